@@ -1,0 +1,165 @@
+//! What the scripts are told: keys and numbers, packed as doubles, which is what Lua counts in.
+
+use redis::Cmd;
+use tidegate::algorithm::{Op, Place};
+use tidegate::{Adjustment, Check, Limit, Plan, PlanMode, Role, Timestamp};
+
+use crate::scripts::kind;
+
+/// Appends what `decide_one.lua` takes.
+pub(crate) fn decide_one(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, now: Option<Timestamp>) {
+    let [check] = plan.checks() else { return };
+    cmd.arg(1).arg(name(prefix, check.key()));
+    let mut numbers = Numbers::default();
+    numbers.take(plan, check);
+    cmd.arg(numbers.bytes());
+    injected(cmd, now);
+}
+
+/// Appends what `decide.lua` takes, to decide or to peek.
+pub(crate) fn decide(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, now: Option<Timestamp>) {
+    cmd.arg(plan.checks().len());
+    for check in plan.checks() {
+        cmd.arg(name(prefix, check.key()));
+    }
+    let mut numbers = Numbers::default();
+    numbers.push(plan.units());
+    numbers.push(u64::from(plan.plan_mode() == PlanMode::CountEach));
+    cmd.arg(numbers.bytes());
+    for check in plan.checks() {
+        let mut numbers = Numbers::default();
+        numbers.push(kind(check.gate().limit()) as u64);
+        numbers.push(match check.gate().role() {
+            Role::Shadow => 1,
+            Role::AnyOf(group) => 2 + u64::from(group),
+            _ => 0,
+        });
+        numbers.take(plan, check);
+        cmd.arg(numbers.bytes());
+    }
+    injected(cmd, now);
+}
+
+/// Appends what `adjust.lua` takes.
+pub(crate) fn adjust(
+    cmd: &mut Cmd,
+    prefix: &str,
+    adjustments: &[Adjustment<'_>],
+    now: Option<Timestamp>,
+) {
+    cmd.arg(adjustments.len());
+    for adjustment in adjustments {
+        cmd.arg(name(prefix, &adjustment.key));
+    }
+    for Adjustment { limit, op, .. } in adjustments {
+        let (code, cost, place) = match op {
+            Op::Charge { cost } => (3, *cost, Place::default()),
+            Op::Refund { cost, place } => (4, *cost, *place),
+            // The store has refused any other before it came here.
+            _ => (3, 0, Place::default()),
+        };
+        let mut numbers = Numbers::default();
+        numbers.push(kind(limit) as u64);
+        numbers.push(code);
+        numbers.limit(limit, cost, u64::MAX, place);
+        cmd.arg(numbers.bytes());
+    }
+    injected(cmd, now);
+}
+
+pub(crate) fn name(prefix: &str, key: &tidegate::Key<'_>) -> Vec<u8> {
+    let mut name = Vec::with_capacity(48);
+    key.write_name(prefix, &mut name);
+    name
+}
+
+fn injected(cmd: &mut Cmd, now: Option<Timestamp>) {
+    if let Some(now) = now {
+        cmd.arg(now.as_micros());
+    }
+}
+
+/// Numbers as the scripts unpack them. All are integers below 2^53, but for an infinite delay.
+#[derive(Default)]
+struct Numbers(Vec<u8>);
+
+impl Numbers {
+    fn push(&mut self, number: u64) {
+        self.push_f64(number as f64);
+    }
+
+    fn push_f64(&mut self, number: f64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
+        let take = plan.take(check, 1);
+        self.limit(
+            check.gate().limit(),
+            take.cost,
+            take.longest_delay,
+            Place::default(),
+        );
+    }
+
+    /// Cost and place, then the parameters of the limit: the arguments of its Lua function after `units`.
+    fn limit(&mut self, limit: &Limit, cost: u64, longest_delay: u64, place: Place) {
+        match limit {
+            Limit::TokenBucket(bucket) => {
+                self.bucket(bucket, cost);
+                self.push_f64(f64::INFINITY);
+            }
+            Limit::LeakyBucket(leaky) => {
+                self.bucket(leaky.bucket(), cost);
+                self.push_f64(if longest_delay < 1 << 53 {
+                    longest_delay as f64
+                } else {
+                    f64::INFINITY
+                });
+                self.push(place.moment().micros);
+                self.push(place.moment().part);
+            }
+            Limit::FixedWindow(window) => {
+                [
+                    cost,
+                    place.position(),
+                    window.limit(),
+                    window.window_micros(),
+                ]
+                .map(|number| self.push(number));
+            }
+            Limit::SlidingLog(log) => {
+                [cost, place.position(), log.limit(), log.window_micros()]
+                    .map(|number| self.push(number));
+            }
+            Limit::SlidingWindow(window) => {
+                [
+                    cost,
+                    place.position(),
+                    window.limit(),
+                    window.slice_micros(),
+                    window.slices(),
+                ]
+                .map(|number| self.push(number));
+            }
+            // `Limit` may grow, but only together with a script that knows the new kind.
+            _ => {}
+        }
+    }
+
+    fn bucket(&mut self, bucket: &tidegate::algorithm::token_bucket::TokenBucket, cost: u64) {
+        let (span, burst) = (bucket.span(cost), bucket.burst());
+        [
+            span.micros,
+            span.part,
+            bucket.refill().amount(),
+            burst.micros,
+            burst.part,
+        ]
+        .map(|number| self.push(number));
+    }
+
+    fn bytes(self) -> Vec<u8> {
+        self.0
+    }
+}

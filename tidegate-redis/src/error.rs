@@ -1,0 +1,94 @@
+//! What went wrong, in words that say what to do. Nothing here repeats a URL, which may hold a password.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use tidegate::{StoreError, StoreErrorKind};
+
+use crate::reply::unreadable;
+
+/// The store error for an error of a command that was sent.
+pub(crate) fn store_error(error: &RedisError) -> StoreError {
+    if let Some(code) = error.code() {
+        return server_error(code, error.detail().unwrap_or_default());
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => denied("the server refuses the user or the password"),
+        ErrorKind::InvalidClientConfig => StoreError::new(
+            StoreErrorKind::Unexpected,
+            "the URL of the store is not one that can be connected to",
+        ),
+        _ if error.is_connection_refusal() => {
+            unavailable("nobody answers at the address of the store; is it up?")
+        }
+        _ if error.is_timeout() => {
+            unavailable("the store did not answer in time").possibly_applied()
+        }
+        _ if error.is_io_error() || error.is_connection_dropped() => {
+            unavailable("the connection to the store broke").possibly_applied()
+        }
+        kind => {
+            let message = format!("the store answered something unexpected ({kind:?})");
+            StoreError::new(StoreErrorKind::Unexpected, message).possibly_applied()
+        }
+    }
+}
+
+/// The store error for an error that the server itself reported: by its code, as every command refused whole.
+fn server_error(code: &str, detail: &str) -> StoreError {
+    let refused = |message: &str| StoreError::new(StoreErrorKind::Refused, message);
+    match code {
+        "UNREADABLE" => unreadable(detail.trim().parse().unwrap_or(1)),
+        "WRONGTYPE" => StoreError::new(
+            StoreErrorKind::Unreadable,
+            "a key of another type stands where a state should be; it was left as it is. \
+             Delete it, or give the store a prefix of its own",
+        ),
+        "NOAUTH" => {
+            denied("the server wants a password; put it into the URL: redis://user:password@host")
+        }
+        "WRONGPASS" => denied("the server refuses the user or the password"),
+        "NOPERM" => denied(
+            "the user may not do this; allow it +evalsha +evalsha_ro +script|load +time +get +psetex +del +info on ~tg1*",
+        ),
+        "OOM" => refused(
+            "the store is out of memory; raise maxmemory or give the limiter a server of its own",
+        ),
+        "LOADING" => refused("the store is loading its data"),
+        "BUSY" => refused("the store is busy with a long script"),
+        "READONLY" => refused("the store is a replica; connect to the primary"),
+        "MASTERDOWN" => refused("the store is a replica that lost its primary"),
+        "NOREPLICAS" => refused("the store has fewer replicas than min-replicas-to-write"),
+        "MISCONF" => refused("the store cannot save its data and refuses to write; see its log"),
+        "CLUSTERDOWN" | "TRYAGAIN" => refused("the cluster does not serve this slot at the moment"),
+        "MOVED" | "ASK" | "CROSSSLOT" => StoreError::new(
+            StoreErrorKind::Unsupported,
+            "the server is part of a cluster, and this store speaks to a single server",
+        ),
+        _ => {
+            let message = format!("the server reported an error: {code} {}", visible(detail));
+            StoreError::new(StoreErrorKind::Unexpected, message).possibly_applied()
+        }
+    }
+}
+
+/// The beginning of what a server says, without anything that could upset a terminal or a log. Keys may stand in it,
+/// subjects only hashed.
+fn visible(detail: &str) -> String {
+    detail
+        .chars()
+        .filter(|c| c.is_ascii_graphic() || *c == ' ')
+        .take(200)
+        .collect()
+}
+
+/// Whether the server does not know the script: nothing ran, so loading it and asking again is safe.
+pub(crate) fn is_noscript(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+fn unavailable(message: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, message)
+}
+
+fn denied(message: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Denied, message)
+}

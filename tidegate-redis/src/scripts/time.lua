@@ -1,0 +1,5 @@
+local margin = 3600000 -- milliseconds: under injected time, the real one must not take keys away
+if not now then
+  local time = redis.call('TIME')
+  now, margin = time[1] * 1000000 + time[2], 2001
+end

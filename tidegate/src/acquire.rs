@@ -1,0 +1,127 @@
+//! `Limiter::acquire`: wait for one's turn, for workers that would rather be late than refused.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::clock::Sleep;
+use crate::store::{Store, StoreError};
+use crate::{Decision, Limiter, Receipt, Request, Timer};
+
+/// What came of waiting.
+#[derive(Clone, Debug)]
+#[must_use = "only a granted turn may be used"]
+pub enum Acquired {
+    /// It is the caller's turn, and any delay has been waited for.
+    Granted(Decision),
+    /// Waiting does not help: never, or not within the time that the caller has.
+    Denied(Decision),
+    /// The time was up while others were still ahead, or before there was room.
+    TimedOut,
+}
+
+impl<S: Store> Limiter<S> {
+    /// Waits until `request` passes, at most `max_wait`.
+    ///
+    /// Callers of this limiter who wait for the same limits are served in the order in which they came, whatever their
+    /// cost; between processes there is no order, only the limit. Dropping the future leaves the queue, and gives back a
+    /// place in a leaky bucket that was not reached yet. If it is dropped while the store is being asked, what the store
+    /// then grants is spent: the limit holds, one turn is lost.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tidegate::{Acquired, Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet, Timer};
+    /// # async fn dispatch(timer: &impl Timer) -> Result<(), Box<dyn std::error::Error>> {
+    /// let limit = Limit::token_bucket(50, Rate::per_second(10)?)?;
+    /// let limiter = Limiter::new(RuleSet::new([Rule::new("webhooks", limit)])?, MemoryStore::new());
+    ///
+    /// match limiter.acquire(&Request::new("webhook"), Duration::from_secs(30), timer).await? {
+    ///     Acquired::Granted(_) => { /* deliver */ }
+    ///     Acquired::Denied(_) | Acquired::TimedOut => { /* put it back */ }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire(
+        &self,
+        request: &Request<'_>,
+        max_wait: Duration,
+        timer: &impl Timer,
+    ) -> Result<Acquired, StoreError> {
+        let plan = self.plan(request).longest_delay(max_wait);
+        let mut deadline = timer.sleep(max_wait);
+        let queue = plan
+            .checks()
+            .iter()
+            .fold(0, |queue, check| queue ^ check.key().id());
+        let mut turn = self.turns.enter(queue);
+        if !before(&mut deadline, &mut turn).await {
+            return Ok(Acquired::TimedOut);
+        }
+        loop {
+            let decision = self.decide(&plan).await?;
+            if decision.is_allowed() {
+                drop(turn); // the next one may queue behind the place just taken
+                return Ok(self.hold(decision, &mut deadline, timer).await);
+            }
+            match decision.retry_after() {
+                Some(retry) if retry <= max_wait => {
+                    if !before(&mut deadline, timer.sleep(retry)).await {
+                        return Ok(Acquired::TimedOut);
+                    }
+                }
+                _ => return Ok(Acquired::Denied(decision)),
+            }
+        }
+    }
+
+    /// Waits for the slot of a leaky bucket, and gives it back if the caller does not stay for it.
+    async fn hold(&self, decision: Decision, deadline: &mut Sleep, timer: &impl Timer) -> Acquired {
+        if decision.delay().is_zero() {
+            return Acquired::Granted(decision);
+        }
+        let held = Held {
+            limiter: self,
+            receipt: Some(decision.receipt()),
+        };
+        if before(deadline, timer.sleep(decision.delay())).await {
+            held.keep();
+            Acquired::Granted(decision)
+        } else {
+            Acquired::TimedOut
+        }
+    }
+}
+
+/// A place in a queue that is given back unless it is kept.
+struct Held<'l, S: Store> {
+    limiter: &'l Limiter<S>,
+    receipt: Option<Receipt>,
+}
+
+impl<S: Store> Held<'_, S> {
+    fn keep(mut self) {
+        self.receipt = None;
+    }
+}
+
+impl<S: Store> Drop for Held<'_, S> {
+    fn drop(&mut self) {
+        if let Some(receipt) = &self.receipt {
+            self.limiter.refund_soon(receipt);
+        }
+    }
+}
+
+/// Whether `event` comes before the deadline; if both are there, it does.
+async fn before(deadline: &mut Sleep, event: impl Future<Output = ()>) -> bool {
+    let mut event = pin!(event);
+    poll_fn(|context| {
+        if event.as_mut().poll(context).is_ready() {
+            return Poll::Ready(true);
+        }
+        Pin::as_mut(deadline).poll(context).map(|()| false)
+    })
+    .await
+}

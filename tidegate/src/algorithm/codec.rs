@@ -1,0 +1,74 @@
+//! Reading what the Lua twins write: the values under the keys, and the log's summary.
+
+use super::{Moment, View, fixed_window, sliding_log, sliding_window};
+use crate::Limit;
+
+/// Numbers in values stay below this; what does not was not written by us.
+const TOO_LARGE: u64 = 1 << 53;
+
+impl View {
+    /// The view in a script's reply for a check of `limit`. None if it cannot be read.
+    pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<Self> {
+        match limit {
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+                let (part, micros) = split_number(bytes, 16)?;
+                Some(Self::Moment(Moment { micros, part }))
+            }
+            Limit::FixedWindow(limit) => {
+                let width = if limit.window_micros() < 1_000_000 {
+                    16
+                } else {
+                    10
+                };
+                let (count, index) = split_number(bytes, width)?;
+                index
+                    .checked_mul(limit.window_micros())
+                    .filter(|start| *start < TOO_LARGE)?;
+                Some(Self::Window(fixed_window::State { index, count }))
+            }
+            Limit::SlidingLog(_) => {
+                let [used, newest, blocker] = <[u64; 3]>::try_from(list(bytes)?).ok()?;
+                Some(Self::Log(sliding_log::Summary {
+                    used,
+                    newest,
+                    blocker,
+                }))
+            }
+            Limit::SlidingWindow(limit) => {
+                let numbers = list(bytes)?;
+                let (index, counts) = numbers.split_first()?;
+                index
+                    .checked_mul(limit.slice_micros())
+                    .filter(|start| *start < TOO_LARGE)?;
+                Some(Self::Slices(sliding_window::State {
+                    index: *index,
+                    counts: counts.into(),
+                }))
+            }
+        }
+    }
+}
+
+/// The number in the last `width` digits and the one before them (0 if there are no more digits).
+fn split_number(bytes: &[u8], width: usize) -> Option<(u64, u64)> {
+    let (head, tail) = bytes.split_at_checked(bytes.len().checked_sub(width)?)?;
+    Some((
+        if head.is_empty() { 0 } else { number(head)? },
+        number(tail)?,
+    ))
+}
+
+fn list(bytes: &[u8]) -> Option<Vec<u64>> {
+    bytes.split(|byte| *byte == b',').map(number).collect()
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits)
+        .ok()?
+        .parse()
+        .ok()
+        .filter(|number| *number < TOO_LARGE)
+}

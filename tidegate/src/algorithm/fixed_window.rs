@@ -1,0 +1,145 @@
+//! The fixed window: so many units in each window of the calendar, counted from the Unix epoch.
+//!
+//! With a limit of L in windows of W, for every window k:
+//!
+//! ```text
+//! admitted(kW, (k+1)W)  ≤  L
+//! ```
+//!
+//! Error bound against a rolling window: an interval of length W that straddles a boundary may see up to 2·L, L just
+//! before it and L just after it. That is the price of the simplest limit; where it matters, take a sliding one.
+//!
+//! The state is the index of a window and what was counted in it.
+
+use super::{Applied, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
+use crate::Timestamp;
+use crate::limit::{LimitError, whole_micros};
+use std::time::Duration;
+
+/// The parameters of a fixed window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    limit: u64,
+    window: u64,
+}
+
+/// What was counted in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Which window: the number of whole windows since the epoch.
+    pub index: u64,
+    /// Units counted in it.
+    pub count: u64,
+}
+
+impl FixedWindow {
+    pub(crate) fn new(limit: u64, window: Duration) -> Result<Self, LimitError> {
+        LimitError::check_amount("fixed_window.limit", limit)?;
+        Ok(Self {
+            limit,
+            window: whole_micros("fixed_window.window", window)?,
+        })
+    }
+
+    /// Units allowed in a window.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The length of a window in microseconds.
+    pub const fn window_micros(&self) -> u64 {
+        self.window
+    }
+
+    /// The state as it counts now, and whether it was rebased.
+    pub(super) fn settle(&self, state: Option<State>, now: Timestamp) -> (State, bool) {
+        let index = now.as_micros() / self.window;
+        match state {
+            Some(state)
+                if state.index > index
+                    && state.index * self.window - now.as_micros() > MARGIN_MICROS =>
+            {
+                (State { index, ..state }, true)
+            }
+            Some(state) if state.index >= index => (state, false),
+            _ => (State { index, count: 0 }, false),
+        }
+    }
+
+    const fn left(&self, state: State) -> u64 {
+        self.limit.saturating_sub(state.count)
+    }
+}
+
+/// Decides `op` on `state`. Twin: `fixed_window.lua`.
+pub fn apply(state: Option<State>, limit: &FixedWindow, now: Timestamp, op: Op) -> Applied<State> {
+    let (settled, rebased) = limit.settle(state, now);
+    let left = limit.left(settled);
+    let with = |count: u64| Some(State { count, ..settled });
+    match op {
+        Op::Take(take) if take.total() == 0 => Applied::admitted(None),
+        Op::Take(take) if take.total() <= left => {
+            Applied::admitted(with(settled.count + take.total()))
+        }
+        Op::Take(_) => Applied::denied(if rebased { with(settled.count) } else { None }),
+        Op::Charge { cost } => {
+            let counted = cost.min(left);
+            Applied::changed(if counted > 0 {
+                with(settled.count + counted)
+            } else {
+                None
+            })
+        }
+        Op::Refund { cost, place } => {
+            let back = if settled.index == place.position() {
+                cost.min(settled.count)
+            } else {
+                0
+            };
+            Applied::changed(if back > 0 {
+                with(settled.count - back)
+            } else {
+                None
+            })
+        }
+    }
+}
+
+/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `fixed_window.lua`.
+pub fn room(state: Option<State>, limit: &FixedWindow, now: Timestamp, take: Take) -> u64 {
+    let (settled, _) = limit.settle(state, now);
+    limit
+        .left(settled)
+        .checked_div(take.cost)
+        .unwrap_or(take.units)
+        .min(take.units)
+}
+
+/// What a caller is told, from the state that was found.
+pub fn outcome(
+    state: Option<State>,
+    limit: &FixedWindow,
+    now: Timestamp,
+    standing: Standing,
+) -> Outcome {
+    let (mut settled, _) = limit.settle(state, now);
+    if standing.consumed {
+        settled.count += standing.take.total();
+    }
+    let end = span_micros((settled.index + 1) * limit.window - now.as_micros());
+    Outcome {
+        remaining: limit.left(settled),
+        retry_after: (!standing.admitted && standing.take.total() <= limit.limit).then_some(end),
+        reset_after: if settled.count > 0 {
+            end
+        } else {
+            Duration::ZERO
+        },
+        ..standing.outcome(limit.limit)
+    }
+}
+
+/// The first instant at which `state` is as good as none.
+pub fn expiry(state: State, limit: &FixedWindow) -> u64 {
+    (state.index + 1) * limit.window
+}

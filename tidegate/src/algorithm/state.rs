@@ -1,0 +1,142 @@
+//! `State`: what a store keeps for one key, whatever the kind of limit.
+
+use super::{Moment, fixed_window, sliding_log, sliding_window};
+use crate::{Limit, Timestamp};
+
+/// The state of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Token bucket and leaky bucket.
+    Moment(Moment),
+    /// Fixed window.
+    Window(fixed_window::State),
+    /// Sliding log (boxed: a bucket's slot in a table stays small).
+    Log(Box<sliding_log::State>),
+    /// Sliding window (boxed likewise).
+    Slices(Box<sliding_window::State>),
+}
+
+/// What to write: for all but the log, the new state itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Token bucket and leaky bucket.
+    Moment(Moment),
+    /// Fixed window.
+    Window(fixed_window::State),
+    /// Sliding log.
+    Log(sliding_log::Edit),
+    /// Sliding window.
+    Slices(sliding_window::State),
+}
+
+/// A state as an outcome sees it: for all but the log, the state itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Nothing was there.
+    Fresh,
+    /// Token bucket and leaky bucket.
+    Moment(Moment),
+    /// Fixed window.
+    Window(fixed_window::State),
+    /// Sliding log.
+    Log(sliding_log::Summary),
+    /// Sliding window.
+    Slices(sliding_window::State),
+}
+
+impl State {
+    /// The state that `change` makes of `state`.
+    pub fn commit(state: &mut Option<Self>, change: Change) {
+        match (change, state) {
+            (Change::Log(edit), Some(Self::Log(log))) => log.commit(&edit),
+            (Change::Log(edit), state) => {
+                let mut log = sliding_log::State::default();
+                log.commit(&edit);
+                *state = Some(Self::Log(Box::new(log)));
+            }
+            (Change::Slices(slices), Some(Self::Slices(kept))) => **kept = slices,
+            (Change::Slices(slices), state) => *state = Some(Self::Slices(Box::new(slices))),
+            (Change::Moment(moment), state) => *state = Some(Self::Moment(moment)),
+            (Change::Window(window), state) => *state = Some(Self::Window(window)),
+        }
+    }
+
+    /// What an outcome needs of it for a request of `cost` units.
+    pub fn view(state: Option<&Self>, limit: &Limit, now: Timestamp, cost: u64) -> View {
+        match (state, limit) {
+            (Some(Self::Moment(moment)), _) => View::Moment(*moment),
+            (Some(Self::Window(window)), _) => View::Window(*window),
+            (Some(Self::Log(log)), Limit::SlidingLog(limit)) => {
+                View::Log(limit.summary(Some(log), now, cost))
+            }
+            (Some(Self::Slices(slices)), _) => View::Slices((**slices).clone()),
+            _ => View::Fresh,
+        }
+    }
+
+    pub(super) fn moment(&self) -> Option<Moment> {
+        if let Self::Moment(moment) = self {
+            Some(*moment)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn window(&self) -> Option<fixed_window::State> {
+        if let Self::Window(window) = self {
+            Some(*window)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn log(&self) -> Option<&sliding_log::State> {
+        if let Self::Log(log) = self {
+            Some(log)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn slices(&self) -> Option<&sliding_window::State> {
+        if let Self::Slices(slices) = self {
+            Some(slices)
+        } else {
+            None
+        }
+    }
+}
+
+impl View {
+    pub(super) fn moment(&self) -> Option<Moment> {
+        if let Self::Moment(moment) = self {
+            Some(*moment)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn window(&self) -> Option<fixed_window::State> {
+        if let Self::Window(window) = self {
+            Some(*window)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn log(&self) -> sliding_log::Summary {
+        if let Self::Log(summary) = self {
+            *summary
+        } else {
+            sliding_log::Summary::default()
+        }
+    }
+
+    pub(super) fn slices(&self) -> Option<&sliding_window::State> {
+        if let Self::Slices(slices) = self {
+            Some(slices)
+        } else {
+            None
+        }
+    }
+}

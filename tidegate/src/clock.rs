@@ -1,0 +1,219 @@
+//! Time, injected: the only file that may read the machine's clock.
+//!
+//! A [`Clock`] tells the time to a store, a [`Timer`] lets [`Limiter::acquire`](crate::Limiter::acquire) wait. Both have
+//! the same fake, [`ManualClock`], which is public because users test their own limits with it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::Timestamp;
+
+/// Tells the time.
+///
+/// It may run backwards: every limit stays safe then, and only gives out less than it could (see the
+/// [`algorithm`](crate::algorithm) module).
+pub trait Clock: Send + Sync {
+    /// The present instant.
+    fn now(&self) -> Timestamp;
+}
+
+/// Lets a future wait without tying the library to a runtime.
+///
+/// With tokio it is a closure: any `Fn(Duration) -> impl Future` becomes a timer through [`timer`].
+pub trait Timer: Send + Sync {
+    /// A future that is ready once `span` has passed.
+    fn sleep(&self, span: Duration) -> Sleep;
+}
+
+/// The future of a [`Timer`].
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Makes a [`Timer`] of a runtime's sleep function.
+///
+/// ```
+/// # use std::time::Duration;
+/// # async fn runtime_sleep(_: Duration) {}
+/// let timer = tidegate::timer(|span| runtime_sleep(span)); // tokio::time::sleep, for one
+/// ```
+pub fn timer<F, S>(sleep: F) -> impl Timer
+where
+    F: Fn(Duration) -> S + Send + Sync,
+    S: Future<Output = ()> + Send + 'static,
+{
+    struct Function<F>(F);
+    impl<F, S> Timer for Function<F>
+    where
+        F: Fn(Duration) -> S + Send + Sync,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        fn sleep(&self, span: Duration) -> Sleep {
+            Box::pin((self.0)(span))
+        }
+    }
+    Function(sleep)
+}
+
+/// The machine's clock: the wall time at its creation plus the monotonic time since.
+///
+/// Steps of the wall clock after that do not reach it, so within one process time never runs backwards.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    anchor: Instant,
+    wall: u64,
+}
+
+impl SystemClock {
+    /// Reads the wall clock once.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "this is the one place where the machine's clock enters"
+    )]
+    pub fn new() -> Self {
+        let wall = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            anchor: Instant::now(),
+            wall: wall.as_micros() as u64,
+        }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "this is the one place where the machine's clock enters"
+    )]
+    fn now(&self) -> Timestamp {
+        let passed = self.anchor.elapsed();
+        Timestamp::from_micros(
+            self.wall + passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros()),
+        )
+    }
+}
+
+/// A clock and timer that stand still until told to move. Clones share the time.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Clock, ManualClock, Timestamp};
+///
+/// let clock = ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(clock.now().as_micros(), 1_700_000_001_000_000);
+/// ```
+#[derive(Clone, Default)]
+pub struct ManualClock(Arc<Mutex<Manual>>);
+
+#[derive(Default)]
+struct Manual {
+    now: Timestamp,
+    sleepers: BTreeMap<(Timestamp, u64), Option<Waker>>,
+    started: u64,
+}
+
+impl ManualClock {
+    /// A clock that shows `now`.
+    pub fn at(now: Timestamp) -> Self {
+        let clock = Self::default();
+        clock.set(now);
+        clock
+    }
+
+    /// Moves time forward and wakes whoever slept until then.
+    pub fn advance(&self, span: Duration) {
+        let target = self.now().plus(span);
+        self.set(target);
+    }
+
+    /// Moves time to `now`, which may lie in the past.
+    pub fn set(&self, now: Timestamp) {
+        let mut due = Vec::new();
+        {
+            let mut manual = self.lock();
+            manual.now = now;
+            for ((until, _), waker) in &mut manual.sleepers {
+                if *until <= now {
+                    due.extend(waker.take());
+                }
+            }
+        }
+        due.into_iter().for_each(Waker::wake);
+    }
+
+    /// How many sleeps have not ended yet: what a test waits for before it moves the clock.
+    pub fn sleeping(&self) -> usize {
+        let manual = self.lock();
+        manual
+            .sleepers
+            .keys()
+            .filter(|(until, _)| *until > manual.now)
+            .count()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Manual> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        self.lock().now
+    }
+}
+
+impl Timer for ManualClock {
+    fn sleep(&self, span: Duration) -> Sleep {
+        let mut manual = self.lock();
+        manual.started += 1;
+        let id = (manual.now.plus(span), manual.started);
+        manual.sleepers.insert(id, None);
+        Box::pin(ManualSleep {
+            clock: self.clone(),
+            id,
+        })
+    }
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ManualClock({:?})", self.now())
+    }
+}
+
+struct ManualSleep {
+    clock: ManualClock,
+    id: (Timestamp, u64),
+}
+
+impl Future for ManualSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut manual = self.clock.lock();
+        if self.id.0 <= manual.now {
+            return Poll::Ready(());
+        }
+        manual
+            .sleepers
+            .insert(self.id, Some(context.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for ManualSleep {
+    fn drop(&mut self) {
+        self.clock.lock().sleepers.remove(&self.id);
+    }
+}

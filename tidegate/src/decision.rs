@@ -1,0 +1,250 @@
+//! `Decision`: the answer to a request, complete enough for any door to render. Pure.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+
+use crate::algorithm::{Outcome, Place};
+use crate::limit::Algorithm;
+use crate::plan::{Check, Plan, Role};
+use crate::receipt::Receipt;
+use crate::{Subject, Timestamp, Verdict};
+
+/// The answer to a request.
+///
+/// A denied decision shows the check with the longest retry (a permanent one first), an allowed one the check that leaves
+/// the fewest further requests of this kind. Shadow checks are never shown; they are listed apart.
+#[derive(Clone, Debug)]
+#[must_use = "a decision that nobody reads limits nothing"]
+pub struct Decision {
+    granted: u64,
+    decided_at: Timestamp,
+    shown: Option<u8>,
+    delay: Duration,
+    checks: SmallVec<[Checked; 1]>,
+}
+
+/// What one check of a plan says, and what it is about.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    pub(crate) rule: SmolStr,
+    pub(crate) limit_name: SmolStr,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) role: Role,
+    pub(crate) subject: Subject,
+    pub(crate) partition: u16,
+    pub(crate) cost: u64,
+    pub(crate) consumed: bool,
+    pub(crate) place: Place,
+    pub(crate) outcome: Outcome,
+}
+
+impl Decision {
+    /// Makes one answer of what the store says to `plan`.
+    pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
+        let checks: SmallVec<[Checked; 1]> = plan
+            .checks()
+            .iter()
+            .zip(&verdict.judged)
+            .map(|(check, judged)| Checked::new(check, judged))
+            .collect();
+        let enforced = checks.iter().filter(|check| check.role != Role::Shadow);
+        let delay = enforced
+            .map(|check| check.outcome.delay)
+            .max()
+            .unwrap_or_default();
+        let allowed = verdict.granted > 0;
+        Self {
+            granted: verdict.granted,
+            decided_at: verdict.decided_at,
+            shown: most_restrictive(&checks, allowed),
+            delay: if allowed { delay } else { Duration::ZERO },
+            checks,
+        }
+    }
+
+    /// Whether the request passes.
+    pub const fn is_allowed(&self) -> bool {
+        self.granted > 0
+    }
+
+    /// How many units were granted: for [`take_up_to`](crate::Limiter::take_up_to), otherwise 1 or 0.
+    pub const fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// When it was decided, by the clock of the store.
+    pub const fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
+    /// How long the request must be held before it goes on.
+    pub const fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// The check to show: the most restrictive one. None if no rule matched, or only shadow rules did.
+    pub fn shown(&self) -> Option<&Checked> {
+        self.checks.get(usize::from(self.shown?))
+    }
+
+    /// The rule of the check that is shown.
+    pub fn rule(&self) -> Option<&str> {
+        self.shown().map(Checked::rule)
+    }
+
+    /// The largest cost that the check that is shown would admit right after this decision.
+    pub fn remaining(&self) -> Option<u64> {
+        self.shown().map(|check| check.outcome.remaining)
+    }
+
+    /// The time after which the same request passes if nothing else happens. None if it passed, or never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        if self.is_allowed() {
+            None
+        } else {
+            self.shown()?.outcome.retry_after
+        }
+    }
+
+    /// Denied, and no waiting helps: the cost is above what a limit can ever admit.
+    pub fn is_permanent(&self) -> bool {
+        !self.is_allowed()
+            && self
+                .shown()
+                .is_some_and(|check| check.outcome.is_permanent())
+    }
+
+    /// What every check says, in the order of the rules.
+    pub fn checks(&self) -> &[Checked] {
+        &self.checks
+    }
+
+    /// The rules in shadow that would have rejected the request.
+    pub fn shadow_would_reject(&self) -> impl Iterator<Item = &str> {
+        let rejecting = self
+            .checks
+            .iter()
+            .filter(|check| check.role == Role::Shadow && !check.outcome.admitted);
+        rejecting.map(Checked::rule)
+    }
+
+    /// What was consumed and where, to give it back later. A denied decision has an empty one.
+    pub fn receipt(&self) -> Receipt {
+        Receipt::new(
+            self.granted.max(1),
+            self.checks.iter().filter(|check| check.consumed),
+        )
+    }
+}
+
+impl Checked {
+    fn new(check: &Check<'_>, judged: &crate::Judged) -> Self {
+        let gate = check.gate();
+        Self {
+            rule: gate.rule().clone(),
+            limit_name: gate.limit_name().clone(),
+            algorithm: gate.limit().algorithm(),
+            role: gate.role(),
+            subject: check.key().subject(),
+            partition: check.key().partition(),
+            cost: check.cost(),
+            consumed: judged.consumed,
+            place: judged.place,
+            outcome: judged.outcome,
+        }
+    }
+
+    /// The id of the rule.
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// The name of the limit within its rule, often empty.
+    pub fn limit_name(&self) -> &str {
+        &self.limit_name
+    }
+
+    /// The kind of limit.
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Its role in the plan.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Whom it counts, hashed.
+    pub const fn subject(&self) -> Subject {
+        self.subject
+    }
+
+    /// The cost of one unit.
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Whether the cost was consumed.
+    pub const fn is_consumed(&self) -> bool {
+        self.consumed
+    }
+
+    /// Admitted or not, with limit, remaining, retry, reset and delay.
+    pub const fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// The retry as something to compare: a permanent denial is the longest.
+    fn retry(&self) -> Duration {
+        if self.outcome.admitted {
+            Duration::ZERO
+        } else {
+            self.outcome.retry_after.unwrap_or(Duration::MAX)
+        }
+    }
+
+    /// How many further requests of the same cost would pass.
+    fn further(&self) -> u64 {
+        self.outcome
+            .remaining
+            .checked_div(self.cost)
+            .unwrap_or(u64::MAX)
+    }
+}
+
+/// The index of the check to show. A group speaks through its most permissive member; ties go to the first.
+fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u8> {
+    let speaks = |index: &usize| match checks[*index].role {
+        Role::Enforced => true,
+        Role::Shadow => false,
+        Role::AnyOf(group) => {
+            let members =
+                (0..checks.len()).filter(|member| checks[*member].role == Role::AnyOf(group));
+            let speaker = if allowed {
+                members.rev().max_by_key(|member| checks[*member].further())
+            } else {
+                members.min_by_key(|member| checks[*member].retry())
+            };
+            speaker == Some(*index)
+        }
+    };
+    let mut speakers = (0..checks.len()).filter(speaks);
+    let shown = if allowed {
+        speakers.min_by_key(|index| checks[*index].further())
+    } else {
+        // `max_by_key` keeps the last of equals, and file order wants the first.
+        let first = speakers.next();
+        first.map(|first| {
+            speakers.fold(first, |best, next| {
+                if checks[next].retry() > checks[best].retry() {
+                    next
+                } else {
+                    best
+                }
+            })
+        })
+    };
+    shown.map(|index| index as u8)
+}

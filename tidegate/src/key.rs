@@ -1,0 +1,213 @@
+//! `Key`: where the state of one limit for one subject is kept. The only file that knows the key grammar.
+//!
+//! ```text
+//! name       = prefix version "{" partition "}" owner ":" shape subject
+//! prefix     = of the store, "tg" unless told otherwise; without braces
+//! version    = "1", of this grammar and of the values
+//! partition  = two characters, 0 to 1023 in base 32: a hash of what the rule counts by, so that it decides the slot
+//! owner      = the id of the rule, escaped; or "$" and the name of the budget, escaped
+//! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
+//! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window
+//! subject    = sixteen bytes, the hash
+//! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
+//! ```
+//!
+//! The subject comes last and has a fixed length, and nothing before it can contain the separator that ends it, so no two
+//! keys share a name. The amounts of a limit are not part of it: changing them keeps the state.
+
+use std::fmt::Write;
+
+use siphasher::sip128::SipHasher24;
+
+use crate::algorithm::State;
+use crate::{Limit, Subject};
+
+/// The version of the key grammar and of the values under the keys.
+pub const VERSION: &str = "1";
+
+/// The number of partitions, each of which lies in one slot of a cluster.
+pub const PARTITIONS: u16 = 1024;
+
+/// A key, as a plan refers to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key<'r> {
+    stem: &'r KeyStem,
+    partition: u16,
+    subject: Subject,
+}
+
+/// What the keys of one limit have in common: its owner and its shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyStem {
+    text: String,
+    seed: u128,
+}
+
+impl KeyStem {
+    /// The stem of a limit that belongs to one rule.
+    pub fn of_rule(rule: &str, limit: &Limit, name: &str) -> Self {
+        let mut text = String::new();
+        escape(&mut text, rule);
+        Self::with_shape(text, limit, name)
+    }
+
+    /// The stem of a limit that several rules share.
+    pub fn of_budget(budget: &str, limit: &Limit, name: &str) -> Self {
+        let mut text = String::from("$");
+        escape(&mut text, budget);
+        Self::with_shape(text, limit, name)
+    }
+
+    fn with_shape(mut text: String, limit: &Limit, name: &str) -> Self {
+        text.push(':');
+        match limit {
+            Limit::TokenBucket(_) => text.push('t'),
+            Limit::LeakyBucket(_) => text.push('q'),
+            Limit::FixedWindow(limit) => push_window(&mut text, 'f', limit.window_micros()),
+            Limit::SlidingLog(limit) => push_window(&mut text, 'l', limit.window_micros()),
+            Limit::SlidingWindow(limit) => {
+                push_window(&mut text, 's', limit.slice_micros() * limit.slices());
+                let _ = write!(text, "x{}", limit.slices());
+            }
+        }
+        if !name.is_empty() {
+            text.push('.');
+            escape(&mut text, name);
+        }
+        let seed = SipHasher24::new().hash(text.as_bytes()).as_u128();
+        Self { text, seed }
+    }
+
+    /// The tag of a limit without a subject: different limits fall into different partitions.
+    pub(crate) const fn own_tag(&self) -> Subject {
+        Subject::from_hash(self.seed)
+    }
+}
+
+impl<'r> Key<'r> {
+    /// The key of `subject` under `stem`, in the partition that `tag` falls into.
+    pub fn new(stem: &'r KeyStem, tag: Subject, subject: Subject) -> Self {
+        let partition = (tag.hash() >> 96) as u16 % PARTITIONS;
+        Self {
+            stem,
+            partition,
+            subject,
+        }
+    }
+
+    /// A key with a known partition, below [`PARTITIONS`].
+    pub(crate) fn in_partition(stem: &'r KeyStem, partition: u16, subject: Subject) -> Self {
+        Self {
+            stem,
+            partition: partition % PARTITIONS,
+            subject,
+        }
+    }
+
+    /// Whose key it is.
+    pub const fn subject(&self) -> Subject {
+        self.subject
+    }
+
+    /// Keys of one partition lie in one slot of a cluster.
+    pub const fn partition(&self) -> u16 {
+        self.partition
+    }
+
+    /// Appends the full name, after the grammar above.
+    pub fn write_name(&self, prefix: &str, name: &mut Vec<u8>) {
+        const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+        name.extend_from_slice(prefix.as_bytes());
+        name.extend_from_slice(VERSION.as_bytes());
+        let (high, low) = (
+            usize::from(self.partition >> 5),
+            usize::from(self.partition & 31),
+        );
+        name.extend_from_slice(&[b'{', DIGITS[high], DIGITS[low], b'}']);
+        name.extend_from_slice(self.stem.text.as_bytes());
+        name.extend_from_slice(&self.subject.hash().to_be_bytes());
+    }
+
+    /// The key as a number, for a table in memory.
+    pub(crate) const fn id(&self) -> u128 {
+        self.stem.seed ^ self.subject.hash()
+    }
+
+    /// The bucket that subjects of this stem share once there is no room for their own.
+    pub(crate) const fn overflow_id(&self) -> u128 {
+        self.stem.seed
+    }
+}
+
+fn push_window(text: &mut String, kind: char, micros: u64) {
+    const UNITS: [(u64, &str); 6] = [
+        (86_400_000_000, "d"),
+        (3_600_000_000, "h"),
+        (60_000_000, "m"),
+        (1_000_000, "s"),
+        (1_000, "ms"),
+        (1, "us"),
+    ];
+    text.push(kind);
+    if let Some((unit, name)) = UNITS.iter().find(|(unit, _)| micros % unit == 0) {
+        let _ = write!(text, "{}{name}", micros / unit);
+    }
+}
+
+fn escape(text: &mut String, raw: &str) {
+    for byte in raw.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' => text.push(char::from(byte)),
+            _ => {
+                let _ = write!(text, "%{byte:02x}");
+            }
+        }
+    }
+}
+
+/// The size that a table slot is meant to have: the state of a bucket beside its id.
+const _: () = assert!(size_of::<State>() <= 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rate;
+    use std::time::Duration;
+
+    fn name(key: &Key<'_>) -> Vec<u8> {
+        let mut name = Vec::new();
+        key.write_name("tg", &mut name);
+        name
+    }
+
+    #[test]
+    fn a_short_rule_has_a_name_of_28_bytes() {
+        let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
+        let stem = KeyStem::of_rule("api", &limit, "");
+        let subject = Subject::from_hash(7 << 96);
+        let name = name(&Key::new(&stem, subject, subject));
+        assert_eq!(name.len(), 28);
+        assert!(name.starts_with(b"tg1{07}api:t"));
+    }
+
+    #[test]
+    fn the_shape_is_in_the_name_and_the_amounts_are_not() {
+        let window = Duration::from_secs(600);
+        let text = |limit: Limit, name: &str| KeyStem::of_rule("r", &limit, name).text;
+        assert_eq!(
+            text(Limit::sliding_window(10, window, 6).unwrap(), ""),
+            "r:s10mx6"
+        );
+        assert_eq!(
+            text(Limit::sliding_window(99, window, 6).unwrap(), ""),
+            "r:s10mx6"
+        );
+        assert_eq!(
+            text(
+                Limit::fixed_window(1, Duration::from_micros(1500)).unwrap(),
+                "a.b"
+            ),
+            "r:f1500us.a%2eb"
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! `Limit`: the kinds of limit there are, and constructors that refuse what could not be decided exactly.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use crate::Rate;
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::leaky_bucket::LeakyBucket;
+use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::token_bucket::TokenBucket;
+
+/// The largest amount of units anything may hold: 2^52 - 1, so that two of them still add up exactly in a Lua number.
+pub const LARGEST_AMOUNT: u64 = (1 << 52) - 1;
+
+/// The longest time any limit may span: one hundred years of 365.25 days, in microseconds.
+pub const LONGEST_SPAN: u64 = 3_155_760_000_000_000;
+
+/// The largest limit of a [sliding log](Limit::sliding_log): it keeps every request, and each takes two bytes of cost.
+pub const LARGEST_LOG: u64 = 65_535;
+
+/// The most slices a [sliding window](Limit::sliding_window) may have.
+pub const MOST_SLICES: u64 = 120;
+
+/// A limit: how much is allowed in how much time, and in which sense.
+///
+/// Each kind is a pure function in a module of its own, which states its invariant and its error bound as a formula.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limit, Rate};
+///
+/// let api = Limit::token_bucket(20, Rate::per_second(10)?)?;
+/// let login = Limit::sliding_log(5, Duration::from_secs(600))?;
+/// assert_eq!(api.amount(), 20);
+/// assert_eq!(
+///     Limit::sliding_log(100_000, Duration::from_secs(1)).unwrap_err().to_string(),
+///     "sliding_log.limit: 100000 is above the largest value, 65535 (it keeps every request; use sliding_window)"
+/// );
+/// # Ok::<(), tidegate::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// Bursts up to a capacity, then a sustained rate.
+    TokenBucket(TokenBucket),
+    /// A constant output rate; what comes early waits in a queue.
+    LeakyBucket(LeakyBucket),
+    /// So many in each window of the calendar; the simplest, with a double burst at the boundary.
+    FixedWindow(FixedWindow),
+    /// So many in any window, exactly; keeps every request.
+    SlidingLog(SlidingLog),
+    /// So many in any window, estimated from slices.
+    SlidingWindow(SlidingWindow),
+}
+
+/// Which [`Limit`] it is, by the name that rule files, metrics and answers use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// `token_bucket`
+    TokenBucket,
+    /// `leaky_bucket`
+    LeakyBucket,
+    /// `fixed_window`
+    FixedWindow,
+    /// `sliding_log`
+    SlidingLog,
+    /// `sliding_window`
+    SlidingWindow,
+}
+
+/// Why a limit or a rate cannot be constructed: the field, and the bound that it breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitError {
+    field: &'static str,
+    problem: String,
+}
+
+/// Constructors
+impl Limit {
+    /// Starts full with `capacity` tokens; `refill` brings them back.
+    pub fn token_bucket(capacity: u64, refill: Rate) -> Result<Self, LimitError> {
+        TokenBucket::new("token_bucket.capacity", capacity, refill).map(Self::TokenBucket)
+    }
+
+    /// Lets requests out at `drain`; one passes at once and up to `queue` wait for their turn.
+    pub fn leaky_bucket(drain: Rate, queue: u64) -> Result<Self, LimitError> {
+        LeakyBucket::new(drain, queue).map(Self::LeakyBucket)
+    }
+
+    /// Allows `limit` units in each `window`; windows are aligned to the Unix epoch.
+    pub fn fixed_window(limit: u64, window: Duration) -> Result<Self, LimitError> {
+        FixedWindow::new(limit, window).map(Self::FixedWindow)
+    }
+
+    /// Allows `limit` units in any `window`, exactly; `limit` is at most [`LARGEST_LOG`].
+    pub fn sliding_log(limit: u64, window: Duration) -> Result<Self, LimitError> {
+        SlidingLog::new(limit, window).map(Self::SlidingLog)
+    }
+
+    /// Allows about `limit` units in any `window`, counted in `slices` equal parts of it.
+    ///
+    /// One slice is the classic estimate from two windows; six to twelve make it close.
+    pub fn sliding_window(limit: u64, window: Duration, slices: u64) -> Result<Self, LimitError> {
+        SlidingWindow::new(limit, window, slices).map(Self::SlidingWindow)
+    }
+}
+
+/// What is known about a limit without any state
+impl Limit {
+    /// The largest cost that can ever be admitted at once: capacity, limit, or queue + 1.
+    pub const fn amount(&self) -> u64 {
+        match self {
+            Self::TokenBucket(limit) => limit.capacity(),
+            Self::LeakyBucket(limit) => limit.queue() + 1,
+            Self::FixedWindow(limit) => limit.limit(),
+            Self::SlidingLog(limit) => limit.limit(),
+            Self::SlidingWindow(limit) => limit.limit(),
+        }
+    }
+
+    /// Which kind of limit it is.
+    pub const fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::TokenBucket(_) => Algorithm::TokenBucket,
+            Self::LeakyBucket(_) => Algorithm::LeakyBucket,
+            Self::FixedWindow(_) => Algorithm::FixedWindow,
+            Self::SlidingLog(_) => Algorithm::SlidingLog,
+            Self::SlidingWindow(_) => Algorithm::SlidingWindow,
+        }
+    }
+}
+
+impl Algorithm {
+    /// The name in rule files, metrics and answers, such as `token_bucket`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingWindow => "sliding_window",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+// === impl LimitError ===
+
+impl LimitError {
+    /// The field that cannot stay as it is, such as `token_bucket.capacity`.
+    pub const fn field(&self) -> &'static str {
+        self.field
+    }
+
+    pub(crate) fn new(field: &'static str, problem: impl Into<String>) -> Self {
+        Self {
+            field,
+            problem: problem.into(),
+        }
+    }
+
+    pub(crate) fn too_small(field: &'static str, value: u64, bound: u64, reason: &str) -> Self {
+        Self::new(
+            field,
+            format!("{value} is below the smallest value, {bound} {reason}"),
+        )
+    }
+
+    pub(crate) fn too_large(field: &'static str, value: u64, bound: u64, reason: &str) -> Self {
+        Self::new(
+            field,
+            format!("{value} is above the largest value, {bound} {reason}"),
+        )
+    }
+
+    pub(crate) fn check_amount(field: &'static str, amount: u64) -> Result<(), Self> {
+        if amount <= LARGEST_AMOUNT {
+            return Ok(());
+        }
+        Err(Self::too_large(
+            field,
+            amount,
+            LARGEST_AMOUNT,
+            "(2^52 - 1, which both stores count exactly)",
+        ))
+    }
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.problem)
+    }
+}
+
+impl Error for LimitError {}
+
+/// `span` as microseconds, if it is a whole number of them between 1 and [`LONGEST_SPAN`].
+pub(crate) fn whole_micros(field: &'static str, span: Duration) -> Result<u64, LimitError> {
+    if span.subsec_nanos() % 1000 != 0 || span.is_zero() {
+        return Err(LimitError::new(
+            field,
+            format!("{span:?} is not a whole number of microseconds, at least 1"),
+        ));
+    }
+    match u64::try_from(span.as_micros()) {
+        Ok(micros) if micros <= LONGEST_SPAN => Ok(micros),
+        _ => Err(LimitError::new(
+            field,
+            format!("{span:?} is longer than 100 years, the longest span"),
+        )),
+    }
+}

@@ -1,0 +1,201 @@
+//! `Limiter`: rules on a store. The whole way of a request in one function: resolve, decide, answer, observe.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::plan::Plan;
+use crate::store::{Adjustment, Store, StoreError};
+use crate::turns::Turns;
+use crate::{
+    Decision, MemoryStore, Observer, Receipt, Request, RuleSet, Secret, Timestamp, Verdict,
+};
+
+/// Decides requests by a set of rules on a store.
+///
+/// ```
+/// use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
+///
+/// let limit = Limit::token_bucket(2, Rate::per_second(1)?)?;
+/// let rules = RuleSet::new([Rule::new("api", limit).per(["user"])])?;
+/// let limiter = Limiter::new(rules, MemoryStore::new());
+///
+/// let request = Request::new("read").attribute("user", "ann");
+/// assert!(limiter.check_now(&request).is_allowed());
+/// assert!(limiter.check_now(&request).is_allowed());
+/// let denied = limiter.check_now(&request);
+/// assert_eq!((denied.is_allowed(), denied.rule(), denied.remaining()), (false, Some("api"), Some(0)));
+/// assert!(denied.retry_after().is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Limiter<S> {
+    rules: RuleSet,
+    pub(crate) store: S,
+    secret: Secret,
+    observer: Option<Arc<dyn Observer>>,
+    pub(crate) turns: Turns,
+}
+
+/// Constructors
+impl<S: Store> Limiter<S> {
+    /// A limiter with the [public](Secret::public) secret and no observer.
+    pub fn new(rules: RuleSet, store: S) -> Self {
+        Self {
+            rules,
+            store,
+            secret: Secret::public(),
+            observer: None,
+            turns: Turns::default(),
+        }
+    }
+
+    /// Hashes subjects with `secret`, which all instances must share.
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.secret = secret;
+        self
+    }
+
+    /// Shows every decision and failure to `observer`.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+}
+
+/// Deciding
+impl<S: Store> Limiter<S> {
+    /// Decides `request` and consumes its cost if it passes.
+    pub async fn check(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
+        self.decide(&self.plan(request)).await
+    }
+
+    /// Says what [`check`](Self::check) would say, and consumes nothing.
+    pub async fn peek(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
+        let plan = self.plan(request);
+        if plan.checks().is_empty() {
+            return Ok(self.unlimited(&plan));
+        }
+        self.answer(&plan, self.store.peek(&plan).await)
+    }
+
+    /// Takes as many units as there are, up to `most`, in one step; each costs what the request costs.
+    ///
+    /// [`Decision::granted`] says how many.
+    pub async fn take_up_to(
+        &self,
+        request: &Request<'_>,
+        most: u64,
+    ) -> Result<Decision, StoreError> {
+        self.decide(&self.plan(request).up_to(most)).await
+    }
+
+    /// Decides a plan that was made by hand.
+    pub async fn decide(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+        if plan.checks().is_empty() {
+            return Ok(self.unlimited(plan));
+        }
+        self.answer(plan, self.store.decide(plan).await)
+    }
+}
+
+/// Correcting
+impl<S: Store> Limiter<S> {
+    /// Gives back what a decision consumed, as far as its window, slice, entry or place in the queue is still there.
+    pub async fn refund(&self, receipt: Receipt) -> Result<(), StoreError> {
+        let refunds = receipt.refunds(&self.rules);
+        if refunds.is_empty() {
+            return Ok(());
+        }
+        self.observed(self.store.adjust(&refunds).await)
+    }
+
+    /// Counts a cost that turned out after the decision. It empties a limit at most, and is never refused.
+    pub async fn charge(&self, request: &Request<'_>) -> Result<(), StoreError> {
+        let plan = self.plan(request);
+        let charges: Vec<Adjustment<'_>> = plan.checks().iter().map(Adjustment::charge).collect();
+        if charges.is_empty() {
+            return Ok(());
+        }
+        self.observed(self.store.adjust(&charges).await)
+    }
+
+    /// Forgets what the subjects of `request` have spent, under every rule that matches it.
+    pub async fn forget(&self, request: &Request<'_>) -> Result<(), StoreError> {
+        let plan = self.plan(request);
+        let keys: Vec<_> = plan.checks().iter().map(|check| *check.key()).collect();
+        self.observed(self.store.forget(&keys).await)
+    }
+
+    /// [`refund`](Self::refund), started but not waited for.
+    pub(crate) fn refund_soon(&self, receipt: &Receipt) {
+        self.store.adjust_soon(&receipt.refunds(&self.rules));
+    }
+}
+
+/// On the memory store nothing needs to be awaited
+impl Limiter<MemoryStore> {
+    /// [`check`](Self::check), without a runtime: the memory store answers at once and cannot fail.
+    pub fn check_now(&self, request: &Request<'_>) -> Decision {
+        let plan = self.plan(request);
+        if plan.checks().is_empty() {
+            return self.unlimited(&plan);
+        }
+        self.decided(&plan, &self.store.decide_now(&plan))
+    }
+}
+
+/// The stages
+impl<S> Limiter<S> {
+    /// The store.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The checks that `request` must pass.
+    pub fn plan(&self, request: &Request<'_>) -> Plan<'_> {
+        self.rules.resolve(request, &self.secret)
+    }
+
+    fn unlimited(&self, plan: &Plan<'_>) -> Decision {
+        if let Some(observer) = &self.observer {
+            observer.no_rule();
+        }
+        let verdict = Verdict {
+            decided_at: Timestamp::default(),
+            granted: plan.units(),
+            judged: [].into_iter().collect(),
+        };
+        Decision::new(plan, &verdict)
+    }
+
+    fn answer(
+        &self,
+        plan: &Plan<'_>,
+        verdict: Result<Verdict, StoreError>,
+    ) -> Result<Decision, StoreError> {
+        self.observed(verdict)
+            .map(|verdict| self.decided(plan, &verdict))
+    }
+
+    fn decided(&self, plan: &Plan<'_>, verdict: &Verdict) -> Decision {
+        let decision = Decision::new(plan, verdict);
+        if let Some(observer) = &self.observer {
+            observer.decided(&decision);
+        }
+        decision
+    }
+
+    fn observed<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let (Some(observer), Err(error)) = (&self.observer, &result) {
+            observer.store_failed(error);
+        }
+        result
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Limiter<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,244 @@
+//! `MemoryStore`: the store of a single process. Sharded, bounded, without a background task and without pauses.
+//!
+//! A plan locks the shards of its keys, always in the same order, judges its checks with the pure functions of
+//! [`algorithm`](crate::algorithm), and writes. Keys that have become irrelevant are dropped a few at a time by the calls
+//! that write; a shard has at most about a thousand keys, so not even the growth of its table moves more than that.
+//!
+//! At the bound nothing that still holds spent state is ever dropped. New subjects of a limit then share one overflow
+//! bucket: they are neither let through freely nor all denied. [`MemoryStore::overflowed`] counts how often.
+
+mod locked;
+mod shard;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{self, Op};
+use crate::clock::{Clock, SystemClock};
+use crate::key::Key;
+use crate::plan::{Check, Plan};
+use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
+use crate::sync::{AtomicU64, Mutex};
+use crate::{Timestamp, Verdict};
+use locked::{Locked, Spot, lock};
+use shard::{LARGEST_SHARD, Shard};
+
+/// How many keys a store has room for unless told otherwise.
+pub const DEFAULT_MOST_KEYS: usize = 1_000_000;
+
+/// A store in the memory of one process.
+///
+/// ```
+/// use tidegate::MemoryStore;
+///
+/// let store = MemoryStore::new().most_keys(100_000);
+/// assert_eq!((store.keys(), store.overflowed()), (0, 0));
+/// ```
+pub struct MemoryStore {
+    shards: Box<[Mutex<Shard>]>,
+    /// The overflow buckets: one for each limit, whatever shard its subjects fall into. Locked after any shard.
+    overflow: Mutex<Shard>,
+    clock: Time,
+    overflowed: AtomicU64,
+}
+
+/// The machine's clock is called directly: it is read once for every decision.
+enum Time {
+    System(SystemClock),
+    Injected(Arc<dyn Clock>),
+}
+
+/// Constructors
+impl MemoryStore {
+    /// A store for up to [`DEFAULT_MOST_KEYS`] keys on the machine's clock.
+    pub fn new() -> Self {
+        Self {
+            shards: shards(DEFAULT_MOST_KEYS),
+            overflow: Mutex::new(Shard::new(usize::MAX)),
+            clock: Time::System(SystemClock::new()),
+            overflowed: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets how many keys there may be; what is stored so far is forgotten.
+    ///
+    /// Each shard holds an equal share and has its own bound, so the first new subject may find its shard full when the
+    /// whole store is a few percent short of the bound. Overflow buckets, one for each limit, come on top.
+    pub fn most_keys(mut self, most_keys: usize) -> Self {
+        self.shards = shards(most_keys);
+        self.overflow = Mutex::new(Shard::new(usize::MAX));
+        self
+    }
+
+    /// Tells the time by `clock` instead of the machine's.
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Time::Injected(Arc::new(clock));
+        self
+    }
+}
+
+/// Looking at the store
+impl MemoryStore {
+    /// How many keys it holds, outdated ones that were not met yet included.
+    pub fn keys(&self) -> usize {
+        self.shards
+            .iter()
+            .chain([&self.overflow])
+            .map(|shard| lock(shard).len())
+            .sum()
+    }
+
+    /// How many times a decision fell to an overflow bucket, because the store was full and the subject new.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// The time by which it decides.
+    pub fn now(&self) -> Timestamp {
+        match &self.clock {
+            Time::System(clock) => clock.now(),
+            Time::Injected(clock) => clock.now(),
+        }
+    }
+}
+
+/// Deciding, without waiting for anything but a lock
+impl MemoryStore {
+    /// [`Store::decide`], which cannot fail here.
+    pub fn decide_now(&self, plan: &Plan<'_>) -> Verdict {
+        self.run(plan, true)
+    }
+
+    /// [`Store::peek`], which cannot fail here.
+    pub fn peek_now(&self, plan: &Plan<'_>) -> Verdict {
+        self.run(plan, false)
+    }
+
+    fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
+        let mut locked = self.lock(plan.checks().iter().map(Check::key));
+        // Under the locks, so that for one key time never runs backwards between two threads.
+        let now = self.now();
+        for (index, check) in plan.checks().iter().enumerate() {
+            self.make_room(&mut locked, index, check, now);
+        }
+        let (verdict, changes) = Verdict::judge(plan, now, consume, |index| locked.get(index));
+        for (index, change) in changes.into_iter().enumerate() {
+            if let Some(change) = change {
+                locked.update(index, plan.checks()[index].gate().limit(), now, change);
+            }
+        }
+        verdict
+    }
+
+    /// Turns to the overflow bucket if the subject is new and its shard full.
+    fn make_room<'s>(
+        &'s self,
+        locked: &mut Locked<'s>,
+        index: usize,
+        check: &Check<'_>,
+        now: Timestamp,
+    ) {
+        if check.cost() > 0 && !locked.has_room(index, now) {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            locked.turn_to_overflow(index, check.key().overflow_id(), &self.overflow);
+        }
+    }
+
+    fn adjust_now(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        if adjustments
+            .iter()
+            .any(|adjustment| matches!(adjustment.op, Op::Take(_)))
+        {
+            return Err(StoreError::new(
+                StoreErrorKind::Unexpected,
+                "a take is decided, not adjusted",
+            ));
+        }
+        for Adjustment { key, limit, op } in adjustments {
+            let mut locked = self.lock(std::iter::once(key));
+            let now = self.now();
+            if !locked.has_room(0, now) {
+                locked.turn_to_overflow(0, key.overflow_id(), &self.overflow);
+            }
+            if let Some(change) = algorithm::apply(locked.get(0), limit, now, *op).change {
+                locked.update(0, limit, now, change);
+            }
+        }
+        Ok(())
+    }
+
+    /// Locks the shards of these keys, in the order of the shards, so that no two plans wait for each other.
+    fn lock<'s, 'k>(&'s self, keys: impl Iterator<Item = &'k Key<'k>>) -> Locked<'s> {
+        let spots: SmallVec<[Spot; 1]> = keys
+            .map(|key| Spot {
+                id: key.id(),
+                home: self.home(key.id()),
+            })
+            .collect();
+        let mut homes: SmallVec<[usize; 1]> = spots.iter().map(|spot| spot.home).collect();
+        homes.sort_unstable();
+        homes.dedup();
+        let guards = homes
+            .into_iter()
+            .map(|home| (home, lock(&self.shards[home])))
+            .collect();
+        Locked { spots, guards }
+    }
+
+    fn home(&self, id: u128) -> usize {
+        // By bits that the table of the shard does not use.
+        (id >> 64) as u64 as usize % self.shards.len()
+    }
+}
+
+impl Store for MemoryStore {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.decide_now(plan))
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.peek_now(plan))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.adjust_now(adjustments)
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        // It can only refuse a take, which `adjust` reports to whoever waits for it.
+        let _ = self.adjust_now(adjustments);
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        for key in keys {
+            lock(&self.shards[self.home(key.id())]).remove(key.id());
+        }
+        Ok(())
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("shards", &self.shards.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The number of shards is such that each holds at most [`LARGEST_SHARD`] keys.
+fn shards(most_keys: usize) -> Box<[Mutex<Shard>]> {
+    let most_keys = most_keys.max(1);
+    let count = most_keys.div_ceil(LARGEST_SHARD);
+    (0..count)
+        .map(|_| Mutex::new(Shard::new(most_keys / count)))
+        .collect()
+}

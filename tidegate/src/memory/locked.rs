@@ -1,0 +1,72 @@
+//! `Locked`: the shards of one plan, held until it is decided and written.
+
+use std::sync::PoisonError;
+
+use smallvec::SmallVec;
+
+use super::shard::Shard;
+use crate::algorithm::{self, Change, State};
+use crate::sync::{Mutex, MutexGuard};
+use crate::{Limit, Timestamp};
+
+/// The home of an overflow bucket, which lies in no shard.
+const OVERFLOW: usize = usize::MAX;
+
+pub(super) struct Locked<'s> {
+    pub(super) spots: SmallVec<[Spot; 1]>,
+    pub(super) guards: SmallVec<[(usize, MutexGuard<'s, Shard>); 1]>,
+}
+
+/// Where the state of one check is.
+pub(super) struct Spot {
+    pub(super) id: u128,
+    pub(super) home: usize,
+}
+
+impl<'s> Locked<'s> {
+    pub(super) fn get(&self, index: usize) -> Option<&State> {
+        let spot = &self.spots[index];
+        self.guards
+            .iter()
+            .find(|(home, _)| *home == spot.home)
+            .and_then(|(_, shard)| shard.get(spot.id))
+    }
+
+    pub(super) fn has_room(&mut self, index: usize, now: Timestamp) -> bool {
+        let (shard, id) = self.shard(index);
+        shard.has_room(id, now.as_micros())
+    }
+
+    /// From now on the state of this check is the overflow bucket `id`.
+    pub(super) fn turn_to_overflow(&mut self, index: usize, id: u128, overflow: &'s Mutex<Shard>) {
+        if self.guards.last().is_none_or(|(home, _)| *home != OVERFLOW) {
+            self.guards.push((OVERFLOW, lock(overflow)));
+        }
+        self.spots[index] = Spot { id, home: OVERFLOW };
+    }
+
+    pub(super) fn update(&mut self, index: usize, limit: &Limit, now: Timestamp, change: Change) {
+        let (shard, id) = self.shard(index);
+        shard.update(id, now.as_micros(), |state| {
+            State::commit(state, change);
+            state
+                .as_ref()
+                .map_or(0, |state| algorithm::expiry(state, limit))
+        });
+    }
+
+    fn shard(&mut self, index: usize) -> (&mut Shard, u128) {
+        let Spot { id, home } = self.spots[index];
+        let position = self
+            .guards
+            .iter()
+            .position(|(held, _)| *held == home)
+            .unwrap_or(0);
+        (&mut self.guards[position].1, id)
+    }
+}
+
+/// A shard whose last holder panicked is as good as any: states are replaced whole, never half written.
+pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

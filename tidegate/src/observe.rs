@@ -1,0 +1,21 @@
+//! `Observer`: sees every decision and every failure, and changes nothing. Metrics, logs and traces hang here.
+
+use crate::{Decision, StoreError};
+
+/// Sees what a [`Limiter`](crate::Limiter) does. Every method has an empty default.
+///
+/// It is called on the way of each request, so it must not block. Subjects reach it hashed only.
+pub trait Observer: Send + Sync {
+    /// A request was decided.
+    fn decided(&self, decision: &Decision) {
+        let _ = decision;
+    }
+
+    /// No rule matched a request; it passed without a question to the store.
+    fn no_rule(&self) {}
+
+    /// The store failed.
+    fn store_failed(&self, error: &StoreError) {
+        let _ = error;
+    }
+}

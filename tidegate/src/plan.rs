@@ -1,0 +1,305 @@
+//! `Plan`: the checks that one request must pass, and the arithmetic that makes one answer of them. Pure.
+//!
+//! The same few lines stand in Lua in `tidegate-redis/src/scripts/decide.lua`.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+
+use crate::algorithm::Take;
+use crate::key::{Key, KeyStem};
+use crate::limit::LARGEST_AMOUNT;
+use crate::{Limit, Subject};
+
+/// The most checks in one plan.
+pub const MOST_CHECKS: usize = 32;
+
+/// What the checks of one request are, and how they combine.
+#[derive(Clone, Debug)]
+pub struct Plan<'r> {
+    checks: SmallVec<[Check<'r>; 1]>,
+    mode: PlanMode,
+    units: u64,
+    longest_delay: u64,
+}
+
+/// How the checks of a plan combine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanMode {
+    /// If one denies, none consumes.
+    #[default]
+    AllOrNothing,
+    /// Each counts on its own, and a denied request counts too, up to the limit.
+    CountEach,
+}
+
+/// What a check has to say in a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// The request passes only if it admits.
+    #[default]
+    Enforced,
+    /// Judged beside, without influence: consumes if the request passes and it would itself have admitted it.
+    Shadow,
+    /// One of a group, by number: the group denies only if all its members do.
+    AnyOf(u8),
+}
+
+/// One limit of one rule, ready to be checked.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    rule: SmolStr,
+    limit_name: SmolStr,
+    limit: Limit,
+    role: Role,
+    stem: KeyStem,
+}
+
+/// A gate, whose key it is, and what it costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Check<'r> {
+    gate: &'r Gate,
+    key: Key<'r>,
+    cost: u64,
+}
+
+/// Why checks do not make a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Two checks have the same key, so that one would see what the other took.
+    SharedKey {
+        /// The rule of the second one.
+        rule: SmolStr,
+    },
+    /// More than [`MOST_CHECKS`].
+    TooManyChecks {
+        /// How many there were.
+        checks: usize,
+    },
+}
+
+/// Building a plan
+impl<'r> Plan<'r> {
+    /// A plan of these checks, in this order; their keys must differ.
+    pub fn new(checks: impl IntoIterator<Item = Check<'r>>) -> Result<Self, PlanError> {
+        let checks: SmallVec<[Check<'r>; 1]> = checks.into_iter().collect();
+        if checks.len() > MOST_CHECKS {
+            return Err(PlanError::TooManyChecks {
+                checks: checks.len(),
+            });
+        }
+        for (index, check) in checks.iter().enumerate() {
+            if checks[..index]
+                .iter()
+                .any(|earlier| earlier.key == check.key)
+            {
+                return Err(PlanError::SharedKey {
+                    rule: check.gate.rule.clone(),
+                });
+            }
+        }
+        Ok(Self::from_distinct(checks))
+    }
+
+    pub(crate) fn from_distinct(checks: SmallVec<[Check<'r>; 1]>) -> Self {
+        Self {
+            checks,
+            mode: PlanMode::AllOrNothing,
+            units: 1,
+            longest_delay: u64::MAX,
+        }
+    }
+
+    /// Asks for as many units as there are, up to `most`, each at the cost of its check.
+    pub fn up_to(mut self, most: u64) -> Self {
+        self.units = most.clamp(1, LARGEST_AMOUNT);
+        self
+    }
+
+    /// Sets how the checks combine.
+    pub fn mode(mut self, mode: PlanMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Refuses what would have to wait longer than this: zero for a door that cannot hold a request.
+    pub fn longest_delay(mut self, delay: Duration) -> Self {
+        self.longest_delay = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        self
+    }
+}
+
+/// Reading a plan
+impl<'r> Plan<'r> {
+    /// The checks, in order.
+    pub fn checks(&self) -> &[Check<'r>] {
+        &self.checks
+    }
+
+    /// How the checks combine.
+    pub const fn plan_mode(&self) -> PlanMode {
+        self.mode
+    }
+
+    /// The most units that are asked for.
+    pub const fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// What `check` is asked for, `units` times.
+    pub fn take(&self, check: &Check<'_>, units: u64) -> Take {
+        Take {
+            cost: check.cost,
+            units,
+            longest_delay: self.longest_delay,
+        }
+    }
+}
+
+/// Combining
+impl Plan<'_> {
+    /// The units that the whole plan grants, given the room that each check has: 0 denies.
+    pub fn granted(&self, room: impl Fn(usize) -> u64) -> u64 {
+        let mut granted = self.units;
+        for (index, check) in self.checks.iter().enumerate() {
+            granted = match check.gate.role {
+                Role::Enforced => granted.min(room(index)),
+                Role::Shadow => granted,
+                Role::AnyOf(group) => {
+                    let members = self
+                        .checks
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, c)| c.gate.role == Role::AnyOf(group));
+                    granted.min(members.map(|(member, _)| room(member)).max().unwrap_or(0))
+                }
+            };
+        }
+        granted
+    }
+
+    /// Whether a check of this role that would admit the granted units (or one, if none were) consumes them.
+    pub fn consumes(&self, role: Role, admitted: bool, granted: u64) -> bool {
+        admitted && (granted > 0 || (self.mode == PlanMode::CountEach && role != Role::Shadow))
+    }
+
+    /// Whether a check of this role that denies counts the request all the same.
+    pub fn counts_denied(&self, role: Role) -> bool {
+        self.mode == PlanMode::CountEach && role != Role::Shadow
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// A limit of `rule`, under a name that tells it from other limits of the rule (empty for the only one).
+    pub fn new(
+        rule: impl Into<SmolStr>,
+        limit_name: impl Into<SmolStr>,
+        limit: Limit,
+        role: Role,
+        stem: KeyStem,
+    ) -> Self {
+        Self {
+            rule: rule.into(),
+            limit_name: limit_name.into(),
+            limit,
+            role,
+            stem,
+        }
+    }
+
+    /// The only limit of `rule`, enforced, under the rule's own key.
+    pub fn of_rule(rule: impl Into<SmolStr>, limit: Limit) -> Self {
+        let rule = rule.into();
+        let stem = KeyStem::of_rule(&rule, &limit, "");
+        Self::new(rule, "", limit, Role::Enforced, stem)
+    }
+
+    /// The id of the rule.
+    pub const fn rule(&self) -> &SmolStr {
+        &self.rule
+    }
+
+    /// The name of the limit within its rule, often empty.
+    pub const fn limit_name(&self) -> &SmolStr {
+        &self.limit_name
+    }
+
+    /// The limit.
+    pub const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// Its role.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    pub(crate) const fn stem(&self) -> &KeyStem {
+        &self.stem
+    }
+
+    /// What decides the partition when the rule counts everybody together.
+    pub(crate) fn own_tag(&self) -> Subject {
+        self.stem.own_tag()
+    }
+}
+
+// === impl Check ===
+
+impl<'r> Check<'r> {
+    pub(crate) fn new(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
+        Self {
+            gate,
+            key,
+            cost: cost.min(LARGEST_AMOUNT),
+        }
+    }
+
+    /// A check of `gate` for a subject that decides its own partition.
+    pub fn of(gate: &'r Gate, subject: Subject, cost: u64) -> Self {
+        Self::new(gate, Key::new(&gate.stem, subject, subject), cost)
+    }
+
+    pub(crate) fn add_cost(&mut self, cost: u64) {
+        self.cost = self.cost.saturating_add(cost).min(LARGEST_AMOUNT);
+    }
+
+    /// Which limit of which rule.
+    pub const fn gate(&self) -> &'r Gate {
+        self.gate
+    }
+
+    /// Where its state is.
+    pub const fn key(&self) -> &Key<'r> {
+        &self.key
+    }
+
+    /// The cost of one unit.
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SharedKey { rule } => write!(
+                f,
+                "rule {rule:?}: another check of the plan has the same key"
+            ),
+            Self::TooManyChecks { checks } => {
+                write!(f, "{checks} checks in one plan; at most {MOST_CHECKS}")
+            }
+        }
+    }
+}
+
+impl Error for PlanError {}

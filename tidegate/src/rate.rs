@@ -1,0 +1,92 @@
+//! `Rate`: so many units in so much time, kept as an exact fraction.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::limit::{LimitError, whole_micros};
+
+/// An amount per period, such as 10 per second or 1 per month, kept as a reduced fraction of units and microseconds.
+///
+/// Nothing is ever rounded: 7 per second is 7 per 1,000,000 µs, not one per 142,857 µs.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::Rate;
+///
+/// assert_eq!(Rate::per_second(10)?, Rate::new(600, Duration::from_secs(60))?);
+/// assert_eq!(
+///     Rate::per_second(0).unwrap_err().to_string(),
+///     "rate.amount: 0 is below the smallest value, 1 (a rate that never refills is a limit of 0)"
+/// );
+/// # Ok::<(), tidegate::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    amount: u64,
+    period: u64,
+}
+
+/// Constructors
+impl Rate {
+    /// `amount` units in `period`, a whole number of microseconds.
+    pub fn new(amount: u64, period: Duration) -> Result<Self, LimitError> {
+        if amount == 0 {
+            let reason = "(a rate that never refills is a limit of 0)";
+            return Err(LimitError::too_small("rate.amount", 0, 1, reason));
+        }
+        LimitError::check_amount("rate.amount", amount)?;
+        let period = whole_micros("rate.period", period)?;
+        let divisor = greatest_common_divisor(amount, period);
+        Ok(Self {
+            amount: amount / divisor,
+            period: period / divisor,
+        })
+    }
+
+    /// `amount` units a second.
+    pub fn per_second(amount: u64) -> Result<Self, LimitError> {
+        Self::new(amount, Duration::from_secs(1))
+    }
+
+    /// `amount` units a minute.
+    pub fn per_minute(amount: u64) -> Result<Self, LimitError> {
+        Self::new(amount, Duration::from_secs(60))
+    }
+
+    /// `amount` units an hour.
+    pub fn per_hour(amount: u64) -> Result<Self, LimitError> {
+        Self::new(amount, Duration::from_secs(3600))
+    }
+}
+
+/// The reduced fraction
+impl Rate {
+    /// Units in one [period](Self::period_micros), after reduction.
+    pub const fn amount(self) -> u64 {
+        self.amount
+    }
+
+    /// Microseconds in which [`amount`](Self::amount) units come, after reduction.
+    pub const fn period_micros(self) -> u64 {
+        self.period
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} per {:?}",
+            self.amount,
+            Duration::from_micros(self.period)
+        )
+    }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 {
+        a
+    } else {
+        greatest_common_divisor(b, a % b)
+    }
+}

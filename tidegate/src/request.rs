@@ -1,0 +1,59 @@
+//! `Request`: who asks, for what, at what cost. There is no HTTP in it; doors translate.
+
+use smallvec::SmallVec;
+
+/// What is asked of a [`Limiter`](crate::Limiter).
+///
+/// ```
+/// use tidegate::Request;
+///
+/// let request = Request::new("export").attribute("tenant", "acme").attribute("user", "42").cost(3);
+/// assert_eq!(request.value("user"), Some("42"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    action: &'a str,
+    attributes: SmallVec<[(&'a str, &'a str); 2]>,
+    cost: u64,
+}
+
+impl<'a> Request<'a> {
+    /// A request for `action` of cost 1. Without a name for what is done, the action is `""`.
+    pub fn new(action: &'a str) -> Self {
+        Self {
+            action,
+            attributes: SmallVec::new(),
+            cost: 1,
+        }
+    }
+
+    /// Adds an attribute that rules may count by. A name given twice keeps its first value.
+    pub fn attribute(mut self, name: &'a str, value: &'a str) -> Self {
+        self.attributes.push((name, value));
+        self
+    }
+
+    /// Sets the cost, for rules that have none of their own. A cost of 0 is a check that consumes nothing.
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// What is asked for.
+    pub const fn action(&self) -> &'a str {
+        self.action
+    }
+
+    /// The value of an attribute.
+    pub fn value(&self, name: &str) -> Option<&'a str> {
+        self.attributes
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| *value)
+    }
+
+    /// What it costs.
+    pub const fn units(&self) -> u64 {
+        self.cost
+    }
+}

@@ -1,0 +1,98 @@
+//! `Rule`: a written limit, before it is checked and indexed by a [`RuleSet`](crate::RuleSet).
+
+use smol_str::SmolStr;
+
+use crate::Limit;
+
+/// What a rule does when it matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RuleMode {
+    /// It is applied.
+    #[default]
+    Enabled,
+    /// It is as if it were not there.
+    Disabled,
+    /// It counts and reports what it would reject, and affects nothing.
+    Shadow,
+}
+
+/// What is limited, per whom, and how.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limit, Rule};
+///
+/// let login = Rule::new("login", Limit::sliding_log(5, Duration::from_secs(600))?)
+///     .action("login")
+///     .per(["account"]);
+/// # Ok::<(), tidegate::LimitError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub(crate) id: SmolStr,
+    pub(crate) action: Option<SmolStr>,
+    pub(crate) per: Vec<SmolStr>,
+    pub(crate) limits: Vec<(SmolStr, Limit)>,
+    pub(crate) cost: Option<u64>,
+    pub(crate) mode: RuleMode,
+    pub(crate) budget: Option<SmolStr>,
+}
+
+impl Rule {
+    /// A rule that applies `limit` to every request, counting everybody together until [`per`](Self::per) says otherwise.
+    pub fn new(id: impl Into<SmolStr>, limit: Limit) -> Self {
+        Self {
+            id: id.into(),
+            action: None,
+            per: Vec::new(),
+            limits: vec![(SmolStr::default(), limit)],
+            cost: None,
+            mode: RuleMode::default(),
+            budget: None,
+        }
+    }
+
+    /// Adds a further limit, under a name that no other limit of the rule has.
+    pub fn and(mut self, name: impl Into<SmolStr>, limit: Limit) -> Self {
+        self.limits.push((name.into(), limit));
+        self
+    }
+
+    /// Applies only to requests for this action.
+    pub fn action(mut self, action: impl Into<SmolStr>) -> Self {
+        self.action = Some(action.into());
+        self
+    }
+
+    /// Counts separately for each combination of these attributes. Requests that lack one share the subject of those
+    /// that lack it: nobody is exempt.
+    pub fn per<N: Into<SmolStr>>(mut self, attributes: impl IntoIterator<Item = N>) -> Self {
+        self.per = attributes.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// What a request costs here, whatever cost it brings.
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+
+    /// Shares one allowance with every rule that names the same budget, counts by the same attributes and has the same
+    /// limits.
+    pub fn budget(mut self, budget: impl Into<SmolStr>) -> Self {
+        self.budget = Some(budget.into());
+        self
+    }
+
+    /// Sets the mode.
+    pub fn mode(mut self, mode: RuleMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Its name in keys, answers and metrics.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}

@@ -1,0 +1,232 @@
+//! `RuleSet`: rules that fit together, indexed; turns a [`Request`] into the [`Plan`] that it must pass. Pure.
+
+use std::collections::{HashMap, HashSet};
+use std::error::Error;
+use std::fmt;
+
+use smallvec::SmallVec;
+use smol_str::SmolStr;
+
+use crate::key::{Key, KeyStem};
+use crate::limit::LARGEST_AMOUNT;
+use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
+use crate::rule::{Rule, RuleMode};
+use crate::{Request, Secret};
+
+/// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
+/// share a slot.
+const TENANT: &str = "tenant";
+
+/// The longest id of a rule, in bytes: it is part of every key.
+const LONGEST_ID: usize = 64;
+
+/// Rules that fit together.
+#[derive(Clone, Debug)]
+pub struct RuleSet {
+    rules: Vec<Ready>,
+    by_action: HashMap<SmolStr, Vec<u32>>,
+    for_all: Vec<u32>,
+}
+
+/// A rule with everything computed that does not depend on the request.
+#[derive(Clone, Debug)]
+struct Ready {
+    rule: Rule,
+    gates: Vec<Gate>,
+}
+
+/// Why rules do not fit together: which rule, and what to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    rule: SmolStr,
+    problem: String,
+}
+
+impl RuleSet {
+    /// Checks the rules and indexes them; their order is kept.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Rate, Rule, RuleSet};
+    ///
+    /// let limit = Limit::token_bucket(20, Rate::per_second(10)?)?;
+    /// let error = RuleSet::new([Rule::new("api", limit), Rule::new("api", limit)]).unwrap_err();
+    /// assert_eq!(error.to_string(), "rule \"api\": the id is taken; give each rule its own");
+    /// # Ok::<(), tidegate::LimitError>(())
+    /// ```
+    pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
+        let mut set = Self {
+            rules: Vec::new(),
+            by_action: HashMap::new(),
+            for_all: Vec::new(),
+        };
+        let mut ids = HashSet::new();
+        let mut budgets: HashMap<SmolStr, Rule> = HashMap::new();
+        for rule in rules {
+            check(&rule, &mut ids, &mut budgets)?;
+            if rule.mode == RuleMode::Disabled {
+                continue;
+            }
+            let index = set.rules.len() as u32;
+            match &rule.action {
+                Some(action) => set.by_action.entry(action.clone()).or_default().push(index),
+                None => set.for_all.push(index),
+            }
+            set.rules.push(Ready {
+                gates: gates(&rule),
+                rule,
+            });
+        }
+        for action in set.by_action.keys().map(SmolStr::as_str).chain([""]) {
+            let checks: usize = set.matching(action).map(|ready| ready.gates.len()).sum();
+            if let Some(last) = set.matching(action).last().filter(|_| checks > MOST_CHECKS) {
+                let problem = format!(
+                    "with it {checks} limits apply to one request; at most {MOST_CHECKS} may"
+                );
+                return Err(RuleError {
+                    rule: last.rule.id.clone(),
+                    problem,
+                });
+            }
+        }
+        Ok(set)
+    }
+
+    /// The checks that `request` must pass, in the order of the rules.
+    ///
+    /// Rules that share a budget make one check with the sum of their costs.
+    pub fn resolve<'r>(&'r self, request: &Request<'_>, secret: &Secret) -> Plan<'r> {
+        let mut checks: SmallVec<[Check<'r>; 1]> = SmallVec::new();
+        for ready in self.matching(request.action()) {
+            let subject = secret.subject(
+                ready
+                    .rule
+                    .per
+                    .iter()
+                    .map(|name| (name.as_str(), request.value(name))),
+            );
+            let tag =
+                if ready.rule.per.len() > 1 && ready.rule.per.iter().any(|name| name == TENANT) {
+                    secret.subject([(TENANT, request.value(TENANT))])
+                } else {
+                    subject
+                };
+            let cost = ready.rule.cost.unwrap_or(request.units());
+            for gate in &ready.gates {
+                // With no subject, the partition comes from the rule instead: constants spread over the slots.
+                let tag = if ready.rule.per.is_empty() {
+                    gate.own_tag()
+                } else {
+                    tag
+                };
+                let check = Check::new(gate, Key::new(gate.stem(), tag, subject), cost);
+                match checks.iter_mut().find(|known| known.key() == check.key()) {
+                    Some(known) => known.add_cost(cost),
+                    None => checks.push(check),
+                }
+            }
+        }
+        Plan::from_distinct(checks)
+    }
+
+    /// The rules for `action` and those for every action, in order.
+    fn matching(&self, action: &str) -> impl Iterator<Item = &Ready> {
+        let named: &[u32] = if self.by_action.is_empty() {
+            &[]
+        } else {
+            self.by_action.get(action).map_or(&[], |v| v)
+        };
+        let mut named = named.iter().peekable();
+        let mut for_all = self.for_all.iter().peekable();
+        std::iter::from_fn(move || {
+            let index = match (named.peek(), for_all.peek()) {
+                (Some(a), Some(b)) if a < b => named.next(),
+                (Some(_), None) => named.next(),
+                _ => for_all.next(),
+            }?;
+            self.rules.get(*index as usize)
+        })
+    }
+
+    /// The limit of a rule by name, for receipts.
+    pub(crate) fn gate(&self, rule: &str, limit: &str) -> Option<&Gate> {
+        let ready = self.rules.iter().find(|ready| ready.rule.id == rule)?;
+        ready.gates.iter().find(|gate| gate.limit_name() == limit)
+    }
+}
+
+fn gates(rule: &Rule) -> Vec<Gate> {
+    let role = if rule.mode == RuleMode::Shadow {
+        Role::Shadow
+    } else {
+        Role::Enforced
+    };
+    let gate = |(name, limit): &(SmolStr, crate::Limit)| {
+        let stem = match &rule.budget {
+            // A shadow rule counts beside the budget: it must not touch what others share.
+            Some(budget) if role != Role::Shadow => KeyStem::of_budget(budget, limit, name),
+            _ => KeyStem::of_rule(&rule.id, limit, name),
+        };
+        Gate::new(rule.id.clone(), name.clone(), *limit, role, stem)
+    };
+    rule.limits.iter().map(gate).collect()
+}
+
+fn check(
+    rule: &Rule,
+    ids: &mut HashSet<SmolStr>,
+    budgets: &mut HashMap<SmolStr, Rule>,
+) -> Result<(), RuleError> {
+    let error = |problem: String| {
+        Err(RuleError {
+            rule: rule.id.clone(),
+            problem,
+        })
+    };
+    if rule.id.is_empty() || rule.id.len() > LONGEST_ID {
+        return error(format!(
+            "the id has {} bytes; give it 1 to {LONGEST_ID}",
+            rule.id.len()
+        ));
+    }
+    if !ids.insert(rule.id.clone()) {
+        return error("the id is taken; give each rule its own".into());
+    }
+    let mut names = HashSet::new();
+    if let Some((name, _)) = rule.limits.iter().find(|(name, _)| !names.insert(name)) {
+        return error(format!(
+            "two limits are named {name:?}; give each its own name"
+        ));
+    }
+    if let Some(cost) = rule.cost.filter(|cost| *cost > LARGEST_AMOUNT) {
+        return error(format!(
+            "the cost {cost} is above the largest value, {LARGEST_AMOUNT}"
+        ));
+    }
+    if let Some(budget) = &rule.budget {
+        let first = budgets
+            .entry(budget.clone())
+            .or_insert_with(|| rule.clone());
+        if first.limits != rule.limits || first.per != rule.per {
+            let other = &first.id;
+            return error(format!(
+                "it shares budget {budget:?} with rule {other:?}; give both the same limits and `per`"
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl RuleError {
+    /// The id of the rule that cannot stay as it is.
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule {:?}: {}", self.rule, self.problem)
+    }
+}
+
+impl Error for RuleError {}

@@ -1,0 +1,125 @@
+//! `Store`: decides a whole plan in one atomic step. It owns the state and the time.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+
+use crate::algorithm::Op;
+use crate::key::Key;
+use crate::plan::Check;
+use crate::{Limit, Plan, Verdict};
+
+/// Keeps the state of limits and decides plans on it.
+///
+/// A denial is a value; an `Err` means that the store itself failed, and only then may a failure policy speak.
+pub trait Store: Send + Sync {
+    /// Decides `plan` in one atomic step, and consumes what it admits.
+    fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
+
+    /// Says what [`decide`](Self::decide) would say, and changes nothing.
+    fn peek(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
+
+    /// Carries out charges and refunds.
+    fn adjust(
+        &self,
+        adjustments: &[Adjustment<'_>],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Starts to carry out charges and refunds without waiting for the end: for a future that is being dropped. What
+    /// fails is lost, which leaves the limit stricter than it could be.
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]);
+
+    /// Forgets everything about these keys.
+    fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// A charge or a refund for one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Adjustment<'r> {
+    /// Where the state is.
+    pub key: Key<'r>,
+    /// What limits it.
+    pub limit: &'r Limit,
+    /// [`Op::Charge`] or [`Op::Refund`]; a take is decided, not adjusted, and is refused here.
+    pub op: Op,
+}
+
+/// A store that failed: what happened, whether trying later helps, and whether it may have been applied all the same.
+#[derive(Debug)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: String,
+    possibly_applied: bool,
+}
+
+/// What kind of failure it was. The message of an error is for people and may change; this is for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// The store cannot be reached, closed the connection, or did not answer in time.
+    Unavailable,
+    /// The store answers, but cannot serve now: it is loading, out of memory, busy, demoted or without its replicas.
+    Refused,
+    /// The store does not let us in: a password or a permission is missing or wrong.
+    Denied,
+    /// Something that is not ours, or of a newer version, stands where a state should be. It was left as it is.
+    Unreadable,
+    /// The store is too old.
+    Unsupported,
+    /// An answer or a call that makes no sense: a defect.
+    Unexpected,
+}
+
+impl<'r> Adjustment<'r> {
+    /// Charges what `check` costs.
+    pub fn charge(check: &Check<'r>) -> Self {
+        Self {
+            key: *check.key(),
+            limit: check.gate().limit(),
+            op: Op::Charge { cost: check.cost() },
+        }
+    }
+}
+
+impl StoreError {
+    /// An error that left the store as it was.
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            possibly_applied: false,
+        }
+    }
+
+    /// The same error, when nobody knows whether the store carried out what it was told.
+    pub fn possibly_applied(mut self) -> Self {
+        self.possibly_applied = true;
+        self
+    }
+
+    /// What kind of failure it was.
+    pub const fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub const fn is_transient(&self) -> bool {
+        matches!(
+            self.kind,
+            StoreErrorKind::Unavailable | StoreErrorKind::Refused
+        )
+    }
+
+    /// Whether the decision may have been carried out: then it must not be sent again, or it would count twice.
+    pub const fn is_possibly_applied(&self) -> bool {
+        self.possibly_applied
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for StoreError {}
