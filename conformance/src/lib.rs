@@ -1,10 +1,10 @@
 //! What the tests that cross a crate share: real servers, the naive model, random histories, and the books that golden
 //! histories are kept in. Nothing here is published.
 
-#![allow(
-    clippy::missing_panics_doc,
-    clippy::unwrap_used,
-    reason = "a panic is how a test fails"
-)]
+#![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+pub mod history;
+pub mod model;
+pub mod pure;
 pub mod server;
+pub mod suite;

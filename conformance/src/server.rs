@@ -37,14 +37,8 @@ impl Kind {
             Self::Redis => "redis-server",
             Self::Valkey => "valkey-server",
         };
-        let own = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../.tools/bin")
-            .join(name);
-        if own.exists() {
-            own
-        } else {
-            PathBuf::from(name)
-        }
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin").join(name);
+        if own.exists() { own } else { PathBuf::from(name) }
     }
 }
 
@@ -57,53 +51,26 @@ impl Server {
     /// Starts a server with further arguments.
     pub fn start_with(kind: Kind, arguments: &[&str]) -> Self {
         // Another process may take the port between our looking and the server's binding: then look again.
-        (0..20)
-            .find_map(|_| Self::try_start(kind, arguments))
-            .expect("a server that starts within twenty tries")
+        (0..20).find_map(|_| Self::try_start(kind, arguments)).expect("a server that starts within twenty tries")
     }
 
     fn try_start(kind: Kind, arguments: &[&str]) -> Option<Self> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let directory =
-            std::env::temp_dir().join(format!("tidegate-{}-{number}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("tidegate-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let port = TcpListener::bind(("127.0.0.1", 0))
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
         let process = Command::new(kind.program())
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(arguments)
             .current_dir(&directory)
             .stdout(File::create(directory.join("log")).unwrap())
             .stdin(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| {
-                panic!("{kind:?} does not start ({error}); `make tools` installs it")
-            });
-        let password = arguments
-            .iter()
-            .position(|argument| *argument == "--requirepass");
-        let password = password
-            .and_then(|at| arguments.get(at + 1))
-            .map(|password| (*password).to_owned());
-        let mut server = Self {
-            process,
-            port,
-            directory,
-            password,
-        };
+            .unwrap_or_else(|error| panic!("{kind:?} does not start ({error}); `make tools` installs it"));
+        let password = arguments.iter().position(|argument| *argument == "--requirepass");
+        let password = password.and_then(|at| arguments.get(at + 1)).map(|password| (*password).to_owned());
+        let mut server = Self { process, port, directory, password };
         server.wait_until_up().then_some(server)
     }
 
@@ -148,17 +115,12 @@ impl Server {
 
     /// A store on it, with these options.
     pub async fn store_with(&self, options: RedisOptions) -> RedisStore {
-        RedisStore::connect_with(&self.url(), options)
-            .await
-            .unwrap()
+        RedisStore::connect_with(&self.url(), options).await.unwrap()
     }
 
     /// A plain connection to it.
     pub fn connection(&self) -> redis::Connection {
-        redis::Client::open(self.url())
-            .unwrap()
-            .get_connection()
-            .unwrap()
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }
 
     /// Ends it as a crash would.

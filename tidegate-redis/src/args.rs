@@ -41,12 +41,7 @@ pub(crate) fn decide(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, now: Option<T
 }
 
 /// Appends what `adjust.lua` takes.
-pub(crate) fn adjust(
-    cmd: &mut Cmd,
-    prefix: &str,
-    adjustments: &[Adjustment<'_>],
-    now: Option<Timestamp>,
-) {
+pub(crate) fn adjust(cmd: &mut Cmd, prefix: &str, adjustments: &[Adjustment<'_>], now: Option<Timestamp>) {
     cmd.arg(adjustments.len());
     for adjustment in adjustments {
         cmd.arg(name(prefix, &adjustment.key));
@@ -94,12 +89,7 @@ impl Numbers {
 
     fn take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
         let take = plan.take(check, 1);
-        self.limit(
-            check.gate().limit(),
-            take.cost,
-            take.longest_delay,
-            Place::default(),
-        );
+        self.limit(check.gate().limit(), take.cost, take.longest_delay, Place::default());
     }
 
     /// Cost and place, then the parameters of the limit: the arguments of its Lua function after `units`.
@@ -111,36 +101,24 @@ impl Numbers {
             }
             Limit::LeakyBucket(leaky) => {
                 self.bucket(leaky.bucket(), cost);
-                self.push_f64(if longest_delay < 1 << 53 {
-                    longest_delay as f64
-                } else {
-                    f64::INFINITY
-                });
+                self.push_f64(if longest_delay < 1 << 53 { longest_delay as f64 } else { f64::INFINITY });
                 self.push(place.moment().micros);
                 self.push(place.moment().part);
             }
             Limit::FixedWindow(window) => {
-                [
-                    cost,
-                    place.position(),
-                    window.limit(),
-                    window.window_micros(),
-                ]
-                .map(|number| self.push(number));
+                [cost, place.position(), window.limit(), window.window_micros()]
+                    .into_iter()
+                    .for_each(|number| self.push(number));
             }
             Limit::SlidingLog(log) => {
                 [cost, place.position(), log.limit(), log.window_micros()]
-                    .map(|number| self.push(number));
+                    .into_iter()
+                    .for_each(|number| self.push(number));
             }
             Limit::SlidingWindow(window) => {
-                [
-                    cost,
-                    place.position(),
-                    window.limit(),
-                    window.slice_micros(),
-                    window.slices(),
-                ]
-                .map(|number| self.push(number));
+                [cost, place.position(), window.limit(), window.slice_micros(), window.slices()]
+                    .into_iter()
+                    .for_each(|number| self.push(number));
             }
             // `Limit` may grow, but only together with a script that knows the new kind.
             _ => {}
@@ -149,14 +127,9 @@ impl Numbers {
 
     fn bucket(&mut self, bucket: &tidegate::algorithm::token_bucket::TokenBucket, cost: u64) {
         let (span, burst) = (bucket.span(cost), bucket.burst());
-        [
-            span.micros,
-            span.part,
-            bucket.refill().amount(),
-            burst.micros,
-            burst.part,
-        ]
-        .map(|number| self.push(number));
+        [span.micros, span.part, bucket.refill().amount(), burst.micros, burst.part]
+            .into_iter()
+            .for_each(|number| self.push(number));
     }
 
     fn bytes(self) -> Vec<u8> {

@@ -12,16 +12,11 @@ pub(crate) fn store_error(error: &RedisError) -> StoreError {
     }
     match error.kind() {
         ErrorKind::AuthenticationFailed => denied("the server refuses the user or the password"),
-        ErrorKind::InvalidClientConfig => StoreError::new(
-            StoreErrorKind::Unexpected,
-            "the URL of the store is not one that can be connected to",
-        ),
-        _ if error.is_connection_refusal() => {
-            unavailable("nobody answers at the address of the store; is it up?")
+        ErrorKind::InvalidClientConfig => {
+            StoreError::new(StoreErrorKind::Unexpected, "the URL of the store is not one that can be connected to")
         }
-        _ if error.is_timeout() => {
-            unavailable("the store did not answer in time").possibly_applied()
-        }
+        _ if error.is_connection_refusal() => unavailable("nobody answers at the address of the store; is it up?"),
+        _ if error.is_timeout() => unavailable("the store did not answer in time").possibly_applied(),
         _ if error.is_io_error() || error.is_connection_dropped() => {
             unavailable("the connection to the store broke").possibly_applied()
         }
@@ -42,16 +37,12 @@ fn server_error(code: &str, detail: &str) -> StoreError {
             "a key of another type stands where a state should be; it was left as it is. \
              Delete it, or give the store a prefix of its own",
         ),
-        "NOAUTH" => {
-            denied("the server wants a password; put it into the URL: redis://user:password@host")
-        }
+        "NOAUTH" => denied("the server wants a password; put it into the URL: redis://user:password@host"),
         "WRONGPASS" => denied("the server refuses the user or the password"),
         "NOPERM" => denied(
             "the user may not do this; allow it +evalsha +evalsha_ro +script|load +time +get +psetex +del +info on ~tg1*",
         ),
-        "OOM" => refused(
-            "the store is out of memory; raise maxmemory or give the limiter a server of its own",
-        ),
+        "OOM" => refused("the store is out of memory; raise maxmemory or give the limiter a server of its own"),
         "LOADING" => refused("the store is loading its data"),
         "BUSY" => refused("the store is busy with a long script"),
         "READONLY" => refused("the store is a replica; connect to the primary"),
@@ -73,11 +64,7 @@ fn server_error(code: &str, detail: &str) -> StoreError {
 /// The beginning of what a server says, without anything that could upset a terminal or a log. Keys may stand in it,
 /// subjects only hashed.
 fn visible(detail: &str) -> String {
-    detail
-        .chars()
-        .filter(|c| c.is_ascii_graphic() || *c == ' ')
-        .take(200)
-        .collect()
+    detail.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(200).collect()
 }
 
 /// Whether the server does not know the script: nothing ran, so loading it and asking again is safe.

@@ -5,25 +5,15 @@ use tidegate::algorithm::View;
 use tidegate::{Plan, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 /// The reply of `decide_one.lua` (`single`) or `decide.lua`.
-pub(crate) fn verdict(
-    plan: &Plan<'_>,
-    single: bool,
-    consume: bool,
-    reply: &Value,
-) -> Result<Verdict, StoreError> {
+pub(crate) fn verdict(plan: &Plan<'_>, single: bool, consume: bool, reply: &Value) -> Result<Verdict, StoreError> {
     let Value::Array(fields) = reply else {
         return Err(senseless());
     };
     let (now, bits, granted, found) = match fields.as_slice() {
-        [now, admitted, found] if single => (
-            number(now)?,
-            number(admitted)?,
-            number(admitted)?,
-            std::slice::from_ref(found),
-        ),
-        [now, bits, granted, found @ ..] if !single => {
-            (number(now)?, number(bits)?, number(granted)?, found)
+        [now, admitted, found] if single => {
+            (number(now)?, number(admitted)?, number(admitted)?, std::slice::from_ref(found))
         }
+        [now, bits, granted, found @ ..] if !single => (number(now)?, number(bits)?, number(granted)?, found),
         _ => return Err(senseless()),
     };
     if found.len() != plan.checks().len() {
@@ -41,18 +31,8 @@ pub(crate) fn verdict(
         views.push((bits >> index & 1 == 1, view));
     }
     // A shadow check alone cannot deny, whatever the script for a single check says of it.
-    let granted = if single {
-        plan.granted(|_| granted)
-    } else {
-        granted
-    };
-    Ok(Verdict::replay(
-        plan,
-        Timestamp::from_micros(now),
-        consume,
-        granted,
-        &views,
-    ))
+    let granted = if single { plan.granted(|_| granted) } else { granted };
+    Ok(Verdict::replay(plan, Timestamp::from_micros(now), consume, granted, &views))
 }
 
 fn number(value: &Value) -> Result<u64, StoreError> {

@@ -42,26 +42,12 @@ impl Scripts {
         Self {
             one: LIMITS.map(|(name, text, numbers)| {
                 // The leaky bucket is a token bucket too.
-                let needed = if name == "leaky_bucket" {
-                    lua::TOKEN_BUCKET
-                } else {
-                    ""
-                };
+                let needed = if name == "leaky_bucket" { lua::TOKEN_BUCKET } else { "" };
                 let choice = format!("local limit, layout = {name}, {}\n", layout(numbers));
                 script("#!lua", &[needed, text, &choice], "ARGV[2]", DECIDE_ONE)
             }),
-            decide: script(
-                "#!lua",
-                &[&all, "local CONSUME = true\n"],
-                "ARGV[#KEYS + 2]",
-                DECIDE,
-            ),
-            peek: script(
-                "#!lua flags=no-writes",
-                &[&all, "local CONSUME = false\n"],
-                "ARGV[#KEYS + 2]",
-                DECIDE,
-            ),
+            decide: script("#!lua", &[&all, "local CONSUME = true\n"], "ARGV[#KEYS + 2]", DECIDE),
+            peek: script("#!lua flags=no-writes", &[&all, "local CONSUME = false\n"], "ARGV[#KEYS + 2]", DECIDE),
             adjust: script("#!lua flags=allow-oom", &[&all], "ARGV[#KEYS + 1]", ADJUST),
         }
     }
@@ -85,18 +71,14 @@ impl Scripts {
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
-        self.one
-            .iter()
-            .chain([&self.decide, &self.peek, &self.adjust])
+        self.one.iter().chain([&self.decide, &self.peek, &self.adjust])
     }
 }
 
 /// A script: what it is made of, the argument that may hold an injected now, and its body.
 fn script(first_line: &str, parts: &[&str], injected: &str, body: &str) -> Script {
     let (ops, parts) = (lua::OPS, parts.concat());
-    Script::new(&format!(
-        "{first_line}\n{ops}{parts}local now = tonumber({injected})\n{TIME}{body}"
-    ))
+    Script::new(&format!("{first_line}\n{ops}{parts}local now = tonumber({injected})\n{TIME}{body}"))
 }
 
 fn layout(numbers: usize) -> String {

@@ -8,9 +8,7 @@ use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisError, Script, Value};
 use tidegate::algorithm::Op;
-use tidegate::{
-    Adjustment, Clock, Key, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict,
-};
+use tidegate::{Adjustment, Clock, Key, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 use crate::error::{is_noscript, store_error};
 use crate::scripts::SCRIPTS;
@@ -76,11 +74,7 @@ impl RedisOptions {
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        if self.prefix.len() > 32
-            || self
-                .prefix
-                .contains(|c: char| c == '{' || c == '}' || !c.is_ascii_graphic())
-        {
+        if self.prefix.len() > 32 || self.prefix.contains(|c: char| c == '{' || c == '}' || !c.is_ascii_graphic()) {
             let message = "the prefix must be at most 32 visible ASCII characters without braces";
             return Err(StoreError::new(StoreErrorKind::Unexpected, message));
         }
@@ -99,28 +93,17 @@ impl RedisStore {
     pub async fn connect_with(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         options.check()?;
         let failed = |error: RedisError| store_error(&error);
-        let info = url
-            .into_connection_info()
-            .map_err(failed)?
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let info =
+            url.into_connection_info().map_err(failed)?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(options.response_timeout))
             .set_connection_timeout(Some(options.connection_timeout))
             .set_number_of_retries(1)
             .set_pipeline_buffer_size(1024);
         let client = Client::open(info).map_err(failed)?;
-        let connection = ConnectionManager::new_with_config(client, config)
-            .await
-            .map_err(failed)?;
-        let mut store = Self {
-            connection,
-            options,
-        };
-        let info: String = redis::cmd("INFO")
-            .arg("server")
-            .query_async(&mut store.connection)
-            .await
-            .map_err(failed)?;
+        let connection = ConnectionManager::new_with_config(client, config).await.map_err(failed)?;
+        let mut store = Self { connection, options };
+        let info: String = redis::cmd("INFO").arg("server").query_async(&mut store.connection).await.map_err(failed)?;
         version::check(&info)?;
         for script in SCRIPTS.all() {
             store.load(script).await?;
@@ -129,11 +112,7 @@ impl RedisStore {
     }
 
     async fn load(&self, script: &Script) -> Result<(), StoreError> {
-        script
-            .load_async(&mut self.connection.clone())
-            .await
-            .map(drop)
-            .map_err(|error| store_error(&error))
+        script.load_async(&mut self.connection.clone()).await.map(drop).map_err(|error| store_error(&error))
     }
 }
 
@@ -141,31 +120,21 @@ impl RedisStore {
 impl RedisStore {
     /// Decides each plan on its own, all in one round trip. One that fails does not touch the others.
     pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
-        let commands: Vec<(Cmd, &Script, bool)> =
-            plans.iter().map(|plan| self.decide_command(plan)).collect();
+        let commands: Vec<(Cmd, &Script, bool)> = plans.iter().map(|plan| self.decide_command(plan)).collect();
         let mut pipeline = Pipeline::with_capacity(commands.len());
         for (command, _, _) in &commands {
             pipeline.add_command(command.clone());
         }
-        let replies = self
-            .connection
-            .clone()
-            .req_packed_commands(&pipeline, 0, commands.len())
-            .await;
+        let replies = self.connection.clone().req_packed_commands(&pipeline, 0, commands.len()).await;
         let mut verdicts = Vec::with_capacity(plans.len());
         match replies {
             Ok(replies) => {
-                for ((reply, plan), (command, script, single)) in
-                    replies.into_iter().zip(plans).zip(&commands)
-                {
+                for ((reply, plan), (command, script, single)) in replies.into_iter().zip(plans).zip(&commands) {
                     let reply = match reply.extract_error() {
-                        Err(error) if is_noscript(&error) => {
-                            self.reload_and_send(command, script).await
-                        }
+                        Err(error) if is_noscript(&error) => self.reload_and_send(command, script).await,
                         reply => reply.map_err(|error| store_error(&error)),
                     };
-                    verdicts
-                        .push(reply.and_then(|reply| reply::verdict(plan, *single, true, &reply)));
+                    verdicts.push(reply.and_then(|reply| reply::verdict(plan, *single, true, &reply)));
                 }
             }
             Err(error) => verdicts.extend(plans.iter().map(|_| Err(store_error(&error)))),
@@ -178,11 +147,7 @@ impl RedisStore {
     fn decide_command(&self, plan: &Plan<'_>) -> (Cmd, &'static Script, bool) {
         let (script, single) = SCRIPTS.decide(plan);
         let mut command = evalsha("EVALSHA", script);
-        let append = if single {
-            args::decide_one
-        } else {
-            args::decide
-        };
+        let append = if single { args::decide_one } else { args::decide };
         append(&mut command, &self.options.prefix, plan, self.now());
         (command, script, single)
     }
@@ -195,12 +160,7 @@ impl RedisStore {
 
     /// Sends a call of `script`, and loads it first if the server does not know it.
     async fn send(&self, command: &Cmd, script: &Script) -> Result<Value, StoreError> {
-        let reply = self
-            .connection
-            .clone()
-            .req_packed_command(command)
-            .await
-            .and_then(Value::extract_error);
+        let reply = self.connection.clone().req_packed_command(command).await.and_then(Value::extract_error);
         match reply {
             Err(error) if is_noscript(&error) => self.reload_and_send(command, script).await,
             reply => reply.map_err(|error| store_error(&error)),
@@ -209,12 +169,7 @@ impl RedisStore {
 
     async fn reload_and_send(&self, command: &Cmd, script: &Script) -> Result<Value, StoreError> {
         self.load(script).await?;
-        let reply = self
-            .connection
-            .clone()
-            .req_packed_command(command)
-            .await
-            .and_then(Value::extract_error);
+        let reply = self.connection.clone().req_packed_command(command).await.and_then(Value::extract_error);
         reply.map_err(|error| store_error(&error))
     }
 
@@ -238,25 +193,14 @@ impl Store for RedisStore {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        if adjustments
-            .iter()
-            .any(|adjustment| matches!(adjustment.op, Op::Take(_)))
-        {
-            return Err(StoreError::new(
-                StoreErrorKind::Unexpected,
-                "a take is decided, not adjusted",
-            ));
+        if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
+            return Err(StoreError::new(StoreErrorKind::Unexpected, "a take is decided, not adjusted"));
         }
-        self.send(&self.adjust_command(adjustments), SCRIPTS.adjust())
-            .await
-            .map(drop)
+        self.send(&self.adjust_command(adjustments), SCRIPTS.adjust()).await.map(drop)
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        if let (Ok(runtime), false) = (
-            tokio::runtime::Handle::try_current(),
-            adjustments.is_empty(),
-        ) {
+        if let (Ok(runtime), false) = (tokio::runtime::Handle::try_current(), adjustments.is_empty()) {
             let (store, command) = (self.clone(), self.adjust_command(adjustments));
             runtime.spawn(async move { store.send(&command, SCRIPTS.adjust()).await });
         }
@@ -270,12 +214,7 @@ impl Store for RedisStore {
         for key in keys {
             command.arg(args::name(&self.options.prefix, key));
         }
-        let reply = self
-            .connection
-            .clone()
-            .req_packed_command(&command)
-            .await
-            .and_then(Value::extract_error);
+        let reply = self.connection.clone().req_packed_command(&command).await.and_then(Value::extract_error);
         reply.map(drop).map_err(|error| store_error(&error))
     }
 }
@@ -294,8 +233,6 @@ impl Default for RedisOptions {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
-            .field("prefix", &self.options.prefix)
-            .finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("prefix", &self.options.prefix).finish_non_exhaustive()
     }
 }

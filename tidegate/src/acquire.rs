@@ -51,10 +51,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Acquired, StoreError> {
         let plan = self.plan(request).longest_delay(max_wait);
         let mut deadline = timer.sleep(max_wait);
-        let queue = plan
-            .checks()
-            .iter()
-            .fold(0, |queue, check| queue ^ check.key().id());
+        let queue = plan.checks().iter().fold(0, |queue, check| queue ^ check.key().id());
         let mut turn = self.turns.enter(queue);
         if !before(&mut deadline, &mut turn).await {
             return Ok(Acquired::TimedOut);
@@ -81,10 +78,7 @@ impl<S: Store> Limiter<S> {
         if decision.delay().is_zero() {
             return Acquired::Granted(decision);
         }
-        let held = Held {
-            limiter: self,
-            receipt: Some(decision.receipt()),
-        };
+        let held = Held { limiter: self, receipt: Some(decision.receipt()) };
         if before(deadline, timer.sleep(decision.delay())).await {
             held.keep();
             Acquired::Granted(decision)

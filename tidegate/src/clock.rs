@@ -69,18 +69,10 @@ pub struct SystemClock {
 
 impl SystemClock {
     /// Reads the wall clock once.
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "this is the one place where the machine's clock enters"
-    )]
+    #[allow(clippy::disallowed_methods, reason = "this is the one place where the machine's clock enters")]
     pub fn new() -> Self {
-        let wall = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        Self {
-            anchor: Instant::now(),
-            wall: wall.as_micros() as u64,
-        }
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { anchor: Instant::now(), wall: wall.as_micros() as u64 }
     }
 }
 
@@ -91,15 +83,10 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "this is the one place where the machine's clock enters"
-    )]
+    #[allow(clippy::disallowed_methods, reason = "this is the one place where the machine's clock enters")]
     fn now(&self) -> Timestamp {
         let passed = self.anchor.elapsed();
-        Timestamp::from_micros(
-            self.wall + passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros()),
-        )
+        Timestamp::from_micros(self.wall + passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros()))
     }
 }
 
@@ -155,11 +142,7 @@ impl ManualClock {
     /// How many sleeps have not ended yet: what a test waits for before it moves the clock.
     pub fn sleeping(&self) -> usize {
         let manual = self.lock();
-        manual
-            .sleepers
-            .keys()
-            .filter(|(until, _)| *until > manual.now)
-            .count()
+        manual.sleepers.keys().filter(|(until, _)| *until > manual.now).count()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Manual> {
@@ -179,10 +162,7 @@ impl Timer for ManualClock {
         manual.started += 1;
         let id = (manual.now.plus(span), manual.started);
         manual.sleepers.insert(id, None);
-        Box::pin(ManualSleep {
-            clock: self.clone(),
-            id,
-        })
+        Box::pin(ManualSleep { clock: self.clone(), id })
     }
 }
 
@@ -205,9 +185,7 @@ impl Future for ManualSleep {
         if self.id.0 <= manual.now {
             return Poll::Ready(());
         }
-        manual
-            .sleepers
-            .insert(self.id, Some(context.waker().clone()));
+        manual.sleepers.insert(self.id, Some(context.waker().clone()));
         Poll::Pending
     }
 }

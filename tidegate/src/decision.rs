@@ -43,17 +43,10 @@ pub struct Checked {
 impl Decision {
     /// Makes one answer of what the store says to `plan`.
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
-        let checks: SmallVec<[Checked; 1]> = plan
-            .checks()
-            .iter()
-            .zip(&verdict.judged)
-            .map(|(check, judged)| Checked::new(check, judged))
-            .collect();
+        let checks: SmallVec<[Checked; 1]> =
+            plan.checks().iter().zip(&verdict.judged).map(|(check, judged)| Checked::new(check, judged)).collect();
         let enforced = checks.iter().filter(|check| check.role != Role::Shadow);
-        let delay = enforced
-            .map(|check| check.outcome.delay)
-            .max()
-            .unwrap_or_default();
+        let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
         let allowed = verdict.granted > 0;
         Self {
             granted: verdict.granted,
@@ -101,19 +94,12 @@ impl Decision {
 
     /// The time after which the same request passes if nothing else happens. None if it passed, or never will.
     pub fn retry_after(&self) -> Option<Duration> {
-        if self.is_allowed() {
-            None
-        } else {
-            self.shown()?.outcome.retry_after
-        }
+        if self.is_allowed() { None } else { self.shown()?.outcome.retry_after }
     }
 
     /// Denied, and no waiting helps: the cost is above what a limit can ever admit.
     pub fn is_permanent(&self) -> bool {
-        !self.is_allowed()
-            && self
-                .shown()
-                .is_some_and(|check| check.outcome.is_permanent())
+        !self.is_allowed() && self.shown().is_some_and(|check| check.outcome.is_permanent())
     }
 
     /// What every check says, in the order of the rules.
@@ -123,19 +109,13 @@ impl Decision {
 
     /// The rules in shadow that would have rejected the request.
     pub fn shadow_would_reject(&self) -> impl Iterator<Item = &str> {
-        let rejecting = self
-            .checks
-            .iter()
-            .filter(|check| check.role == Role::Shadow && !check.outcome.admitted);
+        let rejecting = self.checks.iter().filter(|check| check.role == Role::Shadow && !check.outcome.admitted);
         rejecting.map(Checked::rule)
     }
 
     /// What was consumed and where, to give it back later. A denied decision has an empty one.
     pub fn receipt(&self) -> Receipt {
-        Receipt::new(
-            self.granted.max(1),
-            self.checks.iter().filter(|check| check.consumed),
-        )
+        Receipt::new(self.granted.max(1), self.checks.iter().filter(|check| check.consumed))
     }
 }
 
@@ -198,19 +178,12 @@ impl Checked {
 
     /// The retry as something to compare: a permanent denial is the longest.
     fn retry(&self) -> Duration {
-        if self.outcome.admitted {
-            Duration::ZERO
-        } else {
-            self.outcome.retry_after.unwrap_or(Duration::MAX)
-        }
+        if self.outcome.admitted { Duration::ZERO } else { self.outcome.retry_after.unwrap_or(Duration::MAX) }
     }
 
     /// How many further requests of the same cost would pass.
     fn further(&self) -> u64 {
-        self.outcome
-            .remaining
-            .checked_div(self.cost)
-            .unwrap_or(u64::MAX)
+        self.outcome.remaining.checked_div(self.cost).unwrap_or(u64::MAX)
     }
 }
 
@@ -220,8 +193,7 @@ fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u8> {
         Role::Enforced => true,
         Role::Shadow => false,
         Role::AnyOf(group) => {
-            let members =
-                (0..checks.len()).filter(|member| checks[*member].role == Role::AnyOf(group));
+            let members = (0..checks.len()).filter(|member| checks[*member].role == Role::AnyOf(group));
             let speaker = if allowed {
                 members.rev().max_by_key(|member| checks[*member].further())
             } else {
@@ -237,13 +209,7 @@ fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u8> {
         // `max_by_key` keeps the last of equals, and file order wants the first.
         let first = speakers.next();
         first.map(|first| {
-            speakers.fold(first, |best, next| {
-                if checks[next].retry() > checks[best].retry() {
-                    next
-                } else {
-                    best
-                }
-            })
+            speakers.fold(first, |best, next| if checks[next].retry() > checks[best].retry() { next } else { best })
         })
     };
     shown.map(|index| index as u8)

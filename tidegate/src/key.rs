@@ -88,20 +88,12 @@ impl<'r> Key<'r> {
     /// The key of `subject` under `stem`, in the partition that `tag` falls into.
     pub fn new(stem: &'r KeyStem, tag: Subject, subject: Subject) -> Self {
         let partition = (tag.hash() >> 96) as u16 % PARTITIONS;
-        Self {
-            stem,
-            partition,
-            subject,
-        }
+        Self { stem, partition, subject }
     }
 
     /// A key with a known partition, below [`PARTITIONS`].
     pub(crate) fn in_partition(stem: &'r KeyStem, partition: u16, subject: Subject) -> Self {
-        Self {
-            stem,
-            partition: partition % PARTITIONS,
-            subject,
-        }
+        Self { stem, partition: partition % PARTITIONS, subject }
     }
 
     /// Whose key it is.
@@ -119,10 +111,7 @@ impl<'r> Key<'r> {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         name.extend_from_slice(prefix.as_bytes());
         name.extend_from_slice(VERSION.as_bytes());
-        let (high, low) = (
-            usize::from(self.partition >> 5),
-            usize::from(self.partition & 31),
-        );
+        let (high, low) = (usize::from(self.partition >> 5), usize::from(self.partition & 31));
         name.extend_from_slice(&[b'{', DIGITS[high], DIGITS[low], b'}']);
         name.extend_from_slice(self.stem.text.as_bytes());
         name.extend_from_slice(&self.subject.hash().to_be_bytes());
@@ -140,14 +129,8 @@ impl<'r> Key<'r> {
 }
 
 fn push_window(text: &mut String, kind: char, micros: u64) {
-    const UNITS: [(u64, &str); 6] = [
-        (86_400_000_000, "d"),
-        (3_600_000_000, "h"),
-        (60_000_000, "m"),
-        (1_000_000, "s"),
-        (1_000, "ms"),
-        (1, "us"),
-    ];
+    const UNITS: [(u64, &str); 6] =
+        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
     text.push(kind);
     if let Some((unit, name)) = UNITS.iter().find(|(unit, _)| micros % unit == 0) {
         let _ = write!(text, "{}{name}", micros / unit);
@@ -194,20 +177,8 @@ mod tests {
     fn the_shape_is_in_the_name_and_the_amounts_are_not() {
         let window = Duration::from_secs(600);
         let text = |limit: Limit, name: &str| KeyStem::of_rule("r", &limit, name).text;
-        assert_eq!(
-            text(Limit::sliding_window(10, window, 6).unwrap(), ""),
-            "r:s10mx6"
-        );
-        assert_eq!(
-            text(Limit::sliding_window(99, window, 6).unwrap(), ""),
-            "r:s10mx6"
-        );
-        assert_eq!(
-            text(
-                Limit::fixed_window(1, Duration::from_micros(1500)).unwrap(),
-                "a.b"
-            ),
-            "r:f1500us.a%2eb"
-        );
+        assert_eq!(text(Limit::sliding_window(10, window, 6).unwrap(), ""), "r:s10mx6");
+        assert_eq!(text(Limit::sliding_window(99, window, 6).unwrap(), ""), "r:s10mx6");
+        assert_eq!(text(Limit::fixed_window(1, Duration::from_micros(1500)).unwrap(), "a.b"), "r:f1500us.a%2eb");
     }
 }

@@ -38,9 +38,7 @@ pub use rules::{RuleError, RuleSet};
 mod rate;
 pub use rate::Rate;
 mod limit;
-pub use limit::{
-    Algorithm, LARGEST_AMOUNT, LARGEST_LOG, LONGEST_SPAN, Limit, LimitError, MOST_SLICES,
-};
+pub use limit::{Algorithm, LARGEST_AMOUNT, LARGEST_LOG, LONGEST_SPAN, Limit, LimitError, MOST_SLICES};
 mod key;
 pub use key::{Key, KeyStem, PARTITIONS, VERSION};
 mod plan;

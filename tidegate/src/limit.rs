@@ -161,36 +161,22 @@ impl LimitError {
     }
 
     pub(crate) fn new(field: &'static str, problem: impl Into<String>) -> Self {
-        Self {
-            field,
-            problem: problem.into(),
-        }
+        Self { field, problem: problem.into() }
     }
 
     pub(crate) fn too_small(field: &'static str, value: u64, bound: u64, reason: &str) -> Self {
-        Self::new(
-            field,
-            format!("{value} is below the smallest value, {bound} {reason}"),
-        )
+        Self::new(field, format!("{value} is below the smallest value, {bound} {reason}"))
     }
 
     pub(crate) fn too_large(field: &'static str, value: u64, bound: u64, reason: &str) -> Self {
-        Self::new(
-            field,
-            format!("{value} is above the largest value, {bound} {reason}"),
-        )
+        Self::new(field, format!("{value} is above the largest value, {bound} {reason}"))
     }
 
     pub(crate) fn check_amount(field: &'static str, amount: u64) -> Result<(), Self> {
         if amount <= LARGEST_AMOUNT {
             return Ok(());
         }
-        Err(Self::too_large(
-            field,
-            amount,
-            LARGEST_AMOUNT,
-            "(2^52 - 1, which both stores count exactly)",
-        ))
+        Err(Self::too_large(field, amount, LARGEST_AMOUNT, "(2^52 - 1, which both stores count exactly)"))
     }
 }
 
@@ -204,17 +190,11 @@ impl Error for LimitError {}
 
 /// `span` as microseconds, if it is a whole number of them between 1 and [`LONGEST_SPAN`].
 pub(crate) fn whole_micros(field: &'static str, span: Duration) -> Result<u64, LimitError> {
-    if span.subsec_nanos() % 1000 != 0 || span.is_zero() {
-        return Err(LimitError::new(
-            field,
-            format!("{span:?} is not a whole number of microseconds, at least 1"),
-        ));
+    if !span.subsec_nanos().is_multiple_of(1000) || span.is_zero() {
+        return Err(LimitError::new(field, format!("{span:?} is not a whole number of microseconds, at least 1")));
     }
     match u64::try_from(span.as_micros()) {
         Ok(micros) if micros <= LONGEST_SPAN => Ok(micros),
-        _ => Err(LimitError::new(
-            field,
-            format!("{span:?} is longer than 100 years, the longest span"),
-        )),
+        _ => Err(LimitError::new(field, format!("{span:?} is longer than 100 years, the longest span"))),
     }
 }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use crate::plan::Plan;
 use crate::store::{Adjustment, Store, StoreError};
 use crate::turns::Turns;
-use crate::{
-    Decision, MemoryStore, Observer, Receipt, Request, RuleSet, Secret, Timestamp, Verdict,
-};
+use crate::{Decision, MemoryStore, Observer, Receipt, Request, RuleSet, Secret, Timestamp, Verdict};
 
 /// Decides requests by a set of rules on a store.
 ///
@@ -39,13 +37,7 @@ pub struct Limiter<S> {
 impl<S: Store> Limiter<S> {
     /// A limiter with the [public](Secret::public) secret and no observer.
     pub fn new(rules: RuleSet, store: S) -> Self {
-        Self {
-            rules,
-            store,
-            secret: Secret::public(),
-            observer: None,
-            turns: Turns::default(),
-        }
+        Self { rules, store, secret: Secret::public(), observer: None, turns: Turns::default() }
     }
 
     /// Hashes subjects with `secret`, which all instances must share.
@@ -80,11 +72,7 @@ impl<S: Store> Limiter<S> {
     /// Takes as many units as there are, up to `most`, in one step; each costs what the request costs.
     ///
     /// [`Decision::granted`] says how many.
-    pub async fn take_up_to(
-        &self,
-        request: &Request<'_>,
-        most: u64,
-    ) -> Result<Decision, StoreError> {
+    pub async fn take_up_to(&self, request: &Request<'_>, most: u64) -> Result<Decision, StoreError> {
         self.decide(&self.plan(request).up_to(most)).await
     }
 
@@ -159,21 +147,13 @@ impl<S> Limiter<S> {
         if let Some(observer) = &self.observer {
             observer.no_rule();
         }
-        let verdict = Verdict {
-            decided_at: Timestamp::default(),
-            granted: plan.units(),
-            judged: [].into_iter().collect(),
-        };
+        let verdict =
+            Verdict { decided_at: Timestamp::default(), granted: plan.units(), judged: [].into_iter().collect() };
         Decision::new(plan, &verdict)
     }
 
-    fn answer(
-        &self,
-        plan: &Plan<'_>,
-        verdict: Result<Verdict, StoreError>,
-    ) -> Result<Decision, StoreError> {
-        self.observed(verdict)
-            .map(|verdict| self.decided(plan, &verdict))
+    fn answer(&self, plan: &Plan<'_>, verdict: Result<Verdict, StoreError>) -> Result<Decision, StoreError> {
+        self.observed(verdict).map(|verdict| self.decided(plan, &verdict))
     }
 
     fn decided(&self, plan: &Plan<'_>, verdict: &Verdict) -> Decision {
@@ -194,8 +174,6 @@ impl<S> Limiter<S> {
 
 impl<S: fmt::Debug> fmt::Debug for Limiter<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter")
-            .field("store", &self.store)
-            .finish_non_exhaustive()
+        f.debug_struct("Limiter").field("store", &self.store).finish_non_exhaustive()
     }
 }

@@ -84,11 +84,7 @@ impl MemoryStore {
 impl MemoryStore {
     /// How many keys it holds, outdated ones that were not met yet included.
     pub fn keys(&self) -> usize {
-        self.shards
-            .iter()
-            .chain([&self.overflow])
-            .map(|shard| lock(shard).len())
-            .sum()
+        self.shards.iter().chain([&self.overflow]).map(|shard| lock(shard).len()).sum()
     }
 
     /// How many times a decision fell to an overflow bucket, because the store was full and the subject new.
@@ -134,13 +130,7 @@ impl MemoryStore {
     }
 
     /// Turns to the overflow bucket if the subject is new and its shard full.
-    fn make_room<'s>(
-        &'s self,
-        locked: &mut Locked<'s>,
-        index: usize,
-        check: &Check<'_>,
-        now: Timestamp,
-    ) {
+    fn make_room<'s>(&'s self, locked: &mut Locked<'s>, index: usize, check: &Check<'_>, now: Timestamp) {
         if check.cost() > 0 && !locked.has_room(index, now) {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
             locked.turn_to_overflow(index, check.key().overflow_id(), &self.overflow);
@@ -148,14 +138,8 @@ impl MemoryStore {
     }
 
     fn adjust_now(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        if adjustments
-            .iter()
-            .any(|adjustment| matches!(adjustment.op, Op::Take(_)))
-        {
-            return Err(StoreError::new(
-                StoreErrorKind::Unexpected,
-                "a take is decided, not adjusted",
-            ));
+        if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
+            return Err(StoreError::new(StoreErrorKind::Unexpected, "a take is decided, not adjusted"));
         }
         for Adjustment { key, limit, op } in adjustments {
             let mut locked = self.lock(std::iter::once(key));
@@ -172,19 +156,11 @@ impl MemoryStore {
 
     /// Locks the shards of these keys, in the order of the shards, so that no two plans wait for each other.
     fn lock<'s, 'k>(&'s self, keys: impl Iterator<Item = &'k Key<'k>>) -> Locked<'s> {
-        let spots: SmallVec<[Spot; 1]> = keys
-            .map(|key| Spot {
-                id: key.id(),
-                home: self.home(key.id()),
-            })
-            .collect();
+        let spots: SmallVec<[Spot; 1]> = keys.map(|key| Spot { id: key.id(), home: self.home(key.id()) }).collect();
         let mut homes: SmallVec<[usize; 1]> = spots.iter().map(|spot| spot.home).collect();
         homes.sort_unstable();
         homes.dedup();
-        let guards = homes
-            .into_iter()
-            .map(|home| (home, lock(&self.shards[home])))
-            .collect();
+        let guards = homes.into_iter().map(|home| (home, lock(&self.shards[home]))).collect();
         Locked { spots, guards }
     }
 
@@ -228,9 +204,7 @@ impl Default for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore")
-            .field("shards", &self.shards.len())
-            .finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("shards", &self.shards.len()).finish_non_exhaustive()
     }
 }
 
@@ -238,7 +212,5 @@ impl fmt::Debug for MemoryStore {
 fn shards(most_keys: usize) -> Box<[Mutex<Shard>]> {
     let most_keys = most_keys.max(1);
     let count = most_keys.div_ceil(LARGEST_SHARD);
-    (0..count)
-        .map(|_| Mutex::new(Shard::new(most_keys / count)))
-        .collect()
+    (0..count).map(|_| Mutex::new(Shard::new(most_keys / count))).collect()
 }

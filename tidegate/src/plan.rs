@@ -90,30 +90,18 @@ impl<'r> Plan<'r> {
     pub fn new(checks: impl IntoIterator<Item = Check<'r>>) -> Result<Self, PlanError> {
         let checks: SmallVec<[Check<'r>; 1]> = checks.into_iter().collect();
         if checks.len() > MOST_CHECKS {
-            return Err(PlanError::TooManyChecks {
-                checks: checks.len(),
-            });
+            return Err(PlanError::TooManyChecks { checks: checks.len() });
         }
         for (index, check) in checks.iter().enumerate() {
-            if checks[..index]
-                .iter()
-                .any(|earlier| earlier.key == check.key)
-            {
-                return Err(PlanError::SharedKey {
-                    rule: check.gate.rule.clone(),
-                });
+            if checks[..index].iter().any(|earlier| earlier.key == check.key) {
+                return Err(PlanError::SharedKey { rule: check.gate.rule.clone() });
             }
         }
         Ok(Self::from_distinct(checks))
     }
 
     pub(crate) fn from_distinct(checks: SmallVec<[Check<'r>; 1]>) -> Self {
-        Self {
-            checks,
-            mode: PlanMode::AllOrNothing,
-            units: 1,
-            longest_delay: u64::MAX,
-        }
+        Self { checks, mode: PlanMode::AllOrNothing, units: 1, longest_delay: u64::MAX }
     }
 
     /// Asks for as many units as there are, up to `most`, each at the cost of its check.
@@ -154,11 +142,7 @@ impl<'r> Plan<'r> {
 
     /// What `check` is asked for, `units` times.
     pub fn take(&self, check: &Check<'_>, units: u64) -> Take {
-        Take {
-            cost: check.cost,
-            units,
-            longest_delay: self.longest_delay,
-        }
+        Take { cost: check.cost, units, longest_delay: self.longest_delay }
     }
 }
 
@@ -172,11 +156,7 @@ impl Plan<'_> {
                 Role::Enforced => granted.min(room(index)),
                 Role::Shadow => granted,
                 Role::AnyOf(group) => {
-                    let members = self
-                        .checks
-                        .iter()
-                        .enumerate()
-                        .filter(|(_, c)| c.gate.role == Role::AnyOf(group));
+                    let members = self.checks.iter().enumerate().filter(|(_, c)| c.gate.role == Role::AnyOf(group));
                     granted.min(members.map(|(member, _)| room(member)).max().unwrap_or(0))
                 }
             };
@@ -184,14 +164,14 @@ impl Plan<'_> {
         granted
     }
 
-    /// Whether a check of this role that would admit the granted units (or one, if none were) consumes them.
-    pub fn consumes(&self, role: Role, admitted: bool, granted: u64) -> bool {
-        admitted && (granted > 0 || (self.mode == PlanMode::CountEach && role != Role::Shadow))
+    /// Whether `check`, if it would admit the granted units (or one, if none were), consumes them.
+    pub fn consumes(&self, check: &Check<'_>, admitted: bool, granted: u64) -> bool {
+        admitted && check.cost > 0 && (granted > 0 || self.counts_denied(check))
     }
 
-    /// Whether a check of this role that denies counts the request all the same.
-    pub fn counts_denied(&self, role: Role) -> bool {
-        self.mode == PlanMode::CountEach && role != Role::Shadow
+    /// Whether `check` counts a request that does not pass.
+    pub fn counts_denied(&self, check: &Check<'_>) -> bool {
+        self.mode == PlanMode::CountEach && check.gate.role != Role::Shadow
     }
 }
 
@@ -206,13 +186,7 @@ impl Gate {
         role: Role,
         stem: KeyStem,
     ) -> Self {
-        Self {
-            rule: rule.into(),
-            limit_name: limit_name.into(),
-            limit,
-            role,
-            stem,
-        }
+        Self { rule: rule.into(), limit_name: limit_name.into(), limit, role, stem }
     }
 
     /// The only limit of `rule`, enforced, under the rule's own key.
@@ -256,11 +230,7 @@ impl Gate {
 
 impl<'r> Check<'r> {
     pub(crate) fn new(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
-        Self {
-            gate,
-            key,
-            cost: cost.min(LARGEST_AMOUNT),
-        }
+        Self { gate, key, cost: cost.min(LARGEST_AMOUNT) }
     }
 
     /// A check of `gate` for a subject that decides its own partition.
@@ -291,10 +261,7 @@ impl<'r> Check<'r> {
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SharedKey { rule } => write!(
-                f,
-                "rule {rule:?}: another check of the plan has the same key"
-            ),
+            Self::SharedKey { rule } => write!(f, "rule {rule:?}: another check of the plan has the same key"),
             Self::TooManyChecks { checks } => {
                 write!(f, "{checks} checks in one plan; at most {MOST_CHECKS}")
             }

@@ -37,10 +37,7 @@ impl Rate {
         LimitError::check_amount("rate.amount", amount)?;
         let period = whole_micros("rate.period", period)?;
         let divisor = greatest_common_divisor(amount, period);
-        Ok(Self {
-            amount: amount / divisor,
-            period: period / divisor,
-        })
+        Ok(Self { amount: amount / divisor, period: period / divisor })
     }
 
     /// `amount` units a second.
@@ -74,19 +71,10 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} per {:?}",
-            self.amount,
-            Duration::from_micros(self.period)
-        )
+        write!(f, "{} per {:?}", self.amount, Duration::from_micros(self.period))
     }
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 {
-        a
-    } else {
-        greatest_common_divisor(b, a % b)
-    }
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

@@ -36,9 +36,7 @@ impl Receipt {
             cost: check.cost.saturating_mul(units),
             place: check.place,
         };
-        Self {
-            entries: consumed.map(entry).collect(),
-        }
+        Self { entries: consumed.map(entry).collect() }
     }
 
     /// Whether there is nothing to give back.
@@ -51,14 +49,7 @@ impl Receipt {
         let refund = |entry: &Entry| {
             let gate = rules.gate(&entry.rule, &entry.limit_name)?;
             let key = Key::in_partition(gate.stem(), entry.partition, entry.subject);
-            Some(Adjustment {
-                key,
-                limit: gate.limit(),
-                op: Op::Refund {
-                    cost: entry.cost,
-                    place: entry.place,
-                },
-            })
+            Some(Adjustment { key, limit: gate.limit(), op: Op::Refund { cost: entry.cost, place: entry.place } })
         };
         self.entries.iter().filter_map(refund).collect()
     }

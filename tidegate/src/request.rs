@@ -20,11 +20,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// A request for `action` of cost 1. Without a name for what is done, the action is `""`.
     pub fn new(action: &'a str) -> Self {
-        Self {
-            action,
-            attributes: SmallVec::new(),
-            cost: 1,
-        }
+        Self { action, attributes: SmallVec::new(), cost: 1 }
     }
 
     /// Adds an attribute that rules may count by. A name given twice keeps its first value.
@@ -46,10 +42,7 @@ impl<'a> Request<'a> {
 
     /// The value of an attribute.
     pub fn value(&self, name: &str) -> Option<&'a str> {
-        self.attributes
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| *value)
+        self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
     /// What it costs.

@@ -54,11 +54,7 @@ impl RuleSet {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
-        let mut set = Self {
-            rules: Vec::new(),
-            by_action: HashMap::new(),
-            for_all: Vec::new(),
-        };
+        let mut set = Self { rules: Vec::new(), by_action: HashMap::new(), for_all: Vec::new() };
         let mut ids = HashSet::new();
         let mut budgets: HashMap<SmolStr, Rule> = HashMap::new();
         for rule in rules {
@@ -71,21 +67,13 @@ impl RuleSet {
                 Some(action) => set.by_action.entry(action.clone()).or_default().push(index),
                 None => set.for_all.push(index),
             }
-            set.rules.push(Ready {
-                gates: gates(&rule),
-                rule,
-            });
+            set.rules.push(Ready { gates: gates(&rule), rule });
         }
         for action in set.by_action.keys().map(SmolStr::as_str).chain([""]) {
             let checks: usize = set.matching(action).map(|ready| ready.gates.len()).sum();
             if let Some(last) = set.matching(action).last().filter(|_| checks > MOST_CHECKS) {
-                let problem = format!(
-                    "with it {checks} limits apply to one request; at most {MOST_CHECKS} may"
-                );
-                return Err(RuleError {
-                    rule: last.rule.id.clone(),
-                    problem,
-                });
+                let problem = format!("with it {checks} limits apply to one request; at most {MOST_CHECKS} may");
+                return Err(RuleError { rule: last.rule.id.clone(), problem });
             }
         }
         Ok(set)
@@ -97,27 +85,16 @@ impl RuleSet {
     pub fn resolve<'r>(&'r self, request: &Request<'_>, secret: &Secret) -> Plan<'r> {
         let mut checks: SmallVec<[Check<'r>; 1]> = SmallVec::new();
         for ready in self.matching(request.action()) {
-            let subject = secret.subject(
-                ready
-                    .rule
-                    .per
-                    .iter()
-                    .map(|name| (name.as_str(), request.value(name))),
-            );
-            let tag =
-                if ready.rule.per.len() > 1 && ready.rule.per.iter().any(|name| name == TENANT) {
-                    secret.subject([(TENANT, request.value(TENANT))])
-                } else {
-                    subject
-                };
+            let subject = secret.subject(ready.rule.per.iter().map(|name| (name.as_str(), request.value(name))));
+            let tag = if ready.rule.per.len() > 1 && ready.rule.per.iter().any(|name| name == TENANT) {
+                secret.subject([(TENANT, request.value(TENANT))])
+            } else {
+                subject
+            };
             let cost = ready.rule.cost.unwrap_or(request.units());
             for gate in &ready.gates {
                 // With no subject, the partition comes from the rule instead: constants spread over the slots.
-                let tag = if ready.rule.per.is_empty() {
-                    gate.own_tag()
-                } else {
-                    tag
-                };
+                let tag = if ready.rule.per.is_empty() { gate.own_tag() } else { tag };
                 let check = Check::new(gate, Key::new(gate.stem(), tag, subject), cost);
                 match checks.iter_mut().find(|known| known.key() == check.key()) {
                     Some(known) => known.add_cost(cost),
@@ -130,11 +107,7 @@ impl RuleSet {
 
     /// The rules for `action` and those for every action, in order.
     fn matching(&self, action: &str) -> impl Iterator<Item = &Ready> {
-        let named: &[u32] = if self.by_action.is_empty() {
-            &[]
-        } else {
-            self.by_action.get(action).map_or(&[], |v| v)
-        };
+        let named: &[u32] = if self.by_action.is_empty() { &[] } else { self.by_action.get(action).map_or(&[], |v| v) };
         let mut named = named.iter().peekable();
         let mut for_all = self.for_all.iter().peekable();
         std::iter::from_fn(move || {
@@ -155,11 +128,7 @@ impl RuleSet {
 }
 
 fn gates(rule: &Rule) -> Vec<Gate> {
-    let role = if rule.mode == RuleMode::Shadow {
-        Role::Shadow
-    } else {
-        Role::Enforced
-    };
+    let role = if rule.mode == RuleMode::Shadow { Role::Shadow } else { Role::Enforced };
     let gate = |(name, limit): &(SmolStr, crate::Limit)| {
         let stem = match &rule.budget {
             // A shadow rule counts beside the budget: it must not touch what others share.
@@ -171,41 +140,23 @@ fn gates(rule: &Rule) -> Vec<Gate> {
     rule.limits.iter().map(gate).collect()
 }
 
-fn check(
-    rule: &Rule,
-    ids: &mut HashSet<SmolStr>,
-    budgets: &mut HashMap<SmolStr, Rule>,
-) -> Result<(), RuleError> {
-    let error = |problem: String| {
-        Err(RuleError {
-            rule: rule.id.clone(),
-            problem,
-        })
-    };
+fn check(rule: &Rule, ids: &mut HashSet<SmolStr>, budgets: &mut HashMap<SmolStr, Rule>) -> Result<(), RuleError> {
+    let error = |problem: String| Err(RuleError { rule: rule.id.clone(), problem });
     if rule.id.is_empty() || rule.id.len() > LONGEST_ID {
-        return error(format!(
-            "the id has {} bytes; give it 1 to {LONGEST_ID}",
-            rule.id.len()
-        ));
+        return error(format!("the id has {} bytes; give it 1 to {LONGEST_ID}", rule.id.len()));
     }
     if !ids.insert(rule.id.clone()) {
         return error("the id is taken; give each rule its own".into());
     }
     let mut names = HashSet::new();
     if let Some((name, _)) = rule.limits.iter().find(|(name, _)| !names.insert(name)) {
-        return error(format!(
-            "two limits are named {name:?}; give each its own name"
-        ));
+        return error(format!("two limits are named {name:?}; give each its own name"));
     }
     if let Some(cost) = rule.cost.filter(|cost| *cost > LARGEST_AMOUNT) {
-        return error(format!(
-            "the cost {cost} is above the largest value, {LARGEST_AMOUNT}"
-        ));
+        return error(format!("the cost {cost} is above the largest value, {LARGEST_AMOUNT}"));
     }
     if let Some(budget) = &rule.budget {
-        let first = budgets
-            .entry(budget.clone())
-            .or_insert_with(|| rule.clone());
+        let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
         if first.limits != rule.limits || first.per != rule.per {
             let other = &first.id;
             return error(format!(

@@ -20,10 +20,7 @@ pub trait Store: Send + Sync {
     fn peek(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
 
     /// Carries out charges and refunds.
-    fn adjust(
-        &self,
-        adjustments: &[Adjustment<'_>],
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Starts to carry out charges and refunds without waiting for the end: for a future that is being dropped. What
     /// fails is lost, which leaves the limit stricter than it could be.
@@ -73,22 +70,14 @@ pub enum StoreErrorKind {
 impl<'r> Adjustment<'r> {
     /// Charges what `check` costs.
     pub fn charge(check: &Check<'r>) -> Self {
-        Self {
-            key: *check.key(),
-            limit: check.gate().limit(),
-            op: Op::Charge { cost: check.cost() },
-        }
+        Self { key: *check.key(), limit: check.gate().limit(), op: Op::Charge { cost: check.cost() } }
     }
 }
 
 impl StoreError {
     /// An error that left the store as it was.
     pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            possibly_applied: false,
-        }
+        Self { kind, message: message.into(), possibly_applied: false }
     }
 
     /// The same error, when nobody knows whether the store carried out what it was told.
@@ -104,10 +93,7 @@ impl StoreError {
 
     /// Whether the same call may succeed later without anybody changing anything.
     pub const fn is_transient(&self) -> bool {
-        matches!(
-            self.kind,
-            StoreErrorKind::Unavailable | StoreErrorKind::Refused
-        )
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Refused)
     }
 
     /// Whether the decision may have been carried out: then it must not be sent again, or it would count twice.

@@ -30,10 +30,7 @@ impl Secret {
 
     /// Hashes the parts that a rule counts by. A missing value is told apart from an empty one, and the names belong to
     /// it, so that a user named like an IP address is not that address.
-    pub fn subject<'a>(
-        &self,
-        parts: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
-    ) -> Subject {
+    pub fn subject<'a>(&self, parts: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Subject {
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
         for (name, value) in parts {
             push(&mut bytes, name);
@@ -106,24 +103,16 @@ mod tests {
             &[("a", Some("bc"))],
             &[],
         ];
-        let subjects: std::collections::HashSet<_> = tuples
-            .iter()
-            .map(|parts| secret.subject(parts.iter().copied()))
-            .collect();
+        let subjects: std::collections::HashSet<_> =
+            tuples.iter().map(|parts| secret.subject(parts.iter().copied())).collect();
         assert_eq!(subjects.len(), tuples.len());
     }
 
     #[test]
     fn the_secret_decides_and_stays_secret() {
         let parts = [("user", Some("42"))];
-        assert_eq!(
-            Secret::new("a").subject(parts),
-            Secret::new("a").subject(parts)
-        );
-        assert_ne!(
-            Secret::new("a").subject(parts),
-            Secret::new("b").subject(parts)
-        );
+        assert_eq!(Secret::new("a").subject(parts), Secret::new("a").subject(parts));
+        assert_ne!(Secret::new("a").subject(parts), Secret::new("b").subject(parts));
         assert_eq!(format!("{:?}", Secret::new("hunter2")), "Secret(…)");
     }
 }

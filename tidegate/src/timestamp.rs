@@ -24,11 +24,7 @@ impl Timestamp {
 
     /// The instant `micros` microseconds after the epoch; anything past [`Timestamp::MAX`] is that.
     pub const fn from_micros(micros: u64) -> Self {
-        if micros < Self::MAX.0 {
-            Self(micros)
-        } else {
-            Self::MAX
-        }
+        if micros < Self::MAX.0 { Self(micros) } else { Self::MAX }
     }
 
     /// Microseconds since the epoch.

@@ -37,15 +37,8 @@ impl Turns {
         let mut queues = self.lock();
         queues.entered += 1;
         let number = queues.entered;
-        queues.waiting.entry(queue).or_default().push_back(Ticket {
-            number,
-            waker: None,
-        });
-        Turn {
-            turns: self,
-            queue,
-            number,
-        }
+        queues.waiting.entry(queue).or_default().push_back(Ticket { number, waker: None });
+        Turn { turns: self, queue, number }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {

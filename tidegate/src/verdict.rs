@@ -39,72 +39,29 @@ impl Verdict {
         consume: bool,
         state: impl Fn(usize) -> Option<&'s State>,
     ) -> (Self, Changes) {
-        let rooms: SmallVec<[u64; 1]> = plan
-            .checks()
-            .iter()
-            .enumerate()
-            .map(|(index, check)| room(plan, check, state(index), now))
-            .collect();
+        let rooms: SmallVec<[u64; 1]> =
+            plan.checks().iter().enumerate().map(|(index, check)| room(plan, check, state(index), now)).collect();
         let granted = plan.granted(|index| rooms[index]);
         let mut judged = SmallVec::new();
         let mut changes = Changes::new();
         for (index, check) in plan.checks().iter().enumerate() {
             let take = plan.take(check, granted.max(1));
-            let (one, change) = judge_one(
-                plan,
-                check,
-                take,
-                rooms[index],
-                granted,
-                now,
-                consume,
-                state(index),
-            );
+            let (one, change) = judge_one(plan, check, take, rooms[index], granted, now, consume, state(index));
             judged.push(one);
             changes.push(change);
         }
-        (
-            Self {
-                decided_at: now,
-                granted,
-                judged,
-            },
-            changes,
-        )
+        (Self { decided_at: now, granted, judged }, changes)
     }
 
     /// Fills in what the caller is told from what a script replied: its time, the units it granted, and for each check
     /// whether it admitted them and what it found.
-    pub fn replay(
-        plan: &Plan<'_>,
-        now: Timestamp,
-        consume: bool,
-        granted: u64,
-        found: &[(bool, View)],
-    ) -> Self {
-        let replayed = plan
-            .checks()
-            .iter()
-            .zip(found)
-            .map(|(check, (admitted, view))| {
-                let take = plan.take(check, granted.max(1));
-                let consumed = consume && plan.consumes(check.gate().role(), *admitted, granted);
-                finish(
-                    check.gate().limit(),
-                    view,
-                    Standing {
-                        take,
-                        admitted: *admitted,
-                        consumed,
-                    },
-                    now,
-                )
-            });
-        Self {
-            decided_at: now,
-            granted,
-            judged: replayed.collect(),
-        }
+    pub fn replay(plan: &Plan<'_>, now: Timestamp, consume: bool, granted: u64, found: &[(bool, View)]) -> Self {
+        let replayed = plan.checks().iter().zip(found).map(|(check, (admitted, view))| {
+            let take = plan.take(check, granted.max(1));
+            let consumed = consume && plan.consumes(check, *admitted, granted);
+            finish(check.gate().limit(), view, Standing { take, admitted: *admitted, consumed }, now)
+        });
+        Self { decided_at: now, granted, judged: replayed.collect() }
     }
 }
 
@@ -118,10 +75,7 @@ fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestam
     }
 }
 
-#[allow(
-    clippy::too_many_arguments,
-    reason = "private, called once; a struct would only name them twice"
-)]
+#[allow(clippy::too_many_arguments, reason = "private, called once; a struct would only name them twice")]
 fn judge_one(
     plan: &Plan<'_>,
     check: &Check<'_>,
@@ -132,47 +86,29 @@ fn judge_one(
     consume: bool,
     state: Option<&State>,
 ) -> (Judged, Option<Change>) {
-    let (limit, role) = (check.gate().limit(), check.gate().role());
+    let limit = check.gate().limit();
     let admitted = room >= take.units;
-    let consumed = consume && plan.consumes(role, admitted, granted);
-    let standing = Standing {
-        take,
-        admitted,
-        consumed,
-    };
+    let consumed = consume && plan.consumes(check, admitted, granted);
+    let standing = Standing { take, admitted, consumed };
     let view = |state: Option<&State>| State::view(state, limit, now, take.total());
     if admitted {
-        let change = if consumed {
-            algorithm::apply(state, limit, now, Op::Take(take)).change
-        } else {
-            None
-        };
+        let change = if consumed { algorithm::apply(state, limit, now, Op::Take(take)).change } else { None };
         return (finish(limit, &view(state), standing, now), change);
     }
-    if consume && plan.counts_denied(role) {
-        let charge = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change;
+    // A denial writes nothing but a state that had to be rebased, unless denied requests count too.
+    let rebased = algorithm::apply(state, limit, now, Op::Take(take)).change.filter(|_| consume);
+    if consume && plan.counts_denied(check) {
+        let change = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change.or(rebased);
         let mut after = state.cloned();
-        if let Some(charge) = charge.clone() {
-            State::commit(&mut after, charge);
+        if let Some(change) = change.clone() {
+            State::commit(&mut after, change);
         }
-        return (finish(limit, &view(after.as_ref()), standing, now), charge);
+        return (finish(limit, &view(after.as_ref()), standing, now), change);
     }
-    // A denial writes nothing but a state that had to be rebased.
-    let rebased = algorithm::apply(state, limit, now, Op::Take(take))
-        .change
-        .filter(|_| consume);
     (finish(limit, &view(state), standing, now), rebased)
 }
 
 fn finish(limit: &Limit, view: &View, standing: Standing, now: Timestamp) -> Judged {
-    let place = if standing.consumed {
-        algorithm::place(view, limit, now, standing.take)
-    } else {
-        Place::default()
-    };
-    Judged {
-        outcome: algorithm::outcome(view, limit, now, standing),
-        consumed: standing.consumed,
-        place,
-    }
+    let place = if standing.consumed { algorithm::place(view, limit, now, standing.take) } else { Place::default() };
+    Judged { outcome: algorithm::outcome(view, limit, now, standing), consumed: standing.consumed, place }
 }

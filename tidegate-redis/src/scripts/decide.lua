@@ -44,9 +44,8 @@ for i = 1, checks do
     if granted == 0 and not counts then value[i] = nil end
   elseif counts and CONSUME then
     local _, charged, until_then = apply(i, found[i], CHARGE, asked)
-    value[i], expiry[i] = charged, until_then
     if charged then
-      found[i] = charged
+      found[i], value[i], expiry[i] = charged, charged, until_then
       _, _, _, view[i] = apply(i, charged, TAKE, asked)
     end
   end

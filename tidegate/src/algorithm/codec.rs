@@ -15,35 +15,20 @@ impl View {
                 Some(Self::Moment(Moment { micros, part }))
             }
             Limit::FixedWindow(limit) => {
-                let width = if limit.window_micros() < 1_000_000 {
-                    16
-                } else {
-                    10
-                };
+                let width = if limit.window_micros() < 1_000_000 { 16 } else { 10 };
                 let (count, index) = split_number(bytes, width)?;
-                index
-                    .checked_mul(limit.window_micros())
-                    .filter(|start| *start < TOO_LARGE)?;
+                index.checked_mul(limit.window_micros()).filter(|start| *start < TOO_LARGE)?;
                 Some(Self::Window(fixed_window::State { index, count }))
             }
             Limit::SlidingLog(_) => {
                 let [used, newest, blocker] = <[u64; 3]>::try_from(list(bytes)?).ok()?;
-                Some(Self::Log(sliding_log::Summary {
-                    used,
-                    newest,
-                    blocker,
-                }))
+                Some(Self::Log(sliding_log::Summary { used, newest, blocker }))
             }
             Limit::SlidingWindow(limit) => {
                 let numbers = list(bytes)?;
                 let (index, counts) = numbers.split_first()?;
-                index
-                    .checked_mul(limit.slice_micros())
-                    .filter(|start| *start < TOO_LARGE)?;
-                Some(Self::Slices(sliding_window::State {
-                    index: *index,
-                    counts: counts.into(),
-                }))
+                index.checked_mul(limit.slice_micros()).filter(|start| *start < TOO_LARGE)?;
+                Some(Self::Slices(sliding_window::State { index: *index, counts: counts.into() }))
             }
         }
     }
@@ -52,10 +37,7 @@ impl View {
 /// The number in the last `width` digits and the one before them (0 if there are no more digits).
 fn split_number(bytes: &[u8], width: usize) -> Option<(u64, u64)> {
     let (head, tail) = bytes.split_at_checked(bytes.len().checked_sub(width)?)?;
-    Some((
-        if head.is_empty() { 0 } else { number(head)? },
-        number(tail)?,
-    ))
+    Some((if head.is_empty() { 0 } else { number(head)? }, number(tail)?))
 }
 
 fn list(bytes: &[u8]) -> Option<Vec<u64>> {
@@ -66,9 +48,5 @@ fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    std::str::from_utf8(digits)
-        .ok()?
-        .parse()
-        .ok()
-        .filter(|number| *number < TOO_LARGE)
+    std::str::from_utf8(digits).ok()?.parse().ok().filter(|number| *number < TOO_LARGE)
 }

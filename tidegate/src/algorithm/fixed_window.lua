@@ -8,7 +8,7 @@ local function fixed_window(state, now, op, units, cost, place, limit, window)
     if #state <= -width or string.find(state, '%D') then return nil end
     local state_index = tonumber(string.sub(state, width))
     if state_index >= index then count = tonumber(string.sub(state, 1, width - 1)) end
-    if state_index > index then
+    if state_index > index and count > 0 then
       if state_index * window - now > MARGIN then rebased = true else index = state_index end
     end
   end

@@ -35,10 +35,7 @@ pub struct State {
 impl FixedWindow {
     pub(crate) fn new(limit: u64, window: Duration) -> Result<Self, LimitError> {
         LimitError::check_amount("fixed_window.limit", limit)?;
-        Ok(Self {
-            limit,
-            window: whole_micros("fixed_window.window", window)?,
-        })
+        Ok(Self { limit, window: whole_micros("fixed_window.window", window)? })
     }
 
     /// Units allowed in a window.
@@ -54,11 +51,9 @@ impl FixedWindow {
     /// The state as it counts now, and whether it was rebased.
     pub(super) fn settle(&self, state: Option<State>, now: Timestamp) -> (State, bool) {
         let index = now.as_micros() / self.window;
-        match state {
-            Some(state)
-                if state.index > index
-                    && state.index * self.window - now.as_micros() > MARGIN_MICROS =>
-            {
+        // Without a count it is as good as none, whatever window it was written in.
+        match state.filter(|state| state.count > 0) {
+            Some(state) if state.index > index && state.index * self.window - now.as_micros() > MARGIN_MICROS => {
                 (State { index, ..state }, true)
             }
             Some(state) if state.index >= index => (state, false),
@@ -78,29 +73,15 @@ pub fn apply(state: Option<State>, limit: &FixedWindow, now: Timestamp, op: Op) 
     let with = |count: u64| Some(State { count, ..settled });
     match op {
         Op::Take(take) if take.total() == 0 => Applied::admitted(None),
-        Op::Take(take) if take.total() <= left => {
-            Applied::admitted(with(settled.count + take.total()))
-        }
+        Op::Take(take) if take.total() <= left => Applied::admitted(with(settled.count + take.total())),
         Op::Take(_) => Applied::denied(if rebased { with(settled.count) } else { None }),
         Op::Charge { cost } => {
             let counted = cost.min(left);
-            Applied::changed(if counted > 0 {
-                with(settled.count + counted)
-            } else {
-                None
-            })
+            Applied::changed(if counted > 0 { with(settled.count + counted) } else { None })
         }
         Op::Refund { cost, place } => {
-            let back = if settled.index == place.position() {
-                cost.min(settled.count)
-            } else {
-                0
-            };
-            Applied::changed(if back > 0 {
-                with(settled.count - back)
-            } else {
-                None
-            })
+            let back = if settled.index == place.position() { cost.min(settled.count) } else { 0 };
+            Applied::changed(if back > 0 { with(settled.count - back) } else { None })
         }
     }
 }
@@ -108,20 +89,11 @@ pub fn apply(state: Option<State>, limit: &FixedWindow, now: Timestamp, op: Op) 
 /// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `fixed_window.lua`.
 pub fn room(state: Option<State>, limit: &FixedWindow, now: Timestamp, take: Take) -> u64 {
     let (settled, _) = limit.settle(state, now);
-    limit
-        .left(settled)
-        .checked_div(take.cost)
-        .unwrap_or(take.units)
-        .min(take.units)
+    limit.left(settled).checked_div(take.cost).unwrap_or(take.units).min(take.units)
 }
 
 /// What a caller is told, from the state that was found.
-pub fn outcome(
-    state: Option<State>,
-    limit: &FixedWindow,
-    now: Timestamp,
-    standing: Standing,
-) -> Outcome {
+pub fn outcome(state: Option<State>, limit: &FixedWindow, now: Timestamp, standing: Standing) -> Outcome {
     let (mut settled, _) = limit.settle(state, now);
     if standing.consumed {
         settled.count += standing.take.total();
@@ -130,11 +102,7 @@ pub fn outcome(
     Outcome {
         remaining: limit.left(settled),
         retry_after: (!standing.admitted && standing.take.total() <= limit.limit).then_some(end),
-        reset_after: if settled.count > 0 {
-            end
-        } else {
-            Duration::ZERO
-        },
+        reset_after: if settled.count > 0 { end } else { Duration::ZERO },
         ..standing.outcome(limit.limit)
     }
 }

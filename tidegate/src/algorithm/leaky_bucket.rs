@@ -30,12 +30,7 @@ pub type State = Moment;
 impl LeakyBucket {
     pub(crate) fn new(drain: Rate, queue: u64) -> Result<Self, LimitError> {
         if queue >= LARGEST_AMOUNT {
-            return Err(LimitError::too_large(
-                "leaky_bucket.queue",
-                queue,
-                LARGEST_AMOUNT - 1,
-                "(2^52 - 2)",
-            ));
+            return Err(LimitError::too_large("leaky_bucket.queue", queue, LARGEST_AMOUNT - 1, "(2^52 - 2)"));
         }
         TokenBucket::new("leaky_bucket.queue + 1", queue + 1, drain).map(|bucket| Self { bucket })
     }
@@ -71,16 +66,8 @@ pub fn apply(state: Option<State>, limit: &LeakyBucket, now: Timestamp, op: Op) 
         // Only the last place can be given back: behind any other one, somebody was already told to wait.
         Op::Refund { place, .. } if state != Some(place.moment()) => Applied::changed(None),
         Op::Refund { cost, place } => {
-            let (slot, span, floor) = (
-                place.moment(),
-                limit.bucket.span(cost),
-                Moment::whole(now.as_micros()),
-            );
-            let freed = if slot > span {
-                slot.minus(span, limit.drain().amount())
-            } else {
-                floor
-            };
+            let (slot, span, floor) = (place.moment(), limit.bucket.span(cost), Moment::whole(now.as_micros()));
+            let freed = if slot > span { slot.minus(span, limit.drain().amount()) } else { floor };
             Applied::changed(Some(freed.max(floor)))
         }
         op => token_bucket::apply(state, &limit.bucket, now, op),
@@ -96,26 +83,14 @@ pub fn room(state: Option<State>, limit: &LeakyBucket, now: Timestamp, take: Tak
 }
 
 /// What a caller is told, from the state that was found.
-pub fn outcome(
-    state: Option<State>,
-    limit: &LeakyBucket,
-    now: Timestamp,
-    standing: Standing,
-) -> Outcome {
+pub fn outcome(state: Option<State>, limit: &LeakyBucket, now: Timestamp, standing: Standing) -> Outcome {
     let mut outcome = token_bucket::outcome(state, &limit.bucket, now, standing);
-    let Take {
-        cost,
-        longest_delay,
-        ..
-    } = standing.take;
+    let Take { cost, longest_delay, .. } = standing.take;
     let wait = limit.wait(state, now);
     if standing.admitted && cost > 0 {
         outcome.delay = span_micros(wait);
     }
-    if !standing.admitted
-        && wait > longest_delay
-        && standing.take.total() <= limit.bucket.capacity()
-    {
+    if !standing.admitted && wait > longest_delay && standing.take.total() <= limit.bucket.capacity() {
         let room_for_delay = span_micros(wait - longest_delay);
         outcome.retry_after = Some(outcome.retry_after.unwrap_or_default().max(room_for_delay));
     }

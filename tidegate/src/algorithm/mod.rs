@@ -100,9 +100,7 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Ap
         Limit::FixedWindow(limit) => {
             fixed_window::apply(state.and_then(State::window), limit, now, op).map(Change::Window)
         }
-        Limit::SlidingLog(limit) => {
-            sliding_log::apply(state.and_then(State::log), limit, now, op).map(Change::Log)
-        }
+        Limit::SlidingLog(limit) => sliding_log::apply(state.and_then(State::log), limit, now, op).map(Change::Log),
         Limit::SlidingWindow(limit) => {
             sliding_window::apply(state.and_then(State::slices), limit, now, op).map(Change::Slices)
         }
@@ -112,19 +110,11 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Ap
 /// The largest number of units, up to `take.units`, that would be admitted.
 pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> u64 {
     match limit {
-        Limit::TokenBucket(limit) => {
-            token_bucket::room(state.and_then(State::moment), limit, now, take)
-        }
-        Limit::LeakyBucket(limit) => {
-            leaky_bucket::room(state.and_then(State::moment), limit, now, take)
-        }
-        Limit::FixedWindow(limit) => {
-            fixed_window::room(state.and_then(State::window), limit, now, take)
-        }
+        Limit::TokenBucket(limit) => token_bucket::room(state.and_then(State::moment), limit, now, take),
+        Limit::LeakyBucket(limit) => leaky_bucket::room(state.and_then(State::moment), limit, now, take),
+        Limit::FixedWindow(limit) => fixed_window::room(state.and_then(State::window), limit, now, take),
         Limit::SlidingLog(limit) => sliding_log::room(state.and_then(State::log), limit, now, take),
-        Limit::SlidingWindow(limit) => {
-            sliding_window::room(state.and_then(State::slices), limit, now, take)
-        }
+        Limit::SlidingWindow(limit) => sliding_window::room(state.and_then(State::slices), limit, now, take),
     }
 }
 
@@ -135,9 +125,7 @@ pub fn outcome(found: &View, limit: &Limit, now: Timestamp, standing: Standing) 
         Limit::LeakyBucket(limit) => leaky_bucket::outcome(found.moment(), limit, now, standing),
         Limit::FixedWindow(limit) => fixed_window::outcome(found.window(), limit, now, standing),
         Limit::SlidingLog(limit) => sliding_log::outcome(found.log(), limit, now, standing),
-        Limit::SlidingWindow(limit) => {
-            sliding_window::outcome(found.slices(), limit, now, standing)
-        }
+        Limit::SlidingWindow(limit) => sliding_window::outcome(found.slices(), limit, now, standing),
     }
 }
 
@@ -145,11 +133,9 @@ pub fn outcome(found: &View, limit: &Limit, now: Timestamp, standing: Standing) 
 pub fn place(found: &View, limit: &Limit, now: Timestamp, take: Take) -> Place {
     match limit {
         Limit::TokenBucket(_) => Place::default(),
-        Limit::LeakyBucket(limit) => {
-            token_bucket::apply(found.moment(), limit.bucket(), now, Op::Take(take))
-                .change
-                .map_or_else(Place::default, Place::from_moment)
-        }
+        Limit::LeakyBucket(limit) => token_bucket::apply(found.moment(), limit.bucket(), now, Op::Take(take))
+            .change
+            .map_or_else(Place::default, Place::before),
         Limit::FixedWindow(limit) => Place::at(limit.settle(found.window(), now).0.index),
         Limit::SlidingLog(_) => Place::at(sliding_log::current(found.log().newest, now)),
         Limit::SlidingWindow(limit) => Place::at(limit.settle(found.slices(), now).slices.index),
@@ -162,9 +148,7 @@ pub fn expiry(state: &State, limit: &Limit) -> u64 {
         (State::Moment(moment), _) => token_bucket::expiry(*moment),
         (State::Window(window), Limit::FixedWindow(limit)) => fixed_window::expiry(*window, limit),
         (State::Log(log), Limit::SlidingLog(limit)) => sliding_log::expiry(log, limit),
-        (State::Slices(slices), Limit::SlidingWindow(limit)) => {
-            sliding_window::expiry(slices, limit)
-        }
+        (State::Slices(slices), Limit::SlidingWindow(limit)) => sliding_window::expiry(slices, limit),
         // A state of another kind cannot stand at a key, whose name holds the kind; it would count for nothing.
         _ => 0,
     }

@@ -21,37 +21,20 @@ impl Moment {
     /// `self + span`, carrying at `rate` parts.
     pub(crate) const fn plus(self, span: Self, rate: u64) -> Self {
         let (micros, part) = (self.micros + span.micros, self.part + span.part);
-        if part >= rate {
-            Self {
-                micros: micros + 1,
-                part: part - rate,
-            }
-        } else {
-            Self { micros, part }
-        }
+        if part >= rate { Self { micros: micros + 1, part: part - rate } } else { Self { micros, part } }
     }
 
     /// `self - span`, which must not be negative, borrowing at `rate` parts.
     pub(crate) const fn minus(self, span: Self, rate: u64) -> Self {
         if self.part < span.part {
-            Self {
-                micros: self.micros - span.micros - 1,
-                part: self.part + rate - span.part,
-            }
+            Self { micros: self.micros - span.micros - 1, part: self.part + rate - span.part }
         } else {
-            Self {
-                micros: self.micros - span.micros,
-                part: self.part - span.part,
-            }
+            Self { micros: self.micros - span.micros, part: self.part - span.part }
         }
     }
 
     /// The first whole microsecond that is not before it.
     pub(crate) const fn ceil(self) -> u64 {
-        if self.part == 0 {
-            self.micros
-        } else {
-            self.micros + 1
-        }
+        if self.part == 0 { self.micros } else { self.micros + 1 }
     }
 }

@@ -51,11 +51,7 @@ pub struct Applied<C> {
 impl Take {
     /// A single request of `cost` that may wait for as long as it takes.
     pub const fn one(cost: u64) -> Self {
-        Self {
-            cost,
-            units: 1,
-            longest_delay: u64::MAX,
-        }
+        Self { cost, units: 1, longest_delay: u64::MAX }
     }
 
     /// The cost of all units together.
@@ -65,12 +61,14 @@ impl Take {
 }
 
 impl Place {
-    pub(crate) const fn at(position: u64) -> Self {
+    /// A window or slice by its index, or a log entry by its instant.
+    pub const fn at(position: u64) -> Self {
         Self(Moment::whole(position))
     }
 
-    pub(crate) const fn from_moment(moment: Moment) -> Self {
-        Self(moment)
+    /// A place in a queue, by the slot after it.
+    pub const fn before(slot: Moment) -> Self {
+        Self(slot)
     }
 
     /// As a position: the index of a window or slice, or the instant of a log entry.
@@ -86,30 +84,18 @@ impl Place {
 
 impl<C> Applied<C> {
     pub(super) const fn admitted(change: Option<C>) -> Self {
-        Self {
-            admitted: true,
-            change,
-        }
+        Self { admitted: true, change }
     }
 
     pub(super) const fn denied(change: Option<C>) -> Self {
-        Self {
-            admitted: false,
-            change,
-        }
+        Self { admitted: false, change }
     }
 
     pub(super) const fn changed(change: Option<C>) -> Self {
-        Self {
-            admitted: true,
-            change,
-        }
+        Self { admitted: true, change }
     }
 
     pub(super) fn map<D>(self, into: impl FnOnce(C) -> D) -> Applied<D> {
-        Applied {
-            admitted: self.admitted,
-            change: self.change.map(into),
-        }
+        Applied { admitted: self.admitted, change: self.change.map(into) }
     }
 }

@@ -56,17 +56,9 @@ impl SlidingLog {
     pub(crate) fn new(limit: u64, window: Duration) -> Result<Self, LimitError> {
         if limit > LARGEST_LOG {
             let reason = "(it keeps every request; use sliding_window)";
-            return Err(LimitError::too_large(
-                "sliding_log.limit",
-                limit,
-                LARGEST_LOG,
-                reason,
-            ));
+            return Err(LimitError::too_large("sliding_log.limit", limit, LARGEST_LOG, reason));
         }
-        Ok(Self {
-            limit,
-            window: whole_micros("sliding_log.window", window)?,
-        })
+        Ok(Self { limit, window: whole_micros("sliding_log.window", window)? })
     }
 
     /// Units allowed in any window.
@@ -97,16 +89,8 @@ impl SlidingLog {
                 excess = excess.saturating_sub(*cost);
             }
         }
-        let newest = if evict < state.entries.len() {
-            state.newest().min(now)
-        } else {
-            0
-        };
-        Summary {
-            used,
-            newest,
-            blocker,
-        }
+        let newest = if evict < state.entries.len() { state.newest().min(now) } else { 0 };
+        Summary { used, newest, blocker }
     }
 
     /// How many entries have left the window, and the units that are still in it.
@@ -165,11 +149,7 @@ impl State {
 /// The instant that counts as now: a log written a little ahead of the clock stays current until the clock catches up.
 pub(crate) fn current(newest: u64, now: Timestamp) -> u64 {
     let now = now.as_micros();
-    if newest > now && newest - now <= MARGIN_MICROS {
-        newest
-    } else {
-        now
-    }
+    if newest > now && newest - now <= MARGIN_MICROS { newest } else { now }
 }
 
 /// Decides `op` on `state`. Twin: `sliding_log.lua`.
@@ -178,60 +158,38 @@ pub fn apply(state: Option<&State>, limit: &SlidingLog, now: Timestamp, op: Op) 
     let now = current(newest, now);
     let (evict, used) = state.map_or((0, 0), |state| limit.outdated(state, now));
     let left = limit.limit.saturating_sub(used);
-    let edit = Edit {
-        evict,
-        gather_at: (newest > now).then_some(now),
-        ..Edit::default()
-    };
+    let edit = Edit { evict, gather_at: (newest > now).then_some(now), ..Edit::default() };
     match op {
         Op::Take(take) if take.total() == 0 => Applied::admitted(None),
-        Op::Take(take) if take.total() <= left => Applied::admitted(Some(Edit {
-            add: Some((now, take.total())),
-            ..edit
-        })),
+        Op::Take(take) if take.total() <= left => {
+            Applied::admitted(Some(Edit { add: Some((now, take.total())), ..edit }))
+        }
         Op::Take(_) => Applied::denied(edit.gather_at.map(|_| edit)),
         Op::Charge { cost } => {
             let counted = cost.min(left);
-            Applied::changed((counted > 0).then_some(Edit {
-                add: Some((now, counted)),
-                ..edit
-            }))
+            Applied::changed((counted > 0).then_some(Edit { add: Some((now, counted)), ..edit }))
         }
         Op::Refund { cost, place } => {
             let at = place.position();
             let found = state.and_then(|state| {
-                let found = state
-                    .entries
-                    .binary_search_by_key(&at, |(at, _)| *at)
-                    .ok()?;
+                let found = state.entries.binary_search_by_key(&at, |(at, _)| *at).ok()?;
                 (found >= evict).then(|| state.entries[found].1.min(cost))
             });
             let back = found.filter(|back| *back > 0 && edit.gather_at.is_none());
-            Applied::changed(back.map(|back| Edit {
-                reduce: Some((at, back)),
-                ..edit
-            }))
+            Applied::changed(back.map(|back| Edit { reduce: Some((at, back)), ..edit }))
         }
     }
 }
 
 /// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `sliding_log.lua`.
 pub fn room(state: Option<&State>, limit: &SlidingLog, now: Timestamp, take: Take) -> u64 {
-    let left = limit
-        .limit
-        .saturating_sub(limit.summary(state, now, 0).used);
-    left.checked_div(take.cost)
-        .unwrap_or(take.units)
-        .min(take.units)
+    let left = limit.limit.saturating_sub(limit.summary(state, now, 0).used);
+    left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
 }
 
 /// What a caller is told, from the summary of the log that was found.
 pub fn outcome(found: Summary, limit: &SlidingLog, now: Timestamp, standing: Standing) -> Outcome {
-    let Summary {
-        mut used,
-        mut newest,
-        blocker,
-    } = found;
+    let Summary { mut used, mut newest, blocker } = found;
     let total = standing.take.total();
     if standing.consumed && total > 0 {
         used += total;
@@ -241,20 +199,12 @@ pub fn outcome(found: Summary, limit: &SlidingLog, now: Timestamp, standing: Sta
     Outcome {
         remaining: limit.limit.saturating_sub(used),
         retry_after: (!standing.admitted && total <= limit.limit).then(|| after(blocker)),
-        reset_after: if used > 0 {
-            after(newest)
-        } else {
-            Duration::ZERO
-        },
+        reset_after: if used > 0 { after(newest) } else { Duration::ZERO },
         ..standing.outcome(limit.limit)
     }
 }
 
 /// The first instant at which `state` is as good as none.
 pub fn expiry(state: &State, limit: &SlidingLog) -> u64 {
-    if state.used > 0 {
-        state.newest() + limit.window
-    } else {
-        0
-    }
+    if state.used > 0 { state.newest() + limit.window } else { 0 }
 }

@@ -7,7 +7,7 @@ local function sliding_window(state, now, op, units, cost, place, limit, slice, 
     if not string.find(state, '^%d[%d,]*$') then return nil end
     local found = {}
     for digits in string.gmatch(state, '%d+') do found[#found + 1] = tonumber(digits) end
-    local state_index = found[1]
+    local state_index = found[2] and found[1] or 0 -- without counts it is as good as none
     if state_index <= index then
       local passed = index - state_index
       if passed <= slices then

@@ -61,24 +61,13 @@ impl SlidingWindow {
         }
         if slices > MOST_SLICES {
             let reason = "(each is counted at every decision)";
-            return Err(LimitError::too_large(
-                "sliding_window.slices",
-                slices,
-                MOST_SLICES,
-                reason,
-            ));
+            return Err(LimitError::too_large("sliding_window.slices", slices, MOST_SLICES, reason));
         }
-        if window % slices != 0 {
-            let problem = format!(
-                "{slices} slices do not divide a window of {window} µs into whole microseconds"
-            );
+        if !window.is_multiple_of(slices) {
+            let problem = format!("{slices} slices do not divide a window of {window} µs into whole microseconds");
             return Err(LimitError::new("sliding_window.slices", problem));
         }
-        Ok(Self {
-            limit,
-            slice: window / slices,
-            slices,
-        })
+        Ok(Self { limit, slice: window / slices, slices })
     }
 
     /// Units allowed in a window.
@@ -99,64 +88,34 @@ impl SlidingWindow {
     pub(super) fn settle(&self, state: Option<&State>, now: Timestamp) -> Settled {
         let index = now.as_micros() / self.slice;
         let elapsed = now.as_micros() % self.slice;
-        let Some(state) = state else {
-            return Settled {
-                slices: State {
-                    index,
-                    ..State::default()
-                },
-                elapsed,
-                rebased: false,
-            };
+        // Without counts it is as good as none, whatever slice it was written in.
+        let Some(state) = state.filter(|state| !state.counts.is_empty()) else {
+            return Settled { slices: State { index, ..State::default() }, elapsed, rebased: false };
         };
         if state.index <= index {
-            return Settled {
-                slices: self.moved_on(state, index),
-                elapsed,
-                rebased: false,
-            };
+            return Settled { slices: self.moved_on(state, index), elapsed, rebased: false };
         }
         if state.index * self.slice - now.as_micros() <= MARGIN_MICROS {
-            return Settled {
-                slices: state.clone(),
-                elapsed: 0,
-                rebased: false,
-            };
+            return Settled { slices: state.clone(), elapsed: 0, rebased: false };
         }
-        Settled {
-            slices: state.gathered_at(index),
-            elapsed,
-            rebased: true,
-        }
+        Settled { slices: state.gathered_at(index), elapsed, rebased: true }
     }
 
     /// The state when the slice `index` has come.
     fn moved_on(&self, state: &State, index: u64) -> State {
         let passed = index - state.index;
         if passed > self.slices {
-            return State {
-                index,
-                ..State::default()
-            };
+            return State { index, ..State::default() };
         }
         let mut counts: SmallVec<[u64; 7]> = SmallVec::from_elem(0, passed as usize);
-        counts.extend(
-            state
-                .counts
-                .iter()
-                .copied()
-                .take((self.slices + 1 - passed) as usize),
-        );
+        counts.extend(state.counts.iter().copied().take((self.slices + 1 - passed) as usize));
         State { index, counts }.trimmed()
     }
 
     /// Units in the slices that count in full, and in the one that counts in part.
     fn split(&self, counts: &[u64]) -> (u64, u64) {
         let whole = counts.iter().take(self.slices as usize).sum();
-        (
-            whole,
-            counts.get(self.slices as usize).copied().unwrap_or(0),
-        )
+        (whole, counts.get(self.slices as usize).copied().unwrap_or(0))
     }
 
     fn estimate(&self, counts: &[u64], elapsed: u64) -> u64 {
@@ -166,8 +125,7 @@ impl SlidingWindow {
     }
 
     fn left(&self, settled: &Settled) -> u64 {
-        self.limit
-            .saturating_sub(self.estimate(&settled.slices.counts, settled.elapsed))
+        self.limit.saturating_sub(self.estimate(&settled.slices.counts, settled.elapsed))
     }
 
     /// The first instant from which `cost` fits, for a cost of at most the limit.
@@ -179,10 +137,8 @@ impl SlidingWindow {
             let (whole, oldest) = self.split(&later.counts);
             if let Some(room) = (self.limit - cost).checked_sub(whole) {
                 // ⌈oldest·(slice − e)/slice⌉ ≤ room holds from this e on:
-                let covered =
-                    (u128::from(room) * u128::from(self.slice)).checked_div(u128::from(oldest));
-                let e = covered.map_or(0, |covered| u128::from(self.slice).saturating_sub(covered))
-                    as u64;
+                let covered = (u128::from(room) * u128::from(self.slice)).checked_div(u128::from(oldest));
+                let e = covered.map_or(0, |covered| u128::from(self.slice).saturating_sub(covered)) as u64;
                 if e.max(elapsed) < self.slice {
                     return start + e.max(elapsed);
                 }
@@ -197,9 +153,7 @@ impl SlidingWindow {
 impl State {
     /// The same counts with everything that lies after the slice `index` moved into it.
     fn gathered_at(&self, index: u64) -> Self {
-        let ahead = usize::try_from(self.index - index)
-            .unwrap_or(usize::MAX)
-            .min(self.counts.len());
+        let ahead = usize::try_from(self.index - index).unwrap_or(usize::MAX).min(self.counts.len());
         let kept = self.counts.get(ahead + 1..).unwrap_or_default();
         let mut counts: SmallVec<[u64; 7]> = SmallVec::new();
         counts.push(self.counts.iter().take(ahead.saturating_add(1)).sum());
@@ -229,40 +183,26 @@ impl State {
 }
 
 /// Decides `op` on `state`. Twin: `sliding_window.lua`.
-pub fn apply(
-    state: Option<&State>,
-    limit: &SlidingWindow,
-    now: Timestamp,
-    op: Op,
-) -> Applied<State> {
+pub fn apply(state: Option<&State>, limit: &SlidingWindow, now: Timestamp, op: Op) -> Applied<State> {
     let settled = limit.settle(state, now);
     let left = limit.left(&settled);
-    let Settled {
-        slices, rebased, ..
-    } = settled;
+    let Settled { slices, rebased, .. } = settled;
     let current = slices.count(0);
     match op {
         Op::Take(take) if take.total() == 0 => Applied::admitted(None),
-        Op::Take(take) if take.total() <= left => {
-            Applied::admitted(Some(slices.with(0, current + take.total())))
-        }
+        Op::Take(take) if take.total() <= left => Applied::admitted(Some(slices.with(0, current + take.total()))),
         Op::Take(_) => Applied::denied(rebased.then_some(slices)),
         Op::Charge { cost } => {
             let counted = cost.min(left);
             Applied::changed((counted > 0).then(|| slices.with(0, current + counted)))
         }
         Op::Refund { cost, place } => {
-            let age = slices
-                .index
-                .checked_sub(place.position())
-                .filter(|age| *age <= limit.slices);
+            let age = slices.index.checked_sub(place.position()).filter(|age| *age <= limit.slices);
             let Some(age) = age.map(|age| age as usize) else {
                 return Applied::changed(None);
             };
             let count = slices.count(age);
-            Applied::changed(
-                (count > 0 && cost > 0).then(|| slices.with(age, count.saturating_sub(cost))),
-            )
+            Applied::changed((count > 0 && cost > 0).then(|| slices.with(age, count.saturating_sub(cost))))
         }
     }
 }
@@ -270,18 +210,11 @@ pub fn apply(
 /// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `sliding_window.lua`.
 pub fn room(state: Option<&State>, limit: &SlidingWindow, now: Timestamp, take: Take) -> u64 {
     let left = limit.left(&limit.settle(state, now));
-    left.checked_div(take.cost)
-        .unwrap_or(take.units)
-        .min(take.units)
+    left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
 }
 
 /// What a caller is told, from the state that was found.
-pub fn outcome(
-    state: Option<&State>,
-    limit: &SlidingWindow,
-    now: Timestamp,
-    standing: Standing,
-) -> Outcome {
+pub fn outcome(state: Option<&State>, limit: &SlidingWindow, now: Timestamp, standing: Standing) -> Outcome {
     let mut settled = limit.settle(state, now);
     let total = standing.take.total();
     let retry = (!standing.admitted && total <= limit.limit)

@@ -66,77 +66,43 @@ impl State {
         match (state, limit) {
             (Some(Self::Moment(moment)), _) => View::Moment(*moment),
             (Some(Self::Window(window)), _) => View::Window(*window),
-            (Some(Self::Log(log)), Limit::SlidingLog(limit)) => {
-                View::Log(limit.summary(Some(log), now, cost))
-            }
+            (Some(Self::Log(log)), Limit::SlidingLog(limit)) => View::Log(limit.summary(Some(log), now, cost)),
             (Some(Self::Slices(slices)), _) => View::Slices((**slices).clone()),
             _ => View::Fresh,
         }
     }
 
     pub(super) fn moment(&self) -> Option<Moment> {
-        if let Self::Moment(moment) = self {
-            Some(*moment)
-        } else {
-            None
-        }
+        if let Self::Moment(moment) = self { Some(*moment) } else { None }
     }
 
     pub(super) fn window(&self) -> Option<fixed_window::State> {
-        if let Self::Window(window) = self {
-            Some(*window)
-        } else {
-            None
-        }
+        if let Self::Window(window) = self { Some(*window) } else { None }
     }
 
     pub(super) fn log(&self) -> Option<&sliding_log::State> {
-        if let Self::Log(log) = self {
-            Some(log)
-        } else {
-            None
-        }
+        if let Self::Log(log) = self { Some(log) } else { None }
     }
 
     pub(super) fn slices(&self) -> Option<&sliding_window::State> {
-        if let Self::Slices(slices) = self {
-            Some(slices)
-        } else {
-            None
-        }
+        if let Self::Slices(slices) = self { Some(slices) } else { None }
     }
 }
 
 impl View {
     pub(super) fn moment(&self) -> Option<Moment> {
-        if let Self::Moment(moment) = self {
-            Some(*moment)
-        } else {
-            None
-        }
+        if let Self::Moment(moment) = self { Some(*moment) } else { None }
     }
 
     pub(super) fn window(&self) -> Option<fixed_window::State> {
-        if let Self::Window(window) = self {
-            Some(*window)
-        } else {
-            None
-        }
+        if let Self::Window(window) = self { Some(*window) } else { None }
     }
 
     pub(super) fn log(&self) -> sliding_log::Summary {
-        if let Self::Log(summary) = self {
-            *summary
-        } else {
-            sliding_log::Summary::default()
-        }
+        if let Self::Log(summary) = self { *summary } else { sliding_log::Summary::default() }
     }
 
     pub(super) fn slices(&self) -> Option<&sliding_window::State> {
-        if let Self::Slices(slices) = self {
-            Some(slices)
-        } else {
-            None
-        }
+        if let Self::Slices(slices) = self { Some(slices) } else { None }
     }
 }

@@ -33,31 +33,15 @@ pub struct TokenBucket {
 pub type State = Moment;
 
 impl TokenBucket {
-    pub(crate) fn new(
-        field: &'static str,
-        capacity: u64,
-        refill: Rate,
-    ) -> Result<Self, LimitError> {
+    pub(crate) fn new(field: &'static str, capacity: u64, refill: Rate) -> Result<Self, LimitError> {
         LimitError::check_amount(field, capacity)?;
-        let burst =
-            u128::from(capacity) * u128::from(refill.period_micros()) / u128::from(refill.amount());
+        let burst = u128::from(capacity) * u128::from(refill.period_micros()) / u128::from(refill.amount());
         if burst > u128::from(LONGEST_SPAN) {
-            let longest = u128::from(LONGEST_SPAN) * u128::from(refill.amount())
-                / u128::from(refill.period_micros());
+            let longest = u128::from(LONGEST_SPAN) * u128::from(refill.amount()) / u128::from(refill.period_micros());
             let reason = "at this rate (from empty to full may take 100 years)";
-            return Err(LimitError::too_large(
-                field,
-                capacity,
-                longest as u64,
-                reason,
-            ));
+            return Err(LimitError::too_large(field, capacity, longest as u64, reason));
         }
-        let mut bucket = Self {
-            capacity,
-            refill,
-            emission: Moment::default(),
-            burst: Moment::default(),
-        };
+        let mut bucket = Self { capacity, refill, emission: Moment::default(), burst: Moment::default() };
         bucket.emission = bucket.exact_span(1);
         bucket.burst = bucket.exact_span(capacity);
         Ok(bucket)
@@ -80,29 +64,16 @@ impl TokenBucket {
 
     /// The time in which `cost` tokens come; for more than the capacity, that of one token more than it.
     pub fn span(&self, cost: u64) -> Moment {
-        if cost == 1 {
-            self.emission
-        } else {
-            self.exact_span(cost.min(self.capacity + 1))
-        }
+        if cost == 1 { self.emission } else { self.exact_span(cost.min(self.capacity + 1)) }
     }
 
     fn exact_span(&self, tokens: u64) -> Moment {
         let rate = self.refill.amount();
         if let Some(shares) = tokens.checked_mul(self.refill.period_micros()) {
-            return Moment {
-                micros: shares / rate,
-                part: shares % rate,
-            };
+            return Moment { micros: shares / rate, part: shares % rate };
         }
-        let (shares, rate) = (
-            u128::from(tokens) * u128::from(self.refill.period_micros()),
-            u128::from(rate),
-        );
-        Moment {
-            micros: (shares / rate) as u64,
-            part: (shares % rate) as u64,
-        }
+        let (shares, rate) = (u128::from(tokens) * u128::from(self.refill.period_micros()), u128::from(rate));
+        Moment { micros: (shares / rate) as u64, part: (shares % rate) as u64 }
     }
 
     /// How many tokens come in `span`, and at most `most`.
@@ -112,19 +83,13 @@ impl TokenBucket {
         if let (Some(span), Some(cost)) = (fits(span), fits(cost)) {
             return span.checked_div(cost).unwrap_or(most).min(most);
         }
-        let shares =
-            |moment: Moment| u128::from(moment.micros) * u128::from(rate) + u128::from(moment.part);
-        let tokens = shares(span)
-            .checked_div(shares(cost))
-            .unwrap_or(u128::from(most));
+        let shares = |moment: Moment| u128::from(moment.micros) * u128::from(rate) + u128::from(moment.part);
+        let tokens = shares(span).checked_div(shares(cost)).unwrap_or(u128::from(most));
         u64::try_from(tokens).unwrap_or(u64::MAX).min(most)
     }
 
     fn ceiling(&self, now: Timestamp) -> Moment {
-        Moment {
-            micros: now.as_micros() + self.burst.micros,
-            part: self.burst.part,
-        }
+        Moment { micros: now.as_micros() + self.burst.micros, part: self.burst.part }
     }
 
     /// The state as it counts now, and whether it had to be brought back to the burst window.
@@ -151,7 +116,7 @@ pub fn apply(state: Option<State>, limit: &TokenBucket, now: Timestamp, op: Op) 
     let (full, rebased) = limit.settle(state, now);
     let slack = limit.ceiling(now).minus(full, rate);
     match op {
-        Op::Take(Take { cost: 0, .. }) | Op::Take(Take { units: 0, .. }) => Applied::admitted(None),
+        Op::Take(take) if take.total() == 0 => Applied::admitted(None),
         Op::Take(take) => {
             let need = limit.span(take.total());
             if need <= slack {
@@ -180,23 +145,13 @@ pub fn room(state: Option<State>, limit: &TokenBucket, now: Timestamp, take: Tak
 }
 
 /// What a caller is told, from the state that was found.
-pub fn outcome(
-    state: Option<State>,
-    limit: &TokenBucket,
-    now: Timestamp,
-    standing: Standing,
-) -> Outcome {
+pub fn outcome(state: Option<State>, limit: &TokenBucket, now: Timestamp, standing: Standing) -> Outcome {
     let rate = limit.refill.amount();
     let (mut full, _) = limit.settle(state, now);
     let need = limit.span(standing.take.total());
     let slack = limit.ceiling(now).minus(full, rate);
-    let short = if need > slack {
-        need.minus(slack, rate)
-    } else {
-        Moment::default()
-    };
-    let retry = (!standing.admitted && standing.take.total() <= limit.capacity)
-        .then(|| span_micros(short.ceil()));
+    let short = if need > slack { need.minus(slack, rate) } else { Moment::default() };
+    let retry = (!standing.admitted && standing.take.total() <= limit.capacity).then(|| span_micros(short.ceil()));
     if standing.consumed {
         full = full.plus(need, rate);
     }

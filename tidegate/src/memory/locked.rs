@@ -26,10 +26,7 @@ pub(super) struct Spot {
 impl<'s> Locked<'s> {
     pub(super) fn get(&self, index: usize) -> Option<&State> {
         let spot = &self.spots[index];
-        self.guards
-            .iter()
-            .find(|(home, _)| *home == spot.home)
-            .and_then(|(_, shard)| shard.get(spot.id))
+        self.guards.iter().find(|(home, _)| *home == spot.home).and_then(|(_, shard)| shard.get(spot.id))
     }
 
     pub(super) fn has_room(&mut self, index: usize, now: Timestamp) -> bool {
@@ -49,19 +46,13 @@ impl<'s> Locked<'s> {
         let (shard, id) = self.shard(index);
         shard.update(id, now.as_micros(), |state| {
             State::commit(state, change);
-            state
-                .as_ref()
-                .map_or(0, |state| algorithm::expiry(state, limit))
+            state.as_ref().map_or(0, |state| algorithm::expiry(state, limit))
         });
     }
 
     fn shard(&mut self, index: usize) -> (&mut Shard, u128) {
         let Spot { id, home } = self.spots[index];
-        let position = self
-            .guards
-            .iter()
-            .position(|(held, _)| *held == home)
-            .unwrap_or(0);
+        let position = self.guards.iter().position(|(held, _)| *held == home).unwrap_or(0);
         (&mut self.guards[position].1, id)
     }
 }

@@ -29,11 +29,7 @@ struct Slot {
 
 impl Shard {
     pub(super) fn new(most_keys: usize) -> Self {
-        Self {
-            table: HashTable::new(),
-            cursor: 0,
-            most_keys,
-        }
+        Self { table: HashTable::new(), cursor: 0, most_keys }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -41,9 +37,7 @@ impl Shard {
     }
 
     pub(super) fn get(&self, id: u128) -> Option<&State> {
-        self.table
-            .find(hash(id), |slot| slot.id == id)
-            .map(|slot| &slot.state)
+        self.table.find(hash(id), |slot| slot.id == id).map(|slot| &slot.state)
     }
 
     /// Whether `id` is there or would find room now. Looks for outdated keys first.
@@ -56,18 +50,11 @@ impl Shard {
     }
 
     /// Changes the state at `id` and keeps it until `expiry` plus the margin, both told by `write`.
-    pub(super) fn update(
-        &mut self,
-        id: u128,
-        now: u64,
-        write: impl FnOnce(&mut Option<State>) -> u64,
-    ) {
+    pub(super) fn update(&mut self, id: u128, now: u64, write: impl FnOnce(&mut Option<State>) -> u64) {
         if let Some(slot) = self.table.find_mut(hash(id), |slot| slot.id == id) {
             // The slot is never without a state; the placeholder stands there only while `write` works on it.
-            let mut state = Some(std::mem::replace(
-                &mut slot.state,
-                State::Moment(crate::algorithm::Moment::default()),
-            ));
+            let mut state =
+                Some(std::mem::replace(&mut slot.state, State::Moment(crate::algorithm::Moment::default())));
             slot.outdated_at = write(&mut state) + MARGIN_MICROS;
             if let Some(state) = state {
                 slot.state = state;
@@ -79,15 +66,7 @@ impl Shard {
         let outdated_at = write(&mut state) + MARGIN_MICROS;
         if let Some(state) = state {
             self.sweep(now, SWEEP_FOR_ROOM);
-            self.table.insert_unique(
-                hash(id),
-                Slot {
-                    id,
-                    outdated_at,
-                    state,
-                },
-                |slot| hash(slot.id),
-            );
+            self.table.insert_unique(hash(id), Slot { id, outdated_at, state }, |slot| hash(slot.id));
         }
     }
 
@@ -102,11 +81,7 @@ impl Shard {
         let count = self.table.num_buckets();
         let mut dropped = false;
         for _ in 0..buckets.min(count) {
-            self.cursor = if self.cursor + 1 < count {
-                self.cursor + 1
-            } else {
-                0
-            };
+            self.cursor = if self.cursor + 1 < count { self.cursor + 1 } else { 0 };
             if let Ok(entry) = self.table.get_bucket_entry(self.cursor)
                 && entry.get().outdated_at <= now
             {
@@ -115,8 +90,7 @@ impl Shard {
             }
         }
         if dropped && self.table.len() * 8 < self.table.capacity() && self.table.capacity() > 64 {
-            self.table
-                .shrink_to(self.table.len() * 2, |slot| hash(slot.id));
+            self.table.shrink_to(self.table.len() * 2, |slot| hash(slot.id));
         }
     }
 }

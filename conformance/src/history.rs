@@ -1,0 +1,284 @@
+//! Random histories: limits from 1 per month to 10 million per second, costs from 0 to above capacity, time that jumps in
+//! both directions, several checks per plan; and their replay on two stores that must agree, step by step.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use tidegate::algorithm::Op;
+use tidegate::{
+    Adjustment, Algorithm, Check, Clock, Gate, KeyStem, LARGEST_AMOUNT, Limit, ManualClock, Plan, PlanMode, Rate, Role,
+    Store, Subject, Timestamp, Verdict,
+};
+
+use std::time::Duration;
+
+/// Where histories start: in September 2026.
+const START: u64 = 1_790_000_000_123_456;
+
+/// What happens to one subject.
+#[derive(Clone, Debug)]
+pub struct History {
+    limits: Vec<(Limit, Role)>,
+    mode: PlanMode,
+    steps: Vec<Step>,
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Move(Move),
+    Take(Cost, Option<u64>),
+    TakeUpTo(Cost, u64),
+    Peek(Cost),
+    Charge(Cost),
+    Refund(usize),
+    Forget,
+}
+
+/// How time moves.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Micros(i64),
+    /// In eighths of the first limit's own span.
+    Spans(i64),
+    /// By the margin for clocks that step back, and a little.
+    Margin(i64, bool),
+    /// To the instant that the last denial promised, and a little.
+    Retry(i64),
+}
+
+/// What something costs.
+#[derive(Clone, Copy, Debug)]
+enum Cost {
+    Units(u64),
+    /// The limit's amount, and a little.
+    Amount(i64),
+}
+
+/// How far time may run backwards in a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backwards {
+    /// As far as it likes.
+    Freely,
+    /// Never further below its highest point than the margin, which no store forgets.
+    WithinMargin,
+}
+
+/// Histories of one check of this kind.
+pub fn of(algorithm: Algorithm) -> BoxedStrategy<History> {
+    let single = limit(algorithm).prop_map(|limit| vec![(limit, Role::Enforced)]);
+    (single, prop::collection::vec(step(), 1..60))
+        .prop_map(|(limits, steps)| History { limits, mode: PlanMode::AllOrNothing, steps })
+        .boxed()
+}
+
+/// Histories of plans of one to four checks of any kind, role and mode.
+pub fn of_plans() -> BoxedStrategy<History> {
+    let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow), 1 => (0..2u8).prop_map(Role::AnyOf)];
+    let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
+    let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
+    (prop::collection::vec((kind, role), 1..5), mode, prop::collection::vec(step(), 1..40))
+        .prop_map(|(limits, mode, steps)| History { limits, mode, steps })
+        .boxed()
+}
+
+/// Every kind there is.
+pub const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingWindow,
+];
+
+fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
+    match algorithm {
+        Algorithm::TokenBucket => {
+            (amount(LARGEST_AMOUNT), rate()).prop_filter_map("span", |(c, r)| Limit::token_bucket(c, r).ok()).boxed()
+        }
+        Algorithm::LeakyBucket => {
+            (amount(LARGEST_AMOUNT), rate()).prop_filter_map("span", |(q, r)| Limit::leaky_bucket(r, q).ok()).boxed()
+        }
+        Algorithm::FixedWindow => {
+            (amount(LARGEST_AMOUNT), span()).prop_map(|(l, w)| Limit::fixed_window(l, w).unwrap()).boxed()
+        }
+        Algorithm::SlidingLog => (amount(65_535), span()).prop_map(|(l, w)| Limit::sliding_log(l, w).unwrap()).boxed(),
+        _ => (amount(LARGEST_AMOUNT), span(), prop::sample::select(vec![1, 2, 3, 5, 6, 12, 60]))
+            .prop_map(|(l, slice, s)| Limit::sliding_window(l, slice * s as u32, s).unwrap())
+            .boxed(),
+    }
+}
+
+fn amount(most: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![1 => 0..2u64, 4 => 1..6u64, 3 => 1..200u64, 1 => 1..=most.min(20_000_000), 1 => most - 3..=most]
+}
+
+fn rate() -> impl Strategy<Value = Rate> {
+    let amount = prop_oneof![3 => Just(1), 3 => 1..20u64, 2 => 1..=10_000_000u64, 1 => Just(10_000_000)];
+    (amount, span()).prop_map(|(amount, period)| Rate::new(amount, period).unwrap())
+}
+
+fn span() -> impl Strategy<Value = Duration> {
+    let usual = [1_000, 100_000, 1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 2_592_000_000_000];
+    prop_oneof![4 => prop::sample::select(usual.to_vec()), 1 => 1..100u64, 2 => 1..10_000_000_000u64]
+        .prop_map(Duration::from_micros)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let little = -2..=2i64;
+    let units = prop_oneof![5 => Just(1), 1 => Just(0), 3 => 2..6u64, 1 => any::<u64>()];
+    let cost = prop_oneof![5 => units.prop_map(Cost::Units), 1 => little.clone().prop_map(Cost::Amount)].boxed();
+    let forward = prop_oneof![0..2000i64, -3..0i64, 0..5_000_000i64];
+    let time = prop_oneof![
+        4 => forward.prop_map(Move::Micros),
+        4 => (-3..12i64).prop_map(Move::Spans),
+        1 => (-40..200i64).prop_map(Move::Spans),
+        1 => (little.clone(), any::<bool>()).prop_map(|(more, back)| Move::Margin(more, back)),
+        3 => little.prop_map(Move::Retry),
+    ];
+    let delay = prop_oneof![4 => Just(None), 1 => (0..5_000_000u64).prop_map(Some)];
+    prop_oneof![
+        6 => time.prop_map(Step::Move),
+        9 => (cost.clone(), delay).prop_map(|(cost, delay)| Step::Take(cost, delay)),
+        2 => (cost.clone(), prop_oneof![1..10u64, any::<u64>()]).prop_map(|(cost, most)| Step::TakeUpTo(cost, most)),
+        1 => cost.clone().prop_map(Step::Peek),
+        1 => cost.prop_map(Step::Charge),
+        2 => any::<usize>().prop_map(Step::Refund),
+        1 => Just(Step::Forget),
+    ]
+}
+
+impl History {
+    /// How many steps it has.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether nothing happens in it.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Replays it on both stores, which run on `clock`; says where they first disagree.
+    pub async fn agree(
+        &self,
+        clock: &ManualClock,
+        one: &impl Store,
+        other: &impl Store,
+        backwards: Backwards,
+    ) -> Result<(), String> {
+        static SUBJECTS: AtomicU64 = AtomicU64::new(1);
+        let subject = Subject::from_hash(u128::from(SUBJECTS.fetch_add(1, Ordering::Relaxed)) << 64 | 0x5eed);
+        let gates: Vec<Gate> = self
+            .limits
+            .iter()
+            .enumerate()
+            .map(|(index, (limit, role))| {
+                let rule = format!("r{index}");
+                Gate::new(rule.clone(), "", *limit, *role, KeyStem::of_rule(&rule, limit, ""))
+            })
+            .collect();
+        let mut highest = START;
+        let mut last_retry = None;
+        let mut receipts: Vec<Vec<Adjustment<'_>>> = Vec::new();
+        clock.set(Timestamp::from_micros(START));
+        for (number, step) in self.steps.iter().enumerate() {
+            let checks = |cost: Cost| {
+                let check = |gate| Check::of(gate, subject, cost.of(gate));
+                Plan::new(gates.iter().map(check)).unwrap().mode(self.mode)
+            };
+            let differ =
+                |a: &Verdict, b: &Verdict| format!("step {number}, {step:?} at {:?}:\n{a:#?}\n{b:#?}", clock.now());
+            match *step {
+                Step::Move(by) => {
+                    let target = by.from(clock.now().as_micros(), &self.limits[0].0, last_retry);
+                    let floor = if backwards == Backwards::Freely { START / 2 } else { highest - 2_000_000 };
+                    let now = target.clamp(floor, Timestamp::MAX.as_micros());
+                    highest = highest.max(now);
+                    clock.set(Timestamp::from_micros(now));
+                }
+                Step::Take(..) | Step::TakeUpTo(..) | Step::Peek(_) => {
+                    let plan = match *step {
+                        Step::Take(cost, Some(delay)) => checks(cost).longest_delay(Duration::from_micros(delay)),
+                        Step::TakeUpTo(cost, most) => checks(cost).up_to(most),
+                        Step::Take(cost, None) | Step::Peek(cost) => checks(cost),
+                        _ => continue,
+                    };
+                    let peek = matches!(step, Step::Peek(_));
+                    let a = if peek { one.peek(&plan).await } else { one.decide(&plan).await }.unwrap();
+                    let b = if peek { other.peek(&plan).await } else { other.decide(&plan).await }.unwrap();
+                    if a != b {
+                        return Err(differ(&a, &b));
+                    }
+                    last_retry = a.judged.iter().filter_map(|judged| judged.outcome.retry_after).max().or(last_retry);
+                    receipts.push(refunds(&gates, subject, &plan, &a));
+                }
+                Step::Charge(cost) => {
+                    let plan = checks(cost);
+                    let charges: Vec<_> = plan.checks().iter().map(Adjustment::charge).collect();
+                    one.adjust(&charges).await.unwrap();
+                    other.adjust(&charges).await.unwrap();
+                }
+                Step::Refund(which) => {
+                    if let Some(index) = which.checked_rem(receipts.len()) {
+                        let receipt = receipts.swap_remove(index);
+                        one.adjust(&receipt).await.unwrap();
+                        other.adjust(&receipt).await.unwrap();
+                    }
+                }
+                Step::Forget => {
+                    let keys: Vec<_> = checks(Cost::Units(1)).checks().iter().map(|check| *check.key()).collect();
+                    one.forget(&keys).await.unwrap();
+                    other.forget(&keys).await.unwrap();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refunds<'g>(gates: &'g [Gate], subject: Subject, plan: &Plan<'_>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
+    let consumed = gates.iter().zip(plan.checks()).zip(&verdict.judged).filter(|(_, judged)| judged.consumed);
+    let refund = |((gate, check), judged): ((&'g Gate, &Check<'_>), &tidegate::Judged)| Adjustment {
+        key: *Check::of(gate, subject, 1).key(),
+        limit: gate.limit(),
+        op: Op::Refund { cost: check.cost().saturating_mul(verdict.granted.max(1)), place: judged.place },
+    };
+    consumed.map(refund).collect()
+}
+
+impl Cost {
+    fn of(self, gate: &Gate) -> u64 {
+        match self {
+            Self::Units(units) => units,
+            Self::Amount(more) => gate.limit().amount().saturating_add_signed(more),
+        }
+    }
+}
+
+impl Move {
+    fn from(self, now: u64, limit: &Limit, last_retry: Option<Duration>) -> u64 {
+        let micros = |span: Duration| span.as_micros() as i64;
+        let by = match self {
+            Self::Micros(by) => by,
+            Self::Spans(eighths) => {
+                (i128::from(span_of(limit)) * i128::from(eighths) / 8).clamp(-1 << 52, 1 << 52) as i64
+            }
+            Self::Margin(more, back) => (2_000_000 + more) * if back { -1 } else { 1 },
+            Self::Retry(more) => last_retry.map_or(0, micros) + more,
+        };
+        now.saturating_add_signed(by)
+    }
+}
+
+/// The time that a limit is about.
+fn span_of(limit: &Limit) -> u64 {
+    match limit {
+        Limit::TokenBucket(limit) => limit.burst().micros,
+        Limit::LeakyBucket(limit) => limit.bucket().burst().micros,
+        Limit::FixedWindow(limit) => limit.window_micros(),
+        Limit::SlidingLog(limit) => limit.window_micros(),
+        Limit::SlidingWindow(limit) => limit.slice_micros() * limit.slices(),
+        _ => 1,
+    }
+}

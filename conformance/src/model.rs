@@ -1,0 +1,191 @@
+//! The naive model: the *definition* of every limit, written to be believed rather than to be fast.
+//!
+//! It keeps lists of what was admitted and computes every number by searching for it: `remaining` is the largest cost
+//! that fits, `retry_after` the smallest time after which the request fits, `reset_after` the smallest time after which
+//! everything is as at the beginning. No formula of the implementation is used here.
+
+mod bucket;
+mod log;
+mod slices;
+mod store;
+mod window;
+
+pub use store::ModelStore;
+
+use std::time::Duration;
+
+use tidegate::algorithm::MARGIN_MICROS;
+use tidegate::{Limit, Outcome};
+
+use bucket::Bucket;
+use log::Log;
+use slices::Slices;
+use window::Window;
+
+/// What one limit remembers of the past, for one subject.
+#[derive(Clone, Debug)]
+pub enum Model {
+    /// Token bucket and leaky bucket.
+    Bucket(Bucket),
+    /// Fixed window.
+    Window(Window),
+    /// Sliding log.
+    Log(Log),
+    /// Sliding window.
+    Slices(Slices),
+}
+
+/// Where a take went, in the words of the model.
+pub type Place = u128;
+
+/// A request as the model sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// Microseconds since the epoch.
+    pub now: u64,
+    /// What it costs altogether.
+    pub cost: u64,
+    /// The longest delay that is accepted.
+    pub longest_delay: u64,
+}
+
+impl Model {
+    /// The model of a fresh subject.
+    pub fn new(limit: &Limit) -> Self {
+        match limit {
+            Limit::TokenBucket(limit) => Self::Bucket(Bucket::new(limit, false)),
+            Limit::LeakyBucket(limit) => Self::Bucket(Bucket::new(limit.bucket(), true)),
+            Limit::FixedWindow(limit) => Self::Window(Window::new(limit)),
+            Limit::SlidingLog(limit) => Self::Log(Log::new(limit)),
+            Limit::SlidingWindow(limit) => Self::Slices(Slices::new(limit)),
+            _ => unimplemented!("a limit that the model does not know"),
+        }
+    }
+
+    /// Whether the request fits, on a model that is settled.
+    pub fn fits(&self, ask: Ask) -> bool {
+        ask.cost == 0
+            || match self {
+                Self::Bucket(model) => model.fits(ask),
+                Self::Window(model) => model.fits(ask),
+                Self::Log(model) => model.fits(ask),
+                Self::Slices(model) => model.fits(ask),
+            }
+    }
+
+    /// Moves what lies too far in the future to now; true if there was anything.
+    pub fn settle(&mut self, now: u64) -> bool {
+        match self {
+            Self::Bucket(model) => model.settle(now),
+            Self::Window(model) => model.settle(now),
+            Self::Log(model) => model.settle(now),
+            Self::Slices(model) => model.settle(now),
+        }
+    }
+
+    /// Writes down a request that fits, and says where.
+    pub fn spend(&mut self, now: u64, cost: u64) -> Place {
+        match self {
+            Self::Bucket(model) => model.spend(now, cost),
+            Self::Window(model) => model.spend(now, cost),
+            Self::Log(model) => model.spend(now, cost),
+            Self::Slices(model) => model.spend(now, cost),
+        }
+    }
+
+    /// Counts what has already happened: as much of it as fits.
+    pub fn charge(&mut self, now: u64, cost: u64) {
+        let mut settled = self.clone();
+        settled.settle(now);
+        if let Self::Bucket(model) = &mut settled {
+            if model.charge(now, cost) {
+                *self = settled;
+            }
+            return;
+        }
+        let counted = settled.remaining(now).min(cost);
+        if counted > 0 {
+            settled.spend(now, counted);
+            *self = settled;
+        }
+    }
+
+    /// Gives back what went to `place`.
+    pub fn refund(&mut self, now: u64, cost: u64, place: Place) {
+        let mut changed = self.clone();
+        let found = match &mut changed {
+            Self::Bucket(model) => model.refund(now, cost, place),
+            Self::Window(model) => model.refund(now, cost, place),
+            Self::Log(model) => model.refund(now, cost, place),
+            Self::Slices(model) => model.refund(now, cost, place),
+        };
+        if found {
+            *self = changed;
+        }
+    }
+
+    /// The largest cost that fits, by bisection.
+    pub fn remaining(&self, now: u64) -> u64 {
+        self.remaining_within(now, u64::MAX)
+    }
+
+    fn remaining_within(&self, now: u64, longest_delay: u64) -> u64 {
+        let most = self.amount();
+        most - first(most, |less| self.fits(Ask { now, cost: most - less, longest_delay }))
+    }
+
+    /// Everything that a caller is told about a request that was `admitted` or not.
+    pub fn outcome(&self, before: &Self, ask: Ask, admitted: bool) -> Outcome {
+        let Ask { now, cost, longest_delay } = ask;
+        let later = |wait: u64| Ask { now: now + wait, cost, longest_delay };
+        let retry = (!admitted && cost <= self.amount()).then(|| first(u64::MAX >> 11, |wait| self.fits(later(wait))));
+        Outcome {
+            admitted,
+            limit: self.amount(),
+            remaining: self.remaining_within(now, longest_delay),
+            retry_after: retry.map(Duration::from_micros),
+            reset_after: Duration::from_micros(first(u64::MAX >> 11, |wait| self.is_fresh(now + wait))),
+            delay: match before {
+                Self::Bucket(model) if admitted && cost > 0 => Duration::from_micros(model.delay(now)),
+                _ => Duration::ZERO,
+            },
+        }
+    }
+
+    fn is_fresh(&self, now: u64) -> bool {
+        match self {
+            Self::Bucket(model) => model.is_fresh(now),
+            Self::Window(model) => model.is_fresh(now),
+            Self::Log(model) => model.is_fresh(now),
+            Self::Slices(model) => model.is_fresh(now),
+        }
+    }
+
+    fn amount(&self) -> u64 {
+        match self {
+            Self::Bucket(model) => model.capacity,
+            Self::Window(model) => model.limit,
+            Self::Log(model) => model.limit,
+            Self::Slices(model) => model.limit,
+        }
+    }
+}
+
+/// The smallest number up to `most` for which `holds`, which once true stays true; `most` if there is none.
+fn first(most: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}
+
+/// Whether a record of `at` lies so far ahead of `now` that a clock must have been set back.
+fn too_far_ahead(at: u64, now: u64) -> bool {
+    at > now && at - now > MARGIN_MICROS
+}

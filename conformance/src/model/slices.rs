@@ -1,0 +1,92 @@
+//! The sliding window: which slice each admitted unit fell into, and the estimate as its documentation states it.
+
+use tidegate::algorithm::sliding_window::SlidingWindow;
+
+use super::{Ask, Place, too_far_ahead};
+
+/// (slice, cost), and the slice of the last write.
+#[derive(Clone, Debug)]
+pub struct Slices {
+    pub(super) limit: u64,
+    length: u64,
+    slices: u64,
+    written: u64,
+    admitted: Vec<(u64, u64)>,
+}
+
+impl Slices {
+    pub(super) fn new(limit: &SlidingWindow) -> Self {
+        let (length, slices) = (limit.slice_micros(), limit.slices());
+        Self { limit: limit.limit(), length, slices, written: 0, admitted: Vec::new() }
+    }
+
+    /// The slice that counts, and how far into it we are: that of now, or the start of the last one written.
+    fn current(&self, now: u64) -> (u64, u64) {
+        let slice = now / self.length;
+        if self.written > slice && !self.is_empty() { (self.written, 0) } else { (slice, now % self.length) }
+    }
+
+    /// Without a count it does not matter in which slice nothing was counted.
+    fn is_empty(&self) -> bool {
+        self.admitted.iter().all(|(_, cost)| *cost == 0)
+    }
+
+    fn in_slice(&self, slice: Option<u64>) -> u128 {
+        let matching = self.admitted.iter().filter(|(at, _)| Some(*at) == slice);
+        matching.map(|(_, cost)| u128::from(*cost)).sum()
+    }
+
+    fn estimate(&self, now: u64) -> u128 {
+        let (current, elapsed) = self.current(now);
+        let whole: u128 = (0..self.slices).map(|age| self.in_slice(current.checked_sub(age))).sum();
+        let oldest = self.in_slice(current.checked_sub(self.slices));
+        whole + (oldest * u128::from(self.length - elapsed)).div_ceil(u128::from(self.length))
+    }
+
+    pub(super) fn settle(&mut self, now: u64) -> bool {
+        let rebase = !self.is_empty() && too_far_ahead(self.written * self.length, now);
+        if rebase {
+            let slice = now / self.length;
+            for (at, _) in &mut self.admitted {
+                *at = (*at).min(slice);
+            }
+            self.written = slice;
+        }
+        rebase
+    }
+
+    pub(super) fn fits(&self, ask: Ask) -> bool {
+        self.estimate(ask.now) + u128::from(ask.cost) <= u128::from(self.limit)
+    }
+
+    pub(super) fn spend(&mut self, now: u64, cost: u64) -> Place {
+        self.write(now);
+        self.admitted.push((self.written, cost));
+        u128::from(self.written)
+    }
+
+    pub(super) fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
+        self.settle(now);
+        let (current, _) = self.current(now);
+        let Ok(slice) = u64::try_from(place) else { return false };
+        let count = self.in_slice(Some(slice));
+        if slice > current || current - slice > self.slices || count == 0 || cost == 0 {
+            return false;
+        }
+        self.write(now);
+        self.admitted.retain(|(at, _)| *at != slice);
+        self.admitted.push((slice, count.saturating_sub(u128::from(cost)) as u64));
+        true
+    }
+
+    /// What has left the window at a write is gone for good.
+    fn write(&mut self, now: u64) {
+        (self.written, _) = self.current(now);
+        let (written, slices) = (self.written, self.slices);
+        self.admitted.retain(|(at, _)| at + slices >= written);
+    }
+
+    pub(super) fn is_fresh(&self, now: u64) -> bool {
+        self.estimate(now) == 0
+    }
+}

@@ -1,0 +1,137 @@
+//! The model as a store: plans by definition, on the naive models of their limits.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use tidegate::algorithm::{Moment, Op, Place};
+use tidegate::{
+    Adjustment, Check, Clock, Judged, Key, Limit, ManualClock, Plan, PlanMode, Role, Store, StoreError, Verdict,
+};
+
+use super::{Ask, Model, first};
+
+/// A store whose every answer is a definition.
+#[derive(Debug)]
+pub struct ModelStore {
+    clock: ManualClock,
+    models: Mutex<HashMap<Vec<u8>, Model>>,
+}
+
+impl ModelStore {
+    /// An empty one, on this clock.
+    pub fn new(clock: ManualClock) -> Self {
+        Self { clock, models: Mutex::default() }
+    }
+
+    fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
+        let now = self.clock.now();
+        let mut models = self.models.lock().unwrap();
+        let ask = |check: &Check<'_>, units: u64| {
+            let take = plan.take(check, units);
+            Ask { now: now.as_micros(), cost: take.total(), longest_delay: take.longest_delay }
+        };
+        let settled: Vec<(Model, bool)> = plan
+            .checks()
+            .iter()
+            .map(|check| {
+                let known = models.get(&name(check.key())).cloned();
+                let mut model = known.unwrap_or_else(|| Model::new(check.gate().limit()));
+                let rebased = model.settle(now.as_micros());
+                (model, rebased)
+            })
+            .collect();
+        let fits = |index: usize, units: u64| settled[index].0.fits(ask(&plan.checks()[index], units));
+        let passes = |units: u64| {
+            plan.checks().iter().enumerate().all(|(index, check)| match check.gate().role() {
+                Role::Shadow => true,
+                Role::AnyOf(_) => (0..settled.len())
+                    .filter(|member| plan.checks()[*member].gate().role() == check.gate().role())
+                    .any(|member| fits(member, units)),
+                _ => fits(index, units),
+            })
+        };
+        let granted = plan.units() - first(plan.units(), |less| passes(plan.units() - less));
+        let units = granted.max(1);
+        let mut judged = Vec::new();
+        for (index, check) in plan.checks().iter().enumerate() {
+            let (before, rebased) = &settled[index];
+            let (ask, admitted) = (ask(check, units), fits(index, units));
+            let each = plan.plan_mode() == PlanMode::CountEach && check.gate().role() != Role::Shadow;
+            let consumed = consume && admitted && ask.cost > 0 && (granted > 0 || each);
+            let mut after = before.clone();
+            let mut place = Place::default();
+            if consumed {
+                place = outward(check.gate().limit(), after.spend(ask.now, ask.cost));
+            } else if consume && !admitted && each {
+                after.charge(ask.now, ask.cost);
+            }
+            judged.push(Judged { outcome: after.outcome(before, ask, admitted), consumed, place });
+            if consumed || (consume && !admitted && (each || *rebased)) {
+                models.insert(name(check.key()), after);
+            }
+        }
+        Verdict { decided_at: now, granted, judged: judged.into() }
+    }
+}
+
+impl Store for ModelStore {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.run(plan, true))
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.run(plan, false))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.adjust_soon(adjustments);
+        Ok(())
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        let now = self.clock.now().as_micros();
+        let mut models = self.models.lock().unwrap();
+        for Adjustment { key, limit, op } in adjustments {
+            let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
+            match op {
+                Op::Charge { cost } => model.charge(now, *cost),
+                Op::Refund { cost, place } => model.refund(now, *cost, inward(limit, *place)),
+                _ => panic!("only charges and refunds are adjustments"),
+            }
+        }
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        for key in keys {
+            self.models.lock().unwrap().remove(&name(key));
+        }
+        Ok(())
+    }
+}
+
+fn name(key: &Key<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    key.write_name("", &mut bytes);
+    bytes
+}
+
+fn outward(limit: &Limit, place: super::Place) -> Place {
+    match limit {
+        Limit::TokenBucket(_) => Place::default(),
+        Limit::LeakyBucket(limit) => {
+            let rate = u128::from(limit.drain().amount());
+            Place::before(Moment { micros: (place / rate) as u64, part: (place % rate) as u64 })
+        }
+        _ => Place::at(place as u64),
+    }
+}
+
+fn inward(limit: &Limit, place: Place) -> super::Place {
+    match limit {
+        Limit::LeakyBucket(limit) => {
+            let slot = place.moment();
+            u128::from(slot.micros) * u128::from(limit.drain().amount()) + u128::from(slot.part)
+        }
+        _ => u128::from(place.position()),
+    }
+}

@@ -1,0 +1,183 @@
+//! One behaviour, mounted once per store: in memory, on Redis and on Valkey, all three on a clock that the test moves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tidegate::{
+    Adjustment, Key, Limit, Limiter, ManualClock, MemoryStore, Plan, Rate, Request, Rule, RuleSet, Store, StoreError,
+    Timestamp, Verdict,
+};
+use tidegate_redis::{RedisOptions, RedisStore};
+
+use crate::server::{Kind, Server};
+
+/// Where every clock starts: a midnight in September 2026, so that windows of a day and shorter begin there.
+pub const START: Timestamp = Timestamp::from_micros(20_717 * 86_400_000_000);
+
+/// A store on a clock of its own, for one behaviour.
+#[derive(Debug)]
+pub struct Ground {
+    /// The time by which the store decides.
+    pub clock: ManualClock,
+    /// The store; clones share their state.
+    pub store: AnyStore,
+    server: Option<Server>,
+    limiters: AtomicU32,
+}
+
+/// Any of the stores.
+#[derive(Clone, Debug)]
+pub enum AnyStore {
+    /// In this process.
+    Memory(Arc<MemoryStore>),
+    /// On a server.
+    Redis(RedisStore),
+}
+
+/// Runs `behaviour` on each store. The output of a failed test ends with the name of the one it failed on.
+pub async fn on_every_store(behaviour: impl AsyncFn(&Ground)) {
+    println!("in memory");
+    behaviour(&Ground::in_memory()).await;
+    println!("on Redis");
+    behaviour(&Ground::on_server(Server::start(Kind::Redis)).await).await;
+    println!("on Valkey");
+    behaviour(&Ground::on_server(Server::start(Kind::Valkey)).await).await;
+}
+
+/// One limit of each kind: `amount` at once, and then so little that no test lives to see it.
+pub fn all_limits(amount: u64) -> [Limit; 5] {
+    const YEAR: Duration = Duration::from_secs(31_557_600);
+    let slow = Rate::per_hour(1).unwrap();
+    [
+        Limit::token_bucket(amount, slow).unwrap(),
+        Limit::leaky_bucket(slow, amount - 1).unwrap(),
+        // Aligned to the epoch: this one began in 2020.
+        Limit::fixed_window(amount, 50 * YEAR).unwrap(),
+        Limit::sliding_log(amount, 10 * YEAR).unwrap(),
+        Limit::sliding_window(amount, 10 * YEAR, 10).unwrap(),
+    ]
+}
+
+/// One limit of each kind: `amount` at once, and as much again in each `window`.
+pub fn limits_over(amount: u64, window: Duration) -> [Limit; 5] {
+    let rate = Rate::new(amount, window).unwrap();
+    [
+        Limit::token_bucket(amount, rate).unwrap(),
+        Limit::leaky_bucket(rate, amount - 1).unwrap(),
+        Limit::fixed_window(amount, window).unwrap(),
+        Limit::sliding_log(amount, window).unwrap(),
+        Limit::sliding_window(amount, window, 5).unwrap(),
+    ]
+}
+
+/// How many of `times` requests of this `cost` pass.
+pub async fn passes<S: Store>(limiter: &Limiter<S>, cost: u64, times: u64) -> u64 {
+    let mut passed = 0;
+    for _ in 0..times {
+        let decision = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+        passed += u64::from(decision.is_allowed());
+    }
+    passed
+}
+
+/// What the only check of `limiter` has left.
+pub async fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
+    limiter.peek(&Request::new("")).await.unwrap().remaining().unwrap()
+}
+
+/// The name under which a Redis store with the default prefix keeps `key`.
+pub fn name_of(key: &Key<'_>) -> Vec<u8> {
+    let mut name = Vec::new();
+    key.write_name(tidegate_redis::DEFAULT_PREFIX, &mut name);
+    name
+}
+
+/// Lets the other tasks of this thread go on until `condition` holds.
+pub async fn until(condition: impl Fn() -> bool) {
+    for _ in 0..10_000_000 {
+        if condition() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("what the test waits for does not come");
+}
+
+impl Ground {
+    /// The memory store.
+    pub fn in_memory() -> Self {
+        let clock = ManualClock::at(START);
+        let store = AnyStore::Memory(Arc::new(MemoryStore::new().clock(clock.clone())));
+        Self { clock, store, server: None, limiters: AtomicU32::new(0) }
+    }
+
+    /// A store on `server`.
+    pub async fn on_server(server: Server) -> Self {
+        let clock = ManualClock::at(START);
+        let store = AnyStore::Redis(server.store_with(RedisOptions::new().clock(clock.clone())).await);
+        Self { clock, store, server: Some(server), limiters: AtomicU32::new(0) }
+    }
+
+    /// A limiter with one rule, whose state no other limiter sees.
+    pub fn limiter(&self, limit: Limit) -> Limiter<AnyStore> {
+        let number = self.limiters.fetch_add(1, Ordering::Relaxed);
+        self.limiter_of([Rule::new(format!("rule-{number}"), limit)])
+    }
+
+    /// A limiter with these rules.
+    pub fn limiter_of(&self, rules: impl IntoIterator<Item = Rule>) -> Limiter<AnyStore> {
+        Limiter::new(RuleSet::new(rules).unwrap(), self.store.clone())
+    }
+
+    /// The server, if there is one.
+    pub fn server(&self) -> Option<&Server> {
+        self.server.as_ref()
+    }
+
+    /// How many keys there are.
+    pub fn keys(&self) -> usize {
+        match (&self.store, &self.server) {
+            (AnyStore::Memory(store), _) => store.keys(),
+            (_, Some(server)) => redis::cmd("DBSIZE").query(&mut server.connection()).unwrap(),
+            (_, None) => 0,
+        }
+    }
+}
+
+impl Store for AnyStore {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        match self {
+            Self::Memory(store) => store.decide(plan).await,
+            Self::Redis(store) => store.decide(plan).await,
+        }
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        match self {
+            Self::Memory(store) => store.peek(plan).await,
+            Self::Redis(store) => store.peek(plan).await,
+        }
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.adjust(adjustments).await,
+            Self::Redis(store) => store.adjust(adjustments).await,
+        }
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        match self {
+            Self::Memory(store) => store.adjust_soon(adjustments),
+            Self::Redis(store) => store.adjust_soon(adjustments),
+        }
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.forget(keys).await,
+            Self::Redis(store) => store.forget(keys).await,
+        }
+    }
+}

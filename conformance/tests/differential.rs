@@ -1,0 +1,111 @@
+//! Three opinions on every step: the naive model, the Rust functions, the Lua scripts in a real server; and the memory
+//! store against the Redis store. They must agree on every field of every verdict.
+//!
+//! `make test` runs a fixed dose; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many steps for each kind and
+//! pair, from a fresh seed. A failure is shrunk to its smallest history before it is shown.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use conformance::history::{self, ALGORITHMS, Backwards, History};
+use conformance::model::ModelStore;
+use conformance::pure::PureStore;
+use conformance::server::{Kind, Server};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use tidegate::{ManualClock, MemoryStore, Store};
+use tidegate_redis::RedisOptions;
+use tokio::runtime::{Builder, Runtime};
+
+/// Steps for each kind in `make test`.
+const DOSE: u64 = 10_000;
+
+#[test]
+fn rust_agrees_with_the_model() {
+    each_kind("rust = model", Backwards::Freely, DOSE * 5, |clock| {
+        (PureStore::new(clock.clone()), ModelStore::new(clock.clone()))
+    });
+}
+
+#[test]
+fn lua_in_redis_agrees_with_rust() {
+    lua_agrees_with_rust(Kind::Redis);
+}
+
+#[test]
+fn lua_in_valkey_agrees_with_rust() {
+    lua_agrees_with_rust(Kind::Valkey);
+}
+
+#[test]
+fn the_memory_store_agrees_with_the_redis_store() {
+    let (server, runtime) = (Server::start(Kind::Redis), runtime());
+    each_kind("memory store = redis store", Backwards::WithinMargin, DOSE, |clock| {
+        let store = runtime.block_on(server.store_with(RedisOptions::new().clock(clock.clone())));
+        (MemoryStore::new().clock(clock.clone()), store)
+    });
+}
+
+fn lua_agrees_with_rust(kind: Kind) {
+    let (server, runtime) = (Server::start(kind), runtime());
+    each_kind(&format!("lua in {kind:?} = rust"), Backwards::Freely, DOSE, |clock| {
+        let store = runtime.block_on(server.store_with(RedisOptions::new().clock(clock.clone())));
+        (store, PureStore::new(clock.clone()))
+    });
+}
+
+/// Runs histories of each kind of limit, and of plans of several, on two stores.
+fn each_kind<A: Store, B: Store>(what: &str, backwards: Backwards, dose: u64, stores: impl Fn(&ManualClock) -> (A, B)) {
+    let clock = ManualClock::default();
+    let (one, other) = stores(&clock);
+    let run = |name: &str, histories: BoxedStrategy<History>| {
+        let steps = run_steps(dose, histories, &clock, &one, &other, backwards);
+        println!("{what}: {steps} steps of {name}");
+    };
+    for algorithm in ALGORITHMS {
+        run(algorithm.as_str(), history::of(algorithm));
+    }
+    run("plans", history::of_plans());
+}
+
+fn run_steps(
+    dose: u64,
+    histories: BoxedStrategy<History>,
+    clock: &ManualClock,
+    one: &impl Store,
+    other: &impl Store,
+    backwards: Backwards,
+) -> u64 {
+    let (runtime, done) = (runtime(), AtomicU64::new(0));
+    let wanted = asked_for();
+    // A case is a history; ten steps a case is less than any average, so the bound below ends the run, not this one.
+    let config = Config {
+        cases: u32::try_from(wanted.unwrap_or(dose) / 10).unwrap().max(1),
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
+    let mut runner = match wanted {
+        Some(_) => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    };
+    let result = runner.run(&histories, |history| {
+        if done.load(Ordering::Relaxed) >= wanted.unwrap_or(dose) {
+            return Ok(());
+        }
+        done.fetch_add(history.len() as u64, Ordering::Relaxed);
+        runtime.block_on(history.agree(clock, one, other, backwards)).map_err(TestCaseError::fail)
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    done.into_inner()
+}
+
+#[allow(clippy::disallowed_methods, reason = "the dose of a test run is told by whoever starts it")]
+fn asked_for() -> Option<u64> {
+    std::env::var("TIDEGATE_STEPS").ok().map(|steps| steps.parse().expect("TIDEGATE_STEPS is a number"))
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
