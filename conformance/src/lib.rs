@@ -3,6 +3,7 @@
 
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+pub mod book;
 pub mod history;
 pub mod model;
 pub mod pure;

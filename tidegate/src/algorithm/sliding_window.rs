@@ -64,7 +64,14 @@ impl SlidingWindow {
             return Err(LimitError::too_large("sliding_window.slices", slices, MOST_SLICES, reason));
         }
         if !window.is_multiple_of(slices) {
-            let problem = format!("{slices} slices do not divide a window of {window} µs into whole microseconds");
+            let fits = |slices: &u64| window.is_multiple_of(*slices);
+            let near = (1..slices).rev().find(fits).into_iter().chain((slices..=MOST_SLICES).find(fits));
+            let near: Vec<String> = near.map(|slices| slices.to_string()).collect();
+            let problem = format!(
+                "{slices} slices do not divide {:?} into whole microseconds; take {}",
+                Duration::from_micros(window),
+                near.join(" or ")
+            );
             return Err(LimitError::new("sliding_window.slices", problem));
         }
         Ok(Self { limit, slice: window / slices, slices })

@@ -1,0 +1,80 @@
+//! The key grammar: no two keys share a name, and nobody's input moves a key to another slot.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::{Key, KeyStem, Limit, Rate, Subject};
+
+/// Everything that makes a key.
+#[derive(Clone, Debug, PartialEq)]
+struct Parts {
+    budget: bool,
+    owner: String,
+    limit: Limit,
+    name: String,
+    tag: u128,
+    subject: u128,
+}
+
+impl Parts {
+    fn name(&self) -> Vec<u8> {
+        let of = if self.budget { KeyStem::of_budget } else { KeyStem::of_rule };
+        let stem = of(&self.owner, &self.limit, &self.name);
+        let mut name = Vec::new();
+        Key::new(&stem, Subject::from_hash(self.tag << 96), Subject::from_hash(self.subject))
+            .write_name("tg", &mut name);
+        name
+    }
+}
+
+/// Few characters, most of them with a meaning in the grammar, so that collisions would come soon.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![3 => "[a1:.$%{}x]{0,4}", 1 => any::<String>()]
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    let window = prop::sample::select(vec![1u64, 1_000, 60_000_000, 61_000_000, 3_600_000_000, 86_400_000_000]);
+    let window = window.prop_map(Duration::from_micros);
+    prop_oneof![
+        Just(Limit::token_bucket(1, Rate::per_second(1).unwrap()).unwrap()),
+        Just(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap()),
+        window.clone().prop_map(|window| Limit::fixed_window(1, window).unwrap()),
+        window.clone().prop_map(|window| Limit::sliding_log(1, window).unwrap()),
+        (window, 1..13u64)
+            .prop_map(|(window, slices)| Limit::sliding_window(1, window * slices as u32, slices).unwrap()),
+    ]
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    let subject = prop_oneof![0..4u128, any::<u128>()];
+    (any::<bool>(), text(), limit(), text(), 0..4u128, subject)
+        .prop_map(|(budget, owner, limit, name, tag, subject)| Parts { budget, owner, limit, name, tag, subject })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(20_000) })]
+
+    #[test]
+    fn no_two_keys_share_a_name(one in parts(), other in parts()) {
+        prop_assert_eq!(one == other, one.name() == other.name());
+    }
+
+    /// Trap: braces in what users supply moved keys to other slots.
+    #[test]
+    fn nothing_but_the_partition_is_in_braces(parts in parts()) {
+        let name = parts.name();
+        let open = name.iter().position(|byte| *byte == b'{');
+        let close = name.iter().position(|byte| *byte == b'}');
+        prop_assert_eq!((open, close), (Some(3), Some(6)));
+    }
+
+    /// The amounts of a limit are not in the name: a changed limit keeps its state.
+    #[test]
+    fn amounts_are_not_in_the_name(one in 1..1000u64, other in 1..1000u64, subject in any::<u128>()) {
+        let name = |amount| {
+            let limit = Limit::fixed_window(amount, Duration::from_secs(1)).unwrap();
+            Parts { budget: false, owner: "r".into(), limit, name: String::new(), tag: 0, subject }.name()
+        };
+        prop_assert_eq!(name(one), name(other));
+    }
+}

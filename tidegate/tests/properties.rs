@@ -1,0 +1,244 @@
+//! Each limit is held to the formula in its documentation, over random histories.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Outcome, Rate, Request, Rule, RuleSet, Timestamp};
+
+const START: u64 = 1_790_000_000_000_000;
+
+/// One subject of one limit, on a clock of its own.
+struct Subject {
+    limiter: Limiter<MemoryStore>,
+    clock: ManualClock,
+}
+
+/// A request that was admitted: when, what it cost, and how long it was told to wait.
+#[derive(Clone, Copy, Debug)]
+struct Admitted {
+    at: u64,
+    cost: u64,
+    delay: u64,
+}
+
+impl Subject {
+    fn new(limit: Limit) -> Self {
+        let clock = ManualClock::at(Timestamp::from_micros(START));
+        let store = MemoryStore::new().clock(clock.clone());
+        Self { limiter: Limiter::new(RuleSet::new([Rule::new("r", limit)]).unwrap(), store), clock }
+    }
+
+    fn set(&self, now: u64) {
+        self.clock.set(Timestamp::from_micros(now));
+    }
+
+    fn take(&self, cost: u64) -> Outcome {
+        *self.limiter.check_now(&Request::new("").cost(cost)).checks()[0].outcome()
+    }
+
+    fn peek(&self, cost: u64) -> Outcome {
+        let plan = self.limiter.plan(&Request::new("").cost(cost));
+        self.limiter.store().peek_now(&plan).judged[0].outcome
+    }
+}
+
+/// Requests as (microseconds since the one before, cost).
+fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let gap = prop_oneof![3 => Just(0), 3 => 0..300_000u64, 1 => 0..5_000_000u64];
+    prop::collection::vec((gap, 1..5u64), 1..80)
+}
+
+fn run(limit: Limit, requests: &[(u64, u64)]) -> Vec<Admitted> {
+    let subject = Subject::new(limit);
+    let mut now = START;
+    let mut admitted = Vec::new();
+    for (gap, cost) in requests {
+        now += gap;
+        subject.set(now);
+        let outcome = subject.take(*cost);
+        assert!(outcome.remaining <= outcome.limit);
+        if outcome.admitted {
+            admitted.push(Admitted { at: now, cost: *cost, delay: outcome.delay.as_micros() as u64 });
+        }
+    }
+    admitted
+}
+
+/// What was admitted after `from` and up to `to`.
+fn units(admitted: &[Admitted], from: u64, to: u64) -> u64 {
+    admitted.iter().filter(|one| from < one.at && one.at <= to).map(|one| one.cost).sum()
+}
+
+fn rate() -> impl Strategy<Value = Rate> {
+    (1..50u64, prop::sample::select(vec![1_000_000, 700_000, 1_234_567]))
+        .prop_map(|(amount, period)| Rate::new(amount, Duration::from_micros(period)).unwrap())
+}
+
+/// A limit of any kind, with windows of a second or two.
+fn limit() -> impl Strategy<Value = Limit> {
+    let window = prop::sample::select(vec![600_000u64, 1_200_000, 6_000_000]).prop_map(Duration::from_micros);
+    let slices = prop::sample::select(vec![1u64, 2, 6, 12]);
+    prop_oneof![
+        (1..20u64, rate()).prop_map(|(capacity, rate)| Limit::token_bucket(capacity, rate).unwrap()),
+        (0..20u64, rate()).prop_map(|(queue, rate)| Limit::leaky_bucket(rate, queue).unwrap()),
+        (1..20u64, window.clone()).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap()),
+        (1..20u64, window.clone()).prop_map(|(limit, window)| Limit::sliding_log(limit, window).unwrap()),
+        (1..20u64, window, slices)
+            .prop_map(|(limit, window, slices)| { Limit::sliding_window(limit, window, slices).unwrap() }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    /// admitted(s, t) ≤ C + (t − s)·r/p
+    #[test]
+    fn a_token_bucket_admits_its_capacity_and_what_came_since(capacity in 1..20u64, rate in rate(), requests in requests()) {
+        let admitted = run(Limit::token_bucket(capacity, rate).unwrap(), &requests);
+        for first in &admitted {
+            for last in &admitted {
+                let shares = u128::from(units(&admitted, first.at - 1, last.at)) * u128::from(rate.period_micros());
+                let passed = u128::from(last.at.saturating_sub(first.at)) * u128::from(rate.amount());
+                prop_assert!(shares <= u128::from(capacity) * u128::from(rate.period_micros()) + passed);
+            }
+        }
+    }
+
+    /// The output of a leaky bucket keeps its distance, and its queue has an end.
+    #[test]
+    fn a_leaky_bucket_keeps_its_distance(queue in 0..20u64, rate in rate(), requests in requests()) {
+        let admitted = run(Limit::leaky_bucket(rate, queue).unwrap(), &requests);
+        for pair in admitted.windows(2) {
+            let (before, after) = (pair[0].at + pair[0].delay, pair[1].at + pair[1].delay);
+            let distance = u128::from(pair[0].cost) * u128::from(rate.period_micros());
+            // Delays are told in whole microseconds, rounded up: one may be lost, never more.
+            prop_assert!(u128::from(after + 1 - before) * u128::from(rate.amount()) >= distance);
+        }
+        for one in &admitted {
+            let waiting = u128::from(one.delay.saturating_sub(1)) * u128::from(rate.amount());
+            let ahead = u128::from(queue + 1 - one.cost) * u128::from(rate.period_micros());
+            prop_assert!(waiting <= ahead);
+        }
+    }
+
+    /// admitted(kW, (k+1)W) ≤ L
+    #[test]
+    fn a_fixed_window_admits_its_limit(limit in 1..20u64, requests in requests()) {
+        let admitted = run(Limit::fixed_window(limit, Duration::from_secs(1)).unwrap(), &requests);
+        for one in &admitted {
+            let start = one.at / 1_000_000 * 1_000_000;
+            prop_assert!(units(&admitted, start - 1, start + 999_999) <= limit);
+        }
+    }
+
+    /// admitted(t − W, t] ≤ L
+    #[test]
+    fn a_sliding_log_admits_its_limit_in_any_window(limit in 1..20u64, requests in requests()) {
+        let admitted = run(Limit::sliding_log(limit, Duration::from_secs(1)).unwrap(), &requests);
+        for one in &admitted {
+            prop_assert!(units(&admitted, one.at - 1_000_000, one.at) <= limit);
+        }
+    }
+
+    /// N(W − W/S) ≤ estimate ≤ N(W + W/S), where the estimate is what does not remain.
+    #[test]
+    fn a_sliding_window_stays_within_a_slice_of_the_truth(
+        limit in 1..20u64,
+        slices in prop::sample::select(vec![1u64, 2, 6, 12]),
+        requests in requests(),
+    ) {
+        let (window, slice) = (1_200_000, 1_200_000 / slices);
+        let subject = Subject::new(Limit::sliding_window(limit, Duration::from_micros(window), slices).unwrap());
+        let (mut now, mut admitted) = (START, Vec::new());
+        for (gap, cost) in &requests {
+            now += gap;
+            subject.set(now);
+            let estimate = limit - subject.peek(1).remaining;
+            prop_assert!(units(&admitted, now - (window - slice), now) <= estimate);
+            prop_assert!(estimate <= units(&admitted, now - (window + slice), now));
+            if subject.take(*cost).admitted {
+                admitted.push(Admitted { at: now, cost: *cost, delay: 0 });
+                prop_assert!(units(&admitted, now - (window - slice), now) <= limit);
+            }
+        }
+    }
+
+    /// Retrying at the promised instant succeeds if nothing else happened, and a microsecond earlier fails.
+    #[test]
+    fn retry_after_is_exact(limit in limit(), requests in requests(), cost in 1..25u64) {
+        let subject = Subject::new(limit);
+        let mut now = START;
+        for (gap, cost) in &requests {
+            now += gap;
+            subject.set(now);
+            subject.take(*cost);
+        }
+        let asked = subject.peek(cost);
+        match asked.retry_after {
+            None => prop_assert_eq!(asked.admitted, cost <= limit.amount()),
+            Some(retry) => {
+                let retry = retry.as_micros() as u64;
+                prop_assert!(retry > 0);
+                subject.set(now + retry - 1);
+                prop_assert!(!subject.peek(cost).admitted);
+                subject.set(now + retry);
+                prop_assert!(subject.take(cost).admitted);
+            }
+        }
+    }
+
+    /// `remaining` is the largest cost that passes right afterwards; one more does not.
+    #[test]
+    fn remaining_is_the_largest_cost_that_passes(limit in limit(), requests in requests()) {
+        let subject = Subject::new(limit);
+        let mut now = START;
+        for (gap, cost) in &requests {
+            now += gap;
+            subject.set(now);
+            let remaining = subject.take(*cost).remaining;
+            prop_assert!(subject.peek(remaining).admitted);
+            prop_assert!(!subject.peek(remaining + 1).admitted);
+        }
+    }
+
+    /// After `reset_after` the subject cannot be told from a new one, and just before it can.
+    #[test]
+    fn reset_after_is_when_everything_is_as_at_the_beginning(limit in limit(), requests in requests()) {
+        let subject = Subject::new(limit);
+        let mut now = START;
+        let mut reset = Duration::ZERO;
+        for (gap, cost) in &requests {
+            now += gap;
+            subject.set(now);
+            reset = subject.take(*cost).reset_after;
+        }
+        let reset = reset.as_micros() as u64;
+        subject.set(now + reset);
+        let whole = subject.peek(limit.amount());
+        prop_assert_eq!((whole.remaining, whole.reset_after), (limit.amount(), Duration::ZERO));
+        if reset > 0 {
+            subject.set(now + reset - 1);
+            prop_assert!(subject.peek(1).remaining < limit.amount());
+        }
+    }
+
+    /// Setting the clock back, by however much, never leaves more than there was.
+    #[test]
+    fn a_clock_set_back_gives_nothing_back(limit in limit(), requests in requests(), back in 0..20_000_000u64) {
+        let subject = Subject::new(limit);
+        let mut now = START;
+        for (gap, cost) in &requests {
+            now += gap;
+            subject.set(now);
+            subject.take(*cost);
+        }
+        let before = subject.peek(1).remaining;
+        subject.set(now - back);
+        prop_assert!(subject.peek(1).remaining <= before);
+        // And whatever the jump was, nobody is locked out for longer than from empty to full.
+        subject.take(limit.amount());
+        let reset = subject.peek(1).reset_after;
+        let widest = Duration::from_secs(27); // 20 units, the slowest at one in 1.23 s, and the margin
+        prop_assert!(reset <= widest, "{:?} is a lock-out", reset);
+    }
+}
