@@ -97,3 +97,94 @@ pub(crate) fn kind(limit: &Limit) -> usize {
         _ => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::args;
+    use tidegate::{Adjustment, Check, Gate, Rate, Subject};
+
+    /// The contract in the first lines of a script, as (label, text), continuation lines joined.
+    fn contract(text: &str) -> Vec<(String, String)> {
+        let mut lines: Vec<(String, String)> = Vec::new();
+        for line in text.lines().map_while(|line| line.strip_prefix("-- ")) {
+            match line.split_once("  ") {
+                Some((label, rest)) if !label.is_empty() => lines.push((label.into(), rest.trim().into())),
+                _ => lines.last_mut().expect("a label first").1.push_str(line.trim()),
+            }
+        }
+        lines
+    }
+
+    /// Every `KEYS[…]` and `ARGV[…]` in `text`, with the number of keys written as n.
+    fn uses(text: &str) -> BTreeSet<String> {
+        let code = text.lines().map(|line| line.split("--").next().unwrap_or_default());
+        let code = code.collect::<Vec<_>>().join("\n").replace("#KEYS", "n").replace("checks", "n").replace(' ', "");
+        let mut found = BTreeSet::new();
+        for array in ["KEYS[", "ARGV["] {
+            for (at, _) in code.match_indices(array) {
+                found.extend(code[at..].split_inclusive(']').next().map(str::to_owned));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn each_contract_tells_the_keys_and_arguments_that_are_used() {
+        for (body, injected) in [(DECIDE_ONE, "ARGV[2]"), (DECIDE, "ARGV[n+2]"), (ADJUST, "ARGV[n+1]")] {
+            let contract = contract(body);
+            let labels: Vec<&str> = contract.iter().map(|(label, _)| label.as_str()).collect();
+            assert_eq!((labels.first(), labels.last()), (Some(&"Purpose"), Some(&"Reply")), "{body}");
+            let told: BTreeSet<String> = labels[1..labels.len() - 1].iter().map(|label| (*label).to_owned()).collect();
+            let mut used = uses(body);
+            used.insert(injected.to_owned());
+            assert_eq!(told, used, "{body}");
+        }
+    }
+
+    #[test]
+    fn each_contract_tells_the_fields_of_the_reply() {
+        for (body, reply) in [(DECIDE_ONE, "return {"), (DECIDE, "reply = {"), (ADJUST, "return {")] {
+            let told = contract(body).last().unwrap().1.split(';').count();
+            let (_, fields) = body.rsplit_once(reply).unwrap();
+            let fixed = fields.split('}').next().unwrap().split(',').count();
+            let per_check = usize::from(body.contains("reply[i + 3]"));
+            assert_eq!(told, fixed + per_check, "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_sent_has_the_layout_that_the_scripts_unpack() {
+        let rate = Rate::per_second(1).unwrap();
+        let window = Duration::from_secs(60);
+        let limits = [
+            Limit::token_bucket(1, rate).unwrap(),
+            Limit::leaky_bucket(rate, 1).unwrap(),
+            Limit::fixed_window(1, window).unwrap(),
+            Limit::sliding_log(1, window).unwrap(),
+            Limit::sliding_window(1, window, 6).unwrap(),
+        ];
+        for (limit, (name, _, numbers)) in limits.into_iter().zip(LIMITS) {
+            assert_eq!(limit.algorithm().as_str(), name);
+            assert_eq!(LIMITS[kind(&limit) - 1].0, name);
+            let gate = Gate::of_rule("r", limit);
+            let check = Check::of(&gate, Subject::from_hash(1), 1);
+            let plan = Plan::new([check]).unwrap();
+            let last = |append: &dyn Fn(&mut redis::Cmd)| {
+                let mut command = redis::Cmd::new();
+                append(&mut command);
+                command
+                    .args_iter()
+                    .last()
+                    .and_then(|arg| if let redis::Arg::Simple(bytes) = arg { Some(bytes.len()) } else { None })
+            };
+            assert_eq!(last(&|command| args::decide_one(command, "tg", &plan, None)), Some(8 * numbers));
+            assert_eq!(last(&|command| args::decide(command, "tg", &plan, None)), Some(8 * (numbers + 2)));
+            let charge = [Adjustment::charge(&check)];
+            assert_eq!(last(&|command| args::adjust(command, "tg", &charge, None)), Some(8 * (numbers + 2)));
+        }
+    }
+}

@@ -118,7 +118,7 @@ impl MemoryStore {
         // Under the locks, so that for one key time never runs backwards between two threads.
         let now = self.now();
         for (index, check) in plan.checks().iter().enumerate() {
-            self.make_room(&mut locked, index, check, now);
+            self.make_room(&mut locked, index, check, now, consume);
         }
         let (verdict, changes) = Verdict::judge(plan, now, consume, |index| locked.get(index));
         for (index, change) in changes.into_iter().enumerate() {
@@ -130,9 +130,9 @@ impl MemoryStore {
     }
 
     /// Turns to the overflow bucket if the subject is new and its shard full.
-    fn make_room<'s>(&'s self, locked: &mut Locked<'s>, index: usize, check: &Check<'_>, now: Timestamp) {
+    fn make_room<'s>(&'s self, locked: &mut Locked<'s>, index: usize, check: &Check<'_>, now: Timestamp, count: bool) {
         if check.cost() > 0 && !locked.has_room(index, now) {
-            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            self.overflowed.fetch_add(u64::from(count), Ordering::Relaxed);
             locked.turn_to_overflow(index, check.key().overflow_id(), &self.overflow);
         }
     }

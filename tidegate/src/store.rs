@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 
 use crate::algorithm::Op;
 use crate::key::Key;
@@ -28,6 +29,29 @@ pub trait Store: Send + Sync {
 
     /// Forgets everything about these keys.
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// A store that several limiters share, such as those before and after a change of rules.
+impl<S: Store> Store for Arc<S> {
+    fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+        S::decide(self, plan)
+    }
+
+    fn peek(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
+        S::peek(self, plan)
+    }
+
+    fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
+        S::adjust(self, adjustments)
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        S::adjust_soon(self, adjustments);
+    }
+
+    fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
+        S::forget(self, keys)
+    }
 }
 
 /// A charge or a refund for one key.

@@ -1,0 +1,93 @@
+//! The memory store: bounded, self-cleaning, and fair to whoever is already in it.
+
+use std::time::Duration;
+
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
+
+/// A limiter of `capacity` per user, with a refill too slow to matter, and room for `most_keys`.
+fn limiter(capacity: u64, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
+    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let limit = Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap();
+    let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
+    (Limiter::new(rules, MemoryStore::new().most_keys(most_keys).clock(clock.clone())), clock)
+}
+
+fn passes(limiter: &Limiter<MemoryStore>, user: &str) -> bool {
+    limiter.check_now(&Request::new("").attribute("user", user)).is_allowed()
+}
+
+#[test]
+fn at_the_bound_new_subjects_share_one_overflow_bucket() {
+    let (limiter, _) = limiter(3, 4);
+    for user in ["a", "b", "c", "d"] {
+        assert!(passes(&limiter, user));
+    }
+    assert_eq!(limiter.store().overflowed(), 0);
+    // Neither a free pass nor a denial of everyone: three more pass, whoever asks.
+    let strangers: Vec<bool> = ["e", "f", "g", "h", "i"].iter().map(|user| passes(&limiter, user)).collect();
+    assert_eq!(strangers, [true, true, true, false, false]);
+    assert_eq!(limiter.store().overflowed(), 5);
+    assert_eq!(limiter.store().keys(), 5, "four subjects and one overflow bucket");
+    // Those who were there keep what is theirs.
+    assert_eq!([passes(&limiter, "a"), passes(&limiter, "a"), passes(&limiter, "a")], [true, true, false]);
+}
+
+/// Thousands of subjects over several shards still share one bucket, not one for each shard.
+#[test]
+fn the_overflow_bucket_is_one_for_the_whole_store() {
+    let (limiter, _) = limiter(10, 4096);
+    let allowed = (0..20_000).filter(|user| passes(&limiter, &user.to_string())).count();
+    let own = limiter.store().keys() - 1;
+    assert!(own <= 4096);
+    assert_eq!(allowed, own + 10);
+    assert_eq!(limiter.store().overflowed(), 20_000 - own as u64);
+}
+
+#[test]
+fn a_key_that_holds_spent_state_is_never_dropped_for_a_new_one() {
+    let (limiter, clock) = limiter(1, 64);
+    let early: Vec<String> = (0..64).map(|user| user.to_string()).collect();
+    assert!(early.iter().all(|user| passes(&limiter, user)));
+    for flood in 0..10_000 {
+        passes(&limiter, &format!("flood {flood}"));
+    }
+    clock.advance(Duration::from_secs(3599));
+    assert!(!early.iter().any(|user| passes(&limiter, user)), "each is still spent");
+}
+
+/// Keys go when they no longer matter, a few at a time, by the calls that come anyway.
+#[test]
+fn outdated_keys_are_dropped_as_the_store_is_used() {
+    let (limiter, clock) = limiter(1, 100_000);
+    for user in 0..50_000 {
+        assert!(passes(&limiter, &format!("old {user}")));
+    }
+    clock.advance(Duration::from_secs(3600 + 3));
+    for user in 0..50_000 {
+        assert!(passes(&limiter, &format!("new {user}")));
+    }
+    let keys = limiter.store().keys();
+    assert!((50_000..65_000).contains(&keys), "{keys} keys: most of the old ones are gone");
+    assert_eq!(limiter.store().overflowed(), 0);
+}
+
+#[test]
+fn a_full_store_makes_room_as_soon_as_something_is_outdated() {
+    let (limiter, clock) = limiter(1, 64);
+    (0..64).for_each(|user| assert!(passes(&limiter, &user.to_string())));
+    assert!(passes(&limiter, "stranger"), "from the overflow bucket");
+    assert!(!passes(&limiter, "another"), "which is empty now");
+    clock.advance(Duration::from_secs(3600 + 3));
+    (0..64).for_each(|user| assert!(passes(&limiter, &format!("late {user}"))));
+    assert_eq!(limiter.store().overflowed(), 2);
+}
+
+#[test]
+fn looking_creates_nothing() {
+    let (limiter, _) = limiter(1, 64);
+    let request = Request::new("").attribute("user", "ann");
+    limiter.store().peek_now(&limiter.plan(&request));
+    assert!(limiter.check_now(&request.clone().cost(0)).is_allowed());
+    assert!(!limiter.check_now(&request.cost(2)).is_allowed());
+    assert_eq!(limiter.store().keys(), 0);
+}
