@@ -58,7 +58,7 @@ impl Model {
             Limit::FixedWindow(limit) => Self::Window(Window::new(limit)),
             Limit::SlidingLog(limit) => Self::Log(Log::new(limit)),
             Limit::SlidingWindow(limit) => Self::Slices(Slices::new(limit)),
-            _ => unimplemented!("a limit that the model does not know"),
+            _ => panic!("a limit that the model does not know"),
         }
     }
 

@@ -1,5 +1,7 @@
 //! What becomes of the spent state when a limit is changed: amounts keep it, the shape starts afresh.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

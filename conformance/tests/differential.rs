@@ -4,6 +4,8 @@
 //! `make test` runs a fixed dose; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many steps for each kind and
 //! pair, from a fresh seed. A failure is shrunk to its smallest history before it is shown.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use conformance::history::{self, ALGORITHMS, Backwards, History};
@@ -58,7 +60,7 @@ fn each_kind<A: Store, B: Store>(what: &str, backwards: Backwards, dose: u64, st
     let clock = ManualClock::default();
     let (one, other) = stores(&clock);
     let run = |name: &str, histories: BoxedStrategy<History>| {
-        let steps = run_steps(dose, histories, &clock, &one, &other, backwards);
+        let steps = run_steps(dose, &histories, &clock, &one, &other, backwards);
         println!("{what}: {steps} steps of {name}");
     };
     for algorithm in ALGORITHMS {
@@ -69,7 +71,7 @@ fn each_kind<A: Store, B: Store>(what: &str, backwards: Backwards, dose: u64, st
 
 fn run_steps(
     dose: u64,
-    histories: BoxedStrategy<History>,
+    histories: &BoxedStrategy<History>,
     clock: &ManualClock,
     one: &impl Store,
     other: &impl Store,
@@ -88,7 +90,7 @@ fn run_steps(
         Some(_) => TestRunner::new(config),
         None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
     };
-    let result = runner.run(&histories, |history| {
+    let result = runner.run(histories, |history| {
         if done.load(Ordering::Relaxed) >= wanted.unwrap_or(dose) {
             return Ok(());
         }

@@ -87,6 +87,12 @@ impl Numbers {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
+    fn push_all(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            self.push(*number);
+        }
+    }
+
     fn take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
         let take = plan.take(check, 1);
         self.limit(check.gate().limit(), take.cost, take.longest_delay, Place::default());
@@ -106,19 +112,13 @@ impl Numbers {
                 self.push(place.moment().part);
             }
             Limit::FixedWindow(window) => {
-                [cost, place.position(), window.limit(), window.window_micros()]
-                    .into_iter()
-                    .for_each(|number| self.push(number));
+                self.push_all(&[cost, place.position(), window.limit(), window.window_micros()]);
             }
             Limit::SlidingLog(log) => {
-                [cost, place.position(), log.limit(), log.window_micros()]
-                    .into_iter()
-                    .for_each(|number| self.push(number));
+                self.push_all(&[cost, place.position(), log.limit(), log.window_micros()]);
             }
             Limit::SlidingWindow(window) => {
-                [cost, place.position(), window.limit(), window.slice_micros(), window.slices()]
-                    .into_iter()
-                    .for_each(|number| self.push(number));
+                self.push_all(&[cost, place.position(), window.limit(), window.slice_micros(), window.slices()]);
             }
             // `Limit` may grow, but only together with a script that knows the new kind.
             _ => {}
@@ -127,9 +127,7 @@ impl Numbers {
 
     fn bucket(&mut self, bucket: &tidegate::algorithm::token_bucket::TokenBucket, cost: u64) {
         let (span, burst) = (bucket.span(cost), bucket.burst());
-        [span.micros, span.part, bucket.refill().amount(), burst.micros, burst.part]
-            .into_iter()
-            .for_each(|number| self.push(number));
+        self.push_all(&[span.micros, span.part, bucket.refill().amount(), burst.micros, burst.part]);
     }
 
     fn bytes(self) -> Vec<u8> {

@@ -132,7 +132,7 @@ fn push_window(text: &mut String, kind: char, micros: u64) {
     const UNITS: [(u64, &str); 6] =
         [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
     text.push(kind);
-    if let Some((unit, name)) = UNITS.iter().find(|(unit, _)| micros % unit == 0) {
+    if let Some((unit, name)) = UNITS.iter().find(|(unit, _)| micros.is_multiple_of(*unit)) {
         let _ = write!(text, "{}{name}", micros / unit);
     }
 }

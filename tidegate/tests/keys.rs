@@ -1,5 +1,7 @@
 //! The key grammar: no two keys share a name, and nobody's input moves a key to another slot.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! The memory store: bounded, self-cleaning, and fair to whoever is already in it.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::time::Duration;
 
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};

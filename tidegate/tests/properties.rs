@@ -1,5 +1,7 @@
 //! Each limit is held to the formula in its documentation, over random histories.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::time::Duration;
 
 use proptest::prelude::*;

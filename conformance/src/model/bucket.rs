@@ -40,7 +40,7 @@ impl Bucket {
 
     fn full(&self, now: u64) -> i128 {
         let now = i128::from(now) * self.rate;
-        self.slot().map_or(now, |slot| (slot as i128).max(now))
+        self.slot().map_or(now, |slot| slot.cast_signed().max(now))
     }
 
     fn latest(&self, now: u64) -> i128 {

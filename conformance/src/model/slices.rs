@@ -9,15 +9,15 @@ use super::{Ask, Place, too_far_ahead};
 pub struct Slices {
     pub(super) limit: u64,
     length: u64,
-    slices: u64,
+    count: u64,
     written: u64,
     admitted: Vec<(u64, u64)>,
 }
 
 impl Slices {
     pub(super) fn new(limit: &SlidingWindow) -> Self {
-        let (length, slices) = (limit.slice_micros(), limit.slices());
-        Self { limit: limit.limit(), length, slices, written: 0, admitted: Vec::new() }
+        let (length, count) = (limit.slice_micros(), limit.slices());
+        Self { limit: limit.limit(), length, count, written: 0, admitted: Vec::new() }
     }
 
     /// The slice that counts, and how far into it we are: that of now, or the start of the last one written.
@@ -38,8 +38,8 @@ impl Slices {
 
     fn estimate(&self, now: u64) -> u128 {
         let (current, elapsed) = self.current(now);
-        let whole: u128 = (0..self.slices).map(|age| self.in_slice(current.checked_sub(age))).sum();
-        let oldest = self.in_slice(current.checked_sub(self.slices));
+        let whole: u128 = (0..self.count).map(|age| self.in_slice(current.checked_sub(age))).sum();
+        let oldest = self.in_slice(current.checked_sub(self.count));
         whole + (oldest * u128::from(self.length - elapsed)).div_ceil(u128::from(self.length))
     }
 
@@ -69,20 +69,20 @@ impl Slices {
         self.settle(now);
         let (current, _) = self.current(now);
         let Ok(slice) = u64::try_from(place) else { return false };
-        let count = self.in_slice(Some(slice));
-        if slice > current || current - slice > self.slices || count == 0 || cost == 0 {
+        let units = self.in_slice(Some(slice));
+        if slice > current || current - slice > self.count || units == 0 || cost == 0 {
             return false;
         }
         self.write(now);
         self.admitted.retain(|(at, _)| *at != slice);
-        self.admitted.push((slice, count.saturating_sub(u128::from(cost)) as u64));
+        self.admitted.push((slice, units.saturating_sub(u128::from(cost)) as u64));
         true
     }
 
     /// What has left the window at a write is gone for good.
     fn write(&mut self, now: u64) {
         (self.written, _) = self.current(now);
-        let (written, slices) = (self.written, self.slices);
+        let (written, slices) = (self.written, self.count);
         self.admitted.retain(|(at, _)| at + slices >= written);
     }
 
