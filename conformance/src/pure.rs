@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::algorithm::{self, State};
+use tidegate::algorithm::{self, Change, State};
 use tidegate::{Adjustment, Clock, Key, ManualClock, Plan, Store, StoreError, Verdict};
 
 /// States by the names of their keys.
@@ -22,14 +22,13 @@ impl PureStore {
     fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
         let mut states = self.states.lock().unwrap();
         let names: Vec<_> = plan.checks().iter().map(|check| name(check.key())).collect();
-        let (verdict, changes) = Verdict::judge(plan, self.clock.now(), consume, |index| states.get(&names[index]));
-        for (name, change) in names.into_iter().zip(changes) {
+        let found: Vec<_> = names.iter().map(|name| states.get(name)).collect();
+        let (verdict, changes) = Verdict::judge(plan, self.clock.now(), consume, &found);
+        changes.into_each(|index, change| {
             if let Some(change) = change {
-                let mut state = states.remove(&name);
-                State::commit(&mut state, change);
-                states.extend(state.map(|state| (name, state)));
+                commit(&mut states, &names[index], change);
             }
-        }
+        });
         verdict
     }
 }
@@ -51,11 +50,10 @@ impl Store for PureStore {
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         let mut states = self.states.lock().unwrap();
         for Adjustment { key, limit, op } in adjustments {
-            let mut state = states.remove(&name(key));
-            if let Some(change) = algorithm::apply(state.as_ref(), limit, self.clock.now(), *op).change {
-                State::commit(&mut state, change);
+            let state = states.get(&name(key));
+            if let Some(change) = algorithm::apply(state, limit, self.clock.now(), *op).change {
+                commit(&mut states, &name(key), change);
             }
-            states.extend(state.map(|state| (name(key), state)));
         }
     }
 
@@ -64,6 +62,13 @@ impl Store for PureStore {
             self.states.lock().unwrap().remove(&name(key));
         }
         Ok(())
+    }
+}
+
+fn commit(states: &mut HashMap<Vec<u8>, State>, name: &[u8], change: Change) {
+    match states.get_mut(name) {
+        Some(state) => state.commit(change),
+        None => drop(states.insert(name.to_vec(), State::new(change))),
     }
 }
 

@@ -86,6 +86,12 @@ pub async fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
     limiter.peek(&Request::new("")).await.unwrap().remaining().unwrap()
 }
 
+/// Options for a store that waits for its answers however busy the machine is.
+pub fn patient() -> RedisOptions {
+    let long = Duration::from_secs(60);
+    RedisOptions::new().response_timeout(long).connection_timeout(long)
+}
+
 /// The name under which a Redis store with the default prefix keeps `key`.
 pub fn name_of(key: &Key<'_>) -> Vec<u8> {
     let mut name = Vec::new();
@@ -115,7 +121,7 @@ impl Ground {
     /// A store on `server`.
     pub async fn on_server(server: Server) -> Self {
         let clock = ManualClock::at(START);
-        let store = AnyStore::Redis(server.store_with(RedisOptions::new().clock(clock.clone())).await);
+        let store = AnyStore::Redis(server.store_with(patient().clock(clock.clone())).await);
         Self { clock, store, server: Some(server), limiters: AtomicU32::new(0) }
     }
 

@@ -1,7 +1,7 @@
 //! What the scripts reply, and the verdict that the library makes of it.
 
 use redis::Value;
-use tidegate::algorithm::View;
+use tidegate::algorithm::Found;
 use tidegate::{Plan, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 /// The reply of `decide_one.lua` (`single`) or `decide.lua`.
@@ -19,20 +19,20 @@ pub(crate) fn verdict(plan: &Plan<'_>, single: bool, consume: bool, reply: &Valu
     if found.len() != plan.checks().len() {
         return Err(senseless());
     }
-    let mut views = Vec::with_capacity(found.len());
+    let mut states = Vec::with_capacity(found.len());
     for (index, (check, found)) in plan.checks().iter().zip(found).enumerate() {
-        let view = match found {
-            Value::Nil => View::Fresh,
+        let state = match found {
+            Value::Nil => Found::Fresh,
             Value::BulkString(bytes) => {
-                View::decode(check.gate().limit(), bytes).ok_or_else(|| unreadable(index + 1))?
+                Found::decode(check.gate().limit(), bytes).ok_or_else(|| unreadable(index + 1))?
             }
             _ => return Err(senseless()),
         };
-        views.push((bits >> index & 1 == 1, view));
+        states.push((bits >> index & 1 == 1, state));
     }
     // A shadow check alone cannot deny, whatever the script for a single check says of it.
     let granted = if single { plan.granted(|_| granted) } else { granted };
-    Ok(Verdict::replay(plan, Timestamp::from_micros(now), consume, granted, &views))
+    Ok(Verdict::replay(plan, Timestamp::from_micros(now), consume, granted, &states))
 }
 
 fn number(value: &Value) -> Result<u64, StoreError> {

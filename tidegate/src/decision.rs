@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::algorithm::{Outcome, Place};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::receipt::Receipt;
-use crate::{Subject, Timestamp, Verdict};
+use crate::{Few, Subject, Timestamp, Verdict};
 
 /// The answer to a request.
 ///
@@ -22,7 +21,7 @@ pub struct Decision {
     decided_at: Timestamp,
     shown: Option<u8>,
     delay: Duration,
-    checks: SmallVec<[Checked; 1]>,
+    checks: Few<Checked>,
 }
 
 /// What one check of a plan says, and what it is about.
@@ -43,7 +42,7 @@ pub struct Checked {
 impl Decision {
     /// Makes one answer of what the store says to `plan`.
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
-        let checks: SmallVec<[Checked; 1]> =
+        let checks: Few<Checked> =
             plan.checks().iter().zip(&verdict.judged).map(|(check, judged)| Checked::new(check, judged)).collect();
         let enforced = checks.iter().filter(|check| check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
@@ -189,6 +188,9 @@ impl Checked {
 
 /// The index of the check to show. A group speaks through its most permissive member; ties go to the first.
 fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u8> {
+    if let [only] = checks {
+        return (only.role != Role::Shadow).then_some(0);
+    }
     let speaks = |index: &usize| match checks[*index].role {
         Role::Enforced => true,
         Role::Shadow => false,

@@ -30,7 +30,7 @@
 mod request;
 pub use request::Request;
 mod subject;
-pub use subject::{Secret, Subject};
+pub use subject::{Secret, Subject, SubjectHasher};
 mod rule;
 pub use rule::{Rule, RuleMode};
 mod rules;
@@ -43,6 +43,8 @@ mod key;
 pub use key::{Key, KeyStem, PARTITIONS, VERSION};
 mod plan;
 pub use plan::{Check, Gate, MOST_CHECKS, Plan, PlanError, PlanMode, Role};
+mod few;
+pub use few::Few;
 mod store;
 pub use store::{Adjustment, Store, StoreError, StoreErrorKind};
 mod memory;

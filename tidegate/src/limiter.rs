@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::plan::Plan;
 use crate::store::{Adjustment, Store, StoreError};
 use crate::turns::Turns;
-use crate::{Decision, MemoryStore, Observer, Receipt, Request, RuleSet, Secret, Timestamp, Verdict};
+use crate::{Decision, Few, MemoryStore, Observer, Receipt, Request, RuleSet, Secret, Timestamp, Verdict};
 
 /// Decides requests by a set of rules on a store.
 ///
@@ -28,7 +28,6 @@ use crate::{Decision, MemoryStore, Observer, Receipt, Request, RuleSet, Secret, 
 pub struct Limiter<S> {
     rules: RuleSet,
     pub(crate) store: S,
-    secret: Secret,
     observer: Option<Arc<dyn Observer>>,
     pub(crate) turns: Turns,
 }
@@ -37,12 +36,12 @@ pub struct Limiter<S> {
 impl<S: Store> Limiter<S> {
     /// A limiter with the [public](Secret::public) secret and no observer.
     pub fn new(rules: RuleSet, store: S) -> Self {
-        Self { rules, store, secret: Secret::public(), observer: None, turns: Turns::default() }
+        Self { rules, store, observer: None, turns: Turns::default() }
     }
 
     /// Hashes subjects with `secret`, which all instances must share.
-    pub fn secret(mut self, secret: Secret) -> Self {
-        self.secret = secret;
+    pub fn secret(mut self, secret: &Secret) -> Self {
+        self.rules = self.rules.secret(secret);
         self
     }
 
@@ -140,15 +139,14 @@ impl<S> Limiter<S> {
 
     /// The checks that `request` must pass.
     pub fn plan(&self, request: &Request<'_>) -> Plan<'_> {
-        self.rules.resolve(request, &self.secret)
+        self.rules.resolve(request)
     }
 
     fn unlimited(&self, plan: &Plan<'_>) -> Decision {
         if let Some(observer) = &self.observer {
             observer.no_rule();
         }
-        let verdict =
-            Verdict { decided_at: Timestamp::default(), granted: plan.units(), judged: [].into_iter().collect() };
+        let verdict = Verdict { decided_at: Timestamp::default(), granted: plan.units(), judged: Few::default() };
         Decision::new(plan, &verdict)
     }
 

@@ -14,15 +14,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use smallvec::SmallVec;
-
 use crate::algorithm::{self, Op};
 use crate::clock::{Clock, SystemClock};
 use crate::key::Key;
 use crate::plan::{Check, Plan};
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 use crate::sync::{AtomicU64, Mutex};
-use crate::{Timestamp, Verdict};
+use crate::{Few, Timestamp, Verdict};
 use locked::{Locked, Spot, lock};
 use shard::{LARGEST_SHARD, Shard};
 
@@ -114,18 +112,41 @@ impl MemoryStore {
     }
 
     fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
+        match plan.checks() {
+            [only] => self.run_one(plan, only, consume).unwrap_or_else(|| self.run_all(plan, consume)),
+            _ => self.run_all(plan, consume),
+        }
+    }
+
+    /// The usual case, of one check: one lock and no lists. None if it falls to the overflow bucket.
+    fn run_one(&self, plan: &Plan<'_>, check: &Check<'_>, consume: bool) -> Option<Verdict> {
+        let id = check.key().id();
+        let mut shard = lock(&self.shards[self.home(id)]);
+        let now = self.now();
+        if check.cost() > 0 && !shard.has_room(id, now) {
+            return None;
+        }
+        let mut change = None;
+        let verdict = Verdict::judge_one(plan, check, now, consume, shard.get(id), &mut change);
+        if let Some(change) = change {
+            shard.update(id, check.gate().limit(), now, change);
+        }
+        Some(verdict)
+    }
+
+    fn run_all(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
         let mut locked = self.lock(plan.checks().iter().map(Check::key));
         // Under the locks, so that for one key time never runs backwards between two threads.
         let now = self.now();
         for (index, check) in plan.checks().iter().enumerate() {
             self.make_room(&mut locked, index, check, now, consume);
         }
-        let (verdict, changes) = Verdict::judge(plan, now, consume, |index| locked.get(index));
-        for (index, change) in changes.into_iter().enumerate() {
+        let (verdict, changes) = Verdict::judge(plan, now, consume, &locked.states());
+        changes.into_each(|index, change| {
             if let Some(change) = change {
                 locked.update(index, plan.checks()[index].gate().limit(), now, change);
             }
-        }
+        });
         verdict
     }
 
@@ -156,17 +177,22 @@ impl MemoryStore {
 
     /// Locks the shards of these keys, in the order of the shards, so that no two plans wait for each other.
     fn lock<'s, 'k>(&'s self, keys: impl Iterator<Item = &'k Key<'k>>) -> Locked<'s> {
-        let spots: SmallVec<[Spot; 1]> = keys.map(|key| Spot { id: key.id(), home: self.home(key.id()) }).collect();
-        let mut homes: SmallVec<[usize; 1]> = spots.iter().map(|spot| spot.home).collect();
-        homes.sort_unstable();
-        homes.dedup();
-        let guards = homes.into_iter().map(|home| (home, lock(&self.shards[home]))).collect();
+        let spots: Few<Spot> = keys.map(|key| Spot { id: key.id(), home: self.home(key.id()) }).collect();
+        let guards = match &spots {
+            Few::One(only) => Few::One((only.home, lock(&self.shards[only.home]))),
+            Few::Many(spots) => {
+                let mut homes: Vec<usize> = spots.iter().map(|spot| spot.home).collect();
+                homes.sort_unstable();
+                homes.dedup();
+                homes.into_iter().map(|home| (home, lock(&self.shards[home]))).collect()
+            }
+        };
         Locked { spots, guards }
     }
 
     fn home(&self, id: u128) -> usize {
-        // By bits that the table of the shard does not use.
-        (id >> 64) as u64 as usize % self.shards.len()
+        // By bits that the table of the shard does not use; the number of shards is a power of two.
+        (id >> 64) as usize & (self.shards.len() - 1)
     }
 }
 
@@ -208,9 +234,9 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// The number of shards is such that each holds at most [`LARGEST_SHARD`] keys.
+/// So many shards, a power of two, that each holds at most [`LARGEST_SHARD`] keys.
 fn shards(most_keys: usize) -> Box<[Mutex<Shard>]> {
     let most_keys = most_keys.max(1);
-    let count = most_keys.div_ceil(LARGEST_SHARD);
+    let count = most_keys.div_ceil(LARGEST_SHARD).next_power_of_two();
     (0..count).map(|_| Mutex::new(Shard::new(most_keys / count))).collect()
 }

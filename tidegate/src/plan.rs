@@ -6,13 +6,12 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::algorithm::Take;
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
-use crate::{Limit, Subject};
+use crate::{Few, Limit, Subject};
 
 /// The most checks in one plan.
 pub const MOST_CHECKS: usize = 32;
@@ -20,7 +19,7 @@ pub const MOST_CHECKS: usize = 32;
 /// What the checks of one request are, and how they combine.
 #[derive(Clone, Debug)]
 pub struct Plan<'r> {
-    checks: SmallVec<[Check<'r>; 1]>,
+    checks: Few<Check<'r>>,
     mode: PlanMode,
     units: u64,
     longest_delay: u64,
@@ -88,7 +87,7 @@ pub enum PlanError {
 impl<'r> Plan<'r> {
     /// A plan of these checks, in this order; their keys must differ.
     pub fn new(checks: impl IntoIterator<Item = Check<'r>>) -> Result<Self, PlanError> {
-        let checks: SmallVec<[Check<'r>; 1]> = checks.into_iter().collect();
+        let checks: Few<Check<'r>> = checks.into_iter().collect();
         if checks.len() > MOST_CHECKS {
             return Err(PlanError::TooManyChecks { checks: checks.len() });
         }
@@ -100,7 +99,7 @@ impl<'r> Plan<'r> {
         Ok(Self::from_distinct(checks))
     }
 
-    pub(crate) fn from_distinct(checks: SmallVec<[Check<'r>; 1]>) -> Self {
+    pub(crate) fn from_distinct(checks: Few<Check<'r>>) -> Self {
         Self { checks, mode: PlanMode::AllOrNothing, units: 1, longest_delay: u64::MAX }
     }
 

@@ -1,19 +1,18 @@
 //! `Receipt`: what a decision consumed and where, so that it can be given back.
 
-use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::algorithm::{Op, Place};
 use crate::decision::Checked;
 use crate::key::Key;
 use crate::store::Adjustment;
-use crate::{RuleSet, Subject};
+use crate::{Few, RuleSet, Subject};
 
 /// What a decision consumed. Giving it back takes it: a receipt is good for one refund.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a receipt does nothing until it is refunded"]
 pub struct Receipt {
-    entries: SmallVec<[Entry; 1]>,
+    entries: Few<Entry>,
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,5 @@
 //! `Request`: who asks, for what, at what cost. There is no HTTP in it; doors translate.
 
-use smallvec::SmallVec;
-
 /// What is asked of a [`Limiter`](crate::Limiter).
 ///
 /// ```
@@ -13,24 +11,34 @@ use smallvec::SmallVec;
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     action: &'a str,
-    attributes: SmallVec<[(&'a str, &'a str); 2]>,
     cost: u64,
+    /// The first few attributes, as many as `known` says, without an allocation.
+    first: [(&'a str, &'a str); 3],
+    known: usize,
+    further: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Request<'a> {
     /// A request for `action` of cost 1. Without a name for what is done, the action is `""`.
-    pub fn new(action: &'a str) -> Self {
-        Self { action, attributes: SmallVec::new(), cost: 1 }
+    pub const fn new(action: &'a str) -> Self {
+        Self { action, cost: 1, first: [("", ""); 3], known: 0, further: Vec::new() }
     }
 
     /// Adds an attribute that rules may count by. A name given twice keeps its first value.
+    #[inline]
     pub fn attribute(mut self, name: &'a str, value: &'a str) -> Self {
-        self.attributes.push((name, value));
+        match self.first.get_mut(self.known) {
+            Some(free) => {
+                *free = (name, value);
+                self.known += 1;
+            }
+            None => self.further.push((name, value)),
+        }
         self
     }
 
     /// Sets the cost, for rules that have none of their own. A cost of 0 is a check that consumes nothing.
-    pub fn cost(mut self, cost: u64) -> Self {
+    pub const fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
@@ -42,7 +50,8 @@ impl<'a> Request<'a> {
 
     /// The value of an attribute.
     pub fn value(&self, name: &str) -> Option<&'a str> {
-        self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        let known = self.first[..self.known].iter().chain(&self.further);
+        known.into_iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
     /// What it costs.

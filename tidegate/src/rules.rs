@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
 
-use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
 use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
 use crate::rule::{Rule, RuleMode};
-use crate::{Request, Secret};
+use crate::subject::SubjectHasher;
+use crate::{Few, Request, Secret};
 
 /// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
 /// share a slot.
@@ -33,6 +33,10 @@ pub struct RuleSet {
 struct Ready {
     rule: Rule,
     gates: Vec<Gate>,
+    /// Hashes whom the rule counts.
+    subject: SubjectHasher,
+    /// Hashes what decides the partition, where that is not the subject itself.
+    tenant: Option<SubjectHasher>,
 }
 
 /// Why rules do not fit together: which rule, and what to change.
@@ -67,7 +71,7 @@ impl RuleSet {
                 Some(action) => set.by_action.entry(action.clone()).or_default().push(index),
                 None => set.for_all.push(index),
             }
-            set.rules.push(Ready { gates: gates(&rule), rule });
+            set.rules.push(Ready::new(rule, &Secret::public()));
         }
         for action in set.by_action.keys().map(SmolStr::as_str).chain([""]) {
             let checks: usize = set.matching(action).map(|ready| ready.gates.len()).sum();
@@ -79,24 +83,27 @@ impl RuleSet {
         Ok(set)
     }
 
+    /// Hashes subjects with `secret` instead of the [public](Secret::public) one.
+    pub fn secret(mut self, secret: &Secret) -> Self {
+        self.rules = self.rules.into_iter().map(|ready| Ready::new(ready.rule, secret)).collect();
+        self
+    }
+
     /// The checks that `request` must pass, in the order of the rules.
     ///
     /// Rules that share a budget make one check with the sum of their costs.
-    pub fn resolve<'r>(&'r self, request: &Request<'_>, secret: &Secret) -> Plan<'r> {
-        let mut checks: SmallVec<[Check<'r>; 1]> = SmallVec::new();
+    pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
+        let mut checks: Few<Check<'r>> = Few::default();
         for ready in self.matching(request.action()) {
-            let subject = secret.subject(ready.rule.per.iter().map(|name| (name.as_str(), request.value(name))));
-            let tag = if ready.rule.per.len() > 1 && ready.rule.per.iter().any(|name| name == TENANT) {
-                secret.subject([(TENANT, request.value(TENANT))])
-            } else {
-                subject
-            };
+            let subject = ready.subject.subject(ready.rule.per.iter().map(|name| request.value(name)));
+            let tag = ready.tenant.as_ref().map(|tenant| tenant.subject([request.value(TENANT)].into_iter()));
             let cost = ready.rule.cost.unwrap_or(request.units());
             for gate in &ready.gates {
                 // With no subject, the partition comes from the rule instead: constants spread over the slots.
-                let tag = if ready.rule.per.is_empty() { gate.own_tag() } else { tag };
-                let check = Check::new(gate, Key::new(gate.stem(), tag, subject), cost);
-                match checks.iter_mut().find(|known| known.key() == check.key()) {
+                let own = if ready.rule.per.is_empty() { gate.own_tag() } else { subject };
+                let check = Check::new(gate, Key::new(gate.stem(), tag.unwrap_or(own), subject), cost);
+                let shared = checks.iter_mut().find(|known| ready.rule.budget.is_some() && known.key() == check.key());
+                match shared {
                     Some(known) => known.add_cost(cost),
                     None => checks.push(check),
                 }
@@ -107,16 +114,18 @@ impl RuleSet {
 
     /// The rules for `action` and those for every action, in order.
     fn matching(&self, action: &str) -> impl Iterator<Item = &Ready> {
-        let named: &[u32] = if self.by_action.is_empty() { &[] } else { self.by_action.get(action).map_or(&[], |v| v) };
-        let mut named = named.iter().peekable();
-        let mut for_all = self.for_all.iter().peekable();
+        let mut named =
+            if self.by_action.is_empty() { &[][..] } else { self.by_action.get(action).map_or(&[][..], |v| v) };
+        let mut for_all = self.for_all.as_slice();
         std::iter::from_fn(move || {
-            let index = match (named.peek(), for_all.peek()) {
-                (Some(a), Some(b)) if a < b => named.next(),
-                (Some(_), None) => named.next(),
-                _ => for_all.next(),
-            }?;
-            self.rules.get(*index as usize)
+            let next = match (named, for_all) {
+                ([name, rest @ ..], [all, ..]) if name < all => (name, rest, for_all),
+                ([name, rest @ ..], []) => (name, rest, for_all),
+                (_, [all, rest @ ..]) => (all, named, rest),
+                ([], []) => return None,
+            };
+            (named, for_all) = (next.1, next.2);
+            self.rules.get(*next.0 as usize)
         })
     }
 
@@ -124,6 +133,14 @@ impl RuleSet {
     pub(crate) fn gate(&self, rule: &str, limit: &str) -> Option<&Gate> {
         let ready = self.rules.iter().find(|ready| ready.rule.id == rule)?;
         ready.gates.iter().find(|gate| gate.limit_name() == limit)
+    }
+}
+
+impl Ready {
+    fn new(rule: Rule, secret: &Secret) -> Self {
+        let subject = secret.hasher(rule.per.iter().map(SmolStr::as_str));
+        let by_tenant = rule.per.len() > 1 && rule.per.iter().any(|name| name == TENANT);
+        Self { gates: gates(&rule), rule, subject, tenant: by_tenant.then(|| secret.hasher([TENANT])) }
     }
 }
 

@@ -4,11 +4,22 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 use siphasher::sip128::SipHasher24;
-use smallvec::SmallVec;
 
 /// The secret that all instances of a fleet share, so that they hash a subject alike and nobody else can.
 #[derive(Clone)]
 pub struct Secret(SipHasher24);
+
+/// Hashes the values of a fixed tuple of attributes.
+///
+/// Its keys are derived from the secret and the names, so that a user named like an IP address is not that address, and
+/// nobody can tell that they share a name.
+#[derive(Clone)]
+pub struct SubjectHasher {
+    /// For a single value, which most subjects are: its bytes are hashed as they are.
+    alone: SipHasher24,
+    /// For a list, and for a missing value.
+    listed: SipHasher24,
+}
 
 /// A hashed subject: 128 bits that tell nothing about who it is without the [`Secret`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,25 +39,40 @@ impl Secret {
         Self::new(b"tidegate: no secret")
     }
 
-    /// Hashes the parts that a rule counts by. A missing value is told apart from an empty one, and the names belong to
-    /// it, so that a user named like an IP address is not that address.
-    pub fn subject<'a>(&self, parts: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Subject {
-        let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
-        for (name, value) in parts {
-            push(&mut bytes, name);
-            match value {
-                Some(value) => push(&mut bytes, value),
-                None => bytes.extend_from_slice(&u32::MAX.to_le_bytes()),
-            }
+    /// What hashes the values of these attributes.
+    pub fn hasher<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> SubjectHasher {
+        let mut bytes = Vec::new();
+        for name in names {
+            push(&mut bytes, Some(name));
         }
-        Subject(self.0.hash(&bytes).as_u128())
+        let derive = |purpose: u8| {
+            let key = self.0.hash(&[&[purpose], bytes.as_slice()].concat());
+            SipHasher24::new_with_key(&key.as_bytes())
+        };
+        SubjectHasher { alone: derive(1), listed: derive(2) }
     }
 }
 
-/// Length first, then the bytes: no two lists of parts look alike.
-fn push(bytes: &mut SmallVec<[u8; 128]>, text: &str) {
-    bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(text.as_bytes());
+impl SubjectHasher {
+    /// The subject with these values, in the order of the names. A missing value is told apart from an empty one.
+    pub fn subject<'v>(&self, mut values: impl ExactSizeIterator<Item = Option<&'v str>>) -> Subject {
+        if values.len() == 1
+            && let Some(Some(only)) = values.next()
+        {
+            return Subject(self.alone.hash(only.as_bytes()).as_u128());
+        }
+        let mut bytes = Vec::with_capacity(128);
+        for value in values {
+            push(&mut bytes, value);
+        }
+        Subject(self.listed.hash(&bytes).as_u128())
+    }
+}
+
+/// Appends a length and the text, so that no two lists look alike; what is missing has a length that nothing has.
+fn push(bytes: &mut Vec<u8>, text: Option<&str>) {
+    bytes.extend_from_slice(&text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(text.unwrap_or_default().as_bytes());
 }
 
 impl Default for Secret {
@@ -58,6 +84,12 @@ impl Default for Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
+    }
+}
+
+impl fmt::Debug for SubjectHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SubjectHasher(…)")
     }
 }
 
@@ -89,11 +121,14 @@ impl fmt::Debug for Subject {
 mod tests {
     use super::*;
 
+    fn hash(secret: &str, parts: &[(&str, Option<&str>)]) -> Subject {
+        Secret::new(secret).hasher(parts.iter().map(|part| part.0)).subject(parts.iter().map(|part| part.1))
+    }
+
     /// Trap: `("a_b", "c")` and `("a", "b_c")` gave one key.
     #[test]
     fn no_two_tuples_share_a_subject() {
-        let secret = Secret::new("s");
-        let tuples: [&[(&str, Option<&str>)]; 8] = [
+        let tuples: [&[(&str, Option<&str>)]; 10] = [
             &[("a_b", Some("c"))],
             &[("a", Some("b_c"))],
             &[("a", Some("")), ("b", Some("c"))],
@@ -101,18 +136,21 @@ mod tests {
             &[("a", Some("b")), ("c", None)],
             &[("ab", Some("c"))],
             &[("a", Some("bc"))],
+            &[("a", Some(""))],
+            &[("a", None)],
             &[],
         ];
-        let subjects: std::collections::HashSet<_> =
-            tuples.iter().map(|parts| secret.subject(parts.iter().copied())).collect();
+        let subjects: std::collections::HashSet<_> = tuples.iter().map(|parts| hash("s", parts)).collect();
         assert_eq!(subjects.len(), tuples.len());
     }
 
     #[test]
     fn the_secret_decides_and_stays_secret() {
         let parts = [("user", Some("42"))];
-        assert_eq!(Secret::new("a").subject(parts), Secret::new("a").subject(parts));
-        assert_ne!(Secret::new("a").subject(parts), Secret::new("b").subject(parts));
-        assert_eq!(format!("{:?}", Secret::new("hunter2")), "Secret(…)");
+        assert_eq!(hash("a", &parts), hash("a", &parts));
+        assert_ne!(hash("a", &parts), hash("b", &parts));
+        assert_ne!(hash("a", &parts), hash("a", &[("ip", Some("42"))]));
+        let secret = Secret::new("hunter2");
+        assert_eq!(format!("{secret:?} {:?}", secret.hasher(["user"])), "Secret(…) SubjectHasher(…)");
     }
 }

@@ -1,10 +1,8 @@
 //! `Verdict`: what a store says to a plan. The pure part of every store: from states to an answer.
 
-use smallvec::SmallVec;
-
-use crate::algorithm::{self, Change, Op, Outcome, Place, Standing, State, Take, View};
+use crate::algorithm::{self, Applied, Change, Found, Op, Outcome, Place, Standing, State, View};
 use crate::plan::{Check, Plan};
-use crate::{Limit, Timestamp};
+use crate::{Few, Limit, Timestamp};
 
 /// What a store says to a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +12,7 @@ pub struct Verdict {
     /// How many units were granted: 0 is a denial.
     pub granted: u64,
     /// What each check says, in the order of the plan.
-    pub judged: SmallVec<[Judged; 1]>,
+    pub judged: Few<Judged>,
 }
 
 /// What a store says about one check.
@@ -29,86 +27,122 @@ pub struct Judged {
 }
 
 /// What to write, check by check.
-pub type Changes = SmallVec<[Option<Change>; 1]>;
+pub type Changes = Few<Option<Change>>;
 
 impl Verdict {
-    /// Judges `plan` on the states that `state` finds for its checks; `consume` is false for a peek.
-    pub fn judge<'s>(
+    /// Judges `plan` on the states that were found for its checks; `consume` is false for a peek.
+    pub fn judge(plan: &Plan<'_>, now: Timestamp, consume: bool, states: &[Option<&State>]) -> (Self, Changes) {
+        let rulings: Few<Ruling> =
+            plan.checks().iter().zip(states).map(|(check, state)| Ruling::new(plan, check, *state, now)).collect();
+        let granted = plan.granted(|index| rulings[index].room);
+        let mut verdict = Self { decided_at: now, granted, judged: Few::default() };
+        let mut changes = Changes::default();
+        rulings.into_each(|index, ruling| {
+            let mut change = None;
+            let check = &plan.checks()[index];
+            verdict.judged.push(ruling.conclude(plan, check, states[index], granted, now, consume, &mut change));
+            changes.push(change);
+        });
+        (verdict, changes)
+    }
+
+    /// [`judge`](Self::judge) for a plan of one check, which most are. What to write goes to `change`.
+    #[inline]
+    pub(crate) fn judge_one(
         plan: &Plan<'_>,
+        only: &Check<'_>,
         now: Timestamp,
         consume: bool,
-        state: impl Fn(usize) -> Option<&'s State>,
-    ) -> (Self, Changes) {
-        let rooms: SmallVec<[u64; 1]> =
-            plan.checks().iter().enumerate().map(|(index, check)| room(plan, check, state(index), now)).collect();
-        let granted = plan.granted(|index| rooms[index]);
-        let mut judged = SmallVec::new();
-        let mut changes = Changes::new();
-        for (index, check) in plan.checks().iter().enumerate() {
-            let take = plan.take(check, granted.max(1));
-            let (one, change) = judge_one(plan, check, take, rooms[index], granted, now, consume, state(index));
-            judged.push(one);
-            changes.push(change);
-        }
-        (Self { decided_at: now, granted, judged }, changes)
+        state: Option<&State>,
+        change: &mut Option<Change>,
+    ) -> Self {
+        let ruling = Ruling::new(plan, only, state, now);
+        let granted = plan.granted(|_| ruling.room);
+        let judged = Few::One(ruling.conclude(plan, only, state, granted, now, consume, change));
+        Self { decided_at: now, granted, judged }
     }
 
     /// Fills in what the caller is told from what a script replied: its time, the units it granted, and for each check
     /// whether it admitted them and what it found.
-    pub fn replay(plan: &Plan<'_>, now: Timestamp, consume: bool, granted: u64, found: &[(bool, View)]) -> Self {
-        let replayed = plan.checks().iter().zip(found).map(|(check, (admitted, view))| {
+    pub fn replay(plan: &Plan<'_>, now: Timestamp, consume: bool, granted: u64, found: &[(bool, Found)]) -> Self {
+        let replayed = plan.checks().iter().zip(found).map(|(check, (admitted, found))| {
             let take = plan.take(check, granted.max(1));
             let consumed = consume && plan.consumes(check, *admitted, granted);
-            finish(check.gate().limit(), view, Standing { take, admitted: *admitted, consumed }, now)
+            finish(check.gate().limit(), &found.view(), Standing { take, admitted: *admitted, consumed }, now)
         });
         Self { decided_at: now, granted, judged: replayed.collect() }
     }
 }
 
-/// How many units of the plan `check` has room for.
-fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> u64 {
-    let limit = check.gate().limit();
-    let take = plan.take(check, plan.units());
-    match take.units {
-        1 => u64::from(algorithm::apply(state, limit, now, Op::Take(take)).admitted),
-        _ => algorithm::room(state, limit, now, take),
-    }
-}
-
-#[allow(clippy::too_many_arguments, reason = "private, called once; a struct would only name them twice")]
-fn judge_one(
-    plan: &Plan<'_>,
-    check: &Check<'_>,
-    take: Take,
+/// What one check says for itself.
+struct Ruling {
+    /// The units of the plan that it has room for.
     room: u64,
-    granted: u64,
-    now: Timestamp,
-    consume: bool,
-    state: Option<&State>,
-) -> (Judged, Option<Change>) {
-    let limit = check.gate().limit();
-    let admitted = room >= take.units;
-    let consumed = consume && plan.consumes(check, admitted, granted);
-    let standing = Standing { take, admitted, consumed };
-    let view = |state: Option<&State>| State::view(state, limit, now, take.total());
-    if admitted {
-        let change = if consumed { algorithm::apply(state, limit, now, Op::Take(take)).change } else { None };
-        return (finish(limit, &view(state), standing, now), change);
-    }
-    // A denial writes nothing but a state that had to be rebased, unless denied requests count too.
-    let rebased = algorithm::apply(state, limit, now, Op::Take(take)).change.filter(|_| consume);
-    if consume && plan.counts_denied(check) {
-        let change = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change.or(rebased);
-        let mut after = state.cloned();
-        if let Some(change) = change.clone() {
-            State::commit(&mut after, change);
-        }
-        return (finish(limit, &view(after.as_ref()), standing, now), change);
-    }
-    (finish(limit, &view(state), standing, now), rebased)
+    /// For a plan of one unit: what came of taking it.
+    applied: Option<Applied<Change>>,
 }
 
-fn finish(limit: &Limit, view: &View, standing: Standing, now: Timestamp) -> Judged {
+impl Ruling {
+    fn new(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> Self {
+        let (limit, take) = (check.gate().limit(), plan.take(check, plan.units()));
+        if take.units > 1 {
+            return Self { room: algorithm::room(state, limit, now, take), applied: None };
+        }
+        let applied = algorithm::apply(state, limit, now, Op::Take(take));
+        Self { room: u64::from(applied.admitted), applied: Some(applied) }
+    }
+
+    /// What becomes of the check, now that it is known what the whole plan grants. What to write goes to `change`.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "all of a plan's context, for one check; a struct would name it twice"
+    )]
+    #[inline]
+    fn conclude(
+        self,
+        plan: &Plan<'_>,
+        check: &Check<'_>,
+        state: Option<&State>,
+        granted: u64,
+        now: Timestamp,
+        consume: bool,
+        change: &mut Option<Change>,
+    ) -> Judged {
+        let limit = check.gate().limit();
+        let take = plan.take(check, granted.max(1));
+        let admitted = self.room >= take.units;
+        let consumed = consume && plan.consumes(check, admitted, granted);
+        let standing = Standing { take, admitted, consumed };
+        let view = |state| State::view(state, limit, now, take.total());
+        if consume && (consumed || !admitted) {
+            // For a denial, this is a state that had to be rebased, or nothing.
+            *change = match self.applied {
+                Some(applied) => applied.change,
+                None => algorithm::apply(state, limit, now, Op::Take(take)).change,
+            };
+            if !admitted && plan.counts_denied(check) {
+                let charge = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change;
+                *change = charge.or(change.take());
+                return finish(limit, &view(changed(state, change.clone()).as_ref()), standing, now);
+            }
+        }
+        finish(limit, &view(state), standing, now)
+    }
+}
+
+/// A copy of `state` with `change` carried out.
+fn changed(state: Option<&State>, change: Option<Change>) -> Option<State> {
+    match (state.cloned(), change) {
+        (Some(mut state), Some(change)) => {
+            state.commit(change);
+            Some(state)
+        }
+        (None, Some(change)) => Some(State::new(change)),
+        (state, None) => state,
+    }
+}
+
+fn finish(limit: &Limit, view: &View<'_>, standing: Standing, now: Timestamp) -> Judged {
     let place = if standing.consumed { algorithm::place(view, limit, now, standing.take) } else { Place::default() };
     Judged { outcome: algorithm::outcome(view, limit, now, standing), consumed: standing.consumed, place }
 }

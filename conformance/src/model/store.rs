@@ -70,7 +70,7 @@ impl ModelStore {
                 models.insert(name(check.key()), after);
             }
         }
-        Verdict { decided_at: now, granted, judged: judged.into() }
+        Verdict { decided_at: now, granted, judged: judged.into_iter().collect() }
     }
 }
 

@@ -1,24 +1,35 @@
 //! Reading what the Lua twins write: the values under the keys, and the log's summary.
 
-use super::{Moment, View, fixed_window, sliding_log, sliding_window};
+use super::{Moment, State, View, fixed_window, sliding_log, sliding_window};
 use crate::Limit;
 
 /// Numbers in values stay below this; what does not was not written by us.
 const TOO_LARGE: u64 = 1 << 53;
 
-impl View {
-    /// The view in a script's reply for a check of `limit`. None if it cannot be read.
+/// What a script found under a key, as it replies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Fresh,
+    /// The state itself.
+    State(State),
+    /// The summary of a log.
+    Log(sliding_log::Summary),
+}
+
+impl Found {
+    /// Reads what a script found for a check of `limit`. None if no version so far writes such a thing.
     pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<Self> {
         match limit {
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
                 let (part, micros) = split_number(bytes, 16)?;
-                Some(Self::Moment(Moment { micros, part }))
+                Some(Self::State(State::Moment(Moment { micros, part })))
             }
             Limit::FixedWindow(limit) => {
                 let width = if limit.window_micros() < 1_000_000 { 16 } else { 10 };
                 let (count, index) = split_number(bytes, width)?;
                 index.checked_mul(limit.window_micros()).filter(|start| *start < TOO_LARGE)?;
-                Some(Self::Window(fixed_window::State { index, count }))
+                Some(Self::State(State::Window(fixed_window::State { index, count })))
             }
             Limit::SlidingLog(_) => {
                 let [used, newest, blocker] = <[u64; 3]>::try_from(list(bytes)?).ok()?;
@@ -28,8 +39,22 @@ impl View {
                 let numbers = list(bytes)?;
                 let (index, counts) = numbers.split_first()?;
                 index.checked_mul(limit.slice_micros()).filter(|start| *start < TOO_LARGE)?;
-                Some(Self::Slices(sliding_window::State { index: *index, counts: counts.into() }))
+                let slices = sliding_window::State { index: *index, counts: counts.into() };
+                Some(Self::State(State::Slices(Box::new(slices))))
             }
+        }
+    }
+
+    /// As an outcome sees it.
+    pub fn view(&self) -> View<'_> {
+        match self {
+            Self::Fresh => View::Fresh,
+            Self::Log(summary) => View::Log(*summary),
+            Self::State(State::Moment(moment)) => View::Moment(*moment),
+            Self::State(State::Window(window)) => View::Window(*window),
+            Self::State(State::Slices(slices)) => View::Slices(slices),
+            // A script tells a log by its summary only.
+            Self::State(State::Log(_)) => View::Fresh,
         }
     }
 }

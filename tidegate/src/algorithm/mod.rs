@@ -29,6 +29,7 @@ pub mod sliding_window;
 pub mod state;
 pub mod token_bucket;
 
+pub use codec::Found;
 pub use moment::Moment;
 pub use op::{Applied, Op, Place, Take};
 pub use state::{Change, State, View};
@@ -101,9 +102,8 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Ap
             fixed_window::apply(state.and_then(State::window), limit, now, op).map(Change::Window)
         }
         Limit::SlidingLog(limit) => sliding_log::apply(state.and_then(State::log), limit, now, op).map(Change::Log),
-        Limit::SlidingWindow(limit) => {
-            sliding_window::apply(state.and_then(State::slices), limit, now, op).map(Change::Slices)
-        }
+        Limit::SlidingWindow(limit) => sliding_window::apply(state.and_then(State::slices), limit, now, op)
+            .map(|slices| Change::Slices(Box::new(slices))),
     }
 }
 
@@ -119,7 +119,7 @@ pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) ->
 }
 
 /// What a caller is told, from the state that was found before the decision was written.
-pub fn outcome(found: &View, limit: &Limit, now: Timestamp, standing: Standing) -> Outcome {
+pub fn outcome(found: &View<'_>, limit: &Limit, now: Timestamp, standing: Standing) -> Outcome {
     match limit {
         Limit::TokenBucket(limit) => token_bucket::outcome(found.moment(), limit, now, standing),
         Limit::LeakyBucket(limit) => leaky_bucket::outcome(found.moment(), limit, now, standing),
@@ -130,7 +130,7 @@ pub fn outcome(found: &View, limit: &Limit, now: Timestamp, standing: Standing) 
 }
 
 /// Where a consumed request went, so that a refund finds it again.
-pub fn place(found: &View, limit: &Limit, now: Timestamp, take: Take) -> Place {
+pub fn place(found: &View<'_>, limit: &Limit, now: Timestamp, take: Take) -> Place {
     match limit {
         Limit::TokenBucket(_) => Place::default(),
         Limit::LeakyBucket(limit) => token_bucket::apply(found.moment(), limit.bucket(), now, Op::Take(take))

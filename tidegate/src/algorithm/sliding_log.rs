@@ -32,13 +32,15 @@ pub struct State {
     used: u64,
 }
 
-/// How a [`State`] changes: old entries leave, those ahead of now are gathered, one is added, one is reduced.
+/// How a [`State`] changes: old entries leave; then, `at` an instant, those ahead of it are gathered, and units added or
+/// removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edit {
-    evict: usize,
-    gather_at: Option<u64>,
-    add: Option<(u64, u64)>,
-    reduce: Option<(u64, u64)>,
+    evict: u32,
+    gather: bool,
+    at: u64,
+    add: u64,
+    remove: u64,
 }
 
 /// What an outcome needs to know of a log: the script replies with this instead of the log itself.
@@ -122,23 +124,23 @@ impl State {
 
     /// Carries out what [`apply`] decided.
     pub(crate) fn commit(&mut self, edit: &Edit) {
-        for (_, cost) in self.entries.drain(..edit.evict) {
+        for (_, cost) in self.entries.drain(..edit.evict as usize) {
             self.used -= cost;
         }
-        if let Some(now) = edit.gather_at {
-            let first = self.entries.partition_point(|(at, _)| *at < now);
+        if edit.gather {
+            let first = self.entries.partition_point(|(at, _)| *at < edit.at);
             let ahead: u64 = self.entries.drain(first..).map(|(_, cost)| cost).sum();
             self.used -= ahead;
-            self.push(now, ahead);
+            self.push(edit.at, ahead);
         }
-        if let Some((at, cost)) = edit.add {
-            self.push(at, cost);
+        if edit.add > 0 {
+            self.push(edit.at, edit.add);
         }
-        if let Some((at, cost)) = edit.reduce
-            && let Ok(found) = self.entries.binary_search_by_key(&at, |(at, _)| *at)
+        if edit.remove > 0
+            && let Ok(found) = self.entries.binary_search_by_key(&edit.at, |(at, _)| *at)
         {
-            self.entries[found].1 -= cost;
-            self.used -= cost;
+            self.entries[found].1 -= edit.remove;
+            self.used -= edit.remove;
             if self.entries[found].1 == 0 {
                 self.entries.remove(found);
             }
@@ -158,16 +160,15 @@ pub fn apply(state: Option<&State>, limit: &SlidingLog, now: Timestamp, op: Op) 
     let now = current(newest, now);
     let (evict, used) = state.map_or((0, 0), |state| limit.outdated(state, now));
     let left = limit.limit.saturating_sub(used);
-    let edit = Edit { evict, gather_at: (newest > now).then_some(now), ..Edit::default() };
+    // A log has at most one entry for each unit of the largest limit.
+    let edit = Edit { evict: evict as u32, gather: newest > now, at: now, add: 0, remove: 0 };
     match op {
         Op::Take(take) if take.total() == 0 => Applied::admitted(None),
-        Op::Take(take) if take.total() <= left => {
-            Applied::admitted(Some(Edit { add: Some((now, take.total())), ..edit }))
-        }
-        Op::Take(_) => Applied::denied(edit.gather_at.map(|_| edit)),
+        Op::Take(take) if take.total() <= left => Applied::admitted(Some(Edit { add: take.total(), ..edit })),
+        Op::Take(_) => Applied::denied(edit.gather.then_some(edit)),
         Op::Charge { cost } => {
             let counted = cost.min(left);
-            Applied::changed((counted > 0).then_some(Edit { add: Some((now, counted)), ..edit }))
+            Applied::changed((counted > 0).then_some(Edit { add: counted, ..edit }))
         }
         Op::Refund { cost, place } => {
             let at = place.position();
@@ -175,8 +176,8 @@ pub fn apply(state: Option<&State>, limit: &SlidingLog, now: Timestamp, op: Op) 
                 let found = state.entries.binary_search_by_key(&at, |(at, _)| *at).ok()?;
                 (found >= evict).then(|| state.entries[found].1.min(cost))
             });
-            let back = found.filter(|back| *back > 0 && edit.gather_at.is_none());
-            Applied::changed(back.map(|back| Edit { reduce: Some((at, back)), ..edit }))
+            let back = found.filter(|back| *back > 0 && !edit.gather);
+            Applied::changed(back.map(|back| Edit { at, remove: back, ..edit }))
         }
     }
 }

@@ -25,13 +25,13 @@ pub enum Change {
     Window(fixed_window::State),
     /// Sliding log.
     Log(sliding_log::Edit),
-    /// Sliding window.
-    Slices(sliding_window::State),
+    /// Sliding window (boxed, as the state is).
+    Slices(Box<sliding_window::State>),
 }
 
 /// A state as an outcome sees it: for all but the log, the state itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum View {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View<'s> {
     /// Nothing was there.
     Fresh,
     /// Token bucket and leaky bucket.
@@ -41,33 +41,39 @@ pub enum View {
     /// Sliding log.
     Log(sliding_log::Summary),
     /// Sliding window.
-    Slices(sliding_window::State),
+    Slices(&'s sliding_window::State),
 }
 
 impl State {
-    /// The state that `change` makes of `state`.
-    pub fn commit(state: &mut Option<Self>, change: Change) {
-        match (change, state) {
-            (Change::Log(edit), Some(Self::Log(log))) => log.commit(&edit),
-            (Change::Log(edit), state) => {
+    /// The state that `change` makes of nothing.
+    pub fn new(change: Change) -> Self {
+        match change {
+            Change::Moment(moment) => Self::Moment(moment),
+            Change::Window(window) => Self::Window(window),
+            Change::Slices(slices) => Self::Slices(slices),
+            Change::Log(edit) => {
                 let mut log = sliding_log::State::default();
                 log.commit(&edit);
-                *state = Some(Self::Log(Box::new(log)));
+                Self::Log(Box::new(log))
             }
-            (Change::Slices(slices), Some(Self::Slices(kept))) => **kept = slices,
-            (Change::Slices(slices), state) => *state = Some(Self::Slices(Box::new(slices))),
-            (Change::Moment(moment), state) => *state = Some(Self::Moment(moment)),
-            (Change::Window(window), state) => *state = Some(Self::Window(window)),
+        }
+    }
+
+    /// Carries out `change`.
+    pub fn commit(&mut self, change: Change) {
+        match (change, self) {
+            (Change::Log(edit), Self::Log(log)) => log.commit(&edit),
+            (change, state) => *state = Self::new(change),
         }
     }
 
     /// What an outcome needs of it for a request of `cost` units.
-    pub fn view(state: Option<&Self>, limit: &Limit, now: Timestamp, cost: u64) -> View {
+    pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, cost: u64) -> View<'s> {
         match (state, limit) {
             (Some(Self::Moment(moment)), _) => View::Moment(*moment),
             (Some(Self::Window(window)), _) => View::Window(*window),
             (Some(Self::Log(log)), Limit::SlidingLog(limit)) => View::Log(limit.summary(Some(log), now, cost)),
-            (Some(Self::Slices(slices)), _) => View::Slices((**slices).clone()),
+            (Some(Self::Slices(slices)), _) => View::Slices(slices),
             _ => View::Fresh,
         }
     }
@@ -89,7 +95,7 @@ impl State {
     }
 }
 
-impl View {
+impl<'s> View<'s> {
     pub(super) fn moment(&self) -> Option<Moment> {
         if let Self::Moment(moment) = self { Some(*moment) } else { None }
     }
@@ -102,7 +108,7 @@ impl View {
         if let Self::Log(summary) = self { *summary } else { sliding_log::Summary::default() }
     }
 
-    pub(super) fn slices(&self) -> Option<&sliding_window::State> {
-        if let Self::Slices(slices) = self { Some(slices) } else { None }
+    pub(super) fn slices(&self) -> Option<&'s sliding_window::State> {
+        if let Self::Slices(slices) = self { Some(*slices) } else { None }
     }
 }

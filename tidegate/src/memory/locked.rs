@@ -2,19 +2,17 @@
 
 use std::sync::PoisonError;
 
-use smallvec::SmallVec;
-
 use super::shard::Shard;
-use crate::algorithm::{self, Change, State};
+use crate::algorithm::{Change, State};
 use crate::sync::{Mutex, MutexGuard};
-use crate::{Limit, Timestamp};
+use crate::{Few, Limit, Timestamp};
 
 /// The home of an overflow bucket, which lies in no shard.
 const OVERFLOW: usize = usize::MAX;
 
 pub(super) struct Locked<'s> {
-    pub(super) spots: SmallVec<[Spot; 1]>,
-    pub(super) guards: SmallVec<[(usize, MutexGuard<'s, Shard>); 1]>,
+    pub(super) spots: Few<Spot>,
+    pub(super) guards: Few<(usize, MutexGuard<'s, Shard>)>,
 }
 
 /// Where the state of one check is.
@@ -29,9 +27,14 @@ impl<'s> Locked<'s> {
         self.guards.iter().find(|(home, _)| *home == spot.home).and_then(|(_, shard)| shard.get(spot.id))
     }
 
+    /// The states of all checks, in order.
+    pub(super) fn states(&self) -> Few<Option<&State>> {
+        (0..self.spots.len()).map(|index| self.get(index)).collect()
+    }
+
     pub(super) fn has_room(&mut self, index: usize, now: Timestamp) -> bool {
         let (shard, id) = self.shard(index);
-        shard.has_room(id, now.as_micros())
+        shard.has_room(id, now)
     }
 
     /// From now on the state of this check is the overflow bucket `id`.
@@ -44,10 +47,7 @@ impl<'s> Locked<'s> {
 
     pub(super) fn update(&mut self, index: usize, limit: &Limit, now: Timestamp, change: Change) {
         let (shard, id) = self.shard(index);
-        shard.update(id, now.as_micros(), |state| {
-            State::commit(state, change);
-            state.as_ref().map_or(0, |state| algorithm::expiry(state, limit))
-        });
+        shard.update(id, limit, now, change);
     }
 
     fn shard(&mut self, index: usize) -> (&mut Shard, u128) {

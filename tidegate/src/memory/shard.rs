@@ -2,7 +2,8 @@
 
 use hashbrown::HashTable;
 
-use crate::algorithm::{MARGIN_MICROS, State};
+use crate::algorithm::{self, Change, MARGIN_MICROS, State};
+use crate::{Limit, Timestamp};
 
 /// The most keys in one shard: the most that any single call can ever be asked to move, when the table grows.
 pub(super) const LARGEST_SHARD: usize = 1024;
@@ -41,32 +42,26 @@ impl Shard {
     }
 
     /// Whether `id` is there or would find room now. Looks for outdated keys first.
-    pub(super) fn has_room(&mut self, id: u128, now: u64) -> bool {
+    pub(super) fn has_room(&mut self, id: u128, now: Timestamp) -> bool {
         if self.table.len() < self.most_keys || self.get(id).is_some() {
             return true;
         }
-        self.sweep(now, SWEEP_WHEN_FULL);
+        self.sweep(now.as_micros(), SWEEP_WHEN_FULL);
         self.table.len() < self.most_keys
     }
 
-    /// Changes the state at `id` and keeps it until `expiry` plus the margin, both told by `write`.
-    pub(super) fn update(&mut self, id: u128, now: u64, write: impl FnOnce(&mut Option<State>) -> u64) {
+    /// Changes the state at `id`, and keeps it until it stops to matter.
+    pub(super) fn update(&mut self, id: u128, limit: &Limit, now: Timestamp, change: Change) {
+        let outdated_at = |state: &State| algorithm::expiry(state, limit) + MARGIN_MICROS;
         if let Some(slot) = self.table.find_mut(hash(id), |slot| slot.id == id) {
-            // The slot is never without a state; the placeholder stands there only while `write` works on it.
-            let mut state =
-                Some(std::mem::replace(&mut slot.state, State::Moment(crate::algorithm::Moment::default())));
-            slot.outdated_at = write(&mut state) + MARGIN_MICROS;
-            if let Some(state) = state {
-                slot.state = state;
-            }
-            self.sweep(now, SWEEP);
-            return;
-        }
-        let mut state = None;
-        let outdated_at = write(&mut state) + MARGIN_MICROS;
-        if let Some(state) = state {
-            self.sweep(now, SWEEP_FOR_ROOM);
-            self.table.insert_unique(hash(id), Slot { id, outdated_at, state }, |slot| hash(slot.id));
+            slot.state.commit(change);
+            slot.outdated_at = outdated_at(&slot.state);
+            self.sweep(now.as_micros(), SWEEP);
+        } else {
+            self.sweep(now.as_micros(), SWEEP_FOR_ROOM);
+            let state = State::new(change);
+            let slot = Slot { id, outdated_at: outdated_at(&state), state };
+            self.table.insert_unique(hash(id), slot, |slot| hash(slot.id));
         }
     }
 
