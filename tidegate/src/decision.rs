@@ -8,7 +8,7 @@ use crate::algorithm::{Outcome, Place};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::receipt::Receipt;
-use crate::{Few, Subject, Timestamp, Verdict};
+use crate::{Few, Judged, Subject, Timestamp, Verdict};
 
 /// The answer to a request.
 ///
@@ -42,18 +42,22 @@ pub struct Checked {
 impl Decision {
     /// Makes one answer of what the store says to `plan`.
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
-        let checks: Few<Checked> =
-            plan.checks().iter().zip(&verdict.judged).map(|(check, judged)| Checked::new(check, judged)).collect();
-        let enforced = checks.iter().filter(|check| check.role != Role::Shadow);
-        let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
-        let allowed = verdict.granted > 0;
-        Self {
-            granted: verdict.granted,
-            decided_at: verdict.decided_at,
-            shown: most_restrictive(&checks, allowed),
-            delay: if allowed { delay } else { Duration::ZERO },
-            checks,
+        let Verdict { granted, decided_at, ref judged } = *verdict;
+        if let ([check], [judged]) = (plan.checks(), &judged[..]) {
+            let enforced = check.gate().role() != Role::Shadow;
+            return Self {
+                granted,
+                decided_at,
+                shown: enforced.then_some(0),
+                delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
+                checks: Few::One(Checked::new(check, judged)),
+            };
         }
+        let checks: Few<Checked> =
+            plan.checks().iter().zip(judged).map(|(check, judged)| Checked::new(check, judged)).collect();
+        let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
+        let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
+        Self { granted, decided_at, shown: most_restrictive(&checks, granted > 0), delay, checks }
     }
 
     /// Whether the request passes.
@@ -119,7 +123,8 @@ impl Decision {
 }
 
 impl Checked {
-    fn new(check: &Check<'_>, judged: &crate::Judged) -> Self {
+    #[inline]
+    fn new(check: &Check<'_>, judged: &Judged) -> Self {
         let gate = check.gate();
         Self {
             rule: gate.rule().clone(),
@@ -188,9 +193,6 @@ impl Checked {
 
 /// The index of the check to show. A group speaks through its most permissive member; ties go to the first.
 fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u8> {
-    if let [only] = checks {
-        return (only.role != Role::Shadow).then_some(0);
-    }
     let speaks = |index: &usize| match checks[*index].role {
         Role::Enforced => true,
         Role::Shadow => false,

@@ -13,7 +13,7 @@ pub struct Request<'a> {
     action: &'a str,
     cost: u64,
     /// The first few attributes, as many as `known` says, without an allocation.
-    first: [(&'a str, &'a str); 3],
+    first: [(&'a str, &'a str); 2],
     known: usize,
     further: Vec<(&'a str, &'a str)>,
 }
@@ -21,7 +21,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// A request for `action` of cost 1. Without a name for what is done, the action is `""`.
     pub const fn new(action: &'a str) -> Self {
-        Self { action, cost: 1, first: [("", ""); 3], known: 0, further: Vec::new() }
+        Self { action, cost: 1, first: [("", ""); 2], known: 0, further: Vec::new() }
     }
 
     /// Adds an attribute that rules may count by. A name given twice keeps its first value.

@@ -24,8 +24,10 @@ const LONGEST_ID: usize = 64;
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     rules: Vec<Ready>,
+    /// For each action that a rule names: which rules match it, in order, those for every action among them.
     by_action: HashMap<SmolStr, Vec<u32>>,
-    for_all: Vec<u32>,
+    /// Which rules match any other action.
+    for_any: Vec<u32>,
 }
 
 /// A rule with everything computed that does not depend on the request.
@@ -58,29 +60,42 @@ impl RuleSet {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
-        let mut set = Self { rules: Vec::new(), by_action: HashMap::new(), for_all: Vec::new() };
+        let mut set = Self { rules: Vec::new(), by_action: HashMap::new(), for_any: Vec::new() };
         let mut ids = HashSet::new();
         let mut budgets: HashMap<SmolStr, Rule> = HashMap::new();
         for rule in rules {
             check(&rule, &mut ids, &mut budgets)?;
-            if rule.mode == RuleMode::Disabled {
-                continue;
-            }
-            let index = set.rules.len() as u32;
-            match &rule.action {
-                Some(action) => set.by_action.entry(action.clone()).or_default().push(index),
-                None => set.for_all.push(index),
-            }
-            set.rules.push(Ready::new(rule, &Secret::public()));
-        }
-        for action in set.by_action.keys().map(SmolStr::as_str).chain([""]) {
-            let checks: usize = set.matching(action).map(|ready| ready.gates.len()).sum();
-            if let Some(last) = set.matching(action).last().filter(|_| checks > MOST_CHECKS) {
-                let problem = format!("with it {checks} limits apply to one request; at most {MOST_CHECKS} may");
-                return Err(RuleError { rule: last.rule.id.clone(), problem });
+            if rule.mode != RuleMode::Disabled {
+                set.index(&rule);
+                set.rules.push(Ready::new(rule, &Secret::public()));
             }
         }
+        set.check_sizes()?;
         Ok(set)
+    }
+
+    /// Notes which actions the next rule matches.
+    fn index(&mut self, rule: &Rule) {
+        let next = self.rules.len() as u32;
+        if let Some(action) = &rule.action {
+            self.by_action.entry(action.clone()).or_insert_with(|| self.for_any.clone()).push(next);
+        } else {
+            self.for_any.push(next);
+            self.by_action.values_mut().for_each(|matching| matching.push(next));
+        }
+    }
+
+    /// No request may have to pass more checks than a plan takes.
+    fn check_sizes(&self) -> Result<(), RuleError> {
+        for matching in self.by_action.values().chain([&self.for_any]) {
+            let checks: usize = matching.iter().map(|index| self.rules[*index as usize].gates.len()).sum();
+            if let Some(last) = matching.last().filter(|_| checks > MOST_CHECKS) {
+                let rule = self.rules[*last as usize].rule.id.clone();
+                let problem = format!("with it {checks} limits apply to one request; at most {MOST_CHECKS} may");
+                return Err(RuleError { rule, problem });
+            }
+        }
+        Ok(())
     }
 
     /// Hashes subjects with `secret` instead of the [public](Secret::public) one.
@@ -94,7 +109,8 @@ impl RuleSet {
     /// Rules that share a budget make one check with the sum of their costs.
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
         let mut checks: Few<Check<'r>> = Few::default();
-        for ready in self.matching(request.action()) {
+        for index in self.matching(request.action()) {
+            let ready = &self.rules[*index as usize];
             let subject = ready.subject.subject(ready.rule.per.iter().map(|name| request.value(name)));
             let tag = ready.tenant.as_ref().map(|tenant| tenant.subject([request.value(TENANT)].into_iter()));
             let cost = ready.rule.cost.unwrap_or(request.units());
@@ -112,21 +128,13 @@ impl RuleSet {
         Plan::from_distinct(checks)
     }
 
-    /// The rules for `action` and those for every action, in order.
-    fn matching(&self, action: &str) -> impl Iterator<Item = &Ready> {
-        let mut named =
-            if self.by_action.is_empty() { &[][..] } else { self.by_action.get(action).map_or(&[][..], |v| v) };
-        let mut for_all = self.for_all.as_slice();
-        std::iter::from_fn(move || {
-            let next = match (named, for_all) {
-                ([name, rest @ ..], [all, ..]) if name < all => (name, rest, for_all),
-                ([name, rest @ ..], []) => (name, rest, for_all),
-                (_, [all, rest @ ..]) => (all, named, rest),
-                ([], []) => return None,
-            };
-            (named, for_all) = (next.1, next.2);
-            self.rules.get(*next.0 as usize)
-        })
+    /// The rules for `action`, in order.
+    #[inline]
+    fn matching(&self, action: &str) -> &[u32] {
+        if self.by_action.is_empty() {
+            return &self.for_any;
+        }
+        self.by_action.get(action).unwrap_or(&self.for_any)
     }
 
     /// The limit of a rule by name, for receipts.

@@ -48,13 +48,12 @@ impl Found {
     /// As an outcome sees it.
     pub fn view(&self) -> View<'_> {
         match self {
-            Self::Fresh => View::Fresh,
             Self::Log(summary) => View::Log(*summary),
             Self::State(State::Moment(moment)) => View::Moment(*moment),
             Self::State(State::Window(window)) => View::Window(*window),
             Self::State(State::Slices(slices)) => View::Slices(slices),
-            // A script tells a log by its summary only.
-            Self::State(State::Log(_)) => View::Fresh,
+            // A script tells a log by its summary only, never as a state.
+            Self::Fresh | Self::State(State::Log(_)) => View::Fresh,
         }
     }
 }

@@ -63,6 +63,7 @@ impl TokenBucket {
     }
 
     /// The time in which `cost` tokens come; for more than the capacity, that of one token more than it.
+    #[inline]
     pub fn span(&self, cost: u64) -> Moment {
         if cost == 1 { self.emission } else { self.exact_span(cost.min(self.capacity + 1)) }
     }
@@ -77,6 +78,7 @@ impl TokenBucket {
     }
 
     /// How many tokens come in `span`, and at most `most`.
+    #[inline]
     fn tokens_in(&self, span: Moment, cost: Moment, most: u64) -> u64 {
         let rate = self.refill.amount();
         let fits = |moment: Moment| moment.micros.checked_mul(rate)?.checked_add(moment.part);
@@ -93,6 +95,7 @@ impl TokenBucket {
     }
 
     /// The state as it counts now, and whether it had to be brought back to the burst window.
+    #[inline]
     pub(super) fn settle(&self, state: Option<State>, now: Timestamp) -> (Moment, bool) {
         let Some(mut full) = state else {
             return (Moment::whole(now.as_micros()), false);
@@ -111,6 +114,7 @@ impl TokenBucket {
 }
 
 /// Decides `op` on `state`. Twin: `token_bucket.lua`.
+#[inline]
 pub fn apply(state: Option<State>, limit: &TokenBucket, now: Timestamp, op: Op) -> Applied<State> {
     let rate = limit.refill.amount();
     let (full, rebased) = limit.settle(state, now);
@@ -145,6 +149,7 @@ pub fn room(state: Option<State>, limit: &TokenBucket, now: Timestamp, take: Tak
 }
 
 /// What a caller is told, from the state that was found.
+#[inline]
 pub fn outcome(state: Option<State>, limit: &TokenBucket, now: Timestamp, standing: Standing) -> Outcome {
     let rate = limit.refill.amount();
     let (mut full, _) = limit.settle(state, now);
