@@ -101,7 +101,7 @@ pub fn name_of(key: &Key<'_>) -> Vec<u8> {
 
 /// Lets the other tasks of this thread go on until `condition` holds.
 pub async fn until(condition: impl Fn() -> bool) {
-    for _ in 0..10_000_000 {
+    for _ in 0..100_000_000_u64 {
         if condition() {
             return;
         }

@@ -63,7 +63,7 @@ impl<S: Store> Limiter<S> {
                 return Ok(self.hold(decision, &mut deadline, timer).await);
             }
             match decision.retry_after() {
-                Some(retry) if retry <= max_wait => {
+                Some(retry) if decision.served_after() <= max_wait => {
                     if !before(&mut deadline, timer.sleep(retry)).await {
                         return Ok(Acquired::TimedOut);
                     }

@@ -100,6 +100,12 @@ impl Decision {
         if self.is_allowed() { None } else { self.shown()?.outcome.retry_after }
     }
 
+    /// For a denied request: the time after which it could be on its way, the delay of a leaky bucket included.
+    pub(crate) fn served_after(&self) -> Duration {
+        let denying = self.checks.iter().filter(|check| check.role != Role::Shadow && !check.outcome.admitted);
+        denying.map(Checked::served_after).max().unwrap_or_default()
+    }
+
     /// Denied, and no waiting helps: the cost is above what a limit can ever admit.
     pub fn is_permanent(&self) -> bool {
         !self.is_allowed() && self.shown().is_some_and(|check| check.outcome.is_permanent())
@@ -183,6 +189,12 @@ impl Checked {
     /// The retry as something to compare: a permanent denial is the longest.
     fn retry(&self) -> Duration {
         if self.outcome.admitted { Duration::ZERO } else { self.outcome.retry_after.unwrap_or(Duration::MAX) }
+    }
+
+    /// The next free slot of a leaky bucket stays where it is until it comes: whenever the request is admitted, it leaves
+    /// then, which is when the bucket would be as at the beginning.
+    fn served_after(&self) -> Duration {
+        if self.algorithm == Algorithm::LeakyBucket { self.outcome.reset_after } else { self.retry() }
     }
 
     /// How many further requests of the same cost would pass.

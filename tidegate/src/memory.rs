@@ -5,7 +5,8 @@
 //! that write; a shard has at most about a thousand keys, so not even the growth of its table moves more than that.
 //!
 //! At the bound nothing that still holds spent state is ever dropped. New subjects of a limit then share one overflow
-//! bucket: they are neither let through freely nor all denied. [`MemoryStore::overflowed`] counts how often.
+//! bucket: they are neither let through freely nor all denied. [`MemoryStore::overflowed`] counts how often. (Several new
+//! subjects of one limit in one plan take from buckets beside each other, since no two checks may share a state.)
 
 mod locked;
 mod shard;
@@ -165,7 +166,8 @@ impl MemoryStore {
         for Adjustment { key, limit, op } in adjustments {
             let mut locked = self.lock(std::iter::once(key));
             let now = self.now();
-            if !locked.has_room(0, now) {
+            // What a stranger gives back must not go to those who share the overflow bucket.
+            if matches!(op, Op::Charge { .. }) && !locked.has_room(0, now) {
                 locked.turn_to_overflow(0, key.overflow_id(), &self.overflow);
             }
             if let Some(change) = algorithm::apply(locked.get(0), limit, now, *op).change {

@@ -16,6 +16,9 @@ use crate::{Few, Limit, Subject};
 /// The most checks in one plan.
 pub const MOST_CHECKS: usize = 32;
 
+/// A cost that no limit can ever admit; a larger one is as good as this.
+const MORE_THAN_ANY: u64 = LARGEST_AMOUNT + 1;
+
 /// What the checks of one request are, and how they combine.
 #[derive(Clone, Debug)]
 pub struct Plan<'r> {
@@ -229,7 +232,7 @@ impl Gate {
 
 impl<'r> Check<'r> {
     pub(crate) fn new(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
-        Self { gate, key, cost: cost.min(LARGEST_AMOUNT) }
+        Self { gate, key, cost: cost.min(MORE_THAN_ANY) }
     }
 
     /// A check of `gate` for a subject that decides its own partition.
@@ -238,7 +241,7 @@ impl<'r> Check<'r> {
     }
 
     pub(crate) fn add_cost(&mut self, cost: u64) {
-        self.cost = self.cost.saturating_add(cost).min(LARGEST_AMOUNT);
+        self.cost = self.cost.saturating_add(cost).min(MORE_THAN_ANY);
     }
 
     /// Which limit of which rule.

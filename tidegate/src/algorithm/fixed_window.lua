@@ -6,8 +6,9 @@ local function fixed_window(state, now, op, units, cost, place, limit, window)
   local index, count, rebased = (now - now % window) / window, 0, false
   if state then
     if #state <= -width or string.find(state, '%D') then return nil end
-    local state_index = tonumber(string.sub(state, width))
-    if state_index >= index then count = tonumber(string.sub(state, 1, width - 1)) end
+    local state_index, state_count = tonumber(string.sub(state, width)), tonumber(string.sub(state, 1, width - 1))
+    if state_index * window >= TOO_LARGE or state_count >= TOO_LARGE then return nil end
+    if state_index >= index then count = state_count end
     if state_index > index and count > 0 then
       if state_index * window - now > MARGIN then rebased = true else index = state_index end
     end

@@ -5,7 +5,7 @@ local function leaky_bucket(state, now, op, units, cost_us, cost_part, rate, bur
   if op ~= REFUND then
     return token_bucket(state, now, op, units, cost_us, cost_part, rate, burst_us, burst_part, longest_delay)
   end
-  if state and (#state < 16 or string.find(state, '%D')) then return nil end
+  if token_bucket(state, now, CHARGE, 1, 0, 0, rate, burst_us, burst_part, 0) == nil then return nil end -- unreadable
   local place = string.format('%016d', place_us)
   if place_part > 0 then place = string.format('%d', place_part) .. place end
   if state ~= place then return true end

@@ -8,3 +8,4 @@
 -- Numbers are integers below 2^53; '%d' prints them exactly, where tostring and .. would keep 14 digits.
 local TAKE, ROOM, CHARGE, REFUND = 1, 2, 3, 4
 local MARGIN = 2000000
+local TOO_LARGE = 9007199254740992 -- 2^53: no number in a value reaches it, or we did not write it

@@ -6,6 +6,7 @@ local function sliding_log(state, now, op, units, cost, place, limit, window)
     if size < 2 or (size - 2) % 9 ~= 0 then return nil end
     used = struct.unpack('>I2', state)
     if size > 2 then newest = struct.unpack('>I7', state, size - 8) end
+    if newest >= TOO_LARGE or (used > 0) ~= (size > 2) then return nil end
     if newest > now then
       if newest - now <= MARGIN then now = newest else rebased = true end
     end
@@ -14,6 +15,7 @@ local function sliding_log(state, now, op, units, cost, place, limit, window)
       if at + window > now then break end
       used, first = used - units_then, first + 9
     end
+    if used < 0 or (used > 0) ~= (first < size) then return nil end
   end
   local left = limit > used and limit - used or 0
   if op == ROOM then
@@ -32,6 +34,7 @@ local function sliding_log(state, now, op, units, cost, place, limit, window)
       admitted = false
       local excess, position = used + cost - limit, first
       while cost <= limit and excess > 0 do
+        if position >= size then return nil end
         local at, units_then = struct.unpack('>I7I2', state, position)
         blocker, excess, position = at, excess - units_then, position + 9
       end

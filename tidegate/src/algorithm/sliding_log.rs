@@ -80,7 +80,7 @@ impl SlidingLog {
         };
         let now = current(state.newest(), now);
         let (evict, used) = self.outdated(state, now);
-        let mut excess = (used + cost).saturating_sub(self.limit);
+        let mut excess = used.saturating_add(cost).saturating_sub(self.limit);
         let mut blocker = 0;
         if cost <= self.limit {
             for (at, cost) in state.entries.range(evict..) {

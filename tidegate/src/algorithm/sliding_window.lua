@@ -6,7 +6,11 @@ local function sliding_window(state, now, op, units, cost, place, limit, slice, 
   if state then
     if not string.find(state, '^%d[%d,]*$') then return nil end
     local found = {}
-    for digits in string.gmatch(state, '%d+') do found[#found + 1] = tonumber(digits) end
+    for digits in string.gmatch(state, '%d+') do
+      found[#found + 1] = tonumber(digits)
+      if found[#found] >= TOO_LARGE then return nil end
+    end
+    if found[1] * slice >= TOO_LARGE or #found > slices + 2 then return nil end
     local state_index = found[2] and found[1] or 0 -- without counts it is as good as none
     if state_index <= index then
       local passed = index - state_index

@@ -10,8 +10,10 @@ local function token_bucket(state, now, op, units, cost_us, cost_part, rate, bur
       full_us = tonumber(state)
     else
       full_us, full_part = tonumber(string.sub(state, -16)), tonumber(string.sub(state, 1, -17))
+      if full_part >= TOO_LARGE then return nil end
       if full_part >= rate then full_us, full_part = full_us + 1, 0 end
     end
+    if full_us >= TOO_LARGE then return nil end
     if full_us < now then
       full_us, full_part = now, 0
     elseif full_us > ceiling_us or (full_us == ceiling_us and full_part > ceiling_part) then

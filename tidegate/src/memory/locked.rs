@@ -37,8 +37,12 @@ impl<'s> Locked<'s> {
         shard.has_room(id, now)
     }
 
-    /// From now on the state of this check is the overflow bucket `id`.
-    pub(super) fn turn_to_overflow(&mut self, index: usize, id: u128, overflow: &'s Mutex<Shard>) {
+    /// From now on the state of this check is the overflow bucket `id`, or one beside it, if another check of the plan
+    /// has turned to that already: no two checks of a plan may share a state.
+    pub(super) fn turn_to_overflow(&mut self, index: usize, mut id: u128, overflow: &'s Mutex<Shard>) {
+        while self.spots.iter().any(|spot| spot.home == OVERFLOW && spot.id == id) {
+            id = id.wrapping_add(1);
+        }
         if self.guards.last().is_none_or(|(home, _)| *home != OVERFLOW) {
             self.guards.push((OVERFLOW, lock(overflow)));
         }

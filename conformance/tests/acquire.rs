@@ -1,0 +1,276 @@
+//! `Limiter::acquire`: who waits is served in the order of arrival, gives up in time, and takes nothing along when it
+//! leaves. Time is a clock that the tests move; nobody really waits.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use conformance::suite::{AnyStore, Ground, left, limits_over, on_every_store, passes, until};
+use tidegate::{Acquired, Limit, Limiter, ManualClock, Rate, Request, Rule, StoreError};
+use tokio::task::JoinHandle;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Five workers wait for a bucket that gives one token a second, and get it in the order in which they came.
+#[tokio::test]
+async fn waiters_are_served_in_the_order_of_arrival() {
+    on_every_store(async |ground| {
+        let queue = Queue::new(ground, one_per_second(1));
+        assert_eq!(passes(&queue.limiter, 1, 1).await, 1);
+        for worker in 1..=5 {
+            // Each sleeps until its deadline, and the first one until the next token too.
+            queue.join(worker, 1, MINUTE);
+            until(|| ground.clock.sleeping() == worker as usize + 1).await;
+        }
+        for served in 1..=5 {
+            ground.clock.advance(SECOND);
+            until(|| queue.served().len() == served).await;
+            until(|| ground.clock.sleeping() == if served < 5 { 5 - served + 1 } else { 0 }).await;
+        }
+        assert_eq!(queue.served(), [1, 2, 3, 4, 5]);
+    })
+    .await;
+}
+
+/// The first one wants five tokens. Those behind it want one each, which would be there earlier; they do not overtake,
+/// or large requests would starve.
+#[tokio::test]
+async fn a_large_request_is_not_overtaken_by_small_ones() {
+    on_every_store(async |ground| {
+        let queue = Queue::new(ground, one_per_second(5));
+        assert_eq!(passes(&queue.limiter, 5, 1).await, 1);
+        for (worker, cost) in [(1, 5), (2, 1), (3, 1)] {
+            queue.join(worker, cost, MINUTE);
+            until(|| ground.clock.sleeping() == worker as usize + 1).await;
+        }
+        for waited in 1..=7 {
+            assert_eq!(queue.served().len(), usize::saturating_sub(waited, 5), "after {} seconds", waited - 1);
+            ground.clock.advance(SECOND);
+            if waited >= 5 {
+                until(|| queue.served().len() == waited - 4).await;
+                until(|| ground.clock.sleeping() == if waited < 7 { 7 - waited + 1 } else { 0 }).await;
+            }
+        }
+        assert_eq!(queue.served(), [1, 2, 3]);
+    })
+    .await;
+}
+
+/// Subjects do not wait for each other.
+#[tokio::test]
+async fn only_those_who_wait_for_the_same_limit_form_a_queue() {
+    let ground = Ground::in_memory();
+    let limiter = ground.limiter_of([Rule::new("api", one_per_second(1)).per(["user"])]);
+    let (ann, bob) = (Request::new("").attribute("user", "ann"), Request::new("").attribute("user", "bob"));
+    assert!(limiter.check(&ann).await.unwrap().is_allowed());
+    let mut anns = pin!(limiter.acquire(&ann, MINUTE, &ground.clock));
+    assert!(poll(anns.as_mut()).is_pending());
+    assert!(granted(pin!(limiter.acquire(&bob, MINUTE, &ground.clock))));
+}
+
+/// Nobody waits for what cannot come in time: too far away, or never.
+#[tokio::test]
+async fn what_cannot_come_in_time_is_denied_at_once() {
+    on_every_store(async |ground| {
+        for limit in limits_over(5, 10 * SECOND) {
+            let limiter = ground.limiter(limit);
+            assert_eq!(passes(&limiter, 5, 1).await, 1);
+            let retry = limiter.check(&Request::new("").cost(4)).await.unwrap().retry_after().unwrap();
+            for (cost, wait) in [(4, retry.saturating_sub(Duration::from_micros(1))), (4, Duration::ZERO), (6, MINUTE)]
+            {
+                let denied = limiter.acquire(&Request::new("").cost(cost), wait, &ground.clock).await.unwrap();
+                let Acquired::Denied(decision) = denied else { panic!("{limit:?} {cost} {wait:?}: {denied:?}") };
+                assert_eq!(decision.is_permanent(), cost == 6, "{limit:?}");
+            }
+            assert_eq!(ground.clock.sleeping(), 0, "{limit:?}");
+            assert_eq!(left(&limiter).await, 0, "{limit:?}");
+            ground.clock.advance(MINUTE);
+        }
+    })
+    .await;
+}
+
+/// The deadline passes while others are still ahead: that one leaves, without a token, and the others stay.
+#[tokio::test]
+async fn a_waiter_whose_time_is_up_leaves_without_a_token() {
+    let ground = Ground::in_memory();
+    let limiter = ground.limiter(one_per_second(1));
+    assert_eq!(passes(&limiter, 1, 1).await, 1);
+    let request = Request::new("");
+    let mut first = pin!(limiter.acquire(&request, MINUTE, &ground.clock));
+    let mut hurried = pin!(limiter.acquire(&request, SECOND / 2, &ground.clock));
+    let mut third = pin!(limiter.acquire(&request, MINUTE, &ground.clock));
+    assert!(
+        poll(first.as_mut()).is_pending() && poll(hurried.as_mut()).is_pending() && poll(third.as_mut()).is_pending()
+    );
+    ground.clock.advance(SECOND / 2);
+    assert!(matches!(poll(hurried.as_mut()), Poll::Ready(Ok(Acquired::TimedOut))));
+    ground.clock.advance(SECOND / 2);
+    assert!(poll(third.as_mut()).is_pending());
+    assert!(granted(first));
+    assert!(poll(third.as_mut()).is_pending(), "the token of the one who left was never taken, nor given to two");
+    ground.clock.advance(SECOND);
+    assert!(granted(third));
+}
+
+/// Cancelling: the first in the queue is dropped, and so is one in the middle. Their turns pass on, their tokens stay.
+#[tokio::test]
+async fn a_waiter_that_is_dropped_takes_nothing_and_lets_the_next_one_go() {
+    on_every_store(async |ground| {
+        for limit in limits_over(1, SECOND) {
+            let queue = Queue::new(ground, limit);
+            assert_eq!(passes(&queue.limiter, 1, 1).await, 1);
+            let wait = queue.limiter.check(&Request::new("")).await.unwrap().retry_after().unwrap();
+            let mut workers = Vec::new();
+            for worker in 1..=4 {
+                workers.push(queue.join(worker, 1, MINUTE));
+                until(|| ground.clock.sleeping() == worker as usize + 1).await;
+            }
+            for (dropped, sleeping) in [(0, 4), (2, 3)] {
+                workers[dropped].abort();
+                until(|| workers[dropped].is_finished() && ground.clock.sleeping() == sleeping).await;
+            }
+            ground.clock.advance(wait);
+            until(|| queue.served().len() == 1 && ground.clock.sleeping() == 2).await;
+            ground.clock.advance(4 * SECOND);
+            until(|| queue.served().len() == 2).await;
+            assert_eq!(queue.served(), [2, 4], "{limit:?}");
+            ground.clock.advance(MINUTE);
+        }
+    })
+    .await;
+}
+
+/// A leaky bucket gives its slots at once and lets everybody wait for theirs. Whoever leaves before its slot gives it
+/// back if nobody stands behind it.
+#[tokio::test]
+async fn the_last_place_in_a_leaky_bucket_is_given_back_when_its_waiter_leaves() {
+    on_every_store(async |ground| {
+        let queue = Queue::new(ground, Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
+        let mut workers = Vec::new();
+        for worker in 0..4 {
+            workers.push(queue.join(worker, 1, MINUTE));
+            // The first passes at once; each other sleeps until its deadline and until its slot.
+            until(|| ground.clock.sleeping() == 2 * worker as usize).await;
+        }
+        assert_eq!((queue.served(), left(&queue.limiter).await), (vec![0], 2));
+        workers[3].abort();
+        until(|| workers[3].is_finished()).await;
+        await_left(&queue.limiter, 3).await;
+        workers[1].abort();
+        until(|| workers[1].is_finished() && ground.clock.sleeping() == 2).await;
+        ground.clock.advance(SECOND);
+        assert_eq!(left(&queue.limiter).await, 4, "the place in the middle stays taken, and a second has passed");
+        ground.clock.advance(SECOND);
+        until(|| queue.served().len() == 2).await;
+        assert_eq!(queue.served(), [0, 2]);
+    })
+    .await;
+}
+
+/// A slot beyond the time that the caller has is not taken.
+#[tokio::test]
+async fn a_slot_that_comes_too_late_is_refused_and_not_taken() {
+    on_every_store(async |ground| {
+        let limiter = ground.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
+        assert_eq!(passes(&limiter, 1, 3).await, 3);
+        let request = Request::new("");
+        tokio::select! {
+            late = limiter.acquire(&request, Duration::from_micros(2_999_999), &ground.clock) => {
+                assert!(matches!(&late, Ok(Acquired::Denied(_))), "{late:?}");
+            }
+            // One sleep is the deadline, another would be a wait.
+            () = until(|| ground.clock.sleeping() > 1) => panic!("it waits for a slot that comes after its deadline"),
+        }
+        assert_eq!(left(&limiter).await, 3);
+    })
+    .await;
+}
+
+/// Nine workers, three a second, whatever the kind of limit: all are served, in order, and none is lost on the way.
+#[tokio::test]
+async fn waiting_works_on_every_limit() {
+    on_every_store(async |ground| {
+        for limit in limits_over(3, SECOND) {
+            let queue = Queue::new(ground, limit);
+            for worker in 0..9 {
+                queue.join(worker, 1, 60 * MINUTE);
+            }
+            for _ in 0..1_000 {
+                if queue.served().len() == 9 {
+                    break;
+                }
+                ground.clock.advance(SECOND / 10);
+                tokio::task::yield_now().await;
+                let _ = left(&queue.limiter).await; // on a server, as long as one question takes
+            }
+            assert_eq!(queue.served(), (0..9).collect::<Vec<_>>(), "{limit:?}");
+            ground.clock.advance(MINUTE);
+        }
+    })
+    .await;
+}
+
+/// A request that no rule matches does not wait, and needs no store.
+#[tokio::test]
+async fn a_request_without_a_rule_is_granted_at_once() {
+    let ground = Ground::in_memory();
+    let limiter = ground.limiter_of([Rule::new("login", one_per_second(1)).action("login")]);
+    assert!(granted(pin!(limiter.acquire(&Request::new("other"), Duration::ZERO, &ground.clock))));
+}
+
+// === What the tests share ===
+
+fn one_per_second(capacity: u64) -> Limit {
+    Limit::token_bucket(capacity, Rate::per_second(1).unwrap()).unwrap()
+}
+
+/// A limiter, and the workers that were served by it so far.
+struct Queue {
+    limiter: Arc<Limiter<AnyStore>>,
+    clock: ManualClock,
+    served: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Queue {
+    fn new(ground: &Ground, limit: Limit) -> Self {
+        let limiter = Arc::new(ground.limiter(limit));
+        Self { limiter, clock: ground.clock.clone(), served: Arc::default() }
+    }
+
+    fn join(&self, worker: u32, cost: u64, max_wait: Duration) -> JoinHandle<()> {
+        let (limiter, clock, served) = (Arc::clone(&self.limiter), self.clock.clone(), Arc::clone(&self.served));
+        tokio::spawn(async move {
+            match limiter.acquire(&Request::new("").cost(cost), max_wait, &clock).await.unwrap() {
+                Acquired::Granted(_) => served.lock().unwrap().push(worker),
+                other => panic!("worker {worker}: {other:?}"),
+            }
+        })
+    }
+
+    fn served(&self) -> Vec<u32> {
+        self.served.lock().unwrap().clone()
+    }
+}
+
+/// Waits for a refund that was started but not waited for.
+async fn await_left(limiter: &Limiter<AnyStore>, amount: u64) {
+    for _ in 0..100_000 {
+        if left(limiter).await == amount {
+            return;
+        }
+    }
+    panic!("the place was not given back");
+}
+
+fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn granted(future: Pin<&mut impl Future<Output = Result<Acquired, StoreError>>>) -> bool {
+    matches!(poll(future), Poll::Ready(Ok(Acquired::Granted(_))))
+}

@@ -1,0 +1,231 @@
+//! However many ask at once, a limit of N admits N: by threads in one process, by instances on one server, and by plans
+//! of several checks.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use conformance::server::{KINDS, Server};
+use conformance::suite::{all_limits, patient};
+use tidegate::{Check, Decision, Gate, Limit, Limiter, MemoryStore, Plan, Request, Rule, RuleSet, Store, Subject};
+use tidegate_redis::RedisStore;
+use tokio::task::JoinSet;
+
+const THREADS: usize = 64;
+const ATTEMPTS: u64 = 10_000;
+const LIMIT: u64 = 1_000;
+
+/// Ten thousand attempts at a limit of a thousand, all at once: a check and a count that are two steps would admit
+/// more.
+#[test]
+fn sixty_four_threads_get_exactly_the_limit_in_memory() {
+    for limit in all_limits(LIMIT) {
+        let limiter = Limiter::new(one_rule(limit), MemoryStore::new());
+        assert_eq!(admitted_by_threads(&limiter, THREADS, ATTEMPTS), LIMIT, "{limit:?}");
+    }
+}
+
+/// The same from eight connections to one server, where nothing but the script holds them apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn sixty_four_tasks_on_eight_instances_get_exactly_the_limit_on_a_server() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let stores = instances(&server, 8).await;
+        for limit in all_limits(LIMIT) {
+            let limiters = limiters(&one_rule(limit), &stores);
+            let admitted = admitted_by_tasks(&limiters, THREADS, ATTEMPTS).await;
+            assert_eq!(admitted, LIMIT, "{kind:?} {limit:?}");
+        }
+    }
+}
+
+/// Twelve processes, one subject, a bucket of ten: the eleventh must not pass because two instances read the same
+/// state.
+#[tokio::test(flavor = "multi_thread")]
+async fn twelve_instances_share_one_bucket() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let stores = instances(&server, 12).await;
+        for limit in all_limits(10) {
+            let limiters = limiters(&one_rule(limit), &stores);
+            assert_eq!(admitted_by_tasks(&limiters, 20, 20).await, 10, "{kind:?} {limit:?}");
+        }
+    }
+}
+
+/// Trap 45: a denial by one rule after another one has consumed. Whichever of the four is tight, the others are charged
+/// for the requests that passed and for no other.
+#[test]
+fn a_denied_plan_costs_the_other_rules_nothing_in_memory() {
+    for tight in 0..4 {
+        let limiter = Limiter::new(four_rules(tight), MemoryStore::new());
+        let admitted = admitted_by_threads(&limiter, 16, 1_000);
+        assert_consumed_alike(&limiter.store().peek_now(&limiter.plan(&request())), tight, admitted);
+    }
+}
+
+/// The same on a server, from several instances.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_plan_costs_the_other_rules_nothing_on_a_server() {
+    for kind in KINDS {
+        for tight in 0..4 {
+            let server = Server::start(kind);
+            let limiters = limiters(&four_rules(tight), &instances(&server, 4).await);
+            let admitted = admitted_by_tasks(&limiters, 16, 1_000).await;
+            let peeked = limiters[0].store().peek(&limiters[0].plan(&request())).await.unwrap();
+            assert_consumed_alike(&peeked, tight, admitted);
+        }
+    }
+}
+
+/// Plans that name the same keys in opposite orders would wait for each other forever if each locked in its own order.
+/// The second store is full, so that its plans lock the overflow bucket too.
+#[test]
+fn plans_in_opposite_orders_do_not_wait_for_each_other() {
+    let limit = all_limits(50_000)[0];
+    for most_keys in [1_000_000, 2_000] {
+        let (store, gate) = (MemoryStore::new().most_keys(most_keys), Gate::of_rule("transfer", limit));
+        let shared = Arc::new((store, gate));
+        let (done, finished) = channel();
+        for number in 0..16 {
+            let (shared, done) = (Arc::clone(&shared), done.clone());
+            thread::spawn(move || {
+                let (store, gate) = &*shared;
+                for round in 0..2_000 {
+                    let mut checks: Vec<_> = (0..8).map(|i| Check::of(gate, subject(round + 500 * i), 1)).collect();
+                    if number % 2 == 0 {
+                        checks.reverse();
+                    }
+                    let _ = store.decide_now(&Plan::new(checks).unwrap());
+                }
+                done.send(()).unwrap();
+            });
+        }
+        for _ in 0..16 {
+            // Not a measurement: without it a deadlock would hang the test run instead of failing it.
+            finished.recv_timeout(Duration::from_secs(300)).expect("a thread that comes to its end");
+        }
+        assert_eq!(shared.0.overflowed() > 0, most_keys == 2_000);
+    }
+}
+
+/// In a full store new subjects share a bucket; two of them in one plan take from two that lie beside each other, since a
+/// unit that both saw would be given out twice.
+#[test]
+fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
+    for limit in all_limits(3) {
+        let (store, gate) = (MemoryStore::new().most_keys(1), Gate::of_rule("transfer", limit));
+        let pay = |subjects: &[u128]| {
+            let checks = subjects.iter().map(|number| Check::of(&gate, subject(*number), 1));
+            store.decide_now(&Plan::new(checks).unwrap()).granted
+        };
+        assert_eq!(pay(&[1]), 1, "fills the store");
+        assert_eq!((pay(&[2, 3]), pay(&[4, 5]), pay(&[6])), (1, 1, 1), "{limit:?}");
+        assert_eq!((pay(&[7]), pay(&[8, 9])), (0, 0), "the first bucket is empty: {limit:?}");
+        assert_eq!(store.keys(), 3, "one subject and two overflow buckets: {limit:?}");
+    }
+}
+
+/// Of sixteen threads that want as much as they can get, together they get what there is.
+#[test]
+fn threads_that_take_what_there_is_get_all_of_it_and_no_more() {
+    for limit in all_limits(LIMIT) {
+        let limiter = Limiter::new(one_rule(limit), MemoryStore::new());
+        let (granted, start) = (AtomicU64::new(0), Barrier::new(16));
+        thread::scope(|scope| {
+            for most in 1..=16 {
+                let (limiter, granted, start) = (&limiter, &granted, &start);
+                scope.spawn(move || {
+                    let plan = limiter.plan(&request()).up_to(most);
+                    start.wait();
+                    for _ in 0..50 {
+                        granted.fetch_add(limiter.store().decide_now(&plan).granted, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(granted.into_inner(), LIMIT, "{limit:?}");
+    }
+}
+
+// === What the tests share ===
+
+fn request() -> Request<'static> {
+    Request::new("ride").attribute("user", "ann").attribute("tenant", "acme")
+}
+
+fn one_rule(limit: Limit) -> RuleSet {
+    RuleSet::new([Rule::new("ride", limit).per(["user"])]).unwrap()
+}
+
+/// Four rules of different kinds, of which the one at `tight` admits 100 and the others 50,000.
+fn four_rules(tight: usize) -> RuleSet {
+    const PER: [&[&str]; 4] = [&["user"], &["tenant"], &["tenant", "user"], &[]];
+    let rules = PER.iter().enumerate().map(|(rule, per)| {
+        let limits = all_limits(if rule == tight { 100 } else { 50_000 });
+        Rule::new(format!("rule-{rule}"), limits[(rule + tight) % 5]).per(per.iter().copied())
+    });
+    RuleSet::new(rules).unwrap()
+}
+
+fn assert_consumed_alike(peeked: &tidegate::Verdict, tight: usize, admitted: u64) {
+    assert_eq!(admitted, 100);
+    for (rule, judged) in peeked.judged.iter().enumerate() {
+        let consumed = judged.outcome.limit - judged.outcome.remaining;
+        assert_eq!(consumed, 100, "rule {rule}, when rule {tight} is the tight one");
+    }
+}
+
+fn subject(number: u128) -> Subject {
+    // Spread over the shards as a hash would be.
+    Subject::from_hash(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+}
+
+async fn instances(server: &Server, count: usize) -> Vec<RedisStore> {
+    let mut stores = Vec::new();
+    for _ in 0..count {
+        stores.push(server.store_with(patient()).await);
+    }
+    stores
+}
+
+fn limiters(rules: &RuleSet, stores: &[RedisStore]) -> Vec<Arc<Limiter<RedisStore>>> {
+    stores.iter().map(|store| Arc::new(Limiter::new(rules.clone(), store.clone()))).collect()
+}
+
+fn admitted_by_threads(limiter: &Limiter<MemoryStore>, threads: usize, attempts: u64) -> u64 {
+    let (tried, admitted, start) = (AtomicU64::new(0), AtomicU64::new(0), Barrier::new(threads));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                start.wait();
+                while tried.fetch_add(1, Ordering::Relaxed) < attempts {
+                    let decision = limiter.check_now(&request());
+                    admitted.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    admitted.into_inner()
+}
+
+async fn admitted_by_tasks(limiters: &[Arc<Limiter<RedisStore>>], tasks: usize, attempts: u64) -> u64 {
+    let (tried, start) = (Arc::new(AtomicU64::new(0)), Arc::new(tokio::sync::Barrier::new(tasks)));
+    let mut running = JoinSet::new();
+    for limiter in limiters.iter().cycle().take(tasks) {
+        let (limiter, tried, start) = (Arc::clone(limiter), Arc::clone(&tried), Arc::clone(&start));
+        running.spawn(async move {
+            start.wait().await;
+            let mut admitted = 0;
+            while tried.fetch_add(1, Ordering::Relaxed) < attempts {
+                admitted += limiter.check(&request()).await.as_ref().map(Decision::granted).unwrap();
+            }
+            admitted
+        });
+    }
+    running.join_all().await.into_iter().sum()
+}

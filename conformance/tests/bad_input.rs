@@ -1,0 +1,230 @@
+//! Costs, limits and rates that nobody should send, and the bounds that refuse them. Each on every store.
+//! (What a bad server does is in `bad_store.rs`.)
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::time::Duration;
+
+use conformance::suite::{all_limits, left, limits_over, on_every_store, passes};
+use tidegate::{
+    LARGEST_AMOUNT, LARGEST_LOG, Limit, LimitError, MOST_CHECKS, MOST_SLICES, Rate, Request, Rule, RuleError, RuleMode,
+    RuleSet,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Trap 11: told to retry, such a request would come back for ever.
+#[tokio::test]
+async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
+    on_every_store(async |ground| {
+        for limit in all_limits(10) {
+            let limiter = ground.limiter(limit);
+            for cost in [11, 12, 1_000_000, LARGEST_AMOUNT - 1, LARGEST_AMOUNT, LARGEST_AMOUNT + 1, u64::MAX] {
+                let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+                assert!(!denied.is_allowed() && denied.is_permanent(), "{limit:?} {cost}");
+                assert_eq!((denied.retry_after(), denied.remaining()), (None, Some(10)), "{limit:?} {cost}");
+                assert!(denied.receipt().is_empty(), "{limit:?} {cost}");
+            }
+            assert_eq!(ground.keys(), 0, "{limit:?}");
+            assert_eq!(passes(&limiter, 10, 1).await, 1, "{limit:?}");
+            limiter.forget(&Request::new("")).await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// The largest limit there is admits the largest amount there is, and what is larger still is refused like any other
+/// cost above its limit.
+#[tokio::test]
+async fn not_even_the_largest_limit_admits_a_cost_above_it() {
+    on_every_store(async |ground| {
+        for limit in [
+            Limit::token_bucket(LARGEST_AMOUNT, Rate::per_second(10_000_000).unwrap()).unwrap(),
+            Limit::leaky_bucket(Rate::per_second(10_000_000).unwrap(), LARGEST_AMOUNT - 1).unwrap(),
+            Limit::fixed_window(LARGEST_AMOUNT, SECOND).unwrap(),
+            Limit::sliding_window(LARGEST_AMOUNT, SECOND, 10).unwrap(),
+        ] {
+            let limiter = ground.limiter(limit);
+            for cost in [LARGEST_AMOUNT + 1, u64::MAX] {
+                let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+                assert!(denied.is_permanent(), "{limit:?} {cost}: {denied:?}");
+            }
+            assert_eq!(passes(&limiter, LARGEST_AMOUNT, 2).await, 1, "{limit:?}");
+            assert_eq!(left(&limiter).await, 0, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// A cost of 0 asks "may I go on?" and is told yes, full or empty; it writes nothing. So does asking to take none.
+#[tokio::test]
+async fn a_cost_of_zero_consumes_and_creates_nothing() {
+    on_every_store(async |ground| {
+        for limit in all_limits(10) {
+            let limiter = ground.limiter(limit);
+            let free = Request::new("").cost(0);
+            let decision = limiter.check(&free).await.unwrap();
+            assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(10)), "{limit:?}");
+            assert_eq!(decision.delay(), Duration::ZERO, "{limit:?}");
+            assert_eq!(limiter.take_up_to(&free, 7).await.unwrap().granted(), 7, "{limit:?}");
+            limiter.refund(decision.receipt()).await.unwrap();
+            limiter.charge(&free).await.unwrap();
+            assert_eq!(ground.keys(), 0, "{limit:?}");
+
+            assert_eq!(passes(&limiter, 10, 1).await, 1, "{limit:?}");
+            let decision = limiter.check(&free).await.unwrap();
+            assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(0)), "{limit:?}");
+            assert_eq!(decision.delay(), Duration::ZERO, "{limit:?}");
+            limiter.forget(&Request::new("")).await.unwrap();
+            assert_eq!(ground.keys(), 0, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// "Nobody" is a limit too: it denies everything but a cost of 0, for good.
+#[tokio::test]
+async fn a_limit_of_zero_denies_everybody() {
+    on_every_store(async |ground| {
+        for limit in [
+            Limit::token_bucket(0, Rate::per_second(10).unwrap()).unwrap(),
+            Limit::fixed_window(0, SECOND).unwrap(),
+            Limit::sliding_log(0, SECOND).unwrap(),
+            Limit::sliding_window(0, SECOND, 10).unwrap(),
+        ] {
+            let limiter = ground.limiter(limit);
+            for time in 0..3 {
+                let denied = limiter.check(&Request::new("")).await.unwrap();
+                assert!(denied.is_permanent(), "{limit:?} at {time}: {denied:?}");
+                assert_eq!((denied.remaining(), denied.retry_after()), (Some(0), None), "{limit:?}");
+                ground.clock.advance(SECOND);
+            }
+            assert_eq!(limiter.take_up_to(&Request::new(""), 5).await.unwrap().granted(), 0, "{limit:?}");
+            limiter.charge(&Request::new("")).await.unwrap();
+            assert_eq!(passes(&limiter, 0, 1).await, 1, "{limit:?}");
+            assert_eq!(ground.keys(), 0, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// Numbers whose product passes 2^64: neither an overflow nor a wrong answer.
+#[tokio::test]
+async fn asking_for_absurdly_many_absurdly_large_units_is_answered() {
+    on_every_store(async |ground| {
+        let huge = Limit::fixed_window(LARGEST_AMOUNT, SECOND).unwrap();
+        for limit in limits_over(10, SECOND) {
+            // The first rule admits astronomic numbers of them; beside it, each costs as much again.
+            let limiter = ground.limiter_of([
+                Rule::new("wide", huge).cost(1),
+                Rule::new("beside", limit).mode(RuleMode::Shadow),
+                Rule::new("small", limit).cost(1).mode(RuleMode::Shadow),
+            ]);
+            let decision = limiter.check(&Request::new("")).await.unwrap();
+            assert!(decision.is_allowed() && decision.shadow_would_reject().next().is_none(), "{limit:?}");
+            let absurd = Request::new("").cost(u64::MAX);
+            let decision = limiter.take_up_to(&absurd, u64::MAX).await.unwrap();
+            assert_eq!(decision.granted(), LARGEST_AMOUNT - 1, "{limit:?}");
+            let rejecting: Vec<_> = decision.shadow_would_reject().collect();
+            assert_eq!(rejecting, ["beside", "small"], "{limit:?}");
+            limiter.charge(&absurd).await.unwrap();
+            limiter.refund(decision.receipt()).await.unwrap();
+            limiter.forget(&absurd).await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// Whoever wrote the limit is told where to look and how far to go.
+#[test]
+fn every_refused_limit_names_its_field_and_its_bound() {
+    let rate = Rate::per_second(1).unwrap();
+    let years = |years: u64| Duration::from_secs(years * 31_557_600);
+    let half = Duration::from_nanos(1_500);
+    let too_much = LARGEST_AMOUNT + 1;
+    // The field, a bound or a word that must be in the message, and what was tried.
+    let limits: [(&str, &str, Result<Limit, LimitError>); 15] = [
+        (
+            "token_bucket.capacity",
+            "4503599627370495",
+            Limit::token_bucket(too_much, Rate::per_second(10_000_000).unwrap()),
+        ),
+        ("token_bucket.capacity", "100 years", Limit::token_bucket(LARGEST_AMOUNT, rate)),
+        ("token_bucket.capacity", "876600", Limit::token_bucket(876_601, Rate::per_hour(1).unwrap())),
+        ("leaky_bucket.queue", "4503599627370494", Limit::leaky_bucket(rate, LARGEST_AMOUNT)),
+        ("leaky_bucket.queue", "4503599627370494", Limit::leaky_bucket(rate, u64::MAX)),
+        ("fixed_window.limit", "4503599627370495", Limit::fixed_window(too_much, SECOND)),
+        ("fixed_window.window", "at least 1", Limit::fixed_window(1, Duration::ZERO)),
+        ("fixed_window.window", "whole number of microseconds", Limit::fixed_window(1, half)),
+        ("fixed_window.window", "100 years", Limit::fixed_window(1, years(101))),
+        ("sliding_log.limit", "65535", Limit::sliding_log(LARGEST_LOG + 1, SECOND)),
+        ("sliding_log.window", "100 years", Limit::sliding_log(1, Duration::from_secs(u64::MAX))),
+        ("sliding_window.limit", "4503599627370495", Limit::sliding_window(u64::MAX, SECOND, 1)),
+        ("sliding_window.slices", "smallest value, 1", Limit::sliding_window(1, SECOND, 0)),
+        ("sliding_window.slices", "120", Limit::sliding_window(1, SECOND, MOST_SLICES + 1)),
+        ("sliding_window.slices", "7 slices", Limit::sliding_window(1, SECOND, 7)),
+    ];
+    for (field, bound, limit) in limits {
+        let error = limit.unwrap_err();
+        assert_eq!(error.field(), field);
+        let message = error.to_string();
+        assert!(message.starts_with(field) && message.contains(bound), "{message}");
+    }
+    let rates = [
+        ("rate.amount", "smallest value, 1", Rate::per_second(0)),
+        ("rate.amount", "4503599627370495", Rate::per_second(too_much)),
+        ("rate.period", "at least 1", Rate::new(1, Duration::ZERO)),
+        ("rate.period", "100 years", Rate::new(1, years(101))),
+    ];
+    for (field, bound, rate) in rates {
+        let message = rate.unwrap_err().to_string();
+        assert!(message.starts_with(field) && message.contains(bound), "{message}");
+    }
+}
+
+/// What lies on the bound is accepted: rates from one in 30 days to ten million a second, and the largest of each
+/// field.
+#[test]
+fn what_lies_on_a_bound_is_accepted() {
+    let (slowest, fastest) = (Rate::new(1, 30 * 86_400 * SECOND).unwrap(), Rate::per_second(10_000_000).unwrap());
+    let century = Duration::from_secs(100 * 31_557_600);
+    let limits = [
+        Limit::token_bucket(1_000, slowest),
+        Limit::token_bucket(LARGEST_AMOUNT, fastest),
+        Limit::token_bucket(876_600, Rate::per_hour(1).unwrap()),
+        Limit::leaky_bucket(fastest, 0),
+        Limit::leaky_bucket(fastest, LARGEST_AMOUNT - 1),
+        Limit::fixed_window(LARGEST_AMOUNT, century),
+        Limit::fixed_window(1, Duration::from_micros(1)),
+        Limit::sliding_log(LARGEST_LOG, century),
+        Limit::sliding_window(LARGEST_AMOUNT, century, 1),
+        Limit::sliding_window(LARGEST_AMOUNT, SECOND, 100),
+    ];
+    for limit in limits {
+        assert!(limit.is_ok(), "{limit:?}");
+    }
+    assert!(Rate::new(LARGEST_AMOUNT, Duration::from_micros(1)).is_ok());
+}
+
+/// The same for rules that do not fit together.
+#[test]
+fn every_refused_rule_is_named_with_what_to_change() {
+    let limit = all_limits(5)[0];
+    let other = all_limits(6)[0];
+    let many = (0..=MOST_CHECKS).map(|number| Rule::new(format!("r{number}"), limit)).collect();
+    let long = "x".repeat(65);
+    let cases: [(&str, &str, Vec<Rule>); 7] = [
+        ("", "1 to 64", vec![Rule::new("", limit)]),
+        (&long, "1 to 64", vec![Rule::new(long.as_str(), limit)]),
+        ("a", "taken", vec![Rule::new("a", limit), Rule::new("a", limit).action("x")]),
+        ("a", "\"day\"", vec![Rule::new("a", limit).and("day", limit).and("day", limit)]),
+        ("a", "4503599627370495", vec![Rule::new("a", limit).cost(u64::MAX)]),
+        ("b", "\"shared\"", vec![Rule::new("a", limit).budget("shared"), Rule::new("b", other).budget("shared")]),
+        ("r32", "at most 32", many),
+    ];
+    for (rule, words, rules) in cases {
+        let error: RuleError = RuleSet::new(rules).unwrap_err();
+        assert_eq!(error.rule(), rule);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}

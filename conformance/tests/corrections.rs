@@ -1,0 +1,315 @@
+//! What is known only afterwards: refunds, extra charges, forgetting, and taking what there is. Each on every limit and
+//! every store.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use conformance::server::{KINDS, Server};
+use conformance::suite::{START, all_limits, left, limits_over, on_every_store, passes, patient};
+use tidegate::{Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet};
+use tokio::task::JoinSet;
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// A receipt is used up by its refund: it moves, and it cannot be copied. If it could, this would not compile.
+const _: fn() = || {
+    trait UnlessClone<A> {
+        fn unless() {}
+    }
+    struct Copied;
+    impl<T> UnlessClone<()> for T {}
+    impl<T: Clone> UnlessClone<Copied> for T {}
+    let _ = <Receipt as UnlessClone<_>>::unless;
+};
+
+/// After a refund, every number is what it would be had the request never come.
+#[tokio::test]
+async fn a_refund_undoes_its_request_exactly() {
+    on_every_store(async |ground| {
+        for limit in limits_over(10, WINDOW) {
+            let limiter = ground.limiter(limit);
+            for (cost, later) in [(3, 1_234_567), (1, 777), (2, 2_000_001)] {
+                assert_eq!(passes(&limiter, cost, 1).await, 1);
+                ground.clock.advance(Duration::from_micros(later));
+                let before = peek(&limiter, 5).await;
+                let taken = limiter.check(&Request::new("").cost(4)).await.unwrap();
+                assert!(taken.is_allowed(), "{limit:?}");
+                limiter.refund(taken.receipt()).await.unwrap();
+                let after = peek(&limiter, 5).await;
+                assert_eq!(before.checks()[0].outcome(), after.checks()[0].outcome(), "{limit:?}");
+            }
+            ground.clock.set(START);
+        }
+    })
+    .await;
+}
+
+/// Trap 52: a refund after its window had ended went to the next one, whose count became negative.
+#[tokio::test]
+async fn a_refund_that_comes_too_late_gives_nothing_back() {
+    on_every_store(async |ground| {
+        let [_, _, fixed, log, sliding] = limits_over(10, WINDOW);
+        let leaky = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap();
+        for limit in [leaky, fixed, log, sliding] {
+            ground.clock.set(START);
+            let limiter = ground.limiter(limit);
+            let old = limiter.check(&Request::new("").cost(4)).await.unwrap();
+            ground.clock.advance(WINDOW + WINDOW);
+            limiter.refund(old.receipt()).await.unwrap();
+            assert_eq!(left(&limiter).await, 10, "{limit:?}");
+
+            let old = limiter.check(&Request::new("").cost(4)).await.unwrap();
+            ground.clock.advance(WINDOW + WINDOW);
+            assert_eq!(passes(&limiter, 6, 1).await, 1, "{limit:?}");
+            limiter.refund(old.receipt()).await.unwrap();
+            assert_eq!(left(&limiter).await, 4, "{limit:?}");
+            assert_eq!(passes(&limiter, 1, 10).await, 4, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// However late and however many: there is never more than a full limit.
+#[tokio::test]
+async fn refunds_never_fill_a_limit_above_full() {
+    on_every_store(async |ground| {
+        for limit in limits_over(10, WINDOW) {
+            let limiter = ground.limiter(limit);
+            let first = limiter.check(&Request::new("").cost(5)).await.unwrap();
+            let second = limiter.check(&Request::new("").cost(5)).await.unwrap();
+            ground.clock.advance(WINDOW / 2);
+            for decision in [&second, &first] {
+                limiter.refund(decision.receipt()).await.unwrap();
+                assert!(left(&limiter).await <= 10, "{limit:?}");
+            }
+            ground.clock.advance(WINDOW + WINDOW);
+            limiter.refund(second.receipt()).await.unwrap();
+            assert_eq!(left(&limiter).await, 10, "{limit:?}");
+            assert_eq!(passes(&limiter, 1, 20).await, 10, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// A full store gives new subjects one bucket in common. A refund that comes after its subject is forgotten must not
+/// fill that one, from which it never took.
+#[tokio::test]
+async fn a_late_refund_gives_nothing_to_those_who_share_an_overflow_bucket() {
+    let clock = ManualClock::at(START);
+    let limit = Limit::token_bucket(2, Rate::per_second(1).unwrap()).unwrap();
+    let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
+    let limiter = Limiter::new(rules, MemoryStore::new().most_keys(1).clock(clock.clone()));
+    let check = |user| limiter.check_now(&Request::new("").attribute("user", user).cost(2));
+
+    let early = check("ann");
+    assert!(early.is_allowed());
+    clock.advance(WINDOW);
+    assert!(check("bob").is_allowed(), "the only place is free again");
+    assert!(check("cat").is_allowed() && !check("dan").is_allowed(), "these share a bucket");
+    limiter.refund(early.receipt()).await.unwrap();
+    assert!(!check("dan").is_allowed());
+}
+
+/// Behind any other place somebody was already told to wait. Once the last one is given back, the one before is the
+/// last.
+#[tokio::test]
+async fn only_the_last_place_in_a_queue_can_be_given_back() {
+    on_every_store(async |ground| {
+        let limiter = ground.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap());
+        let decisions = [take(&limiter, 1).await, take(&limiter, 1).await, take(&limiter, 2).await];
+        assert_eq!(decisions.each_ref().map(|decision| decision.delay().as_secs()), [0, 1, 2]);
+        limiter.refund(decisions[1].receipt()).await.unwrap();
+        assert_eq!(left(&limiter).await, 6);
+        limiter.refund(decisions[2].receipt()).await.unwrap();
+        assert_eq!(left(&limiter).await, 8);
+        limiter.refund(decisions[1].receipt()).await.unwrap();
+        assert_eq!(left(&limiter).await, 9);
+        assert_eq!(take(&limiter, 1).await.delay(), Duration::from_secs(1));
+    })
+    .await;
+}
+
+/// A refund of what was never taken would be a gift.
+#[tokio::test]
+async fn a_denied_or_free_request_has_nothing_to_give_back() {
+    on_every_store(async |ground| {
+        for limit in all_limits(10) {
+            let limiter = ground.limiter(limit);
+            assert_eq!(passes(&limiter, 8, 1).await, 1);
+            let denied = limiter.check(&Request::new("").cost(5)).await.unwrap();
+            assert!(denied.receipt().is_empty(), "{limit:?}");
+            limiter.refund(denied.receipt()).await.unwrap();
+            let free = limiter.check(&Request::new("").cost(0)).await.unwrap();
+            limiter.refund(free.receipt()).await.unwrap();
+            let peeked = limiter.peek(&Request::new("")).await.unwrap();
+            assert!(peeked.receipt().is_empty(), "{limit:?}");
+            assert_eq!(left(&limiter).await, 2, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// Several rules consumed, and all of them get it back; a rule that has gone in between has nothing to get it back to.
+#[tokio::test]
+async fn a_receipt_refunds_every_rule_that_still_is_there() {
+    on_every_store(async |ground| {
+        let [bucket, _, fixed, log, _] = all_limits(10);
+        let rules = || [Rule::new("a", bucket), Rule::new("b", fixed), Rule::new("c", log)];
+        let (limiter, fewer) = (ground.limiter_of(rules()), ground.limiter_of(rules().into_iter().skip(1)));
+        let remaining = async || -> Vec<u64> {
+            let peeked = limiter.peek(&Request::new("")).await.unwrap();
+            peeked.checks().iter().map(|check| check.outcome().remaining).collect()
+        };
+        let (first, second) = (take(&limiter, 2).await, take(&limiter, 3).await);
+        assert_eq!(remaining().await, [5, 5, 5]);
+        limiter.refund(second.receipt()).await.unwrap();
+        assert_eq!(remaining().await, [8, 8, 8]);
+        fewer.refund(first.receipt()).await.unwrap();
+        assert_eq!(remaining().await, [8, 10, 10]);
+    })
+    .await;
+}
+
+/// A cost that turned out to be larger counts, but only down to empty: the debt does not outlast the limit's own time.
+#[tokio::test]
+async fn a_charge_empties_a_limit_at_most() {
+    on_every_store(async |ground| {
+        for limit in limits_over(10, WINDOW) {
+            ground.clock.set(START);
+            let limiter = ground.limiter(limit);
+            limiter.charge(&Request::new("").cost(3)).await.unwrap();
+            assert_eq!(left(&limiter).await, 7, "a charge may come first: {limit:?}");
+            assert_eq!(passes(&limiter, 2, 1).await, 1, "{limit:?}");
+            limiter.charge(&Request::new("").cost(4)).await.unwrap();
+            assert_eq!(left(&limiter).await, 1, "{limit:?}");
+            for _ in 0..3 {
+                limiter.charge(&Request::new("").cost(1_000)).await.unwrap();
+                assert_eq!(left(&limiter).await, 0, "{limit:?}");
+            }
+            let full = limiter.check(&Request::new("").cost(10)).await.unwrap().retry_after().unwrap();
+            assert!(full <= WINDOW + WINDOW / 5, "{limit:?}: {full:?}");
+            ground.clock.advance(full);
+            assert_eq!(passes(&limiter, 10, 1).await, 1, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// For the customer on the phone: one subject starts afresh, and whoever else is limited stays so.
+#[tokio::test]
+async fn forgetting_makes_a_subject_new_and_touches_no_other() {
+    on_every_store(async |ground| {
+        for limit in all_limits(10) {
+            let limiter = ground.limiter_of([Rule::new("api", limit).per(["user"])]);
+            let of = |user| Request::new("").attribute("user", user).cost(10);
+            assert!(limiter.check(&of("ann")).await.unwrap().is_allowed());
+            assert!(limiter.check(&of("bob")).await.unwrap().is_allowed());
+            for user in ["ann", "ann", "nobody"] {
+                limiter.forget(&of(user)).await.unwrap();
+            }
+            assert!(limiter.check(&of("ann")).await.unwrap().is_allowed(), "{limit:?}");
+            assert!(!limiter.check(&of("bob")).await.unwrap().is_allowed(), "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// As many units as every limit has room for, at what each of them costs; all of them or none are consumed, and given
+/// back with one receipt.
+#[tokio::test]
+async fn taking_what_there_is_grants_what_all_limits_have() {
+    on_every_store(async |ground| {
+        for (wide, narrow) in all_limits(100).into_iter().zip(all_limits(10).into_iter().rev()) {
+            let limiter = ground.limiter_of([
+                Rule::new("wide", wide).cost(3),
+                Rule::new("narrow", narrow).cost(1),
+                Rule::new("third", all_limits(1_000)[2]).cost(7),
+            ]);
+            let request = Request::new("");
+            // Requested, granted, and what the three have left.
+            for (most, granted, remaining) in [(4, 4, [88, 6, 972]), (50, 6, [70, 0, 930]), (50, 0, [70, 0, 930])] {
+                let decision = limiter.take_up_to(&request, most).await.unwrap();
+                assert_eq!(decision.granted(), granted, "{wide:?} {narrow:?}");
+                assert_eq!(decision.is_allowed(), granted > 0);
+                assert_eq!(decision.retry_after().is_some(), granted == 0, "{wide:?} {narrow:?}");
+                let told: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+                assert_eq!(told, remaining, "{wide:?} {narrow:?}");
+                let told: Vec<_> = peek(&limiter, 1).await.checks().iter().map(|c| c.outcome().remaining).collect();
+                assert_eq!(told, remaining, "{wide:?} {narrow:?}");
+                if most == 50 && granted > 0 {
+                    limiter.refund(decision.receipt()).await.unwrap();
+                    let again = limiter.take_up_to(&request, most).await.unwrap();
+                    assert_eq!(again.granted(), granted, "{wide:?} {narrow:?}");
+                }
+            }
+            limiter.forget(&request).await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// Many instances take what there is: together they get all of it and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_that_take_what_there_is_get_all_of_it_and_no_more() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        for limit in all_limits(500) {
+            let rules = RuleSet::new([Rule::new("api", limit)]).unwrap();
+            let mut running = JoinSet::new();
+            for most in 1..=8 {
+                let limiter = Limiter::new(rules.clone(), server.store_with(patient()).await);
+                running.spawn(async move {
+                    let mut granted = 0;
+                    for _ in 0..40 {
+                        granted += limiter.take_up_to(&Request::new(""), most).await.unwrap().granted();
+                    }
+                    granted
+                });
+            }
+            let granted: u64 = running.join_all().await.into_iter().sum();
+            assert_eq!(granted, 500, "{kind:?} {limit:?}");
+        }
+    }
+}
+
+/// Threads that take and give back leave the limit as they found it. (A place in a queue is not always given back.)
+#[test]
+fn threads_that_give_back_what_they_took_leave_nothing_spent() {
+    let [bucket, _, fixed, log, sliding] = all_limits(8);
+    for limit in [bucket, fixed, log, sliding] {
+        let limiter = Arc::new(Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), MemoryStore::new()));
+        let request = Request::new("");
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let limiter = Arc::clone(&limiter);
+                thread::spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                    for _ in 0..500 {
+                        let decision = limiter.check_now(&Request::new(""));
+                        assert!(decision.is_allowed(), "eight threads hold at most eight");
+                        runtime.block_on(limiter.refund(decision.receipt())).unwrap();
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(limiter.store().peek_now(&limiter.plan(&request)).judged[0].outcome.remaining, 8, "{limit:?}");
+    }
+}
+
+// === What the tests share ===
+
+async fn take<S: tidegate::Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
+    let decision = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+    assert!(decision.is_allowed());
+    decision
+}
+
+async fn peek<S: tidegate::Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
+    limiter.peek(&Request::new("").cost(cost)).await.unwrap()
+}

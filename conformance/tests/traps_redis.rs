@@ -1,0 +1,266 @@
+//! Traps 25 to 30, 33 and 40: what the store leaves in Redis. Looked at on real servers, by their own time.
+//! (31, 32 and 37 to 39 are in `traps_redis_faults.rs`.)
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use conformance::server::{KINDS, Kind, Server};
+use conformance::suite::{all_limits, left, limits_over, name_of, on_every_store, passes, patient};
+use redis::Connection;
+use tidegate::{Limit, Limiter, MemoryStore, PlanMode, Request, Rule, RuleSet, Store, StoreErrorKind};
+use tidegate_redis::RedisStore;
+
+/// Traps 25, 26 and 28: a key that got its count but not its expiry lives for ever. Every write of every limit, by
+/// every operation, sets both at once.
+#[tokio::test]
+async fn no_operation_leaves_a_key_that_never_expires() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        for limit in all_limits(3).into_iter().chain(limits_over(3, Duration::from_secs(60))) {
+            let rules = [Rule::new("one", limit).per(["user"]), Rule::new("two", limit)];
+            let both = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
+            let only = Limiter::new(RuleSet::new([Rule::new("one", limit).per(["user"])]).unwrap(), store.clone());
+            let request = Request::new("").attribute("user", "ann");
+            let mut all_expire = |after: &str| {
+                let immortal = immortal_keys(&mut connection);
+                assert!(immortal.is_empty(), "{kind:?} {limit:?} after {after}: {immortal:?}");
+            };
+
+            let receipt = only.check(&request).await.unwrap().receipt();
+            all_expire("a take");
+            only.refund(receipt).await.unwrap();
+            all_expire("a refund to zero");
+            let receipt = both.check(&request).await.unwrap().receipt();
+            all_expire("a take by a plan");
+            only.charge(&request).await.unwrap();
+            all_expire("a charge");
+            both.refund(receipt).await.unwrap();
+            all_expire("a refund");
+            let _ = both.take_up_to(&request, 2).await.unwrap();
+            all_expire("a take of what there is");
+            let each = both.plan(&request).mode(PlanMode::CountEach);
+            let _ = (both.decide(&each).await.unwrap(), both.decide(&each).await.unwrap());
+            all_expire("a denied request that counts");
+            assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut connection).unwrap(), 2, "{kind:?} {limit:?}");
+            let _: () = redis::cmd("FLUSHDB").query(&mut connection).unwrap();
+        }
+    }
+}
+
+/// Trap 26: a key that has lost its expiry, whoever took it, gets one from the next write.
+#[tokio::test]
+async fn a_key_that_lost_its_expiry_gets_it_back() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        for limit in all_limits(10) {
+            let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
+            let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+            let receipt = limiter.check(&Request::new("")).await.unwrap().receipt();
+            let mut persist = || redis::cmd("PERSIST").arg(&name).query::<bool>(&mut connection).unwrap();
+
+            assert!(persist());
+            limiter.refund(receipt).await.unwrap();
+            assert!(persist(), "no expiry after a refund: {kind:?} {limit:?}");
+            assert_eq!(passes(&limiter, 1, 1).await, 1);
+            assert!(persist(), "no expiry after a take: {kind:?} {limit:?}");
+            limiter.charge(&Request::new("")).await.unwrap();
+            assert!(persist(), "no expiry after a charge: {kind:?} {limit:?}");
+            limiter.forget(&Request::new("")).await.unwrap();
+        }
+    }
+}
+
+/// Trap 27: "the count equals the cost, so this must be the first hit" armed the window anew after a refund to zero.
+#[tokio::test]
+async fn a_refund_to_zero_does_not_move_the_window() {
+    on_every_store(async |ground| {
+        let window = Duration::from_secs(10);
+        let limiter = ground.limiter(Limit::fixed_window(5, window).unwrap());
+        ground.clock.advance(Duration::from_secs(3));
+        for seconds_left in [7, 6, 5] {
+            let decision = limiter.check(&Request::new("").cost(5)).await.unwrap();
+            assert!(decision.is_allowed());
+            assert_eq!(decision.checks()[0].outcome().reset_after, Duration::from_secs(seconds_left));
+            limiter.refund(decision.receipt()).await.unwrap();
+            ground.clock.advance(Duration::from_secs(1));
+        }
+        assert_eq!(passes(&limiter, 5, 2).await, 1);
+        ground.clock.advance(Duration::from_secs(4));
+        assert_eq!(left(&limiter).await, 5);
+    })
+    .await;
+}
+
+/// Trap 29: milliseconds where seconds were meant. A key expires when its state stops to matter, plus the margin of two
+/// seconds for clocks that step back.
+#[tokio::test]
+async fn a_key_lives_as_long_as_its_state_matters() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        for window in [Duration::from_secs(1), Duration::from_secs(600), Duration::from_secs(86_400)] {
+            for limit in limits_over(10, window) {
+                let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
+                let decision = limiter.check(&Request::new("").cost(5)).await.unwrap();
+                let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+                let expires: u64 = redis::cmd("PEXPIRETIME").arg(name).query(&mut connection).unwrap();
+                let ends = decision.decided_at().plus(decision.checks()[0].outcome().reset_after).as_micros() / 1_000;
+                // The server measures the expiry from its own reading of the clock, a moment before or after ours.
+                assert!(expires.abs_diff(ends + 2_000) < 500, "{kind:?} {limit:?}: {expires} for {ends}");
+            }
+        }
+    }
+}
+
+/// Trap 30: a second command to set the expiry, at every hit. Ours are one read and one write, and a denial only reads.
+#[tokio::test]
+async fn a_decision_costs_one_read_and_at_most_one_write_for_each_key() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        for limit in all_limits(10) {
+            let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
+            let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
+            assert_eq!(passes(&limiter, 1, 25).await, 10);
+            let expected = [("evalsha", 25), ("get", 25), ("psetex", 10), ("time", 25)];
+            assert_eq!(calls(&mut connection), named(&expected), "{kind:?} {limit:?}");
+            for _ in 0..5 {
+                assert_eq!(left(&limiter).await, 0);
+            }
+            let expected = [("evalsha", 25), ("evalsha_ro", 5), ("get", 30), ("psetex", 10), ("time", 30)];
+            assert_eq!(calls(&mut connection), named(&expected), "{kind:?} {limit:?}");
+        }
+    }
+}
+
+/// What a subject costs: every state is a string that lies within its key's object, and on Redis a bucket and a fixed
+/// window are integers. (Valkey 9 keeps what a script writes as a string, at the same size.)
+#[tokio::test]
+async fn states_are_small() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        for (index, limit) in limits_over(10, Duration::from_secs(60)).into_iter().enumerate() {
+            let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
+            assert_eq!(passes(&limiter, 1, 3).await, 3);
+            let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+            let found: String = redis::cmd("TYPE").arg(&name).query(&mut connection).unwrap();
+            assert_eq!(found, "string", "{kind:?} {limit:?}");
+            let found: String = redis::cmd("OBJECT").arg("ENCODING").arg(&name).query(&mut connection).unwrap();
+            let encodings: &[&str] = if kind == Kind::Redis && index < 3 { &["int"] } else { &["int", "embstr"] };
+            assert!(encodings.contains(&found.as_str()), "{kind:?} {limit:?}: {found}");
+        }
+    }
+}
+
+/// Trap 33: braces in what a user sends moved a key to another slot, or all keys of a plan apart. The slot of every key
+/// comes from its partition, the only hash tag in it.
+#[tokio::test]
+async fn nothing_that_a_user_writes_moves_a_key_to_another_slot() {
+    for kind in KINDS {
+        let server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
+        let mut connection = server.connection();
+        let mut slot =
+            |name: &[u8]| -> u16 { redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap() };
+        let limit = all_limits(3)[0];
+        let per_user = Rule::new("{a}", limit).and("{b}", limit).per(["user"]);
+        let rules = [per_user, Rule::new("}{", limit).per(["user"]).budget("{{x}}"), Rule::new("{}", limit)];
+        let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new());
+        for number in 0..300 {
+            let user = format!("{{{number}}}{{x}}");
+            let plan = limiter.plan(&Request::new("").attribute("user", &user));
+            let names: Vec<_> = plan.checks().iter().map(|check| name_of(check.key())).collect();
+            for name in &names {
+                let tag = &name[3..7];
+                assert!(name.starts_with(b"tg1{") && tag.ends_with(b"}"), "{}", name.escape_ascii());
+                assert_eq!(slot(name), slot(tag), "{}", name.escape_ascii());
+            }
+            let slots: Vec<_> = names[..3].iter().map(|name| slot(name)).collect();
+            assert!(slots.iter().all(|found| *found == slots[0]), "the limits of one user lie together");
+        }
+    }
+}
+
+/// Trap 33: keys that a script touched without naming them, which a cluster refuses.
+#[tokio::test]
+async fn a_server_in_cluster_mode_accepts_every_script_and_a_plan_across_slots_is_refused_whole() {
+    for kind in KINDS {
+        let server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
+        let mut connection = server.connection();
+        let _: () = redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).query(&mut connection).unwrap();
+        while !cluster_is_up(&mut connection) {
+            thread::yield_now();
+        }
+        let limits = all_limits(10);
+        let of_one_user = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).per(["user"]));
+        let limiter = Limiter::new(RuleSet::new(of_one_user).unwrap(), server.store_with(patient()).await);
+        let request = Request::new("").attribute("user", "ann");
+        let receipt = limiter.check(&request).await.unwrap().receipt();
+        limiter.refund(receipt).await.unwrap();
+        limiter.charge(&request).await.unwrap();
+        assert_eq!(limiter.take_up_to(&request, 20).await.unwrap().granted(), 9);
+        limiter.forget(&request).await.unwrap();
+        assert_eq!(limiter.peek(&request).await.unwrap().remaining(), Some(10));
+
+        let apart = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit));
+        let limiter = Limiter::new(RuleSet::new(apart).unwrap(), server.store_with(patient()).await);
+        let error = limiter.check(&request).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Unsupported, false), "{error}");
+        assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut connection).unwrap(), 0);
+    }
+}
+
+/// Trap 40: forgetting one subject looked through every key of the server.
+#[tokio::test]
+async fn forgetting_a_subject_deletes_its_keys_and_looks_at_no_other() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        let rules = all_limits(5).into_iter().enumerate();
+        let rules = RuleSet::new(rules.map(|(i, limit)| Rule::new(format!("r{i}"), limit).per(["user"]))).unwrap();
+        let limiter: Limiter<RedisStore> = Limiter::new(rules, store);
+        let of = |user| Request::new("").attribute("user", user);
+        for user in ["ann", "ann", "bob"] {
+            assert!(limiter.check(&of(user)).await.unwrap().is_allowed());
+        }
+        let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
+        limiter.forget(&of("ann")).await.unwrap();
+        assert_eq!(calls(&mut connection), named(&[("del", 1)]), "{kind:?}");
+        for (user, left) in [("ann", 5), ("bob", 4)] {
+            let peeked = limiter.store().peek(&limiter.plan(&of(user))).await.unwrap();
+            assert!(peeked.judged.iter().all(|judged| judged.outcome.remaining == left), "{kind:?} {user}: {peeked:?}");
+        }
+    }
+}
+
+// === What the tests share ===
+
+fn immortal_keys(connection: &mut Connection) -> Vec<String> {
+    let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
+    let mut ttl = |name: &Vec<u8>| redis::cmd("PTTL").arg(name).query::<i64>(connection).unwrap();
+    names.into_iter().filter(|name| ttl(name) == -1).map(|name| name.escape_ascii().to_string()).collect()
+}
+
+/// How often each command ran since the last reset, those that only look excepted.
+fn calls(connection: &mut Connection) -> BTreeMap<String, u64> {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+    let counted = stats.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+    });
+    counted.filter(|(name, _)| !name.starts_with("config") && name != "info").collect()
+}
+
+fn named(calls: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    calls.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+fn cluster_is_up(connection: &mut Connection) -> bool {
+    let info: String = redis::cmd("CLUSTER").arg("INFO").query(connection).unwrap();
+    info.contains("cluster_state:ok")
+}

@@ -1,0 +1,197 @@
+//! Traps 13 to 24: windows, where other limiters counted past the limit, burned what was left, or never admitted again.
+//! Each on every store. (22 and 23 are about calendars and reservations.)
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::time::Duration;
+
+use conformance::suite::{START, all_limits, left, limits_over, name_of, on_every_store, passes};
+use tidegate::{Limit, Request, Rule};
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Trap 13: a fixed window admits twice its limit around a boundary. That is its price, told here as it is told in its
+/// documentation; the sliding ones do not have it.
+#[tokio::test]
+async fn only_a_fixed_window_lets_two_limits_through_at_a_boundary() {
+    on_every_store(async |ground| {
+        let [_, _, fixed, log, sliding] = limits_over(10, WINDOW);
+        for (limit, after_the_boundary) in [(fixed, 10), (log, 0), (sliding, 0)] {
+            ground.clock.set(START.plus(Duration::from_micros(9_999_999)));
+            let limiter = ground.limiter(limit);
+            assert_eq!(passes(&limiter, 1, 20).await, 10, "{limit:?}");
+            ground.clock.advance(Duration::from_micros(1));
+            assert_eq!(passes(&limiter, 1, 20).await, after_the_boundary, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// Trap 14: a request that was too large took what was left before it was refused.
+#[tokio::test]
+async fn a_refused_request_burns_nothing() {
+    on_every_store(async |ground| {
+        for limit in limits_over(10, WINDOW) {
+            let limiter = ground.limiter(limit);
+            assert_eq!(passes(&limiter, 7, 1).await, 1);
+            assert_eq!(passes(&limiter, 5, 10).await, 0, "{limit:?}");
+            assert_eq!(left(&limiter).await, 3, "{limit:?}");
+            assert_eq!(passes(&limiter, 1, 10).await, 3, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// Trap 15: rounding made a sliding counter with a limit of 1 refuse for ever.
+#[tokio::test]
+async fn a_sliding_window_of_one_admits_one_again_and_again() {
+    on_every_store(async |ground| {
+        for slices in [1, 2, 5, 10] {
+            let limiter = ground.limiter(Limit::sliding_window(1, WINDOW, slices).unwrap());
+            let slice = WINDOW / slices as u32;
+            for round in 0..5 {
+                assert_eq!(passes(&limiter, 1, 5).await, 1, "{slices} slices, round {round}");
+                let retry = limiter.check(&Request::new("")).await.unwrap().retry_after().unwrap();
+                assert!(WINDOW <= retry + slice && retry <= WINDOW + slice, "{slices} slices: {retry:?}");
+                ground.clock.advance(retry);
+            }
+        }
+    })
+    .await;
+}
+
+/// Trap 16: "is anything left?" instead of "is the cost left?": an overshoot by the cost less one.
+#[tokio::test]
+async fn a_cost_counts_in_full_before_it_is_admitted() {
+    on_every_store(async |ground| {
+        for limit in limits_over(10, WINDOW) {
+            let limiter = ground.limiter(limit);
+            let mut admitted = 0;
+            for cost in [3, 5, 7, 4, 3, 2, 9, 1, 1] {
+                let fits = admitted + cost <= 10;
+                assert_eq!(passes(&limiter, cost, 1).await, u64::from(fits), "{limit:?}: {cost} after {admitted}");
+                admitted += if fits { cost } else { 0 };
+            }
+            assert_eq!(admitted, 10);
+        }
+    })
+    .await;
+}
+
+/// Trap 17: two ways to the same answer that differed by one at the boundary.
+#[tokio::test]
+async fn looking_taking_and_taking_what_there_is_agree_at_the_boundary() {
+    on_every_store(async |ground| {
+        for limit in limits_over(10, WINDOW) {
+            for used in 0..=10 {
+                let limiter = ground.limiter(limit);
+                assert_eq!(passes(&limiter, used, 1).await, 1);
+                let request = Request::new("").cost(3);
+                let peeked = limiter.peek(&request).await.unwrap();
+                assert_eq!(peeked.is_allowed(), used <= 7, "{limit:?} with {used} used");
+                let taken = limiter.check(&request).await.unwrap();
+                assert_eq!(taken.is_allowed(), peeked.is_allowed(), "{limit:?} with {used} used");
+                let rest = limiter.take_up_to(&Request::new(""), 20).await.unwrap().granted();
+                assert_eq!(used + rest + 3 * taken.granted(), 10, "{limit:?} with {used} used");
+            }
+        }
+    })
+    .await;
+}
+
+/// Trap 18: log entries named by their time, so that requests of one instant counted as one.
+#[tokio::test]
+async fn requests_of_one_microsecond_all_count() {
+    on_every_store(async |ground| {
+        let limiter = ground.limiter(Limit::sliding_log(10, WINDOW).unwrap());
+        assert_eq!(passes(&limiter, 1, 6).await, 6);
+        assert_eq!(passes(&limiter, 2, 5).await, 2);
+        assert_eq!(left(&limiter).await, 0);
+        ground.clock.advance(Duration::from_micros(9_999_999));
+        assert_eq!(passes(&limiter, 1, 1).await, 0);
+        ground.clock.advance(Duration::from_micros(1));
+        assert_eq!(passes(&limiter, 1, 20).await, 10);
+    })
+    .await;
+}
+
+/// Traps 19 and 20: a log that forgot that requests have costs, or told the reset by the wrong entry. The retry comes
+/// from the oldest entries that must leave, the reset from the newest.
+#[tokio::test]
+async fn a_log_tells_its_waits_by_the_entries_that_must_leave() {
+    on_every_store(async |ground| {
+        let limiter = ground.limiter(Limit::sliding_log(10, WINDOW).unwrap());
+        for cost in [4, 3, 3] {
+            assert_eq!(passes(&limiter, cost, 1).await, 1);
+            ground.clock.advance(Duration::from_secs(1));
+        }
+        // Three seconds in: 4 units leave after 10 seconds, 3 after 11, 3 after 12.
+        for (cost, retry) in [(1, 7), (4, 7), (5, 8), (7, 8), (8, 9), (10, 9)] {
+            let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+            assert_eq!(denied.retry_after(), Some(Duration::from_secs(retry)), "cost {cost}");
+            assert_eq!(denied.checks()[0].outcome().reset_after, Duration::from_secs(9), "cost {cost}");
+        }
+        ground.clock.advance(Duration::from_secs(7));
+        assert_eq!(left(&limiter).await, 4);
+        ground.clock.advance(Duration::from_secs(1));
+        assert_eq!(left(&limiter).await, 7);
+    })
+    .await;
+}
+
+/// Trap 21: every decision read the whole log. Ours stays on the server: the reply for a long one is as short as for an
+/// empty one, and what has left the window is dropped by the next decision.
+#[tokio::test]
+async fn a_long_log_does_not_travel_and_does_not_stay() {
+    on_every_store(async |ground| {
+        let Some(server) = ground.server() else { return };
+        let mut connection = server.connection();
+        let limiter = ground.limiter(Limit::sliding_log(5_000, WINDOW).unwrap());
+        let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+
+        let mut sent = async || {
+            let before = bytes_sent(&mut connection);
+            assert_eq!(passes(&limiter, 1, 1).await, 1);
+            bytes_sent(&mut connection) - before
+        };
+        let for_an_empty_log = sent().await;
+        for _ in 0..2_000 {
+            ground.clock.advance(Duration::from_micros(7));
+            assert_eq!(passes(&limiter, 1, 1).await, 1);
+        }
+        let for_a_long_log = sent().await;
+        assert!(for_a_long_log.abs_diff(for_an_empty_log) < 500, "{for_an_empty_log} and {for_a_long_log} bytes");
+
+        let length =
+            |connection: &mut redis::Connection| -> u64 { redis::cmd("STRLEN").arg(&name).query(connection).unwrap() };
+        assert!(length(&mut connection) > 2_000);
+        ground.clock.advance(WINDOW);
+        assert_eq!(passes(&limiter, 1, 1).await, 1);
+        assert!(length(&mut connection) < 50);
+    })
+    .await;
+}
+
+/// Trap 24: a limit that was lowered went below zero or panicked; one that was raised helped only after the window.
+#[tokio::test]
+async fn changing_the_amount_keeps_what_was_spent() {
+    on_every_store(async |ground| {
+        for kind in 0..5 {
+            let with = |amount| ground.limiter_of([Rule::new("api", all_limits(amount)[kind])]);
+            assert_eq!(passes(&with(10), 8, 1).await, 1);
+
+            assert_eq!(left(&with(20)).await, 12, "raising helps at once: {:?}", all_limits(20)[kind]);
+            assert_eq!(left(&with(5)).await, 0, "{:?}", all_limits(5)[kind]);
+            assert_eq!(passes(&with(5), 1, 3).await, 0, "{:?}", all_limits(5)[kind]);
+            let back = left(&with(10)).await;
+            assert!((2..=5).contains(&back), "{back} of {:?}", all_limits(10)[kind]);
+        }
+    })
+    .await;
+}
+
+fn bytes_sent(connection: &mut redis::Connection) -> u64 {
+    let info: String = redis::cmd("INFO").arg("stats").query(connection).unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+    line.unwrap().trim().parse().unwrap()
+}

@@ -1,0 +1,134 @@
+//! The memory store under every interleaving of two threads (`make loom`). Empty unless built with `--cfg loom`.
+
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use loom::sync::Arc;
+use loom::thread;
+use tidegate::{Check, Clock, Gate, Limit, MOST_CHECKS, MemoryStore, Plan, Rate, Subject, Timestamp, Verdict};
+
+/// One key more than fits into one shard makes two, with room for this many keys each.
+const TWO_SHARDS: usize = 1025;
+const ROOM_IN_EACH: u128 = 512;
+
+/// The shard is chosen by the upper half of the hash, so these two subjects of one gate never share one of two shards.
+const ANN: Subject = Subject::from_hash(0);
+const BOB: Subject = Subject::from_hash(OTHER_SHARD);
+const OTHER_SHARD: u128 = 1 << 64;
+
+/// Time stands still. `ManualClock` would do, but its lock is one that loom does not know.
+struct Noon;
+
+impl Clock for Noon {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000)
+    }
+}
+
+#[test]
+fn the_last_unit_goes_to_one_of_two_threads() {
+    loom::model(|| {
+        let (store, gate) = (store(1), gate());
+        let granted = race(&store, {
+            let gate = gate.clone();
+            move |store, _| take(store, &gate, &[ANN]).granted
+        });
+        assert_eq!(granted.0 + granted.1, 1);
+        assert_eq!(take(&store, &gate, &[ANN]).granted, 0);
+    });
+}
+
+#[test]
+fn two_plans_in_opposite_order_neither_deadlock_nor_take_half() {
+    loom::model(|| {
+        let (store, gate) = (store(TWO_SHARDS), gate());
+        let granted = race(&store, {
+            let gate = gate.clone();
+            move |store, thread| {
+                let subjects = if thread == 0 { [ANN, BOB] } else { [BOB, ANN] };
+                let verdict = take(store, &gate, &subjects);
+                // All or nothing: both were judged on one moment, so they agree with the whole and with each other.
+                for judged in &verdict.judged {
+                    assert_eq!(judged.consumed, verdict.granted == 1);
+                    assert_eq!(judged.outcome.admitted, verdict.granted == 1);
+                }
+                verdict.granted
+            }
+        });
+        assert_eq!(granted.0 + granted.1, 1);
+        assert_eq!(take(&store, &gate, &[ANN]).granted, 0);
+        assert_eq!(take(&store, &gate, &[BOB]).granted, 0);
+    });
+}
+
+#[test]
+fn a_plan_over_two_keys_never_takes_one_that_another_thread_emptied() {
+    loom::model(|| {
+        let (store, gate) = (store(TWO_SHARDS), gate());
+        let (both, ann) = race(&store, {
+            let gate = gate.clone();
+            move |store, thread| {
+                let subjects: &[Subject] = if thread == 0 { &[BOB, ANN] } else { &[ANN] };
+                take(store, &gate, subjects).granted
+            }
+        });
+        assert_eq!(both + ann, 1);
+        // Bob still has his unit exactly if the plan that wanted both was denied.
+        assert_eq!(take(&store, &gate, &[BOB]).granted, 1 - both);
+    });
+}
+
+/// The two come from different shards, so that nothing but the lock of the shared bucket stands between them.
+#[test]
+fn new_subjects_of_a_full_store_share_one_bucket_exactly() {
+    loom::model(|| {
+        let (store, gate) = (store(TWO_SHARDS), gate());
+        fill(&store, &gate);
+        let granted = race(&store, {
+            let gate = gate.clone();
+            move |store, thread| {
+                let subject = if thread == 0 { ANN } else { BOB };
+                take(store, &gate, &[subject]).granted
+            }
+        });
+        assert_eq!(granted.0 + granted.1, 1);
+        assert_eq!(store.overflowed(), 2);
+        assert_eq!(store.keys() as u128, 2 * ROOM_IN_EACH + 1);
+    });
+}
+
+/// Gives both shards all the residents that they have room for; Ann and Bob are not among them.
+fn fill(store: &MemoryStore, gate: &Gate) {
+    let residents: Vec<Subject> =
+        (1..=ROOM_IN_EACH).flat_map(|number| [number, number | OTHER_SHARD]).map(Subject::from_hash).collect();
+    // As few plans as possible: each is a step that loom has to follow.
+    for subjects in residents.chunks(MOST_CHECKS) {
+        assert_eq!(take(store, gate, subjects).granted, 1);
+    }
+    assert_eq!(store.overflowed(), 0);
+}
+
+fn store(most_keys: usize) -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new().most_keys(most_keys).clock(Noon))
+}
+
+/// A single unit, for good: time stands still, so the bucket never refills.
+fn gate() -> Gate {
+    let limit = Limit::token_bucket(1, Rate::per_hour(1).unwrap()).unwrap();
+    Gate::of_rule("api", limit)
+}
+
+fn take(store: &MemoryStore, gate: &Gate, subjects: &[Subject]) -> Verdict {
+    let checks = subjects.iter().map(|subject| Check::of(gate, *subject, 1));
+    store.decide_now(&Plan::new(checks).unwrap())
+}
+
+/// Runs `work` in two threads, numbered 0 and 1, and returns what each made of it.
+fn race(store: &Arc<MemoryStore>, work: impl Fn(&MemoryStore, usize) -> u64 + Clone + 'static) -> (u64, u64) {
+    let other = {
+        let (store, work) = (store.clone(), work.clone());
+        thread::spawn(move || work(&store, 1))
+    };
+    let own = work(store, 0);
+    (own, other.join().unwrap())
+}
