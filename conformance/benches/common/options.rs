@@ -1,0 +1,36 @@
+//! `Options`: how a benchmark was called.
+
+use std::str::FromStr;
+
+/// `cargo bench -p conformance --bench NAME -- [--quick] [--json] [--keys N]`
+pub(crate) struct Options {
+    /// A few seconds instead of a minute or two: enough to see that it works, not to quote.
+    pub(crate) quick: bool,
+    /// A JSON document instead of text.
+    pub(crate) json: bool,
+    keys: Option<usize>,
+}
+
+impl Options {
+    pub(crate) fn from_command_line() -> Self {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let has = |name: &str| words.iter().any(|word| word == name);
+        let value = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
+        Self {
+            // Cargo adds `--bench` when it benchmarks; without it this is `cargo test --all-targets`.
+            quick: has("--quick") || !has("--bench"),
+            json: has("--json"),
+            keys: value("--keys").map(|text| usize::from_str(text).expect("--keys takes a number")),
+        }
+    }
+
+    /// The number of keys that was asked for, or `usual`, or a hundredth of that in a hurry.
+    pub(crate) fn keys(&self, usual: usize) -> usize {
+        self.keys.unwrap_or(if self.quick { usual / 100 } else { usual })
+    }
+
+    /// How often everything is measured.
+    pub(crate) fn rounds(&self) -> usize {
+        if self.quick { 2 } else { 7 }
+    }
+}

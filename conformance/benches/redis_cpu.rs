@@ -1,0 +1,99 @@
+//! Processor time of a Redis and a Valkey server for one decision, by the server's own count of its main thread, next to
+//! what any script costs and what people write by hand. All in batches, so that the network is a small part of it.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Cell, Contender, Options, Rig, Table, best_of, report};
+use conformance::server::{KINDS, Kind, Server};
+use redis::{Cmd, cmd};
+use tidegate::{Gate, Limit, Rate};
+
+/// What every script does at the least that keeps a state with a time and a lifetime.
+const BARE_STATE: &str = "#!lua
+redis.call('TIME')
+redis.call('GET', KEYS[1])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1";
+
+/// The token bucket that is found on the web: tokens and a time, two floats in a hash.
+const HASH_BUCKET: &str = "#!lua
+local rate, capacity, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local found = redis.call('HMGET', KEYS[1], 'tokens', 'ts')
+local tokens, ts = tonumber(found[1]) or capacity, tonumber(found[2]) or now
+tokens = math.min(capacity, tokens + math.max(0, now - ts) * rate)
+local allowed = tokens >= cost
+if allowed then tokens = tokens - cost end
+redis.call('HSET', KEYS[1], 'tokens', tokens, 'ts', now)
+redis.call('PEXPIRE', KEYS[1], math.ceil(capacity / rate * 2000))
+return allowed and 1 or 0";
+
+/// The number of entries in a long log, and how many users have one.
+const LONG_LOG: usize = 100;
+const LONG_LOGS: usize = 1000;
+
+type Named<'r> = (String, Contender<'r, f64>);
+
+fn main() {
+    let options = Options::from_command_line();
+    let tables: Vec<Table> = KINDS.into_iter().map(|kind| measure(kind, &options)).collect();
+    report(&options, &tables);
+}
+
+fn measure(kind: Kind, options: &Options) -> Table {
+    let server = Server::start(kind);
+    let rig = Rig::new(&server, if options.quick { 1000 } else { 10_000 });
+    let contenders = by_hand(&rig).into_iter().chain(ours(&rig));
+    let (names, mut runs): (Vec<String>, Vec<_>) = contenders.unzip();
+    let best = best_of(options.rounds(), &mut runs, |round, best| round < best);
+    let bare_state = best[2];
+    let columns = ["what", "µs CPU", "to TIME, GET, SET PX"];
+    let mut table = Table::new(format!("{kind:?}: CPU time of the server for one call"), columns);
+    for (name, micros) in names.into_iter().zip(best) {
+        table.row([Cell::Text(name), Cell::Number(micros, 2), Cell::Number(micros / bare_state, 2)]);
+    }
+    table
+}
+
+fn by_hand(rig: &Rig) -> Vec<Named<'_>> {
+    let contender = |name: &str, start: Cmd, end: &'static [&str]| -> Named<'_> {
+        (name.to_owned(), Box::new(move || rig.by_hand(&start, end)))
+    };
+    vec![
+        contender("INCR", cmd("INCR"), &[]),
+        contender("script: return 1", rig.load("#!lua\nreturn 1"), &[]),
+        contender("script: TIME, GET, SET PX", rig.load(BARE_STATE), &["1790000040000000", "60000"]),
+        contender("script: token bucket in a hash", rig.load(HASH_BUCKET), &["7", "1000", "1"]),
+    ]
+}
+
+fn ours(rig: &Rig) -> Vec<Named<'_>> {
+    let contender = |name: &str, limits: &[Limit], users: usize, before: usize| -> Named<'_> {
+        let rules = ["api", "org", "ip", "all"];
+        let gates: Vec<Gate> = rules.into_iter().zip(limits).map(|(rule, limit)| Gate::of_rule(rule, *limit)).collect();
+        (name.to_owned(), Box::new(move || rig.ours(&gates, users, before)))
+    };
+    let everybody = |name: &str, limits: &[Limit]| contender(name, limits, usize::MAX, 2);
+
+    let (minute, rate) = (Duration::from_secs(60), Rate::per_second(7).unwrap());
+    let token_bucket = Limit::token_bucket(1000, rate).unwrap();
+    let leaky_bucket = Limit::leaky_bucket(rate, 1000).unwrap();
+    let fixed_window = Limit::fixed_window(1000, minute).unwrap();
+    let sliding_log = Limit::sliding_log(1000, minute).unwrap();
+    let sliding_window = Limit::sliding_window(1000, minute, 6).unwrap();
+    vec![
+        everybody("token bucket", &[token_bucket]),
+        everybody("leaky bucket", &[leaky_bucket]),
+        everybody("fixed window", &[fixed_window]),
+        everybody("sliding window, 6 slices", &[sliding_window]),
+        everybody("sliding log, 2 to 5 entries", &[sliding_log]),
+        contender("sliding log, 100 to 103 entries", &[sliding_log], LONG_LOGS, LONG_LOG),
+        everybody("plan of 4 token buckets", &[token_bucket; 4]),
+        everybody("plan of 4 kinds", &[token_bucket, fixed_window, sliding_window, leaky_bucket]),
+    ]
+}
