@@ -41,9 +41,10 @@ deny: $(DENY) ## Licences and origins of the dependencies
 sizes: ## No file too long to read, none that does not say what it is
 	scripts/check-sizes
 
-examples: ## Runs the examples, so that they cannot rot
+examples: ## Runs the examples, and checks that the README shows them as they are
 	cargo run --quiet -p tidegate --example readme
 	cargo run --quiet -p tidegate --example burst -- --plain
+	scripts/check-readme
 
 run: ## Draws what the five limits make of a burst
 	@cargo run --release --quiet -p tidegate --example burst

@@ -69,3 +69,8 @@ mod timestamp;
 pub use timestamp::Timestamp;
 mod clock;
 pub use clock::{Clock, ManualClock, Sleep, SystemClock, Timer, timer};
+
+/// The guide's examples run like any others.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide.md")]
+struct Guide;
