@@ -106,6 +106,16 @@ impl<'r> Plan<'r> {
         Self { checks, mode: PlanMode::AllOrNothing, units: 1, longest_delay: u64::MAX }
     }
 
+    /// Appends a check, whose cost is added to that of an earlier one with the same key, if there may be one.
+    #[inline]
+    pub(crate) fn add(&mut self, check: Check<'r>, may_be_shared: bool) {
+        let shared = self.checks.iter_mut().find(|known| may_be_shared && known.key == check.key);
+        match shared {
+            Some(known) => known.cost = known.cost.saturating_add(check.cost).min(MORE_THAN_ANY),
+            None => self.checks.push(check),
+        }
+    }
+
     /// Asks for as many units as there are, up to `most`, each at the cost of its check.
     pub fn up_to(mut self, most: u64) -> Self {
         self.units = most.clamp(1, LARGEST_AMOUNT);
@@ -238,10 +248,6 @@ impl<'r> Check<'r> {
     /// A check of `gate` for a subject that decides its own partition.
     pub fn of(gate: &'r Gate, subject: Subject, cost: u64) -> Self {
         Self::new(gate, Key::new(&gate.stem, subject, subject), cost)
-    }
-
-    pub(crate) fn add_cost(&mut self, cost: u64) {
-        self.cost = self.cost.saturating_add(cost).min(MORE_THAN_ANY);
     }
 
     /// Which limit of which rule.

@@ -108,7 +108,7 @@ impl RuleSet {
     ///
     /// Rules that share a budget make one check with the sum of their costs.
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
-        let mut checks: Few<Check<'r>> = Few::default();
+        let mut plan = Plan::from_distinct(Few::default());
         for index in self.matching(request.action()) {
             let ready = &self.rules[*index as usize];
             let subject = ready.subject.subject(ready.rule.per.iter().map(|name| request.value(name)));
@@ -118,14 +118,10 @@ impl RuleSet {
                 // With no subject, the partition comes from the rule instead: constants spread over the slots.
                 let own = if ready.rule.per.is_empty() { gate.own_tag() } else { subject };
                 let check = Check::new(gate, Key::new(gate.stem(), tag.unwrap_or(own), subject), cost);
-                let shared = checks.iter_mut().find(|known| ready.rule.budget.is_some() && known.key() == check.key());
-                match shared {
-                    Some(known) => known.add_cost(cost),
-                    None => checks.push(check),
-                }
+                plan.add(check, ready.rule.budget.is_some());
             }
         }
-        Plan::from_distinct(checks)
+        plan
     }
 
     /// The rules for `action`, in order.

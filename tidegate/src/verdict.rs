@@ -1,6 +1,6 @@
 //! `Verdict`: what a store says to a plan. The pure part of every store: from states to an answer.
 
-use crate::algorithm::{self, Applied, Change, Found, Op, Outcome, Place, Standing, State, View};
+use crate::algorithm::{self, Change, Found, Op, Outcome, Place, Standing, State, View};
 use crate::plan::{Check, Plan};
 use crate::{Few, Limit, Timestamp};
 
@@ -32,17 +32,17 @@ pub type Changes = Few<Option<Change>>;
 impl Verdict {
     /// Judges `plan` on the states that were found for its checks; `consume` is false for a peek.
     pub fn judge(plan: &Plan<'_>, now: Timestamp, consume: bool, states: &[Option<&State>]) -> (Self, Changes) {
-        let rulings: Few<Ruling> =
-            plan.checks().iter().zip(states).map(|(check, state)| Ruling::new(plan, check, *state, now)).collect();
-        let granted = plan.granted(|index| rulings[index].room);
+        let rooms: Few<u64> =
+            plan.checks().iter().zip(states).map(|(check, state)| room(plan, check, *state, now)).collect();
+        let granted = plan.granted(|index| rooms[index]);
         let mut verdict = Self { decided_at: now, granted, judged: Few::default() };
         let mut changes = Changes::default();
-        rulings.into_each(|index, ruling| {
-            let mut change = None;
-            let check = &plan.checks()[index];
-            verdict.judged.push(ruling.conclude(plan, check, states[index], granted, now, consume, &mut change));
+        for (check, (state, room)) in plan.checks().iter().zip(states.iter().zip(&rooms)) {
+            let admitted = *room >= granted.max(1);
+            let (mut change, asked) = (None, Asked { plan, check, granted, admitted, consume });
+            verdict.judged.push(asked.conclude(*state, now, &mut change));
             changes.push(change);
-        });
+        }
         (verdict, changes)
     }
 
@@ -50,16 +50,16 @@ impl Verdict {
     #[inline]
     pub(crate) fn judge_one(
         plan: &Plan<'_>,
-        only: &Check<'_>,
+        check: &Check<'_>,
         now: Timestamp,
         consume: bool,
         state: Option<&State>,
         change: &mut Option<Change>,
     ) -> Self {
-        let ruling = Ruling::new(plan, only, state, now);
-        let granted = plan.granted(|_| ruling.room);
-        let judged = Few::One(ruling.conclude(plan, only, state, granted, now, consume, change));
-        Self { decided_at: now, granted, judged }
+        let room = room(plan, check, state, now);
+        let granted = plan.granted(|_| room);
+        let asked = Asked { plan, check, granted, admitted: room >= granted.max(1), consume };
+        Self { decided_at: now, granted, judged: Few::One(asked.conclude(state, now, change)) }
     }
 
     /// Fills in what the caller is told from what a script replied: its time, the units it granted, and for each check
@@ -74,59 +74,45 @@ impl Verdict {
     }
 }
 
-/// What one check says for itself.
-struct Ruling {
-    /// The units of the plan that it has room for.
-    room: u64,
-    /// For a plan of one unit: what came of taking it.
-    applied: Option<Applied<Change>>,
+/// The units of the plan that `check` has room for.
+#[inline]
+fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> u64 {
+    let (limit, take) = (check.gate().limit(), plan.take(check, plan.units()));
+    match take.units {
+        1 => u64::from(algorithm::apply(state, limit, now, Op::Take(take)).admitted),
+        _ => algorithm::room(state, limit, now, take),
+    }
 }
 
-impl Ruling {
-    fn new(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> Self {
-        let (limit, take) = (check.gate().limit(), plan.take(check, plan.units()));
-        if take.units > 1 {
-            return Self { room: algorithm::room(state, limit, now, take), applied: None };
-        }
-        let applied = algorithm::apply(state, limit, now, Op::Take(take));
-        Self { room: u64::from(applied.admitted), applied: Some(applied) }
-    }
+/// One check, now that it is known what the whole plan grants.
+struct Asked<'p> {
+    plan: &'p Plan<'p>,
+    check: &'p Check<'p>,
+    granted: u64,
+    admitted: bool,
+    consume: bool,
+}
 
-    /// What becomes of the check, now that it is known what the whole plan grants. What to write goes to `change`.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "all of a plan's context, for one check; a struct would name it twice"
-    )]
+impl Asked<'_> {
+    /// What becomes of the check. What to write goes to `change`.
     #[inline]
-    fn conclude(
-        self,
-        plan: &Plan<'_>,
-        check: &Check<'_>,
-        state: Option<&State>,
-        granted: u64,
-        now: Timestamp,
-        consume: bool,
-        change: &mut Option<Change>,
-    ) -> Judged {
+    fn conclude(self, state: Option<&State>, now: Timestamp, change: &mut Option<Change>) -> Judged {
+        let Self { plan, check, granted, admitted, consume } = self;
         let limit = check.gate().limit();
         let take = plan.take(check, granted.max(1));
-        let admitted = self.room >= take.units;
         let consumed = consume && plan.consumes(check, admitted, granted);
         let standing = Standing { take, admitted, consumed };
-        let view = |state| State::view(state, limit, now, take.total());
         if consume && (consumed || !admitted) {
             // For a denial, this is a state that had to be rebased, or nothing.
-            *change = match self.applied {
-                Some(applied) => applied.change,
-                None => algorithm::apply(state, limit, now, Op::Take(take)).change,
-            };
-            if !admitted && plan.counts_denied(check) {
-                let charge = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change;
-                *change = charge.or(change.take());
-                return finish(limit, &view(changed(state, change.clone()).as_ref()), standing, now);
-            }
+            *change = algorithm::apply(state, limit, now, Op::Take(take)).change;
         }
-        finish(limit, &view(state), standing, now)
+        if consume && !admitted && plan.counts_denied(check) {
+            let charge = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change;
+            *change = charge.or(change.take());
+            let after = changed(state, change.clone());
+            return finish(limit, &State::view(after.as_ref(), limit, now, take.total()), standing, now);
+        }
+        finish(limit, &State::view(state, limit, now, take.total()), standing, now)
     }
 }
 
