@@ -56,7 +56,7 @@ async fn not_even_the_largest_limit_admits_a_cost_above_it() {
     .await;
 }
 
-/// A cost of 0 asks "may I go on?" and is told yes, full or empty; it writes nothing. So does asking to take none.
+/// A cost of 0 asks "may I go on?" and is told yes, full or empty; it writes nothing.
 #[tokio::test]
 async fn a_cost_of_zero_consumes_and_creates_nothing() {
     on_every_store(async |ground| {
@@ -76,6 +76,20 @@ async fn a_cost_of_zero_consumes_and_creates_nothing() {
             assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(0)), "{limit:?}");
             assert_eq!(decision.delay(), Duration::ZERO, "{limit:?}");
             limiter.forget(&Request::new("")).await.unwrap();
+            assert_eq!(ground.keys(), 0, "{limit:?}");
+        }
+    })
+    .await;
+}
+
+/// As many as there are, but at most none: a loop whose last round asks for the rest must not pay for one too many.
+#[tokio::test]
+async fn taking_at_most_zero_takes_nothing() {
+    on_every_store(async |ground| {
+        for limit in all_limits(10) {
+            let limiter = ground.limiter(limit);
+            let none = limiter.take_up_to(&Request::new(""), 0).await.unwrap();
+            assert_eq!(none.granted(), 0, "{limit:?}");
             assert_eq!(ground.keys(), 0, "{limit:?}");
         }
     })

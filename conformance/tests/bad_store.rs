@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{all_limits, left, limits_over, name_of, passes, patient};
-use tidegate::{Limit, Limiter, PlanMode, Request, Rule, RuleSet, Store, StoreError, StoreErrorKind};
+use tidegate::{Limit, Limiter, Plan, PlanMode, Request, Rule, RuleSet, Store, StoreError, StoreErrorKind};
 use tidegate_redis::RedisStore;
 
 /// Somebody else's list stands where our state should be.
@@ -150,6 +150,20 @@ async fn an_address_or_a_prefix_that_cannot_be_used_is_refused_at_the_start() {
     for prefix in ["{tag}", "a b", "ü", "a-prefix-of-more-than-thirty-two-characters"] {
         let error = RedisStore::connect_with(&server.url(), patient().prefix(prefix)).await.unwrap_err();
         assert!(error.to_string().contains("prefix"), "{prefix:?}: {error}");
+    }
+}
+
+/// No plan, a plan of no checks, no key: there is nothing to say no to.
+#[tokio::test]
+async fn asking_for_nothing_is_answered() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(patient()).await;
+        assert!(store.decide_each(&[]).await.is_empty());
+        let nothing = Plan::new([]).unwrap();
+        assert_eq!(store.decide(&nothing).await.unwrap().granted, 1, "{kind:?}");
+        assert_eq!(store.peek(&nothing).await.unwrap().granted, 1, "{kind:?}");
+        store.forget(&[]).await.unwrap();
     }
 }
 

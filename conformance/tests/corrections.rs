@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{START, all_limits, left, limits_over, on_every_store, passes, patient};
-use tidegate::{Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet};
+use tidegate::{
+    Adjustment, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet, Store,
+};
 use tokio::task::JoinSet;
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -173,6 +175,22 @@ async fn a_receipt_refunds_every_rule_that_still_is_there() {
     .await;
 }
 
+/// Two corrections of one key in one call are two corrections.
+#[tokio::test]
+async fn corrections_of_one_key_add_up() {
+    on_every_store(async |ground| {
+        for limit in all_limits(10) {
+            let limiter = ground.limiter(limit);
+            let plan = limiter.plan(&Request::new("").cost(2));
+            let charge = Adjustment::charge(&plan.checks()[0]);
+            ground.store.adjust(&[charge, charge]).await.unwrap();
+            assert_eq!(left(&limiter).await, 6, "{limit:?}");
+            ground.store.adjust(&[]).await.unwrap();
+        }
+    })
+    .await;
+}
+
 /// A cost that turned out to be larger counts, but only down to empty: the debt does not outlast the limit's own time.
 #[tokio::test]
 async fn a_charge_empties_a_limit_at_most() {
@@ -304,12 +322,12 @@ fn threads_that_give_back_what_they_took_leave_nothing_spent() {
 
 // === What the tests share ===
 
-async fn take<S: tidegate::Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
+async fn take<S: Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
     let decision = limiter.check(&Request::new("").cost(cost)).await.unwrap();
     assert!(decision.is_allowed());
     decision
 }
 
-async fn peek<S: tidegate::Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
+async fn peek<S: Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
     limiter.peek(&Request::new("").cost(cost)).await.unwrap()
 }

@@ -14,6 +14,26 @@ use crate::{Few, Judged, Subject, Timestamp, Verdict};
 ///
 /// A denied decision shows the check with the longest retry (a permanent one first), an allowed one the check that leaves
 /// the fewest further requests of this kind. Shadow checks are never shown; they are listed apart.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+///
+/// let rules = RuleSet::new([
+///     Rule::new("second", Limit::token_bucket(2, Rate::per_second(1)?)?),
+///     Rule::new("minute", Limit::fixed_window(100, Duration::from_secs(60))?),
+/// ])?;
+/// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
+/// let allowed = limiter.check_now(&Request::new(""));
+/// assert_eq!((allowed.rule(), allowed.limit(), allowed.remaining()), (Some("second"), Some(2), Some(1)));
+/// assert_eq!(allowed.reset_after(), Some(Duration::from_secs(1)));
+///
+/// let denied = limiter.check_now(&Request::new("").cost(2));
+/// assert_eq!((denied.rule(), denied.algorithm()), (Some("second"), Some(Algorithm::TokenBucket)));
+/// assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
+/// assert_eq!(denied.checks()[1].outcome().remaining, 99);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a decision that nobody reads limits nothing"]
 pub struct Decision {
@@ -90,9 +110,29 @@ impl Decision {
         self.shown().map(Checked::rule)
     }
 
+    /// The kind of limit of the check that is shown.
+    pub fn algorithm(&self) -> Option<Algorithm> {
+        self.shown().map(Checked::algorithm)
+    }
+
+    /// Whom the check that is shown counts, hashed.
+    pub fn subject(&self) -> Option<Subject> {
+        self.shown().map(Checked::subject)
+    }
+
+    /// The largest cost that the check that is shown could ever admit.
+    pub fn limit(&self) -> Option<u64> {
+        self.shown().map(|check| check.outcome.limit)
+    }
+
     /// The largest cost that the check that is shown would admit right after this decision.
     pub fn remaining(&self) -> Option<u64> {
         self.shown().map(|check| check.outcome.remaining)
+    }
+
+    /// The time until the check that is shown cannot be told from a fresh one.
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.shown().map(|check| check.outcome.reset_after)
     }
 
     /// The time after which the same request passes if nothing else happens. None if it passed, or never will.

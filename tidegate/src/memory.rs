@@ -193,8 +193,8 @@ impl MemoryStore {
     }
 
     fn home(&self, id: u128) -> usize {
-        // By bits that the table of the shard does not use; the number of shards is a power of two.
-        (id >> 64) as usize & (self.shards.len() - 1)
+        // By bits that the table of the shard does not use, scaled to the number of shards.
+        ((id >> 64) * self.shards.len() as u128 >> 64) as usize
     }
 }
 
@@ -236,9 +236,9 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// So many shards, a power of two, that each holds at most [`LARGEST_SHARD`] keys.
+/// So many shards that each holds at most [`LARGEST_SHARD`] keys.
 fn shards(most_keys: usize) -> Box<[Mutex<Shard>]> {
     let most_keys = most_keys.max(1);
-    let count = most_keys.div_ceil(LARGEST_SHARD).next_power_of_two();
+    let count = most_keys.div_ceil(LARGEST_SHARD);
     (0..count).map(|_| Mutex::new(Shard::new(most_keys / count))).collect()
 }

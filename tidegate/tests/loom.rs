@@ -8,13 +8,13 @@ use loom::thread;
 use tidegate::{Check, Clock, Gate, Limit, MOST_CHECKS, MemoryStore, Plan, Rate, Subject, Timestamp, Verdict};
 
 /// One key more than fits into one shard makes two, with room for this many keys each.
-const TWO_SHARDS: usize = 1025;
-const ROOM_IN_EACH: u128 = 512;
+const TWO_SHARDS: usize = 897;
+const ROOM_IN_EACH: u128 = 448;
 
-/// The shard is chosen by the upper half of the hash, so these two subjects of one gate never share one of two shards.
+/// The shard is chosen by the highest bits of the hash, so these two subjects of one gate never share one of two shards.
 const ANN: Subject = Subject::from_hash(0);
 const BOB: Subject = Subject::from_hash(OTHER_SHARD);
-const OTHER_SHARD: u128 = 1 << 64;
+const OTHER_SHARD: u128 = 1 << 127;
 
 /// Time stands still. `ManualClock` would do, but its lock is one that loom does not know.
 struct Noon;

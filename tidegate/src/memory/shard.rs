@@ -5,18 +5,21 @@ use hashbrown::HashTable;
 use crate::algorithm::{self, Change, MARGIN_MICROS, State};
 use crate::{Limit, Timestamp};
 
-/// The most keys in one shard: the most that any single call can ever be asked to move, when the table grows.
-pub(super) const LARGEST_SHARD: usize = 1024;
+/// The most keys in one shard, and so the most that any single call can ever be asked to move, when the table grows. It is
+/// what a table of 1,024 buckets holds, so that a full one wastes little.
+pub(super) const LARGEST_SHARD: usize = 896;
 
-/// Buckets looked at for outdated keys: by each call that writes, by each that needs room, and by one that finds none.
-const SWEEP: usize = 1;
-const SWEEP_FOR_ROOM: usize = 4;
+/// Buckets looked at for outdated keys: by each call that adds a key, by every [`REST`]th that changes one (to look at a
+/// bucket is to wait for memory), and by one that finds no room.
+const SWEEP: usize = 4;
 const SWEEP_WHEN_FULL: usize = 64;
+const REST: u32 = 32;
 
 #[derive(Debug)]
 pub(super) struct Shard {
     table: HashTable<Slot>,
-    cursor: usize,
+    cursor: u32,
+    changes: u32,
     most_keys: usize,
 }
 
@@ -30,7 +33,7 @@ struct Slot {
 
 impl Shard {
     pub(super) fn new(most_keys: usize) -> Self {
-        Self { table: HashTable::new(), cursor: 0, most_keys }
+        Self { table: HashTable::new(), cursor: 0, changes: 0, most_keys }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -56,9 +59,12 @@ impl Shard {
         if let Some(slot) = self.table.find_mut(hash(id), |slot| slot.id == id) {
             slot.state.commit(change);
             slot.outdated_at = outdated_at(&slot.state);
-            self.sweep(now.as_micros(), SWEEP);
+            self.changes = self.changes.wrapping_add(1);
+            if self.changes.is_multiple_of(REST) {
+                self.sweep(now.as_micros(), SWEEP);
+            }
         } else {
-            self.sweep(now.as_micros(), SWEEP_FOR_ROOM);
+            self.sweep(now.as_micros(), SWEEP);
             let state = State::new(change);
             let slot = Slot { id, outdated_at: outdated_at(&state), state };
             self.table.insert_unique(hash(id), slot, |slot| hash(slot.id));
@@ -76,8 +82,9 @@ impl Shard {
         let count = self.table.num_buckets();
         let mut dropped = false;
         for _ in 0..buckets.min(count) {
-            self.cursor = if self.cursor + 1 < count { self.cursor + 1 } else { 0 };
-            if let Ok(entry) = self.table.get_bucket_entry(self.cursor)
+            let next = self.cursor as usize + 1;
+            self.cursor = if next < count { next as u32 } else { 0 };
+            if let Ok(entry) = self.table.get_bucket_entry(self.cursor as usize)
                 && entry.get().outdated_at <= now
             {
                 entry.remove();
