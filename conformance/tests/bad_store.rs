@@ -44,7 +44,11 @@ async fn a_value_that_cannot_be_read_is_an_error_and_survives() {
 #[tokio::test]
 async fn a_number_that_no_state_can_be_is_an_error_and_survives() {
     assert_unreadable(|limit| match limit {
-        Limit::TokenBucket(_) | Limit::LeakyBucket(_) => vec![b"9999999999999999".to_vec(), b"1".repeat(40)],
+        // The last three have sixteen characters, as many as a moment has digits, and Lua would take them for numbers.
+        Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+            let moments = ["9999999999999999", "0x65c0123456789a", "178994880000000.", "         1.79e15"];
+            moments.map(|text| text.as_bytes().to_vec()).into_iter().chain([b"1".repeat(40)]).collect()
+        }
         Limit::FixedWindow(_) => vec![b"59999999999".to_vec(), b"99999999999999999990000000001".to_vec()],
         Limit::SlidingLog(_) => vec![b"\0\x09\0\x06\x5c\0\0\0\0\0\x01".to_vec(), b"\0\x09".to_vec()],
         _ => vec![b"99999999999999999999,5".to_vec(), b"29832480,99999999999999999999".to_vec()],

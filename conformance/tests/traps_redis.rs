@@ -179,6 +179,9 @@ async fn nothing_that_a_user_writes_moves_a_key_to_another_slot() {
                 let tag = &name[3..7];
                 assert!(name.starts_with(b"tg1{") && tag.ends_with(b"}"), "{}", name.escape_ascii());
                 assert_eq!(slot(name), slot(tag), "{}", name.escape_ascii());
+                let (readable, _hash) = name.split_at(name.len() - 16);
+                let braces = readable.iter().filter(|byte| b"{}".contains(byte)).count();
+                assert_eq!(braces, 2, "only those of the tag: {}", name.escape_ascii());
             }
             let slots: Vec<_> = names[..3].iter().map(|name| slot(name)).collect();
             assert!(slots.iter().all(|found| *found == slots[0]), "the limits of one user lie together");

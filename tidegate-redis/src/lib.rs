@@ -22,6 +22,7 @@ mod store;
 pub use store::{DEFAULT_PREFIX, RedisOptions, RedisStore};
 mod args;
 mod error;
+mod health;
 mod reply;
 mod scripts;
 mod version;

@@ -2,20 +2,25 @@
 
 use redis::Value;
 use tidegate::algorithm::Found;
-use tidegate::{Plan, StoreError, StoreErrorKind, Timestamp, Verdict};
+use tidegate::{Check, Plan, StoreError, StoreErrorKind, Timestamp, Verdict};
 
-/// The reply of `decide_one.lua` (`single`) or `decide.lua`.
-pub(crate) fn verdict(plan: &Plan<'_>, single: bool, consume: bool, reply: &Value) -> Result<Verdict, StoreError> {
-    let Value::Array(fields) = reply else {
-        return Err(senseless());
-    };
-    let (now, bits, granted, found) = match fields.as_slice() {
-        [now, admitted, found] if single => {
-            (number(now)?, number(admitted)?, number(admitted)?, std::slice::from_ref(found))
-        }
-        [now, bits, granted, found @ ..] if !single => (number(now)?, number(bits)?, number(granted)?, found),
-        _ => return Err(senseless()),
-    };
+/// The reply of `decide_one.lua`: eight bytes of now, negative if denied, and what was found.
+pub(crate) fn verdict_of_one(plan: &Plan<'_>, reply: &Value) -> Result<Verdict, StoreError> {
+    let (Value::BulkString(bytes), [check]) = (reply, plan.checks()) else { return Err(senseless()) };
+    let Some((now, found)) = bytes.split_first_chunk() else { return Err(senseless()) };
+    let now = f64::from_le_bytes(*now);
+    let found = if found.is_empty() { Found::Fresh } else { decode(check, found, 1)? };
+    // A shadow check alone cannot deny, whatever it says.
+    let admitted = now.is_sign_positive();
+    let granted = plan.granted(|_| u64::from(admitted));
+    Ok(Verdict::replay(plan, Timestamp::from_micros(now.abs() as u64), true, granted, &[(admitted, found)]))
+}
+
+/// The reply of `decide.lua`, to decide (`consume`) or to peek.
+pub(crate) fn verdict(plan: &Plan<'_>, consume: bool, reply: &Value) -> Result<Verdict, StoreError> {
+    let Value::Array(fields) = reply else { return Err(senseless()) };
+    let [now, bits, granted, found @ ..] = fields.as_slice() else { return Err(senseless()) };
+    let (now, bits, granted) = (number(now)?, number(bits)?, number(granted)?);
     if found.len() != plan.checks().len() {
         return Err(senseless());
     }
@@ -23,16 +28,16 @@ pub(crate) fn verdict(plan: &Plan<'_>, single: bool, consume: bool, reply: &Valu
     for (index, (check, found)) in plan.checks().iter().zip(found).enumerate() {
         let state = match found {
             Value::Nil => Found::Fresh,
-            Value::BulkString(bytes) => {
-                Found::decode(check.gate().limit(), bytes).ok_or_else(|| unreadable(index + 1))?
-            }
+            Value::BulkString(bytes) => decode(check, bytes, index + 1)?,
             _ => return Err(senseless()),
         };
         states.push((bits >> index & 1 == 1, state));
     }
-    // A shadow check alone cannot deny, whatever the script for a single check says of it.
-    let granted = if single { plan.granted(|_| granted) } else { granted };
     Ok(Verdict::replay(plan, Timestamp::from_micros(now), consume, granted, &states))
+}
+
+fn decode(check: &Check<'_>, found: &[u8], number: usize) -> Result<Found, StoreError> {
+    Found::decode(check.gate().limit(), found).ok_or_else(|| unreadable(number))
 }
 
 fn number(value: &Value) -> Result<u64, StoreError> {

@@ -77,8 +77,8 @@ impl Scripts {
 
 /// A script: what it is made of, the argument that may hold an injected now, and its body.
 fn script(first_line: &str, parts: &[&str], injected: &str, body: &str) -> Script {
-    let (ops, parts) = (lua::OPS, parts.concat());
-    Script::new(&format!("{first_line}\n{ops}{parts}local now = tonumber({injected})\n{TIME}{body}"))
+    let now = format!("local now = {injected}\n");
+    Script::new(&lua::compose(first_line, &[parts, &[&now, TIME, body]].concat()))
 }
 
 fn layout(numbers: usize) -> String {
@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn each_contract_tells_the_fields_of_the_reply() {
-        for (body, reply) in [(DECIDE_ONE, "return {"), (DECIDE, "reply = {"), (ADJUST, "return {")] {
+        for (body, reply) in [(DECIDE_ONE, "pack('<dc0'"), (DECIDE, "reply = {"), (ADJUST, "return {")] {
             let told = contract(body).last().unwrap().1.split(';').count();
             let (_, fields) = body.rsplit_once(reply).unwrap();
-            let fixed = fields.split('}').next().unwrap().split(',').count();
+            let fixed = fields.split(['}', ')']).next().unwrap().trim_start_matches(',').split(',').count();
             let per_check = usize::from(body.contains("reply[i + 3]"));
             assert_eq!(told, fixed + per_check, "{body}");
         }

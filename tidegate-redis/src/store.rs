@@ -12,7 +12,7 @@ use tidegate::{Adjustment, Clock, Key, Plan, Store, StoreError, StoreErrorKind, 
 
 use crate::error::{is_noscript, store_error};
 use crate::scripts::SCRIPTS;
-use crate::{args, reply, version};
+use crate::{args, health, reply, version};
 
 /// The prefix of every key unless told otherwise.
 pub const DEFAULT_PREFIX: &str = "tg";
@@ -25,6 +25,7 @@ pub const DEFAULT_PREFIX: &str = "tg";
 pub struct RedisStore {
     connection: ConnectionManager,
     options: RedisOptions,
+    warnings: Arc<[String]>,
 }
 
 /// How to use the server.
@@ -102,13 +103,20 @@ impl RedisStore {
             .set_pipeline_buffer_size(1024);
         let client = Client::open(info).map_err(failed)?;
         let connection = ConnectionManager::new_with_config(client, config).await.map_err(failed)?;
-        let mut store = Self { connection, options };
-        let info: String = redis::cmd("INFO").arg("server").query_async(&mut store.connection).await.map_err(failed)?;
+        let mut info = redis::cmd("INFO");
+        let info: String =
+            info.arg(&["server", "memory"]).query_async(&mut connection.clone()).await.map_err(failed)?;
         version::check(&info)?;
+        let store = Self { connection, options, warnings: health::warnings(&info).into() };
         for script in SCRIPTS.all() {
             store.load(script).await?;
         }
         Ok(store)
+    }
+
+    /// What was found at the start that an operator should change, in plain words.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     async fn load(&self, script: &Script) -> Result<(), StoreError> {
@@ -134,7 +142,7 @@ impl RedisStore {
                         Err(error) if is_noscript(&error) => self.reload_and_send(command, script).await,
                         reply => reply.map_err(|error| store_error(&error)),
                     };
-                    verdicts.push(reply.and_then(|reply| reply::verdict(plan, *single, true, &reply)));
+                    verdicts.push(reply.and_then(|reply| decided(plan, *single, &reply)));
                 }
             }
             Err(error) => verdicts.extend(plans.iter().map(|_| Err(store_error(&error)))),
@@ -182,14 +190,14 @@ impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         let (command, script, single) = self.decide_command(plan);
         let reply = self.send(&command, script).await?;
-        reply::verdict(plan, single, true, &reply)
+        decided(plan, single, &reply)
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         let mut command = evalsha("EVALSHA_RO", SCRIPTS.peek());
         args::decide(&mut command, &self.options.prefix, plan, self.now());
         let reply = self.send(&command, SCRIPTS.peek()).await?;
-        reply::verdict(plan, false, false, &reply)
+        reply::verdict(plan, false, &reply)
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -217,6 +225,11 @@ impl Store for RedisStore {
         let reply = self.connection.clone().req_packed_command(&command).await.and_then(Value::extract_error);
         reply.map(drop).map_err(|error| store_error(&error))
     }
+}
+
+/// The reply of the script for a single check, or for any plan.
+fn decided(plan: &Plan<'_>, single: bool, reply: &Value) -> Result<Verdict, StoreError> {
+    if single { reply::verdict_of_one(plan, reply) } else { reply::verdict(plan, true, reply) }
 }
 
 fn evalsha(verb: &str, script: &Script) -> Cmd {

@@ -10,7 +10,7 @@ use crate::store::{Store, StoreError};
 use crate::{Decision, Limiter, Receipt, Request, Timer};
 
 /// What came of waiting.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "only a granted turn may be used"]
 pub enum Acquired {
     /// It is the caller's turn, and any delay has been waited for.
@@ -78,7 +78,7 @@ impl<S: Store> Limiter<S> {
         if decision.delay().is_zero() {
             return Acquired::Granted(decision);
         }
-        let held = Held { limiter: self, receipt: Some(decision.receipt()) };
+        let held = Held { limiter: self, receipt: Some(decision.consumed()) };
         if before(deadline, timer.sleep(decision.delay())).await {
             held.keep();
             Acquired::Granted(decision)

@@ -34,7 +34,7 @@ use crate::{Few, Judged, Subject, Timestamp, Verdict};
 /// assert_eq!(denied.checks()[1].outcome().remaining, 99);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a decision that nobody reads limits nothing"]
 pub struct Decision {
     granted: u64,
@@ -162,9 +162,20 @@ impl Decision {
         rejecting.map(Checked::rule)
     }
 
-    /// What was consumed and where, to give it back later. A denied decision has an empty one.
-    pub fn receipt(&self) -> Receipt {
+    /// What was consumed and where, to give it back later. A denied decision has an empty one. There is one for each
+    /// decision, which is used up by it, since nothing may be given back twice.
+    pub fn receipt(self) -> Receipt {
+        self.consumed()
+    }
+
+    pub(crate) fn consumed(&self) -> Receipt {
         Receipt::new(self.granted.max(1), self.checks.iter().filter(|check| check.consumed))
+    }
+
+    /// The same answer to somebody who asked for at most nothing.
+    pub(crate) fn of_nothing(mut self) -> Self {
+        self.granted = 0;
+        self
     }
 }
 

@@ -70,8 +70,11 @@ impl<S: Store> Limiter<S> {
 
     /// Takes as many units as there are, up to `most`, in one step; each costs what the request costs.
     ///
-    /// [`Decision::granted`] says how many.
+    /// [`Decision::granted`] says how many. Of at most none, none are granted and nothing is consumed.
     pub async fn take_up_to(&self, request: &Request<'_>, most: u64) -> Result<Decision, StoreError> {
+        if most == 0 {
+            return self.peek(request).await.map(Decision::of_nothing);
+        }
         self.decide(&self.plan(request).up_to(most)).await
     }
 

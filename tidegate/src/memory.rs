@@ -194,7 +194,7 @@ impl MemoryStore {
 
     fn home(&self, id: u128) -> usize {
         // By bits that the table of the shard does not use, scaled to the number of shards.
-        ((id >> 64) * self.shards.len() as u128 >> 64) as usize
+        (((id >> 64) * self.shards.len() as u128) >> 64) as usize
     }
 }
 

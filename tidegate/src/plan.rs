@@ -116,7 +116,7 @@ impl<'r> Plan<'r> {
         }
     }
 
-    /// Asks for as many units as there are, up to `most`, each at the cost of its check.
+    /// Asks for as many units as there are, up to `most` (at least one), each at the cost of its check.
     pub fn up_to(mut self, most: u64) -> Self {
         self.units = most.clamp(1, LARGEST_AMOUNT);
         self

@@ -17,7 +17,7 @@ end
 local best_of_group = {}
 for i = 1, checks do
   kinds[i], roles[i] = struct.unpack('<dd', ARGV[i + 1])
-  found[i] = redis.call('GET', KEYS[i])
+  found[i] = call('GET', KEYS[i])
   if units == 1 then
     admitted[i], value[i], expiry[i], view[i] = apply(i, found[i], TAKE, 1)
     room[i] = admitted[i] and 1 or 0
@@ -53,7 +53,7 @@ end
 local reply = { now, bits, granted }
 for i = 1, checks do
   if CONSUME and value[i] then
-    redis.call('PSETEX', KEYS[i], string.format('%d', (expiry[i] - now) / 1000 + margin), value[i])
+    call('PSETEX', KEYS[i], string.format('%d', (expiry[i] - now) / 1000 + margin), value[i])
   end
   reply[i + 3] = view[i] or found[i]
 end

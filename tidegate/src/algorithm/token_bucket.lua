@@ -2,43 +2,67 @@
 -- after the digits of the part if it is not 0. Up to a part of 922 that is an integer which Redis keeps in eight bytes.
 -- longest_delay is infinite here: only the leaky bucket, which is a token bucket too, limits how far ahead it may be.
 local function token_bucket(state, now, op, units, cost_us, cost_part, rate, burst_us, burst_part, longest_delay)
-  local admitted, full_us, full_part, rebased = true, now, 0, false
-  local ceiling_us, ceiling_part = now + burst_us, burst_part
+  local full_us, full_part, ceiling_us, rebased = now, 0, now + burst_us, false
   if state then
-    if #state < 16 or string.find(state, '%D') then return nil end
     if #state == 16 then
       full_us = tonumber(state)
+      if not full_us or string.format('%016d', full_us) ~= state then return nil end
     else
+      if #state < 16 or string.find(state, '%D') then return nil end
       full_us, full_part = tonumber(string.sub(state, -16)), tonumber(string.sub(state, 1, -17))
       if full_part >= TOO_LARGE then return nil end
       if full_part >= rate then full_us, full_part = full_us + 1, 0 end
     end
-    if full_us >= TOO_LARGE then return nil end
     if full_us < now then
       full_us, full_part = now, 0
-    elseif full_us > ceiling_us or (full_us == ceiling_us and full_part > ceiling_part) then
-      full_us, full_part, rebased = ceiling_us, ceiling_part, true
+    elseif full_us > ceiling_us or (full_us == ceiling_us and full_part > burst_part) then
+      if full_us >= TOO_LARGE then return nil end
+      full_us, full_part, rebased = ceiling_us, burst_part, true
     end
   end
   if cost_us == 0 and cost_part == 0 then return op ~= ROOM or units end
 
-  if op == REFUND then
-    local owed_us = full_us - now
-    if cost_us > owed_us or (cost_us == owed_us and cost_part > full_part) then
-      cost_us, cost_part = owed_us, full_part
-      if cost_us == 0 and cost_part == 0 then return true end
+  if units > 1 and op ~= ROOM then
+    -- The cost times the units, bit by bit: a product could pass 2^53.
+    local us, part, left = cost_us, cost_part, units
+    cost_us, cost_part = 0, 0
+    while left > 0 do
+      if left % 2 == 1 then
+        left, cost_us, cost_part = left - 1, cost_us + us, cost_part + part
+        if cost_part >= rate then cost_us, cost_part = cost_us + 1, cost_part - rate end
+      end
+      left, us, part = left / 2, us + us, part + part
+      if part >= rate then us, part = us + 1, part - rate end
     end
-    full_us, full_part = full_us - cost_us, full_part - cost_part
-    if full_part < 0 then full_us, full_part = full_us - 1, full_part + rate end
-  else
-    local slack_us, slack_part = ceiling_us - full_us, ceiling_part - full_part
-    if slack_part < 0 then slack_us, slack_part = slack_us - 1, slack_part + rate end
-    local late = full_us - now > longest_delay or (full_us - now == longest_delay and full_part > 0)
+  end
 
+  local admitted, wait = true, full_us - now
+  if op == TAKE then
+    local next_us, next_part = full_us + cost_us, full_part + cost_part
+    if next_part >= rate then next_us, next_part = next_us + 1, next_part - rate end
+    if next_us > ceiling_us or (next_us == ceiling_us and next_part > burst_part)
+      or wait > longest_delay or (wait == longest_delay and full_part > 0) then
+      if not rebased then return false end
+      admitted = false
+    else
+      full_us, full_part = next_us, next_part
+    end
+  elseif op == REFUND then
+    if cost_us > wait or (cost_us == wait and cost_part > full_part) then
+      if wait == 0 and full_part == 0 then return true end
+      full_us, full_part = now, 0
+    else
+      full_us, full_part = full_us - cost_us, full_part - cost_part
+      if full_part < 0 then full_us, full_part = full_us - 1, full_part + rate end
+    end
+  else
+    local slack_us, slack_part = ceiling_us - full_us, burst_part - full_part
+    if slack_part < 0 then slack_us, slack_part = slack_us - 1, slack_part + rate end
     if op == ROOM then
-      -- The largest multiple of the cost that fits, bit by bit: a product could pass 2^53.
+      if wait > longest_delay or (wait == longest_delay and full_part > 0) then return 0 end
+      -- The largest multiple of the cost that fits, bit by bit likewise.
       local doubled, us, part, count = {}, cost_us, cost_part, 1
-      while not late and count <= units and (us < slack_us or (us == slack_us and part <= slack_part)) do
+      while count <= units and (us < slack_us or (us == slack_us and part <= slack_part)) do
         doubled[#doubled + 1] = { us, part }
         us, part, count = us + us, part + part, count + count
         if part >= rate then us, part = us + 1, part - rate end
@@ -53,31 +77,13 @@ local function token_bucket(state, now, op, units, cost_us, cost_part, rate, bur
       end
       return granted
     end
-
-    if units > 1 then
-      local us, part, left = cost_us, cost_part, units
-      cost_us, cost_part = 0, 0
-      while left > 0 do
-        if left % 2 == 1 then
-          left, cost_us, cost_part = left - 1, cost_us + us, cost_part + part
-          if cost_part >= rate then cost_us, cost_part = cost_us + 1, cost_part - rate end
-        end
-        left, us, part = left / 2, us + us, part + part
-        if part >= rate then us, part = us + 1, part - rate end
-      end
+    if slack_us == 0 and slack_part == 0 then return true end
+    if cost_us > slack_us or (cost_us == slack_us and cost_part > slack_part) then
+      full_us, full_part = ceiling_us, burst_part
+    else
+      full_us, full_part = full_us + cost_us, full_part + cost_part
+      if full_part >= rate then full_us, full_part = full_us + 1, full_part - rate end
     end
-    if cost_us > slack_us or (cost_us == slack_us and cost_part > slack_part) or (late and op == TAKE) then
-      if op == CHARGE then
-        cost_us, cost_part = slack_us, slack_part
-        if cost_us == 0 and cost_part == 0 then return true end
-      elseif rebased then
-        admitted, cost_us, cost_part = false, 0, 0
-      else
-        return false
-      end
-    end
-    full_us, full_part = full_us + cost_us, full_part + cost_part
-    if full_part >= rate then full_us, full_part = full_us + 1, full_part - rate end
   end
   if full_part == 0 then return admitted, string.format('%016d', full_us), full_us end
   return admitted, string.format('%d%016d', full_part, full_us), full_us + 1
