@@ -35,7 +35,7 @@ local function sliding_window(state, now, op, units, cost, place, limit, slice, 
   for age = 0, slices - 1 do estimate = estimate + (counts[age] or 0) end
   if oldest > 0 then
     local weight = slice - elapsed
-    if oldest * weight < 9007199254740992 then
+    if oldest * weight < TOO_LARGE then
       local product = oldest * weight
       local rest = product % slice
       estimate = estimate + (product - rest) / slice + (rest > 0 and 1 or 0)
