@@ -48,8 +48,8 @@ fn limits(options: &Options) -> Table {
 
     row("by hand: integer, TTL", keys, 1, &|site| site.commands(keys, &[0], counter));
     row("by hand: integer below 10000, TTL", fewer, 1, &|site| site.commands(fewer, &[0], small_counter));
-    row("by hand: hash of two floats, TTL", keys, 1, &|site| site.commands(keys, &[0], hash));
-    row("by hand: sorted set, TTL", keys, 1, &|site| site.commands(keys, &[0], sorted_set));
+    row("by hand: hash of two floats, TTL", fewer, 1, &|site| site.commands(fewer, &[0], hash));
+    row("by hand: sorted set, TTL", fewer, 1, &|site| site.commands(fewer, &[0], sorted_set));
     let per_second = |amount| Rate::per_second(amount).unwrap();
     row("token bucket, 10/s", keys, 1, &takes(Limit::token_bucket(20, per_second(10)), keys, &[0]));
     row("fixed window, 1 min", keys, 1, &takes(Limit::fixed_window(100, MINUTE), keys, &[0]));

@@ -61,6 +61,7 @@ pub struct Checked {
 
 impl Decision {
     /// Makes one answer of what the store says to `plan`.
+    #[inline(always)]
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
         let Verdict { granted, decided_at, ref judged } = *verdict;
         if let ([check], [judged]) = (plan.checks(), &judged[..]) {
@@ -180,7 +181,7 @@ impl Decision {
 }
 
 impl Checked {
-    #[inline]
+    #[inline(always)]
     fn new(check: &Check<'_>, judged: &Judged) -> Self {
         let gate = check.gate();
         Self {

@@ -86,6 +86,7 @@ impl KeyStem {
 
 impl<'r> Key<'r> {
     /// The key of `subject` under `stem`, in the partition that `tag` falls into.
+    #[inline(always)]
     pub fn new(stem: &'r KeyStem, tag: Subject, subject: Subject) -> Self {
         let partition = (tag.hash() >> 96) as u16 % PARTITIONS;
         Self { stem, partition, subject }
@@ -97,11 +98,13 @@ impl<'r> Key<'r> {
     }
 
     /// Whose key it is.
+    #[inline(always)]
     pub const fn subject(&self) -> Subject {
         self.subject
     }
 
     /// Keys of one partition lie in one slot of a cluster.
+    #[inline(always)]
     pub const fn partition(&self) -> u16 {
         self.partition
     }
@@ -118,6 +121,7 @@ impl<'r> Key<'r> {
     }
 
     /// The key as a number, for a table in memory.
+    #[inline(always)]
     pub(crate) const fn id(&self) -> u128 {
         self.stem.seed ^ self.subject.hash()
     }

@@ -141,6 +141,7 @@ impl<S> Limiter<S> {
     }
 
     /// The checks that `request` must pass.
+    #[inline(always)]
     pub fn plan(&self, request: &Request<'_>) -> Plan<'_> {
         self.rules.resolve(request)
     }
@@ -157,6 +158,7 @@ impl<S> Limiter<S> {
         self.observed(verdict).map(|verdict| self.decided(plan, &verdict))
     }
 
+    #[inline(always)]
     fn decided(&self, plan: &Plan<'_>, verdict: &Verdict) -> Decision {
         let decision = Decision::new(plan, verdict);
         if let Some(observer) = &self.observer {

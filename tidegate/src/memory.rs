@@ -92,6 +92,7 @@ impl MemoryStore {
     }
 
     /// The time by which it decides.
+    #[inline(always)]
     pub fn now(&self) -> Timestamp {
         match &self.clock {
             Time::System(clock) => clock.now(),
@@ -103,6 +104,7 @@ impl MemoryStore {
 /// Deciding, without waiting for anything but a lock
 impl MemoryStore {
     /// [`Store::decide`], which cannot fail here.
+    #[inline(always)]
     pub fn decide_now(&self, plan: &Plan<'_>) -> Verdict {
         self.run(plan, true)
     }
@@ -112,6 +114,7 @@ impl MemoryStore {
         self.run(plan, false)
     }
 
+    #[inline(always)]
     fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
         match plan.checks() {
             [only] => self.run_one(plan, only, consume).unwrap_or_else(|| self.run_all(plan, consume)),
@@ -120,6 +123,7 @@ impl MemoryStore {
     }
 
     /// The usual case, of one check: one lock and no lists. None if it falls to the overflow bucket.
+    #[inline(always)]
     fn run_one(&self, plan: &Plan<'_>, check: &Check<'_>, consume: bool) -> Option<Verdict> {
         let id = check.key().id();
         let mut shard = lock(&self.shards[self.home(id)]);
@@ -192,6 +196,7 @@ impl MemoryStore {
         Locked { spots, guards }
     }
 
+    #[inline(always)]
     fn home(&self, id: u128) -> usize {
         // By bits that the table of the shard does not use, scaled to the number of shards.
         (((id >> 64) * self.shards.len() as u128) >> 64) as usize

@@ -102,6 +102,7 @@ impl<'r> Plan<'r> {
         Ok(Self::from_distinct(checks))
     }
 
+    #[inline(always)]
     pub(crate) fn from_distinct(checks: Few<Check<'r>>) -> Self {
         Self { checks, mode: PlanMode::AllOrNothing, units: 1, longest_delay: u64::MAX }
     }
@@ -153,6 +154,7 @@ impl<'r> Plan<'r> {
     }
 
     /// What `check` is asked for, `units` times.
+    #[inline(always)]
     pub fn take(&self, check: &Check<'_>, units: u64) -> Take {
         Take { cost: check.cost, units, longest_delay: self.longest_delay }
     }
@@ -161,6 +163,7 @@ impl<'r> Plan<'r> {
 /// Combining
 impl Plan<'_> {
     /// The units that the whole plan grants, given the room that each check has: 0 denies.
+    #[inline(always)]
     pub fn granted(&self, room: impl Fn(usize) -> u64) -> u64 {
         let mut granted = self.units;
         for (index, check) in self.checks.iter().enumerate() {
@@ -177,11 +180,13 @@ impl Plan<'_> {
     }
 
     /// Whether `check`, if it would admit the granted units (or one, if none were), consumes them.
+    #[inline(always)]
     pub fn consumes(&self, check: &Check<'_>, admitted: bool, granted: u64) -> bool {
         admitted && check.cost > 0 && (granted > 0 || self.counts_denied(check))
     }
 
     /// Whether `check` counts a request that does not pass.
+    #[inline(always)]
     pub fn counts_denied(&self, check: &Check<'_>) -> bool {
         self.mode == PlanMode::CountEach && check.gate.role != Role::Shadow
     }

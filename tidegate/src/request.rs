@@ -49,6 +49,7 @@ impl<'a> Request<'a> {
     }
 
     /// The value of an attribute.
+    #[inline(always)]
     pub fn value(&self, name: &str) -> Option<&'a str> {
         let known = self.first[..self.known].iter().chain(&self.further);
         known.into_iter().find(|(known, _)| *known == name).map(|(_, value)| *value)

@@ -107,6 +107,7 @@ impl RuleSet {
     /// The checks that `request` must pass, in the order of the rules.
     ///
     /// Rules that share a budget make one check with the sum of their costs.
+    #[inline(always)]
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
         let mut plan = Plan::from_distinct(Few::default());
         for index in self.matching(request.action()) {

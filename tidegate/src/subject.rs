@@ -55,6 +55,7 @@ impl Secret {
 
 impl SubjectHasher {
     /// The subject with these values, in the order of the names. A missing value is told apart from an empty one.
+    #[inline(always)]
     pub fn subject<'v>(&self, mut values: impl ExactSizeIterator<Item = Option<&'v str>>) -> Subject {
         if values.len() == 1
             && let Some(Some(only)) = values.next()

@@ -47,7 +47,7 @@ impl Verdict {
     }
 
     /// [`judge`](Self::judge) for a plan of one check, which most are. What to write goes to `change`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn judge_one(
         plan: &Plan<'_>,
         check: &Check<'_>,
@@ -95,7 +95,7 @@ struct Asked<'p> {
 
 impl Asked<'_> {
     /// What becomes of the check. What to write goes to `change`.
-    #[inline]
+    #[inline(always)]
     fn conclude(self, state: Option<&State>, now: Timestamp, change: &mut Option<Change>) -> Judged {
         let Self { plan, check, granted, admitted, consume } = self;
         let limit = check.gate().limit();
@@ -128,6 +128,7 @@ fn changed(state: Option<&State>, change: Option<Change>) -> Option<State> {
     }
 }
 
+#[inline(always)]
 fn finish(limit: &Limit, view: &View<'_>, standing: Standing, now: Timestamp) -> Judged {
     let place = if standing.consumed { algorithm::place(view, limit, now, standing.take) } else { Place::default() };
     Judged { outcome: algorithm::outcome(view, limit, now, standing), consumed: standing.consumed, place }

@@ -90,6 +90,7 @@ impl Standing {
 }
 
 /// Decides `op` on `state`.
+#[inline(always)]
 pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Applied<Change> {
     match limit {
         Limit::TokenBucket(limit) => {
@@ -119,6 +120,7 @@ pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) ->
 }
 
 /// What a caller is told, from the state that was found before the decision was written.
+#[inline(always)]
 pub fn outcome(found: &View<'_>, limit: &Limit, now: Timestamp, standing: Standing) -> Outcome {
     match limit {
         Limit::TokenBucket(limit) => token_bucket::outcome(found.moment(), limit, now, standing),
@@ -130,6 +132,7 @@ pub fn outcome(found: &View<'_>, limit: &Limit, now: Timestamp, standing: Standi
 }
 
 /// Where a consumed request went, so that a refund finds it again.
+#[inline(always)]
 pub fn place(found: &View<'_>, limit: &Limit, now: Timestamp, take: Take) -> Place {
     match limit {
         Limit::TokenBucket(_) => Place::default(),
@@ -143,6 +146,7 @@ pub fn place(found: &View<'_>, limit: &Limit, now: Timestamp, take: Take) -> Pla
 }
 
 /// The first instant, in microseconds, at which `state` decides like none.
+#[inline(always)]
 pub fn expiry(state: &State, limit: &Limit) -> u64 {
     match (state, limit) {
         (State::Moment(moment), _) => token_bucket::expiry(*moment),

@@ -14,17 +14,20 @@ pub struct Moment {
 
 impl Moment {
     /// A whole number of microseconds.
+    #[inline(always)]
     pub const fn whole(micros: u64) -> Self {
         Self { micros, part: 0 }
     }
 
     /// `self + span`, carrying at `rate` parts.
+    #[inline(always)]
     pub(crate) const fn plus(self, span: Self, rate: u64) -> Self {
         let (micros, part) = (self.micros + span.micros, self.part + span.part);
         if part >= rate { Self { micros: micros + 1, part: part - rate } } else { Self { micros, part } }
     }
 
     /// `self - span`, which must not be negative, borrowing at `rate` parts.
+    #[inline(always)]
     pub(crate) const fn minus(self, span: Self, rate: u64) -> Self {
         if self.part < span.part {
             Self { micros: self.micros - span.micros - 1, part: self.part + rate - span.part }
@@ -34,6 +37,7 @@ impl Moment {
     }
 
     /// The first whole microsecond that is not before it.
+    #[inline(always)]
     pub(crate) const fn ceil(self) -> u64 {
         if self.part == 0 { self.micros } else { self.micros + 1 }
     }

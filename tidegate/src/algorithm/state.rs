@@ -46,6 +46,7 @@ pub enum View<'s> {
 
 impl State {
     /// The state that `change` makes of nothing.
+    #[inline(always)]
     pub fn new(change: Change) -> Self {
         match change {
             Change::Moment(moment) => Self::Moment(moment),
@@ -60,6 +61,7 @@ impl State {
     }
 
     /// Carries out `change`.
+    #[inline(always)]
     pub fn commit(&mut self, change: Change) {
         match (change, self) {
             (Change::Log(edit), Self::Log(log)) => log.commit(&edit),
@@ -68,6 +70,7 @@ impl State {
     }
 
     /// What an outcome needs of it for a request of `cost` units.
+    #[inline(always)]
     pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, cost: u64) -> View<'s> {
         match (state, limit) {
             (Some(Self::Moment(moment)), _) => View::Moment(*moment),
@@ -78,6 +81,7 @@ impl State {
         }
     }
 
+    #[inline(always)]
     pub(super) fn moment(&self) -> Option<Moment> {
         if let Self::Moment(moment) = self { Some(*moment) } else { None }
     }
@@ -96,6 +100,7 @@ impl State {
 }
 
 impl<'s> View<'s> {
+    #[inline(always)]
     pub(super) fn moment(&self) -> Option<Moment> {
         if let Self::Moment(moment) = self { Some(*moment) } else { None }
     }

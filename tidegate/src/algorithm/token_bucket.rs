@@ -63,7 +63,7 @@ impl TokenBucket {
     }
 
     /// The time in which `cost` tokens come; for more than the capacity, that of one token more than it.
-    #[inline]
+    #[inline(always)]
     pub fn span(&self, cost: u64) -> Moment {
         if cost == 1 { self.emission } else { self.exact_span(cost.min(self.capacity + 1)) }
     }
@@ -78,7 +78,7 @@ impl TokenBucket {
     }
 
     /// How many tokens come in `span`, and at most `most`.
-    #[inline]
+    #[inline(always)]
     fn tokens_in(&self, span: Moment, cost: Moment, most: u64) -> u64 {
         let rate = self.refill.amount();
         let fits = |moment: Moment| moment.micros.checked_mul(rate)?.checked_add(moment.part);
@@ -90,12 +90,13 @@ impl TokenBucket {
         u64::try_from(tokens).unwrap_or(u64::MAX).min(most)
     }
 
+    #[inline(always)]
     fn ceiling(&self, now: Timestamp) -> Moment {
         Moment { micros: now.as_micros() + self.burst.micros, part: self.burst.part }
     }
 
     /// The state as it counts now, and whether it had to be brought back to the burst window.
-    #[inline]
+    #[inline(always)]
     pub(super) fn settle(&self, state: Option<State>, now: Timestamp) -> (Moment, bool) {
         let Some(mut full) = state else {
             return (Moment::whole(now.as_micros()), false);
@@ -114,7 +115,7 @@ impl TokenBucket {
 }
 
 /// Decides `op` on `state`. Twin: `token_bucket.lua`.
-#[inline]
+#[inline(always)]
 pub fn apply(state: Option<State>, limit: &TokenBucket, now: Timestamp, op: Op) -> Applied<State> {
     let rate = limit.refill.amount();
     let (full, rebased) = limit.settle(state, now);
@@ -142,6 +143,7 @@ pub fn apply(state: Option<State>, limit: &TokenBucket, now: Timestamp, op: Op) 
 }
 
 /// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `token_bucket.lua`.
+#[inline(always)]
 pub fn room(state: Option<State>, limit: &TokenBucket, now: Timestamp, take: Take) -> u64 {
     let (full, _) = limit.settle(state, now);
     let slack = limit.ceiling(now).minus(full, limit.refill.amount());
@@ -149,7 +151,7 @@ pub fn room(state: Option<State>, limit: &TokenBucket, now: Timestamp, take: Tak
 }
 
 /// What a caller is told, from the state that was found.
-#[inline]
+#[inline(always)]
 pub fn outcome(state: Option<State>, limit: &TokenBucket, now: Timestamp, standing: Standing) -> Outcome {
     let rate = limit.refill.amount();
     let (mut full, _) = limit.settle(state, now);
@@ -170,6 +172,7 @@ pub fn outcome(state: Option<State>, limit: &TokenBucket, now: Timestamp, standi
 }
 
 /// The first instant at which `state` is as good as none.
+#[inline(always)]
 pub fn expiry(state: State) -> u64 {
     state.ceil()
 }

@@ -40,11 +40,13 @@ impl Shard {
         self.table.len()
     }
 
+    #[inline(always)]
     pub(super) fn get(&self, id: u128) -> Option<&State> {
         self.table.find(hash(id), |slot| slot.id == id).map(|slot| &slot.state)
     }
 
     /// Whether `id` is there or would find room now, after `earlier` other new keys. Looks for outdated keys first.
+    #[inline(always)]
     pub(super) fn has_room(&mut self, id: u128, now: Timestamp, earlier: usize) -> bool {
         if self.table.len() + earlier < self.most_keys || self.get(id).is_some() {
             return true;
@@ -54,6 +56,7 @@ impl Shard {
     }
 
     /// Changes the state at `id`, and keeps it until it stops to matter.
+    #[inline(always)]
     pub(super) fn update(&mut self, id: u128, limit: &Limit, now: Timestamp, change: Change) {
         let outdated_at = |state: &State| algorithm::expiry(state, limit) + MARGIN_MICROS;
         if let Some(slot) = self.table.find_mut(hash(id), |slot| slot.id == id) {
