@@ -56,6 +56,7 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench memory_store
 	cargo bench -p conformance --bench redis_bytes
 	cargo bench -p conformance --bench redis_cpu
+	cargo bench -p conformance --bench slices
 
 tools: redis $(VALKEY) $(DENY) ## Installs what is missing: redis-server, valkey-server, cargo-deny
 

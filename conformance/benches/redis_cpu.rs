@@ -85,12 +85,16 @@ fn ours(rig: &Rig) -> Vec<Named<'_>> {
     let leaky_bucket = Limit::leaky_bucket(rate, 1000).unwrap();
     let fixed_window = Limit::fixed_window(1000, minute).unwrap();
     let sliding_log = Limit::sliding_log(1000, minute).unwrap();
-    let sliding_window = Limit::sliding_window(1000, minute, 6).unwrap();
+    let by_slices = |slices: u64| Limit::sliding_window(1000, minute, slices).unwrap();
+    let sliding_window = by_slices(6);
     vec![
         everybody("token bucket", &[token_bucket]),
         everybody("leaky bucket", &[leaky_bucket]),
         everybody("fixed window", &[fixed_window]),
-        everybody("sliding window, 6 slices", &[sliding_window]),
+        everybody("sliding window, 1 min by 30 s", &[by_slices(2)]),
+        everybody("sliding window, 1 min by 10 s", &[sliding_window]),
+        everybody("sliding window, 1 min by 5 s", &[by_slices(12)]),
+        everybody("sliding window, 1 min by 1 s", &[by_slices(60)]),
         everybody("sliding log, 2 to 5 entries", &[sliding_log]),
         contender("sliding log, 100 to 103 entries", &[sliding_log], LONG_LOGS, LONG_LOG),
         everybody("plan of 4 token buckets", &[token_bucket; 4]),

@@ -50,6 +50,18 @@ fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((gap, 1..5u64), 1..80)
 }
 
+/// A subject that has made these requests, and the time of the last.
+fn after(limit: Limit, requests: &[(u64, u64)]) -> (Subject, u64) {
+    let subject = Subject::new(limit);
+    let mut now = START;
+    for (gap, cost) in requests {
+        now += gap;
+        subject.set(now);
+        subject.take(*cost);
+    }
+    (subject, now)
+}
+
 fn run(limit: Limit, requests: &[(u64, u64)]) -> Vec<Admitted> {
     let subject = Subject::new(limit);
     let mut now = START;
@@ -168,13 +180,7 @@ proptest! {
     /// Retrying at the promised instant succeeds if nothing else happened, and a microsecond earlier fails.
     #[test]
     fn retry_after_is_exact(limit in limit(), requests in requests(), cost in 1..25u64) {
-        let subject = Subject::new(limit);
-        let mut now = START;
-        for (gap, cost) in &requests {
-            now += gap;
-            subject.set(now);
-            subject.take(*cost);
-        }
+        let (subject, now) = after(limit, &requests);
         let asked = subject.peek(cost);
         match asked.retry_after {
             None => prop_assert_eq!(asked.admitted, cost <= limit.amount()),
@@ -206,15 +212,8 @@ proptest! {
     /// After `reset_after` the subject cannot be told from a new one, and just before it can.
     #[test]
     fn reset_after_is_when_everything_is_as_at_the_beginning(limit in limit(), requests in requests()) {
-        let subject = Subject::new(limit);
-        let mut now = START;
-        let mut reset = Duration::ZERO;
-        for (gap, cost) in &requests {
-            now += gap;
-            subject.set(now);
-            reset = subject.take(*cost).reset_after;
-        }
-        let reset = reset.as_micros() as u64;
+        let (subject, now) = after(limit, &requests);
+        let reset = subject.peek(1).reset_after.as_micros() as u64;
         subject.set(now + reset);
         let whole = subject.peek(limit.amount());
         prop_assert_eq!((whole.remaining, whole.reset_after), (limit.amount(), Duration::ZERO));
@@ -227,13 +226,7 @@ proptest! {
     /// Setting the clock back, by however much, never leaves more than there was.
     #[test]
     fn a_clock_set_back_gives_nothing_back(limit in limit(), requests in requests(), back in 0..20_000_000u64) {
-        let subject = Subject::new(limit);
-        let mut now = START;
-        for (gap, cost) in &requests {
-            now += gap;
-            subject.set(now);
-            subject.take(*cost);
-        }
+        let (subject, now) = after(limit, &requests);
         let before = subject.peek(1).remaining;
         subject.set(now - back);
         prop_assert!(subject.peek(1).remaining <= before);

@@ -31,6 +31,11 @@ impl Draw {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// The time until the next of events that come at random, once in a unit of time on average.
+    pub(crate) fn wait(&mut self) -> f64 {
+        -(1.0 - self.share()).ln()
+    }
+
     /// `count` indices below `keys`, each as likely as any other.
     pub(crate) fn uniform(&mut self, keys: usize, count: usize) -> Vec<u32> {
         (0..count).map(|_| self.below(keys) as u32).collect()
