@@ -62,6 +62,7 @@ impl SubjectHasher {
         {
             return Subject(self.alone.hash(only.as_bytes()).as_u128());
         }
+        // (Of a single value that is missing, nothing is left here: an empty list, which no other subject has.)
         let mut bytes = Vec::with_capacity(128);
         for value in values {
             push(&mut bytes, value);
