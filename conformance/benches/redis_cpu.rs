@@ -88,8 +88,9 @@ fn ours(rig: &Rig) -> Vec<Named<'_>> {
     let by_slices = |slices: u64| Limit::sliding_window(1000, minute, slices).unwrap();
     let sliding_window = by_slices(6);
     vec![
-        everybody("token bucket", &[token_bucket]),
-        everybody("leaky bucket", &[leaky_bucket]),
+        everybody("token bucket, 10/s", &[Limit::token_bucket(1000, Rate::per_second(10).unwrap()).unwrap()]),
+        everybody("token bucket, 7/s, with remainders", &[token_bucket]),
+        everybody("leaky bucket, 7/s, with remainders", &[leaky_bucket]),
         everybody("fixed window", &[fixed_window]),
         everybody("sliding window, 1 min by 30 s", &[by_slices(2)]),
         everybody("sliding window, 1 min by 10 s", &[sliding_window]),
@@ -97,7 +98,7 @@ fn ours(rig: &Rig) -> Vec<Named<'_>> {
         everybody("sliding window, 1 min by 1 s", &[by_slices(60)]),
         everybody("sliding log, 2 to 5 entries", &[sliding_log]),
         contender("sliding log, 100 to 103 entries", &[sliding_log], LONG_LOGS, LONG_LOG),
-        everybody("plan of 4 token buckets", &[token_bucket; 4]),
+        everybody("plan of 4 token buckets, 7/s", &[token_bucket; 4]),
         everybody("plan of 4 kinds", &[token_bucket, fixed_window, sliding_window, leaky_bucket]),
     ]
 }

@@ -8,9 +8,9 @@ local function token_bucket(state, now, op, units, cost_us, cost_part, rate, bur
       full_us = tonumber(state)
       if not full_us or string.format('%016d', full_us) ~= state then return nil end
     else
-      if #state < 16 or string.find(state, '%D') then return nil end
       full_us, full_part = tonumber(string.sub(state, -16)), tonumber(string.sub(state, 1, -17))
-      if full_part >= TOO_LARGE then return nil end
+      if not full_us or not full_part or full_part >= TOO_LARGE then return nil end
+      if string.format('%d%016d', full_part, full_us) ~= state then return nil end
       if full_part >= rate then full_us, full_part = full_us + 1, 0 end
     end
     if full_us < now then
