@@ -168,7 +168,9 @@ impl History {
         backwards: Backwards,
     ) -> Result<(), String> {
         static SUBJECTS: AtomicU64 = AtomicU64::new(1);
-        let subject = Subject::from_hash(u128::from(SUBJECTS.fetch_add(1, Ordering::Relaxed)) << 64 | 0x5eed);
+        // Spread like a hash: the memory store chooses a shard by the highest bits.
+        let number = u128::from(SUBJECTS.fetch_add(1, Ordering::Relaxed));
+        let subject = Subject::from_hash(number.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645));
         let gates: Vec<Gate> = self
             .limits
             .iter()

@@ -60,16 +60,36 @@ async fn a_large_request_is_not_overtaken_by_small_ones() {
     .await;
 }
 
-/// Subjects do not wait for each other.
+/// Subjects do not wait for each other, neither with one limit nor with two, which have the same subject.
 #[tokio::test]
 async fn only_those_who_wait_for_the_same_limit_form_a_queue() {
+    let one = Rule::new("api", one_per_second(1)).per(["user"]);
+    for rule in [one.clone(), one.and("burst", one_per_second(1))] {
+        let ground = Ground::in_memory();
+        let limiter = ground.limiter_of([rule]);
+        let (ann, bob) = (Request::new("").attribute("user", "ann"), Request::new("").attribute("user", "bob"));
+        assert!(limiter.check(&ann).await.unwrap().is_allowed());
+        let mut anns = pin!(limiter.acquire(&ann, MINUTE, &ground.clock));
+        assert!(poll(anns.as_mut()).is_pending());
+        assert!(granted(pin!(limiter.acquire(&bob, MINUTE, &ground.clock))));
+    }
+}
+
+/// Who has waited in the queue has less time left for a slot: one that comes after the deadline is left to others.
+#[tokio::test]
+async fn a_slot_after_the_deadline_is_not_taken_by_one_who_has_waited() {
     let ground = Ground::in_memory();
-    let limiter = ground.limiter_of([Rule::new("api", one_per_second(1)).per(["user"])]);
-    let (ann, bob) = (Request::new("").attribute("user", "ann"), Request::new("").attribute("user", "bob"));
-    assert!(limiter.check(&ann).await.unwrap().is_allowed());
-    let mut anns = pin!(limiter.acquire(&ann, MINUTE, &ground.clock));
-    assert!(poll(anns.as_mut()).is_pending());
-    assert!(granted(pin!(limiter.acquire(&bob, MINUTE, &ground.clock))));
+    let limiter = ground.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 2).unwrap());
+    assert_eq!(passes(&limiter, 1, 3).await, 3, "one goes at once, two wait");
+    let request = Request::new("");
+    let mut waiter = pin!(limiter.acquire(&request, Duration::from_secs(3), &ground.clock));
+    assert!(poll(waiter.as_mut()).is_pending(), "the queue has room in a second, and the slot comes in three");
+    ground.clock.advance(SECOND);
+    assert!(poll(waiter.as_mut()).is_pending(), "it holds the slot that comes in two");
+    let mut late = pin!(limiter.acquire(&request, Duration::from_millis(2500), &ground.clock));
+    let Poll::Ready(Ok(Acquired::Denied(_))) = poll(late.as_mut()) else { panic!("it would come in three") };
+    ground.clock.advance(2 * SECOND);
+    assert!(granted(waiter));
 }
 
 /// Nobody waits for what cannot come in time: too far away, or never.

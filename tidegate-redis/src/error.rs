@@ -40,7 +40,7 @@ fn server_error(code: &str, detail: &str) -> StoreError {
         "NOAUTH" => denied("the server wants a password; put it into the URL: redis://user:password@host"),
         "WRONGPASS" => denied("the server refuses the user or the password"),
         "NOPERM" => denied(
-            "the user may not do this; allow it +evalsha +evalsha_ro +script|load +time +get +psetex +del +info on ~tg1*",
+            "the user may not do this; allow it +evalsha +evalsha_ro +script|load +time +get +psetex +del +info on the keys ~tg1* (with a prefix of your own, ~PREFIX1*)",
         ),
         "OOM" => refused("the store is out of memory; raise maxmemory or give the limiter a server of its own"),
         "LOADING" => refused("the store is loading its data"),

@@ -9,7 +9,7 @@ pub(crate) fn verdict_of_one(plan: &Plan<'_>, reply: &Value) -> Result<Verdict, 
     let (Value::BulkString(bytes), [check]) = (reply, plan.checks()) else { return Err(senseless()) };
     let Some((now, found)) = bytes.split_first_chunk() else { return Err(senseless()) };
     let now = f64::from_le_bytes(*now);
-    let found = if found.is_empty() { Found::Fresh } else { decode(check, found, 1)? };
+    let found = if found.is_empty() { Found::Fresh } else { decode(check, found)? };
     // A shadow check alone cannot deny, whatever it says.
     let admitted = now.is_sign_positive();
     let granted = plan.granted(|_| u64::from(admitted));
@@ -28,7 +28,7 @@ pub(crate) fn verdict(plan: &Plan<'_>, consume: bool, reply: &Value) -> Result<V
     for (index, (check, found)) in plan.checks().iter().zip(found).enumerate() {
         let state = match found {
             Value::Nil => Found::Fresh,
-            Value::BulkString(bytes) => decode(check, bytes, index + 1)?,
+            Value::BulkString(bytes) => decode(check, bytes)?,
             _ => return Err(senseless()),
         };
         states.push((bits >> index & 1 == 1, state));
@@ -36,8 +36,9 @@ pub(crate) fn verdict(plan: &Plan<'_>, consume: bool, reply: &Value) -> Result<V
     Ok(Verdict::replay(plan, Timestamp::from_micros(now), consume, granted, &states))
 }
 
-fn decode(check: &Check<'_>, found: &[u8], number: usize) -> Result<Found, StoreError> {
-    Found::decode(check.gate().limit(), found).ok_or_else(|| unreadable(number))
+fn decode(check: &Check<'_>, found: &[u8]) -> Result<Found, StoreError> {
+    // The script has read it, and may have written since.
+    Found::decode(check.gate().limit(), found).ok_or_else(senseless)
 }
 
 fn number(value: &Value) -> Result<u64, StoreError> {

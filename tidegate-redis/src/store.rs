@@ -93,6 +93,10 @@ impl RedisStore {
     /// Connects, checks the version of the server, and loads the scripts.
     pub async fn connect_with(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         options.check()?;
+        if url.starts_with("rediss:") {
+            let message = "TLS is not supported yet: rediss:// cannot be used, put a TLS proxy in front of redis://";
+            return Err(StoreError::new(StoreErrorKind::Unsupported, message));
+        }
         let failed = |error: RedisError| store_error(&error);
         let info =
             url.into_connection_info().map_err(failed)?.set_tcp_settings(TcpSettings::default().set_nodelay(true));

@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::clock::Sleep;
+use crate::plan::Plan;
 use crate::store::{Store, StoreError};
 use crate::{Decision, Limiter, Receipt, Request, Timer};
 
@@ -49,21 +50,23 @@ impl<S: Store> Limiter<S> {
         max_wait: Duration,
         timer: &impl Timer,
     ) -> Result<Acquired, StoreError> {
-        let plan = self.plan(request).longest_delay(max_wait);
-        let mut deadline = timer.sleep(max_wait);
-        let queue = plan.checks().iter().fold(0, |queue, check| queue ^ check.key().id());
-        let mut turn = self.turns.enter(queue);
+        let mut plan = self.plan(request);
+        let (mut deadline, ends_at) = (timer.sleep(max_wait), timer.now().plus(max_wait));
+        let mut turn = self.turns.enter(queue_of(&plan));
         if !before(&mut deadline, &mut turn).await {
             return Ok(Acquired::TimedOut);
         }
         loop {
+            // What comes after the deadline is of no use: a slot that nobody waits for must not be taken.
+            let left = ends_at.since(timer.now());
+            plan = plan.longest_delay(left);
             let decision = self.decide(&plan).await?;
             if decision.is_allowed() {
                 drop(turn); // the next one may queue behind the place just taken
                 return Ok(self.hold(decision, &mut deadline, timer).await);
             }
             match decision.retry_after() {
-                Some(retry) if decision.served_after() <= max_wait => {
+                Some(retry) if decision.served_after() <= left => {
                     if !before(&mut deadline, timer.sleep(retry)).await {
                         return Ok(Acquired::TimedOut);
                     }
@@ -86,6 +89,12 @@ impl<S: Store> Limiter<S> {
             Acquired::TimedOut
         }
     }
+}
+
+/// The queue of those who wait for the same keys: a number that depends on each of them and on their order.
+fn queue_of(plan: &Plan<'_>) -> u128 {
+    const FACTOR: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
+    plan.checks().iter().fold(0, |queue: u128, check| queue.wrapping_mul(FACTOR) ^ check.key().id())
 }
 
 /// A place in a queue that is given back unless it is kept.

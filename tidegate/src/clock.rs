@@ -22,10 +22,10 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
 }
 
-/// Lets a future wait without tying the library to a runtime.
+/// Lets a future wait without tying the library to a runtime, and tells how long it has waited.
 ///
 /// With tokio it is a closure: any `Fn(Duration) -> impl Future` becomes a timer through [`timer`].
-pub trait Timer: Send + Sync {
+pub trait Timer: Clock {
     /// A future that is ready once `span` has passed.
     fn sleep(&self, span: Duration) -> Sleep;
 }
@@ -45,7 +45,12 @@ where
     F: Fn(Duration) -> S + Send + Sync,
     S: Future<Output = ()> + Send + 'static,
 {
-    struct Function<F>(F);
+    struct Function<F>(F, SystemClock);
+    impl<F: Send + Sync> Clock for Function<F> {
+        fn now(&self) -> Timestamp {
+            self.1.now()
+        }
+    }
     impl<F, S> Timer for Function<F>
     where
         F: Fn(Duration) -> S + Send + Sync,
@@ -55,7 +60,7 @@ where
             Box::pin((self.0)(span))
         }
     }
-    Function(sleep)
+    Function(sleep, SystemClock::new())
 }
 
 /// The machine's clock: the wall time at its creation plus the monotonic time since.

@@ -63,9 +63,10 @@ impl<S: Store> Limiter<S> {
     pub async fn peek(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
         let plan = self.plan(request);
         if plan.checks().is_empty() {
-            return Ok(self.unlimited(&plan));
+            return Ok(Self::unlimited(&plan));
         }
-        self.answer(&plan, self.store.peek(&plan).await)
+        // Nothing was decided, so the observer only hears of a failure.
+        self.observed(self.store.peek(&plan).await).map(|verdict| Decision::new(&plan, &verdict))
     }
 
     /// Takes as many units as there are, up to `most`, in one step; each costs what the request costs.
@@ -81,9 +82,9 @@ impl<S: Store> Limiter<S> {
     /// Decides a plan that was made by hand.
     pub async fn decide(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
         if plan.checks().is_empty() {
-            return Ok(self.unlimited(plan));
+            return Ok(self.passed_by(plan));
         }
-        self.answer(plan, self.store.decide(plan).await)
+        self.observed(self.store.decide(plan).await).map(|verdict| self.decided(plan, &verdict))
     }
 }
 
@@ -127,7 +128,7 @@ impl Limiter<MemoryStore> {
     pub fn check_now(&self, request: &Request<'_>) -> Decision {
         let plan = self.plan(request);
         if plan.checks().is_empty() {
-            return self.unlimited(&plan);
+            return self.passed_by(&plan);
         }
         self.decided(&plan, &self.store.decide_now(&plan))
     }
@@ -146,16 +147,16 @@ impl<S> Limiter<S> {
         self.rules.resolve(request)
     }
 
-    fn unlimited(&self, plan: &Plan<'_>) -> Decision {
+    fn passed_by(&self, plan: &Plan<'_>) -> Decision {
         if let Some(observer) = &self.observer {
             observer.no_rule();
         }
-        let verdict = Verdict { decided_at: Timestamp::default(), granted: plan.units(), judged: Few::default() };
-        Decision::new(plan, &verdict)
+        Self::unlimited(plan)
     }
 
-    fn answer(&self, plan: &Plan<'_>, verdict: Result<Verdict, StoreError>) -> Result<Decision, StoreError> {
-        self.observed(verdict).map(|verdict| self.decided(plan, &verdict))
+    fn unlimited(plan: &Plan<'_>) -> Decision {
+        let verdict = Verdict { decided_at: Timestamp::default(), granted: plan.units(), judged: Few::default() };
+        Decision::new(plan, &verdict)
     }
 
     #[inline(always)]

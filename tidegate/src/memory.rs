@@ -65,7 +65,8 @@ impl MemoryStore {
     /// Sets how many keys there may be; what is stored so far is forgotten.
     ///
     /// Each shard holds an equal share and has its own bound, so the first new subject may find its shard full when the
-    /// whole store is a few percent short of the bound. Overflow buckets, one for each limit, come on top.
+    /// whole store is a few percent short of the bound. Overflow buckets, one for each limit, come on top. More than a
+    /// billion keys are taken for a billion.
     pub fn most_keys(mut self, most_keys: usize) -> Self {
         self.shards = shards(most_keys);
         self.overflow = Mutex::new(Shard::new(usize::MAX));
@@ -134,7 +135,8 @@ impl MemoryStore {
         let mut change = None;
         let verdict = Verdict::judge_one(plan, check, now, consume, shard.get(id), &mut change);
         if let Some(change) = change {
-            shard.update(id, check.gate().limit(), now, change);
+            shard.update(id, check.gate().limit(), change);
+            shard.tidy(now);
         }
         Some(verdict)
     }
@@ -149,9 +151,10 @@ impl MemoryStore {
         let (verdict, changes) = Verdict::judge(plan, now, consume, &locked.states());
         changes.into_each(|index, change| {
             if let Some(change) = change {
-                locked.update(index, plan.checks()[index].gate().limit(), now, change);
+                locked.update(index, plan.checks()[index].gate().limit(), change);
             }
         });
+        locked.tidy(now);
         verdict
     }
 
@@ -175,7 +178,8 @@ impl MemoryStore {
                 locked.turn_to_overflow(0, key.overflow_id(), &self.overflow);
             }
             if let Some(change) = algorithm::apply(locked.get(0), limit, now, *op).change {
-                locked.update(0, limit, now, change);
+                locked.update(0, limit, change);
+                locked.tidy(now);
             }
         }
         Ok(())
@@ -243,7 +247,7 @@ impl fmt::Debug for MemoryStore {
 
 /// So many shards that each holds at most [`LARGEST_SHARD`] keys.
 fn shards(most_keys: usize) -> Box<[Mutex<Shard>]> {
-    let most_keys = most_keys.max(1);
+    let most_keys = most_keys.clamp(1, 1_000_000_000);
     let count = most_keys.div_ceil(LARGEST_SHARD);
     (0..count).map(|_| Mutex::new(Shard::new(most_keys / count))).collect()
 }

@@ -6,7 +6,7 @@ use crate::{Decision, StoreError};
 ///
 /// It is called on the way of each request, so it must not block. Subjects reach it hashed only.
 pub trait Observer: Send + Sync {
-    /// A request was decided.
+    /// A request was decided. A peek is not one.
     fn decided(&self, decision: &Decision) {
         let _ = decision;
     }

@@ -17,7 +17,7 @@ use crate::{Few, Request, Secret};
 /// share a slot.
 const TENANT: &str = "tenant";
 
-/// The longest id of a rule, in bytes: it is part of every key.
+/// The longest name of a rule, a limit or a budget, in bytes: it is part of every key.
 const LONGEST_ID: usize = 64;
 
 /// Rules that fit together.
@@ -169,6 +169,10 @@ fn check(rule: &Rule, ids: &mut HashSet<SmolStr>, budgets: &mut HashMap<SmolStr,
     }
     if !ids.insert(rule.id.clone()) {
         return error("the id is taken; give each rule its own".into());
+    }
+    let names = rule.limits.iter().map(|(name, _)| name).chain(&rule.budget);
+    if let Some(name) = names.into_iter().find(|name| name.len() > LONGEST_ID) {
+        return error(format!("the name {name:?} has {} bytes; give it at most {LONGEST_ID}", name.len()));
     }
     let mut names = HashSet::new();
     if let Some((name, _)) = rule.limits.iter().find(|(name, _)| !names.insert(name)) {

@@ -105,3 +105,20 @@ fn a_plan_of_many_new_keys_does_not_pass_the_bound() {
     assert_eq!(limiter.store().overflowed(), 12);
     assert_eq!(limiter.store().keys(), 8 + 12, "eight of its own, and an overflow bucket for each other rule");
 }
+
+/// A plan that adds one key must not drop, in passing, an outdated log that another of its checks was judged on.
+#[test]
+fn a_plan_does_not_sweep_away_what_it_was_judged_on() {
+    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let api = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
+    let login = Limit::sliding_log(5, Duration::from_secs(10)).unwrap();
+    let rules = [Rule::new("api", api).per(["user"]), Rule::new("login", login).per(["account"])];
+    let store = MemoryStore::new().most_keys(100).clock(clock.clone());
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store);
+    for user in ["ann", "bob", "cat", "dan"] {
+        let request = Request::new("").attribute("user", user).attribute("account", "a7");
+        let decision = limiter.check_now(&request);
+        assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(4)));
+        clock.advance(Duration::from_secs(13));
+    }
+}

@@ -124,7 +124,7 @@ impl State {
 
     /// Carries out what [`apply`] decided.
     pub(crate) fn commit(&mut self, edit: &Edit) {
-        for (_, cost) in self.entries.drain(..edit.evict as usize) {
+        for (_, cost) in self.entries.drain(..(edit.evict as usize).min(self.entries.len())) {
             self.used -= cost;
         }
         if edit.gather {

@@ -4,7 +4,8 @@ local function sliding_window(state, now, op, units, cost, place, limit, slice, 
   local index, elapsed, rebased = (now - now % slice) / slice, now % slice, false
   local counts = {}
   if state then
-    if not string.find(state, '^%d[%d,]*$') then return nil end
+    if not string.find(state, '^%d[%d,]*%d$') and not string.find(state, '^%d$') then return nil end
+    if string.find(state, ',,', 1, true) then return nil end
     local found = {}
     for digits in string.gmatch(state, '%d+') do
       found[#found + 1] = tonumber(digits)

@@ -52,9 +52,16 @@ impl<'s> Locked<'s> {
         self.spots[index] = Spot { id, home: OVERFLOW };
     }
 
-    pub(super) fn update(&mut self, index: usize, limit: &Limit, now: Timestamp, change: Change) {
+    pub(super) fn update(&mut self, index: usize, limit: &Limit, change: Change) {
         let (shard, id) = self.shard(index);
-        shard.update(id, limit, now, change);
+        shard.update(id, limit, change);
+    }
+
+    /// Lets every shard look for outdated keys, once nobody needs what was found any more.
+    pub(super) fn tidy(&mut self, now: Timestamp) {
+        for (_, shard) in self.guards.iter_mut() {
+            shard.tidy(now);
+        }
     }
 
     fn shard(&mut self, index: usize) -> (&mut Shard, u128) {

@@ -57,17 +57,15 @@ impl Shard {
 
     /// Changes the state at `id`, and keeps it until it stops to matter.
     #[inline(always)]
-    pub(super) fn update(&mut self, id: u128, limit: &Limit, now: Timestamp, change: Change) {
+    pub(super) fn update(&mut self, id: u128, limit: &Limit, change: Change) {
         let outdated_at = |state: &State| algorithm::expiry(state, limit) + MARGIN_MICROS;
         if let Some(slot) = self.table.find_mut(hash(id), |slot| slot.id == id) {
             slot.state.commit(change);
             slot.outdated_at = outdated_at(&slot.state);
             self.changes = self.changes.wrapping_add(1);
-            if self.changes.is_multiple_of(REST) {
-                self.sweep(now.as_micros(), SWEEP);
-            }
         } else {
-            self.sweep(now.as_micros(), SWEEP);
+            // As good as so many changes of what is there: the next sweep is due.
+            self.changes = (self.changes / REST + 1) * REST;
             let state = State::new(change);
             let slot = Slot { id, outdated_at: outdated_at(&state), state };
             self.table.insert_unique(hash(id), slot, |slot| hash(slot.id));
@@ -77,6 +75,15 @@ impl Shard {
     pub(super) fn remove(&mut self, id: u128) {
         if let Ok(entry) = self.table.find_entry(hash(id), |slot| slot.id == id) {
             entry.remove();
+        }
+    }
+
+    /// Looks for outdated keys, if it is time. Comes after all changes of a plan: none may drop what another was judged on.
+    #[inline(always)]
+    pub(super) fn tidy(&mut self, now: Timestamp) {
+        if self.changes >= REST {
+            self.sweep(now.as_micros(), SWEEP * (self.changes / REST) as usize);
+            self.changes %= REST;
         }
     }
 
