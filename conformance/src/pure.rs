@@ -72,7 +72,8 @@ fn commit(states: &mut HashMap<Vec<u8>, State>, name: &[u8], change: Change) {
     }
 }
 
-fn name(key: &Key<'_>) -> Vec<u8> {
+/// The name of a key, as what a map is indexed by.
+pub(crate) fn name(key: &Key<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     key.write_name("", &mut bytes);
     bytes

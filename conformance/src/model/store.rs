@@ -9,6 +9,7 @@ use tidegate::{
 };
 
 use super::{Ask, Model, first};
+use crate::pure::name;
 
 /// A store whose every answer is a definition.
 #[derive(Debug)]
@@ -107,12 +108,6 @@ impl Store for ModelStore {
         }
         Ok(())
     }
-}
-
-fn name(key: &Key<'_>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    key.write_name("", &mut bytes);
-    bytes
 }
 
 fn outward(limit: &Limit, place: super::Place) -> Place {
