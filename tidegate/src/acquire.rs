@@ -111,7 +111,7 @@ impl<S: Store> Held<'_, S> {
 
 impl<S: Store> Drop for Held<'_, S> {
     fn drop(&mut self) {
-        if let Some(receipt) = &self.receipt {
+        if let Some(receipt) = self.receipt.take() {
             self.limiter.refund_soon(receipt);
         }
     }

@@ -49,6 +49,9 @@ pub struct Decision {
 pub struct Checked {
     pub(crate) rule: SmolStr,
     pub(crate) limit_name: SmolStr,
+    pub(crate) plan: SmolStr,
+    pub(crate) security: bool,
+    pub(crate) window: u64,
     pub(crate) algorithm: Algorithm,
     pub(crate) role: Role,
     pub(crate) subject: Subject,
@@ -187,6 +190,9 @@ impl Checked {
         Self {
             rule: gate.rule().clone(),
             limit_name: gate.limit_name().clone(),
+            plan: gate.plan().clone(),
+            security: gate.is_security(),
+            window: gate.window_micros(),
             algorithm: gate.limit().algorithm(),
             role: gate.role(),
             subject: check.key().subject(),
@@ -206,6 +212,21 @@ impl Checked {
     /// The name of the limit within its rule, often empty.
     pub fn limit_name(&self) -> &str {
         &self.limit_name
+    }
+
+    /// The plan whose limit it is, often empty.
+    pub fn plan(&self) -> &str {
+        &self.plan
+    }
+
+    /// Whether answers must give nothing away about it.
+    pub const fn is_security(&self) -> bool {
+        self.security
+    }
+
+    /// The time in which the whole limit comes back.
+    pub const fn window(&self) -> Duration {
+        Duration::from_micros(self.window)
     }
 
     /// The kind of limit.

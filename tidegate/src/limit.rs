@@ -121,6 +121,18 @@ impl Limit {
         }
     }
 
+    /// The time in which the whole [amount](Self::amount) comes back: the window, or from empty to full. In microseconds,
+    /// rounded up.
+    pub const fn window_micros(&self) -> u64 {
+        match self {
+            Self::TokenBucket(limit) => limit.burst().ceil(),
+            Self::LeakyBucket(limit) => limit.bucket().burst().ceil(),
+            Self::FixedWindow(limit) => limit.window_micros(),
+            Self::SlidingLog(limit) => limit.window_micros(),
+            Self::SlidingWindow(limit) => limit.slice_micros() * limit.slices(),
+        }
+    }
+
     /// Which kind of limit it is.
     pub const fn algorithm(&self) -> Algorithm {
         match self {

@@ -1,5 +1,6 @@
 //! `Limiter`: rules on a store. The whole way of a request in one function: resolve, decide, answer, observe.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use crate::{Decision, Few, MemoryStore, Observer, Receipt, Request, RuleSet, Sec
 /// ```
 pub struct Limiter<S> {
     rules: RuleSet,
+    secret: Secret,
     pub(crate) store: S,
     observer: Option<Arc<dyn Observer>>,
     pub(crate) turns: Turns,
@@ -36,13 +38,29 @@ pub struct Limiter<S> {
 impl<S: Store> Limiter<S> {
     /// A limiter with the [public](Secret::public) secret and no observer.
     pub fn new(rules: RuleSet, store: S) -> Self {
-        Self { rules, store, observer: None, turns: Turns::default() }
+        Self { rules, secret: Secret::public(), store, observer: None, turns: Turns::default() }
     }
 
     /// Hashes subjects with `secret`, which all instances must share.
     pub fn secret(mut self, secret: &Secret) -> Self {
         self.rules = self.rules.secret(secret);
+        self.secret = secret.clone();
         self
+    }
+
+    /// The same limiter with other rules: on the same store, so that what was spent stays spent, with the same secret and
+    /// the same observer.
+    pub fn with_rules(&self, rules: RuleSet) -> Self
+    where
+        S: Clone,
+    {
+        Self {
+            rules: rules.secret(&self.secret),
+            secret: self.secret.clone(),
+            store: self.store.clone(),
+            observer: self.observer.clone(),
+            turns: Turns::default(),
+        }
     }
 
     /// Shows every decision and failure to `observer`.
@@ -99,6 +117,17 @@ impl<S: Store> Limiter<S> {
         self.observed(self.store.adjust(&refunds).await)
     }
 
+    /// Corrects what a decision consumed once the cost is known: `actual` tells what the request really cost under a rule,
+    /// or nothing where the rule's cost stands. Too much is given back as [`refund`](Self::refund) does it, too little is
+    /// [charged](Self::charge).
+    pub async fn settle(&self, receipt: Receipt, actual: impl Fn(&str) -> Option<u64>) -> Result<(), StoreError> {
+        let settlements = receipt.settlements(&self.rules, actual);
+        if settlements.is_empty() {
+            return Ok(());
+        }
+        self.observed(self.store.adjust(&settlements).await)
+    }
+
     /// Counts a cost that turned out after the decision. It empties a limit at most, and is never refused.
     pub async fn charge(&self, request: &Request<'_>) -> Result<(), StoreError> {
         let plan = self.plan(request);
@@ -116,21 +145,23 @@ impl<S: Store> Limiter<S> {
         self.observed(self.store.forget(&keys).await)
     }
 
-    /// [`refund`](Self::refund), started but not waited for.
-    pub(crate) fn refund_soon(&self, receipt: &Receipt) {
+    /// [`refund`](Self::refund), started but not waited for: for a future that is being dropped. What fails is lost, which
+    /// leaves the limit stricter than it could be.
+    #[allow(clippy::needless_pass_by_value, reason = "a receipt is good for one refund, so it is used up")]
+    pub fn refund_soon(&self, receipt: Receipt) {
         self.store.adjust_soon(&receipt.refunds(&self.rules));
     }
 }
 
 /// On the memory store nothing needs to be awaited
-impl Limiter<MemoryStore> {
+impl<S: Borrow<MemoryStore>> Limiter<S> {
     /// [`check`](Self::check), without a runtime: the memory store answers at once and cannot fail.
     pub fn check_now(&self, request: &Request<'_>) -> Decision {
         let plan = self.plan(request);
         if plan.checks().is_empty() {
             return self.passed_by(&plan);
         }
-        self.decided(&plan, &self.store.decide_now(&plan))
+        self.decided(&plan, &self.store.borrow().decide_now(&plan))
     }
 }
 
@@ -139,6 +170,11 @@ impl<S> Limiter<S> {
     /// The store.
     pub const fn store(&self) -> &S {
         &self.store
+    }
+
+    /// The rules.
+    pub const fn rules(&self) -> &RuleSet {
+        &self.rules
     }
 
     /// The checks that `request` must pass.

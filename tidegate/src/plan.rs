@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use crate::algorithm::Take;
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
-use crate::{Few, Limit, Subject};
+use crate::{Few, Limit, OnFailure, Subject};
 
 /// The most checks in one plan.
 pub const MOST_CHECKS: usize = 32;
@@ -60,6 +60,11 @@ pub struct Gate {
     limit: Limit,
     role: Role,
     stem: KeyStem,
+    plan: SmolStr,
+    on_failure: OnFailure,
+    security: bool,
+    /// The time in which the whole limit comes back, in microseconds.
+    window: u64,
 }
 
 /// A gate, whose key it is, and what it costs.
@@ -148,6 +153,12 @@ impl<'r> Plan<'r> {
         self.mode
     }
 
+    /// Whether the request must be refused while the store fails: one of its rules asks for that.
+    pub fn fails_closed(&self) -> bool {
+        let enforced = self.checks.iter().filter(|check| check.gate.role != Role::Shadow);
+        enforced.into_iter().any(|check| !check.gate.on_failure.lets_pass())
+    }
+
     /// The most units that are asked for.
     pub const fn units(&self) -> u64 {
         self.units
@@ -203,7 +214,35 @@ impl Gate {
         role: Role,
         stem: KeyStem,
     ) -> Self {
-        Self { rule: rule.into(), limit_name: limit_name.into(), limit, role, stem }
+        Self {
+            rule: rule.into(),
+            limit_name: limit_name.into(),
+            limit,
+            role,
+            stem,
+            plan: SmolStr::default(),
+            on_failure: OnFailure::default(),
+            security: false,
+            window: limit.window_micros(),
+        }
+    }
+
+    /// The same gate, with the limit that the rule has in this plan.
+    pub fn of_plan(mut self, plan: impl Into<SmolStr>) -> Self {
+        self.plan = plan.into();
+        self
+    }
+
+    /// Sets what happens while the store fails.
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = on_failure;
+        self
+    }
+
+    /// Sets whether answers must give nothing away.
+    pub fn security(mut self, security: bool) -> Self {
+        self.security = security;
+        self
     }
 
     /// The only limit of `rule`, enforced, under the rule's own key.
@@ -231,6 +270,20 @@ impl Gate {
     /// Its role.
     pub const fn role(&self) -> Role {
         self.role
+    }
+
+    /// The plan whose limit it is, often empty.
+    pub const fn plan(&self) -> &SmolStr {
+        &self.plan
+    }
+
+    /// Whether answers must give nothing away.
+    pub const fn is_security(&self) -> bool {
+        self.security
+    }
+
+    pub(crate) const fn window_micros(&self) -> u64 {
+        self.window
     }
 
     pub(crate) const fn stem(&self) -> &KeyStem {

@@ -19,6 +19,7 @@ pub struct Receipt {
 struct Entry {
     rule: SmolStr,
     limit_name: SmolStr,
+    plan: SmolStr,
     subject: Subject,
     partition: u16,
     cost: u64,
@@ -30,6 +31,7 @@ impl Receipt {
         let entry = |check: &Checked| Entry {
             rule: check.rule.clone(),
             limit_name: check.limit_name.clone(),
+            plan: check.plan.clone(),
             subject: check.subject,
             partition: check.partition,
             cost: check.cost.saturating_mul(units),
@@ -45,11 +47,31 @@ impl Receipt {
 
     /// The refunds under the rules of today: a limit that is gone has nothing to give back to.
     pub(crate) fn refunds<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
-        let refund = |entry: &Entry| {
-            let gate = rules.gate(&entry.rule, &entry.limit_name)?;
+        self.adjustments(rules, |entry| Some(Op::Refund { cost: entry.cost, place: entry.place }))
+    }
+
+    /// What makes of the cost that was consumed the one that it turned out to be, where that is known.
+    pub(crate) fn settlements<'r>(
+        &self,
+        rules: &'r RuleSet,
+        actual: impl Fn(&str) -> Option<u64>,
+    ) -> Vec<Adjustment<'r>> {
+        self.adjustments(rules, |entry| {
+            let actual = actual(&entry.rule)?;
+            match entry.cost.checked_sub(actual) {
+                Some(0) => None,
+                Some(back) => Some(Op::Refund { cost: back, place: entry.place }),
+                None => Some(Op::Charge { cost: actual - entry.cost }),
+            }
+        })
+    }
+
+    fn adjustments<'r>(&self, rules: &'r RuleSet, op: impl Fn(&Entry) -> Option<Op>) -> Vec<Adjustment<'r>> {
+        let adjust = |entry: &Entry| {
+            let gate = rules.gate(&entry.rule, &entry.plan, &entry.limit_name)?;
             let key = Key::in_partition(gate.stem(), entry.partition, entry.subject);
-            Some(Adjustment { key, limit: gate.limit(), op: Op::Refund { cost: entry.cost, place: entry.place } })
+            Some(Adjustment { key, limit: gate.limit(), op: op(entry)? })
         };
-        self.entries.iter().filter_map(refund).collect()
+        self.entries.iter().filter_map(adjust).collect()
     }
 }

@@ -17,6 +17,21 @@ pub enum RuleMode {
     Shadow,
 }
 
+/// What happens to a request that a rule applies to while the store fails. Only a failure asks for it, never a denial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnFailure {
+    /// It passes.
+    #[default]
+    Open,
+    /// It is refused, as a failure of the service and not as one of the caller.
+    Closed,
+    /// It is judged by this instance alone. Until instances can do that, it is refused like [`Closed`](Self::Closed).
+    Local,
+    /// It passes, and the application is told, so that it can do less.
+    Degraded,
+}
+
 /// What is limited, per whom, and how.
 ///
 /// ```
@@ -34,28 +49,47 @@ pub struct Rule {
     pub(crate) action: Option<SmolStr>,
     pub(crate) per: Vec<SmolStr>,
     pub(crate) limits: Vec<(SmolStr, Limit)>,
+    pub(crate) plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
     pub(crate) cost: Option<u64>,
     pub(crate) mode: RuleMode,
     pub(crate) budget: Option<SmolStr>,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) security: bool,
+    pub(crate) message: Option<SmolStr>,
 }
 
 impl Rule {
     /// A rule that applies `limit` to every request, counting everybody together until [`per`](Self::per) says otherwise.
     pub fn new(id: impl Into<SmolStr>, limit: Limit) -> Self {
+        Self::with_limits(id, [(SmolStr::default(), limit)])
+    }
+
+    /// A rule of several limits, each under a name that no other limit of the rule has.
+    pub fn with_limits(id: impl Into<SmolStr>, limits: impl IntoIterator<Item = (SmolStr, Limit)>) -> Self {
         Self {
             id: id.into(),
             action: None,
             per: Vec::new(),
-            limits: vec![(SmolStr::default(), limit)],
+            limits: limits.into_iter().collect(),
+            plans: Vec::new(),
             cost: None,
             mode: RuleMode::default(),
             budget: None,
+            on_failure: OnFailure::default(),
+            security: false,
+            message: None,
         }
     }
 
     /// Adds a further limit, under a name that no other limit of the rule has.
     pub fn and(mut self, name: impl Into<SmolStr>, limit: Limit) -> Self {
         self.limits.push((name.into(), limit));
+        self
+    }
+
+    /// Has other limits, by name, for requests whose attribute `plan` says so.
+    pub fn plan(mut self, plan: impl Into<SmolStr>, limits: impl IntoIterator<Item = (SmolStr, Limit)>) -> Self {
+        self.plans.push((plan.into(), limits.into_iter().collect()));
         self
     }
 
@@ -85,6 +119,24 @@ impl Rule {
         self
     }
 
+    /// Says what happens while the store fails.
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = on_failure;
+        self
+    }
+
+    /// Guards against guessing: answers tell no more than that, and when, to try again.
+    pub fn security(mut self) -> Self {
+        self.security = true;
+        self
+    }
+
+    /// What a refused caller reads.
+    pub fn message(mut self, message: impl Into<SmolStr>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
     /// Sets the mode.
     pub fn mode(mut self, mode: RuleMode) -> Self {
         self.mode = mode;
@@ -94,5 +146,22 @@ impl Rule {
     /// Its name in keys, answers and metrics.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// What a refused caller reads, if the rule has words of its own.
+    pub fn message_text(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+
+    /// Its limits by name, those of its plans not among them.
+    pub fn limits(&self) -> &[(SmolStr, Limit)] {
+        &self.limits
+    }
+}
+
+impl OnFailure {
+    /// Whether a request passes while the store fails.
+    pub const fn lets_pass(self) -> bool {
+        matches!(self, Self::Open | Self::Degraded)
     }
 }

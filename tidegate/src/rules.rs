@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use smol_str::SmolStr;
 
@@ -11,19 +12,48 @@ use crate::limit::LARGEST_AMOUNT;
 use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
 use crate::rule::{Rule, RuleMode};
 use crate::subject::SubjectHasher;
-use crate::{Few, Request, Secret};
+use crate::{Few, Limit, Request, Secret};
 
 /// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
 /// share a slot.
 const TENANT: &str = "tenant";
 
+/// The attribute that says which of a rule's plans applies.
+const PLAN: &str = "plan";
+
 /// The longest name of a rule, a limit or a budget, in bytes: it is part of every key.
 const LONGEST_ID: usize = 64;
+
+/// Finds the rules that a request must pass, where an action is not enough to tell: by path, by host, by whatever a rule
+/// file can say.
+pub trait Matcher: fmt::Debug + Send + Sync {
+    /// Hands out every rule that `request` must pass, in the order of the rules.
+    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>));
+
+    /// The attributes that it reads: what a door must bring.
+    fn reads(&self) -> Vec<SmolStr>;
+}
+
+/// A rule that a request must pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Match<'m> {
+    /// Its place among the rules of the set; those that are disabled have none.
+    pub rule: usize,
+    /// Which of its plans applies; any other name stands for its own limits.
+    pub plan: &'m str,
+    /// Whom it counts: a value for each name of its `per`.
+    pub values: &'m [Option<&'m str>],
+    /// What the request costs.
+    pub cost: u64,
+}
 
 /// Rules that fit together.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     rules: Vec<Ready>,
+    places: HashMap<SmolStr, usize>,
+    /// What finds the rules of a request, if the action does not.
+    matcher: Option<Arc<dyn Matcher>>,
     /// For each action that a rule names: which rules match it, in order, those for every action among them.
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// Which rules match any other action.
@@ -35,10 +65,12 @@ pub struct RuleSet {
 struct Ready {
     rule: Rule,
     gates: Vec<Gate>,
+    /// The gates of its plans, by name.
+    plans: Vec<(SmolStr, Vec<Gate>)>,
     /// Hashes whom the rule counts.
     subject: SubjectHasher,
-    /// Hashes what decides the partition, where that is not the subject itself.
-    tenant: Option<SubjectHasher>,
+    /// Which of the values decides the partition, and what hashes it, where that is not the subject itself.
+    tenant: Option<(usize, SubjectHasher)>,
 }
 
 /// Why rules do not fit together: which rule, and what to change.
@@ -60,13 +92,20 @@ impl RuleSet {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
-        let mut set = Self { rules: Vec::new(), by_action: HashMap::new(), for_any: Vec::new() };
+        let mut set = Self {
+            rules: Vec::new(),
+            places: HashMap::new(),
+            matcher: None,
+            by_action: HashMap::new(),
+            for_any: Vec::new(),
+        };
         let mut ids = HashSet::new();
         let mut budgets: HashMap<SmolStr, Rule> = HashMap::new();
         for rule in rules {
             check(&rule, &mut ids, &mut budgets)?;
             if rule.mode != RuleMode::Disabled {
                 set.index(&rule);
+                set.places.insert(rule.id.clone(), set.rules.len());
                 set.rules.push(Ready::new(rule, &Secret::public()));
             }
         }
@@ -88,7 +127,7 @@ impl RuleSet {
     /// No request may have to pass more checks than a plan takes.
     fn check_sizes(&self) -> Result<(), RuleError> {
         for matching in self.by_action.values().chain([&self.for_any]) {
-            let checks: usize = matching.iter().map(|index| self.rules[*index as usize].gates.len()).sum();
+            let checks: usize = matching.iter().map(|index| self.rules[*index as usize].most_checks()).sum();
             if let Some(last) = matching.last().filter(|_| checks > MOST_CHECKS) {
                 let rule = self.rules[*last as usize].rule.id.clone();
                 let problem = format!("with it {checks} limits apply to one request; at most {MOST_CHECKS} may");
@@ -96,6 +135,12 @@ impl RuleSet {
             }
         }
         Ok(())
+    }
+
+    /// Finds the rules of a request through `matcher` instead of by action.
+    pub fn matcher(mut self, matcher: impl Matcher + 'static) -> Self {
+        self.matcher = Some(Arc::new(matcher));
+        self
     }
 
     /// Hashes subjects with `secret` instead of the [public](Secret::public) one.
@@ -110,19 +155,37 @@ impl RuleSet {
     #[inline(always)]
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
         let mut plan = Plan::from_distinct(Few::default());
+        if let Some(matcher) = &self.matcher {
+            matcher.find(request, &mut |found| {
+                let ready = &self.rules[found.rule];
+                ready.add_checks(&mut plan, found.values.iter().copied(), found.plan, found.cost);
+            });
+            return plan;
+        }
         for index in self.matching(request.action()) {
             let ready = &self.rules[*index as usize];
-            let subject = ready.subject.subject(ready.rule.per.iter().map(|name| request.value(name)));
-            let tag = ready.tenant.as_ref().map(|tenant| tenant.subject([request.value(TENANT)].into_iter()));
-            let cost = ready.rule.cost.unwrap_or(request.units());
-            for gate in &ready.gates {
-                // With no subject, the partition comes from the rule instead: constants spread over the slots.
-                let own = if ready.rule.per.is_empty() { gate.own_tag() } else { subject };
-                let check = Check::new(gate, Key::new(gate.stem(), tag.unwrap_or(own), subject), cost);
-                plan.add(check, ready.rule.budget.is_some());
-            }
+            let values = ready.rule.per.iter().map(|name| request.value(name));
+            let plan_name = if ready.plans.is_empty() { "" } else { request.value(PLAN).unwrap_or_default() };
+            ready.add_checks(&mut plan, values, plan_name, ready.rule.cost.unwrap_or(request.units()));
         }
         plan
+    }
+
+    /// The attributes that the rules read: what a door must bring. Others may be left out of a [`Request`].
+    pub fn reads(&self) -> Vec<SmolStr> {
+        let mut names = self.matcher.as_ref().map(|matcher| matcher.reads()).unwrap_or_default();
+        if self.matcher.is_none() {
+            names.extend(self.rules.iter().flat_map(|ready| ready.rule.per.iter().cloned()));
+            names.extend(self.rules.iter().any(|ready| !ready.plans.is_empty()).then(|| PLAN.into()));
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// A rule by its id; one that is disabled is not there.
+    pub fn rule(&self, id: &str) -> Option<&Rule> {
+        self.places.get(id).map(|place| &self.rules[*place].rule)
     }
 
     /// The rules for `action`, in order.
@@ -134,32 +197,70 @@ impl RuleSet {
         self.by_action.get(action).unwrap_or(&self.for_any)
     }
 
-    /// The limit of a rule by name, for receipts.
-    pub(crate) fn gate(&self, rule: &str, limit: &str) -> Option<&Gate> {
-        let ready = self.rules.iter().find(|ready| ready.rule.id == rule)?;
-        ready.gates.iter().find(|gate| gate.limit_name() == limit)
+    /// The limit of a rule by name and plan, for receipts.
+    pub(crate) fn gate(&self, rule: &str, plan: &str, limit: &str) -> Option<&Gate> {
+        let ready = &self.rules[*self.places.get(rule)?];
+        let gates = if plan.is_empty() { &ready.gates } else { &ready.plans.iter().find(|(name, _)| name == plan)?.1 };
+        gates.iter().find(|gate| gate.limit_name() == limit)
     }
 }
 
 impl Ready {
     fn new(rule: Rule, secret: &Secret) -> Self {
         let subject = secret.hasher(rule.per.iter().map(SmolStr::as_str));
-        let by_tenant = rule.per.len() > 1 && rule.per.iter().any(|name| name == TENANT);
-        Self { gates: gates(&rule), rule, subject, tenant: by_tenant.then(|| secret.hasher([TENANT])) }
+        let tenant = rule.per.iter().position(|name| name == TENANT).filter(|_| rule.per.len() > 1);
+        let plans = rule.plans.iter().map(|(plan, limits)| (plan.clone(), gates(&rule, plan, limits))).collect();
+        Self {
+            gates: gates(&rule, "", &rule.limits),
+            plans,
+            rule,
+            subject,
+            tenant: tenant.map(|place| (place, secret.hasher([TENANT]))),
+        }
+    }
+
+    /// Adds a check for each limit that applies in `plan_name`.
+    #[inline(always)]
+    fn add_checks<'r, 'v>(
+        &'r self,
+        plan: &mut Plan<'r>,
+        values: impl ExactSizeIterator<Item = Option<&'v str>> + Clone,
+        plan_name: &str,
+        cost: u64,
+    ) {
+        // Who has no tenant is spread by subject: nobody else shares their checks.
+        let tenant = self.tenant.as_ref().and_then(|(place, hasher)| {
+            let tenant = values.clone().nth(*place).flatten()?;
+            Some(hasher.subject([Some(tenant)].into_iter()))
+        });
+        let subject = self.subject.subject(values);
+        let in_plan = self.plans.iter().find(|(name, _)| name == plan_name);
+        for gate in in_plan.map_or(&self.gates, |(_, gates)| gates) {
+            // With no subject, the partition comes from the rule instead: constants spread over the slots.
+            let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
+            let check = Check::new(gate, Key::new(gate.stem(), tenant.unwrap_or(own), subject), cost);
+            plan.add(check, self.rule.budget.is_some());
+        }
+    }
+
+    /// The most checks that it makes, in whichever plan.
+    fn most_checks(&self) -> usize {
+        self.plans.iter().map(|(_, gates)| gates.len()).chain([self.gates.len()]).max().unwrap_or_default()
     }
 }
 
-fn gates(rule: &Rule) -> Vec<Gate> {
+fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
     let role = if rule.mode == RuleMode::Shadow { Role::Shadow } else { Role::Enforced };
-    let gate = |(name, limit): &(SmolStr, crate::Limit)| {
+    let gate = |(name, limit): &(SmolStr, Limit)| {
         let stem = match &rule.budget {
             // A shadow rule counts beside the budget: it must not touch what others share.
             Some(budget) if role != Role::Shadow => KeyStem::of_budget(budget, limit, name),
             _ => KeyStem::of_rule(&rule.id, limit, name),
         };
-        Gate::new(rule.id.clone(), name.clone(), *limit, role, stem)
+        let gate = Gate::new(rule.id.clone(), name.clone(), *limit, role, stem);
+        gate.of_plan(plan).on_failure(rule.on_failure).security(rule.security)
     };
-    rule.limits.iter().map(gate).collect()
+    limits.iter().map(gate).collect()
 }
 
 fn check(rule: &Rule, ids: &mut HashSet<SmolStr>, budgets: &mut HashMap<SmolStr, Rule>) -> Result<(), RuleError> {
@@ -170,20 +271,19 @@ fn check(rule: &Rule, ids: &mut HashSet<SmolStr>, budgets: &mut HashMap<SmolStr,
     if !ids.insert(rule.id.clone()) {
         return error("the id is taken; give each rule its own".into());
     }
-    let names = rule.limits.iter().map(|(name, _)| name).chain(&rule.budget);
-    if let Some(name) = names.into_iter().find(|name| name.len() > LONGEST_ID) {
-        return error(format!("the name {name:?} has {} bytes; give it at most {LONGEST_ID}", name.len()));
+    for limits in rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]) {
+        check_names(limits, rule.budget.as_ref()).or_else(error)?;
     }
-    let mut names = HashSet::new();
-    if let Some((name, _)) = rule.limits.iter().find(|(name, _)| !names.insert(name)) {
-        return error(format!("two limits are named {name:?}; give each its own name"));
+    let mut plans = HashSet::new();
+    if let Some((plan, _)) = rule.plans.iter().find(|(plan, _)| plan.is_empty() || !plans.insert(plan)) {
+        return error(format!("the name {plan:?} of a plan is empty or taken; give each plan its own"));
     }
     if let Some(cost) = rule.cost.filter(|cost| *cost > LARGEST_AMOUNT) {
         return error(format!("the cost {cost} is above the largest value, {LARGEST_AMOUNT}"));
     }
     if let Some(budget) = &rule.budget {
         let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
-        if first.limits != rule.limits || first.per != rule.per {
+        if first.limits != rule.limits || first.plans != rule.plans || first.per != rule.per {
             let other = &first.id;
             return error(format!(
                 "it shares budget {budget:?} with rule {other:?}; give both the same limits and `per`"
@@ -191,6 +291,20 @@ fn check(rule: &Rule, ids: &mut HashSet<SmolStr>, budgets: &mut HashMap<SmolStr,
         }
     }
     Ok(())
+}
+
+fn check_names(limits: &[(SmolStr, Limit)], budget: Option<&SmolStr>) -> Result<(), String> {
+    if limits.is_empty() {
+        return Err("it has no limit; give it at least one".into());
+    }
+    if let Some(name) = limits.iter().map(|(name, _)| name).chain(budget).find(|name| name.len() > LONGEST_ID) {
+        return Err(format!("the name {name:?} has {} bytes; give it at most {LONGEST_ID}", name.len()));
+    }
+    let mut names = HashSet::new();
+    match limits.iter().find(|(name, _)| !names.insert(name)) {
+        Some((name, _)) => Err(format!("two limits are named {name:?}; give each its own name")),
+        None => Ok(()),
+    }
 }
 
 impl RuleError {

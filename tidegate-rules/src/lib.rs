@@ -1,0 +1,1 @@
+//! The rule file of Tidegate.

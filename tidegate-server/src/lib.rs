@@ -1,0 +1,1 @@
+//! What the binary `tidegate` does.

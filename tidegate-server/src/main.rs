@@ -1,0 +1,3 @@
+//! The binary `tidegate`.
+
+fn main() {}

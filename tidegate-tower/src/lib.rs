@@ -1,0 +1,1 @@
+//! Tidegate as a tower layer.
