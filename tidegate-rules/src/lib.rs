@@ -1,1 +1,41 @@
-//! The rule file of Tidegate.
+//! The rule file of Tidegate: limits that people can read, check, explain and test.
+//!
+//! ```text
+//! text ──▶ read ──▶ written ──▶ compile ──▶ RuleFile { RuleSet, Contract }      every problem on the way, with its place
+//!                                  └── lint
+//! Request ──▶ index ──▶ condition ──▶ identity, cost ──▶ Match ──▶ Plan (in `tidegate`)
+//! ```
+//!
+//! A request brings attributes under the names that [`RuleSet::reads`](tidegate::RuleSet::reads) lists: `method`, `path`,
+//! `query`, `host`, `ip` (the address that connected), `header:NAME`, `body`, and whatever the application sets.
+
+mod problem;
+mod source;
+pub use problem::{Problem, Report, Severity};
+mod quantity;
+mod read;
+mod schema;
+mod suggest;
+mod written;
+pub use schema::schema;
+mod compile;
+mod lint;
+mod rule_file;
+pub use rule_file::RuleFile;
+mod explain;
+pub use explain::{Applied, Explanation, LimitExplained, RuleExplained, RuleVerdict, SubjectPart, describe};
+mod timeline;
+pub use timeline::{Denied, Moment, Timeline};
+mod claims;
+mod condition;
+mod cost;
+mod expression;
+mod facts;
+mod forwarded;
+mod identity;
+mod index;
+mod ip;
+mod matching;
+mod path;
+mod query;
+mod routes;

@@ -34,6 +34,17 @@ pub trait Matcher: fmt::Debug + Send + Sync {
     fn reads(&self) -> Vec<SmolStr>;
 }
 
+/// A matcher that others look at too, such as one that explains itself.
+impl<M: Matcher> Matcher for Arc<M> {
+    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) {
+        M::find(self, request, found);
+    }
+
+    fn reads(&self) -> Vec<SmolStr> {
+        M::reads(self)
+    }
+}
+
 /// A rule that a request must pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Match<'m> {
@@ -92,30 +103,38 @@ impl RuleSet {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
-        let mut set = Self {
-            rules: Vec::new(),
-            places: HashMap::new(),
-            matcher: None,
-            by_action: HashMap::new(),
-            for_any: Vec::new(),
-        };
-        let mut ids = HashSet::new();
-        let mut budgets: HashMap<SmolStr, Rule> = HashMap::new();
-        for rule in rules {
-            check(&rule, &mut ids, &mut budgets)?;
-            if rule.mode != RuleMode::Disabled {
-                set.index(&rule);
-                set.places.insert(rule.id.clone(), set.rules.len());
-                set.rules.push(Ready::new(rule, &Secret::public()));
-            }
+        let mut set = Self::of(rules, None)?;
+        for place in 0..set.rules.len() {
+            set.index(place);
         }
         set.check_sizes()?;
         Ok(set)
     }
 
-    /// Notes which actions the next rule matches.
-    fn index(&mut self, rule: &Rule) {
-        let next = self.rules.len() as u32;
+    /// Checks the rules, and leaves it to `matcher` which of them apply to a request.
+    pub fn matched_by(
+        rules: impl IntoIterator<Item = Rule>,
+        matcher: impl Matcher + 'static,
+    ) -> Result<Self, RuleError> {
+        Self::of(rules, Some(Arc::new(matcher)))
+    }
+
+    fn of(rules: impl IntoIterator<Item = Rule>, matcher: Option<Arc<dyn Matcher>>) -> Result<Self, RuleError> {
+        let (mut ready, mut places) = (Vec::new(), HashMap::new());
+        let (mut ids, mut budgets) = (HashSet::new(), HashMap::new());
+        for rule in rules {
+            check(&rule, &mut ids, &mut budgets)?;
+            if rule.mode != RuleMode::Disabled {
+                places.insert(rule.id.clone(), ready.len());
+                ready.push(Ready::new(rule, &Secret::public()));
+            }
+        }
+        Ok(Self { rules: ready, places, matcher, by_action: HashMap::new(), for_any: Vec::new() })
+    }
+
+    /// Notes which actions a rule matches; the places come in order.
+    fn index(&mut self, place: usize) {
+        let (next, rule) = (place as u32, &self.rules[place].rule);
         if let Some(action) = &rule.action {
             self.by_action.entry(action.clone()).or_insert_with(|| self.for_any.clone()).push(next);
         } else {
@@ -135,12 +154,6 @@ impl RuleSet {
             }
         }
         Ok(())
-    }
-
-    /// Finds the rules of a request through `matcher` instead of by action.
-    pub fn matcher(mut self, matcher: impl Matcher + 'static) -> Self {
-        self.matcher = Some(Arc::new(matcher));
-        self
     }
 
     /// Hashes subjects with `secret` instead of the [public](Secret::public) one.

@@ -1,0 +1,176 @@
+//! Values from JSON that a request carries: a claim of its token, a field of its body.
+//!
+//! A building block of identity. It must not be mistaken for authentication: nothing here is verified. A claim may be used
+//! only behind something that has checked the token's signature, expiry and audience, and lets no other token through.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+
+/// The longest `Authorization` header that is read, in bytes.
+const LONGEST_TOKEN: usize = 8 * 1024;
+
+/// The longest body that is read, in bytes.
+const LONGEST_BODY: usize = 64 * 1024;
+
+/// A claim of the JSON Web Token in an `Authorization` header, as text. **Checks nothing**: whoever stands in front of us
+/// must have verified the token.
+///
+/// `authorization` is `Bearer` and the token, or the token alone. `name` is a key; if there is none of that name, its dots
+/// lead into nested objects. A claim that is not a string, an integer or a boolean is none.
+pub(crate) fn claim(authorization: &str, name: &str) -> Option<String> {
+    if authorization.len() > LONGEST_TOKEN {
+        return None;
+    }
+    let token = match authorization.trim().split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim_start(),
+        Some(_) => return None,
+        None => authorization.trim(),
+    };
+    // Header, payload, signature; an encrypted token has five parts.
+    let mut parts = token.split('.');
+    let (Some(header), Some(payload), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return None;
+    };
+    if header.contains(char::is_whitespace) {
+        return None;
+    }
+    let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
+    text(find(&serde_json::from_slice(&payload).ok()?, name)?)
+}
+
+/// A field of a JSON body, as text; `name` is read as in [`claim`].
+///
+/// What nests deeper than `serde_json` follows (128 levels) is not read.
+pub(crate) fn body_field(body: &str, name: &str) -> Option<String> {
+    if body.len() > LONGEST_BODY {
+        return None;
+    }
+    text(find(&serde_json::from_str(body).ok()?, name)?)
+}
+
+/// The value under `name`: first as one key, then under the longest key that the name begins with and so on.
+///
+/// Each object is visited at most once, since only one way of keys leads to it.
+fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    let object = value.as_object()?;
+    let nested = || {
+        let mut dots = name.rmatch_indices('.');
+        dots.find_map(|(dot, _)| find(object.get(&name[..dot])?, &name[dot + 1..]))
+    };
+    object.get(name).or_else(nested)
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(truth) => Some(truth.to_string()),
+        // What is written with a point, or too large for 64 bits, has more than one spelling.
+        Value::Number(number) if number.is_i64() || number.is_u64() => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(payload: &str) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload))
+    }
+
+    fn of(payload: &str, name: &str) -> Option<String> {
+        claim(&token(payload), name)
+    }
+
+    #[test]
+    fn a_claim_is_read_from_a_bearer_token() {
+        let token = token(r#"{"sub":"u1","org":{"id":7}}"#);
+        for authorization in
+            [token.clone(), format!("Bearer {token}"), format!("bearer  {token} "), format!("BEARER {token}")]
+        {
+            assert_eq!(claim(&authorization, "sub").as_deref(), Some("u1"), "{authorization}");
+        }
+    }
+
+    #[test]
+    fn strings_integers_and_booleans_are_text_and_nothing_else_is() {
+        let payload = r#"{"s":"é","e":"","i":-7,"u":18446744073709551615,"t":true,"f":1.5,"x":1e3,"n":null,"a":["b"],
+            "o":{},"big":18446744073709551616}"#;
+        for (name, expected) in [("s", "é"), ("e", ""), ("i", "-7"), ("u", "18446744073709551615"), ("t", "true")] {
+            assert_eq!(of(payload, name).as_deref(), Some(expected), "{name}");
+        }
+        for name in ["f", "x", "n", "a", "o", "big", "missing", "a.0", "s.x", "", ".", "o."] {
+            assert_eq!(of(payload, name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn dots_lead_into_objects_unless_a_key_has_them() {
+        assert_eq!(of(r#"{"realm":{"org":"a"}}"#, "realm.org").as_deref(), Some("a"));
+        assert_eq!(of(r#"{"realm":{"org":"a"},"realm.org":"b"}"#, "realm.org").as_deref(), Some("b"));
+        assert_eq!(of(r#"{"realm":{"org":"a"},"realm.org":[]}"#, "realm.org"), None);
+        let url = r#"{"https://example.com/app":{"org":{"id":"c"}}}"#;
+        assert_eq!(of(url, "https://example.com/app.org.id").as_deref(), Some("c"));
+        assert_eq!(of(r#"{"a.b":{},"a":{"b":{"c":1}}}"#, "a.b.c").as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn what_is_no_token_has_no_claims() {
+        let good = token(r#"{"sub":"u1"}"#);
+        let payload = good.split('.').nth(1).unwrap();
+        for bad in [
+            String::new(),
+            "Bearer".into(),
+            format!("Basic {good}"),
+            format!("Bearer Bearer {good}"),
+            payload.into(),
+            format!("e30.{payload}"),
+            format!("{good}.more"),
+            format!("e30.{payload}==.c2ln"),
+            "e30.!!!.c2ln".into(),
+            token("[]"),
+            token("{"),
+            token("\"sub\""),
+            token(r#"{"sub":"u1"} more"#),
+            token(&format!("{{\"sub\":\"u1\",\"x\":\"{}\"}}", "a".repeat(LONGEST_TOKEN))),
+        ] {
+            assert_eq!(claim(&bad, "sub"), None, "{bad}");
+        }
+        assert_eq!(claim(&good, "sub").as_deref(), Some("u1"));
+    }
+
+    #[test]
+    fn a_body_has_fields_like_a_token_has_claims() {
+        assert_eq!(body_field(r#"{"account":"a7"}"#, "account").as_deref(), Some("a7"));
+        assert_eq!(body_field(r#"{"user":{"id":42}}"#, "user.id").as_deref(), Some("42"));
+        for body in ["", "null", "[1]", "account=a7", "{\"account\":\"a7\""] {
+            assert_eq!(body_field(body, "account"), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_deep_or_long_body_is_not_read() {
+        let nested = |levels| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+        assert_eq!(body_field(&nested(3), "a.a.a").as_deref(), Some("1"));
+        assert_eq!(body_field(&nested(10_000), "a"), None);
+        assert_eq!(body_field(&format!("{{\"a\":{}1}}", " ".repeat(LONGEST_BODY)), "a"), None);
+    }
+
+    /// A name with many dots against keys that match it in every grouping: each object is visited once.
+    #[test]
+    fn an_ambiguous_body_costs_no_more_than_its_size() {
+        let keys = ["a", "a.a", "a.a.a", "a.a.a.a"].map(|key| format!("\"{key}\":{{\"a\":{{\"a\":{{}}}}}}")).join(",");
+        let name = vec!["a"; 2000].join(".");
+        assert_eq!(body_field(&format!("{{{keys}}}"), &name), None);
+    }
+
+    #[test]
+    fn no_text_panics() {
+        bolero::check!().with_type::<(String, String)>().for_each(|(text, name)| {
+            let _ = (claim(text, name), claim(&token(text), name), body_field(text, name));
+            let body = serde_json::json!({ name.as_str(): text }).to_string();
+            assert_eq!(body_field(&body, name).as_ref(), Some(text));
+        });
+    }
+}

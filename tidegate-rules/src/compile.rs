@@ -1,0 +1,202 @@
+//! Compiling: from the file as it is [written](crate::written) to what a request is held against, with every problem that
+//! the values have. What is only unwise is left to the [lints](crate::lint).
+
+mod condition;
+mod cost;
+mod identify;
+mod limit;
+mod rule;
+
+use std::collections::{HashMap, HashSet};
+
+use smol_str::SmolStr;
+use tidegate::{Contract, Limit, Reset};
+
+use crate::index::Index;
+use crate::matching::Matching;
+use crate::problem::Problem;
+use crate::read::At;
+use crate::source::Span;
+use crate::suggest::suggest;
+use crate::written;
+
+pub(crate) use rule::Compiled;
+
+/// The version of the format.
+const VERSION: u64 = 1;
+
+/// A file whose values are all understood.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) matching: Matching,
+    /// Every rule, the disabled ones too.
+    pub(crate) rules: Vec<Compiled>,
+    pub(crate) contract: Contract,
+    /// Where the exemptions stand.
+    pub(crate) exempt: Vec<Span>,
+    pub(crate) identify: identify::Places,
+    pub(crate) plans: Vec<SmolStr>,
+}
+
+/// What compiling goes through with: the problems so far, and the names that may be used.
+pub(crate) struct Compiler<'p> {
+    problems: &'p mut Vec<Problem>,
+    /// Headers that a client cannot forge.
+    authenticated: HashSet<SmolStr>,
+    plans: Vec<SmolStr>,
+    /// Something of the file was taken out because it was wrong, so what is missing has been reported already.
+    partial: bool,
+}
+
+/// Compiles a file. There may be errors among the problems that this adds; then the result is good for lints only.
+pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Ready {
+    let partial = !problems.is_empty();
+    let mut compiler = Compiler { problems, authenticated: HashSet::new(), plans: Vec::new(), partial };
+    compiler.version(file.version.as_ref());
+    let (reading, identities, identify) = compiler.identify(&file.identify);
+    compiler.plans = plan_names(file);
+    let contract = compiler.contract(&file.http);
+    let exempt: Vec<_> = file.exempt.iter().map(|at| compiler.exemption(at)).collect();
+    let named = |name: &str| identities.iter().find(|identity| identity.name == name).cloned();
+    let (tenant, plan) = (named("tenant").unwrap_or_else(identify::attribute("tenant")), {
+        named("plan").unwrap_or_else(identify::attribute("plan"))
+    });
+    let overrides = compiler.overrides(file);
+    let rules: Vec<_> = file.rules.iter().filter_map(|rule| compiler.rule(rule, &identities, &overrides)).collect();
+    compiler.unique_ids(file);
+    compiler.known_rules(file);
+    let plan_of_tenant = compiler.tenants(file);
+    let matched: Vec<_> = rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matched.clone()).collect();
+    let matching = Matching {
+        reading,
+        identities,
+        tenant,
+        plan,
+        plan_of_tenant,
+        default_plan: file.default_plan.as_ref().map(|plan| SmolStr::new(&plan.value)).unwrap_or_default(),
+        exempt,
+        index: Index::new(matched.iter().map(|rule| &rule.condition)),
+        rules: matched,
+    };
+    let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
+    let plans = plan_names(file);
+    Ready { matching, rules, contract, exempt, identify, plans }
+}
+
+/// The names of plans: those with limits, and those that tenants have.
+fn plan_names(file: &written::File) -> Vec<SmolStr> {
+    let named = file.plans.keys().chain(file.tenants.values().map(|plan| &plan.value));
+    let mut names: Vec<SmolStr> =
+        named.chain(file.default_plan.as_ref().map(|plan| &plan.value)).map(SmolStr::new).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The limits of a rule in each plan that has its own.
+type Overrides = HashMap<SmolStr, Vec<(SmolStr, Vec<(SmolStr, Limit)>)>>;
+
+impl Compiler<'_> {
+    fn error(&mut self, code: &'static str, span: &Span, message: impl Into<String>) -> &mut Problem {
+        self.problems.push(Problem::error(code, message, span.clone()));
+        let last = self.problems.len() - 1;
+        &mut self.problems[last]
+    }
+
+    fn version(&mut self, version: Option<&At<u64>>) {
+        match version {
+            Some(version) if version.value == VERSION => {}
+            Some(version) => {
+                let message = format!("version {} is not known here", version.value);
+                self.error("version", &version.span, message).set_help(format!("write `version: {VERSION}`"));
+            }
+            None => {
+                let message = "the file does not say its version";
+                self.error("version", &(0..0), message).set_help(format!("begin it with `version: {VERSION}`"));
+            }
+        }
+    }
+
+    fn contract(&mut self, http: &written::Http) -> Contract {
+        let mut contract = Contract::new();
+        if let Some(draft) = &http.ratelimit {
+            match draft.as_str() {
+                "off" => contract = contract.ratelimit(None),
+                text => match text.parse() {
+                    Ok(draft) => contract = contract.ratelimit(Some(draft)),
+                    Err(_) => {
+                        self.error("draft", &draft.span, format!("`{text}` is no revision of the draft that is known"))
+                            .set_help("write `draft-11`, or `off`");
+                    }
+                },
+            }
+        }
+        let reset = |form: &At<written::ResetForm>| match form.value {
+            written::ResetForm::Epoch => Some(Reset::Epoch),
+            written::ResetForm::Delta => Some(Reset::Delta),
+            written::ResetForm::Off => None,
+        };
+        if let Some(form) = &http.x_ratelimit {
+            contract = contract.x_ratelimit(reset(form));
+        }
+        if let Some(form) = &http.ratelimit_trio {
+            contract = contract.trio(reset(form));
+        }
+        contract.retry_after_ms(http.retry_after_ms.as_ref().is_some_and(|on| on.value))
+    }
+
+    /// Every plan's limits, by rule.
+    fn overrides(&mut self, file: &written::File) -> Overrides {
+        let mut overrides = Overrides::new();
+        for (plan, rules) in &file.plans {
+            for (rule, limits) in rules {
+                if let Some(limit) = self.limit(&limits.value, &limits.span) {
+                    let own = overrides.entry(SmolStr::new(rule)).or_default();
+                    own.push((SmolStr::new(plan), vec![(SmolStr::default(), limit)]));
+                }
+            }
+        }
+        overrides
+    }
+
+    fn unique_ids(&mut self, file: &written::File) {
+        let mut taken = HashSet::new();
+        for rule in &file.rules {
+            if !taken.insert(rule.id.as_str()) {
+                let message = format!("the id `{}` is taken by an earlier rule", rule.id.value);
+                self.error("duplicate-id", &rule.id.span, message).set_help("give each rule its own");
+            }
+        }
+    }
+
+    /// Plans must speak of rules that are there.
+    fn known_rules(&mut self, file: &written::File) {
+        for (plan, named) in &file.plans {
+            for (id, limits) in named {
+                if !self.partial && !file.rules.iter().any(|rule| rule.id.as_str() == id) {
+                    let help = suggest(id, file.rules.iter().map(|rule| rule.id.as_str()));
+                    let message = format!("plan `{plan}` has a limit for rule `{id}`, which is not there");
+                    self.error("unknown-rule", &limits.span, message).set_help(help);
+                }
+            }
+        }
+    }
+
+    fn tenants(&mut self, file: &written::File) -> HashMap<SmolStr, SmolStr> {
+        let known: HashSet<&str> = file.plans.keys().map(String::as_str).collect();
+        let in_rules = |name: &str| {
+            let asked = |rule: &At<written::Rule>| {
+                rule.r#match.as_ref().is_some_and(|asked| asked.plan.0.iter().any(|plan| plan.as_str() == name))
+            };
+            file.rules.iter().any(asked)
+        };
+        for plan in file.tenants.values().chain(&file.default_plan) {
+            if !known.contains(plan.as_str()) && !in_rules(plan) {
+                let message = format!("plan `{}` has no limits, and no rule asks for it", plan.value);
+                self.error("unknown-plan", &plan.span, message).set_help(suggest(plan, known.iter().copied()));
+            }
+        }
+        let entry = |(tenant, plan): (&String, &At<String>)| (SmolStr::new(tenant), SmolStr::new(&plan.value));
+        file.tenants.iter().map(entry).collect()
+    }
+}

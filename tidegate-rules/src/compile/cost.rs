@@ -1,0 +1,94 @@
+//! Compiling costs: numbers in range, headers that can be trusted, expressions that are whole numbers.
+
+use tidegate::LARGEST_AMOUNT;
+
+use super::Compiler;
+use crate::cost::{Cost, From, Route, Table};
+use crate::expression::Expression;
+use crate::identity::header;
+use crate::read::At;
+use crate::written::{self, CostTable};
+
+impl Compiler<'_> {
+    pub(super) fn cost(&mut self, written: &written::Cost) -> Option<Cost> {
+        match written {
+            written::Cost::Number(at) => self.amount(at).map(Cost::Fixed),
+            written::Cost::Text(at) => {
+                let from = From::Expression(self.expression(at)?);
+                Some(Cost::Table(Table { routes: Vec::new(), from, default: 1, most: LARGEST_AMOUNT }))
+            }
+            written::Cost::Map(table) => self.table(table).map(Cost::Table),
+        }
+    }
+
+    fn table(&mut self, written: &CostTable) -> Option<Table> {
+        if let (Some(at), Some(_)) = (&written.header, &written.expression) {
+            let message = "either a header or an expression tells the cost";
+            self.error("cost", &at.span, message).set_help("keep one of the two");
+        }
+        let mut routes = Vec::new();
+        for (key, cost) in &written.routes {
+            routes.push(self.route(key, cost)?);
+        }
+        let from = match (&written.header, &written.expression) {
+            (Some(at), _) => {
+                self.authenticated(at)?;
+                From::Header(header(at))
+            }
+            (None, Some(at)) => From::Expression(self.expression(at)?),
+            (None, None) => From::Default,
+        };
+        let default = written.default.as_ref().map_or(Some(1), |at| self.amount(at))?;
+        let most = written.max.as_ref().map_or(Some(LARGEST_AMOUNT), |at| self.amount(at))?;
+        Some(Table { routes, from, default, most })
+    }
+
+    /// `POST`, `/exports/*` or `POST /rides`.
+    fn route(&mut self, key: &At<String>, cost: &At<u64>) -> Option<Route> {
+        let cost = self.amount(cost)?;
+        let at = |text: &str| At { value: text.to_owned(), span: key.span.clone() };
+        let (method, path) = match key.split_once(' ') {
+            Some((method, path)) => (Some(at(method)), Some(at(path.trim()))),
+            None if key.starts_with('/') => (None, Some(at(key))),
+            None => (Some(at(key)), None),
+        };
+        let method = method.map_or(Some(None), |at| self.method(&at).map(Some))?;
+        let path = path.map_or(Some(None), |at| self.pattern(&at).map(Some))?;
+        Some(Route { method, path, cost })
+    }
+
+    /// Who could set the cost of a request could make it free.
+    fn authenticated(&mut self, at: &At<String>) -> Option<()> {
+        if self.authenticated.contains(at.to_ascii_lowercase().as_str()) {
+            return Some(());
+        }
+        let message = format!("a client could set the header `{}` and name its own price", at.value);
+        let help = format!("have a proxy set it, and list it: `authenticated: [{}]` below `identify`", at.value);
+        self.error("cost-header", &at.span, message).set_help(help);
+        None
+    }
+
+    fn amount(&mut self, at: &At<u64>) -> Option<u64> {
+        if at.value <= LARGEST_AMOUNT {
+            return Some(at.value);
+        }
+        self.error("cost", &at.span, format!("{} is above the largest cost, {LARGEST_AMOUNT}", at.value));
+        None
+    }
+
+    fn expression(&mut self, at: &At<String>) -> Option<Expression> {
+        match Expression::compile(at) {
+            Ok(expression) => Some(expression),
+            Err(error) => {
+                // The offset counts in the text, which stands in the file as it is unless it is quoted or folded.
+                let plain = at.span.len() == at.len();
+                let start = at.span.start + if plain { error.offset.min(at.len()) } else { 0 };
+                let problem = self.error("expression", &(start..at.span.end.max(start)), error.problem);
+                if let Some(help) = error.help {
+                    problem.set_help(help);
+                }
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Compiling limits: exactly one kind in each place, and amounts that can be decided exactly.
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use tidegate::{Limit, LimitError, Rate};
+
+use super::Compiler;
+use crate::quantity;
+use crate::read::At;
+use crate::source::Span;
+use crate::written::{self, Limits};
+
+/// How many slices a sliding window has if the file does not say.
+const SLICES: u64 = 6;
+
+const KINDS: &str = "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log` or `sliding_window`";
+
+impl Compiler<'_> {
+    /// The limits of a rule, by name: a single one has none.
+    pub(super) fn limits(&mut self, rule: &written::Rule, span: &Span) -> Option<Vec<(SmolStr, Limit)>> {
+        let own = Limits {
+            token_bucket: rule.token_bucket.clone(),
+            leaky_bucket: rule.leaky_bucket.clone(),
+            fixed_window: rule.fixed_window.clone(),
+            sliding_log: rule.sliding_log.clone(),
+            sliding_window: rule.sliding_window.clone(),
+        };
+        if rule.limits.is_empty() {
+            return Some(vec![(SmolStr::default(), self.limit(&own, span)?)]);
+        }
+        if kinds(&own) > 0 {
+            let message = "a rule has either one limit or several under `limits`";
+            self.error("several-limits", span, message).set_help("move all of them below `limits`, each under a name");
+            return None;
+        }
+        let mut limits = Vec::new();
+        for (name, written) in &rule.limits {
+            if let Some(limit) = self.limit(&written.value, &written.span) {
+                limits.push((SmolStr::new(name), limit));
+            }
+        }
+        (limits.len() == rule.limits.len()).then_some(limits)
+    }
+
+    /// One limit.
+    pub(super) fn limit(&mut self, written: &Limits, span: &Span) -> Option<Limit> {
+        if kinds(written) != 1 {
+            let (message, help) = match kinds(written) {
+                0 => ("there is no limit here", format!("give it one: {KINDS}")),
+                _ => ("several limits stand here", "put them below `limits`, each under a name of its own".to_owned()),
+            };
+            if !(self.partial && kinds(written) == 0) {
+                self.error("limit", span, message).set_help(help);
+            }
+            return None;
+        }
+        if let Some(at) = &written.token_bucket {
+            let refill = self.rate(&at.refill)?;
+            return self.constructed(Limit::token_bucket(at.capacity.value, refill), &at.capacity.span);
+        }
+        if let Some(at) = &written.leaky_bucket {
+            let rate = self.rate(&at.rate)?;
+            return self.constructed(Limit::leaky_bucket(rate, at.queue.value), &at.queue.span);
+        }
+        if let Some(at) = &written.fixed_window {
+            let window = self.duration(&at.window)?;
+            return self.constructed(Limit::fixed_window(at.limit.value, window), &at.limit.span);
+        }
+        if let Some(at) = &written.sliding_log {
+            let window = self.duration(&at.window)?;
+            return self.constructed(Limit::sliding_log(at.limit.value, window), &at.limit.span);
+        }
+        let at = written.sliding_window.as_ref()?;
+        let window = self.duration(&at.window)?;
+        let slices = at.slices.as_ref().map_or(SLICES, |slices| slices.value);
+        let span = at.slices.as_ref().map_or(&at.window.span, |slices| &slices.span);
+        self.constructed(Limit::sliding_window(at.limit.value, window, slices), span)
+    }
+
+    fn constructed(&mut self, limit: Result<Limit, LimitError>, span: &Span) -> Option<Limit> {
+        limit.map_err(|error| _ = self.error("inexact", span, error.to_string())).ok()
+    }
+
+    fn rate(&mut self, at: &At<String>) -> Option<Rate> {
+        quantity::rate(at).map_err(|why| _ = self.error("rate", &at.span, why)).ok()
+    }
+
+    fn duration(&mut self, at: &At<String>) -> Option<Duration> {
+        quantity::duration(at).map_err(|why| _ = self.error("duration", &at.span, why)).ok()
+    }
+}
+
+fn kinds(limits: &Limits) -> usize {
+    let there = [
+        limits.token_bucket.is_some(),
+        limits.leaky_bucket.is_some(),
+        limits.fixed_window.is_some(),
+        limits.sliding_log.is_some(),
+        limits.sliding_window.is_some(),
+    ];
+    there.into_iter().filter(|there| *there).count()
+}

@@ -1,0 +1,165 @@
+//! Compiling a rule: everything about it that does not depend on a request.
+
+use smol_str::SmolStr;
+use tidegate::{Limit, OnFailure, Rule, RuleMode};
+
+use super::{Compiler, Overrides};
+use crate::cost::Cost;
+use crate::identity::{Identity, header};
+use crate::matching::{Matched, TenantIn};
+use crate::read::At;
+use crate::source::Span;
+use crate::suggest::nearest;
+use crate::written::{self, Mode, Scope};
+
+/// A rule that is understood, with the places that lints speak of.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) matched: Matched,
+    pub(crate) limits: Vec<(SmolStr, Limit)>,
+    pub(crate) plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
+    pub(crate) mode: RuleMode,
+    /// As it is written, if it is.
+    pub(crate) on_failure: Option<OnFailure>,
+    pub(crate) security: Option<bool>,
+    pub(crate) message: Option<SmolStr>,
+    pub(crate) budget: Option<SmolStr>,
+    /// The header of a response that tells the actual cost, in lower case.
+    pub(crate) actual: Option<SmolStr>,
+    pub(crate) has_cost: bool,
+    pub(crate) id_span: Span,
+    pub(crate) match_span: Span,
+    pub(crate) per_span: Span,
+    pub(crate) on_failure_span: Span,
+}
+
+impl Compiled {
+    pub(crate) fn is_disabled(&self) -> bool {
+        self.mode == RuleMode::Disabled
+    }
+
+    /// The rule as the library takes it.
+    pub(crate) fn rule(&self) -> Rule {
+        let mut rule = Rule::with_limits(self.matched.id.clone(), self.limits.clone())
+            .per(self.matched.names())
+            .mode(self.mode)
+            .on_failure(self.on_failure.unwrap_or_default());
+        for (plan, limits) in &self.plans {
+            rule = rule.plan(plan.clone(), limits.clone());
+        }
+        if self.security == Some(true) {
+            rule = rule.security();
+        }
+        if let Some(message) = &self.message {
+            rule = rule.message(message.clone());
+        }
+        match &self.budget {
+            Some(budget) => rule.budget(budget.clone()),
+            None => rule,
+        }
+    }
+}
+
+impl Compiler<'_> {
+    pub(super) fn rule(
+        &mut self,
+        at: &At<written::Rule>,
+        identities: &[Identity],
+        overrides: &Overrides,
+    ) -> Option<Compiled> {
+        let written = &at.value;
+        let id = SmolStr::new(&written.id.value);
+        self.check_id(&written.id);
+        let limits = self.limits(written, &written.id.span);
+        let condition = written.r#match.as_ref().map(|asked| self.condition(&asked.value)).unwrap_or_default();
+        let (per, tenant) = self.per(written, identities);
+        let cost = written.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
+        let plans = overrides.get(&id).cloned().unwrap_or_default();
+        if let (Some(limits), false) = (&limits, plans.is_empty())
+            && limits.len() > 1
+        {
+            let message = "a plan gives this rule another limit, but it has several";
+            self.error("plan-of-several", &written.id.span, message).set_help("make a rule of each of its limits");
+        }
+        let span = |at: Option<Span>| at.unwrap_or_else(|| written.id.span.clone());
+        Some(Compiled {
+            matched: Matched { id, condition, per, tenant, cost: cost? },
+            limits: limits?,
+            plans,
+            mode: written.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
+                Mode::Enabled => RuleMode::Enabled,
+                Mode::Disabled => RuleMode::Disabled,
+                Mode::Shadow => RuleMode::Shadow,
+            }),
+            on_failure: written.on_failure.as_ref().map(|policy| match policy.value {
+                written::OnFailure::Open => OnFailure::Open,
+                written::OnFailure::Closed => OnFailure::Closed,
+                written::OnFailure::Local => OnFailure::Local,
+                written::OnFailure::Degraded => OnFailure::Degraded,
+            }),
+            security: written.security.as_ref().map(|security| security.value),
+            message: written.message.as_ref().map(|message| SmolStr::new(message.trim())),
+            budget: written.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
+            actual: actual(written),
+            has_cost: written.cost.is_some(),
+            id_span: written.id.span.clone(),
+            match_span: span(written.r#match.as_ref().map(|asked| asked.span.clone())),
+            per_span: written.per.span.clone(),
+            on_failure_span: span(written.on_failure.as_ref().map(|policy| policy.span.clone())),
+        })
+    }
+
+    fn check_id(&mut self, id: &At<String>) {
+        let fits = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+        if id.is_empty() || id.len() > 64 || !id.chars().all(fits) {
+            let message = "an id has 1 to 64 letters, digits, `-`, `_`, `.` or `/`";
+            self.error("id", &id.span, message).set_help("it is part of keys, headers and metrics");
+        }
+    }
+
+    /// Whom a rule counts by.
+    fn per(&mut self, written: &written::Rule, identities: &[Identity]) -> (Vec<Identity>, TenantIn) {
+        let mut per: Vec<Identity> = Vec::new();
+        let mut by_tenant = false;
+        for at in &written.per.value.0 {
+            if at.as_str() == "tenant" {
+                by_tenant = true;
+            } else if per.iter().any(|known| known.name == at.as_str()) {
+                self.error("per", &at.span, format!("`{}` stands here twice", at.value));
+            } else if let Some(identity) = identities.iter().find(|identity| identity.name == at.as_str()) {
+                per.push(identity.clone());
+            } else {
+                per.extend(self.direct(at, identities));
+            }
+        }
+        let global = written.scope.as_ref().is_some_and(|scope| scope.value == Scope::Global);
+        let tenant = match (by_tenant, global) {
+            (true, _) => TenantIn::Subject,
+            (false, false) if per.iter().any(Identity::may_be_of_tenant) => TenantIn::Scope,
+            (false, _) => TenantIn::No,
+        };
+        (per, tenant)
+    }
+
+    /// A source that a rule counts by without a name for it.
+    fn direct(&mut self, at: &At<String>, identities: &[Identity]) -> Option<Identity> {
+        let names = identities.iter().map(|identity| identity.name.as_str());
+        if !at.contains(':')
+            && let Some(name) = nearest(at, names)
+            && crate::identity::Source::parse(at).is_err()
+        {
+            let message = format!("`{}` is neither a name from `identify` nor a source", at.value);
+            self.error("per", &at.span, message).set_help(format!("did you mean `{name}`?"));
+            return None;
+        }
+        let source = self.source(at)?;
+        let name = SmolStr::new(&at.value);
+        Some(Identity { kinds: vec![name.clone()], name, sources: vec![source], given: None })
+    }
+}
+
+fn actual(written: &written::Rule) -> Option<SmolStr> {
+    let written::Cost::Map(table) = &written.cost.as_ref()?.value else { return None };
+    let name = header(table.actual.as_ref()?);
+    name.strip_prefix("header:").map(SmolStr::new)
+}

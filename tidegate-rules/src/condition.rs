@@ -1,0 +1,162 @@
+//! `Condition`: which requests a rule is meant for. All that is asked must fit; nothing asked fits everything.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use smol_str::SmolStr;
+
+use crate::facts::Facts;
+use crate::path::Pattern;
+
+/// What a request must be like. An empty list asks nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Condition {
+    pub(crate) methods: Vec<SmolStr>,
+    pub(crate) paths: Vec<Pattern>,
+    pub(crate) hosts: Vec<Host>,
+    /// Attributes of headers, each with the values that fit; none of them if any value does.
+    pub(crate) headers: Vec<(SmolStr, Vec<SmolStr>)>,
+    pub(crate) tenants: Vec<SmolStr>,
+    pub(crate) plans: Vec<SmolStr>,
+    pub(crate) actions: Vec<SmolStr>,
+    pub(crate) networks: Vec<IpNet>,
+}
+
+/// A host, or everything below one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    Exactly(SmolStr),
+    Below(SmolStr),
+}
+
+/// Why a condition does not fit: the field, what it asks for, and what the request has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch {
+    pub(crate) field: String,
+    pub(crate) wanted: String,
+    pub(crate) found: Option<String>,
+}
+
+impl Condition {
+    pub(crate) fn fits(&self, facts: &Facts<'_, '_>) -> bool {
+        any(&self.methods, facts.method(), |wanted, method| wanted == method)
+            && any(&self.paths, facts.path(), Pattern::matches)
+            && (self.hosts.is_empty() || any(&self.hosts, facts.host().as_deref(), Host::fits))
+            && self.headers.iter().all(|(name, values)| {
+                let found = facts.request.value(name).map(str::trim);
+                found.is_some_and(|found| values.is_empty() || values.iter().any(|value| value == found))
+            })
+            && (self.tenants.is_empty() || any(&self.tenants, facts.tenant(), |wanted, tenant| wanted == tenant))
+            && (self.plans.is_empty() || self.plans.iter().any(|wanted| wanted == facts.plan()))
+            && (self.actions.is_empty() || self.actions.iter().any(|wanted| wanted == facts.request.action()))
+            && (self.networks.is_empty()
+                || facts.client().is_some_and(|ip| self.networks.iter().any(|network| network.contains(&ip))))
+    }
+
+    /// The first thing that does not fit, for people.
+    pub(crate) fn mismatch(&self, facts: &Facts<'_, '_>) -> Option<Mismatch> {
+        let alone = |field: &str, part: Self, wanted: String, found: Option<String>| {
+            (!part.fits(facts)).then(|| Mismatch { field: field.to_owned(), wanted, found })
+        };
+        let own = |text: Option<&str>| text.map(str::to_owned);
+        let none = Self::default;
+        alone("action", Self { actions: self.actions.clone(), ..none() }, list(&self.actions), {
+            Some(facts.request.action().to_owned()).filter(|action| !action.is_empty())
+        })
+        .or_else(|| {
+            let part = Self { methods: self.methods.clone(), ..none() };
+            alone("method", part, list(&self.methods), own(facts.method()))
+        })
+        .or_else(|| {
+            let part = Self { paths: self.paths.clone(), ..none() };
+            alone("path", part, list(&self.paths), own(facts.path()))
+        })
+        .or_else(|| {
+            let part = Self { hosts: self.hosts.clone(), ..none() };
+            alone("host", part, list(&self.hosts), own(facts.host().as_deref()))
+        })
+        .or_else(|| {
+            let part = Self { tenants: self.tenants.clone(), ..none() };
+            alone("tenant", part, list(&self.tenants), own(facts.tenant()))
+        })
+        .or_else(|| {
+            let part = Self { plans: self.plans.clone(), ..none() };
+            alone("plan", part, list(&self.plans), own(Some(facts.plan()).filter(|plan| !plan.is_empty())))
+        })
+        .or_else(|| {
+            self.headers.iter().find_map(|header| {
+                let part = Self { headers: vec![header.clone()], ..none() };
+                let wanted = if header.1.is_empty() { "any value".into() } else { list(&header.1) };
+                alone(&header.0.replacen("header:", "header ", 1), part, wanted, own(facts.request.value(&header.0)))
+            })
+        })
+        .or_else(|| {
+            let part = Self { networks: self.networks.clone(), ..none() };
+            alone("ip", part, list(&self.networks), facts.client().map(|ip| ip.to_string()))
+        })
+    }
+
+    /// Whether every request that fits `other` fits this one too, as far as that can be told.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        subset(&other.methods, &self.methods, |a, b| a == b)
+            && subset(&other.paths, &self.paths, |other, own| own.covers(other))
+            && subset(&other.hosts, &self.hosts, |other, own| own.covers(other))
+            && subset(&other.tenants, &self.tenants, |a, b| a == b)
+            && subset(&other.plans, &self.plans, |a, b| a == b)
+            && subset(&other.actions, &self.actions, |a, b| a == b)
+            && subset(&other.networks, &self.networks, |other, own| own.contains(other))
+            && self.headers.iter().all(|(name, values)| {
+                let same = other.headers.iter().find(|(other, _)| other == name);
+                same.is_some_and(|(_, others)| subset(others, values, |a, b| a == b))
+            })
+    }
+
+    /// The attributes that it reads.
+    pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
+        names.extend((!self.methods.is_empty()).then(|| "method".into()));
+        names.extend((!self.paths.is_empty()).then(|| "path".into()));
+        names.extend((!self.hosts.is_empty()).then(|| "host".into()));
+        names.extend(self.headers.iter().map(|(name, _)| name.clone()));
+    }
+}
+
+impl Host {
+    pub(crate) fn fits(&self, host: &str) -> bool {
+        match self {
+            Self::Exactly(own) => own == host,
+            Self::Below(own) => {
+                host.strip_suffix(own.as_str()).is_some_and(|front| front.len() > 1 && front.ends_with('.'))
+            }
+        }
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Below(own), Self::Below(other)) if own == other => true,
+            (_, Self::Exactly(other) | Self::Below(other)) => self.fits(other),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(host) => f.write_str(host),
+            Self::Below(host) => write!(f, "*.{host}"),
+        }
+    }
+}
+
+/// Whether nothing is wanted, or what was found is one of it.
+fn any<T>(wanted: &[T], found: Option<&str>, fits: impl Fn(&T, &str) -> bool) -> bool {
+    wanted.is_empty() || found.is_some_and(|found| wanted.iter().any(|wanted| fits(wanted, found)))
+}
+
+/// Whether each of `inner` has its like in `outer`; an empty list stands for everything.
+fn subset<T>(inner: &[T], outer: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
+    outer.is_empty() || (!inner.is_empty() && inner.iter().all(|one| outer.iter().any(|other| like(one, other))))
+}
+
+fn list(values: &[impl fmt::Display]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,114 @@
+//! `Cost`: what a request costs under a rule, and what it turned out to cost once the response is there.
+
+use smol_str::SmolStr;
+use tidegate::LARGEST_AMOUNT;
+
+use crate::expression::Expression;
+use crate::facts::Facts;
+use crate::identity::Source;
+use crate::matching::Matching;
+use crate::path::Pattern;
+
+/// What a request costs.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Cost {
+    /// What the caller says.
+    #[default]
+    Given,
+    /// Always the same.
+    Fixed(u64),
+    /// By what the request is.
+    Table(Table),
+}
+
+/// Costs by route, else from a header or an expression, else the default.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) routes: Vec<Route>,
+    pub(crate) from: From,
+    pub(crate) default: u64,
+    pub(crate) most: u64,
+}
+
+/// A method, a path, or both, and what they cost.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub(crate) method: Option<SmolStr>,
+    pub(crate) path: Option<Pattern>,
+    pub(crate) cost: u64,
+}
+
+/// What tells the cost when no route does.
+#[derive(Clone, Debug)]
+pub(crate) enum From {
+    /// Nothing: the default stands.
+    Default,
+    /// A header, by its attribute.
+    Header(SmolStr),
+    /// An expression.
+    Expression(Expression),
+}
+
+impl Cost {
+    pub(crate) fn of(&self, facts: &Facts<'_, '_>, matching: &Matching) -> u64 {
+        match self {
+            Self::Given => facts.request.units(),
+            Self::Fixed(cost) => *cost,
+            Self::Table(table) => table.of(facts, matching),
+        }
+    }
+
+    /// The attributes that it reads.
+    pub(crate) fn reads(&self, matching: &Matching, names: &mut Vec<SmolStr>) {
+        let Self::Table(table) = self else { return };
+        names.extend(table.routes.iter().any(|route| route.method.is_some()).then(|| "method".into()));
+        names.extend(table.routes.iter().any(|route| route.path.is_some()).then(|| "path".into()));
+        match &table.from {
+            From::Default => {}
+            From::Header(name) => names.push(name.clone()),
+            From::Expression(expression) => {
+                for name in expression.reads() {
+                    match matching.named(name) {
+                        Some(identity) => identity.reads(&matching.reading, names),
+                        None => match Source::parse(name) {
+                            Ok(source) => source.reads(&matching.reading, names),
+                            Err(_) => names.push(name.clone()),
+                        },
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Table {
+    fn of(&self, facts: &Facts<'_, '_>, matching: &Matching) -> u64 {
+        if let Some(route) = self.routes.iter().find(|route| route.fits(facts)) {
+            return route.cost;
+        }
+        let told = match &self.from {
+            From::Default => None,
+            From::Header(name) => facts.request.value(name).and_then(whole),
+            From::Expression(expression) => {
+                // What cannot be computed, or comes out negative, is not free, and not an outage either: it costs the default.
+                let cost = expression.evaluate(&|name| matching.value(name, facts)).ok();
+                cost.and_then(|cost| u64::try_from(cost).ok())
+            }
+        };
+        told.map_or(self.default, |cost| cost.min(self.most))
+    }
+}
+
+impl Route {
+    fn fits(&self, facts: &Facts<'_, '_>) -> bool {
+        self.method.as_ref().is_none_or(|method| facts.method() == Some(method))
+            && self.path.as_ref().is_none_or(|pattern| facts.path().is_some_and(|path| pattern.matches(path)))
+    }
+}
+
+/// A cost as a header tells it: digits and nothing else.
+pub(crate) fn whole(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(LARGEST_AMOUNT).min(LARGEST_AMOUNT))
+}

@@ -1,0 +1,215 @@
+//! `Explanation`: what a rule file makes of one request, and why: which rules apply and why the others do not, whom each
+//! counts, under which key, and what the next decisions would be.
+
+use std::fmt::Write;
+
+use smol_str::SmolStr;
+use tidegate::{Limit, Plan, Request, RuleMode, RuleSet, Secret};
+
+use crate::compile::Compiled;
+use crate::condition::Mismatch;
+use crate::facts::Facts;
+use crate::timeline::{Timeline, timeline};
+use crate::{RuleFile, quantity};
+
+/// What a rule file makes of a request.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The address of the client, as far as those who tell it are trusted.
+    pub client_ip: Option<String>,
+    /// The tenant, if one is known.
+    pub tenant: Option<String>,
+    /// The plan, empty if there is none.
+    pub plan: String,
+    /// The line of the exemption that applies.
+    pub exempt: Option<usize>,
+    /// Every rule of the file, in order.
+    pub rules: Vec<RuleExplained>,
+    /// What would happen if the request came again and again from now on.
+    pub timeline: Timeline,
+}
+
+/// What one rule has to do with the request.
+#[derive(Clone, Debug)]
+pub struct RuleExplained {
+    /// The id of the rule.
+    pub id: String,
+    /// Its mode.
+    pub mode: RuleMode,
+    /// Whether it applies, and if not, why.
+    pub verdict: RuleVerdict,
+}
+
+/// Whether a rule applies.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RuleVerdict {
+    /// It does.
+    Applies(Applied),
+    /// The request is not what it asks for.
+    Differs {
+        /// What differs: `method`, `path`, `header x-beta`.
+        field: String,
+        /// What the rule asks for.
+        wanted: String,
+        /// What the request has, if anything.
+        found: Option<String>,
+    },
+    /// An exemption lifts it.
+    Exempt,
+    /// It is disabled.
+    Disabled,
+}
+
+/// A rule that applies.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// Whom it counts, part by part; empty if everybody shares it.
+    pub subject: Vec<SubjectPart>,
+    /// The subject as stores, logs and metrics see it.
+    pub subject_hash: String,
+    /// What the request costs.
+    pub cost: u64,
+    /// Its limits, with the keys under which they are counted.
+    pub limits: Vec<LimitExplained>,
+}
+
+/// A part of whom a rule counts.
+#[derive(Clone, Debug)]
+pub struct SubjectPart {
+    /// Its name in the rule: `client`.
+    pub name: String,
+    /// Where it was found: `header:x-api-key`. None if nowhere: then everybody without it is counted as one.
+    pub kind: Option<String>,
+    /// What was found there.
+    pub value: Option<String>,
+}
+
+/// A limit that applies.
+#[derive(Clone, Debug)]
+pub struct LimitExplained {
+    /// Its name within the rule, often empty.
+    pub name: String,
+    /// The plan whose limit it is, often empty.
+    pub plan: String,
+    /// What it allows, in words.
+    pub text: String,
+    /// Its key, with what is not printable as `\x..`.
+    pub key: String,
+}
+
+impl RuleFile {
+    /// Explains what the rules make of `request`, with subjects hashed by `secret`.
+    pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
+        let facts = Facts::new(request, &self.matching);
+        let rules = self.rules().clone().secret(secret);
+        let plan = rules.resolve(request);
+        let exempt = self.matching.exemption(&facts);
+        let explained = self.compiled.iter().map(|rule| RuleExplained {
+            id: rule.matched.id.to_string(),
+            mode: rule.mode,
+            verdict: self.verdict(rule, &facts, exempt.is_some(), &plan, secret),
+        });
+        Explanation {
+            client_ip: facts.client().map(|ip| ip.to_string()),
+            tenant: facts.tenant().map(str::to_owned),
+            plan: facts.plan().to_owned(),
+            exempt: exempt.map(|place| self.exempt_lines[place]),
+            rules: explained.collect(),
+            timeline: timeline(&rules, request),
+        }
+    }
+
+    fn verdict(
+        &self,
+        rule: &Compiled,
+        facts: &Facts<'_, '_>,
+        exempt: bool,
+        plan: &Plan<'_>,
+        secret: &Secret,
+    ) -> RuleVerdict {
+        if let Some(Mismatch { field, wanted, found }) = rule.matched.condition.mismatch(facts) {
+            return RuleVerdict::Differs { field, wanted, found };
+        }
+        match (rule.is_disabled(), exempt) {
+            (true, _) => RuleVerdict::Disabled,
+            (_, true) => RuleVerdict::Exempt,
+            _ => RuleVerdict::Applies(self.applied(rule, facts, plan, secret)),
+        }
+    }
+
+    fn applied(&self, rule: &Compiled, facts: &Facts<'_, '_>, plan: &Plan<'_>, secret: &Secret) -> Applied {
+        let counted = self.matching.counted(&rule.matched, facts);
+        // A budget that an earlier rule of the plan shares has no check of its own, so the rule is resolved alone.
+        let alone = RuleSet::new([rule.rule().mode(RuleMode::Enabled)]).map(|rules| rules.secret(secret)).ok();
+        let names = rule.matched.names();
+        let values = counted.values(&rule.matched);
+        let mut request = Request::new("").attribute("plan", facts.plan());
+        for (name, value) in names.iter().zip(&values) {
+            if let Some(value) = value {
+                request = request.attribute(name, value);
+            }
+        }
+        let own = alone.as_ref().map(|rules| rules.resolve(&request));
+        let checks = own.as_ref().map_or(plan.checks(), Plan::checks);
+        let mut subject: Vec<SubjectPart> = Vec::new();
+        if let Some(tenant) = &counted.tenant {
+            subject.push(SubjectPart { name: "tenant".into(), kind: None, value: Some(tenant.clone()) });
+        }
+        subject.extend(rule.matched.per.iter().zip(&counted.found).map(|(identity, found)| SubjectPart {
+            name: identity.name.to_string(),
+            kind: found.as_ref().map(|found| found.kind.to_string()),
+            value: found.as_ref().map(|found| found.value.to_string()),
+        }));
+        Applied {
+            subject,
+            subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
+            cost: rule.matched.cost.of(facts, &self.matching),
+            limits: checks
+                .iter()
+                .map(|check| {
+                    let gate = check.gate();
+                    let mut key = Vec::new();
+                    check.key().write_name("tg", &mut key);
+                    LimitExplained {
+                        name: gate.limit_name().to_string(),
+                        plan: gate.plan().to_string(),
+                        text: describe(gate.limit()),
+                        key: key.escape_ascii().to_string(),
+                    }
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What a limit allows, in words.
+pub fn describe(limit: &Limit) -> String {
+    let window = quantity::show_duration(std::time::Duration::from_micros(limit.window_micros()));
+    match limit {
+        Limit::TokenBucket(bucket) => {
+            format!("token bucket: {} at once, then {}", bucket.capacity(), quantity::show_rate(bucket.refill()))
+        }
+        Limit::LeakyBucket(bucket) => {
+            format!("leaky bucket: {}, up to {} wait", quantity::show_rate(bucket.drain()), bucket.queue())
+        }
+        Limit::FixedWindow(fixed) => format!("fixed window: {} in each {window}", fixed.limit()),
+        Limit::SlidingLog(log) => format!("sliding log: {} in any {window}", log.limit()),
+        Limit::SlidingWindow(sliding) => {
+            format!("sliding window: about {} in any {window}, {} slices", sliding.limit(), sliding.slices())
+        }
+        other => {
+            let mut text = String::new();
+            let _ = write!(text, "{}: {} in {window}", other.algorithm().as_str(), other.amount());
+            text
+        }
+    }
+}
+
+/// The id of a rule, for those who list them.
+impl RuleFile {
+    /// The ids of all rules, in order, those that are disabled too.
+    pub fn ids(&self) -> impl Iterator<Item = &SmolStr> {
+        self.compiled.iter().map(|rule| &rule.matched.id)
+    }
+}

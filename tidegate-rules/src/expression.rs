@@ -1,0 +1,585 @@
+//! `Expression`: a cost computed from the request, written in CEL.
+//!
+//! Stage: compiled when the rules are loaded, evaluated for every request that its rule matches. Only the syntax comes
+//! from CEL's parser; the types, the bounds and the values are ours. Must not loop, must not read anything but attributes
+//! of the request, and must not say their values.
+
+mod check;
+mod names;
+mod syntax;
+mod tree;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::thread;
+
+use smol_str::SmolStr;
+
+use self::check::Check;
+use self::tree::{Fault, Int};
+
+/// The longest expression, in bytes.
+const LONGEST: usize = 1024;
+
+/// How deep an expression may be nested. A chain of operators counts as well: `1 + 2 + 3` is three deep.
+const DEEPEST: usize = 64;
+
+/// What the parser gets of stack. Built without optimization it takes 200 KiB for each level of nesting, more in all than
+/// a thread of a program usually has.
+const PARSER_STACK: usize = 32 * 1024 * 1024;
+
+/// A cost computed from attributes of the request. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Expression {
+    cost: Arc<Int>,
+    reads: Arc<[SmolStr]>,
+}
+
+/// What is wrong with an expression, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExpressionError {
+    /// Where, in bytes from the start of the text; at its end if something is missing there.
+    pub offset: usize,
+    /// What is wrong.
+    pub problem: String,
+    /// How to mend it.
+    pub help: Option<String>,
+}
+
+impl Expression {
+    /// Parses and checks `text`. What it accepts fails only on values: see [`Expression::evaluate`].
+    pub(crate) fn compile(text: &str) -> Result<Self, ExpressionError> {
+        if text.trim().is_empty() {
+            return Err(ExpressionError::new(0, "the expression is empty").help("write a whole number, such as 1"));
+        }
+        if text.len() > LONGEST {
+            let problem = format!("the expression has {} bytes, and at most {LONGEST} are read", text.len());
+            return Err(ExpressionError::new(syntax::floor(text, LONGEST), problem)
+                .help("give the cost as an attribute instead"));
+        }
+        let (cost, reads) = thread::scope(|scope| {
+            let parser = thread::Builder::new().name("tidegate-expression".into()).stack_size(PARSER_STACK);
+            let parsed = parser.spawn_scoped(scope, || parse_and_check(text)).map(thread::ScopedJoinHandle::join);
+            match parsed {
+                Ok(Ok(checked)) => checked,
+                Ok(Err(_panic)) => Err(ExpressionError::new(0, "the parser gave up on this expression")),
+                Err(_no_thread) => Err(ExpressionError::new(0, "there are no threads left to parse the expression")),
+            }
+        })?;
+        let expression = Self { cost: Arc::new(cost), reads: reads.into() };
+        if expression.reads.is_empty()
+            && let Err(fault) = expression.cost.value(&|_| None)
+        {
+            return Err(ExpressionError::new(0, format!("this can only fail: {fault}")));
+        }
+        Ok(expression)
+    }
+
+    /// The attributes that it may read, each once; `header:content-length` stands for `request.size`.
+    pub(crate) fn reads(&self) -> &[SmolStr] {
+        &self.reads
+    }
+
+    /// The cost of one request, which may be negative. `value` gives an attribute; a missing one is an empty text.
+    ///
+    /// An error says what happened in general words, never a value of the request.
+    pub(crate) fn evaluate<'r>(&self, value: &dyn Fn(&str) -> Option<Cow<'r, str>>) -> Result<i64, String> {
+        self.cost.value(value).map_err(|fault: Fault| fault.to_string())
+    }
+}
+
+impl ExpressionError {
+    fn new(offset: usize, problem: impl Into<String>) -> Self {
+        Self { offset, problem: problem.into(), help: None }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+fn too_deep(offset: usize) -> ExpressionError {
+    ExpressionError::new(offset, format!("the expression is more than {DEEPEST} levels deep"))
+        .help("a bracket and an operator in a chain are one level each: shorten it")
+}
+
+fn parse_and_check(text: &str) -> Result<(Int, Vec<SmolStr>), ExpressionError> {
+    let (expr, places) = syntax::parse(text)?;
+    Check::new(text, &places).cost(&expr)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Attributes = &'static [(&'static str, &'static str)];
+
+    fn evaluate(expression: &Expression, attributes: &[(&str, &str)]) -> Result<i64, String> {
+        let find = |name: &str| attributes.iter().find(|(known, _)| *known == name);
+        expression.evaluate(&|name| find(name).map(|(_, value)| Cow::Borrowed(*value)))
+    }
+
+    fn cost(text: &str, attributes: &[(&str, &str)]) -> Result<i64, String> {
+        evaluate(&Expression::compile(text).unwrap_or_else(|error| panic!("{text}: {error:?}")), attributes)
+    }
+
+    fn error(text: &str) -> ExpressionError {
+        Expression::compile(text).expect_err(text)
+    }
+
+    #[test]
+    fn a_cost_is_computed_from_the_request() {
+        let table: [(&str, Attributes, i64); 42] = [
+            ("1", &[], 1),
+            ("-3", &[], -3),
+            ("1 + 2 * 3 - 4 / 2 % 3", &[], 5),
+            ("(1 + 2) * 3", &[], 9),
+            ("-7 / 2", &[], -3),
+            ("-7 % 2", &[], -1),
+            ("0x10", &[], 16),
+            ("1 // a remark", &[], 1),
+            ("request.method == \"POST\" ? 3 : 1", &[("method", "POST")], 3),
+            ("request.method == \"POST\" ? 3 : 1", &[("method", "GET")], 1),
+            ("request.path.startsWith('/api/') ? 2 : 1", &[("path", "/api/x")], 2),
+            ("request.path.endsWith('.pdf') ? 2 : 1", &[("path", "/a.pdf")], 2),
+            ("request.path.contains('/export/') ? 9 : 1", &[("path", "/a/export/b")], 9),
+            ("request.host == 'a.example' ? 2 : 1", &[("host", "a.example")], 2),
+            ("1 + request.size / 1024", &[("header:content-length", "10240")], 11),
+            ("request.size", &[], 0),
+            ("request.size", &[("header:content-length", "many")], 0),
+            ("request.size", &[("header:content-length", "-5")], 0),
+            ("request.size", &[("header:content-length", "99999999999999999999")], i64::MAX),
+            ("int(request.headers[\"X-Rows\"])", &[("header:x-rows", "12")], 12),
+            ("request.headers.Weight == 'heavy' ? 5 : 1", &[("header:weight", "heavy")], 5),
+            ("int(request.query['rows'])", &[("query:rows", "7")], 7),
+            ("request.query.all == '1' ? 8 : 1", &[("query:all", "1")], 8),
+            ("size(request.cookies['s'])", &[("cookie:s", "äöü")], 3),
+            ("request.cookies.s.size()", &[("cookie:s", "abcd")], 4),
+            ("int(attr[\"rows\"]) * 2", &[("rows", "21")], 42),
+            ("int(attr.rows) * 2", &[("rows", "21")], 42),
+            ("tenant == 'acme' && user != '' ? 1 : 2", &[("tenant", "acme"), ("user", "u")], 1),
+            ("plan == 'free' || client == 'c' ? 1 : 2", &[("client", "c")], 1),
+            ("action == 'login' ? 1 : 2", &[("action", "login")], 1),
+            ("!(plan < 'b') ? 1 : 2", &[("plan", "c")], 1),
+            ("min(100, max(1, int(attr.rows) / 10))", &[("rows", "5000")], 100),
+            ("min(100, max(1, int(attr.rows) / 10))", &[("rows", "3")], 1),
+            ("int(double(attr.rows) * 1.5)", &[("rows", "3")], 4),
+            ("int(-double(2) / 0.5 + 1.0 - 0.25)", &[], -3),
+            ("int(1.5 < 2.5 == true ? 1.9 : 2.0)", &[], 1),
+            ("size(string(12) + string(true) + string(1.5))", &[], 9),
+            ("size(true ? tenant : user)", &[("tenant", "abc")], 3),
+            ("(true ? false : true) ? 1 : 2", &[], 2),
+            ("int(string(int(double(7))))", &[], 7),
+            ("tenant <= 'b' && tenant >= 'b' && !(tenant > 'b') ? 1 : 0", &[("tenant", "b")], 1),
+            ("plan == 'a' ? 1 : plan == 'b' ? 2 : 3", &[("plan", "b")], 2),
+        ];
+        for (text, attributes, expected) in table {
+            assert_eq!(cost(text, attributes), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn it_is_known_which_attributes_are_read() {
+        let text = r#"request.method == request.path + request.host + tenant + user + attr.a || attr["b c"] == plan
+            || request.headers["X-Y"] == client || request.headers.x == action || request.query["Q"] == request.query.R
+            || request.cookies["c"] == tenant ? request.size : 1"#;
+        let expression = Expression::compile(text).unwrap_err();
+        assert_eq!(expression.problem, "the text may become longer than 16384 bytes");
+        let expression = Expression::compile(&text.replace("+ attr.a", "|| attr.a == ''")).unwrap();
+        let expected = [
+            "method",
+            "path",
+            "host",
+            "tenant",
+            "user",
+            "a",
+            "b c",
+            "plan",
+            "header:x-y",
+            "client",
+            "header:x",
+            "action",
+            "query:Q",
+            "query:R",
+            "cookie:c",
+            "header:content-length",
+        ];
+        assert_eq!(expression.reads(), expected);
+        assert!(Expression::compile("1 + 1").unwrap().reads().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_read_that_was_not_announced() {
+        let expression = Expression::compile("request.size + size(tenant) + int(attr.rows)").unwrap();
+        let cost = expression.evaluate(&|name| {
+            assert!(expression.reads().iter().any(|read| read == name), "{name}");
+            Some(Cow::Owned("4".to_owned()))
+        });
+        assert_eq!(cost, Ok(9));
+    }
+
+    /// Where, what and how to mend it, for every way to be wrong.
+    #[test]
+    fn what_is_wrong_is_said_at_load_and_pointed_at() {
+        let table: [(&str, usize, &str, &str); 71] = [
+            ("  ", 0, "is empty", "whole number"),
+            ("1 +", 3, "ends too early", "missing"),
+            ("(1", 2, "ends too early", "missing"),
+            ("1)", 1, "`)` is not expected", ""),
+            ("1 + é", 4, "`é` is not expected", ""),
+            ("'é' = tenant ? 1 : 2", 5, "`=` is not expected", "=="),
+            ("tenant == 'a' and true ? 1 : 2", 14, "`and` is not expected", "&&"),
+            ("1 +\n  'é' + * 2", 13, "`*` is not expected", ""),
+            ("size('abc)", 5, "has no end", "quote"),
+            ("size(\"\\q\")", 5, "unknown escape", "backslash"),
+            ("9223372036854775808", 0, "out of range", "9223372036854775807"),
+            ("int(1e999)", 4, "out of range", ""),
+            ("if", 0, "`if` is a reserved word", "?"),
+            ("attr.?rows", 4, "not offered", "empty text"),
+            ("attr.`a-b`", 4, "not offered", "attr[\"a-b\"]"),
+            ("1u", 0, "unsigned", "without `u`"),
+            ("size(b'a')", 5, "bytes", "without `b`"),
+            ("null", 0, "no null", "empty text"),
+            ("[1, 2]", 0, "lists are not offered", "numbers"),
+            ("{'a': 1}", 0, "maps are not offered", "numbers"),
+            ("Cost{a: 1}", 4, "messages are not offered", "numbers"),
+            ("tenant in user ? 1 : 2", 7, "`in` needs lists", ""),
+            ("tenant.all(x, x > 1) ? 1 : 2", 7, "`all` is not offered", "loops"),
+            ("tenant.exists(x, x > 1) ? 1 : 2", 7, "`exists` is not offered", "loops"),
+            ("tenant.exists_one(x, x > 1) ? 1 : 2", 7, "`exists_one` is not offered", "loops"),
+            ("tenant.map(x, x)", 7, "`map` is not offered", "loops"),
+            ("tenant.filter (x, x)", 7, "`filter` is not offered", "loops"),
+            ("has(attr.rows) ? 1 : 2", 0, "`has` is not offered", "compare it with \"\""),
+            ("cel.bind(x, 1, x)", 4, "`bind` is not offered", "variables"),
+            ("tenant.matches('a') ? 1 : 2", 7, "`matches` is not offered", "contains"),
+            ("1 + tennant", 4, "no name `tennant`", "did you mean `tenant`? the names are tenant, user"),
+            ("size(metod)", 5, "no name `metod`", "did you mean `request.method`?"),
+            ("int(rows)", 4, "no name `rows`", "the names are"),
+            (".tenant", 1, "no name `.tenant`", "did you mean `tenant`?"),
+            ("size(request.Path)", 13, "no field `Path`", "did you mean `request.path`?"),
+            ("size(request.  zzz)", 15, "no field `zzz`", "its fields are method, path"),
+            ("1 + len(tenant)", 4, "no function `len`", "the functions are size(text)"),
+            ("tenant.startswith('a') ? 1 : 2", 7, "no function `startswith`", "did you mean `startsWith`?"),
+            ("_x_(1, 2)", 0, "no function `_x_`", "the functions are"),
+            (
+                "startsWith(tenant, 'a') ? 1 : 2",
+                0,
+                "not called like this; it got text and text",
+                "text.startsWith(text)",
+            ),
+            ("tenant.int()", 7, "not called like this", "`int(value)`"),
+            ("size()", 0, "got nothing", "`size(text)`"),
+            ("size(tenant, user)", 0, "got text and text", "`size(text)`"),
+            ("1 + size(12)", 4, "got a whole number", "`size(text)`"),
+            ("int(true)", 0, "got true or false", "`int(value)`"),
+            ("min(1, 2, 3)", 0, "got a whole number and a whole number and a whole number", "`min(int, int)`"),
+            ("min(1, 2.5)", 0, "got a whole number and a decimal number", "`min(int, int)`"),
+            ("max(1, 2, 3, 4, 5, 6)", 0, "not called like this", "`max(int, int)`"),
+            ("request.path + 1", 13, "`+` does not fit text and a whole number", "string(…)"),
+            ("request.path == 1 ? 1 : 2", 13, "`==` does not fit text and a whole number", "string(…)"),
+            ("1 < 1.5 ? 1 : 2", 2, "`<` does not fit a whole number and a decimal number", "double(…)"),
+            ("tenant - user", 7, "`-` does not fit text and text", ""),
+            ("int(5.0 % 2.0)", 8, "`%` does not fit a decimal number and a decimal number", ""),
+            ("1 && 2 ? 1 : 2", 2, "`&&` does not fit a whole number and a whole number", "compare"),
+            ("true + true", 5, "`+` does not fit true or false and true or false", ""),
+            ("true ? 1 : 'a'", 5, "`? :` does not fit a whole number and text", "int(…)"),
+            ("tenant ? 1 : 2", 0, "before `?` is text", "compare"),
+            ("1 + -tenant", 4, "`-` needs a number, and this is text", ""),
+            ("!1 ? 1 : 2", 0, "`!` needs true or false, and this is a whole number", ""),
+            ("attr[tenant]", 5, "key must be a text in quotes", "at load"),
+            ("attr[1 + 1]", 5, "key must be a text in quotes", "at load"),
+            ("attr['']", 5, "key is empty", "name"),
+            ("request.path['a']", 13, "is text, which has no fields", ""),
+            ("tenant.name", 7, "is text, which has no fields", ""),
+            ("request", 0, "`request` is a group", "`request.method`"),
+            ("size(request.headers)", 5, "`request.headers` is a group", "request.headers[\"x-plan\"]"),
+            ("attr", 0, "`attr` is a group", "attr[\"rows\"]"),
+            ("  tenant", 2, "this is text, and a cost is a whole number", "int(…)"),
+            ("double(1) + 2.0", 0, "a decimal number, and a cost is a whole number", "int(…)"),
+            ("1 == 1", 0, "true or false, and a cost is a whole number", "? 1 : 0"),
+            ("'ä' == request.path", 0, "true or false, and a cost", "? 1 : 0"),
+        ];
+        for (text, offset, problem, help) in table {
+            let error = error(text);
+            assert!(error.problem.contains(problem), "{text}: {error:?}");
+            assert!(error.help.as_deref().unwrap_or_default().contains(help), "{text}: {error:?}");
+            assert_eq!(error.offset, offset, "{text}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_refused_before_it_is_read() {
+        assert!(Expression::compile(&format!("1{}", " ".repeat(1023))).is_ok());
+        assert_eq!(error(&format!("1{}", " ".repeat(1024))).offset, 1024);
+        let error = error(&"é#".repeat(1000));
+        assert_eq!(
+            (error.offset, error.problem.as_str()),
+            (1023, "the expression has 3000 bytes, and at most 1024 are read")
+        );
+    }
+
+    /// Trap: the parser recurses, so that a thousand brackets ended the process.
+    #[test]
+    fn nesting_is_bounded_in_every_form() {
+        let repeat = |open: &str, middle: &str, close: &str, times| open.repeat(times) + middle + &close.repeat(times);
+        for text in [
+            repeat("(", "1", ")", 500),
+            repeat("(", "", "", 1000),
+            repeat("[", "", "", 1000),
+            repeat("{1:", "", "", 300),
+            repeat("int(", "1", ")", 200),
+            repeat("attr[", "1", "]", 150),
+            repeat("-(", "1", ")", 300),
+            repeat("!(", "true", ")", 300),
+            repeat("true ? 1 : ", "1", "", 90),
+            repeat("", "1", " + 1", 200),
+            repeat("", "1", "<1", 500),
+            repeat("", "attr", ".a", 500),
+            repeat("", "attr", "['a']", 200),
+            repeat("", "tenant", ".size()", 140),
+        ] {
+            let error = error(&text);
+            assert!(error.problem.contains("levels deep"), "{text}: {error:?}");
+            assert!(error.offset <= text.len());
+        }
+        assert_eq!(cost(&repeat("(1 + ", "1", ")", DEEPEST - 1), &[]), Ok(64));
+        assert!(error(&repeat("(1 + ", "1", ")", DEEPEST)).problem.contains("levels deep"));
+        assert_eq!(cost(&repeat("1<2 && ", "true ? 1 : 2", "", 100), &[]), Ok(1), "a chain of && is balanced");
+    }
+
+    #[test]
+    fn the_deepest_expression_needs_little_stack() {
+        let deepest = "tenant==''?1+(".repeat(31) + "1" + &"):1".repeat(31);
+        let expression = Expression::compile(&deepest).unwrap();
+        let small = thread::Builder::new().stack_size(256 * 1024);
+        assert_eq!(small.spawn(move || evaluate(&expression, &[])).unwrap().join().unwrap(), Ok(32));
+    }
+
+    #[test]
+    fn what_cannot_be_computed_is_an_error_without_the_value() {
+        let table: [(&str, &str, &str); 16] = [
+            ("1 / int(attr.v)", "0", "it divides by zero"),
+            ("1 % int(attr.v)", "0", "it divides by zero"),
+            ("int(1.0 / double(attr.v))", "0", "it divides by zero"),
+            ("int(attr.v) + 1", "9223372036854775807", "a whole number does not fit 64 bits"),
+            ("int(attr.v) - 2", "-9223372036854775807", "a whole number does not fit 64 bits"),
+            ("int(attr.v) * 2", "9223372036854775807", "a whole number does not fit 64 bits"),
+            ("int(attr.v) / -1", "-9223372036854775808", "a whole number does not fit 64 bits"),
+            ("int(attr.v) % -1", "-9223372036854775808", "a whole number does not fit 64 bits"),
+            ("-int(attr.v)", "-9223372036854775808", "a whole number does not fit 64 bits"),
+            ("int(double(attr.v))", "1e300", "a whole number does not fit 64 bits"),
+            ("int(double(attr.v) * 10.0)", "1e308", "a decimal number is out of range"),
+            ("int(double(attr.v))", "inf", "a decimal number is out of range"),
+            ("int(double(attr.v))", "NaN", "a decimal number is out of range"),
+            ("int(attr.v)", "s3cret", "int(…) got a text that is not a whole number"),
+            ("int(attr.v)", "", "int(…) got a text that is not a whole number"),
+            ("int(double(attr.v))", "s3cret", "double(…) got a text that is not a number"),
+        ];
+        for (text, value, expected) in table {
+            assert_eq!(cost(text, &[("v", value)]), Err(expected.to_owned()), "{text} of {value}");
+        }
+    }
+
+    #[test]
+    fn a_side_that_decides_hides_the_other_sides_failure() {
+        for text in [
+            "int(tenant) > 0 || true ? 1 : 2",
+            "true || int(tenant) > 0 ? 1 : 2",
+            "int(tenant) > 0 && false ? 2 : 1",
+            "false && int(tenant) > 0 ? 2 : 1",
+        ] {
+            assert_eq!(cost(text, &[]), Ok(1), "{text}");
+        }
+        assert!(cost("int(tenant) > 0 || false ? 1 : 2", &[]).is_err());
+        assert!(cost("true && int(tenant) > 0 ? 1 : 2", &[]).is_err());
+        assert_eq!(cost("tenant == '' ? 1 : int(tenant)", &[]), Ok(1), "only the chosen side is computed");
+    }
+
+    #[test]
+    fn what_can_only_fail_is_refused_at_load() {
+        for text in ["1 / 0", "int('abc')", "9223372036854775807 + 1", "int(1.0 / 0.0)", "true ? 1 % 0 : 2"] {
+            assert!(error(text).problem.starts_with("this can only fail: "), "{text}");
+        }
+        assert!(Expression::compile("true ? 2 : 1 / 0").is_ok());
+    }
+
+    #[test]
+    fn a_long_attribute_is_cut_between_characters() {
+        let long = "é".repeat(5000);
+        assert_eq!(cost("size(tenant)", &[("tenant", &long)]), Ok(2048));
+        assert_eq!(cost("size(tenant)", &[("tenant", &format!("a{long}"))]), Ok(2048), "4095 bytes");
+        let owned = Expression::compile("size(tenant + tenant + tenant + tenant)").unwrap();
+        assert_eq!(owned.evaluate(&|_| Some(Cow::Owned(long.clone()))), Ok(4 * 2048));
+        assert!(error("size(tenant + tenant + tenant + tenant + 'a')").problem.contains("longer than 16384 bytes"));
+        assert!(Expression::compile("size((true ? tenant : user) + tenant + tenant + tenant)").is_ok());
+    }
+
+    #[test]
+    fn the_longest_number_as_text_stays_within_its_bound() {
+        for value in [f64::MAX, f64::MIN, f64::MIN_POSITIVE, -5e-324, 1.0 / 3.0] {
+            assert!(value.to_string().len() <= tree::Text::FromDouble(tree::Double::Literal(value).into()).longest());
+        }
+    }
+
+    #[test]
+    fn an_expression_is_shared_between_threads() {
+        fn shared<T: Clone + Send + Sync>(_: &T) {}
+        shared(&Expression::compile("1").unwrap());
+    }
+
+    /// A whole number, a text or a condition in random CEL, without what CEL leaves open or we decide otherwise.
+    fn random_cost() -> impl Strategy<Value = String> {
+        let number = prop_oneof![
+            any::<i64>().prop_map(|number| number.max(i64::MIN + 1).to_string()),
+            (-3..4_i64).prop_map(|number| number.to_string()),
+            Just("size(tenant)".to_owned()),
+            Just("int(user)".to_owned()),
+            Just("int(attr[\"rows\"])".to_owned()),
+            Just("int(double(attr.rows))".to_owned()),
+        ];
+        number.prop_recursive(4, 24, 3, |inner| {
+            let pair = (inner.clone(), prop::sample::select(vec!["+", "-", "*", "/", "%"]), inner.clone());
+            let compared = (
+                inner.clone(),
+                prop::sample::select(vec!["==", "!=", "<", "<=", ">", ">="]),
+                inner.clone(),
+                prop::sample::select(vec!["&&", "||"]),
+                prop::sample::select(vec![
+                    "tenant > user",
+                    "!tenant.contains(\"1\")",
+                    "tenant + user == '12'",
+                    "1 / int(tenant) == 1",
+                ]),
+                inner.clone(),
+                inner.clone(),
+            );
+            prop_oneof![
+                pair.prop_map(|(left, sign, right)| format!("({left} {sign} {right})")),
+                inner.prop_map(|inner| format!("int(string(-({inner})))")),
+                compared.prop_map(|(a, sign, b, and, test, c, d)| format!("({a} {sign} {b} {and} {test} ? {c} : {d})")),
+            ]
+        })
+    }
+
+    proptest! {
+        /// Two evaluators, one language: ours and the interpreter of the crate whose parser we use.
+        #[test]
+        fn a_cost_is_what_cel_says(
+            text in random_cost(), tenant in "[0-2]{0,2}", user in "-?[0-9]{1,2}", rows in "[0-9]{0,3}",
+        ) {
+            let ours = match Expression::compile(&text) {
+                Ok(expression) => evaluate(&expression, &[("tenant", &tenant), ("user", &user), ("rows", &rows)]).ok(),
+                Err(error) if error.problem.starts_with("this can only fail") => None,
+                Err(error) if error.problem.contains("at most 1024") => return Ok(()),
+                Err(error) => panic!("{text}: {error:?}"),
+            };
+            let theirs = thread::Builder::new().stack_size(PARSER_STACK).spawn(move || {
+                let mut context = cel::Context::default();
+                context.add_variable_from_value("tenant", tenant);
+                context.add_variable_from_value("user", user);
+                context.add_variable_from_value("attr", HashMap::from([("rows", rows)]));
+                cel::Program::compile(&text).unwrap().execute(&context).ok()
+            });
+            prop_assert_eq!(ours.map(cel::Value::Int), theirs.unwrap().join().unwrap());
+        }
+    }
+
+    /// Compiles, and evaluates with awkward values if it can.
+    fn survive(text: &str) {
+        match Expression::compile(text) {
+            Ok(expression) => {
+                for value in [None, Some(""), Some("-9223372036854775808"), Some("1e308"), Some("ß")] {
+                    let _ = expression.evaluate(&|_| value.map(Cow::Borrowed));
+                }
+            }
+            Err(error) => {
+                assert!(text.is_char_boundary(error.offset), "{text:?}: {error:?}");
+                assert!(!error.problem.contains("gave up"), "{text:?}: {error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_makes_it_panic() {
+        bolero::check!().with_type::<String>().for_each(|text: &String| survive(text));
+    }
+
+    #[test]
+    fn no_sequence_of_words_makes_it_panic() {
+        const WORDS: [&str; 64] = [
+            "1",
+            "0",
+            "2.5",
+            "9223372036854775807",
+            "1u",
+            "'é'",
+            "\"rows\"",
+            "true",
+            "false",
+            "null",
+            "tenant",
+            "user",
+            "attr",
+            "request",
+            ".method",
+            ".headers",
+            ".size",
+            ".query",
+            "['a']",
+            "[",
+            "]",
+            "(",
+            ")",
+            "(",
+            ")",
+            "{",
+            "}",
+            ",",
+            "+",
+            "-",
+            "*",
+            "/",
+            "%",
+            "==",
+            "!=",
+            "<",
+            "<=",
+            ">",
+            ">=",
+            "&&",
+            "||",
+            "!",
+            "?",
+            ":",
+            "size(",
+            "int(",
+            "double(",
+            "string(",
+            "min(",
+            "max(",
+            ".startsWith(",
+            ".contains(",
+            ".endsWith(",
+            ".size()",
+            "has(",
+            ".all(x, ",
+            "in",
+            " ",
+            "\n",
+            "// x\n",
+            "`a`",
+            ".?a",
+            "if",
+            "é",
+        ];
+        bolero::check!().with_type::<Vec<u8>>().for_each(|choices: &Vec<u8>| {
+            let text: String = choices.iter().map(|choice| WORDS[usize::from(*choice) % WORDS.len()]).collect();
+            survive(&text);
+        });
+    }
+}

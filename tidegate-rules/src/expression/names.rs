@@ -1,0 +1,152 @@
+//! The words of an expression: which names and functions exist, and what to say about those that do not.
+//!
+//! Must not look at a request or at types.
+
+use smol_str::{SmolStr, format_smolstr};
+
+use super::tree::SIZE_ATTRIBUTE;
+
+/// What a name stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    /// The text of this attribute.
+    Text(SmolStr),
+    /// The whole number in [`SIZE_ATTRIBUTE`].
+    Size,
+    /// Not a value itself: it has fields or keys.
+    Group(Group),
+}
+
+/// Something with fields or keys, none of which is a value alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    Request,
+    Headers,
+    Query,
+    Cookies,
+    Attributes,
+}
+
+/// Names of attributes that stand for themselves.
+const PLAIN: [&str; 5] = ["tenant", "user", "plan", "client", "action"];
+
+/// The fields of `request`.
+const FIELDS: [&str; 7] = ["method", "path", "host", "size", "headers", "query", "cookies"];
+
+/// Every function, with how it is called.
+const FUNCTIONS: [(&str, &str); 9] = [
+    ("size", "size(text)"),
+    ("int", "int(value)"),
+    ("double", "double(value)"),
+    ("string", "string(value)"),
+    ("min", "min(int, int)"),
+    ("max", "max(int, int)"),
+    ("startsWith", "text.startsWith(text)"),
+    ("endsWith", "text.endsWith(text)"),
+    ("contains", "text.contains(text)"),
+];
+
+impl Name {
+    /// What a word without a dot before it means.
+    pub(super) fn root(word: &str) -> Option<Self> {
+        match word {
+            "request" => Some(Self::Group(Group::Request)),
+            "attr" => Some(Self::Group(Group::Attributes)),
+            _ => PLAIN.contains(&word).then(|| Self::Text(word.into())),
+        }
+    }
+
+    /// The attribute that it reads, if it is a value.
+    pub(super) fn attribute(&self) -> Option<SmolStr> {
+        match self {
+            Self::Text(attribute) => Some(attribute.clone()),
+            Self::Size => Some(SmolStr::new_static(SIZE_ATTRIBUTE)),
+            Self::Group(_) => None,
+        }
+    }
+}
+
+impl Group {
+    /// What `word` means after this group and a dot, or in brackets.
+    pub(super) fn member(self, word: &str) -> Option<Name> {
+        let name = match (self, word) {
+            (Self::Request, "method" | "path" | "host") => Name::Text(word.into()),
+            (Self::Request, "size") => Name::Size,
+            (Self::Request, "headers") => Name::Group(Self::Headers),
+            (Self::Request, "query") => Name::Group(Self::Query),
+            (Self::Request, "cookies") => Name::Group(Self::Cookies),
+            (Self::Request, _) | (_, "") => return None,
+            (Self::Headers, _) => Name::Text(format_smolstr!("header:{}", word.to_ascii_lowercase())),
+            (Self::Query, _) => Name::Text(format_smolstr!("query:{word}")),
+            (Self::Cookies, _) => Name::Text(format_smolstr!("cookie:{word}")),
+            (Self::Attributes, _) => Name::Text(word.into()),
+        };
+        Some(name)
+    }
+
+    /// How it is written, and how one of its values is.
+    pub(super) fn spelling(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Request => ("request", "request.method"),
+            Self::Headers => ("request.headers", "request.headers[\"x-plan\"]"),
+            Self::Query => ("request.query", "request.query[\"rows\"]"),
+            Self::Cookies => ("request.cookies", "request.cookies[\"session\"]"),
+            Self::Attributes => ("attr", "attr[\"rows\"]"),
+        }
+    }
+}
+
+/// How a function is called, if it exists.
+pub(super) fn signature(function: &str) -> Option<&'static str> {
+    FUNCTIONS.iter().find(|(name, _)| *name == function).map(|(_, call)| *call)
+}
+
+/// Why a function of CEL is left out, if it is one of those.
+pub(super) fn left_out(function: &str) -> Option<&'static str> {
+    match function {
+        "all" | "exists" | "exists_one" | "map" | "filter" => Some("a cost is computed without lists and loops"),
+        "bind" => Some("a cost has no variables of its own: write the value where it is used"),
+        "has" => Some("a missing attribute is an empty text: compare it with \"\""),
+        "matches" => Some("use startsWith, endsWith or contains"),
+        _ => None,
+    }
+}
+
+/// What to write instead of an unknown name that has no dot before it.
+pub(super) fn instead_of_name(word: &str) -> String {
+    let all = format!("the names are {}, attr and request.{}", PLAIN.join(", "), FIELDS.join(", request."));
+    match closest(word, PLAIN.into_iter().chain(FIELDS).chain(["request", "attr"])) {
+        Some(field) if FIELDS.contains(&field) => format!("did you mean `request.{field}`? {all}"),
+        Some(name) => format!("did you mean `{name}`? {all}"),
+        None => all,
+    }
+}
+
+/// What to write instead of an unknown field of `request`.
+pub(super) fn instead_of_field(word: &str) -> String {
+    let all = format!("its fields are {}", FIELDS.join(", "));
+    match closest(word, FIELDS.into_iter()) {
+        Some(field) => format!("did you mean `request.{field}`? {all}"),
+        None => all,
+    }
+}
+
+/// What to write instead of an unknown function.
+pub(super) fn instead_of_function(word: &str) -> String {
+    let calls: Vec<_> = FUNCTIONS.iter().map(|(_, call)| *call).collect();
+    let all = format!("the functions are {}", calls.join(", "));
+    match closest(word, FUNCTIONS.iter().map(|(name, _)| *name)) {
+        Some(function) => format!("did you mean `{function}`? {all}"),
+        None => all,
+    }
+}
+
+/// The word that was probably meant: about one letter in four may be wrong, and upper and lower case are the same.
+fn closest<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let written = word.to_ascii_lowercase();
+    words
+        .map(|known| (strsim::damerau_levenshtein(&written, &known.to_ascii_lowercase()), known))
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+        .min()
+        .map(|(_, known)| known)
+}

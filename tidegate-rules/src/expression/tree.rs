@@ -1,0 +1,321 @@
+//! The tree of a checked expression, and its value for one request.
+//!
+//! There is one enum for each type, so that a mismatch cannot be written down: what still goes wrong is a [`Fault`].
+//! Must not know CEL's syntax, must not loop, and must not say a value of the request.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+
+use smol_str::SmolStr;
+
+/// The longest part of an attribute that an expression sees, in bytes.
+pub(super) const LONGEST_ATTRIBUTE: usize = 4096;
+
+/// The attribute behind `request.size`.
+pub(super) const SIZE_ATTRIBUTE: &str = "header:content-length";
+
+/// How an expression reads an attribute of the request.
+pub(super) type Reader<'c, 'r> = &'c dyn Fn(&str) -> Option<Cow<'r, str>>;
+
+/// What came out of the check: a tree of one of the four types.
+#[derive(Debug)]
+pub(super) enum Tree {
+    Int(Int),
+    Double(Double),
+    Text(Text),
+    Bool(Bool),
+}
+
+#[derive(Debug)]
+pub(super) enum Int {
+    Literal(i64),
+    /// The size that the request declares for its body.
+    Size,
+    /// How many characters a text has.
+    Length(Box<Text>),
+    FromText(Box<Text>),
+    FromDouble(Box<Double>),
+    Negate(Box<Int>),
+    Calculate(Arithmetic, Pair<Int>),
+    Remainder(Pair<Int>),
+    Least(Pair<Int>),
+    Greatest(Pair<Int>),
+    If(Box<Choice<Int>>),
+}
+
+/// Always finite: what is not is a [`Fault`].
+#[derive(Debug)]
+pub(super) enum Double {
+    Literal(f64),
+    FromInt(Box<Int>),
+    FromText(Box<Text>),
+    Negate(Box<Double>),
+    Calculate(Arithmetic, Pair<Double>),
+    If(Box<Choice<Double>>),
+}
+
+#[derive(Debug)]
+pub(super) enum Text {
+    Literal(SmolStr),
+    Attribute(SmolStr),
+    Join(Pair<Text>),
+    FromInt(Box<Int>),
+    FromDouble(Box<Double>),
+    FromBool(Box<Bool>),
+    If(Box<Choice<Text>>),
+}
+
+#[derive(Debug)]
+pub(super) enum Bool {
+    Literal(bool),
+    Ints(Comparison, Pair<Int>),
+    Doubles(Comparison, Pair<Double>),
+    Texts(Comparison, Pair<Text>),
+    Bools(Comparison, Pair<Bool>),
+    StartsWith(Pair<Text>),
+    EndsWith(Pair<Text>),
+    Contains(Pair<Text>),
+    Not(Box<Bool>),
+    And(Pair<Bool>),
+    Or(Pair<Bool>),
+    If(Box<Choice<Bool>>),
+}
+
+pub(super) type Pair<T> = Box<(T, T)>;
+
+/// `test ? then : otherwise`.
+#[derive(Debug)]
+pub(super) struct Choice<T> {
+    pub(super) test: Bool,
+    pub(super) then: T,
+    pub(super) otherwise: T,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arithmetic {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    AtMost,
+    More,
+    AtLeast,
+}
+
+/// Why an expression has no value for a request, in words that tell nothing about the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    DivisionByZero,
+    IntRange,
+    DoubleRange,
+    NotAnInt,
+    NotADouble,
+}
+
+// === impl Int ===
+
+impl Int {
+    pub(super) fn value(&self, read: Reader<'_, '_>) -> Result<i64, Fault> {
+        match self {
+            Self::Literal(value) => Ok(*value),
+            Self::Size => Ok(declared_size(read(SIZE_ATTRIBUTE).as_deref().unwrap_or_default())),
+            Self::Length(text) => text.value(read)?.chars().count().try_into().map_err(|_| Fault::IntRange),
+            Self::FromText(text) => text.value(read)?.parse().map_err(|_| Fault::NotAnInt),
+            Self::FromDouble(double) => whole(double.value(read)?),
+            Self::Negate(int) => int.value(read)?.checked_neg().ok_or(Fault::IntRange),
+            Self::Calculate(how, pair) => how.ints(pair.0.value(read)?, pair.1.value(read)?),
+            Self::Remainder(pair) => match (pair.0.value(read)?, pair.1.value(read)?) {
+                (_, 0) => Err(Fault::DivisionByZero),
+                (left, right) => left.checked_rem(right).ok_or(Fault::IntRange),
+            },
+            Self::Least(pair) => Ok(pair.0.value(read)?.min(pair.1.value(read)?)),
+            Self::Greatest(pair) => Ok(pair.0.value(read)?.max(pair.1.value(read)?)),
+            Self::If(choice) => choice.taken(read)?.value(read),
+        }
+    }
+}
+
+/// The size in a `content-length` header; 0 where that is missing or not a number.
+///
+/// A number that does not fit counts as the largest one: a client must not become cheap by claiming to be huge.
+fn declared_size(text: &str) -> i64 {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return 0;
+    }
+    text.parse().unwrap_or(i64::MAX)
+}
+
+/// The whole part, as CEL defines it: both ends of the range are out, since doubles near them stand for many integers.
+fn whole(value: f64) -> Result<i64, Fault> {
+    let fits = value > i64::MIN as f64 && value < i64::MAX as f64;
+    if fits { Ok(value as i64) } else { Err(Fault::IntRange) }
+}
+
+// === impl Double ===
+
+impl Double {
+    fn value(&self, read: Reader<'_, '_>) -> Result<f64, Fault> {
+        match self {
+            Self::Literal(value) => Ok(*value),
+            Self::FromInt(int) => Ok(int.value(read)? as f64),
+            Self::FromText(text) => finite(text.value(read)?.parse().map_err(|_| Fault::NotADouble)?),
+            Self::Negate(double) => Ok(-double.value(read)?),
+            Self::Calculate(how, pair) => how.doubles(pair.0.value(read)?, pair.1.value(read)?),
+            Self::If(choice) => choice.taken(read)?.value(read),
+        }
+    }
+}
+
+fn finite(value: f64) -> Result<f64, Fault> {
+    if value.is_finite() { Ok(value) } else { Err(Fault::DoubleRange) }
+}
+
+// === impl Text ===
+
+impl Text {
+    /// The most bytes that it can have, whatever the request.
+    pub(super) fn longest(&self) -> usize {
+        match self {
+            Self::Literal(text) => text.len(),
+            Self::Attribute(_) => LONGEST_ATTRIBUTE,
+            Self::Join(pair) => pair.0.longest() + pair.1.longest(),
+            Self::FromInt(_) => "-9223372036854775808".len(),
+            // The smallest one is written with some 340 digits.
+            Self::FromDouble(_) => 400,
+            Self::FromBool(_) => "false".len(),
+            Self::If(choice) => choice.then.longest().max(choice.otherwise.longest()),
+        }
+    }
+
+    fn value<'a, 'r: 'a>(&'a self, read: Reader<'_, 'r>) -> Result<Cow<'a, str>, Fault> {
+        match self {
+            Self::Literal(text) => Ok(Cow::Borrowed(text)),
+            Self::Attribute(name) => Ok(cut(read(name).unwrap_or_default())),
+            Self::Join(pair) => {
+                let left = pair.0.value(read)?;
+                Ok(left + pair.1.value(read)?)
+            }
+            Self::FromInt(int) => Ok(Cow::Owned(int.value(read)?.to_string())),
+            Self::FromDouble(double) => Ok(Cow::Owned(double.value(read)?.to_string())),
+            Self::FromBool(bool) => Ok(Cow::Borrowed(if bool.value(read)? { "true" } else { "false" })),
+            Self::If(choice) => choice.taken(read)?.value(read),
+        }
+    }
+}
+
+/// At most [`LONGEST_ATTRIBUTE`] bytes of a text, whole characters only.
+fn cut(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.len() <= LONGEST_ATTRIBUTE {
+        return text;
+    }
+    let mut end = LONGEST_ATTRIBUTE;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(&text[..end]),
+        Cow::Owned(mut text) => {
+            text.truncate(end);
+            Cow::Owned(text)
+        }
+    }
+}
+
+// === impl Bool ===
+
+impl Bool {
+    fn value(&self, read: Reader<'_, '_>) -> Result<bool, Fault> {
+        match self {
+            Self::Literal(value) => Ok(*value),
+            Self::Ints(how, pair) => Ok(how.holds(pair.0.value(read)?.cmp(&pair.1.value(read)?))),
+            Self::Doubles(how, pair) => {
+                let (left, right) = (pair.0.value(read)?, pair.1.value(read)?);
+                // Both are finite, so that one of the three holds.
+                Ok(how.holds(left.partial_cmp(&right).unwrap_or(Ordering::Equal)))
+            }
+            Self::Texts(how, pair) => Ok(how.holds(pair.0.value(read)?.cmp(&pair.1.value(read)?))),
+            Self::Bools(how, pair) => Ok(how.holds(pair.0.value(read)?.cmp(&pair.1.value(read)?))),
+            Self::StartsWith(pair) => Ok(pair.0.value(read)?.starts_with(&*pair.1.value(read)?)),
+            Self::EndsWith(pair) => Ok(pair.0.value(read)?.ends_with(&*pair.1.value(read)?)),
+            Self::Contains(pair) => Ok(pair.0.value(read)?.contains(&*pair.1.value(read)?)),
+            Self::Not(bool) => Ok(!bool.value(read)?),
+            Self::And(pair) => either_decides(false, pair, read),
+            Self::Or(pair) => either_decides(true, pair, read),
+            Self::If(choice) => choice.taken(read)?.value(read),
+        }
+    }
+}
+
+/// `&&` and `||` as CEL defines them: a side that has the decisive value decides, even if the other side fails.
+fn either_decides(decisive: bool, pair: &(Bool, Bool), read: Reader<'_, '_>) -> Result<bool, Fault> {
+    let left = pair.0.value(read);
+    if left == Ok(decisive) {
+        return left;
+    }
+    let right = pair.1.value(read)?;
+    if right == decisive { Ok(decisive) } else { left }
+}
+
+// === impl Choice, Arithmetic, Comparison, Fault ===
+
+impl<T> Choice<T> {
+    fn taken(&self, read: Reader<'_, '_>) -> Result<&T, Fault> {
+        Ok(if self.test.value(read)? { &self.then } else { &self.otherwise })
+    }
+}
+
+impl Arithmetic {
+    fn ints(self, left: i64, right: i64) -> Result<i64, Fault> {
+        match self {
+            Self::Add => left.checked_add(right),
+            Self::Subtract => left.checked_sub(right),
+            Self::Multiply => left.checked_mul(right),
+            Self::Divide if right == 0 => return Err(Fault::DivisionByZero),
+            Self::Divide => left.checked_div(right),
+        }
+        .ok_or(Fault::IntRange)
+    }
+
+    fn doubles(self, left: f64, right: f64) -> Result<f64, Fault> {
+        finite(match self {
+            Self::Add => left + right,
+            Self::Subtract => left - right,
+            Self::Multiply => left * right,
+            Self::Divide if right == 0.0 => return Err(Fault::DivisionByZero),
+            Self::Divide => left / right,
+        })
+    }
+}
+
+impl Comparison {
+    fn holds(self, found: Ordering) -> bool {
+        match self {
+            Self::Equal => found.is_eq(),
+            Self::NotEqual => found.is_ne(),
+            Self::Less => found.is_lt(),
+            Self::AtMost => found.is_le(),
+            Self::More => found.is_gt(),
+            Self::AtLeast => found.is_ge(),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DivisionByZero => "it divides by zero",
+            Self::IntRange => "a whole number does not fit 64 bits",
+            Self::DoubleRange => "a decimal number is out of range",
+            Self::NotAnInt => "int(…) got a text that is not a whole number",
+            Self::NotADouble => "double(…) got a text that is not a number",
+        })
+    }
+}

@@ -1,0 +1,348 @@
+//! Who the client is behind declared proxies: the rightmost address that no trusted proxy vouches for.
+//!
+//! A stage of identity, pure. It must not believe anything that a client could have written: proxies append on the right,
+//! so the list is read from there, and only as far as trust reaches. The left end is anybody's invention.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use smol_str::SmolStr;
+
+use crate::ip;
+
+/// The most elements that are looked at, from the right.
+const MOST_ELEMENTS: usize = 64;
+
+/// The most bytes that are looked at, from the right.
+const MOST_BYTES: usize = 8 * 1024;
+
+/// Whose word counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Nobody's: the peer is the client.
+    Nobody,
+    /// That of proxies in these networks, as [`ip::network`] reads them.
+    Networks(Vec<IpNet>),
+    /// That of this many proxies in a row, the peer among them; above 64 is as good as none.
+    Hops(u8),
+}
+
+/// Which header the trusted proxies write. Exactly one is believed; any other may come from the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ForwardedBy {
+    /// `X-Forwarded-For`: addresses, one appended by each proxy.
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239): elements, one appended by each proxy.
+    Forwarded,
+    /// A header with a single address that the proxy sets anew, such as `cf-connecting-ip`.
+    Single(SmolStr),
+}
+
+/// The client's address, normal in the sense of [`ip::normal`]; `None` if not even the peer is known, since then nothing
+/// tells where trust ends.
+///
+/// `header` is the value of the [named](ForwardedBy::header) header, several lines joined with commas in their order. The
+/// work is bounded: a list of ten thousand proxies costs as much as one of 64.
+pub(crate) fn client(peer: Option<IpAddr>, header: Option<&str>, trust: &Trust, by: &ForwardedBy) -> Option<IpAddr> {
+    let peer = ip::normal(peer?);
+    let Some(header) = header.filter(|_| trust.reaches(peer)) else {
+        return Some(peer);
+    };
+    let read = |element| by.address(element).map(ip::normal);
+    let mut elements = by.elements(header).take(MOST_ELEMENTS);
+    let client = match (by, trust) {
+        (ForwardedBy::Single(_), _) => read(header),
+        // What lies between is of no interest: each of the counted proxies has written the place of the one before.
+        (_, Trust::Hops(hops)) => usize::from(*hops).checked_sub(1).and_then(|skip| elements.nth(skip)).and_then(read),
+        _ => {
+            // An element that cannot be read ends the walk at the last good one: whoever wrote what is further left, no
+            // proxy that we know vouches for it.
+            let mut last = None;
+            for address in elements.map_while(read) {
+                last = Some(address);
+                if !trust.reaches(address) {
+                    break;
+                }
+            }
+            last
+        }
+    };
+    Some(client.unwrap_or(peer))
+}
+
+impl Trust {
+    /// Whether the word of a proxy with this address counts; a counted proxy may have any.
+    fn reaches(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Networks(networks) => networks.iter().any(|network| network.contains(&address)),
+            Self::Hops(hops) => *hops > 0,
+        }
+    }
+}
+
+impl ForwardedBy {
+    /// The name of the header, in lower case if it is a known one.
+    pub(crate) fn header(&self) -> &str {
+        match self {
+            Self::XForwardedFor => "x-forwarded-for",
+            Self::Forwarded => "forwarded",
+            Self::Single(name) => name,
+        }
+    }
+
+    /// What the proxies appended, the last of it first.
+    fn elements<'h>(&self, header: &'h str) -> FromTheRight<'h> {
+        let end = header.len().saturating_sub(MOST_BYTES);
+        FromTheRight { rest: Some(header), end, quotes: *self == Self::Forwarded }
+    }
+
+    fn address(&self, element: &str) -> Option<IpAddr> {
+        match self {
+            Self::Forwarded => ip::parse(&node(element)?),
+            Self::XForwardedFor | Self::Single(_) => ip::parse(element),
+        }
+    }
+}
+
+/// The elements of a list, the last one first, as far as they lie wholly within the last [`MOST_BYTES`].
+struct FromTheRight<'h> {
+    /// What is left of the elements that were taken.
+    rest: Option<&'h str>,
+    /// Where to stop looking.
+    end: usize,
+    /// Whether a comma between quotes does not part elements.
+    quotes: bool,
+}
+
+impl<'h> Iterator for FromTheRight<'h> {
+    type Item = &'h str;
+
+    /// Reading from the right needs no knowledge of the left: what proxies appended is well formed, and parses alike
+    /// whatever a client wrote before it, an open quote included.
+    fn next(&mut self) -> Option<&'h str> {
+        let rest = self.rest.take()?;
+        let bytes = rest.as_bytes();
+        let mut quoted = false;
+        for at in (self.end..bytes.len()).rev() {
+            match bytes[at] {
+                b'"' if self.quotes && !(quoted && is_escaped(&bytes[self.end..at])) => quoted = !quoted,
+                b',' if !quoted => {
+                    self.rest = Some(&rest[..at]);
+                    return Some(&rest[at + 1..]);
+                }
+                _ => {}
+            }
+        }
+        (self.end == 0 && !quoted).then_some(rest)
+    }
+}
+
+/// Whether what follows `before` is escaped: an odd number of backslashes stands there.
+fn is_escaped(before: &[u8]) -> bool {
+    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}
+
+/// The value of `for` in one element of `Forwarded`, if it has exactly one and is well formed throughout.
+fn node(element: &str) -> Option<Cow<'_, str>> {
+    let mut node = None;
+    let mut rest = element.trim();
+    while !rest.is_empty() {
+        let (name, after) = rest.split_once('=')?;
+        let (value, after) = value(after)?;
+        if name.trim().eq_ignore_ascii_case("for") && node.replace(value).is_some() {
+            return None;
+        }
+        let after = after.trim_start();
+        rest = if after.is_empty() { after } else { after.strip_prefix(';')?.trim_start() };
+    }
+    node
+}
+
+/// A token or a quoted string at the start of `text`, and what follows it.
+fn value(text: &str) -> Option<(Cow<'_, str>, &str)> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let (token, after) = text.split_at(text.find(';').unwrap_or(text.len()));
+        return Some((Cow::Borrowed(token), after));
+    };
+    let mut plain = String::new();
+    let mut chars = quoted.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some((Cow::Owned(plain), &quoted[at + 1..])),
+            '\\' => plain.push(chars.next()?.1),
+            _ => plain.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PEER: &str = "10.0.0.1";
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// `10.0.0.0/8` and `fd00::/8` are ours.
+    fn ours() -> Trust {
+        Trust::Networks(vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()])
+    }
+
+    fn seen(peer: &str, header: &str, trust: &Trust, by: &ForwardedBy) -> String {
+        client(Some(ip(peer)), Some(header), trust, by).unwrap().to_string()
+    }
+
+    fn by_list(header: &str) -> String {
+        seen(PEER, header, &ours(), &ForwardedBy::XForwardedFor)
+    }
+
+    fn by_forwarded(header: &str) -> String {
+        seen(PEER, header, &ours(), &ForwardedBy::Forwarded)
+    }
+
+    #[test]
+    fn a_spoofed_header_moves_nobody() {
+        // From a stranger, the header is the stranger's own.
+        for by in [ForwardedBy::XForwardedFor, ForwardedBy::Forwarded, ForwardedBy::Single("x-real-ip".into())] {
+            assert_eq!(seen("203.0.113.9", "6.6.6.6", &ours(), &by), "203.0.113.9");
+            assert_eq!(seen(PEER, "6.6.6.6", &Trust::Nobody, &by), PEER);
+            assert_eq!(seen(PEER, "6.6.6.6", &Trust::Networks(vec![]), &by), PEER);
+            assert_eq!(seen(PEER, "6.6.6.6", &Trust::Hops(0), &by), PEER);
+        }
+        // Through our proxies, whatever the client wrote stands to the left of its own address.
+        for lie in ["6.6.6.6", "10.0.0.7", "garbage", "", ",,,", "\"", "for=\"", "6.6.6.6, 10.1.1.1"] {
+            assert_eq!(by_list(&format!("{lie}, 203.0.113.9")), "203.0.113.9", "{lie}");
+            assert_eq!(by_list(&format!("{lie}, 203.0.113.9, 10.0.0.2")), "203.0.113.9", "{lie}");
+            assert_eq!(by_forwarded(&format!("{lie}, for=203.0.113.9")), "203.0.113.9", "{lie}");
+            assert_eq!(by_forwarded(&format!("{lie}, for=203.0.113.9;by=\"x\", for=\"10.0.0.2\"")), "203.0.113.9");
+            let hops = |header: String| seen(PEER, &header, &Trust::Hops(2), &ForwardedBy::XForwardedFor);
+            assert_eq!(hops(format!("{lie}, 203.0.113.9, 10.0.0.2")), "203.0.113.9", "{lie}");
+        }
+    }
+
+    #[test]
+    fn the_client_is_the_first_stranger_from_the_right() {
+        assert_eq!(by_list("203.0.113.9"), "203.0.113.9");
+        assert_eq!(by_list("198.51.100.1,203.0.113.9:4711 , 10.0.0.3,10.0.0.2"), "203.0.113.9");
+        assert_eq!(by_list("\"[2001:db8::1]:80\", fd00::2"), "2001:db8::1");
+    }
+
+    #[test]
+    fn if_all_are_ours_the_client_is_the_leftmost() {
+        assert_eq!(by_list("10.0.0.9, 10.0.0.3"), "10.0.0.9");
+        assert_eq!(by_forwarded("for=10.0.0.9, for=10.0.0.3"), "10.0.0.9");
+    }
+
+    #[test]
+    fn what_cannot_be_read_ends_the_walk_at_the_last_good_address() {
+        for bad in ["unknown", "_hidden", "garbage", "", "1.2.3", "6.6.6.6 6.6.6.6"] {
+            assert_eq!(by_list(&format!("6.6.6.6, {bad}, 10.0.0.3")), "10.0.0.3", "{bad}");
+            assert_eq!(by_list(&format!("6.6.6.6, {bad}")), PEER, "{bad}");
+            assert_eq!(by_forwarded(&format!("for=6.6.6.6, for=\"{bad}\", for=10.0.0.3")), "10.0.0.3", "{bad}");
+        }
+        for bad in ["proto=https", "for=1.1.1.1;for=2.2.2.2", "1.1.1.1", "for", "for=\"1.1.1.1\\", "for=\"1.1.1.1\"x"] {
+            assert_eq!(by_forwarded(&format!("for=6.6.6.6, {bad}, for=10.0.0.3")), "10.0.0.3", "{bad}");
+        }
+        assert_eq!(by_list(""), PEER);
+        assert_eq!(by_list("203.0.113.9,"), PEER);
+    }
+
+    #[test]
+    fn embedded_addresses_are_compared_and_returned_as_what_they_are() {
+        assert_eq!(seen("::ffff:a00:1", "::ffff:cb00:7109, ::ffff:10.0.0.2", &ours(), &ForwardedBy::XForwardedFor), {
+            "203.0.113.9"
+        });
+        assert_eq!(client(Some(ip("::ffff:1.2.3.4")), None, &ours(), &ForwardedBy::Forwarded), Some(ip("1.2.3.4")));
+    }
+
+    #[test]
+    fn hops_are_counted_from_the_right_with_the_peer_as_the_first() {
+        let hops = |count, header| seen("192.0.2.1", header, &Trust::Hops(count), &ForwardedBy::XForwardedFor);
+        assert_eq!(hops(1, "6.6.6.6, 203.0.113.9"), "203.0.113.9");
+        assert_eq!(hops(2, "6.6.6.6, 203.0.113.9, 10.0.0.2"), "203.0.113.9");
+        assert_eq!(hops(2, "203.0.113.9, unknown"), "203.0.113.9");
+        // Too short a list, or no address at that place, is not what was declared.
+        assert_eq!(hops(3, "203.0.113.9, 10.0.0.2"), "192.0.2.1");
+        assert_eq!(hops(2, "unknown, 10.0.0.2"), "192.0.2.1");
+        assert_eq!(hops(255, &"203.0.113.9,".repeat(300)), "192.0.2.1");
+        assert_eq!(seen("192.0.2.1", "for=6.6.6.6, for=1.1.1.1", &Trust::Hops(1), &ForwardedBy::Forwarded), "1.1.1.1");
+    }
+
+    #[test]
+    fn a_header_with_one_address_has_one_address() {
+        let by = ForwardedBy::Single("cf-connecting-ip".into());
+        assert_eq!(by.header(), "cf-connecting-ip");
+        assert_eq!(seen(PEER, "203.0.113.9", &ours(), &by), "203.0.113.9");
+        assert_eq!(seen(PEER, "::ffff:203.0.113.9", &Trust::Hops(1), &by), "203.0.113.9");
+        assert_eq!(seen(PEER, "203.0.113.9, 6.6.6.6", &ours(), &by), PEER);
+        assert_eq!(seen(PEER, "unknown", &ours(), &by), PEER);
+    }
+
+    #[test]
+    fn without_a_peer_there_is_nobody_to_trust() {
+        assert_eq!(client(None, Some("203.0.113.9"), &Trust::Hops(1), &ForwardedBy::XForwardedFor), None);
+        assert_eq!(client(Some(ip(PEER)), None, &ours(), &ForwardedBy::XForwardedFor), Some(ip(PEER)));
+    }
+
+    #[test]
+    fn forwarded_is_read_with_its_quotes_and_pairs() {
+        for (header, expected) in [
+            ("for=192.0.2.60;proto=http;by=203.0.113.43", "192.0.2.60"),
+            ("FOR=192.0.2.60", "192.0.2.60"),
+            ("by=10.0.0.1; For=\"[2001:db8:cafe::17]:4711\"", "2001:db8:cafe::17"),
+            ("for=\"192.0.2.60:80\" ; proto=https;", "192.0.2.60"),
+            ("for=\"1\\92.0.2.60\"", "192.0.2.60"),
+            ("for=192.0.2.60;host=\"a, for=6.6.6.6\"", "192.0.2.60"),
+            ("for=192.0.2.60;host=\"a\\\", for=6.6.6.6, \\\\\", for=10.0.0.2", "192.0.2.60"),
+            ("for=192.0.2.60;ext=\"\\\"\", for=10.0.0.2", "192.0.2.60"),
+        ] {
+            assert_eq!(by_forwarded(header), expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_long_header_is_read_from_the_right_and_not_to_its_end() {
+        let many = |element: &str, count| vec![element; count].join(",");
+        // 64 elements of ours hide the stranger; 63 do not.
+        assert_eq!(by_list(&format!("203.0.113.9,{}", many("10.0.0.3", 63))), "203.0.113.9");
+        assert_eq!(by_list(&format!("203.0.113.9,{}", many("10.0.0.3", 64))), "10.0.0.3");
+        assert_eq!(by_list(&many("10.0.0.3", 10_000)), "10.0.0.3");
+        // An element that begins beyond the last 8 KiB is not taken for its tail.
+        let space = " ".repeat(MOST_BYTES);
+        assert_eq!(by_list(&format!("203.0.113.9,{space}6.6.6.6")), PEER);
+        assert_eq!(by_list(&format!("203.0.113.9{space}, 10.0.0.3")), "10.0.0.3");
+        assert_eq!(by_forwarded(&format!("for=\"{space}\", for=10.0.0.3")), "10.0.0.3");
+        assert_eq!(by_list(&format!("{}, 203.0.113.9", "é".repeat(MOST_BYTES))), "203.0.113.9");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_client_sends_it_stays_itself(lie in "[a-z0-9.:;,=_\"\\\\ \\[\\]é]{0,60}") {
+            for ours_after in ["", ", 10.0.0.2", ", 10.0.0.3, 10.0.0.2"] {
+                prop_assert_eq!(by_list(&format!("{lie}, 203.0.113.9{ours_after}")), "203.0.113.9");
+            }
+            for ours_after in ["", ", for=10.0.0.2", ", for=10.0.0.3;by=\"a,\\\"\", for=\"10.0.0.2:80\""] {
+                prop_assert_eq!(by_forwarded(&format!("{lie}, for=\"203.0.113.9\"{ours_after}")), "203.0.113.9");
+            }
+        }
+    }
+
+    #[test]
+    fn no_header_panics_and_every_result_is_normal() {
+        bolero::check!().with_type::<String>().for_each(|header| {
+            for by in [ForwardedBy::XForwardedFor, ForwardedBy::Forwarded, ForwardedBy::Single("x".into())] {
+                for trust in [ours(), Trust::Hops(1), Trust::Nobody] {
+                    let client = client(Some(ip(PEER)), Some(header), &trust, &by).unwrap();
+                    assert_eq!(client, ip::normal(client));
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,155 @@
+//! `Index`: which rules may apply to a request, without looking at the others. Built once when a file is loaded.
+//!
+//! Each rule stands under one thing that it asks for, the one that the fewest rules share: ten thousand rules for as many
+//! tenants cost what ten cost, whether or not they have a path in common.
+
+use std::collections::HashMap;
+
+use smol_str::SmolStr;
+
+use crate::condition::{Condition, Host};
+use crate::facts::Facts;
+use crate::path::Pattern;
+use crate::routes::Routes;
+
+/// Finds candidates; whether they apply is for their [`Condition`] to say.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    actions: HashMap<SmolStr, Vec<u32>>,
+    paths: Routes,
+    has_paths: bool,
+    hosts: HashMap<SmolStr, Vec<u32>>,
+    /// Under the part of the host that must follow, a dot before it.
+    below: HashMap<SmolStr, Vec<u32>>,
+    tenants: HashMap<SmolStr, Vec<u32>>,
+    plans: HashMap<SmolStr, Vec<u32>>,
+    /// By attribute, then by value.
+    headers: Vec<(SmolStr, HashMap<SmolStr, Vec<u32>>)>,
+    methods: HashMap<SmolStr, Vec<u32>>,
+    /// Rules that ask for nothing that can be looked up.
+    always: Vec<u32>,
+}
+
+/// One thing that a rule can stand under.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Entry {
+    Action(SmolStr),
+    Path(String),
+    Host(SmolStr),
+    Below(SmolStr),
+    Tenant(SmolStr),
+    Plan(SmolStr),
+    Header(SmolStr, SmolStr),
+    Method(SmolStr),
+}
+
+impl Index {
+    /// Indexes rules by their place.
+    pub(crate) fn new<'c>(conditions: impl Iterator<Item = &'c Condition> + Clone) -> Self {
+        let mut shared: HashMap<Entry, usize> = HashMap::new();
+        for entry in conditions.clone().flat_map(choices).flatten() {
+            *shared.entry(entry).or_default() += 1;
+        }
+        let mut index = Self::default();
+        for (place, condition) in conditions.enumerate() {
+            let crowd = |entries: &Vec<Entry>| entries.iter().map(|entry| shared[entry]).max();
+            match choices(condition).into_iter().min_by_key(crowd) {
+                Some(entries) => entries.into_iter().for_each(|entry| index.add(entry, condition, place as u32)),
+                None => index.always.push(place as u32),
+            }
+        }
+        index
+    }
+
+    fn add(&mut self, entry: Entry, condition: &Condition, place: u32) {
+        let map = match entry {
+            Entry::Path(text) => {
+                self.has_paths = true;
+                if let Some(pattern) = condition.paths.iter().find(|pattern| pattern.to_string() == text) {
+                    self.paths.add(pattern, place);
+                }
+                return;
+            }
+            Entry::Header(name, value) => {
+                let known = self.headers.iter().position(|(known, _)| *known == name);
+                let known = known.unwrap_or_else(|| {
+                    self.headers.push((name, HashMap::new()));
+                    self.headers.len() - 1
+                });
+                return self.headers[known].1.entry(value).or_default().push(place);
+            }
+            Entry::Action(value) => (&mut self.actions, value),
+            Entry::Host(value) => (&mut self.hosts, value),
+            Entry::Below(value) => (&mut self.below, value),
+            Entry::Tenant(value) => (&mut self.tenants, value),
+            Entry::Plan(value) => (&mut self.plans, value),
+            Entry::Method(value) => (&mut self.methods, value),
+        };
+        map.0.entry(map.1).or_default().push(place);
+    }
+
+    /// Appends every rule that may apply, in order, each once.
+    pub(crate) fn candidates(&self, facts: &Facts<'_, '_>, found: &mut Vec<u32>) {
+        let mut look_up = |map: &HashMap<SmolStr, Vec<u32>>, value: Option<&str>| {
+            if let Some(places) = value.and_then(|value| map.get(value)) {
+                found.extend_from_slice(places);
+            }
+        };
+        if !self.actions.is_empty() {
+            look_up(&self.actions, Some(facts.request.action()));
+        }
+        if !self.tenants.is_empty() {
+            look_up(&self.tenants, facts.tenant());
+        }
+        if !self.plans.is_empty() {
+            look_up(&self.plans, Some(facts.plan()));
+        }
+        if !self.methods.is_empty() {
+            look_up(&self.methods, facts.method());
+        }
+        for (name, values) in &self.headers {
+            look_up(values, facts.request.value(name).map(str::trim));
+        }
+        if !(self.hosts.is_empty() && self.below.is_empty())
+            && let Some(host) = facts.host()
+        {
+            look_up(&self.hosts, Some(&host));
+            for (dot, _) in host.match_indices('.').take(MOST_LABELS) {
+                look_up(&self.below, Some(&host[dot + 1..]));
+            }
+        }
+        if self.has_paths
+            && let Some(path) = facts.path()
+        {
+            self.paths.find(path, found);
+        }
+        found.extend_from_slice(&self.always);
+        found.sort_unstable();
+        found.dedup();
+    }
+}
+
+/// A host name has no more labels than this.
+const MOST_LABELS: usize = 127;
+
+/// The ways to index a condition: under any one of these lists, with all of its entries.
+fn choices(condition: &Condition) -> Vec<Vec<Entry>> {
+    let each = |values: &[SmolStr], entry: fn(SmolStr) -> Entry| values.iter().cloned().map(entry).collect::<Vec<_>>();
+    let host = |host: &Host| match host {
+        Host::Exactly(host) => Entry::Host(host.clone()),
+        Host::Below(host) => Entry::Below(host.clone()),
+    };
+    let mut ways = vec![
+        each(&condition.actions, Entry::Action),
+        condition.paths.iter().map(Pattern::to_string).map(Entry::Path).collect(),
+        condition.hosts.iter().map(host).collect(),
+        each(&condition.tenants, Entry::Tenant),
+        each(&condition.plans, Entry::Plan),
+        each(&condition.methods, Entry::Method),
+    ];
+    for (name, values) in &condition.headers {
+        ways.push(values.iter().map(|value| Entry::Header(name.clone(), value.clone())).collect());
+    }
+    ways.retain(|entries| !entries.is_empty());
+    ways
+}

@@ -1,0 +1,161 @@
+//! `Matching`: from a request to the rules that it must pass, whom each counts, and at what cost. Pure.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use smol_str::{SmolStr, format_smolstr};
+use tidegate::{Match, Matcher, Request};
+
+use crate::condition::Condition;
+use crate::cost::Cost;
+use crate::facts::Facts;
+use crate::identity::{Found, Identity, Reading, Source};
+use crate::index::Index;
+
+/// Everything about a rule file that a request is held against.
+#[derive(Debug)]
+pub(crate) struct Matching {
+    pub(crate) reading: Reading,
+    pub(crate) identities: Vec<Identity>,
+    pub(crate) tenant: Identity,
+    pub(crate) plan: Identity,
+    pub(crate) plan_of_tenant: HashMap<SmolStr, SmolStr>,
+    pub(crate) default_plan: SmolStr,
+    pub(crate) exempt: Vec<Condition>,
+    /// The rules that are not disabled, in the order of the file.
+    pub(crate) rules: Vec<Matched>,
+    pub(crate) index: Index,
+}
+
+/// What is needed of a rule to match it and to count by it.
+#[derive(Clone, Debug)]
+pub(crate) struct Matched {
+    pub(crate) id: SmolStr,
+    pub(crate) condition: Condition,
+    /// Whom it counts by, the tenant apart.
+    pub(crate) per: Vec<Identity>,
+    pub(crate) tenant: TenantIn,
+    pub(crate) cost: Cost,
+}
+
+/// What the tenant has to do with whom a rule counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TenantIn {
+    /// Nothing.
+    No,
+    /// It tells subjects apart that belong to a tenant.
+    Scope,
+    /// The rule counts by it.
+    Subject,
+}
+
+/// Whom a rule counts: the tenant if it matters, and who was found for each name.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted<'q> {
+    pub(crate) tenant: Option<String>,
+    pub(crate) found: Vec<Option<Found<'q>>>,
+}
+
+impl Matching {
+    /// The exemption that applies to a request, if one does.
+    pub(crate) fn exemption(&self, facts: &Facts<'_, '_>) -> Option<usize> {
+        self.exempt.iter().position(|condition| condition.fits(facts))
+    }
+
+    /// An identity by its name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Identity> {
+        self.identities.iter().find(|identity| identity.name == name)
+    }
+
+    /// What an expression sees under a name.
+    pub(crate) fn value<'q>(&self, name: &str, facts: &Facts<'_, 'q>) -> Option<Cow<'q, str>> {
+        match name {
+            "path" => facts.path().map(|path| Cow::Owned(path.to_owned())),
+            "plan" => Some(Cow::Owned(facts.plan().to_owned())),
+            "host" => facts.host(),
+            _ => match self.named(name) {
+                Some(identity) => identity.find(facts.request, &self.reading).map(|found| found.value),
+                None => match Source::parse(name) {
+                    Ok(source) => source.read(facts.request, &self.reading),
+                    Err(_) => facts.request.value(name).map(Cow::Borrowed),
+                },
+            },
+        }
+    }
+
+    /// Whom `rule` counts.
+    pub(crate) fn counted<'q>(&self, rule: &Matched, facts: &Facts<'_, 'q>) -> Counted<'q> {
+        let find = |identity: &Identity| identity.find(facts.request, &self.reading);
+        let found: Vec<_> = rule.per.iter().map(find).collect();
+        let scoped = match rule.tenant {
+            TenantIn::No => false,
+            TenantIn::Scope => found.iter().flatten().any(|found| found.of_tenant),
+            TenantIn::Subject => true,
+        };
+        let tenant = if scoped { facts.tenant().map(str::to_owned) } else { None };
+        Counted { tenant, found }
+    }
+}
+
+impl Matched {
+    /// The names of what it counts by, in the order of [`Counted::values`].
+    pub(crate) fn names(&self) -> Vec<SmolStr> {
+        let tenant = (self.tenant != TenantIn::No).then(|| SmolStr::new("tenant"));
+        let each =
+            self.per.iter().flat_map(|identity| [format_smolstr!("{}:kind", identity.name), identity.name.clone()]);
+        tenant.into_iter().chain(each).collect()
+    }
+}
+
+impl Counted<'_> {
+    /// A value for each of the rule's [names](Matched::names).
+    pub(crate) fn values(&self, rule: &Matched) -> Vec<Option<&str>> {
+        let mut values = Vec::with_capacity(1 + 2 * self.found.len());
+        if rule.tenant != TenantIn::No {
+            values.push(self.tenant.as_deref());
+        }
+        for found in &self.found {
+            values.push(found.as_ref().map(|found| found.kind.as_str()));
+            values.push(found.as_ref().map(|found| &*found.value));
+        }
+        values
+    }
+}
+
+impl Matcher for Matching {
+    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) {
+        let facts = Facts::new(request, self);
+        let mut candidates = Vec::new();
+        self.index.candidates(&facts, &mut candidates);
+        let applies = |place: &u32| self.rules[*place as usize].condition.fits(&facts);
+        candidates.retain(applies);
+        if candidates.is_empty() || self.exemption(&facts).is_some() {
+            return;
+        }
+        for place in candidates {
+            let rule = &self.rules[place as usize];
+            let counted = self.counted(rule, &facts);
+            let cost = rule.cost.of(&facts, self);
+            found(Match { rule: place as usize, plan: facts.plan(), values: &counted.values(rule), cost });
+        }
+    }
+
+    fn reads(&self) -> Vec<SmolStr> {
+        let mut names = Vec::new();
+        let conditions = || self.rules.iter().map(|rule| &rule.condition).chain(&self.exempt);
+        for condition in conditions() {
+            condition.reads(&mut names);
+        }
+        if conditions().any(|condition| !condition.networks.is_empty()) {
+            Source::Ip.reads(&self.reading, &mut names);
+        }
+        for rule in &self.rules {
+            rule.per.iter().for_each(|identity| identity.reads(&self.reading, &mut names));
+            rule.cost.reads(self, &mut names);
+        }
+        // Plans and scopes may ask for these whatever the rules count by.
+        self.tenant.reads(&self.reading, &mut names);
+        self.plan.reads(&self.reading, &mut names);
+        names
+    }
+}

@@ -1,0 +1,591 @@
+//! Paths: the normal form of a request's path, and the patterns that rules match it with.
+//!
+//! A stage of matching, pure. It must not let one path be written in two ways that match differently: whoever could write
+//! `/login` as `//login` or `/%6Cogin` would slip past its limit.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use smol_str::SmolStr;
+
+use crate::query::escaped;
+
+/// The longest normal form, in bytes.
+const LONGEST: usize = 8 * 1024;
+
+/// The most segments of a pattern; its depth bounds that of the tree of `routes`.
+const MOST_SEGMENTS: usize = 64;
+
+/// The path of `OPTIONS *`, which is about the server and none of its resources.
+const ASTERISK: &str = "*";
+
+/// Which paths a rule is about: literal segments, `{name}` for any one segment, a final `*` for everything below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    written: SmolStr,
+    segments: Vec<Segment>,
+}
+
+/// What one segment of a path must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    /// This, in its normal form.
+    Literal(SmolStr),
+    /// Anything.
+    Any,
+    /// Anything, with any number of segments after it. As the only segment, it stands for every path, the root included.
+    Rest,
+}
+
+/// Why a text is not a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PatternError {
+    /// Where in the text, in bytes.
+    pub(crate) offset: usize,
+    /// What is wrong.
+    pub(crate) problem: String,
+    /// What to write instead, if that can be told.
+    pub(crate) help: Option<String>,
+}
+
+/// The normal form of a path; borrowed if the path has it already, but for its query.
+///
+/// - Query and fragment are dropped; of `http://host/path`, scheme and host as well. `*` stays `*`.
+/// - Escapes of letters, digits, `-`, `.`, `_` and `~` are decoded; all others stay, in upper case, so that `%2F` never
+///   parts segments. What may not stand in a path is escaped, a `%` without two digits among it.
+/// - Empty segments and `.` are dropped, the slash at the end too; `..` drops the segment before it, if there is one.
+/// - It starts with a slash. Case is kept.
+/// - What is longer than 8 KiB then is cut there, or a little before.
+pub(crate) fn normal(path: &str) -> Cow<'_, str> {
+    let path = &path[..path.find(['?', '#']).unwrap_or(path.len())];
+    if path == ASTERISK {
+        return Cow::Borrowed(path);
+    }
+    let path = without_authority(path);
+    if is_normal(path) {
+        return Cow::Borrowed(path);
+    }
+    let mut out = String::with_capacity(path.len() + 1);
+    for segment in path.split('/') {
+        let start = out.len();
+        out.push('/');
+        push_escaped(&mut out, segment);
+        match &out[start + 1..] {
+            "" | "." => out.truncate(start),
+            ".." => {
+                out.truncate(start);
+                out.truncate(out.rfind('/').unwrap_or(0));
+            }
+            _ => {}
+        }
+    }
+    cut(&mut out);
+    if out.is_empty() {
+        out.push('/');
+    }
+    Cow::Owned(out)
+}
+
+/// The first segment of a normal path, and the path below it; `None` at the end of the path.
+pub(crate) fn first_segment(path: &str) -> Option<(&str, &str)> {
+    let path = path.strip_prefix('/').filter(|path| !path.is_empty())?;
+    Some(path.split_at(path.find('/').unwrap_or(path.len())))
+}
+
+/// Whether this normal path names no resource, so that only a pattern for every path matches it.
+pub(crate) fn is_asterisk(path: &str) -> bool {
+    path == ASTERISK
+}
+
+impl Pattern {
+    /// Reads a pattern, and refuses one that could never match.
+    pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
+        if text == ASTERISK {
+            return Ok(Self { written: text.into(), segments: vec![Segment::Rest] });
+        }
+        check_whole(text)?;
+        let mut segments = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
+        let mut offset = 1;
+        for part in text[1..].split('/') {
+            let end = offset + part.len();
+            match part {
+                // The root has no segments.
+                "" if text == "/" => {}
+                "*" if end == text.len() => segments.push(Segment::Rest),
+                _ if part.contains(['{', '}']) => {
+                    let name = name(part, offset)?;
+                    if names.contains(&name) {
+                        let help = "give each its own name".to_owned();
+                        return Err(PatternError::new(offset, format!("{{{name}}} stands here twice"), Some(help)));
+                    }
+                    names.push(name);
+                    segments.push(Segment::Any);
+                }
+                _ => segments.push(literal(text, part, offset)?),
+            }
+            offset = end + 1;
+        }
+        Ok(Self { written: text.into(), segments })
+    }
+
+    /// What the segments of a path must be.
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Whether it matches every path.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.segments == [Segment::Rest]
+    }
+
+    /// Whether it matches a path, which must be in its [`normal`] form.
+    pub(crate) fn matches(&self, normal_path: &str) -> bool {
+        if self.is_everything() {
+            return true;
+        }
+        if is_asterisk(normal_path) {
+            return false;
+        }
+        let mut path = normal_path;
+        for segment in &self.segments {
+            let Some((first, below)) = first_segment(path) else {
+                return false;
+            };
+            match segment {
+                Segment::Rest => return true,
+                Segment::Literal(literal) if literal != first => return false,
+                Segment::Literal(_) | Segment::Any => path = below,
+            }
+        }
+        first_segment(path).is_none()
+    }
+
+    /// Whether it matches every path that `other` matches.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        if self.is_everything() || other.is_everything() {
+            return self.is_everything();
+        }
+        let mut others = other.segments.iter();
+        for segment in &self.segments {
+            match (segment, others.next()) {
+                (Segment::Rest, Some(_)) => return true,
+                (Segment::Any, Some(Segment::Literal(_) | Segment::Any)) => {}
+                (Segment::Literal(literal), Some(Segment::Literal(other))) if literal == other => {}
+                _ => return false,
+            }
+        }
+        others.next().is_none()
+    }
+
+    /// A path that it matches.
+    pub(crate) fn example(&self) -> String {
+        if self.is_everything() || self.segments.is_empty() {
+            return "/".into();
+        }
+        let parts = self.segments.iter().map(|segment| match segment {
+            Segment::Literal(literal) => literal,
+            Segment::Any | Segment::Rest => "x",
+        });
+        parts.flat_map(|part| ["/", part]).collect()
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+impl PatternError {
+    fn new(offset: usize, problem: impl Into<String>, help: Option<String>) -> Self {
+        Self { offset, problem: problem.into(), help }
+    }
+}
+
+/// What stands after scheme and host, if the path has them.
+fn without_authority(path: &str) -> &str {
+    let is_scheme = |scheme: &str| {
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    };
+    match path.split_once("://") {
+        Some((scheme, rest)) if is_scheme(scheme) => rest.find('/').map_or("/", |at| &rest[at..]),
+        _ => path,
+    }
+}
+
+fn is_normal(path: &str) -> bool {
+    let Some(relative) = path.strip_prefix('/') else {
+        return false;
+    };
+    path.len() <= LONGEST && (relative.is_empty() || relative.split('/').all(is_normal_segment))
+}
+
+fn is_normal_segment(segment: &str) -> bool {
+    if matches!(segment, "" | "." | "..") {
+        return false;
+    }
+    let mut bytes = segment.as_bytes();
+    while let [first, rest @ ..] = bytes {
+        bytes = match escaped(bytes) {
+            Some((value, after)) if !is_unreserved(value) && !bytes[1..3].iter().any(u8::is_ascii_lowercase) => after,
+            None if stands_bare(*first) => rest,
+            _ => return false,
+        };
+    }
+    true
+}
+
+/// Appends a segment with the escapes that the normal form has.
+fn push_escaped(out: &mut String, segment: &str) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let mut bytes = segment.as_bytes();
+    while let [first, rest @ ..] = bytes {
+        let (value, after, bare) = match escaped(bytes) {
+            Some((value, after)) => (value, after, is_unreserved(value)),
+            None => (*first, rest, stands_bare(*first)),
+        };
+        if bare {
+            out.push(char::from(value));
+        } else {
+            out.extend(['%', char::from(HEX[usize::from(value >> 4)]), char::from(HEX[usize::from(value & 15)])]);
+        }
+        bytes = after;
+    }
+}
+
+/// Cuts what is too long, so that what is left is normal again: no half escape, no slash or dots at the end.
+fn cut(out: &mut String) {
+    if out.len() <= LONGEST {
+        return;
+    }
+    out.truncate(LONGEST);
+    if let Some(escape) = out[LONGEST - 2..].find('%') {
+        out.truncate(LONGEST - 2 + escape);
+    }
+    while let Some(last) = out.rfind('/').filter(|last| matches!(&out[last + 1..], "" | "." | "..")) {
+        out.truncate(last);
+    }
+}
+
+/// Whether an escape of this byte means the same as the byte (RFC 3986).
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+/// Whether this byte may stand in a segment without an escape (RFC 3986, `pchar`).
+fn stands_bare(byte: u8) -> bool {
+    is_unreserved(byte) || b"!$&'()*+,;=:@".contains(&byte)
+}
+
+/// What can be said about a pattern before it is split.
+fn check_whole(text: &str) -> Result<(), PatternError> {
+    if let Some(offset) = text.find(['?', '#']) {
+        let help = "only paths are matched; leave it and what follows out".to_owned();
+        return Err(PatternError::new(offset, "a pattern has no query and no fragment", Some(help)));
+    }
+    if text.len() > LONGEST || text.split('/').count() > MOST_SEGMENTS + 1 {
+        let problem = format!("a pattern has at most {MOST_SEGMENTS} segments and {LONGEST} bytes");
+        return Err(PatternError::new(0, problem, Some("end it earlier, with /*".to_owned())));
+    }
+    if !text.starts_with('/') {
+        let problem = "a pattern starts with a slash, or is * for every path";
+        let help = if text.starts_with('*') { "write * alone".into() } else { format!("write {}", rewritten(text)) };
+        return Err(PatternError::new(0, problem, Some(help)));
+    }
+    Ok(())
+}
+
+/// The name in a segment such as `{name}`.
+fn name(part: &str, offset: usize) -> Result<&str, PatternError> {
+    let error = |problem: &str, help: &str| Err(PatternError::new(offset, problem, Some(help.to_owned())));
+    let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) else {
+        return match (part.find('{'), part.find('}')) {
+            (Some(open), Some(close)) if open < close => {
+                error("braces stand for a whole segment, not for a part of it", "write {name} between slashes")
+            }
+            (Some(_), _) => error("a brace is not closed within its segment", "write {name}"),
+            _ => error("a brace is closed that was not opened", "write {name}, or %7D for the character"),
+        };
+    };
+    if name.is_empty() {
+        return error("the braces are empty", "name the segment, as in {id}");
+    }
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)) {
+        return error(
+            "a name is made of letters, digits, _ and -",
+            "write {id} for any one segment, * at the end for all",
+        );
+    }
+    Ok(name)
+}
+
+/// A segment that stands for itself.
+fn literal(text: &str, part: &str, offset: usize) -> Result<Segment, PatternError> {
+    let error = |problem: &str| {
+        let help = format!("write {}", rewritten(text));
+        Err(PatternError::new(offset, problem, Some(help)))
+    };
+    if let Some(at) = part.find('*') {
+        let help = "write {name} for any one segment".to_owned();
+        return Err(PatternError::new(offset + at, "* stands alone after the last slash", Some(help)));
+    }
+    let mut normal = String::new();
+    push_escaped(&mut normal, part);
+    match normal.as_str() {
+        "" if offset == text.len() => error("paths are matched without the slash at their end"),
+        "" => error("two slashes in a row are matched as one"),
+        "." | ".." => error("paths are matched after their dots are resolved"),
+        _ if normal != part => error("paths are matched in their normal form, which this is not"),
+        _ => Ok(Segment::Literal(normal.into())),
+    }
+}
+
+/// A pattern in the normal form that paths have.
+fn rewritten(text: &str) -> String {
+    normal(text).replace("%7B", "{").replace("%7D", "}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        Pattern::parse(text).unwrap_or_else(|error| panic!("{text}: {error:?}"))
+    }
+
+    #[test]
+    fn nobody_slips_past_a_limit_by_writing_its_path_another_way() {
+        for text in [
+            "/api/login",
+            "/api/login/",
+            "//api///login",
+            "/api/./login/.",
+            "/api/x/../login",
+            "/../api/login",
+            "/api/x/%2e%2E/login",
+            "/api/%2e/login",
+            "/%61pi/%6C%6fgin",
+            "/api/login?next=/",
+            "/api/login#top",
+            "/api/login?a#b",
+            "api/login",
+            "http://host/api/login",
+            "HTTPS://user@host:1/api/login?x",
+        ] {
+            assert_eq!(normal(text), "/api/login", "{text}");
+        }
+    }
+
+    #[test]
+    fn the_normal_form_keeps_what_differs_apart() {
+        for (text, expected) in [
+            ("", "/"),
+            ("/", "/"),
+            ("///", "/"),
+            ("/..", "/"),
+            ("/a/..", "/"),
+            ("*", "*"),
+            ("*?x", "*"),
+            ("/*", "/*"),
+            ("?a", "/"),
+            ("http://host", "/"),
+            ("http://host?x=/a", "/"),
+            ("/http://host/a", "/http:/host/a"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a/..%2fb", "/a/..%2Fb"),
+            ("/a%252Fb", "/a%252Fb"),
+            ("/A", "/A"),
+            ("/...", "/..."),
+            ("/café", "/caf%C3%A9"),
+            ("/caf%c3%a9", "/caf%C3%A9"),
+            ("/a b", "/a%20b"),
+            ("/a\u{0}\n\\{}", "/a%00%0A%5C%7B%7D"),
+            ("/100%", "/100%25"),
+            ("/%zz%4", "/%25zz%254"),
+            ("/a@b:c;d=e,f", "/a@b:c;d=e,f"),
+            ("/a%40b", "/a%40b"),
+            ("/a+b", "/a+b"),
+        ] {
+            assert_eq!(normal(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_normal_path_is_not_copied() {
+        for text in ["/", "/api/login", "/api/login?x=%zz", "/a%2Fb", "*", "http://host/api"] {
+            assert!(matches!(normal(text), Cow::Borrowed(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_path_is_cut_to_a_normal_one() {
+        for text in [
+            format!("/{}", "a".repeat(10_000)),
+            format!("/{}", "é".repeat(10_000)),
+            "/a".repeat(10_000),
+            "/..a".repeat(10_000),
+            "/...".repeat(10_000),
+            format!("/{}/x", "a".repeat(LONGEST - 2)),
+            format!("/{}%20", "a".repeat(LONGEST - 2)),
+            format!("/{}%20", "a".repeat(LONGEST - 3)),
+            format!("/{}/...", "a".repeat(LONGEST - 4)),
+        ] {
+            let cut = normal(&text);
+            assert!((LONGEST - 4..=LONGEST).contains(&cut.len()), "{}", cut.len());
+            assert!(is_normal(&cut), "…{}", &cut[cut.len() - 10..]);
+        }
+        // What normalising takes away does not count.
+        assert_eq!(normal(&format!("{}/login", "/.".repeat(LONGEST))), "/login");
+        assert_eq!(normal(&format!("/{}/../login", "a".repeat(LONGEST))), "/login");
+    }
+
+    #[test]
+    fn patterns_match_what_they_say() {
+        for (text, matching, others) in [
+            ("/", &["/"][..], &["/a", "*"][..]),
+            ("/a/b", &["/a/b"], &["/a", "/a/b/c", "/a/B", "/"]),
+            ("/a/{id}", &["/a/1", "/a/%2F"], &["/a", "/a/1/2", "/b/1"]),
+            ("/a/*", &["/a/b", "/a/b/c"], &["/a", "/ab", "/"]),
+            ("/{x}/*", &["/a/b", "/a/b/c"], &["/a", "/", "*"]),
+            ("/*", &["/", "/a", "/a/b", "*"], &[]),
+            ("*", &["/", "/a", "/a/b", "*"], &[]),
+        ] {
+            let pattern = pattern(text);
+            assert!(matching.iter().all(|path| pattern.matches(path)), "{text}");
+            assert!(!others.iter().any(|path| pattern.matches(path)), "{text}");
+            assert_eq!(pattern.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_could_never_match_says_what_to_write() {
+        for (text, offset, problem, help) in [
+            ("", 0, "starts with a slash", "write /"),
+            ("api/x", 0, "starts with a slash", "write /api/x"),
+            ("/a?x=1", 2, "no query", "leave it and what follows out"),
+            ("/a#b", 2, "no fragment", "leave it"),
+            ("/x-{id}", 1, "not for a part of it", "between slashes"),
+            ("/a/{id}x", 3, "not for a part of it", "between slashes"),
+            ("/a/{id", 3, "not closed", "{name}"),
+            ("/a/{i/d}", 3, "not closed", "{name}"),
+            ("/a/id}", 3, "not opened", "%7D"),
+            ("/a/{}", 3, "empty", "{id}"),
+            ("/a/{i d}", 3, "letters, digits", "{id}"),
+            ("/a/{*rest}", 3, "letters, digits", "* at the end"),
+            ("/{id}/{id}", 6, "{id} stands here twice", "its own name"),
+            ("/a/*/b", 3, "* stands alone", "{name}"),
+            ("/a/b*", 4, "* stands alone", "{name}"),
+            ("**", 0, "starts with a slash", "write * alone"),
+            ("//a", 1, "two slashes", "write /a"),
+            ("/a//b", 3, "two slashes", "write /a/b"),
+            ("/a/", 3, "slash at their end", "write /a"),
+            ("/a/../{b}", 3, "dots are resolved", "write /{b}"),
+            ("/a/%2e", 3, "dots are resolved", "write /a"),
+            ("/%61", 1, "normal form", "write /a"),
+            ("/caf\u{e9}/{x}", 1, "normal form", "write /caf%C3%A9/{x}"),
+            ("/a%2fb", 1, "normal form", "write /a%2Fb"),
+            ("/a b", 1, "normal form", "write /a%20b"),
+        ] {
+            let error = Pattern::parse(text).unwrap_err();
+            assert_eq!(error.offset, offset, "{text}: {error:?}");
+            assert!(error.problem.contains(problem), "{text}: {error:?}");
+            assert!(error.help.as_ref().unwrap().contains(help), "{text}: {error:?}");
+        }
+        assert!(Pattern::parse(&"/a".repeat(MOST_SEGMENTS)).is_ok());
+        assert!(Pattern::parse(&"/a".repeat(MOST_SEGMENTS + 1)).unwrap_err().problem.contains("at most 64"));
+        assert!(Pattern::parse(&format!("/{}", "a".repeat(LONGEST))).is_err());
+    }
+
+    #[test]
+    fn a_wider_pattern_covers_a_narrower_one() {
+        for (wide, narrow) in [
+            ("*", "/"),
+            ("/*", "*"),
+            ("/a/*", "/a/*"),
+            ("/a/*", "/a/{x}"),
+            ("/a/*", "/a/b/*"),
+            ("/{x}", "/a"),
+            ("/{x}/*", "/a/*"),
+            ("/{x}", "/{y}"),
+        ] {
+            assert!(pattern(wide).covers(&pattern(narrow)), "{wide} {narrow}");
+        }
+        for (one, other) in
+            [("/a", "/{x}"), ("/a/*", "/a"), ("/{x}", "/a/b"), ("/{x}", "/*"), ("/{x}/{y}", "/a/*"), ("/", "*")]
+        {
+            assert!(!pattern(one).covers(&pattern(other)), "{one} {other}");
+        }
+    }
+
+    /// Paths that only a pattern can match that covers this one: its holes are filled with segments of no pattern.
+    fn witnesses(pattern: &Pattern) -> Vec<String> {
+        if pattern.is_everything() {
+            return ["*", "/", "/fresh", "/fresh/fresh/fresh/fresh/fresh"].map(String::from).to_vec();
+        }
+        ["fresh", "fresh/fresh"]
+            .map(|rest| {
+                let parts = pattern.segments().iter().map(|segment| match segment {
+                    Segment::Literal(literal) => literal,
+                    Segment::Any => "fresh",
+                    Segment::Rest => rest,
+                });
+                normal(&parts.flat_map(|part| ["/", part]).collect::<String>()).into_owned()
+            })
+            .to_vec()
+    }
+
+    const PATTERN: &str = "(/(a|b|\\{x\\})){0,1}(/(a|b|\\{y\\})){0,1}(/(a|b|\\{z\\}|\\*))";
+
+    proptest! {
+        #[test]
+        fn the_normal_form_is_its_own_normal_form(text in "[a.%/2eE5f?#*é: \\{+]{0,40}") {
+            let once = normal(&text).into_owned();
+            prop_assert!(is_normal(&once) || once == "*", "{}", once);
+            prop_assert_eq!(normal(&once), &*once);
+        }
+
+        #[test]
+        fn escaping_every_letter_changes_nothing(path in "(/[a-z]{1,3}){1,4}") {
+            let escaped: String = path.bytes().map(|b| if b == b'/' { "/".into() } else { format!("%{b:02x}") }).collect();
+            prop_assert_eq!(normal(&escaped), path);
+        }
+
+        #[test]
+        fn a_pattern_covers_another_exactly_if_it_matches_all_its_paths(one in PATTERN, other in PATTERN) {
+            let (one, other) = (pattern(&one), pattern(&other));
+            prop_assert_eq!(one.covers(&other), witnesses(&other).iter().all(|path| one.matches(path)));
+        }
+
+        #[test]
+        fn a_pattern_matches_its_example_and_covers_itself(text in PATTERN) {
+            let pattern = pattern(&text);
+            prop_assert!(pattern.matches(&normal(&pattern.example())));
+            prop_assert!(is_normal(&pattern.example()) && pattern.covers(&pattern));
+        }
+
+        #[test]
+        fn no_pattern_of_the_right_letters_panics(text in "[ab.%/2e?#*é\\{\\}]{0,20}") {
+            match Pattern::parse(&text) {
+                Ok(pattern) => prop_assert!(pattern.matches(&pattern.example())),
+                Err(error) => prop_assert!(text.is_char_boundary(error.offset)),
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_panics() {
+        bolero::check!().with_type::<String>().for_each(|text| {
+            let once = normal(text).into_owned();
+            assert!(once == "*" || is_normal(&once), "{once}");
+            assert_eq!(normal(&once), once);
+            // A path that is a pattern at all matches itself.
+            if let Ok(pattern) = Pattern::parse(text) {
+                assert!(pattern.matches(&pattern.example()));
+            }
+        });
+    }
+}

@@ -1,0 +1,416 @@
+//! Quantities as people write them: durations (`1m30s`), rates (`10/s`) and counts (`10k`), read and shown.
+//!
+//! The first stage of reading a rule file. Everything is exact: what cannot be kept without rounding is refused. It must
+//! not know which field it reads; whoever does puts the field's name before the sentence.
+
+use std::time::Duration;
+
+use tidegate::{LARGEST_AMOUNT, LONGEST_SPAN, Rate};
+
+/// The longest text that is looked at, in bytes, so that every error can quote it.
+const LONGEST_TEXT: usize = 64;
+
+/// The most decimals of a number: ten to this power still fits.
+const MOST_DECIMALS: usize = 18;
+
+const SECOND: u64 = 1_000_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// A number as written: `digits` divided by ten to the power of `places`.
+#[derive(Clone, Copy)]
+struct Decimal {
+    digits: u64,
+    places: u32,
+}
+
+/// Why a number times a unit is not a quantity.
+enum Misfit {
+    Fraction,
+    TooLarge,
+}
+
+/// A duration: numbers with units, summed, such as `1m30s`, `500ms`, `1.5s` or `10 minutes`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    const SAY: &str = "say 10s or 10m";
+    let mut rest = bounded(text)?;
+    if rest.is_empty() {
+        return Err(format!("the duration is empty; {SAY}"));
+    }
+    let mut total = 0;
+    while !rest.is_empty() {
+        let (number, after) = decimal(rest).map_err(|problem| format!("{problem}; {SAY}"))?;
+        let (unit, after) = word(after.trim_start());
+        if unit.is_empty() {
+            return Err(format!("{text:?} lacks a unit; {SAY}"));
+        }
+        let micros = number.times(micros_of(unit)?).map_err(|misfit| match misfit {
+            Misfit::Fraction => format!("{text:?} is not a whole number of microseconds; say it in us, rounded"),
+            Misfit::TooLarge => too_long(text),
+        })?;
+        total = micros.checked_add(total).filter(|sum| *sum <= LONGEST_SPAN).ok_or_else(|| too_long(text))?;
+        rest = after.trim_start();
+    }
+    Ok(Duration::from_micros(total))
+}
+
+/// A rate: an amount and a time, such as `10/s`, `5/10m`, `0.5/s` or `10 per second`.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    const SAY: &str = "say 10/s or 100/m";
+    let whole = bounded(text)?;
+    let Some((amount, time)) = whole.split_once('/').or_else(|| whole.split_once(" per ")) else {
+        return Err(format!("{text:?} is not a rate, which is an amount in some time; {SAY}"));
+    };
+    let (number, factor) = amount_of(amount.trim()).map_err(|problem| format!("{problem}; {SAY}"))?;
+    let time = time.trim();
+    let period = match word(time) {
+        ("", "") => return Err(format!("{text:?} lacks the time; {SAY}")),
+        // A unit alone stands for one of it.
+        (unit, "") => micros_of(unit)?,
+        _ => u64::try_from(duration(time)?.as_micros()).unwrap_or(u64::MAX), // (never above the longest span)
+    };
+    // 0.5 in a second is 5 in ten seconds: decimals lengthen the period, so that nothing is rounded.
+    let units = u128::from(number.digits) * u128::from(factor);
+    let micros = u128::from(period) * number.scale();
+    let divisor = greatest_common_divisor(units, micros).max(1);
+    // What does not fit is far above any bound, and refused below.
+    let part = |of: u128| u64::try_from(of / divisor).unwrap_or(u64::MAX);
+    Rate::new(part(units), Duration::from_micros(part(micros))).map_err(|error| error.to_string())
+}
+
+/// A count: `600`, `10_000`, `10k` (thousands) or `5M` (millions).
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    const SAY: &str = "say 600, 10_000, 10k or 5M";
+    let (number, factor) = amount_of(bounded(text)?).map_err(|problem| format!("{problem}; {SAY}"))?;
+    number.times(factor).map_err(|misfit| match misfit {
+        Misfit::Fraction => format!("{text:?} is not a whole number; {SAY}"),
+        Misfit::TooLarge => format!("{text:?} is too large; the largest amount is {LARGEST_AMOUNT}"),
+    })
+}
+
+/// A duration as [`duration`] reads it, exact to the microsecond: `1m30s`, `100ms`, `1250us`.
+pub(crate) fn show_duration(span: Duration) -> String {
+    let mut rest = span.as_micros();
+    let finest = if rest.is_multiple_of(1000) { ("ms", 1000) } else { ("us", 1) };
+    let units = [("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), finest];
+    let parts = units.into_iter().filter_map(|(unit, length)| {
+        let number = rest / u128::from(length);
+        rest %= u128::from(length);
+        (number > 0).then(|| format!("{number}{unit}"))
+    });
+    let shown: String = parts.collect();
+    if shown.is_empty() { "0s".into() } else { shown }
+}
+
+/// A rate as [`rate`] reads it: in the shortest of s, m, h and d in which its amount is whole, else as `7/45s`.
+pub(crate) fn show_rate(rate: Rate) -> String {
+    let (amount, period) = (u128::from(rate.amount()), u128::from(rate.period_micros()));
+    for (unit, length) in [("s", SECOND), ("m", MINUTE), ("h", HOUR), ("d", DAY)] {
+        let units = amount * u128::from(length);
+        // A rate near the bound has no more room in a longer unit.
+        if units.is_multiple_of(period) && units / period <= u128::from(LARGEST_AMOUNT) {
+            return format!("{}/{unit}", units / period);
+        }
+    }
+    format!("{amount}/{}", show_duration(Duration::from_micros(rate.period_micros())))
+}
+
+impl Decimal {
+    /// Ten to the power of the decimals.
+    fn scale(self) -> u128 {
+        10_u128.pow(self.places)
+    }
+
+    /// The number times `factor`, if that is whole.
+    fn times(self, factor: u64) -> Result<u64, Misfit> {
+        let product = u128::from(self.digits) * u128::from(factor);
+        if !product.is_multiple_of(self.scale()) {
+            return Err(Misfit::Fraction);
+        }
+        u64::try_from(product / self.scale()).map_err(|_| Misfit::TooLarge)
+    }
+}
+
+/// The text without space around it, if it is short enough to be a quantity.
+fn bounded(text: &str) -> Result<&str, String> {
+    if text.len() <= LONGEST_TEXT {
+        return Ok(text.trim());
+    }
+    Err(format!("a text of {} bytes is no quantity; say it in at most {LONGEST_TEXT}", text.len()))
+}
+
+/// The whole text as a number and the factor of its suffix.
+fn amount_of(text: &str) -> Result<(Decimal, u64), String> {
+    let (number, after) = decimal(text)?;
+    match after.trim_start() {
+        "" => Ok((number, 1)),
+        "k" => Ok((number, 1000)),
+        "M" => Ok((number, 1_000_000)),
+        _ => Err(format!("{text:?} is not a number, nor one with k for thousands or M for millions")),
+    }
+}
+
+/// The number at the start of `text`, and what follows it.
+fn decimal(text: &str) -> Result<(Decimal, &str), String> {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || "_.,".contains(c))).unwrap_or(text.len());
+    let (number, after) = text.split_at(end);
+    if !number.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(format!("{text:?} does not start with a number"));
+    }
+    if number.contains(',') {
+        return Err(format!("{text:?} has a comma, which is thousands to some and decimals to others; use _ or ."));
+    }
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let fraction = digits(fraction).map(|fraction| fraction.trim_end_matches('0').to_owned());
+    let (Some(whole), Some(fraction)) = (digits(whole), fraction) else {
+        return Err(format!("in {text:?} a point or an underscore does not stand between digits"));
+    };
+    if fraction.len() > MOST_DECIMALS {
+        return Err(format!("{text:?} has more than {MOST_DECIMALS} decimals"));
+    }
+    let places = fraction.len() as u32;
+    match (whole + &fraction).parse() {
+        Ok(digits) => Ok((Decimal { digits, places }, after)),
+        Err(_) => Err(format!("{text:?} has too many digits")),
+    }
+}
+
+/// The digits alone, if underscores stand only between digits and nothing else stands there.
+fn digits(part: &str) -> Option<String> {
+    let groups = part.split('_').all(|group| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit()));
+    groups.then(|| part.replace('_', ""))
+}
+
+/// The letters at the start of `text`, and what follows them.
+fn word(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_alphabetic()).unwrap_or(text.len()))
+}
+
+/// The length of a unit.
+fn micros_of(unit: &str) -> Result<u64, String> {
+    Ok(match unit {
+        // The micro sign and the Greek letter look the same and are two characters.
+        "us" | "\u{b5}s" | "\u{3bc}s" | "microsecond" | "microseconds" => 1,
+        "ms" | "millisecond" | "milliseconds" => 1000,
+        "s" | "sec" | "second" | "seconds" => SECOND,
+        "m" | "min" | "minute" | "minutes" => MINUTE,
+        "h" | "hour" | "hours" => HOUR,
+        "d" | "day" | "days" => DAY,
+        "w" | "week" | "weeks" => 7 * DAY,
+        "month" | "months" => return Err("the length of a month varies; say 30d".into()),
+        "year" | "years" | "y" => return Err("the length of a year varies; say 365d".into()),
+        _ => return Err(format!("{unit:?} is not a unit of time; use us, ms, s, m, h, d or w")),
+    })
+}
+
+fn too_long(text: &str) -> String {
+    format!("{text:?} is longer than 100 years, the longest span; say less")
+}
+
+fn greatest_common_divisor(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn micros(text: &str) -> u128 {
+        duration(text).unwrap_or_else(|problem| panic!("{text}: {problem}")).as_micros()
+    }
+
+    fn per(amount: u64, period: Duration) -> Rate {
+        Rate::new(amount, period).unwrap()
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        for (text, expected) in [
+            ("0s", 0),
+            ("7us", 7),
+            ("7µs", 7),
+            ("7\u{3bc}s", 7),
+            ("500ms", 500_000),
+            ("0.1ms", 100),
+            ("1.5s", 1_500_000),
+            ("1.500_000s", 1_500_000),
+            ("10 minutes", 600_000_000),
+            (" 1m30s ", 90_000_000),
+            ("1h 30m", 5_400_000_000),
+            ("1 hour 1 min 1 sec", 3_661_000_000),
+            ("2d", 172_800_000_000),
+            ("1w", 604_800_000_000),
+            ("1_000s", 1_000_000_000),
+            ("36525d", u128::from(LONGEST_SPAN)),
+        ] {
+            assert_eq!(micros(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_that_cannot_be_meant_says_what_to_write() {
+        for (text, expected) in [
+            ("", "the duration is empty; say 10s or 10m"),
+            ("  ", "the duration is empty; say 10s or 10m"),
+            ("10", "\"10\" lacks a unit; say 10s or 10m"),
+            ("1m30", "\"1m30\" lacks a unit; say 10s or 10m"),
+            ("s", "\"s\" does not start with a number; say 10s or 10m"),
+            ("-5s", "\"-5s\" does not start with a number; say 10s or 10m"),
+            (".5s", "\".5s\" does not start with a number; say 10s or 10m"),
+            ("5.s", "in \"5.s\" a point or an underscore does not stand between digits; say 10s or 10m"),
+            ("1__0s", "in \"1__0s\" a point or an underscore does not stand between digits; say 10s or 10m"),
+            ("1.2.3s", "in \"1.2.3s\" a point or an underscore does not stand between digits; say 10s or 10m"),
+            ("5 fortnights", "\"fortnights\" is not a unit of time; use us, ms, s, m, h, d or w"),
+            ("5M", "\"M\" is not a unit of time; use us, ms, s, m, h, d or w"),
+            ("1 month", "the length of a month varies; say 30d"),
+            ("2 years", "the length of a year varies; say 365d"),
+            ("0.1us", "\"0.1us\" is not a whole number of microseconds; say it in us, rounded"),
+            ("36525d1us", "\"36525d1us\" is longer than 100 years, the longest span; say less"),
+            ("18446744073709551615w", "\"18446744073709551615w\" is longer than 100 years, the longest span; say less"),
+            ("99999999999999999999s", "\"99999999999999999999s\" has too many digits; say 10s or 10m"),
+            ("0.0000000000000000001s", "\"0.0000000000000000001s\" has more than 18 decimals; say 10s or 10m"),
+        ] {
+            assert_eq!(duration(text).unwrap_err(), expected, "{text}");
+        }
+        assert!(duration(&"1s".repeat(50)).unwrap_err().contains("100 bytes"));
+    }
+
+    #[test]
+    fn rates_are_exact_fractions() {
+        for (text, amount, period) in [
+            ("10/s", 10, Duration::from_secs(1)),
+            ("100/m", 100, Duration::from_secs(60)),
+            ("5/10m", 5, Duration::from_secs(600)),
+            ("1000 / hour", 1000, Duration::from_secs(3600)),
+            ("3000/sec", 3000, Duration::from_secs(1)),
+            ("1_000/s", 1000, Duration::from_secs(1)),
+            ("10k/s", 10_000, Duration::from_secs(1)),
+            ("0.5/s", 1, Duration::from_secs(2)),
+            ("2.50/m", 5, Duration::from_secs(120)),
+            ("1.5k/d", 1500, Duration::from_secs(86_400)),
+            ("0.1/ms", 1, Duration::from_millis(10)),
+            ("10 per second", 10, Duration::from_secs(1)),
+            ("3 per 5 minutes", 3, Duration::from_secs(300)),
+            ("7/1m30s", 7, Duration::from_secs(90)),
+        ] {
+            assert_eq!(rate(text), Ok(per(amount, period)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rate_that_cannot_be_meant_says_what_to_write() {
+        for (text, expected) in [
+            ("", "\"\" is not a rate, which is an amount in some time; say 10/s or 100/m"),
+            ("10", "\"10\" is not a rate, which is an amount in some time; say 10/s or 100/m"),
+            ("10/", "\"10/\" lacks the time; say 10/s or 100/m"),
+            ("/s", "\"\" does not start with a number; say 10/s or 100/m"),
+            ("x/s", "\"x\" does not start with a number; say 10/s or 100/m"),
+            (
+                "10 apples/s",
+                "\"10 apples\" is not a number, nor one with k for thousands or M for millions; say 10/s or 100/m",
+            ),
+            ("10/60", "\"60\" lacks a unit; say 10s or 10m"),
+            ("10/month", "the length of a month varies; say 30d"),
+            ("10/s/s", "\"s/s\" does not start with a number; say 10s or 10m"),
+            (
+                "1,000/s",
+                "\"1,000\" has a comma, which is thousands to some and decimals to others; use _ or .; say 10/s or 100/m",
+            ),
+            ("0/s", "rate.amount: 0 is below the smallest value, 1 (a rate that never refills is a limit of 0)"),
+        ] {
+            assert_eq!(rate(text).unwrap_err(), expected, "{text}");
+        }
+        assert!(rate("10/0s").unwrap_err().contains("at least 1"));
+        assert!(rate("0.000000000000000001/w").unwrap_err().contains("100 years"));
+        assert!(rate("18446744073709551615/us").unwrap_err().contains("above the largest value"));
+    }
+
+    #[test]
+    fn counts_may_have_separators_and_suffixes() {
+        for (text, expected) in
+            [("600", 600), ("0", 0), ("10_000", 10_000), ("10k", 10_000), ("5M", 5_000_000), ("1.5M", 1_500_000)]
+        {
+            assert_eq!(count(text), Ok(expected), "{text}");
+        }
+        for text in ["", "k", "1.5", "10K", "10m", "_1", "1_", "1,000", "-1", "1e3", "18446744073709551616", "1_0M0"] {
+            assert!(count(text).unwrap_err().contains("say 600"), "{text}");
+        }
+        assert!(count("18446744073709551615k").unwrap_err().contains("too large"));
+    }
+
+    #[test]
+    fn durations_are_shown_as_people_write_them() {
+        for (micros, expected) in [
+            (0, "0s"),
+            (90_000_000, "1m30s"),
+            (100_000, "100ms"),
+            (2_000_000, "2s"),
+            (70_000, "70ms"),
+            (1250, "1250us"),
+            (1_970_000, "1s970ms"),
+            (86_400_000_000, "1d"),
+            (2_592_000_000_000, "30d"),
+            (3_661_000_001, "1h1m1s1us"),
+        ] {
+            assert_eq!(show_duration(Duration::from_micros(micros)), expected);
+        }
+        assert_eq!(show_duration(Duration::from_nanos(1999)), "1us");
+    }
+
+    #[test]
+    fn rates_are_shown_in_the_shortest_unit_that_is_whole() {
+        for (text, expected) in [
+            ("600/m", "10/s"),
+            ("100/m", "100/m"),
+            ("5/10m", "30/h"),
+            ("0.5/s", "30/m"),
+            ("1/d", "1/d"),
+            ("7/11s", "7/11s"),
+            ("1/30d", "1/30d"),
+            ("4503599627370495/us", "4503599627370495/1us"),
+        ] {
+            assert_eq!(show_rate(rate(text).unwrap()), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_reads_back_as_the_same_duration(micros in prop_oneof![0..=LONGEST_SPAN, 0..10_000_000_u64]) {
+            let span = Duration::from_micros(micros);
+            prop_assert_eq!(duration(&show_duration(span)), Ok(span));
+        }
+
+        #[test]
+        fn what_is_shown_reads_back_as_the_same_rate(
+            amount in prop_oneof![1..=LARGEST_AMOUNT, 1..1000_u64],
+            period in prop_oneof![1..=LONGEST_SPAN, (1..1000_u64).prop_map(|seconds| seconds * SECOND)],
+        ) {
+            let shown = per(amount, Duration::from_micros(period));
+            prop_assert_eq!(rate(&show_rate(shown)), Ok(shown));
+        }
+
+        #[test]
+        fn no_text_of_the_right_letters_panics(text in "[0-9_.,smhdwkM/ µup]{0,30}") {
+            if let Ok(span) = duration(&text) {
+                prop_assert_eq!(duration(&show_duration(span)), Ok(span));
+            }
+            if let Ok(shown) = rate(&text) {
+                prop_assert_eq!(rate(&show_rate(shown)), Ok(shown));
+            }
+            if let Ok(number) = count(&text) {
+                prop_assert_eq!(count(&number.to_string()), Ok(number));
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_panics() {
+        bolero::check!().with_type::<String>().for_each(|text| {
+            let problems = [duration(text).err(), rate(text).err(), count(text).err()];
+            assert!(problems.iter().flatten().all(|problem| problem.len() < 1000));
+        });
+    }
+}

@@ -1,0 +1,126 @@
+//! Values from the text of a request: a query parameter, a cookie.
+//!
+//! A building block of identity. It must not refuse anything: browsers send what they like, and whoever asks for a value
+//! that is not there is told so.
+
+/// The first parameter of this name in a query or a form (`application/x-www-form-urlencoded`), decoded.
+///
+/// `+` is a space. An escape that is none stays as it is, bytes that are no UTF-8 become the replacement character, and a
+/// name without a value has an empty one.
+pub(crate) fn parameter(query: &str, name: &str) -> Option<String> {
+    let mut pairs = query.strip_prefix('?').unwrap_or(query).split('&').filter(|pair| !pair.is_empty());
+    pairs.find_map(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        decoded(key).eq(name.bytes()).then(|| {
+            let bytes: Vec<u8> = decoded(value).collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    })
+}
+
+/// The first cookie of this name in a `Cookie` header, without the quotes that may stand around its value.
+pub(crate) fn cookie(header: &str, name: &str) -> Option<String> {
+    header.split(';').find_map(|pair| {
+        let (key, value) = pair.split_once('=')?;
+        let value = value.trim();
+        let bare = value.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(value);
+        (key.trim() == name).then(|| bare.to_owned())
+    })
+}
+
+fn decoded(text: &str) -> impl Iterator<Item = u8> {
+    let mut bytes = text.as_bytes();
+    std::iter::from_fn(move || {
+        let (first, rest) = bytes.split_first()?;
+        if let Some((value, after)) = escaped(bytes) {
+            bytes = after;
+            return Some(value);
+        }
+        bytes = rest;
+        Some(if *first == b'+' { b' ' } else { *first })
+    })
+}
+
+/// The byte that an escape such as `%2F` at the start of `bytes` stands for, and what follows it.
+pub(crate) fn escaped(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    let [b'%', high, low, after @ ..] = bytes else {
+        return None;
+    };
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    Some(((digit(high)? * 16 + digit(low)?) as u8, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_and_the_first_wins() {
+        for (query, expected) in [
+            ("key=a", Some("a")),
+            ("?key=a", Some("a")),
+            ("x=1&key=a&key=b", Some("a")),
+            ("key=", Some("")),
+            ("key", Some("")),
+            ("key=a=b", Some("a=b")),
+            ("key=a+b%20c%2B", Some("a b c+")),
+            ("key=caf%C3%a9", Some("café")),
+            ("key=café", Some("café")),
+            ("%6Bey=a", Some("a")),
+            ("key=100%&b", Some("100%")),
+            ("key=%zz%2", Some("%zz%2")),
+            ("key=%2%41", Some("%2A")),
+            ("key=%ff", Some("\u{fffd}")),
+            ("&&key=a&", Some("a")),
+            ("", None),
+            ("Key=a", None),
+            ("keys=a", None),
+            ("x=key", None),
+        ] {
+            assert_eq!(parameter(query, "key").as_deref(), expected, "{query}");
+        }
+        assert_eq!(parameter("a+b=c", "a b").as_deref(), Some("c"));
+        assert_eq!(parameter("&&", ""), None);
+    }
+
+    #[test]
+    fn cookies_are_taken_as_they_are_and_the_first_wins() {
+        for (header, expected) in [
+            ("id=a", Some("a")),
+            ("x=1; id=a; id=b", Some("a")),
+            ("x=1;id=a", Some("a")),
+            (" id = a ", Some("a")),
+            ("id=\"a b\"", Some("a b")),
+            ("id=\"", Some("\"")),
+            ("id=\"a", Some("\"a")),
+            ("id=a%20b+c=d", Some("a%20b+c=d")),
+            ("id=", Some("")),
+            ("id", None),
+            ("ID=a", None),
+            ("", None),
+        ] {
+            assert_eq!(cookie(header, "id").as_deref(), expected, "{header}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_survives_being_written_in_escapes(name in "\\PC{1,8}", value in "\\PC*") {
+            let escape = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<Vec<_>>().concat();
+            let query = format!("a=b&{}={}&c", escape(&name), escape(&value));
+            prop_assume!(name != "a");
+            prop_assert_eq!(parameter(&query, &name), Some(value));
+        }
+    }
+
+    #[test]
+    fn no_text_panics() {
+        bolero::check!().with_type::<(String, String)>().for_each(|(text, name)| {
+            // Decoding never makes a text longer, but for what stands in place of broken bytes.
+            assert!(parameter(text, name).is_none_or(|value| value.len() <= 3 * text.len()));
+            assert!(cookie(text, name).is_none_or(|value| text.contains(&value)));
+        });
+    }
+}

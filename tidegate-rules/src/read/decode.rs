@@ -1,0 +1,287 @@
+//! From [`Node`] to the written types, by serde, so that the schema and the reader come from the same types.
+//!
+//! Serde stops at the first error. To tell all of them at once, the piece that is wrong is reported and taken out, and the
+//! rest is decoded again. What is then missing because it was taken out is not reported a second time.
+
+use std::cell::Cell;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+use super::access::{Entries, Items, Parts, Single, Variant};
+use super::at::{AT, ONE_OR_MANY};
+use super::{Kind, Node};
+use crate::problem::{MOST_PROBLEMS, Problem};
+use crate::source::Span;
+use crate::suggest::suggest;
+
+/// An enum of this name has a variant for each shape that a value can have: `number`, `text`, `list`, `map`.
+const SHAPE: &str = "$shape";
+
+/// Words of the rule file that a later version will know.
+const NOT_YET: [&str; 4] = ["concurrency", "quota", "penalty", "rollout"];
+
+/// Decodes a document. Without a value, `problems` says why; with one, it may still have lost what is reported.
+pub(crate) fn decode<T: for<'de> Deserialize<'de>>(mut root: Node, problems: &mut Vec<Problem>) -> Option<T> {
+    while problems.len() < MOST_PROBLEMS {
+        let fault = match T::deserialize(Reader { node: &root, path: Vec::new(), current: Cell::new(None) }) {
+            Ok(value) => return Some(value),
+            Err(fault) => fault,
+        };
+        let place = fault.place.unwrap_or_else(|| Place { span: root.span.clone(), path: Vec::new(), damaged: false });
+        if !(fault.missing && place.damaged) {
+            let problem = Problem::error(fault.code, fault.message, place.span);
+            problems.push(match fault.help {
+                Some(help) => problem.help(help),
+                None => problem,
+            });
+        }
+        if place.path.is_empty() {
+            return None;
+        }
+        root.take_out(&place.path);
+    }
+    None
+}
+
+/// Why a piece cannot be decoded.
+#[derive(Debug)]
+pub(super) struct Fault {
+    code: &'static str,
+    message: String,
+    help: Option<String>,
+    /// A field is not there.
+    missing: bool,
+    /// Where, once it is known: serde makes errors that do not know.
+    place: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    span: Span,
+    path: Vec<usize>,
+    damaged: bool,
+}
+
+/// A node, and the way to it from the root.
+pub(super) struct Reader<'n> {
+    pub(super) node: &'n Node,
+    path: Vec<usize>,
+    /// The entry of the map that is being read, for a fault that does not know where it is.
+    pub(super) current: Cell<Option<usize>>,
+}
+
+impl<'n> Reader<'n> {
+    pub(super) fn inner(&self, index: usize, node: &'n Node) -> Self {
+        let mut path = self.path.clone();
+        path.push(index);
+        Self { node, path, current: Cell::new(None) }
+    }
+
+    /// A fault of this node.
+    fn fault(&self, code: &'static str, message: impl Into<String>) -> Fault {
+        Fault { code, message: message.into(), help: None, missing: false, place: Some(self.place()) }
+    }
+
+    fn place(&self) -> Place {
+        Place { span: self.node.span.clone(), path: self.path.clone(), damaged: self.node.damaged }
+    }
+
+    pub(super) fn wanted(&self, what: &str) -> Fault {
+        self.fault("type", format!("this is {}; {what} is wanted here", self.node.what()))
+    }
+
+    /// Gives a fault that does not know where it is this node's place.
+    fn here<V>(&self, result: Result<V, Fault>) -> Result<V, Fault> {
+        let place = || match (self.current.get(), &self.node.kind) {
+            (Some(index), Kind::Map(entries)) => self.inner(index, &entries[index].0).place(),
+            _ => self.place(),
+        };
+        result.map_err(|fault| Fault { place: fault.place.or_else(|| Some(place())), ..fault })
+    }
+
+    fn whole(&self) -> Result<i128, Fault> {
+        match &self.node.kind {
+            Kind::Whole(value, _) => Ok(*value),
+            Kind::Text(text) => match crate::quantity::count(text) {
+                Ok(value) => Ok(value.into()),
+                Err(_) => Err(self.wanted("a whole number")),
+            },
+            _ => Err(self.wanted("a whole number")),
+        }
+    }
+
+    fn entries(&self) -> Result<&'n [(Node, Node)], Fault> {
+        match &self.node.kind {
+            Kind::Map(entries) => Ok(entries),
+            // `identify:` with nothing below it is as good as an empty set.
+            Kind::Null => Ok(&[]),
+            _ => Err(self.wanted("a set of fields")),
+        }
+    }
+
+    /// Every key must be one of `fields`.
+    fn check_fields(&self, fields: &'static [&'static str]) -> Result<(), Fault> {
+        for (index, (key, _)) in self.entries()?.iter().enumerate() {
+            let name = key.text().unwrap_or_default();
+            if !fields.contains(&name) {
+                let fault = self.inner(index, key).fault("unknown-field", format!("there is no field `{name}` here"));
+                let help = if NOT_YET.contains(&name) {
+                    "this version has no limits of that kind yet; take the field out".into()
+                } else {
+                    suggest(name, fields.iter().copied())
+                };
+                return Err(Fault { help: Some(help), ..fault });
+            }
+        }
+        Ok(())
+    }
+}
+
+macro_rules! numbers {
+    ($($method:ident $visit:ident $number:ty),*) => {
+        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+            let value = self.whole()?;
+            let value = <$number>::try_from(value).map_err(|_| {
+                self.fault("type", format!("{value} is out of range: {} to {} are possible", <$number>::MIN, <$number>::MAX))
+            })?;
+            self.here(visitor.$visit(value))
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for Reader<'_> {
+    type Error = Fault;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.node.kind {
+            Kind::Null => self.here(visitor.visit_unit()),
+            Kind::Bool(value) => self.here(visitor.visit_bool(*value)),
+            Kind::Whole(..) => self.deserialize_i64(visitor),
+            Kind::Float(value, _) => self.here(visitor.visit_f64(*value)),
+            Kind::Text(text) => self.here(visitor.visit_str(text)),
+            Kind::List(_) => self.deserialize_seq(visitor),
+            Kind::Map(_) => self.deserialize_map(visitor),
+        }
+    }
+
+    numbers!(deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32,
+        deserialize_u64 visit_u64 u64, deserialize_i64 visit_i64 i64);
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.node.kind {
+            Kind::Bool(value) => self.here(visitor.visit_bool(value)),
+            _ => Err(self.wanted("true or false")),
+        }
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.node.text() {
+            Some(text) => self.here(visitor.visit_str(text)),
+            None => Err(self.wanted("text")),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.node.kind {
+            Kind::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Fault> {
+        match (name, &self.node.kind) {
+            (AT, _) => visitor.visit_seq(Parts { reader: Some(self), given: 0 }),
+            (ONE_OR_MANY, Kind::List(_)) => self.deserialize_seq(visitor),
+            (ONE_OR_MANY, _) => visitor.visit_seq(Single(Some(self))),
+            _ => visitor.visit_newtype_struct(self),
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.node.kind {
+            Kind::List(items) => {
+                let result = visitor.visit_seq(Items { reader: &self, list: items, next: 0 });
+                self.here(result)
+            }
+            _ => Err(self.wanted("a list")),
+        }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let entries = self.entries()?;
+        let result = visitor.visit_map(Entries { reader: &self, map: entries, next: 0 });
+        self.here(result)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.check_fields(fields)?;
+        self.deserialize_map(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        let (variant, shaped) = if name == SHAPE {
+            let shape = match self.node.kind {
+                Kind::Whole(..) => "number",
+                Kind::List(_) => "list",
+                Kind::Map(_) => "map",
+                _ => "text",
+            };
+            (shape, true)
+        } else {
+            (self.node.text().ok_or_else(|| self.wanted("a word"))?, false)
+        };
+        if !variants.contains(&variant) {
+            if shaped {
+                return Err(self.wanted("something else"));
+            }
+            let fault = self.fault("unknown-value", format!("`{variant}` is not possible here"));
+            return Err(Fault { help: Some(suggest(variant, variants.iter().copied())), ..fault });
+        }
+        visitor.visit_enum(Variant { name: variant.to_owned(), reader: self })
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        i8 i16 i32 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct
+    }
+}
+
+impl de::Error for Fault {
+    fn custom<T: std::fmt::Display>(message: T) -> Self {
+        Self { code: "value", message: message.to_string(), help: None, missing: false, place: None }
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        let message = format!("the field `{field}` is missing");
+        Self { code: "missing-field", missing: true, ..Self::custom(message) }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fault {}

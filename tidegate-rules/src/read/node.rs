@@ -1,0 +1,78 @@
+//! `Node`: a piece of YAML with its place. It has no opinion about what belongs where.
+
+use crate::source::Span;
+
+/// A piece of YAML.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    pub(crate) span: Span,
+    /// Something was taken out of it because it was wrong, so what is missing has been reported already.
+    pub(crate) damaged: bool,
+}
+
+/// What it is. Scalars keep their text as it is written, since `0042` may be a name and not a number.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Null,
+    Bool(bool),
+    Whole(i128, String),
+    Float(f64, String),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+impl Node {
+    pub(crate) fn new(kind: Kind, span: Span) -> Self {
+        Self { kind, span, damaged: false }
+    }
+
+    /// A scalar as text.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Text(text) | Kind::Whole(_, text) | Kind::Float(_, text) => Some(text),
+            Kind::Bool(true) => Some("true"),
+            Kind::Bool(false) => Some("false"),
+            Kind::Null | Kind::List(_) | Kind::Map(_) => None,
+        }
+    }
+
+    /// What it is, for people.
+    pub(crate) fn what(&self) -> &'static str {
+        match self.kind {
+            Kind::Null => "nothing",
+            Kind::Bool(_) => "true or false",
+            Kind::Whole(..) => "a number",
+            Kind::Float(..) => "a decimal number",
+            Kind::Text(_) => "text",
+            Kind::List(_) => "a list",
+            Kind::Map(_) => "a set of fields",
+        }
+    }
+
+    /// Takes out the entry or item at the end of `path`, if it is there.
+    pub(crate) fn take_out(&mut self, path: &[usize]) {
+        let [first, rest @ ..] = path else { return };
+        if rest.is_empty() {
+            self.damaged = true;
+        }
+        match &mut self.kind {
+            Kind::List(items) if *first < items.len() => {
+                if rest.is_empty() {
+                    items.remove(*first);
+                } else {
+                    items[*first].take_out(rest);
+                }
+            }
+            Kind::Map(entries) if *first < entries.len() => {
+                if rest.is_empty() {
+                    entries.remove(*first);
+                } else {
+                    entries[*first].1.take_out(rest);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! From text to [`Node`]: YAML with bounded work. Deep nesting, alias bombs and endless documents end in a problem.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, Options, Spanned};
+
+use super::{Kind, Node};
+use crate::problem::Problem;
+use crate::source::{Source, Span, boundary};
+
+/// No rule file nests deeper.
+const DEEPEST: usize = 32;
+
+/// The whole document, or why it is not one.
+pub(crate) fn parse(source: &Source) -> Result<Node, Problem> {
+    let options = options();
+    match serde_saphyr::from_str_with_options::<Spanned<Raw>>(source.text(), options) {
+        Ok(root) => Ok(node(root, source.text())),
+        Err(error) => {
+            let span = error.location().map_or(0..0, |location| span(&location, source.text()));
+            let text = error.without_snippet().to_string();
+            let problem = Problem::error("yaml", shorten(&text), span);
+            Err(if text.contains("duplicate") { problem.help("keep one of the two") } else { problem })
+        }
+    }
+}
+
+fn options() -> Options {
+    let mut options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: DEEPEST, max_aliases: 1_000, max_anchors: 1_000, max_documents: 1 },
+        // `on`, `off`, `yes` and `no` are texts.
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    options.legacy_octal_numbers = false;
+    options
+}
+
+/// The message without the position, which is shown beside it anyway.
+fn shorten(message: &str) -> String {
+    let rest = message.trim_start_matches("error: ");
+    let rest = match rest.split_once(": ") {
+        Some((place, rest)) if place.starts_with("line ") => rest,
+        _ => rest,
+    };
+    rest.split(", set DuplicateKeyPolicy").next().unwrap_or(rest).trim().to_owned()
+}
+
+enum Raw {
+    Null,
+    Bool(bool),
+    Whole(i128),
+    Float(f64),
+    Text(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
+}
+
+fn node(raw: Spanned<Raw>, text: &str) -> Node {
+    let mut span = span(&raw.referenced, text);
+    let written = || text[span.clone()].to_owned();
+    let kind = match raw.value {
+        Raw::Null => Kind::Null,
+        Raw::Bool(value) => Kind::Bool(value),
+        Raw::Whole(value) => Kind::Whole(value, written()),
+        Raw::Float(value) => Kind::Float(value, written()),
+        Raw::Text(value) => Kind::Text(value),
+        Raw::List(items) => Kind::List(items.into_iter().map(|item| node(item, text)).collect()),
+        Raw::Map(entries) => {
+            let entries = entries.into_iter().map(|(key, value)| (node(key, text), node(value, text)));
+            Kind::Map(entries.collect())
+        }
+    };
+    // A collection is shown by its first key or item: the parser gives it no length.
+    if let Kind::List(items) = &kind
+        && let Some(first) = items.first().filter(|_| span.is_empty())
+    {
+        span = first.span.clone();
+    }
+    if let Kind::Map(entries) = &kind
+        && let Some((first, _)) = entries.first().filter(|_| span.len() <= 1)
+    {
+        span = first.span.clone();
+    }
+    Node::new(kind, span)
+}
+
+fn span(location: &Location, text: &str) -> Span {
+    let start = location.span().byte_offset().and_then(|byte| usize::try_from(byte).ok()).unwrap_or_default();
+    let length = location.span().byte_len().and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
+    let start = boundary(text, start);
+    start..boundary(text, start.saturating_add(length))
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
+        Ok(Raw::Whole(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
+        Ok(Raw::Whole(value.into()))
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<Raw, E> {
+        Ok(Raw::Whole(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
+        Ok(Raw::Float(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
+        }
+        Ok(Raw::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = access.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Raw::Map(entries))
+    }
+}

@@ -1,0 +1,112 @@
+//! `RuleFile`: a rule file that was read, understood and found usable.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tidegate::{Contract, RuleSet};
+
+use crate::compile::{self, Compiled, Ready};
+use crate::matching::Matching;
+use crate::problem::{Problem, Report};
+use crate::source::Source;
+use crate::{cost, lint, read, written};
+
+/// The rules of a file, ready for a [`Limiter`](tidegate::Limiter).
+///
+/// ```
+/// use tidegate::{Limiter, MemoryStore, Request};
+/// use tidegate_rules::RuleFile;
+///
+/// let file = RuleFile::parse("rules.yaml", "
+/// version: 1
+/// rules:
+///   - id: login
+///     match: { action: login }
+///     per: [attr:account]
+///     sliding_log: { limit: 5, window: 10m }
+///     on_failure: closed
+///     security: true
+/// ")?;
+/// let limiter = Limiter::new(file.rules().clone(), MemoryStore::new());
+/// let decision = limiter.check_now(&Request::new("login").attribute("account", "a7"));
+/// assert_eq!((decision.rule(), decision.remaining()), (Some("login"), Some(4)));
+/// # Ok::<(), tidegate_rules::Report>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RuleFile {
+    pub(crate) matching: Arc<Matching>,
+    pub(crate) compiled: Arc<Vec<Compiled>>,
+    /// The line of each exemption.
+    pub(crate) exempt_lines: Vec<usize>,
+    rules: RuleSet,
+    contract: Contract,
+    report: Report,
+}
+
+impl RuleFile {
+    /// Reads a file. The report of one that cannot be used has all of its errors.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Report> {
+        let path = path.as_ref();
+        let source = Source::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
+        Self::of(&source)
+    }
+
+    /// Reads a text as if it were a file of this name.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Report> {
+        crate::source::too_large(text.len() as u64).map_err(|why| Report::unreadable(name, &why))?;
+        Self::of(&Source::new(name, text))
+    }
+
+    fn of(source: &Source) -> Result<Self, Report> {
+        let root = read::parse(source).map_err(|problem| Report::new(source, vec![problem]))?;
+        let mut problems = Vec::new();
+        let Some(file) = read::decode::<written::File>(root, &mut problems) else {
+            return Err(Report::new(source, problems));
+        };
+        let ready = compile::compile(&file, &mut problems);
+        lint::lint(&ready, &mut problems);
+        Self::finish(source, ready, problems)
+    }
+
+    fn finish(source: &Source, ready: Ready, mut problems: Vec<Problem>) -> Result<Self, Report> {
+        let Ready { matching, rules: compiled, contract, exempt, .. } = ready;
+        let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
+        let matching = Arc::new(matching);
+        let rules = RuleSet::matched_by(compiled.iter().map(Compiled::rule), Arc::clone(&matching));
+        if let Err(error) = &rules
+            && !Report::new(source, problems.clone()).has_errors()
+        {
+            let place = compiled.iter().find(|rule| rule.matched.id == error.rule()).map(|rule| rule.id_span.clone());
+            problems.push(Problem::error("rule", error.to_string(), place.unwrap_or(0..0)));
+        }
+        let report = Report::new(source, problems);
+        match rules {
+            Ok(rules) if !report.has_errors() => {
+                Ok(Self { matching, compiled: Arc::new(compiled), exempt_lines, rules, contract, report })
+            }
+            _ => Err(report),
+        }
+    }
+
+    /// The rules, for a [`Limiter`](tidegate::Limiter).
+    pub const fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// Which fields answers carry.
+    pub const fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    /// What its author should know although it can be used: warnings and notes.
+    pub const fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// What a request really cost under `rule`, if the response tells it in the header that the rule names: for
+    /// [`Limiter::settle`](tidegate::Limiter::settle). `header` gives a header of the response by its name in lower case.
+    pub fn actual_cost<'h>(&self, rule: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
+        let rule = self.compiled.iter().find(|compiled| compiled.matched.id == rule)?;
+        cost::whole(header(rule.actual.as_ref()?)?)
+    }
+}

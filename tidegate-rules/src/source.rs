@@ -1,0 +1,81 @@
+//! `Source`: the text of a file and where things stand in it. It knows lines and columns, and nothing of their meaning.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The largest file that is read, in bytes: about a hundred thousand rules.
+pub(crate) const LARGEST_FILE: u64 = 16 * 1024 * 1024;
+
+/// Bytes of a [`Source`], as a range.
+pub(crate) type Span = Range<usize>;
+
+/// The text of a file under its name. Clones share the text.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    name: Arc<str>,
+    text: Arc<str>,
+}
+
+impl Source {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
+        Self { name: name.into(), text: text.into() }
+    }
+
+    /// Reads a file, unless it is too large or not text; the error says which.
+    pub(crate) fn load(path: &Path) -> Result<Self, String> {
+        let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+        too_large(size)?;
+        let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+        // The file may have grown, or be something whose size is not known before it is read.
+        too_large(bytes.len() as u64)?;
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self::new(&path.display().to_string(), &text)),
+            Err(error) => {
+                let valid = error.utf8_error().valid_up_to();
+                let line = error.as_bytes()[..valid].split(|byte| *byte == b'\n').count();
+                Err(format!("line {line} is not UTF-8; save the file in that encoding"))
+            }
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The whole lines in which a span begins, and their neighbours; with the number of the first.
+    pub(crate) fn lines_around(&self, span: &Span) -> (usize, Span) {
+        let line_start = |byte: usize| self.text[..byte].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = |byte: usize| self.text[byte..].find('\n').map_or(self.text.len(), |newline| byte + newline);
+        let at = boundary(&self.text, span.start);
+        let mut start = line_start(at);
+        start = line_start(start.saturating_sub(1));
+        let end = line_end((line_end(at) + 1).min(self.text.len()));
+        (1 + self.text[..start].matches('\n').count(), start..end)
+    }
+
+    /// The line and the column of a byte, both from 1; columns count characters.
+    pub(crate) fn position(&self, byte: usize) -> (usize, usize) {
+        let before = &self.text[..boundary(&self.text, byte)];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (1 + before.matches('\n').count(), 1 + before[line_start..].chars().count())
+    }
+}
+
+/// The start of the character that a byte is part of, or the end of the text.
+pub(crate) fn boundary(text: &str, byte: usize) -> usize {
+    (0..=byte.min(text.len())).rev().find(|place| text.is_char_boundary(*place)).unwrap_or_default()
+}
+
+pub(crate) fn too_large(size: u64) -> Result<(), String> {
+    if size <= LARGEST_FILE {
+        return Ok(());
+    }
+    Err(format!(
+        "the file has {size} bytes; at most {LARGEST_FILE} are read. Split it, or look whether it is the right one"
+    ))
+}

@@ -1,0 +1,180 @@
+//! The rule file as it is written: one type for each section, with the place of every value. The schema is generated from
+//! these types and serde reads into them; what the values mean is decided when they are [compiled](crate::compile).
+
+mod cost;
+mod identify;
+mod limit;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub(crate) use cost::{Cost, CostTable};
+pub(crate) use identify::{Identify, Sources};
+pub(crate) use limit::{FixedWindow, LeakyBucket, Limits, SlidingLog, SlidingWindow, TokenBucket};
+
+use crate::read::{At, OneOrMany};
+
+/// Limits for a service: who is limited, in what, and how much.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    /// The version of this format: 1.
+    pub(crate) version: Option<At<u64>>,
+    /// Who the client, the user and the tenant are.
+    #[serde(default)]
+    pub(crate) identify: Identify,
+    /// Which fields answers carry.
+    #[serde(default)]
+    pub(crate) http: Http,
+    /// Requests that no rule applies to, such as internal calls and health checks.
+    #[serde(default)]
+    pub(crate) exempt: Vec<At<Match>>,
+    /// Other limits for the requests of a plan: plan, then rule, then its limit.
+    #[serde(default)]
+    pub(crate) plans: BTreeMap<String, BTreeMap<String, At<Limits>>>,
+    /// The plan of each tenant.
+    #[serde(default)]
+    pub(crate) tenants: BTreeMap<String, At<String>>,
+    /// The plan of tenants that have none, and of requests without a tenant.
+    pub(crate) default_plan: Option<At<String>>,
+    /// The rules. All that match a request apply, and it passes only if all allow it.
+    #[serde(default)]
+    pub(crate) rules: Vec<At<Rule>>,
+}
+
+/// One rule: what is limited, per whom, and how much.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rule {
+    /// Its name in answers, metrics and keys. A new name starts afresh.
+    pub(crate) id: At<String>,
+    /// What it is for, in your own words.
+    #[allow(dead_code, reason = "it is for the readers of the file")]
+    pub(crate) description: Option<String>,
+    /// What it applies to; left out, to every request.
+    pub(crate) r#match: Option<At<Match>>,
+    /// Per what it counts: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`. With `[]`
+    /// everybody shares one limit.
+    pub(crate) per: At<OneOrMany<At<String>>>,
+    /// Whether users and keys of two tenants are told apart (`tenant`, the default) or not (`global`).
+    pub(crate) scope: Option<At<Scope>>,
+    /// So many at once, then a sustained rate.
+    pub(crate) token_bucket: Option<At<TokenBucket>>,
+    /// A constant rate; what comes early waits in a queue.
+    pub(crate) leaky_bucket: Option<At<LeakyBucket>>,
+    /// So many in each window of the clock.
+    pub(crate) fixed_window: Option<At<FixedWindow>>,
+    /// So many in any window, exactly; keeps every request.
+    pub(crate) sliding_log: Option<At<SlidingLog>>,
+    /// So many in any window, estimated from slices.
+    pub(crate) sliding_window: Option<At<SlidingWindow>>,
+    /// Several limits, each under a name of its own.
+    #[serde(default)]
+    pub(crate) limits: BTreeMap<String, At<Limits>>,
+    /// What a request costs: a number, a table, or an expression in CEL. Left out, 1 or what the caller says.
+    pub(crate) cost: Option<At<Cost>>,
+    /// Shares one allowance with every rule that names the same budget.
+    pub(crate) budget: Option<At<String>>,
+    /// What happens while the store fails.
+    pub(crate) on_failure: Option<At<OnFailure>>,
+    /// Whether it is applied.
+    pub(crate) mode: Option<At<Mode>>,
+    /// Guards against guessing: answers then tell no more than when to try again.
+    pub(crate) security: Option<At<bool>>,
+    /// What a refused caller reads.
+    pub(crate) message: Option<At<String>>,
+}
+
+/// Which requests are meant. Every field that is given must fit; of a list, one entry must.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Match {
+    /// The HTTP method.
+    #[serde(default)]
+    pub(crate) method: OneOrMany<At<String>>,
+    /// The path: `/a/b`, `/a/{id}` for any one segment, `/a/*` for everything below.
+    #[serde(default)]
+    pub(crate) path: OneOrMany<At<String>>,
+    /// The host: `api.example.com`, or `*.example.com` for everything below.
+    #[serde(default)]
+    pub(crate) host: OneOrMany<At<String>>,
+    /// Headers by name with their value; `*` for any value.
+    #[serde(default)]
+    pub(crate) header: BTreeMap<String, OneOrMany<At<String>>>,
+    /// The tenant.
+    #[serde(default)]
+    pub(crate) tenant: OneOrMany<At<String>>,
+    /// The plan.
+    #[serde(default)]
+    pub(crate) plan: OneOrMany<At<String>>,
+    /// The name of what is done, such as `login` or `export`.
+    #[serde(default)]
+    pub(crate) action: OneOrMany<At<String>>,
+    /// The address of the client: networks such as `10.0.0.0/8`.
+    #[serde(default)]
+    pub(crate) ip: OneOrMany<At<String>>,
+}
+
+/// Which fields answers carry.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Http {
+    /// `RateLimit` and `RateLimit-Policy`: the revision of the draft (`draft-11`), or `off`.
+    pub(crate) ratelimit: Option<At<String>>,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`: what `-Reset` tells, or `off`. `epoch` if left out.
+    pub(crate) x_ratelimit: Option<At<ResetForm>>,
+    /// The older `RateLimit-Limit`, `-Remaining` and `-Reset`. `off` if left out.
+    pub(crate) ratelimit_trio: Option<At<ResetForm>>,
+    /// `Retry-After-Ms`, which some SDKs read first.
+    pub(crate) retry_after_ms: Option<At<bool>>,
+}
+
+/// What a reset field tells.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ResetForm {
+    /// The second since 1970 at which everything is back.
+    Epoch,
+    /// The seconds until everything is back.
+    Delta,
+    /// No such fields.
+    Off,
+}
+
+/// Whether subjects of two tenants are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scope {
+    /// They are; addresses and constants belong to no tenant.
+    Tenant,
+    /// They are not.
+    Global,
+}
+
+/// What happens to requests while the store fails.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OnFailure {
+    /// They pass.
+    Open,
+    /// They are refused with 503.
+    Closed,
+    /// Each instance judges for itself. In this version they are refused like `closed`.
+    Local,
+    /// They pass, and the application is told.
+    Degraded,
+}
+
+/// Whether a rule is applied.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// It is.
+    Enabled,
+    /// It is not.
+    Disabled,
+    /// It counts and reports what it would reject, and affects nothing.
+    Shadow,
+}

@@ -1,0 +1,484 @@
+//! `Contract`: which HTTP fields tell a caller about limits, made from a [`Decision`] alone. The last stage before a door
+//! writes its answer. Pure: it reads no clock, and it never names a subject, a key or a rule in shadow.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sfv::{Integer, KeyRef, ListSerializer, StringRef, key_ref};
+
+use crate::plan::Role;
+use crate::{Checked, Decision, Timestamp};
+
+/// The largest number in any field: the largest integer of a structured field (RFC 9651), fifteen digits.
+const LARGEST_NUMBER: u64 = 999_999_999_999_999;
+
+const QUOTA: &KeyRef = key_ref("q");
+const WINDOW: &KeyRef = key_ref("w");
+const REMAINING: &KeyRef = key_ref("r");
+const TIME: &KeyRef = key_ref("t");
+
+/// The names of one set of three: limit, remaining, reset.
+type Trio = [&'static str; 3];
+
+const X_RATELIMIT: Trio = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+const RATELIMIT_TRIO: Trio = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
+
+/// Header fields: names in lower case, each once, with their values.
+pub type Headers = Vec<(&'static str, String)>;
+
+/// What a door tells a caller about limits, and in which fields.
+///
+/// ```
+/// use tidegate::{Contract, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+///
+/// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?)])?;
+/// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
+/// let decision = limiter.check_now(&Request::new(""));
+///
+/// let headers = Contract::new().x_ratelimit(None).headers(&decision);
+/// assert_eq!(headers[0], ("ratelimit-policy", r#""api";q=20;w=2"#.to_owned()));
+/// assert_eq!(headers[1], ("ratelimit", r#""api";r=19;t=1"#.to_owned()));
+/// assert_eq!(headers.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Contract {
+    ratelimit: Option<Draft>,
+    x_ratelimit: Option<Reset>,
+    trio: Option<Reset>,
+    retry_after_ms: bool,
+}
+
+/// A revision of the IETF draft that describes `RateLimit` and `RateLimit-Policy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Draft {
+    /// `draft-ietf-httpapi-ratelimit-headers-11`. Revisions 08 to 11 look the same on the wire.
+    #[default]
+    Draft11,
+}
+
+/// What the field that ends in `-reset` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reset {
+    /// Seconds since 1970: the instant at which the limit is whole again.
+    #[default]
+    Epoch,
+    /// Seconds from now on.
+    Delta,
+}
+
+/// A revision of the draft whose fields cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDraft;
+
+impl Default for Contract {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Choosing the fields
+impl Contract {
+    /// `RateLimit` and `RateLimit-Policy` by the newest draft, and `X-RateLimit-*` with the reset as an instant.
+    pub const fn new() -> Self {
+        Self { ratelimit: Some(Draft::Draft11), x_ratelimit: Some(Reset::Epoch), trio: None, retry_after_ms: false }
+    }
+
+    /// `RateLimit` and `RateLimit-Policy` by this revision of the draft, or not at all.
+    pub const fn ratelimit(mut self, draft: Option<Draft>) -> Self {
+        self.ratelimit = draft;
+        self
+    }
+
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, or none of them.
+    pub const fn x_ratelimit(mut self, reset: Option<Reset>) -> Self {
+        self.x_ratelimit = reset;
+        self
+    }
+
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the draft had them before revision 07, or none of them.
+    pub const fn trio(mut self, reset: Option<Reset>) -> Self {
+        self.trio = reset;
+        self
+    }
+
+    /// `retry-after-ms` beside `Retry-After`: some client libraries read it first.
+    pub const fn retry_after_ms(mut self, on: bool) -> Self {
+        self.retry_after_ms = on;
+        self
+    }
+}
+
+/// Writing them
+impl Contract {
+    /// The fields for the answer to a request, whether it was allowed or denied.
+    ///
+    /// There are none if no rule applied, or only rules in shadow. If a rule that guards against guessing applied, there is
+    /// at most `Retry-After`. A denial for good has no `Retry-After`, since no waiting helps.
+    pub fn headers(&self, decision: &Decision) -> Headers {
+        let mut headers = Headers::new();
+        let secret = is_secret(decision);
+        if let Some(shown) = decision.shown().filter(|_| !secret) {
+            if let Some(Draft::Draft11) = self.ratelimit {
+                headers.extend(policies(decision).map(|value| ("ratelimit-policy", value)));
+                headers.extend(standings(decision).map(|value| ("ratelimit", value)));
+            }
+            for (names, reset) in [(X_RATELIMIT, self.x_ratelimit), (RATELIMIT_TRIO, self.trio)] {
+                if let Some(reset) = reset {
+                    headers.extend(names.into_iter().zip(numbers(shown, reset, decision.decided_at())));
+                }
+            }
+        }
+        if let Some(retry) = decision.retry_after() {
+            self.push_retry(&mut headers, retry, secret);
+        }
+        headers
+    }
+
+    /// `Retry-After`, and its finer sibling if it is wanted and gives nothing away.
+    pub(crate) fn push_retry(&self, headers: &mut Headers, retry: Duration, secret: bool) {
+        headers.push(("retry-after", retry_seconds(retry).to_string()));
+        if self.retry_after_ms && !secret {
+            headers.push(("retry-after-ms", retry_millis(retry).to_string()));
+        }
+    }
+}
+
+// === impl Draft ===
+
+impl FromStr for Draft {
+    type Err = UnknownDraft;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDraft> {
+        match text {
+            "draft-11" | "draft-10" | "draft-09" | "draft-9" | "draft-08" | "draft-8" => Ok(Self::Draft11),
+            _ => Err(UnknownDraft),
+        }
+    }
+}
+
+impl fmt::Display for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Draft11 => f.write_str("draft-11"),
+        }
+    }
+}
+
+impl fmt::Display for UnknownDraft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a revision of the RateLimit fields that can be written; give one of draft-08 to draft-11")
+    }
+}
+
+impl Error for UnknownDraft {}
+
+// === what the fields say ===
+
+/// The checks that a caller may hear of.
+pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = &Checked> {
+    decision.checks().iter().filter(|check| check.role() != Role::Shadow)
+}
+
+/// Whether a rule applied about which answers must give nothing away.
+pub(crate) fn is_secret(decision: &Decision) -> bool {
+    enforced(decision).any(Checked::is_security)
+}
+
+/// The name of a limit in fields and problem documents: printable ASCII, everything else percent-encoded.
+pub(crate) fn policy_name(check: &Checked) -> Cow<'_, str> {
+    let (rule, limit) = (check.rule(), check.limit_name());
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
+    if limit.is_empty() && rule.bytes().all(plain) {
+        return Cow::Borrowed(rule);
+    }
+    let mut name = String::with_capacity(rule.len() + 1 + limit.len());
+    let dot = if limit.is_empty() { "" } else { "." };
+    for byte in rule.bytes().chain(dot.bytes()).chain(limit.bytes()) {
+        if plain(byte) {
+            name.push(char::from(byte));
+        } else {
+            name.push('%');
+            name.extend([byte >> 4, byte & 15].map(|digit| char::from(b"0123456789ABCDEF"[usize::from(digit)])));
+        }
+    }
+    Cow::Owned(name)
+}
+
+/// `RateLimit-Policy`: what each limit is, the same on every answer.
+fn policies(decision: &Decision) -> Option<String> {
+    list(decision, |check| {
+        let quota = check.outcome().limit;
+        let window = Some(seconds(check.window())).filter(|window| quota > 0 && *window > 0);
+        ((QUOTA, quota), window.map(|window| (WINDOW, window)))
+    })
+}
+
+/// `RateLimit`: how each limit stands.
+fn standings(decision: &Decision) -> Option<String> {
+    let retry = decision.retry_after();
+    list(decision, |check| {
+        let outcome = check.outcome();
+        let time = if outcome.admitted {
+            Some(outcome.reset_after).filter(|reset| !reset.is_zero())
+        } else {
+            // Of a group that one member opens, the others may stay shut for longer than anybody has to wait.
+            outcome.retry_after.filter(|time| retry.is_none_or(|retry| *time <= retry))
+        };
+        ((REMAINING, outcome.remaining), time.map(|time| (TIME, seconds(time))))
+    })
+}
+
+/// A structured list with an item for each enforced check: its name, a number, and another one if it is known.
+fn list<'k>(
+    decision: &Decision,
+    numbers: impl Fn(&Checked) -> ((&'k KeyRef, u64), Option<(&'k KeyRef, u64)>),
+) -> Option<String> {
+    let mut list = ListSerializer::new();
+    for check in enforced(decision) {
+        let (first, second) = numbers(check);
+        // A policy name is printable ASCII, which every string may hold: nothing is skipped.
+        if let Ok(name) = StringRef::from_str(&policy_name(check)) {
+            let parameters = [Some(first), second].into_iter().flatten();
+            let _ = list.bare_item(name).parameters(parameters.map(|(key, number)| (key, integer(number))));
+        }
+    }
+    list.finish()
+}
+
+/// Limit, remaining and reset of one check.
+fn numbers(shown: &Checked, reset: Reset, decided_at: Timestamp) -> [String; 3] {
+    let outcome = shown.outcome();
+    let reset = match reset {
+        Reset::Epoch => seconds(Duration::from_micros(decided_at.as_micros()).saturating_add(outcome.reset_after)),
+        Reset::Delta => seconds(outcome.reset_after),
+    };
+    [outcome.limit, outcome.remaining, reset].map(|number| number.min(LARGEST_NUMBER).to_string())
+}
+
+/// What `Retry-After` says: never 0, which would invite to retry at once.
+pub(crate) fn retry_seconds(retry: Duration) -> u64 {
+    seconds(retry).max(1)
+}
+
+/// The same in milliseconds.
+pub(crate) fn retry_millis(retry: Duration) -> u64 {
+    rounded_up(retry, Duration::from_millis(1)).max(1)
+}
+
+/// Whole seconds, rounded up: who waits that long has waited long enough.
+fn seconds(span: Duration) -> u64 {
+    rounded_up(span, Duration::from_secs(1))
+}
+
+fn rounded_up(span: Duration, unit: Duration) -> u64 {
+    let units = span.as_nanos().div_ceil(unit.as_nanos());
+    u64::try_from(units).unwrap_or(u64::MAX).min(LARGEST_NUMBER)
+}
+
+fn integer(number: u64) -> Integer {
+    Integer::try_from(number).unwrap_or(Integer::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Check, Gate, Plan};
+    use crate::{
+        KeyStem, LARGEST_AMOUNT, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet,
+        Subject,
+    };
+
+    /// Half a second past a whole one, so that rounding shows.
+    const START: u64 = 1_790_000_000_500_000;
+
+    fn store() -> MemoryStore {
+        MemoryStore::new().clock(ManualClock::at(Timestamp::from_micros(START)))
+    }
+
+    /// The last of the decisions on requests of these costs.
+    fn decide(rules: impl IntoIterator<Item = Rule>, costs: &[u64]) -> Decision {
+        let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store());
+        costs.iter().map(|cost| limiter.check_now(&Request::new("").cost(*cost))).last().unwrap()
+    }
+
+    fn bucket(capacity: u64, per_second: u64) -> Limit {
+        Limit::token_bucket(capacity, Rate::per_second(per_second).unwrap()).unwrap()
+    }
+
+    fn window(limit: u64, millis: u64) -> Limit {
+        Limit::fixed_window(limit, Duration::from_millis(millis)).unwrap()
+    }
+
+    fn field<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
+        headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn standard(decision: &Decision) -> (String, String) {
+        let headers = Contract::new().headers(decision);
+        (field(&headers, "ratelimit-policy").unwrap().to_owned(), field(&headers, "ratelimit").unwrap().to_owned())
+    }
+
+    #[test]
+    fn every_limit_is_told_in_order_with_what_is_left_of_it() {
+        let rules = [Rule::new("api", bucket(20, 10)), Rule::new("login", window(5, 600_000)).and("day", window(9, 1))];
+        let (policy, standing) = standard(&decide(rules, &[3]));
+        assert_eq!(policy, r#""api";q=20;w=2, "login";q=5;w=600, "login.day";q=9;w=1"#);
+        assert_eq!(standing, r#""api";r=17;t=1, "login";r=2;t=400, "login.day";r=6;t=1"#);
+    }
+
+    #[test]
+    fn a_limit_of_which_nothing_is_spent_has_no_time() {
+        assert_eq!(standard(&decide([Rule::new("api", bucket(20, 10))], &[0])).1, r#""api";r=20"#);
+    }
+
+    #[test]
+    fn a_limit_of_nothing_has_no_window() {
+        let decision = decide([Rule::new("off", window(0, 1000)), Rule::new("dry", bucket(0, 1))], &[0]);
+        assert_eq!(standard(&decision).0, r#""off";q=0, "dry";q=0"#);
+    }
+
+    #[test]
+    fn a_check_that_denies_tells_its_retry_and_retry_after_is_the_longest() {
+        let rules = [
+            Rule::new("slow", window(2, 10_000)),
+            Rule::new("fast", bucket(2, 1)),
+            Rule::new("wide", window(9, 5_000)),
+        ];
+        let decision = decide(rules, &[2, 1]);
+        assert_eq!(standard(&decision).1, r#""slow";r=0;t=10, "fast";r=0;t=1, "wide";r=7;t=5"#);
+        assert_eq!(field(&Contract::new().headers(&decision), "retry-after"), Some("10"));
+    }
+
+    #[test]
+    fn retry_after_is_at_least_one_second_and_rounded_up() {
+        let retry_after = |rate| {
+            let headers =
+                Contract::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(1, rate))], &[1, 1]));
+            let value = |name| field(&headers, name).unwrap().parse::<u64>().unwrap();
+            (value("retry-after"), value("retry-after-ms"))
+        };
+        assert_eq!([retry_after(1), retry_after(3), retry_after(1_000_000)], [(1, 1000), (1, 334), (1, 1)]);
+        assert_eq!((retry_seconds(Duration::from_micros(11_000_001)), retry_millis(Duration::ZERO)), (12, 1));
+    }
+
+    #[test]
+    fn the_finer_retry_is_sent_only_on_demand() {
+        let headers = Contract::new().headers(&decide([Rule::new("api", bucket(1, 1))], &[1, 1]));
+        assert_eq!((field(&headers, "retry-after"), field(&headers, "retry-after-ms")), (Some("1"), None));
+    }
+
+    #[test]
+    fn a_denial_for_good_promises_nothing() {
+        let headers = Contract::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
+        assert_eq!(field(&headers, "ratelimit"), Some(r#""api";r=5"#));
+        assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
+    }
+
+    #[test]
+    fn an_allowed_request_is_not_told_to_retry() {
+        let headers = Contract::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
+        assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
+    }
+
+    #[test]
+    fn the_sets_of_three_show_the_most_restrictive_check() {
+        let decision = decide([Rule::new("wide", window(90, 10_000)), Rule::new("api", bucket(20, 10))], &[5]);
+        let contract = Contract::new().ratelimit(None).trio(Some(Reset::Delta));
+        let headers = contract.headers(&decision);
+        // Full again half a second after the half second at which it was decided.
+        let expected =
+            [("x-ratelimit-limit", "20"), ("x-ratelimit-remaining", "15"), ("x-ratelimit-reset", "1790000001")];
+        let older = [("ratelimit-limit", "20"), ("ratelimit-remaining", "15"), ("ratelimit-reset", "1")];
+        assert_eq!(
+            headers,
+            [expected, older].concat().into_iter().map(|(name, value)| (name, value.to_owned())).collect::<Headers>()
+        );
+    }
+
+    #[test]
+    fn a_reset_is_rounded_up_to_the_next_second() {
+        let decision = decide([Rule::new("api", bucket(20, 10))], &[6]);
+        let reset = |reset| {
+            let headers = Contract::new().x_ratelimit(Some(reset)).headers(&decision);
+            field(&headers, "x-ratelimit-reset").unwrap().to_owned()
+        };
+        assert_eq!((reset(Reset::Epoch), reset(Reset::Delta)), ("1790000002".to_owned(), "1".to_owned()));
+    }
+
+    #[test]
+    fn what_is_switched_off_is_not_sent() {
+        let contract = Contract::default().ratelimit(None).x_ratelimit(None);
+        assert_eq!(contract.headers(&decide([Rule::new("api", bucket(20, 10))], &[1])), Headers::new());
+    }
+
+    #[test]
+    fn rules_in_shadow_leave_no_trace() {
+        let shadow = || Rule::new("trial", bucket(1, 1)).mode(RuleMode::Shadow).security();
+        let all = Contract::new().trio(Some(Reset::Epoch)).retry_after_ms(true);
+        assert_eq!(all.headers(&decide([shadow()], &[1, 1])), Headers::new());
+        assert_eq!(all.headers(&decide([], &[1])), Headers::new());
+        let (policy, standing) = standard(&decide([shadow(), Rule::new("api", bucket(4, 1))], &[1, 1]));
+        assert_eq!((policy.as_str(), standing.as_str()), (r#""api";q=4;w=4"#, r#""api";r=2;t=2"#));
+    }
+
+    /// A guesser who sees the numbers of a login limit learns which accounts exist and when to come back with others.
+    #[test]
+    fn a_rule_against_guessing_tells_only_when_to_retry() {
+        let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 1)).security()];
+        let all = Contract::new().trio(Some(Reset::Epoch)).retry_after_ms(true);
+        assert_eq!(all.headers(&decide(rules(), &[1])), Headers::new());
+        assert_eq!(all.headers(&decide(rules(), &[1, 1])), [("retry-after", "1".to_owned())]);
+        assert_eq!(all.headers(&decide(rules(), &[2])), Headers::new());
+    }
+
+    #[test]
+    fn numbers_stay_within_fifteen_digits() {
+        let limit = Limit::fixed_window(LARGEST_AMOUNT, Duration::from_secs(60)).unwrap();
+        let decision = decide([Rule::new("huge", limit)], &[1]);
+        let (policy, standing) = standard(&decision);
+        assert_eq!(policy, r#""huge";q=999999999999999;w=60"#);
+        assert!(standing.starts_with(r#""huge";r=999999999999999;t="#), "{standing}");
+        assert_eq!(field(&Contract::new().headers(&decision), "x-ratelimit-remaining"), Some("999999999999999"));
+    }
+
+    #[test]
+    fn a_name_is_printable_and_can_be_read_back() {
+        let rules = ["a\"b\\c", "grün", "gr%C3%BCn", "x\r\ny: z"].map(|id| Rule::new(id, bucket(1, 1)));
+        let (policy, _) = standard(&decide(rules, &[1]));
+        let names: Vec<_> = policy.split(", ").map(|item| item.strip_suffix(";q=1;w=1").unwrap()).collect();
+        assert_eq!(names, [r#""a\"b\\c""#, r#""gr%C3%BCn""#, r#""gr%25C3%25BCn""#, r#""x%0D%0Ay: z""#]);
+    }
+
+    #[test]
+    fn nobody_waits_for_the_slower_members_of_a_group() {
+        let gate = |rule: &str, limit| Gate::new(rule, "", limit, Role::AnyOf(1), KeyStem::of_rule(rule, &limit, ""));
+        let (slow, fast) = (gate("slow", bucket(1, 1)), gate("fast", bucket(1, 10)));
+        let store = store();
+        let decide = || {
+            let checks = [&slow, &fast].map(|gate| Check::of(gate, Subject::from_hash(7), 1));
+            let plan = Plan::new(checks).unwrap();
+            Decision::new(&plan, &store.decide_now(&plan))
+        };
+        assert!(decide().is_allowed());
+        let headers = Contract::new().retry_after_ms(true).headers(&decide());
+        assert_eq!(field(&headers, "ratelimit"), Some(r#""slow";r=0, "fast";r=0;t=1"#));
+        assert_eq!(field(&headers, "retry-after-ms"), Some("100"));
+    }
+
+    #[test]
+    fn revisions_of_one_form_are_one_draft() {
+        for text in ["draft-8", "draft-08", "draft-9", "draft-09", "draft-10", "draft-11"] {
+            assert_eq!(text.parse(), Ok(Draft::Draft11), "{text}");
+        }
+        for text in ["", "draft-07", "draft-12", "11"] {
+            assert_eq!(text.parse::<Draft>(), Err(UnknownDraft), "{text}");
+        }
+        assert_eq!(Draft::Draft11.to_string(), "draft-11");
+        assert!(UnknownDraft.to_string().contains("draft-08 to draft-11"));
+    }
+}

@@ -1,0 +1,290 @@
+//! What a caller reads over HTTP, held to its promises over random rules and histories.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Map, Value};
+use sfv::{List, ListEntry, Parser};
+use tidegate::{
+    Answer, Checked, Contract, Decision, Headers, LARGEST_AMOUNT, Limit, Limiter, ManualClock, MemoryStore, Rate,
+    Request, Reset, Role, Rule, RuleMode, RuleSet, Timestamp,
+};
+
+const START: u64 = 1_790_000_000_123_456;
+const LARGEST_NUMBER: u64 = 999_999_999_999_999;
+/// Who asks; it must never show.
+const WHO: &str = "ann@example.org";
+const PROBLEM: Option<&str> = Some("application/problem+json");
+
+/// So long that twice of it still ends before time does, in 2112.
+const LONGEST_WINDOW: u64 = 30 * 365 * 86_400 * 1_000_000;
+/// After a wait of more than this, a history ends, for the same reason.
+const LONG: Duration = Duration::from_secs(30 * 86_400);
+
+fn amount() -> impl Strategy<Value = u64> {
+    prop_oneof![6 => 0..6u64, 1 => 0..=LARGEST_AMOUNT, 1 => Just(LARGEST_AMOUNT)]
+}
+
+fn window() -> impl Strategy<Value = Duration> {
+    let micros = prop_oneof![4 => 1..5_000_000u64, 2 => 1..LONGEST_WINDOW / 120];
+    // A multiple of 120 has any number of slices that divides it.
+    micros.prop_map(|micros| Duration::from_micros(micros * 120))
+}
+
+fn rate() -> impl Strategy<Value = Rate> {
+    (1..2_000_000u64, window()).prop_filter_map("a rate", |(amount, period)| Rate::new(amount, period).ok())
+}
+
+/// A limit of any kind, of nothing and of very much, in a moment and in decades.
+fn limit() -> impl Strategy<Value = Limit> {
+    let slices = prop::sample::select(vec![1u64, 2, 6, 120]);
+    let limit = prop_oneof![
+        (amount(), rate()).prop_map(|(capacity, rate)| Limit::token_bucket(capacity, rate)),
+        (amount(), rate()).prop_map(|(queue, rate)| Limit::leaky_bucket(rate, queue)),
+        (amount(), window()).prop_map(|(limit, window)| Limit::fixed_window(limit, window)),
+        (0..6u64, window()).prop_map(|(limit, window)| Limit::sliding_log(limit, window)),
+        (amount(), window(), slices).prop_map(|(limit, window, slices)| Limit::sliding_window(limit, window, slices)),
+    ];
+    limit.prop_filter_map("a limit that ends in time", |limit| {
+        limit.ok().filter(|limit| limit.window_micros() <= LONGEST_WINDOW)
+    })
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let id = prop_oneof![2 => "[a-z.-]{1,9}", 1 => r"[\s\S]{1,9}", 1 => r#"["\\%,;= \r\n]{1,9}"#];
+    let limits = prop::collection::vec((r"[\s\S]{0,9}", limit()), 1..3);
+    let cost = prop::option::weighted(0.2, 0..4u64);
+    (id, limits, cost, prop::bool::weighted(0.2), prop::bool::weighted(0.15)).prop_map(
+        |(id, limits, cost, shadow, security)| {
+            let named = limits.into_iter().enumerate().map(|(place, (name, limit))| {
+                // The names of one rule differ; that of its first limit may be empty.
+                (if place == 0 { name } else { format!("{name}{place}") }.into(), limit)
+            });
+            let mut rule = Rule::with_limits(id, named).per(["user"]);
+            rule = cost.into_iter().fold(rule, Rule::cost);
+            rule = if security { rule.security() } else { rule };
+            if shadow { rule.mode(RuleMode::Shadow) } else { rule }
+        },
+    )
+}
+
+/// Rules that fit together.
+fn rules() -> impl Strategy<Value = RuleSet> {
+    prop::collection::vec(rule(), 0..4).prop_filter_map("ids that differ", |rules| RuleSet::new(rules).ok())
+}
+
+/// Requests as (microseconds since the one before, cost).
+fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let gap = prop_oneof![3 => Just(0), 2 => 0..3_000_000u64, 1 => 0..400_000_000u64];
+    let cost = prop_oneof![8 => 0..4u64, 1 => amount()];
+    prop::collection::vec((gap, cost), 1..25)
+}
+
+fn contract() -> impl Strategy<Value = Contract> {
+    let reset = || prop::option::of(prop::sample::select(vec![Reset::Epoch, Reset::Delta]));
+    (any::<bool>(), reset(), reset(), any::<bool>()).prop_map(|(ratelimit, x_ratelimit, trio, millis)| {
+        let contract = Contract::new().x_ratelimit(x_ratelimit).trio(trio).retry_after_ms(millis);
+        if ratelimit { contract } else { contract.ratelimit(None) }
+    })
+}
+
+fn enforced(decision: &Decision) -> Vec<&Checked> {
+    decision.checks().iter().filter(|check| check.role() != Role::Shadow).collect()
+}
+
+fn is_secret(decision: &Decision) -> bool {
+    enforced(decision).into_iter().any(Checked::is_security)
+}
+
+fn field<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
+    headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+}
+
+/// A structured list of strings, each with the first of these parameters and perhaps the second, as integers.
+fn parse(value: &str, [needed, optional]: [&str; 2]) -> Vec<(String, u64, Option<u64>)> {
+    let list: List = Parser::new(value).parse().unwrap();
+    let item = |entry: &ListEntry| {
+        let ListEntry::Item(item) = entry else { panic!("an inner list in {value}") };
+        let keys: Vec<_> = item.params.keys().map(|key| key.as_str()).collect();
+        assert!(keys == [needed] || keys == [needed, optional], "{value}");
+        let number = |key: &str| {
+            let integer = item.params.get(key).map(|number| i64::from(number.as_integer().unwrap()));
+            integer.map(|number| u64::try_from(number).unwrap())
+        };
+        (item.bare_item.as_string().unwrap().as_str().to_owned(), number(needed).unwrap(), number(optional))
+    };
+    list.iter().map(item).collect()
+}
+
+/// What holds for the fields of any answer.
+fn check_fields(headers: &Headers, decision: &Decision) {
+    let names: BTreeSet<_> = headers.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names.len(), headers.len(), "a field stands twice: {headers:?}");
+    assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')));
+    let in_time = decision.retry_after().is_some();
+    assert_eq!(in_time, !decision.is_allowed() && !decision.is_permanent());
+    assert_eq!(field(headers, "retry-after").is_some(), in_time);
+    if enforced(decision).is_empty() || is_secret(decision) {
+        assert!(names.into_iter().all(|name| name == "retry-after"), "{headers:?}");
+    }
+    for (name, value) in headers {
+        if *name != "ratelimit" && *name != "ratelimit-policy" {
+            assert!(value.bytes().all(|byte| byte.is_ascii_digit()), "{name}: {value}");
+            let smallest = u64::from(name.starts_with("retry-after"));
+            assert!((smallest..=LARGEST_NUMBER).contains(&value.parse().unwrap()), "{name}: {value}");
+        }
+    }
+    if let (Some(policy), Some(standing)) = (field(headers, "ratelimit-policy"), field(headers, "ratelimit")) {
+        check_lists(&parse(policy, ["q", "w"]), &parse(standing, ["r", "t"]), headers, decision);
+    }
+}
+
+fn check_lists(
+    policies: &[(String, u64, Option<u64>)],
+    standings: &[(String, u64, Option<u64>)],
+    headers: &Headers,
+    decision: &Decision,
+) {
+    let checks = enforced(decision);
+    assert_eq!((policies.len(), standings.len()), (checks.len(), checks.len()));
+    for ((policy, standing), check) in policies.iter().zip(standings).zip(checks) {
+        assert_eq!(policy.0, standing.0);
+        let (quota, window, left, time) = (policy.1, policy.2, standing.1, standing.2);
+        let outcome = check.outcome();
+        assert_eq!((quota, left), (outcome.limit.min(LARGEST_NUMBER), outcome.remaining.min(LARGEST_NUMBER)));
+        assert_ne!(window, Some(0));
+        assert_ne!(time, Some(0));
+        assert!(!outcome.is_permanent() || time.is_none(), "waiting was promised and does not help");
+        if let (false, Some(retry)) = (outcome.admitted, field(headers, "retry-after")) {
+            assert!(time.unwrap() <= retry.parse().unwrap(), "{headers:?}");
+        }
+    }
+}
+
+/// What holds for a refusal, in one form.
+fn check_answer(answer: &Answer, decision: &Decision, problem: bool) {
+    let media_type = if problem { "application/problem+json" } else { "application/json" };
+    assert_eq!(answer.status, 429);
+    let (limits, about): (Headers, Headers) = answer
+        .headers
+        .iter()
+        .cloned()
+        .partition(|(name, _)| name.starts_with("retry-after") || name.contains("ratelimit"));
+    assert_eq!(about, [("content-type", media_type.to_owned()), ("cache-control", "no-store".to_owned())]);
+    check_fields(&limits, decision);
+
+    let body: Map<String, Value> = serde_json::from_str(&answer.body).unwrap();
+    let mut members = if problem { vec!["type", "title", "status", "detail"] } else { vec!["error", "message"] };
+    if !is_secret(decision) {
+        members.push(if problem { "violated-policies" } else { "rule_id" });
+    }
+    if decision.retry_after().is_some() {
+        members.extend(["retry_after", "retry_after_ms"]);
+        assert_eq!(body["retry_after"].to_string(), field(&limits, "retry-after").unwrap());
+        let millis = body["retry_after_ms"].as_u64().unwrap();
+        assert!(1 <= millis && millis.div_ceil(1000) == body["retry_after"].as_u64().unwrap());
+    }
+    let known: BTreeSet<_> = body.keys().map(String::as_str).collect();
+    assert_eq!(known, members.into_iter().collect());
+    if !problem && !is_secret(decision) {
+        assert_eq!(body["rule_id"].as_str(), decision.rule());
+    }
+}
+
+fn check_nobody_is_named(answer: &Answer, decision: &Decision) {
+    let text = format!("{answer:?}");
+    assert!(!text.contains(WHO));
+    assert!(decision.checks().iter().all(|check| !text.contains(&check.subject().to_string())));
+}
+
+/// An answer as it goes over the wire.
+fn wire(status: &str, headers: &Headers, body: &str) -> String {
+    let fields: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    format!("HTTP/1.1 {status}\n{}\n\n{body}", fields.join("\n")).trim_end().to_owned()
+}
+
+/// Documentation that shows what is not sent is worse than none.
+#[test]
+fn the_page_for_users_shows_what_is_sent() {
+    let page = include_str!("../../docs/http.md");
+    let shows = |text: &str| assert!(page.contains(&format!("```text\n{text}\n```")), "docs/http.md lacks\n{text}");
+    let (search, day) = (
+        Limit::token_bucket(5, Rate::per_minute(20).unwrap()).unwrap(),
+        Limit::fixed_window(1000, Duration::from_secs(86_400)).unwrap(),
+    );
+    let login = Limit::sliding_log(1, Duration::from_secs(600)).unwrap();
+    let rules = RuleSet::new([
+        Rule::new("search", search).and("day", day).action("search"),
+        Rule::new("login", login).action("login").security(),
+    ]);
+    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let limiter = Limiter::new(rules.unwrap(), MemoryStore::new().clock(clock.clone()));
+    let contract = Contract::new();
+    let denied = |request: &Request<'_>, accept| {
+        let answer = contract.denied(&limiter.check_now(request), None, accept);
+        wire("429 Too Many Requests", &answer.headers, &answer.body)
+    };
+
+    let search = Request::new("search");
+    shows(&wire("200 OK", &contract.headers(&limiter.check_now(&search)), ""));
+    for _ in 0..4 {
+        assert!(limiter.check_now(&search).is_allowed());
+    }
+    clock.advance(Duration::from_millis(200));
+    shows(&denied(&search, None));
+    shows(&denied(&search, PROBLEM));
+    shows(&denied(&search.cost(6), None));
+    assert!(limiter.check_now(&Request::new("login")).is_allowed());
+    clock.advance(Duration::from_secs(3));
+    shows(&denied(&Request::new("login"), None));
+    let failed = contract.failed(None);
+    shows(&wire("503 Service Unavailable", &failed.headers, &failed.body));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) })]
+
+    /// Everything that is written can be read back, and who waits as long as they were told gets through.
+    #[test]
+    fn answers_can_be_read_and_keep_their_word(rules in rules(), requests in requests(), contract in contract()) {
+        let clock = ManualClock::at(Timestamp::from_micros(START));
+        let limiter = Limiter::new(rules, MemoryStore::new().clock(clock.clone()));
+        for (gap, cost) in requests {
+            clock.advance(Duration::from_micros(gap));
+            let request = Request::new("").attribute("user", WHO).cost(cost);
+            let decision = limiter.check_now(&request);
+            let headers = contract.headers(&decision);
+            check_fields(&headers, &decision);
+            if decision.is_allowed() {
+                continue;
+            }
+            for (accept, problem) in [(None, false), (PROBLEM, true)] {
+                let answer = contract.denied(&decision, None, accept);
+                check_answer(&answer, &decision, problem);
+                check_nobody_is_named(&answer, &decision);
+            }
+            if let Some(retry) = field(&headers, "retry-after") {
+                let wait = Duration::from_secs(retry.parse().unwrap());
+                clock.advance(wait);
+                prop_assert!(limiter.check_now(&request).is_allowed(), "waited {retry} s for nothing: {decision:?}");
+                if wait > LONG {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whatever a client sends in `Accept`, it gets one of two forms.
+    #[test]
+    fn any_accept_field_gets_a_body_that_parses(accept in r"[\s\S]{0,60}", named in any::<bool>()) {
+        let accept = if named { format!("{accept},application/problem+json;q=0.5") } else { accept };
+        let answer = Contract::new().failed(Some(&accept));
+        let body: Map<String, Value> = serde_json::from_str(&answer.body).unwrap();
+        let problem = field(&answer.headers, "content-type") == Some("application/problem+json");
+        prop_assert_eq!(body.contains_key("error"), !problem);
+        prop_assert_eq!(field(&answer.headers, "retry-after"), Some("1"));
+    }
+}
