@@ -8,10 +8,12 @@ mod limit;
 mod rule;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::{Contract, Limit, Reset};
 
+use crate::identity::Identity;
 use crate::index::Index;
 use crate::matching::Matching;
 use crate::problem::Problem;
@@ -46,12 +48,15 @@ pub(crate) struct Compiler<'p> {
     plans: Vec<SmolStr>,
     /// Something of the file was taken out because it was wrong, so what is missing has been reported already.
     partial: bool,
+    /// Whom rules count by, each list once.
+    pers: HashMap<Vec<SmolStr>, Arc<[Identity]>>,
 }
 
 /// Compiles a file. There may be errors among the problems that this adds; then the result is good for lints only.
 pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Ready {
     let partial = !problems.is_empty();
-    let mut compiler = Compiler { problems, authenticated: HashSet::new(), plans: Vec::new(), partial };
+    let mut compiler =
+        Compiler { problems, authenticated: HashSet::new(), plans: Vec::new(), partial, pers: HashMap::new() };
     compiler.version(file.version.as_ref());
     let (reading, identities, identify) = compiler.identify(&file.identify);
     compiler.plans = plan_names(file);
@@ -66,7 +71,10 @@ pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Read
     compiler.unique_ids(file);
     compiler.known_rules(file);
     let plan_of_tenant = compiler.tenants(file);
-    let matched: Vec<_> = rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matched.clone()).collect();
+    let mut matched: Vec<_> =
+        rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matched.clone()).collect();
+    let (index, rest) = Index::new(matched.iter().map(|rule| &*rule.condition));
+    matched.iter_mut().zip(rest).for_each(|(rule, rest)| rule.rest = rest);
     let matching = Matching {
         reading,
         identities,
@@ -75,7 +83,7 @@ pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Read
         plan_of_tenant,
         default_plan: file.default_plan.as_ref().map(|plan| SmolStr::new(&plan.value)).unwrap_or_default(),
         exempt,
-        index: Index::new(matched.iter().map(|rule| &rule.condition)),
+        index,
         rules: matched,
     };
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();

@@ -18,7 +18,7 @@ pub(crate) enum Cost {
     /// Always the same.
     Fixed(u64),
     /// By what the request is.
-    Table(Table),
+    Table(Box<Table>),
 }
 
 /// Costs by route, else from a header or an expression, else the default.

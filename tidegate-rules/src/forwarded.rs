@@ -42,7 +42,7 @@ pub(crate) enum ForwardedBy {
 /// The client's address, normal in the sense of [`ip::normal`]; `None` if not even the peer is known, since then nothing
 /// tells where trust ends.
 ///
-/// `header` is the value of the [named](ForwardedBy::header) header, several lines joined with commas in their order. The
+/// `header` is the value of the header that `by` names, several lines joined with commas in their order. The
 /// work is bounded: a list of ten thousand proxies costs as much as one of 64.
 pub(crate) fn client(peer: Option<IpAddr>, header: Option<&str>, trust: &Trust, by: &ForwardedBy) -> Option<IpAddr> {
     let peer = ip::normal(peer?);
@@ -83,15 +83,6 @@ impl Trust {
 }
 
 impl ForwardedBy {
-    /// The name of the header, in lower case if it is a known one.
-    pub(crate) fn header(&self) -> &str {
-        match self {
-            Self::XForwardedFor => "x-forwarded-for",
-            Self::Forwarded => "forwarded",
-            Self::Single(name) => name,
-        }
-    }
-
     /// What the proxies appended, the last of it first.
     fn elements<'h>(&self, header: &'h str) -> FromTheRight<'h> {
         let end = header.len().saturating_sub(MOST_BYTES);
@@ -250,6 +241,7 @@ mod tests {
         for bad in ["proto=https", "for=1.1.1.1;for=2.2.2.2", "1.1.1.1", "for", "for=\"1.1.1.1\\", "for=\"1.1.1.1\"x"] {
             assert_eq!(by_forwarded(&format!("for=6.6.6.6, {bad}, for=10.0.0.3")), "10.0.0.3", "{bad}");
         }
+        assert_eq!(by_forwarded("x\"=1;for=6.6.6.6, for=10.0.0.3"), "10.0.0.3");
         assert_eq!(by_list(""), PEER);
         assert_eq!(by_list("203.0.113.9,"), PEER);
     }
@@ -278,7 +270,6 @@ mod tests {
     #[test]
     fn a_header_with_one_address_has_one_address() {
         let by = ForwardedBy::Single("cf-connecting-ip".into());
-        assert_eq!(by.header(), "cf-connecting-ip");
         assert_eq!(seen(PEER, "203.0.113.9", &ours(), &by), "203.0.113.9");
         assert_eq!(seen(PEER, "::ffff:203.0.113.9", &Trust::Hops(1), &by), "203.0.113.9");
         assert_eq!(seen(PEER, "203.0.113.9, 6.6.6.6", &ours(), &by), PEER);
@@ -315,6 +306,10 @@ mod tests {
         assert_eq!(by_list(&format!("203.0.113.9,{}", many("10.0.0.3", 64))), "10.0.0.3");
         assert_eq!(by_list(&many("10.0.0.3", 10_000)), "10.0.0.3");
         // An element that begins beyond the last 8 KiB is not taken for its tail.
+        let ours_after = format!(",{:128}", "10.0.0.3").repeat(63);
+        let straddling = format!("garbage{:65}", "203.0.113.9");
+        assert_eq!(straddling.len() - "garbage".len() + ours_after.len(), MOST_BYTES);
+        assert_eq!(by_list(&format!("{straddling}{ours_after}")), "10.0.0.3");
         let space = " ".repeat(MOST_BYTES);
         assert_eq!(by_list(&format!("203.0.113.9,{space}6.6.6.6")), PEER);
         assert_eq!(by_list(&format!("203.0.113.9{space}, 10.0.0.3")), "10.0.0.3");

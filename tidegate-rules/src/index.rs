@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use smol_str::SmolStr;
+use tidegate::Few;
 
 use crate::condition::{Condition, Host};
 use crate::facts::Facts;
@@ -15,17 +16,17 @@ use crate::routes::Routes;
 /// Finds candidates; whether they apply is for their [`Condition`] to say.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    actions: HashMap<SmolStr, Vec<u32>>,
+    actions: HashMap<SmolStr, Few<u32>>,
     paths: Routes,
     has_paths: bool,
-    hosts: HashMap<SmolStr, Vec<u32>>,
+    hosts: HashMap<SmolStr, Few<u32>>,
     /// Under the part of the host that must follow, a dot before it.
-    below: HashMap<SmolStr, Vec<u32>>,
-    tenants: HashMap<SmolStr, Vec<u32>>,
-    plans: HashMap<SmolStr, Vec<u32>>,
+    below: HashMap<SmolStr, Few<u32>>,
+    tenants: HashMap<SmolStr, Few<u32>>,
+    plans: HashMap<SmolStr, Few<u32>>,
     /// By attribute, then by value.
-    headers: Vec<(SmolStr, HashMap<SmolStr, Vec<u32>>)>,
-    methods: HashMap<SmolStr, Vec<u32>>,
+    headers: Vec<(SmolStr, HashMap<SmolStr, Few<u32>>)>,
+    methods: HashMap<SmolStr, Few<u32>>,
     /// Rules that ask for nothing that can be looked up.
     always: Vec<u32>,
 }
@@ -44,21 +45,30 @@ enum Entry {
 }
 
 impl Index {
-    /// Indexes rules by their place.
-    pub(crate) fn new<'c>(conditions: impl Iterator<Item = &'c Condition> + Clone) -> Self {
+    /// Indexes rules by their place, and tells what of each condition is left to check for a candidate.
+    pub(crate) fn new<'c>(
+        conditions: impl Iterator<Item = &'c Condition> + Clone,
+    ) -> (Self, Vec<Option<Box<Condition>>>) {
         let mut shared: HashMap<Entry, usize> = HashMap::new();
-        for entry in conditions.clone().flat_map(choices).flatten() {
+        for entry in conditions.clone().flat_map(choices).flat_map(|choice| choice.entries) {
             *shared.entry(entry).or_default() += 1;
         }
-        let mut index = Self::default();
+        let (mut index, mut rest) = (Self::default(), Vec::new());
         for (place, condition) in conditions.enumerate() {
-            let crowd = |entries: &Vec<Entry>| entries.iter().map(|entry| shared[entry]).max();
-            match choices(condition).into_iter().min_by_key(crowd) {
-                Some(entries) => entries.into_iter().for_each(|entry| index.add(entry, condition, place as u32)),
-                None => index.always.push(place as u32),
-            }
+            let crowd = |choice: &Choice| choice.entries.iter().map(|entry| shared[entry]).max();
+            let left = match choices(condition).into_iter().min_by_key(crowd) {
+                Some(choice) => {
+                    choice.entries.into_iter().for_each(|entry| index.add(entry, condition, place as u32));
+                    choice.rest
+                }
+                None => {
+                    index.always.push(place as u32);
+                    condition.clone()
+                }
+            };
+            rest.push((!left.covers(&Condition::default())).then(|| Box::new(left)));
         }
-        index
+        (index, rest)
     }
 
     fn add(&mut self, entry: Entry, condition: &Condition, place: u32) {
@@ -90,9 +100,9 @@ impl Index {
 
     /// Appends every rule that may apply, in order, each once.
     pub(crate) fn candidates(&self, facts: &Facts<'_, '_>, found: &mut Vec<u32>) {
-        let mut look_up = |map: &HashMap<SmolStr, Vec<u32>>, value: Option<&str>| {
+        let mut look_up = |map: &HashMap<SmolStr, Few<u32>>, value: Option<&str>| {
             if let Some(places) = value.and_then(|value| map.get(value)) {
-                found.extend_from_slice(places);
+                found.extend(places);
             }
         };
         if !self.actions.is_empty() {
@@ -132,24 +142,41 @@ impl Index {
 /// A host name has no more labels than this.
 const MOST_LABELS: usize = 127;
 
-/// The ways to index a condition: under any one of these lists, with all of its entries.
-fn choices(condition: &Condition) -> Vec<Vec<Entry>> {
+/// A way to index a condition: under each of the entries; then the rest is left to check.
+struct Choice {
+    entries: Vec<Entry>,
+    rest: Condition,
+}
+
+/// The ways to index a condition.
+fn choices(condition: &Condition) -> Vec<Choice> {
     let each = |values: &[SmolStr], entry: fn(SmolStr) -> Entry| values.iter().cloned().map(entry).collect::<Vec<_>>();
     let host = |host: &Host| match host {
         Host::Exactly(host) => Entry::Host(host.clone()),
         Host::Below(host) => Entry::Below(host.clone()),
     };
+    let without = |blank: fn(&mut Condition)| {
+        let mut rest = condition.clone();
+        blank(&mut rest);
+        rest
+    };
     let mut ways = vec![
-        each(&condition.actions, Entry::Action),
-        condition.paths.iter().map(Pattern::to_string).map(Entry::Path).collect(),
-        condition.hosts.iter().map(host).collect(),
-        each(&condition.tenants, Entry::Tenant),
-        each(&condition.plans, Entry::Plan),
-        each(&condition.methods, Entry::Method),
+        Choice { entries: each(&condition.actions, Entry::Action), rest: without(|rest| rest.actions.clear()) },
+        Choice {
+            entries: condition.paths.iter().map(Pattern::to_string).map(Entry::Path).collect(),
+            rest: without(|rest| rest.paths.clear()),
+        },
+        Choice { entries: condition.hosts.iter().map(host).collect(), rest: without(|rest| rest.hosts.clear()) },
+        Choice { entries: each(&condition.tenants, Entry::Tenant), rest: without(|rest| rest.tenants.clear()) },
+        Choice { entries: each(&condition.plans, Entry::Plan), rest: without(|rest| rest.plans.clear()) },
+        Choice { entries: each(&condition.methods, Entry::Method), rest: without(|rest| rest.methods.clear()) },
     ];
-    for (name, values) in &condition.headers {
-        ways.push(values.iter().map(|value| Entry::Header(name.clone(), value.clone())).collect());
+    for (place, (name, values)) in condition.headers.iter().enumerate() {
+        let entries = values.iter().map(|value| Entry::Header(name.clone(), value.clone())).collect();
+        let mut rest = condition.clone();
+        rest.headers.remove(place);
+        ways.push(Choice { entries, rest });
     }
-    ways.retain(|entries| !entries.is_empty());
+    ways.retain(|choice| !choice.entries.is_empty());
     ways
 }

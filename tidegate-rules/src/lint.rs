@@ -1,9 +1,92 @@
-//! Lints: what can be used, and is probably a mistake.
+//! Lints: what can be used, and is probably a mistake. The last stage of loading a file; it changes nothing.
+//!
+//! It must not cry wolf: a lint speaks only of what it can see in the file, and says how to mend it or how to say that it
+//! is meant. A file with errors gets none, since what is left of it would draw lints that it does not deserve.
 
-use crate::compile::Ready;
-use crate::problem::Problem;
+mod example;
+mod identity;
+pub(crate) mod limits;
+mod reach;
+pub(crate) mod security;
+
+use crate::compile::{Compiled, Ready};
+use crate::problem::{MOST_PROBLEMS, Problem, Severity};
+use example::Example;
+
+/// Every code that a lint can have. `docs/lints.md` explains each.
+pub(crate) const CODES: [&str; 22] = [
+    "cost-above-limit",
+    "duplicate-rule",
+    "exempt-by-header",
+    "fixed-window-on-security",
+    "huge-log",
+    "local-refuses",
+    "login-by-ip-alone",
+    "long-queue",
+    "looks-like-security",
+    "never-decides",
+    "never-matches",
+    "no-rules",
+    "not-compared",
+    "security-fails-open",
+    "too-many-checks",
+    "trust-everyone",
+    "unauthenticated-header",
+    "unauthenticated-tenant",
+    "unreachable",
+    "unused-identity",
+    "unverified-claim",
+    "zero-limit",
+];
+
+/// How many pairs of rules are looked at. Rules that share nothing are never paired, so only a file that would be slow to
+/// match reaches this; it then takes about a second.
+const MOST_PAIRS: usize = 4_000_000;
 
 /// Looks for the classic mistakes.
 pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
-    let _ = (ready, problems);
+    if problems.iter().any(|problem| problem.severity() == Severity::Error) {
+        return;
+    }
+    let mut found = Vec::new();
+    if ready.rules.is_empty() {
+        let problem = Problem::warning("no-rules", "the file has no rules, so every request passes", 0..0);
+        found.push(problem.help("add one below `rules`"));
+    }
+    identity::lint(ready, problems, &mut found);
+    for rule in ready.rules.iter().filter(|rule| !rule.is_disabled()) {
+        security::lint(rule, &mut found);
+        limits::lint(rule, &mut found);
+    }
+    reach::conditions(ready, &mut found);
+    together(ready, MOST_PAIRS, &mut found);
+    debug_assert!(found.iter().all(|problem| CODES.contains(&problem.code())), "a code is missing in CODES: {found:?}");
+    // A report is cut where it is too long. An error must not be lost behind a hundred notes.
+    found.sort_by_key(Problem::severity);
+    found.truncate(MOST_PROBLEMS.saturating_sub(problems.len()));
+    problems.append(&mut found);
+}
+
+/// Looks at rules together with those that apply to the same request.
+fn together(ready: &Ready, most_pairs: usize, found: &mut Vec<Problem>) {
+    let rules: Vec<&Compiled> = ready.rules.iter().filter(|rule| !rule.is_disabled()).collect();
+    let (mut pairs, mut full) = (0, Vec::new());
+    for (place, rule) in rules.iter().enumerate() {
+        if pairs > most_pairs {
+            let message = "too many rules share a match: from here on they were not compared with each other";
+            let problem = Problem::note("not-compared", message, rule.id_span.clone());
+            found.push(problem.help("match by path, action, host, tenant or a header's value"));
+            return;
+        }
+        let (beside, candidates) = Example::of(&rule.matched.condition).rules(&ready.matching);
+        pairs += 1 + candidates + ready.matching.exempt.len();
+        if let Some(exemption) = reach::exempted(ready, rule) {
+            found.push(exemption);
+            continue;
+        }
+        let beside: Vec<(usize, &Compiled)> = beside.into_iter().map(|other| (other, rules[other])).collect();
+        found.extend(reach::too_many(&beside, &mut full));
+        found.extend(reach::outdone(place, rule, &beside));
+        found.extend(security::by_address_alone(place, rule, &beside));
+    }
 }

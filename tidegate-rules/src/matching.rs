@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::{Match, Matcher, Request};
@@ -31,9 +32,11 @@ pub(crate) struct Matching {
 #[derive(Clone, Debug)]
 pub(crate) struct Matched {
     pub(crate) id: SmolStr,
-    pub(crate) condition: Condition,
-    /// Whom it counts by, the tenant apart.
-    pub(crate) per: Vec<Identity>,
+    pub(crate) condition: Box<Condition>,
+    /// What is left of the condition once the index has brought the rule up; nothing for most.
+    pub(crate) rest: Option<Box<Condition>>,
+    /// Whom it counts by, the tenant apart. Rules that count alike share it.
+    pub(crate) per: Arc<[Identity]>,
     pub(crate) tenant: TenantIn,
     pub(crate) cost: Cost,
 }
@@ -127,8 +130,7 @@ impl Matcher for Matching {
         let facts = Facts::new(request, self);
         let mut candidates = Vec::new();
         self.index.candidates(&facts, &mut candidates);
-        let applies = |place: &u32| self.rules[*place as usize].condition.fits(&facts);
-        candidates.retain(applies);
+        candidates.retain(|place| self.rules[*place as usize].rest.as_ref().is_none_or(|rest| rest.fits(&facts)));
         if candidates.is_empty() || self.exemption(&facts).is_some() {
             return;
         }
@@ -142,7 +144,7 @@ impl Matcher for Matching {
 
     fn reads(&self) -> Vec<SmolStr> {
         let mut names = Vec::new();
-        let conditions = || self.rules.iter().map(|rule| &rule.condition).chain(&self.exempt);
+        let conditions = || self.rules.iter().map(|rule| &*rule.condition).chain(&self.exempt);
         for condition in conditions() {
             condition.reads(&mut names);
         }

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use smol_str::SmolStr;
+use tidegate::Few;
 
 use crate::path::{Pattern, Segment, first_segment, is_asterisk};
 
@@ -13,6 +14,8 @@ use crate::path::{Pattern, Segment, first_segment, is_asterisk};
 pub(crate) struct Routes {
     /// Rules for every path.
     everything: Vec<u32>,
+    /// Rules for a single path, which most are: one look for the whole of it.
+    exact: HashMap<String, Few<u32>>,
     root: Node,
 }
 
@@ -20,9 +23,9 @@ pub(crate) struct Routes {
 #[derive(Clone, Debug, Default)]
 struct Node {
     /// Rules for the path that ends here.
-    here: Vec<u32>,
+    here: Few<u32>,
     /// Rules for every path that goes on.
-    below: Vec<u32>,
+    below: Few<u32>,
     /// Where paths go on with this segment.
     literals: HashMap<SmolStr, Node>,
     /// Where they go on with any segment.
@@ -35,6 +38,9 @@ impl Routes {
         if pattern.is_everything() {
             self.everything.push(rule);
             return;
+        }
+        if pattern.segments().iter().all(|segment| matches!(segment, Segment::Literal(_))) {
+            return self.exact.entry(pattern.to_string()).or_default().push(rule);
         }
         let mut node = &mut self.root;
         for segment in pattern.segments() {
@@ -56,6 +62,9 @@ impl Routes {
     /// rules.
     pub(crate) fn find(&self, normal_path: &str, found: &mut Vec<u32>) {
         found.extend(&self.everything);
+        if let Some(rules) = self.exact.get(normal_path) {
+            found.extend(rules);
+        }
         if !is_asterisk(normal_path) {
             self.root.find(normal_path, found);
         }

@@ -15,9 +15,9 @@ impl Compiler<'_> {
             written::Cost::Number(at) => self.amount(at).map(Cost::Fixed),
             written::Cost::Text(at) => {
                 let from = From::Expression(self.expression(at)?);
-                Some(Cost::Table(Table { routes: Vec::new(), from, default: 1, most: LARGEST_AMOUNT }))
+                Some(Cost::Table(Box::new(Table { routes: Vec::new(), from, default: 1, most: LARGEST_AMOUNT })))
             }
-            written::Cost::Map(table) => self.table(table).map(Cost::Table),
+            written::Cost::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct Places {
     pub(crate) trusted: Vec<(ipnet::IpNet, Span)>,
     pub(crate) hops: Option<(u8, Span)>,
     pub(crate) names: Vec<(SmolStr, Span)>,
+    /// The sources of each of the names.
+    pub(crate) sources: Vec<Vec<Span>>,
     /// Headers that a client cannot forge, in lower case.
     pub(crate) authenticated: Vec<SmolStr>,
 }
@@ -45,6 +47,7 @@ impl Compiler<'_> {
         let mut identities: Vec<Identity> = Vec::new();
         for (name, sources) in &written.names {
             places.names.push((SmolStr::new(&name.value), name.span.clone()));
+            places.sources.push(sources.0.iter().map(|source| source.span.clone()).collect());
             if let Some(identity) = self.identity(name, sources) {
                 identities.push(identity);
             }

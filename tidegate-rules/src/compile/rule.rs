@@ -1,5 +1,7 @@
 //! Compiling a rule: everything about it that does not depend on a request.
 
+use std::sync::Arc;
+
 use smol_str::SmolStr;
 use tidegate::{Limit, OnFailure, Rule, RuleMode};
 
@@ -30,6 +32,11 @@ pub(crate) struct Compiled {
     pub(crate) id_span: Span,
     pub(crate) match_span: Span,
     pub(crate) per_span: Span,
+    /// Whom it counts by as it is written, with the place of each.
+    pub(crate) per_places: Vec<(SmolStr, Span)>,
+    /// Where each of its limits stands.
+    pub(crate) limit_spans: Vec<Span>,
+    pub(crate) cost_span: Span,
     pub(crate) on_failure_span: Span,
 }
 
@@ -83,7 +90,7 @@ impl Compiler<'_> {
         }
         let span = |at: Option<Span>| at.unwrap_or_else(|| written.id.span.clone());
         Some(Compiled {
-            matched: Matched { id, condition, per, tenant, cost: cost? },
+            matched: Matched { id, condition: Box::new(condition), rest: None, per, tenant, cost: cost? },
             limits: limits?,
             plans,
             mode: written.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
@@ -105,6 +112,9 @@ impl Compiler<'_> {
             id_span: written.id.span.clone(),
             match_span: span(written.r#match.as_ref().map(|asked| asked.span.clone())),
             per_span: written.per.span.clone(),
+            per_places: written.per.value.0.iter().map(|at| (SmolStr::new(&at.value), at.span.clone())).collect(),
+            limit_spans: limit_spans(written),
+            cost_span: span(written.cost.as_ref().map(|cost| cost.span.clone())),
             on_failure_span: span(written.on_failure.as_ref().map(|policy| policy.span.clone())),
         })
     }
@@ -118,7 +128,7 @@ impl Compiler<'_> {
     }
 
     /// Whom a rule counts by.
-    fn per(&mut self, written: &written::Rule, identities: &[Identity]) -> (Vec<Identity>, TenantIn) {
+    fn per(&mut self, written: &written::Rule, identities: &[Identity]) -> (Arc<[Identity]>, TenantIn) {
         let mut per: Vec<Identity> = Vec::new();
         let mut by_tenant = false;
         for at in &written.per.value.0 {
@@ -138,7 +148,8 @@ impl Compiler<'_> {
             (false, false) if per.iter().any(Identity::may_be_of_tenant) => TenantIn::Scope,
             (false, _) => TenantIn::No,
         };
-        (per, tenant)
+        let names = per.iter().map(|identity| identity.name.clone()).collect();
+        (Arc::clone(self.pers.entry(names).or_insert_with(|| per.into())), tenant)
     }
 
     /// A source that a rule counts by without a name for it.
@@ -156,6 +167,21 @@ impl Compiler<'_> {
         let name = SmolStr::new(&at.value);
         Some(Identity { kinds: vec![name.clone()], name, sources: vec![source], given: None })
     }
+}
+
+/// The places of the limits, in their order.
+fn limit_spans(written: &written::Rule) -> Vec<Span> {
+    if !written.limits.is_empty() {
+        return written.limits.values().map(|limit| limit.span.clone()).collect();
+    }
+    let own = [
+        written.token_bucket.as_ref().map(|at| &at.span),
+        written.leaky_bucket.as_ref().map(|at| &at.span),
+        written.fixed_window.as_ref().map(|at| &at.span),
+        written.sliding_log.as_ref().map(|at| &at.span),
+        written.sliding_window.as_ref().map(|at| &at.span),
+    ];
+    own.into_iter().flatten().cloned().collect()
 }
 
 fn actual(written: &written::Rule) -> Option<SmolStr> {

@@ -87,10 +87,15 @@ fn node(raw: Spanned<Raw>, text: &str) -> Node {
 }
 
 fn span(location: &Location, text: &str) -> Span {
-    let start = location.span().byte_offset().and_then(|byte| usize::try_from(byte).ok()).unwrap_or_default();
-    let length = location.span().byte_len().and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
-    let start = boundary(text, start);
-    start..boundary(text, start.saturating_add(length))
+    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let span = location.span();
+    // Errors know their place in characters only.
+    let Some((start, length)) = span.byte_offset().zip(span.byte_len()) else {
+        let start = text.char_indices().nth(number(span.offset())).map_or(text.len(), |(start, _)| start);
+        return start..boundary(text, start + 1).max(start);
+    };
+    let start = boundary(text, number(start));
+    start..boundary(text, start.saturating_add(number(length)))
 }
 
 impl<'de> Deserialize<'de> for Raw {

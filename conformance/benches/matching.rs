@@ -1,0 +1,104 @@
+//! Matching: what it costs to find the rules of a request among ten, a hundred, a thousand and ten thousand.
+//!
+//! Timed is the way from a request to its plan: normalising the path, looking up candidates, checking their conditions,
+//! finding the subject and hashing it. Every request matches the same number of rules, however many there are.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
+
+mod common;
+
+use std::fmt::Write;
+use std::hint::black_box;
+
+use common::{Cell, Draw, Options, Table, best_of, cpu, report};
+use tidegate::Request;
+use tidegate_rules::RuleFile;
+
+const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
+
+/// How the rules of a file differ: what the rule with a number asks for, and what a request brings that fits it.
+struct Shape {
+    name: &'static str,
+    condition: fn(usize) -> String,
+    attributes: fn(usize) -> [(&'static str, String); 2],
+}
+
+const SHAPES: [Shape; 5] = [
+    Shape {
+        name: "a path each",
+        condition: |rule| format!("path: /api/v1/resource-{rule}/items"),
+        attributes: |rule| [("path", format!("/api/v1/resource-{rule}/items")), ("method", "GET".into())],
+    },
+    Shape {
+        name: "a pattern each",
+        condition: |rule| format!("path: '/api/resource-{rule}/{{id}}/*'"),
+        attributes: |rule| [("path", format!("/api/resource-{rule}/7/parts/9")), ("method", "GET".into())],
+    },
+    Shape {
+        name: "one path, a tenant each",
+        condition: |rule| format!("path: /api/rides, tenant: tenant-{rule}"),
+        attributes: |rule| [("path", "/api/rides".into()), ("tenant", format!("tenant-{rule}"))],
+    },
+    Shape {
+        name: "one path, a host each",
+        condition: |rule| format!("path: /api/rides, host: '*.customer-{rule}.example.com'"),
+        attributes: |rule| [("path", "/api/rides".into()), ("host", format!("eu.customer-{rule}.example.com"))],
+    },
+    Shape {
+        name: "an action each",
+        condition: |rule| format!("action: job-{rule}"),
+        attributes: |rule| [("action", format!("job-{rule}")), ("user", "ann".into())],
+    },
+];
+
+fn main() {
+    let options = Options::from_command_line();
+    let columns = ["rules that differ by", "10 ns", "100 ns", "1000 ns", "10000 ns", "10000 to 10"];
+    let mut table = Table::new("CPU time from a request to its plan, by the number of rules in the file", columns);
+    for shape in &SHAPES {
+        let files: Vec<RuleFile> = SIZES.iter().map(|size| file(shape, *size)).collect();
+        let mut contenders: Vec<common::Contender<'_, f64>> = Vec::new();
+        for (file, size) in files.iter().zip(SIZES) {
+            contenders.push(Box::new(move || nanos(file, shape, size)));
+        }
+        let best = best_of(options.rounds(), &mut contenders, |one, other| one < other);
+        let numbers = best.iter().map(|nanos| Cell::Number(*nanos, 0));
+        let ratio = Cell::Number(best[SIZES.len() - 1] / best[0], 2);
+        table.row([Cell::from(shape.name)].into_iter().chain(numbers).chain([ratio]));
+    }
+    report(&options, &[table]);
+}
+
+fn file(shape: &Shape, rules: usize) -> RuleFile {
+    let mut text = String::from("version: 1\nrules:\n");
+    for rule in 0..rules {
+        let condition = (shape.condition)(rule);
+        let limit = "per: [user], token_bucket: { capacity: 20, refill: 10/s }";
+        let _ = writeln!(text, "- {{ id: rule-{rule}, match: {{ {condition} }}, {limit} }}");
+    }
+    RuleFile::parse("rules.yaml", &text).unwrap()
+}
+
+/// The time of one request, each of which asks for a rule that was drawn.
+fn nanos(file: &RuleFile, shape: &Shape, rules: usize) -> f64 {
+    const ASKS: usize = 4_000;
+    const TIMES: usize = 10;
+    let drawn = Draw::new(rules as u64).uniform(rules, ASKS);
+    let attributes: Vec<_> = drawn.iter().map(|rule| (shape.attributes)(*rule as usize)).collect();
+    let requests: Vec<Request<'_>> = attributes.iter().map(|attributes| request(attributes)).collect();
+    assert!(requests.iter().all(|request| file.rules().resolve(request).checks().len() == 1), "each matches one rule");
+    let (before, _) = cpu::thread_nanos();
+    for _ in 0..TIMES {
+        for request in &requests {
+            black_box(file.rules().resolve(black_box(request)));
+        }
+    }
+    let (after, _) = cpu::thread_nanos();
+    (after - before) / (ASKS * TIMES) as f64
+}
+
+fn request<'a>(attributes: &'a [(&'static str, String)]) -> Request<'a> {
+    let action = attributes.iter().find(|(name, _)| *name == "action").map_or("", |(_, action)| action);
+    let known = Request::new(action).attribute("user", "ann");
+    attributes.iter().fold(known, |request, (name, value)| request.attribute(name, value))
+}

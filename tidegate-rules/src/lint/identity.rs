@@ -1,0 +1,247 @@
+//! Lints about identity: who can pretend to be whom. Whoever can make up new names for himself never runs out, and whoever
+//! can take another's name spends what is not his.
+
+use std::collections::HashSet;
+
+use ipnet::IpNet;
+use smol_str::SmolStr;
+
+use crate::compile::{Compiled, Ready};
+use crate::condition::Condition;
+use crate::cost::{Cost, From};
+use crate::identity::{Identity, Source};
+use crate::matching::TenantIn;
+use crate::problem::Problem;
+use crate::source::Span;
+use crate::suggest::nearest;
+
+/// The names that mean something by themselves.
+const BUILT_IN: [&str; 4] = ["tenant", "client", "user", "plan"];
+
+/// The shortest prefixes that can be a network of one's own.
+const SHORTEST: (u8, u8) = (8, 16);
+
+/// What is known about those who send a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// Nobody can choose it freely: an address, something verified, something that the application sets.
+    Good,
+    /// Any client can send what it likes.
+    Forged,
+    /// It does not say who it is: a path, a constant. It is always there.
+    Nobody,
+    /// A field of the body, which names an account and may be anything.
+    Claimed,
+}
+
+/// What a file says about whom to believe.
+struct Believing<'r> {
+    ready: &'r Ready,
+    authenticated: HashSet<&'r str>,
+}
+
+/// `earlier` are the problems that compiling has found.
+pub(super) fn lint(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>) {
+    let authenticated = ready.identify.authenticated.iter().map(SmolStr::as_str).collect();
+    let believing = Believing { ready, authenticated };
+    for (network, span) in &ready.identify.trusted {
+        found.extend(trusts_everyone(network, span));
+    }
+    for ((name, _), spans) in ready.identify.names.iter().zip(&ready.identify.sources) {
+        let Some(identity) = ready.matching.named(name) else { continue };
+        believing.claims(identity, spans, found);
+        if matches!(name.as_str(), "tenant" | "plan") {
+            found.extend(believing.forged_tenant(identity, spans));
+        }
+    }
+    let mut told = HashSet::new();
+    for rule in &ready.rules {
+        believing.direct_claims(rule, found);
+        if !rule.is_disabled() {
+            believing.forged_subjects(rule, &mut told, found);
+        }
+    }
+    for (condition, span) in ready.matching.exempt.iter().zip(&ready.exempt) {
+        found.extend(believing.forged_exemption(condition, span));
+    }
+    unused(ready, earlier, found);
+}
+
+fn trusts_everyone(network: &IpNet, span: &Span) -> Option<Problem> {
+    let too_wide = match network {
+        IpNet::V4(network) => network.prefix_len() < SHORTEST.0,
+        // fc00::/7 is private as a whole.
+        IpNet::V6(network) => network.prefix_len() < SHORTEST.1 && !network.addr().is_unique_local(),
+    };
+    let message = format!("with `{network}` among the proxies, anyone can claim any address");
+    let help = "list the networks of your own proxies, such as `10.0.0.0/8`, or use `trusted_hops`";
+    too_wide.then(|| Problem::warning("trust-everyone", message, span.clone()).help(help))
+}
+
+impl Believing<'_> {
+    fn word(&self, source: &Source) -> Word {
+        let listed = |name: &str| self.authenticated.contains(name.to_ascii_lowercase().as_str());
+        let verified = |is: bool| if is { Word::Good } else { Word::Forged };
+        match source {
+            // An unverified claim is an error of its own.
+            Source::Ip | Source::Net(_) | Source::Claim(_) => Word::Good,
+            Source::Path | Source::Action | Source::Constant(_) => Word::Nobody,
+            Source::Attribute(name) if matches!(name.as_str(), "method" | "host") => Word::Nobody,
+            Source::Attribute(name) => name.strip_prefix("header:").map_or(Word::Good, |name| verified(listed(name))),
+            Source::Query(name) => verified(listed(&format!("query:{name}"))),
+            Source::Cookie(name) => verified(listed("cookie") || listed(&format!("cookie:{name}"))),
+            Source::Body(_) => Word::Claimed,
+        }
+    }
+
+    /// The first source that a client can make up, if it comes to that.
+    fn forged(&self, identity: &Identity) -> Option<usize> {
+        for (place, source) in identity.sources.iter().enumerate() {
+            match self.word(source) {
+                Word::Forged => return Some(place),
+                // What is always there hides all that follow.
+                Word::Nobody => return None,
+                Word::Good if matches!(source, Source::Ip | Source::Net(_)) => return None,
+                Word::Good | Word::Claimed => {}
+            }
+        }
+        None
+    }
+
+    /// Whether it tells who somebody is, and nobody can choose that freely.
+    fn is_good(&self, identity: &Identity) -> bool {
+        let good = |source| self.word(source) == Word::Good;
+        self.forged(identity).is_none() && (identity.sources.is_empty() || identity.sources.iter().any(good))
+    }
+
+    fn has_verified_token(&self) -> bool {
+        let token = &self.ready.matching.reading.token;
+        self.authenticated.contains(token.strip_prefix("header:").unwrap_or(token))
+    }
+
+    fn claims(&self, identity: &Identity, spans: &[Span], found: &mut Vec<Problem>) {
+        for (source, span) in identity.sources.iter().zip(spans) {
+            if matches!(source, Source::Claim(_)) && !self.has_verified_token() {
+                found.push(self.unverified(span));
+            }
+        }
+    }
+
+    /// Claims that a rule reads without a name for them: what it counts by, and what its cost is computed from.
+    fn direct_claims(&self, rule: &Compiled, found: &mut Vec<Problem>) {
+        if self.has_verified_token() {
+            return;
+        }
+        for (_, span) in rule.per_places.iter().filter(|(name, _)| name.starts_with("claim:")) {
+            found.push(self.unverified(span));
+        }
+        if let Cost::Table(table) = &rule.matched.cost
+            && let From::Expression(expression) = &table.from
+            && expression.reads().iter().any(|name| name.starts_with("claim:"))
+        {
+            found.push(self.unverified(&rule.cost_span));
+        }
+    }
+
+    fn unverified(&self, span: &Span) -> Problem {
+        let token = &self.ready.matching.reading.token;
+        let name = token.strip_prefix("header:").unwrap_or(token);
+        let message = "tokens are not verified here, so anyone can write a token with any claim";
+        let help = format!(
+            "have somebody in front verify it, and say so: `authenticated: [{name}]` below `identify`; or let the \
+             application set an attribute, and count by `attr:NAME`"
+        );
+        Problem::error("unverified-claim", message, span.clone()).help(help)
+    }
+
+    fn forged_tenant(&self, identity: &Identity, spans: &[Span]) -> Option<Problem> {
+        let untrue = |source: &Source| matches!(self.word(source), Word::Forged | Word::Claimed);
+        let place = identity.sources.iter().position(untrue)?;
+        let (name, kind) = (&identity.name, &identity.kinds[place]);
+        let message = format!("a client can send any `{kind}`, and so choose its {name}");
+        let problem = Problem::warning("unauthenticated-tenant", message, spans.get(place)?.clone());
+        Some(problem.help(believe(&identity.sources[place])))
+    }
+
+    /// Sources of a rule under which a client can appear as somebody new each time.
+    fn forged_subjects(&self, rule: &Compiled, told: &mut HashSet<usize>, found: &mut Vec<Problem>) {
+        let by_tenant = rule.matched.tenant == TenantIn::Subject && self.is_good(&self.ready.matching.tenant);
+        if by_tenant || rule.matched.per.iter().any(|identity| self.is_good(identity)) {
+            return;
+        }
+        for identity in rule.matched.per.iter() {
+            let Some(place) = self.forged(identity).filter(|_| identity.name != "plan") else { continue };
+            let Some(span) = self.place(rule, identity, place) else { continue };
+            if told.insert(span.start) {
+                let (id, kind) = (&rule.matched.id, &identity.kinds[place]);
+                let message = format!("a client can send any `{kind}`, so rule `{id}` never stops it");
+                let problem = Problem::warning("unauthenticated-header", message, span.clone());
+                found.push(problem.help(format!("{}; otherwise count by `ip`", believe(&identity.sources[place]))));
+            }
+        }
+    }
+
+    /// Where a source stands: below `identify`, or in the rule itself.
+    fn place<'s>(&'s self, rule: &'s Compiled, identity: &Identity, place: usize) -> Option<&'s Span> {
+        let places = &self.ready.identify;
+        if let Some(known) = places.names.iter().position(|(name, _)| *name == identity.name) {
+            return places.sources[known].get(place);
+        }
+        rule.per_places.iter().find(|(name, _)| *name == identity.name).map(|(_, span)| span)
+    }
+
+    fn forged_exemption(&self, condition: &Condition, span: &Span) -> Option<Problem> {
+        let verified = |name: &SmolStr| self.word(&Source::Attribute(name.clone())) == Word::Good;
+        let (name, _) = condition.headers.first()?;
+        // Whoever must also come from a network, or be a tenant, is not exempt by a header alone.
+        let asks_more = !(condition.networks.is_empty() && condition.tenants.is_empty() && condition.plans.is_empty());
+        if asks_more || condition.headers.iter().any(|(name, _)| verified(name)) {
+            return None;
+        }
+        let message = format!("any client can send `{name}` and be exempt");
+        let problem = Problem::warning("exempt-by-header", message, span.clone());
+        let help = believe(&Source::Attribute(name.clone()));
+        Some(problem.help(format!("{help}; otherwise ask for the network too: `ip: 10.0.0.0/8`")))
+    }
+}
+
+/// How to say that a source can be believed.
+fn believe(source: &Source) -> String {
+    let listed = match source {
+        Source::Attribute(name) => name.strip_prefix("header:").unwrap_or(name).to_owned(),
+        Source::Query(name) => format!("query:{name}"),
+        Source::Cookie(name) => format!("cookie:{name}"),
+        _ => return "have somebody in front verify it and send it as a header".to_owned(),
+    };
+    format!("if somebody in front sets or verifies it, say so: `authenticated: [{listed}]` below `identify`")
+}
+
+fn unused(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>) {
+    let mut used: HashSet<&str> = HashSet::new();
+    for rule in &ready.rules {
+        used.extend(rule.per_places.iter().map(|(name, _)| name.as_str()));
+        if let Cost::Table(table) = &rule.matched.cost
+            && let From::Expression(expression) = &table.from
+        {
+            used.extend(expression.reads().iter().map(SmolStr::as_str));
+        }
+    }
+    for (name, span) in &ready.identify.names {
+        // A name that looks like a setting has been spoken of.
+        let spoken_of = |problem: &Problem| problem.code() == "identity" && problem.message().contains(&**name);
+        if BUILT_IN.contains(&name.as_str()) || used.contains(name.as_str()) || earlier.iter().any(spoken_of) {
+            continue;
+        }
+        let message = format!("no rule uses the identity `{name}`");
+        let known = BUILT_IN.iter().copied().chain(used.iter().copied().filter(|name| !name.contains(':')));
+        found.push(match nearest(name, known) {
+            Some(meant) => {
+                let help = format!("did you mean `{meant}`?");
+                Problem::warning("unused-identity", message, span.clone()).help(help)
+            }
+            None => {
+                Problem::note("unused-identity", message, span.clone()).help("take it out, or count by it in `per`")
+            }
+        });
+    }
+}

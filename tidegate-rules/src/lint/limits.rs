@@ -1,0 +1,119 @@
+//! Lints about amounts: limits that refuse everything, logs that weigh too much, queues that nobody waits in.
+
+use std::time::Duration;
+
+use tidegate::{Limit, Rate};
+
+use crate::compile::Compiled;
+use crate::cost::{Cost, From};
+use crate::problem::Problem;
+use crate::quantity;
+use crate::source::Span;
+
+/// The largest log that is worth its bytes.
+const LARGEST_LOG: u64 = 1_000;
+
+/// How long callers are willing to wait; most have given up before.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// One limit of a rule: of which plan, and where it stands.
+struct Placed<'r> {
+    plan: &'r str,
+    limit: &'r Limit,
+    span: &'r Span,
+}
+
+pub(super) fn lint(rule: &Compiled, found: &mut Vec<Problem>) {
+    for placed in placed(rule) {
+        found.extend(huge_log(&placed));
+        found.extend(zero(&placed));
+        found.extend(long_queue(&placed));
+    }
+    found.extend(too_dear(rule));
+}
+
+/// Whether a limit is a log that keeps more requests than it should.
+pub(crate) fn is_huge_log(limit: &Limit) -> bool {
+    matches!(limit, Limit::SlidingLog(log) if log.limit() > LARGEST_LOG)
+}
+
+/// The plan, the cost and the amount, if some request of a rule costs more than it can ever have.
+pub(crate) fn dearest(rule: &Compiled) -> Option<(&str, u64, u64)> {
+    let cost = match &rule.matched.cost {
+        Cost::Given => None,
+        Cost::Fixed(cost) => Some(*cost),
+        Cost::Table(table) => {
+            let default = matches!(table.from, From::Default).then_some(table.default);
+            table.routes.iter().map(|route| route.cost).chain(default).max()
+        }
+    }?;
+    // A limit of 0 is a way to say no, and has a lint of its own.
+    let limits = all(rule).filter(|(_, limit)| limit.amount() > 0);
+    let (plan, limit) = limits.min_by_key(|(_, limit)| limit.amount())?;
+    (cost > limit.amount()).then(|| (plan, cost, limit.amount()))
+}
+
+/// The limits of a rule, those of its plans too, each with the name of its plan.
+pub(crate) fn all(rule: &Compiled) -> impl Iterator<Item = (&str, &Limit)> {
+    let of_plans =
+        rule.plans.iter().flat_map(|(plan, limits)| limits.iter().map(move |(_, limit)| (plan.as_str(), limit)));
+    let own = rule.limits.iter().map(|(_, limit)| ("", limit));
+    own.chain(of_plans)
+}
+
+/// The limits with their places. Those of a plan are shown at the rule that they belong to.
+fn placed(rule: &Compiled) -> impl Iterator<Item = Placed<'_>> {
+    let places = rule.limit_spans.iter().chain(std::iter::repeat(&rule.id_span));
+    all(rule).zip(places).map(|((plan, limit), span)| Placed { plan, limit, span })
+}
+
+fn huge_log(placed: &Placed<'_>) -> Option<Problem> {
+    if !is_huge_log(placed.limit) {
+        return None;
+    }
+    let bytes = 10 * placed.limit.amount() / 1_000;
+    let message = format!("this log keeps up to {bytes} kB for each subject{}", placed.of_plan());
+    let help = "`sliding_window` is nearly as exact with a few bytes a slice; keep logs to 1,000 requests";
+    Some(Problem::warning("huge-log", message, placed.span.clone()).help(help))
+}
+
+fn zero(placed: &Placed<'_>) -> Option<Problem> {
+    if placed.limit.amount() > 0 || !placed.plan.is_empty() {
+        return None;
+    }
+    let message = "a limit of 0 refuses everything that has a cost";
+    let help = "if that is meant, nothing is to be done; `mode: disabled` switches a rule off";
+    Some(Problem::note("zero-limit", message, placed.span.clone()).help(help))
+}
+
+fn long_queue(placed: &Placed<'_>) -> Option<Problem> {
+    let Limit::LeakyBucket(bucket) = placed.limit else { return None };
+    let wait = wait(bucket.queue(), bucket.drain());
+    if wait <= LONGEST_WAIT {
+        return None;
+    }
+    let shown = quantity::show_duration(Duration::from_secs(wait.as_secs()));
+    let message = format!("the last in this queue waits {shown}{}; most callers are gone by then", placed.of_plan());
+    let help = format!("shorten `queue` to what drains in {} s", LONGEST_WAIT.as_secs());
+    Some(Problem::note("long-queue", message, placed.span.clone()).help(help))
+}
+
+/// How long it takes until `queue` requests have gone out.
+fn wait(queue: u64, rate: Rate) -> Duration {
+    let micros = u128::from(queue) * u128::from(rate.period_micros()) / u128::from(rate.amount());
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+fn too_dear(rule: &Compiled) -> Option<Problem> {
+    let (plan, cost, amount) = dearest(rule)?;
+    let in_plan = if plan.is_empty() { String::new() } else { format!(" in plan `{plan}`") };
+    let message = format!("a request that costs {cost} is refused for good: the limit is {amount}{in_plan}");
+    let help = "lower the cost, or raise the limit to the largest cost";
+    Some(Problem::warning("cost-above-limit", message, rule.cost_span.clone()).help(help))
+}
+
+impl Placed<'_> {
+    fn of_plan(&self) -> String {
+        if self.plan.is_empty() { String::new() } else { format!(" in plan `{}`", self.plan) }
+    }
+}

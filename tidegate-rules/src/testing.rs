@@ -1,0 +1,210 @@
+//! Tests for limits: a YAML file beside the rules says which requests come when, and what should become of them.
+//!
+//! ```text
+//! text ──▶ read ──▶ written ──▶ Script ──▶ run (memory store, virtual time) ──▶ judge ──▶ TestRun: text, JSON, JUnit
+//! ```
+//!
+//! Nothing here waits: an hour of a test passes at once. It must not know more of a rule than its answers tell.
+
+mod hint;
+mod instant;
+mod judge;
+mod junit;
+mod run;
+mod script;
+mod show;
+mod written;
+
+use std::path::Path;
+use std::time::Duration;
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+use crate::problem::{Problem, Report};
+use crate::source::Source;
+use crate::{RuleFile, quantity, read};
+
+/// What became of the tests of one file.
+///
+/// ```no_run
+/// let run = tidegate_rules::run_tests("rules.test.yaml".as_ref())?;
+/// print!("{}", run.render(false));
+/// assert!(run.passed());
+/// # Ok::<(), tidegate_rules::Report>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TestRun {
+    /// The file with the tests.
+    pub file: String,
+    /// The file with the rules.
+    pub rules: String,
+    /// Its tests, in order.
+    pub tests: Vec<TestOutcome>,
+    /// What the tests saw of every rule that is not disabled, in the order of the rule file.
+    pub coverage: Vec<RuleSeen>,
+}
+
+/// What became of one test.
+#[derive(Clone, Debug)]
+pub struct TestOutcome {
+    /// What it shows.
+    pub name: String,
+    /// Where it stands.
+    pub line: usize,
+    /// How many steps it has.
+    pub steps: usize,
+    /// How many requests it sent.
+    pub requests: u64,
+    /// What was otherwise than expected, step by step. None if it passed.
+    pub failures: Vec<Failure>,
+}
+
+/// One thing that was otherwise than expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The line of the expectation.
+    pub line: usize,
+    /// Its column.
+    pub column: usize,
+    /// The step, from 1.
+    pub step: usize,
+    /// The virtual time of the step's last request, from the start of the test.
+    pub at: Duration,
+    /// The request, in one line.
+    pub request: String,
+    /// What differs: `outcome`, or a field of the answer such as `retry_after`.
+    pub what: String,
+    /// What was expected.
+    pub expected: String,
+    /// What came.
+    pub got: String,
+    /// What may help to mend it.
+    pub note: Option<String>,
+}
+
+/// What the tests of a file saw of one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSeen {
+    /// The id of the rule.
+    pub id: String,
+    /// To how many requests it applied.
+    pub applied: u64,
+    /// How many of them it refused, or would have refused if it is in shadow.
+    pub denied: u64,
+}
+
+/// Runs the tests of a file on a memory store, in virtual time. The report of a file that cannot be run has all of its
+/// errors; if the rule file is at fault, it is that file's report.
+pub fn run_tests(path: &Path) -> Result<TestRun, Report> {
+    let source = Source::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
+    let root = read::parse(&source).map_err(|problem| Report::new(&source, vec![problem]))?;
+    let mut problems = Vec::new();
+    let Some(file) = read::decode::<written::TestFile>(root, &mut problems) else {
+        return Err(Report::new(&source, problems));
+    };
+    let beside = path.parent().unwrap_or(Path::new("")).join(&file.rules.value);
+    let rules = Source::load(&beside).map(|text| RuleFile::parse(text.name(), text.text()));
+    if let Err(why) = &rules {
+        let message = format!("the rule file cannot be read: {why}");
+        problems.push(Problem::error("rules", message, file.rules.span.clone()).help("its path begins at this file"));
+    }
+    let known = rules.as_ref().ok().and_then(|rules| rules.as_ref().ok());
+    let ids = known.map(|rules| rules.ids().map(ToString::to_string).collect());
+    let script = script::Script::new(&file, ids, &mut problems);
+    match rules {
+        Ok(rules) if problems.is_empty() => Ok(run::run(&script, &rules?, &source, &beside)),
+        _ => Err(Report::new(&source, problems)),
+    }
+}
+
+/// The JSON Schema of test files, as text.
+///
+/// ```
+/// assert!(tidegate_rules::test_schema().contains("retry_after"));
+/// ```
+pub fn test_schema() -> String {
+    let generator = SchemaSettings::draft07().into_generator();
+    let mut schema = generator.into_root_schema_for::<written::TestFile>();
+    schema.insert("title".into(), "Tests for rules of Tidegate".into());
+    format!("{schema:#}\n", schema = schema.to_value())
+}
+
+/// Reading it
+impl TestRun {
+    /// Whether every test passed.
+    pub fn passed(&self) -> bool {
+        self.tests.iter().all(TestOutcome::passed)
+    }
+
+    /// The rules that applied to no request of any test.
+    pub fn unexercised(&self) -> impl Iterator<Item = &str> {
+        self.coverage.iter().filter(|rule| rule.applied == 0).map(|rule| rule.id.as_str())
+    }
+
+    /// The rules that refused nothing in any test: whether they limit anything, these tests do not tell.
+    pub fn never_denied(&self) -> impl Iterator<Item = &str> {
+        self.coverage.iter().filter(|rule| rule.denied == 0).map(|rule| rule.id.as_str())
+    }
+}
+
+/// Showing it
+impl TestRun {
+    /// The run for people: a line for each test, and what was expected and what came where they differ; in colour if asked
+    /// for.
+    pub fn render(&self, colour: bool) -> String {
+        show::render(self, colour)
+    }
+
+    /// The run for programs.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "file": self.file,
+            "rules": self.rules,
+            "passed": self.passed(),
+            "tests": self.tests.iter().map(TestOutcome::to_json).collect::<Vec<_>>(),
+            "coverage": self.coverage.iter().map(|rule| {
+                json!({ "rule": rule.id, "applied": rule.applied, "denied": rule.denied })
+            }).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Several runs as JUnit XML, which most CI systems show.
+    pub fn to_junit(runs: &[Self]) -> String {
+        junit::junit(runs)
+    }
+}
+
+impl TestOutcome {
+    /// Whether everything was as expected.
+    pub fn passed(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "line": self.line,
+            "steps": self.steps,
+            "requests": self.requests,
+            "passed": self.passed(),
+            "failures": self.failures.iter().map(Failure::to_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Failure {
+    fn to_json(&self) -> Value {
+        json!({
+            "line": self.line,
+            "column": self.column,
+            "step": self.step,
+            "at": quantity::show_duration(self.at),
+            "request": self.request,
+            "what": self.what,
+            "expected": self.expected,
+            "got": self.got,
+            "note": self.note,
+        })
+    }
+}

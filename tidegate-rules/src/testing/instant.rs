@@ -1,0 +1,98 @@
+//! The instant at which tests begin, as people write it: `2026-01-01T00:00:00Z`. It knows UTC, and no other zone.
+
+use tidegate::Timestamp;
+
+/// Midnight, the first of January 2026: windows of every common length begin there.
+pub(super) const DEFAULT_START: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
+
+const SAY: &str = "write one such as 2026-01-01T00:00:00Z, in UTC";
+
+/// An instant: `2026-01-01T12:30:00Z`, or a day, which begins at midnight.
+pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
+    let wrong = || format!("this is no instant; {SAY}");
+    let (date, time) = match text.trim().split_once(['T', 't', ' ']) {
+        Some((date, time)) => {
+            (date, Some(time.strip_suffix(['Z', 'z']).ok_or_else(|| format!("the zone is missing; {SAY}"))?))
+        }
+        None => (text.trim(), None),
+    };
+    let [year, month, day] = numbers(date, '-', [4, 2, 2]).ok_or_else(wrong)?;
+    let [hour, minute, second] = time.map_or(Some([0; 3]), |time| numbers(time, ':', [2; 3])).ok_or_else(wrong)?;
+    if !(1970..2112).contains(&year) {
+        return Err(format!("the clock of Tidegate runs from 1970 to 2111; {SAY}"));
+    }
+    if month == 0 || month > 12 || day == 0 || day > days_in(year, month) || hour > 23 || minute > 59 || second > 59 {
+        return Err(format!("there is no such day or time; {SAY}"));
+    }
+    let days_before = |year: u64| 365 * year + year / 4 - year / 100 + year / 400;
+    let months: u64 = (1..month).map(|month| days_in(year, month)).sum();
+    let days = days_before(year - 1) - days_before(1969) + months + day - 1;
+    Ok(Timestamp::from_micros((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000))
+}
+
+/// Three numbers of so many digits each.
+fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[u64; 3]> {
+    let mut parts = text.split(separator);
+    let mut found = [0; 3];
+    for (number, digits) in found.iter_mut().zip(digits) {
+        let part =
+            parts.next().filter(|part| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()))?;
+        *number = part.parse().ok()?;
+    }
+    parts.next().is_none().then_some(found)
+}
+
+fn days_in(year: u64, month: u64) -> u64 {
+    let leap = (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
+    match month {
+        2 if leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_are_read_in_utc() {
+        for (text, seconds) in [
+            ("1970-01-01", 0),
+            ("1970-01-02T00:00:01Z", 86_401),
+            ("2000-02-29T12:00:00Z", 951_825_600),
+            ("2000-03-01 00:00:00z", 951_868_800),
+            ("2024-12-31T23:59:59Z", 1_735_689_599),
+            ("2026-01-01", 1_767_225_600),
+            ("2100-03-01", 4_107_542_400),
+        ] {
+            assert_eq!(instant(text), Ok(Timestamp::from_micros(seconds * 1_000_000)), "{text}");
+        }
+        assert_eq!(instant("2026-01-01"), Ok(DEFAULT_START));
+    }
+
+    #[test]
+    fn what_is_no_instant_is_refused() {
+        for (text, problem) in [
+            ("", "this is no instant"),
+            ("now", "this is no instant"),
+            ("2026-1-1", "this is no instant"),
+            ("2026-01-01T00:00Z", "this is no instant"),
+            ("2026-01-01T00:00:00.5Z", "this is no instant"),
+            ("2026-01-01T00:00:00", "the zone is missing"),
+            ("2026-01-01T00:00:00+01:00", "the zone is missing"),
+            ("2026-02-29", "there is no such day or time"),
+            ("2100-02-29", "there is no such day or time"),
+            ("2026-13-01", "there is no such day or time"),
+            ("2026-00-01", "there is no such day or time"),
+            ("2026-01-00", "there is no such day or time"),
+            ("2026-01-01T24:00:00Z", "there is no such day or time"),
+            ("1969-12-31", "the clock of Tidegate runs from 1970 to 2111"),
+            ("9999-12-31", "the clock of Tidegate runs from 1970 to 2111"),
+        ] {
+            let expected = format!("{problem}; write one such as 2026-01-01T00:00:00Z, in UTC");
+            assert_eq!(instant(text), Err(expected), "{text}");
+        }
+    }
+}

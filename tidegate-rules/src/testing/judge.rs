@@ -1,0 +1,192 @@
+//! Judging: what came of a step, held against what was expected of it. It compares what is shown, so that two values that
+//! differ also look different.
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use tidegate::{Checked, Decision, Request};
+
+use super::hint;
+use super::script::{Counts, Expectation, Field, Wanted};
+use crate::source::Span;
+use crate::{RuleFile, quantity};
+
+/// What became of the requests of a step.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) allowed: u64,
+    pub(super) no_rule: u64,
+    /// How many each rule refused, in the order in which they did.
+    pub(super) denied: Vec<(SmolStr, u64)>,
+}
+
+/// What is known when a step is over.
+pub(super) struct Seen<'s> {
+    pub(super) rules: &'s RuleFile,
+    pub(super) request: &'s Request<'s>,
+    /// The last one.
+    pub(super) decision: &'s Decision,
+    pub(super) tally: &'s Tally,
+    /// When it was made.
+    pub(super) at: Duration,
+}
+
+/// One thing that is otherwise than expected.
+pub(super) struct Mismatch {
+    pub(super) what: String,
+    pub(super) span: Span,
+    pub(super) expected: String,
+    pub(super) got: String,
+    pub(super) note: Option<String>,
+}
+
+/// Everything that is otherwise than expected.
+pub(super) fn judge(expectation: &Expectation, seen: &Seen<'_>) -> Vec<Mismatch> {
+    let counts = expectation.counts.as_ref().filter(|counts| !counts.fit(seen.tally));
+    let counts = counts.map(|counts| Mismatch {
+        what: "outcome".into(),
+        span: counts.span.clone(),
+        expected: counts.show(seen.tally.sum()),
+        got: seen.tally.show(),
+        note: hint::of_counts(counts, seen),
+    });
+    let fields = expectation.wanted.iter().filter_map(|wanted| {
+        let got = seen.field(&wanted.field);
+        let any = matches!(wanted.field, Field::Header(_)) && wanted.value.as_deref() == Some("*") && got.is_some();
+        (!any && got != wanted.value).then(|| field(wanted, got, seen))
+    });
+    counts.into_iter().chain(fields).collect()
+}
+
+fn field(wanted: &Wanted, got: Option<String>, seen: &Seen<'_>) -> Mismatch {
+    let note = hint::of_field(wanted, seen);
+    let shown = |value: Option<String>| value.unwrap_or_else(|| "none".into());
+    let got = match wanted.field {
+        Field::RetryAfter if seen.decision.is_permanent() => "never".into(),
+        _ => shown(got),
+    };
+    let expected = if wanted.value.as_deref() == Some("*") { "any value".into() } else { shown(wanted.value.clone()) };
+    Mismatch { what: wanted.field.name(), span: wanted.span.clone(), expected, got, note }
+}
+
+// === impl Tally ===
+
+impl Tally {
+    pub(super) fn add(&mut self, decision: &Decision) {
+        if decision.checks().is_empty() {
+            self.no_rule += 1;
+        } else if decision.is_allowed() {
+            self.allowed += 1;
+        } else {
+            let rule = decision.rule().unwrap_or_default();
+            match self.denied.iter_mut().find(|(known, _)| known == rule) {
+                Some((_, count)) => *count += 1,
+                None => self.denied.push((rule.into(), 1)),
+            }
+        }
+    }
+
+    fn denied(&self) -> u64 {
+        self.denied.iter().map(|(_, count)| count).sum()
+    }
+
+    fn sum(&self) -> u64 {
+        self.allowed + self.no_rule + self.denied()
+    }
+
+    /// `15 allowed, 5 denied by api`.
+    fn show(&self) -> String {
+        let one = self.sum() == 1;
+        let mut parts = Vec::new();
+        let mut part = |count: u64, what: String| {
+            if count > 0 {
+                parts.push(if one { what } else { format!("{count} {what}") });
+            }
+        };
+        part(self.allowed, "allowed".into());
+        for (rule, count) in &self.denied {
+            part(*count, format!("denied by {rule}"));
+        }
+        part(self.no_rule, "no_rule".into());
+        parts.join(", ")
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    fn fit(&self, tally: &Tally) -> bool {
+        let fits = |wanted: Option<u64>, got: u64| wanted.is_none_or(|wanted| wanted == got);
+        let by = |rule: &String| tally.denied.iter().all(|(known, _)| known == rule);
+        fits(self.allowed, tally.allowed)
+            && fits(self.denied, tally.denied())
+            && fits(self.no_rule, tally.no_rule)
+            && self.by.as_ref().is_none_or(by)
+    }
+
+    /// As [`Tally::show`] would show it.
+    fn show(&self, sum: u64) -> String {
+        let by = self.by.as_ref().map(|rule| format!(" by {rule}")).unwrap_or_default();
+        let parts = [
+            (self.allowed, "allowed".to_owned()),
+            (self.denied, format!("denied{by}")),
+            (self.no_rule, "no_rule".to_owned()),
+        ];
+        let shown = parts.into_iter().filter_map(|(count, what)| match count? {
+            1 if sum == 1 => Some(what),
+            count => Some(format!("{count} {what}")),
+        });
+        shown.collect::<Vec<_>>().join(", ")
+    }
+}
+
+// === impl Seen ===
+
+impl Seen<'_> {
+    /// A field of the last answer, as it is shown.
+    fn field(&self, field: &Field) -> Option<String> {
+        let decision = self.decision;
+        match field {
+            Field::Rule => decision.rule().map(str::to_owned),
+            Field::Limit => decision.limit().map(|limit| limit.to_string()),
+            Field::Remaining => decision.remaining().map(|remaining| remaining.to_string()),
+            Field::RetryAfter => decision.retry_after().map(quantity::show_duration),
+            Field::ResetAfter => decision.reset_after().map(quantity::show_duration),
+            Field::Delay => Some(quantity::show_duration(decision.delay())),
+            Field::Permanent => Some(decision.is_permanent().to_string()),
+            Field::Cost => {
+                let check = decision.shown().or_else(|| decision.checks().first());
+                check.map(|check: &Checked| check.cost().to_string())
+            }
+            Field::Status => Some(if decision.is_allowed() { "200".into() } else { "429".into() }),
+            Field::Header(name) => self.header(name),
+            Field::Message => self.message(),
+            Field::ShadowWouldReject => {
+                let rules: Vec<_> = decision.shadow_would_reject().collect();
+                Some(rules.join(", ")).filter(|rules| !rules.is_empty())
+            }
+        }
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        let headers = match self.answer() {
+            Some(answer) => answer.headers,
+            None => self.rules.contract().headers(self.decision),
+        };
+        headers.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    fn message(&self) -> Option<String> {
+        let body: serde_json::Value = serde_json::from_str(&self.answer()?.body).ok()?;
+        body["message"].as_str().map(str::to_owned)
+    }
+
+    /// The refusal as a door would send it.
+    fn answer(&self) -> Option<tidegate::Answer> {
+        if self.decision.is_allowed() {
+            return None;
+        }
+        let rule = self.decision.rule().and_then(|rule| self.rules.rules().rule(rule));
+        Some(self.rules.contract().denied(self.decision, rule.and_then(tidegate::Rule::message_text), None))
+    }
+}

@@ -1,0 +1,93 @@
+//! Running a [`Script`]: every test on a store of its own, with a clock that stands still until a step moves it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Request, Timestamp};
+
+use super::judge::{self, Seen, Tally};
+use super::script::{Scene, Script, Step};
+use super::{Failure, RuleSeen, TestOutcome, TestRun, show};
+use crate::RuleFile;
+use crate::source::Source;
+
+/// Runs every test of a script.
+pub(super) fn run(script: &Script, rules: &RuleFile, source: &Source, rules_path: &Path) -> TestRun {
+    let here = rules.ids().filter(|id| rules.rules().rule(id).is_some());
+    let mut stage = Stage {
+        rules,
+        source,
+        start: script.start,
+        coverage: here.map(|id| RuleSeen { id: id.to_string(), applied: 0, denied: 0 }).collect(),
+    };
+    let tests = script.scenes.iter().map(|scene| stage.play(scene)).collect();
+    TestRun { file: source.name().to_owned(), rules: rules_path.display().to_string(), tests, coverage: stage.coverage }
+}
+
+/// What all tests of a file share.
+struct Stage<'s> {
+    rules: &'s RuleFile,
+    source: &'s Source,
+    start: Timestamp,
+    coverage: Vec<RuleSeen>,
+}
+
+impl Stage<'_> {
+    fn play(&mut self, scene: &Scene) -> TestOutcome {
+        let clock = ManualClock::at(self.start);
+        let limiter = Limiter::new(self.rules.rules().clone(), MemoryStore::new().clock(clock.clone()));
+        let mut failures = Vec::new();
+        for (place, step) in scene.steps.iter().enumerate() {
+            failures.extend(self.step(step, place + 1, &limiter, &clock));
+        }
+        TestOutcome {
+            name: scene.name.clone(),
+            line: self.source.position(scene.span.start).0,
+            steps: scene.steps.len(),
+            requests: scene.steps.iter().map(|step| step.send).sum(),
+            failures,
+        }
+    }
+
+    fn step(&mut self, step: &Step, place: usize, limiter: &Limiter<MemoryStore>, clock: &ManualClock) -> Vec<Failure> {
+        let request = step.brought.request();
+        let (mut tally, mut at, mut last) = (Tally::default(), step.at, None);
+        for sent in 0..step.send {
+            at = if sent == 0 { step.at } else { at + step.every };
+            clock.set(self.start.plus(at));
+            let decision = if step.peek { peek(limiter, &request) } else { limiter.check_now(&request) };
+            self.cover(&decision);
+            tally.add(&decision);
+            last = Some(decision);
+        }
+        let (Some(expectation), Some(decision)) = (&step.expectation, last) else { return Vec::new() };
+        let seen = Seen { rules: self.rules, request: &request, decision: &decision, tally: &tally, at };
+        let mismatches = judge::judge(expectation, &seen);
+        mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, place, at)).collect()
+    }
+
+    fn failure(&self, mismatch: judge::Mismatch, step: &Step, place: usize, at: Duration) -> Failure {
+        let judge::Mismatch { what, span, expected, got, note } = mismatch;
+        // A value that is left empty has no place of its own.
+        let (line, column) = self.source.position(if span.is_empty() { step.span.start } else { span.start });
+        Failure { line, column, step: place, at, request: show::request(&step.sample), what, expected, got, note }
+    }
+
+    /// Notes which rules applied, and which refused.
+    fn cover(&mut self, decision: &Decision) {
+        for rule in &mut self.coverage {
+            // A rule may have several limits, and a request is one request to it.
+            let mut own = decision.checks().iter().filter(|check| check.rule() == rule.id).peekable();
+            rule.applied += u64::from(own.peek().is_some());
+            rule.denied += u64::from(own.any(|check| !check.outcome().admitted));
+        }
+    }
+}
+
+fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
+    let plan = limiter.plan(request);
+    if plan.checks().is_empty() {
+        return limiter.check_now(request);
+    }
+    Decision::new(&plan, &limiter.store().peek_now(&plan))
+}

@@ -1,0 +1,194 @@
+//! `Script`: a test file that is understood, with every step's time, request and expectation worked out. It decides
+//! nothing about limits; [running](super::run) it does.
+
+mod expectation;
+mod overlay;
+
+use std::time::Duration;
+
+use tidegate::Timestamp;
+
+use super::instant::{DEFAULT_START, instant};
+use super::written;
+use crate::problem::Problem;
+use crate::quantity;
+use crate::read::At;
+use crate::sample::{Sample, SampleAttributes};
+use crate::source::Span;
+
+pub(super) use expectation::{Counts, Expectation, Field, Wanted};
+
+/// The most requests that one file may send: a few seconds of work.
+const MOST_REQUESTS: u64 = 1_000_000;
+
+/// A test file that is understood.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) start: Timestamp,
+    pub(super) scenes: Vec<Scene>,
+}
+
+/// One test.
+#[derive(Debug)]
+pub(super) struct Scene {
+    pub(super) name: String,
+    pub(super) span: Span,
+    pub(super) steps: Vec<Step>,
+}
+
+/// One step of it.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) span: Span,
+    /// When its first request comes, after the start.
+    pub(super) at: Duration,
+    pub(super) send: u64,
+    pub(super) every: Duration,
+    pub(super) peek: bool,
+    pub(super) sample: Sample,
+    pub(super) brought: SampleAttributes,
+    pub(super) expectation: Option<Expectation>,
+}
+
+/// What making a script goes through with: the problems so far, the rules that may be named, and the requests so far.
+pub(super) struct Scripting<'p> {
+    problems: &'p mut Vec<Problem>,
+    /// The ids of the rules; none if they are not known.
+    rules: Option<Vec<String>>,
+    start: Timestamp,
+    requests: u64,
+}
+
+impl Script {
+    /// Makes a script. With errors among the problems that this adds, it must not be run.
+    pub(super) fn new(file: &written::TestFile, rules: Option<Vec<String>>, problems: &mut Vec<Problem>) -> Self {
+        let partial = !problems.is_empty();
+        let mut scripting = Scripting { problems, rules, start: DEFAULT_START, requests: 0 };
+        if let Some(at) = &file.start {
+            match instant(at) {
+                Ok(start) => scripting.start = start,
+                Err(why) => _ = scripting.error("instant", &at.span, why),
+            }
+        }
+        let common = scripting.request(&Sample::default(), &file.request);
+        if file.tests.is_empty() && !partial {
+            scripting.error("no-tests", &file.rules.span, "there are no tests in this file");
+        }
+        let scenes = file.tests.iter().map(|test| scripting.scene(test, &common, partial)).collect();
+        scripting.unique_names(file);
+        Self { start: scripting.start, scenes }
+    }
+}
+
+impl Scripting<'_> {
+    fn error(&mut self, code: &'static str, span: &Span, message: impl Into<String>) -> &mut Problem {
+        self.problems.push(Problem::error(code, message, span.clone()));
+        let last = self.problems.len() - 1;
+        &mut self.problems[last]
+    }
+
+    fn scene(&mut self, at: &At<written::Test>, common: &Sample, partial: bool) -> Scene {
+        let test = &at.value;
+        let own = self.request(common, &test.request);
+        let mut now = Duration::ZERO;
+        let mut steps = Vec::new();
+        for written in &test.steps {
+            let Some(step) = self.step(written, &own, &mut now) else { continue };
+            steps.push(step);
+        }
+        if !partial && !test.steps.iter().any(|step| step.expect.is_some()) {
+            let message = "no step of this test expects anything, so it cannot fail";
+            self.error("no-expectation", &test.name.span, message)
+                .set_help("write `expect: allowed`, or what else is right");
+        }
+        Scene { name: test.name.value.clone(), span: test.name.span.clone(), steps }
+    }
+
+    /// A step, and in `now` the time of its last request.
+    fn step(&mut self, at: &At<written::Step>, own: &Sample, now: &mut Duration) -> Option<Step> {
+        let step = &at.value;
+        let before = self.problems.len();
+        let begins = self.time(step, *now);
+        let send = self.sends(step, &at.span);
+        let every = step.every.as_ref().and_then(|at| self.duration(at)).unwrap_or_default();
+        *now = begins.saturating_add(every.saturating_mul(u32::try_from(send.saturating_sub(1)).unwrap_or(u32::MAX)));
+        self.ends_in_time(
+            *now,
+            step.every.as_ref().or(step.at.as_ref()).or(step.after.as_ref()).map_or(&at.span, |at| &at.span),
+        );
+        let mut sample = self.request(own, &step.request);
+        if let Some(cost) = &step.cost {
+            sample.cost = Some(cost.value);
+        }
+        let expectation = step.expect.as_ref().and_then(|expect| self.expectation(expect, send));
+        let brought = sample.attributes().map_err(|error| {
+            // What is wrong with a part was said where the part stands; here it is about how they go together.
+            if self.problems.len() == before {
+                self.error("request", &at.span, error.to_string());
+            }
+        });
+        let peek = step.peek.as_ref().is_some_and(|peek| peek.value);
+        Some(Step { span: at.span.clone(), at: begins, send, every, peek, sample, brought: brought.ok()?, expectation })
+    }
+
+    /// When a step begins.
+    fn time(&mut self, step: &written::Step, now: Duration) -> Duration {
+        match (&step.at, &step.after) {
+            (Some(at), Some(after)) => {
+                let message = "`at` and `after` both say when";
+                self.error("time", &after.span, message).set_help("keep one of the two");
+                self.duration(at).unwrap_or(now)
+            }
+            (Some(at), None) => {
+                let Some(wanted) = self.duration(at) else { return now };
+                if wanted < now {
+                    let message =
+                        format!("time goes forward: the request before comes at {}", quantity::show_duration(now));
+                    self.error("time", &at.span, message)
+                        .set_help("put the steps in order, or begin a new test, where nothing is spent");
+                }
+                wanted.max(now)
+            }
+            (None, Some(after)) => now.saturating_add(self.duration(after).unwrap_or_default()),
+            (None, None) => now,
+        }
+    }
+
+    fn ends_in_time(&mut self, end: Duration, span: &Span) {
+        let end = u64::try_from(end.as_micros()).unwrap_or(u64::MAX);
+        if self.start.as_micros().saturating_add(end) >= Timestamp::MAX.as_micros() {
+            self.error("time", span, "this goes beyond the year 2112, where the clock of Tidegate ends");
+        }
+    }
+
+    fn sends(&mut self, step: &written::Step, span: &Span) -> u64 {
+        let send = step.send.as_ref().map_or(1, |send| send.value);
+        let span = step.send.as_ref().map_or(span, |send| &send.span);
+        if send == 0 {
+            self.error("send", span, "nothing is sent here").set_help("write 1 or more, or leave the step out");
+            return 1;
+        }
+        let before = self.requests;
+        self.requests = before.saturating_add(send);
+        if before <= MOST_REQUESTS && self.requests > MOST_REQUESTS {
+            let message = format!("with these the file sends more than {MOST_REQUESTS} requests, which is the most");
+            self.error("send", span, message).set_help("test a smaller limit, or part the file");
+        }
+        send.min(MOST_REQUESTS)
+    }
+
+    fn duration(&mut self, at: &At<String>) -> Option<Duration> {
+        quantity::duration(at).map_err(|why| _ = self.error("duration", &at.span, why)).ok()
+    }
+
+    /// Reports name tests, so two must not have one name.
+    fn unique_names(&mut self, file: &written::TestFile) {
+        let mut taken = std::collections::HashSet::new();
+        for test in &file.tests {
+            if !taken.insert(test.name.as_str()) {
+                let message = "an earlier test has this name";
+                self.error("duplicate-name", &test.name.span, message).set_help("say what is different about this one");
+            }
+        }
+    }
+}

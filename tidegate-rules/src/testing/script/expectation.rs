@@ -1,0 +1,186 @@
+//! `Expectation`: what a step should bring, as counts and as fields of the last answer.
+
+use super::super::written::{Denied, Details, Expect, Fate};
+use super::Scripting;
+use crate::quantity;
+use crate::read::At;
+use crate::source::Span;
+use crate::suggest::suggest;
+
+/// What a step should bring.
+#[derive(Debug)]
+pub(in crate::testing) struct Expectation {
+    pub(in crate::testing) counts: Option<Counts>,
+    pub(in crate::testing) wanted: Vec<Wanted>,
+}
+
+/// How many requests should pass and be refused. What is not given may be anything.
+#[derive(Debug)]
+pub(in crate::testing) struct Counts {
+    pub(in crate::testing) span: Span,
+    pub(in crate::testing) allowed: Option<u64>,
+    pub(in crate::testing) denied: Option<u64>,
+    pub(in crate::testing) no_rule: Option<u64>,
+    /// The rule that refuses all that are refused.
+    pub(in crate::testing) by: Option<String>,
+}
+
+/// What a field of the last answer should be.
+#[derive(Debug)]
+pub(in crate::testing) struct Wanted {
+    pub(in crate::testing) field: Field,
+    /// As it is shown; none if it must not be there.
+    pub(in crate::testing) value: Option<String>,
+    pub(in crate::testing) span: Span,
+}
+
+/// A field of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::testing) enum Field {
+    Rule,
+    Limit,
+    Remaining,
+    RetryAfter,
+    ResetAfter,
+    Delay,
+    Permanent,
+    Cost,
+    Status,
+    Header(String),
+    Message,
+    ShadowWouldReject,
+}
+
+impl Scripting<'_> {
+    /// What a step that sends so many should bring.
+    pub(super) fn expectation(&mut self, at: &At<Expect>, send: u64) -> Option<Expectation> {
+        match &at.value {
+            Expect::Text(fate) => {
+                let mut counts =
+                    Counts { span: fate.span.clone(), allowed: None, denied: None, no_rule: None, by: None };
+                match fate.value {
+                    Fate::Allowed => counts.allowed = Some(send),
+                    Fate::Denied => counts.denied = Some(send),
+                    Fate::NoRule => counts.no_rule = Some(send),
+                }
+                Some(Expectation { counts: Some(counts), wanted: Vec::new() })
+            }
+            Expect::Map(details) => {
+                let counts = self.counts(details, send);
+                let wanted = self.wanted(details);
+                if counts.is_none() && wanted.is_empty() && self.problems.is_empty() {
+                    let message = "nothing is expected here, so the step cannot fail";
+                    self.error("no-expectation", &at.span, message).set_help("leave `expect` out if that is meant");
+                }
+                Some(Expectation { counts, wanted })
+            }
+        }
+    }
+
+    fn counts(&mut self, details: &Details, send: u64) -> Option<Counts> {
+        let number = |at: &Option<At<u64>>| at.as_ref().map(|at| at.value);
+        let (allowed, no_rule) = (number(&details.allowed), number(&details.no_rule));
+        let others = allowed.unwrap_or(0).saturating_add(no_rule.unwrap_or(0));
+        let (denied, by) = match &details.denied {
+            None => (None, None),
+            Some(Denied::Number(number)) => (Some(number.value), None),
+            Some(Denied::Text(rule)) => {
+                self.known_rule(rule);
+                (Some(send.saturating_sub(others)), Some(rule.value.clone()))
+            }
+        };
+        let denied_span = details.denied.as_ref().map(|denied| match denied {
+            Denied::Number(number) => number.span.clone(),
+            Denied::Text(rule) => rule.span.clone(),
+        });
+        let allowed_span = details.allowed.as_ref().map(|at| at.span.clone());
+        let span = allowed_span.or(denied_span).or_else(|| details.no_rule.as_ref().map(|at| at.span.clone()))?;
+        let sum = others.saturating_add(denied.unwrap_or(0));
+        // With both told, nothing is left over.
+        if sum > send || (allowed.is_some() && denied.is_some() && sum != send) {
+            let message = format!("{sum} are expected here, and {send} are sent");
+            self.error("count", &span, message).set_help("the numbers must add up to `send`");
+        } else if by.is_some() && denied == Some(0) {
+            let message = "a rule is said to refuse some, but all are said to pass";
+            self.error("count", &span, message).set_help("the numbers must add up to `send`");
+        }
+        Some(Counts { span, allowed, denied, no_rule, by })
+    }
+
+    fn wanted(&mut self, details: &Details) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        if let Some(rule) = &details.rule {
+            self.known_rule(rule);
+            wanted.push(Wanted::new(Field::Rule, rule.value.clone(), &rule.span));
+        }
+        for (field, at) in [
+            (Field::Cost, &details.cost),
+            (Field::Limit, &details.limit),
+            (Field::Remaining, &details.remaining),
+            (Field::Status, &details.status),
+        ] {
+            wanted.extend(at.as_ref().map(|at| Wanted::new(field, at.value.to_string(), &at.span)));
+        }
+        for (field, at) in [
+            (Field::RetryAfter, &details.retry_after),
+            (Field::ResetAfter, &details.reset_after),
+            (Field::Delay, &details.delay),
+        ] {
+            let Some(at) = at else { continue };
+            let shown = self.duration(at).map(quantity::show_duration);
+            wanted.extend(shown.map(|shown| Wanted::new(field, shown, &at.span)));
+        }
+        if let Some(at) = &details.permanent {
+            wanted.push(Wanted::new(Field::Permanent, at.value.to_string(), &at.span));
+        }
+        for (name, at) in &details.headers {
+            let field = Field::Header(name.to_ascii_lowercase());
+            wanted.push(Wanted { field, value: at.value.clone(), span: at.span.clone() });
+        }
+        if let Some(at) = &details.message {
+            wanted.push(Wanted::new(Field::Message, at.trim().to_owned(), &at.span));
+        }
+        if let Some(at) = &details.shadow_would_reject {
+            at.0.iter().for_each(|rule| self.known_rule(rule));
+            let rules: Vec<_> = at.0.iter().map(|rule| rule.value.as_str()).collect();
+            let value = Some(rules.join(", ")).filter(|rules| !rules.is_empty());
+            wanted.push(Wanted { field: Field::ShadowWouldReject, value, span: at.span.clone() });
+        }
+        wanted
+    }
+
+    /// A rule that is expected must be there, or a slip of the pen would look like a limit that is wrong.
+    fn known_rule(&mut self, at: &At<String>) {
+        let Some(rules) = &self.rules else { return };
+        if !rules.contains(&at.value) {
+            let help = suggest(at, rules.iter().map(String::as_str));
+            self.error("unknown-rule", &at.span, format!("there is no rule `{}`", at.value)).set_help(help);
+        }
+    }
+}
+
+impl Wanted {
+    fn new(field: Field, value: String, span: &Span) -> Self {
+        Self { field, value: Some(value), span: span.clone() }
+    }
+}
+
+impl Field {
+    /// Its name in a test file.
+    pub(in crate::testing) fn name(&self) -> String {
+        match self {
+            Self::Rule => "rule".into(),
+            Self::Limit => "limit".into(),
+            Self::Remaining => "remaining".into(),
+            Self::RetryAfter => "retry_after".into(),
+            Self::ResetAfter => "reset_after".into(),
+            Self::Delay => "delay".into(),
+            Self::Permanent => "permanent".into(),
+            Self::Cost => "cost".into(),
+            Self::Status => "status".into(),
+            Self::Header(name) => format!("header {name}"),
+            Self::Message => "message".into(),
+            Self::ShadowWouldReject => "shadow_would_reject".into(),
+        }
+    }
+}

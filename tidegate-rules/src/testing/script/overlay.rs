@@ -1,0 +1,75 @@
+//! From a written request to a [`Sample`], laid over what the file or the test says of all its requests.
+
+use serde_json::Value;
+
+use super::Scripting;
+use super::written::Request;
+use crate::read::{At, OneOrMany};
+use crate::sample::Sample;
+use crate::source::Span;
+
+impl Scripting<'_> {
+    /// `base` with what `written` says otherwise. What no request can have is reported where it stands.
+    pub(super) fn request(&mut self, base: &Sample, written: &Request) -> Sample {
+        for (piece, span) in pieces(written) {
+            if let Err(error) = piece.attributes() {
+                self.error("request", &span, error.problem());
+            }
+        }
+        let own =
+            |at: &Option<At<String>>, base: &Option<String>| at.as_ref().map(|at| at.value.clone()).or(base.clone());
+        let mut sample = Sample {
+            method: own(&written.method, &base.method),
+            path: own(&written.path, &base.path),
+            host: own(&written.host, &base.host),
+            headers: base.headers.clone(),
+            ip: own(&written.ip, &base.ip),
+            tenant: own(&written.tenant, &base.tenant),
+            action: own(&written.action, &base.action),
+            attributes: base.attributes.clone(),
+            body: written.body.as_ref().map(|body| text(&body.value)).or_else(|| base.body.clone()),
+            cost: written.cost.as_ref().map(|cost| cost.value).or(base.cost),
+        };
+        for (name, at) in &written.headers {
+            sample.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+            sample.headers.extend(lines(&at.value).map(|line| (name.clone(), line.clone())));
+        }
+        for (name, at) in &written.attributes {
+            sample.attributes.retain(|(known, _)| known != name);
+            sample.attributes.extend(at.value.clone().map(|value| (name.clone(), value)));
+        }
+        sample
+    }
+}
+
+/// Every part that can be wrong, alone, with its place.
+fn pieces(written: &Request) -> Vec<(Sample, Span)> {
+    let mut pieces = Vec::new();
+    if let Some(at) = &written.path {
+        pieces.push((Sample { path: Some(at.value.clone()), ..Sample::default() }, at.span.clone()));
+    }
+    if let Some(at) = &written.ip {
+        pieces.push((Sample { ip: Some(at.value.clone()), ..Sample::default() }, at.span.clone()));
+    }
+    for (name, at) in &written.headers {
+        let headers = lines(&at.value).map(|line| (name.clone(), line.clone())).collect();
+        pieces.push((Sample { headers, ..Sample::default() }, at.span.clone()));
+    }
+    for (name, at) in &written.attributes {
+        let attributes = vec![(name.clone(), at.value.clone().unwrap_or_default())];
+        pieces.push((Sample { attributes, ..Sample::default() }, at.span.clone()));
+    }
+    pieces
+}
+
+/// The lines of a header.
+fn lines(value: &Option<OneOrMany<String>>) -> impl Iterator<Item = &String> {
+    value.iter().flat_map(|lines| &lines.0)
+}
+
+fn text(body: &Value) -> String {
+    match body {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,161 @@
+//! A test file as it is written: one type for each section, with the place of every value. What the values mean is decided
+//! when they become a [`Script`](super::script::Script).
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::read::{At, OneOrMany};
+
+/// Tests for limits: what a rule file makes of requests, in virtual time. Every test begins with nothing spent.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TestFile {
+    /// The rule file, as seen from this file.
+    pub(crate) rules: At<String>,
+    /// When every test begins, in UTC: `2026-01-01T00:00:00Z` if left out. It matters to windows, which follow the clock.
+    pub(crate) start: Option<At<String>>,
+    /// What all requests of the file have in common.
+    #[serde(default)]
+    pub(crate) request: Request,
+    /// The tests.
+    pub(crate) tests: Vec<At<Test>>,
+}
+
+/// One test: steps that follow each other in time.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Test {
+    /// What it shows, as a sentence.
+    pub(crate) name: At<String>,
+    /// What its requests have in common.
+    #[serde(default)]
+    pub(crate) request: Request,
+    /// What happens, in order.
+    pub(crate) steps: Vec<At<Step>>,
+}
+
+/// One step: some requests, and what should become of them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Step {
+    /// When, from the start of the test: `2s`, `1m30s`.
+    pub(crate) at: Option<At<String>>,
+    /// When, from the last request before: `500ms`. Without `at` and `after`, at the same instant.
+    pub(crate) after: Option<At<String>>,
+    /// How many times the request is sent. 1 if left out.
+    pub(crate) send: Option<At<u64>>,
+    /// The time between two of them. Left out, all come at once.
+    pub(crate) every: Option<At<String>>,
+    /// Asks what would happen, and spends nothing.
+    pub(crate) peek: Option<At<bool>>,
+    /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
+    pub(crate) cost: Option<At<u64>>,
+    /// What is different from the requests of the test. Fields replace those of the test, headers and attributes are
+    /// added to its own.
+    #[serde(default)]
+    pub(crate) request: Request,
+    /// What should become of the requests. Left out, they are only sent.
+    pub(crate) expect: Option<At<Expect>>,
+}
+
+/// A request.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    /// The HTTP method.
+    pub(crate) method: Option<At<String>>,
+    /// The path, with its query if it has one: `/search?q=tide`.
+    pub(crate) path: Option<At<String>>,
+    /// The host. Left out, the header tells it.
+    pub(crate) host: Option<At<String>>,
+    /// Headers by name; a list for several lines of one name, nothing (`~`) to take one of the test's away.
+    #[serde(default)]
+    pub(crate) headers: BTreeMap<String, At<Option<OneOrMany<String>>>>,
+    /// The address that connects to us: the client, or the proxy in front of us.
+    pub(crate) ip: Option<At<String>>,
+    /// The tenant, as the application knows it.
+    pub(crate) tenant: Option<At<String>>,
+    /// The name of what is done.
+    pub(crate) action: Option<At<String>>,
+    /// What else the application knows, by name; nothing (`~`) to take one of the test's away.
+    #[serde(default)]
+    pub(crate) attributes: BTreeMap<String, At<Option<String>>>,
+    /// The body: text as it is, anything else as JSON.
+    pub(crate) body: Option<At<Value>>,
+    /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
+    pub(crate) cost: Option<At<u64>>,
+}
+
+/// What should become of the requests of a step.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+#[schemars(rename = "Expect", untagged)]
+pub(crate) enum Expect {
+    /// What becomes of each of them.
+    Text(At<Fate>),
+    /// How many of them pass, and what the answer to the last one says.
+    Map(Box<Details>),
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fate {
+    /// A rule applies, and it passes.
+    Allowed,
+    /// It is refused.
+    Denied,
+    /// No rule applies, or an exemption does.
+    NoRule,
+}
+
+/// How many pass, and what the answer to the last one says. Only what is given is compared.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Details {
+    /// How many pass.
+    pub(crate) allowed: Option<At<u64>>,
+    /// How many are refused; or the rule that refuses them, which is all of them if `allowed` does not say otherwise.
+    pub(crate) denied: Option<Denied>,
+    /// To how many no rule applies.
+    pub(crate) no_rule: Option<At<u64>>,
+    /// The rule that the answer is about.
+    pub(crate) rule: Option<At<String>>,
+    /// The most that this rule could ever admit at once.
+    pub(crate) limit: Option<At<u64>>,
+    /// The largest cost that it would still admit.
+    pub(crate) remaining: Option<At<u64>>,
+    /// After which time the same request would pass.
+    pub(crate) retry_after: Option<At<String>>,
+    /// After which time everything is as at the beginning.
+    pub(crate) reset_after: Option<At<String>>,
+    /// How long the request is held.
+    pub(crate) delay: Option<At<String>>,
+    /// Whether no waiting helps.
+    pub(crate) permanent: Option<At<bool>>,
+    /// What it costs under the rule that the answer is about.
+    pub(crate) cost: Option<At<u64>>,
+    /// The status of the answer: 200 if it passes, 429 if not.
+    pub(crate) status: Option<At<u64>>,
+    /// Headers of the answer by name: the value, `*` for any, nothing (`~`) for a header that must not be there.
+    #[serde(default)]
+    pub(crate) headers: BTreeMap<String, At<Option<String>>>,
+    /// What a refused caller reads.
+    pub(crate) message: Option<At<String>>,
+    /// The rules in shadow that would have refused it, in the order of the file.
+    pub(crate) shadow_would_reject: Option<At<OneOrMany<At<String>>>>,
+}
+
+/// How many are refused, or by which rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+#[schemars(rename = "Denied", untagged)]
+pub(crate) enum Denied {
+    /// So many.
+    Number(At<u64>),
+    /// By this rule.
+    Text(At<String>),
+}

@@ -1,0 +1,257 @@
+//! Which rules a request must pass, with which limits, and at what cost.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::{Limiter, ManualClock, MemoryStore, Request};
+use tidegate_rules::RuleFile;
+
+const LIMIT: &str = "per: [], token_bucket: { capacity: 5, refill: 1/s }";
+
+fn parse(text: &str) -> RuleFile {
+    RuleFile::parse("rules.yaml", &format!("version: 1\n{text}")).expect("a good file")
+}
+
+fn request<'a>(action: &'a str, attributes: &[(&'a str, &'a str)]) -> Request<'a> {
+    attributes.iter().fold(Request::new(action), |request, (name, value)| request.attribute(name, value))
+}
+
+/// The rules that apply, with their costs and amounts.
+fn matched(file: &RuleFile, action: &str, attributes: &[(&str, &str)]) -> Vec<(String, u64, u64)> {
+    let request = request(action, attributes);
+    let plan = file.rules().resolve(&request);
+    let check =
+        |check: &tidegate::Check<'_>| (check.gate().rule().to_string(), check.cost(), check.gate().limit().amount());
+    plan.checks().iter().map(check).collect()
+}
+
+fn ids(file: &RuleFile, action: &str, attributes: &[(&str, &str)]) -> Vec<String> {
+    matched(file, action, attributes).into_iter().map(|(id, ..)| id).collect()
+}
+
+/// A rule for each condition, named after its place.
+fn rules(conditions: &[&str]) -> RuleFile {
+    let mut text = String::from(
+        "plans: { pro: {} }\nidentify: { tenant: header:x-tenant, trusted_proxies: 10.0.0.0/8 }\nrules:\n",
+    );
+    for (place, condition) in conditions.iter().enumerate() {
+        let _ = writeln!(text, "- {{ id: r{place}, match: {{ {condition} }}, {LIMIT} }}");
+    }
+    parse(&text)
+}
+
+#[test]
+fn every_field_that_is_given_must_fit() {
+    let file = rules(&[
+        "method: POST",
+        "path: '/a/{id}'",
+        "path: '/a/*'",
+        "path: /a/b, method: [GET, PUT]",
+        "host: api.example.com",
+        "host: '*.example.com'",
+        "header: { X-Beta: [1, 2] }",
+        "header: { x-beta: '*' }",
+        "tenant: [acme, blue]",
+        "plan: pro",
+        "action: login",
+        "ip: [192.0.2.0/24]",
+        "",
+    ]);
+    let at = |attributes: &[(&str, &str)]| ids(&file, "", attributes).join(" ");
+    assert_eq!(at(&[]), "r12");
+    assert_eq!(at(&[("method", "POST")]), "r0 r12");
+    assert_eq!(at(&[("method", "post")]), "r12");
+    assert_eq!(at(&[("method", "GET"), ("path", "/a/b")]), "r1 r2 r3 r12");
+    assert_eq!(at(&[("path", "/a/b/c")]), "r2 r12");
+    assert_eq!(at(&[("path", "/a")]), "r12");
+    assert_eq!(at(&[("path", "/a//./b/")]), "r1 r2 r12");
+    assert_eq!(at(&[("path", "/a/%2Fb")]), "r1 r2 r12");
+    assert_eq!(at(&[("path", "/x/..%2fa/b")]), "r12");
+    assert_eq!(at(&[("host", "API.example.com:8443")]), "r4 r5 r12");
+    assert_eq!(at(&[("host", "example.com")]), "r12");
+    assert_eq!(at(&[("host", "evilexample.com")]), "r12");
+    assert_eq!(at(&[("host", "a.b.example.com.")]), "r5 r12");
+    assert_eq!(at(&[("header:x-beta", "1")]), "r6 r7 r12");
+    assert_eq!(at(&[("header:x-beta", "3")]), "r7 r12");
+    assert_eq!(at(&[("header:x-tenant", "acme")]), "r8 r12");
+    assert_eq!(at(&[("plan", "pro")]), "r9 r12");
+    assert_eq!(at(&[("ip", "192.0.2.77")]), "r11 r12");
+    assert_eq!(at(&[("ip", "10.1.1.1"), ("header:x-forwarded-for", "192.0.2.5")]), "r11 r12");
+    assert_eq!(at(&[("ip", "8.8.8.8"), ("header:x-forwarded-for", "192.0.2.5")]), "r12");
+    assert_eq!(ids(&file, "login", &[]).join(" "), "r10 r12");
+}
+
+#[test]
+fn exempt_requests_pass_without_a_question_and_disabled_rules_are_not_there() {
+    let file = parse(&format!(
+        "exempt: [{{ path: /healthz }}, {{ ip: 10.0.0.0/8, header: {{ x-test: 1 }} }}]\n\
+         rules:\n- {{ id: all, {LIMIT} }}\n- {{ id: off, mode: disabled, {LIMIT} }}\n- {{ id: try, mode: shadow, {LIMIT} }}\n"
+    ));
+    assert_eq!(ids(&file, "", &[("path", "/api")]), ["all", "try"]);
+    assert!(ids(&file, "", &[("path", "/healthz")]).is_empty());
+    assert!(ids(&file, "", &[("ip", "10.0.0.9"), ("header:x-test", "1")]).is_empty());
+    assert_eq!(ids(&file, "", &[("ip", "10.0.0.9")]).len(), 2);
+    assert_eq!(ids(&file, "", &[("ip", "192.0.2.1"), ("header:x-test", "1")]).len(), 2);
+}
+
+#[test]
+fn a_plan_has_other_limits_and_a_tenant_has_a_plan() {
+    let file = parse(
+        "identify: { tenant: header:x-tenant, authenticated: x-tenant }\n\
+         plans:\n  pro: { api: { token_bucket: { capacity: 100, refill: 50/s } } }\n  free: { api: { token_bucket: { capacity: 2, refill: 1/s } } }\n\
+         tenants: { acme: pro }\ndefault_plan: free\n\
+         rules:\n- { id: api, per: [tenant], token_bucket: { capacity: 5, refill: 1/s } }\n",
+    );
+    let amount = |attributes: &[(&str, &str)]| matched(&file, "", attributes)[0].2;
+    assert_eq!(amount(&[("header:x-tenant", "acme")]), 100);
+    assert_eq!(amount(&[("header:x-tenant", "blue")]), 2);
+    assert_eq!(amount(&[]), 2);
+    assert_eq!(amount(&[("header:x-tenant", "acme"), ("plan", "free")]), 2);
+    assert_eq!(amount(&[("plan", "unheard of")]), 5);
+    // A tenant that changes its plan keeps what it has spent: the key does not know amounts.
+    let key = |attributes: &[(&str, &str)]| {
+        let mut name = Vec::new();
+        file.rules().resolve(&request("", attributes)).checks()[0].key().write_name("tg", &mut name);
+        name
+    };
+    let acme = ("header:x-tenant", "acme");
+    assert_eq!(key(&[acme]), key(&[acme, ("plan", "free")]));
+}
+
+#[test]
+fn costs_come_from_where_the_rule_says() {
+    let costs = |cost: &str| {
+        parse(&format!(
+            "identify: {{ authenticated: x-cost, user: attr:user }}\n\
+             rules:\n- {{ id: r, per: [], cost: {cost}, token_bucket: {{ capacity: 5000, refill: 1/s }} }}\n"
+        ))
+    };
+    let cost = |file: &RuleFile, attributes: &[(&str, &str)]| matched(file, "", attributes)[0].1;
+    assert_eq!(cost(&costs("7"), &[]), 7);
+    let table = costs("{ 'POST /exports/*': 50, POST: 3, /free: 0, default: 2 }");
+    assert_eq!(cost(&table, &[("method", "POST"), ("path", "/exports/7")]), 50);
+    assert_eq!(cost(&table, &[("method", "POST"), ("path", "/free")]), 3);
+    assert_eq!(cost(&table, &[("method", "GET"), ("path", "/free")]), 0);
+    assert_eq!(cost(&table, &[("method", "GET"), ("path", "/a")]), 2);
+    let header = costs("{ header: X-Cost, default: 4, max: 100 }");
+    let told = |text| cost(&header, &[("header:x-cost", text)]);
+    assert_eq!((told("9"), told("1000"), told("0")), (9, 100, 0));
+    assert_eq!((told("-1"), told("1.5"), told("99999999999999999999"), told("")), (4, 4, 100, 4));
+    let sized = costs("{ expression: '1 + request.size / 1024', default: 4, max: 100 }");
+    let of_size = |size| cost(&sized, &[("header:content-length", size)]);
+    assert_eq!((of_size("0"), of_size("10240"), of_size("99999999")), (1, 11, 100));
+    let divided = costs("{ expression: '10 / int(attr.rows)', default: 4 }");
+    let rows = |rows| cost(&divided, &[("rows", rows)]);
+    assert_eq!((rows("5"), rows("0"), rows("many"), rows("-5")), (2, 4, 4, 4));
+    let by_plan = costs("'user == \"ann\" ? 1 : request.query.deep == \"1\" ? 20 : 2'");
+    assert_eq!(cost(&by_plan, &[("user", "ann")]), 1);
+    assert_eq!(cost(&by_plan, &[("user", "bob"), ("query", "deep=1")]), 20);
+}
+
+#[test]
+fn a_door_brings_what_an_expression_reads() {
+    let file = parse(
+        "rules:\n- { id: r, per: [], cost: 'size(client) + request.size + int(request.cookies.n) + int(attr.rows)', token_bucket: { capacity: 5, refill: 1/s } }\n",
+    );
+    let reads = file.rules().reads();
+    for name in ["ip", "header:content-length", "header:cookie", "rows"] {
+        assert!(reads.iter().any(|read| read == name), "{name} is not in {reads:?}");
+    }
+}
+
+#[test]
+fn rules_that_share_a_budget_share_a_bucket() {
+    let file = parse(
+        "rules:\n- { id: read, match: { method: GET }, per: [tenant], budget: units, fixed_window: { limit: 10, window: 1d } }\n\
+         - { id: write, match: { method: POST }, per: [tenant], budget: units, cost: 4, on_failure: closed, fixed_window: { limit: 10, window: 1d } }\n",
+    );
+    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
+    let get = request("", &[("method", "GET"), ("tenant", "acme")]);
+    let post = request("", &[("method", "POST"), ("tenant", "acme")]);
+    assert_eq!(limiter.check_now(&post).remaining(), Some(6));
+    assert_eq!(limiter.check_now(&get).remaining(), Some(5));
+    assert!(!limiter.plan(&get).fails_closed() && limiter.plan(&post).fails_closed());
+}
+
+#[test]
+fn several_limits_of_one_rule_are_all_or_nothing() {
+    let file = parse(
+        "rules:\n- id: r\n  per: [user]\n  limits:\n    second: { token_bucket: { capacity: 2, refill: 2/s } }\n    day: { fixed_window: { limit: 3, window: 1d } }\n",
+    );
+    let clock = ManualClock::default();
+    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(clock.clone()));
+    let ann = request("", &[("user", "ann")]);
+    let passed = |times: usize| (0..times).filter(|_| limiter.check_now(&ann).is_allowed()).count();
+    assert_eq!(passed(5), 2);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(passed(5), 1, "three a day, of which denied requests took nothing");
+    let denied = limiter.check_now(&ann);
+    assert_eq!(denied.shown().map(|check| check.limit_name().to_owned()).as_deref(), Some("day"));
+}
+
+/// Raising a limit helps at once, and lowering it never leaves less than nothing.
+#[test]
+fn a_changed_file_keeps_what_was_spent() {
+    let with = |capacity: u32| {
+        parse(&format!("rules:\n- {{ id: r, per: [], token_bucket: {{ capacity: {capacity}, refill: 1/h }} }}\n"))
+    };
+    let store = Arc::new(MemoryStore::new().clock(ManualClock::default()));
+    let limiter = Limiter::new(with(5).rules().clone(), Arc::clone(&store));
+    let any = Request::new("");
+    assert_eq!((0..9).filter(|_| limiter.check_now(&any).is_allowed()).count(), 5);
+    let raised = limiter.with_rules(with(8).rules().clone());
+    assert_eq!((0..9).filter(|_| raised.check_now(&any).is_allowed()).count(), 3);
+    let lowered = raised.with_rules(with(2).rules().clone());
+    assert_eq!(lowered.check_now(&any).remaining(), Some(0));
+}
+
+#[test]
+fn what_a_request_really_cost_is_told_by_the_response() {
+    let file = parse(
+        "rules:\n- { id: tokens, per: [], cost: { default: 100, actual: X-Tokens-Used }, token_bucket: { capacity: 1000, refill: 1/h } }\n\
+         - { id: calls, per: [], token_bucket: { capacity: 1000, refill: 1/h } }\n",
+    );
+    let header = |name: &str| (name == "x-tokens-used").then_some("250");
+    assert_eq!(file.actual_cost("tokens", header), Some(250));
+    assert_eq!(file.actual_cost("calls", header), None);
+    assert_eq!(file.actual_cost("tokens", |_| Some("a lot")), None);
+    assert_eq!(file.actual_cost("tokens", |_| None), None);
+}
+
+/// The index finds what a look at every rule would find.
+#[test]
+fn the_index_forgets_nobody() {
+    let values = |values: &'static [&'static str]| proptest::sample::select(values);
+    let condition = (
+        proptest::option::of(values(&["GET", "POST", "[GET, POST]"])),
+        proptest::option::of(values(&["/a", "/a/b", "'/a/{x}'", "'/a/*'", "'/{x}/b'", "'*'", "[/a, /b]"])),
+        proptest::option::of(values(&["x.com", "'*.x.com'", "'*.com'", "[a.x.com, y.com]"])),
+        proptest::option::of(values(&["t1", "t2", "[t1, t2]"])),
+        proptest::option::of(values(&["login", "[login, export]"])),
+        proptest::option::of(values(&["{ h: 1 }", "{ h: '*' }", "{ g: [1, 2] }"])),
+    );
+    let ask = (
+        values(&["GET", "POST", "PUT"]),
+        values(&["/a", "/a/b", "/b", "/c/b", "/a/b/c", "/"]),
+        values(&["x.com", "a.x.com", "b.a.x.com", "y.com", "z.org"]),
+        values(&["t1", "t2", "t3"]),
+        values(&["", "login", "export", "other"]),
+        values(&["1", "2", "3"]),
+    );
+    proptest!(ProptestConfig::with_cases(64), |(conditions in proptest::collection::vec(condition, 1..20), asks in proptest::collection::vec(ask, 1..10))| {
+        let written: Vec<String> = conditions.iter().map(|(method, path, host, tenant, action, header)| {
+            let fields = [("method", method), ("path", path), ("host", host), ("tenant", tenant), ("action", action), ("header", header)];
+            let field = |(name, value): (&str, &Option<&str>)| value.as_ref().map(|value| format!("{name}: {value}"));
+            fields.into_iter().filter_map(field).collect::<Vec<_>>().join(", ")
+        }).collect();
+        let together = rules(&written.iter().map(String::as_str).collect::<Vec<_>>());
+        for (method, path, host, tenant, action, header) in asks {
+            let attributes = [("method", method), ("path", path), ("host", host), ("header:x-tenant", tenant), ("header:h", header), ("header:g", header)];
+            let alone = |place: &usize| !ids(&rules(&[&written[*place]]), action, &attributes).is_empty();
+            let expected: Vec<String> = (0..written.len()).filter(alone).map(|place| format!("r{place}")).collect();
+            prop_assert_eq!(ids(&together, action, &attributes), expected);
+        }
+    });
+}

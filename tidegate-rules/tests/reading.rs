@@ -1,0 +1,228 @@
+//! What becomes of a rule file that is wrong: every problem at once, each with its place and a way out, and bounded work
+//! whatever the file is.
+
+use std::fmt::Write;
+
+use tidegate_rules::{Report, RuleFile};
+
+/// The problems as `line:column code`, in order.
+fn codes(report: &Report) -> Vec<String> {
+    let place = |problem| {
+        let (line, column) = report.position(problem);
+        format!("{line}:{column} {}", problem.code())
+    };
+    report.problems().iter().map(place).collect()
+}
+
+fn errors(text: &str) -> Vec<String> {
+    codes(&RuleFile::parse("rules.yaml", text).expect_err("the file is wrong"))
+}
+
+const MANY_MISTAKES: &str = "\
+version: 1
+identify:
+  client: [header:x-api-key, ip]
+  trusted_proxies: [10.0.0.1/8]
+rules:
+  - id: a
+    match: { method: post, path: /a//b }
+    per: [clint]
+    token_bucket: { capacty: 20, refill: 10 }
+  - id: a
+    per: []
+    fixed_window: { limit: many, window: 1m }
+    quota: { amount: 3 }
+  - per: [ip]
+    sliding_log: { limit: 10, window: 10m }
+  - id: c
+    per: [ip]
+    cost: 1 + request.pth
+    sliding_log: { limit: 100000, window: 10x }
+    mode: shadw
+tenants: { acme: gold }
+";
+
+#[test]
+fn every_problem_is_told_at_once_and_none_twice() {
+    let expected = [
+        "4:21 network",
+        "7:22 method",
+        "7:34 path",
+        "8:11 per",
+        "9:21 unknown-field",
+        "10:9 duplicate-id",
+        "12:28 type",
+        "13:5 unknown-field",
+        "14:5 missing-field",
+        "18:23 expression",
+        "19:43 duration",
+        "20:11 unknown-value",
+        "21:18 unknown-plan",
+    ];
+    assert_eq!(errors(MANY_MISTAKES), expected);
+}
+
+#[test]
+fn a_problem_is_shown_with_a_picture_and_a_suggestion() {
+    let report = RuleFile::parse(
+        "rules.yaml",
+        "version: 1\nrules:\n  - id: api\n    per: [clint]\n    token_bucket: { capacity: 20, refill: 10/s }\n",
+    );
+    let expected = "\
+error[per]: `clint` is neither a name from `identify` nor a source
+ --> rules.yaml:4:11
+  |
+4 |     per: [clint]
+  |           ^^^^^
+  |
+  = help: did you mean `client`?";
+    assert_eq!(report.expect_err("clint is nobody").to_string(), expected);
+}
+
+#[test]
+fn values_that_no_limit_can_have_are_refused_where_they_stand() {
+    let rule = |limit: &str| errors(&format!("version: 1\nrules:\n- id: r\n  per: []\n  {limit}\n"));
+    assert_eq!(rule("token_bucket: { capacity: 9007199254740993, refill: 10/s }"), ["5:29 inexact"]);
+    assert_eq!(rule("token_bucket: { capacity: -1, refill: 10/s }"), ["5:29 type"]);
+    assert_eq!(rule("token_bucket: { capacity: 1.5, refill: 10/s }"), ["5:29 type"]);
+    assert_eq!(rule("token_bucket: { capacity: 10, refill: 10 }"), ["5:41 rate"]);
+    assert_eq!(rule("token_bucket: { capacity: 10, refill: 10/month }"), ["5:41 rate"]);
+    assert_eq!(rule("sliding_window: { limit: 10, window: 1s, slices: 7 }"), ["5:52 inexact"]);
+    assert_eq!(rule("fixed_window: { limit: 10, window: 200y }"), ["5:38 duration"]);
+    assert_eq!(rule("cost: -1"), ["5:9 type"]);
+}
+
+#[test]
+fn things_that_do_not_fit_together_are_refused() {
+    let file = |rest: &str| errors(&format!("version: 1\n{rest}"));
+    let limit = "per: [], token_bucket: { capacity: 1, refill: 1/s }";
+    assert_eq!(file(&format!("rules:\n- {{ id: a b, {limit} }}")), ["3:9 id"]);
+    assert_eq!(
+        file(&format!("rules:\n- {{ id: a, {limit}, fixed_window: {{ limit: 1, window: 1s }} }}")),
+        ["3:9 limit"]
+    );
+    assert_eq!(file("identify: { trusted_hops: 0 }\nrules: []"), ["2:27 trust"]);
+    assert_eq!(file("identify: { trusted_hops: 1, trusted_proxies: 10.0.0.0/8 }\nrules: []"), ["2:27 trust"]);
+    assert_eq!(file("identify: { ip: header:x-ip }\nrules: []"), ["2:13 identity"]);
+    assert_eq!(file("identify: { user: headr:x }\nrules: []"), ["2:19 source"]);
+    assert_eq!(file("identify: { user: attr:path }\nrules: []"), ["2:19 source"]);
+    assert_eq!(file("exempt: [{}]\nrules: []"), ["2:10 exempt-all"]);
+    assert_eq!(file("http: { ratelimit: draft-99 }\nrules: []"), ["2:20 draft"]);
+    assert_eq!(file(&format!("rules:\n- {{ id: a, {limit}, match: {{ plan: gold }} }}")), ["3:80 unknown-plan"]);
+    assert_eq!(file(&format!("rules:\n- {{ id: a, {limit}, cost: {{ header: x-cost }} }}")), ["3:81 cost-header"]);
+    assert_eq!(errors("rules: []"), ["1:1 version"]);
+    assert_eq!(errors("version: 2\nrules: []"), ["1:10 version"]);
+    let shared = "rules:\n- { id: a, per: [], budget: b, fixed_window: { limit: 1, window: 1s } }\n\
+                  - { id: b, per: [], budget: b, fixed_window: { limit: 2, window: 1s } }";
+    assert_eq!(file(shared), ["4:9 rule"]);
+}
+
+#[test]
+fn what_is_not_yaml_says_where() {
+    assert_eq!(errors("version: 1\nrules: ["), ["2:8 yaml"]);
+    assert_eq!(errors("version: 1\nversion: 1\n"), ["2:1 yaml"]);
+    assert_eq!(errors("version: 1\nrules:\n- { id: a, id: b }\n"), ["3:12 yaml"]);
+    assert_eq!(errors("- 1\n- 2\n"), ["1:3 type"]);
+    assert_eq!(errors("just text"), ["1:1 type"]);
+    assert!(!errors("\u{0}\u{1}").is_empty());
+}
+
+#[test]
+fn nesting_aliases_and_sizes_are_bounded() {
+    let deep = format!("version: 1\nrules: {}{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(errors(&deep).len(), 1);
+    let deep = format!(
+        "version: 1\nidentify:\n{}",
+        (0..5_000).fold(String::new(), |mut text, depth| {
+            let _ = writeln!(text, "{}a:", " ".repeat(2 + depth));
+            text
+        })
+    );
+    assert_eq!(errors(&deep).len(), 1);
+    let mut bomb = String::from("version: 1\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let below = format!("*a{}, ", level - 1).repeat(10);
+        let _ = writeln!(bomb, "a{level}: &a{level} [{below}]");
+    }
+    assert!(!errors(&bomb).is_empty());
+    let huge = format!("version: 1\n# {}\n", "x".repeat(17 * 1024 * 1024));
+    assert_eq!(errors(&huge), ["1:1 unreadable"]);
+}
+
+#[test]
+fn a_file_of_a_hundred_megabytes_or_of_other_bytes_is_refused_before_it_is_parsed() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("rules.yaml");
+    let file = std::fs::File::create(&path).expect("a file");
+    file.set_len(100 * 1024 * 1024).expect("room for holes");
+    let report = RuleFile::load(&path).expect_err("too large");
+    assert!(report.to_string().contains("104857600 bytes; at most 16777216 are read"), "{report}");
+    std::fs::write(&path, b"version: 1\nrules:\n  - id: \xff\xfe\n").expect("written");
+    let report = RuleFile::load(&path).expect_err("not UTF-8");
+    assert!(report.to_string().contains("line 3 is not UTF-8"), "{report}");
+    let report = RuleFile::load(directory.path().join("none.yaml")).expect_err("not there");
+    assert!(report.to_string().contains("No such file"), "{report}");
+}
+
+#[test]
+fn a_report_stops_at_a_hundred_problems() {
+    let rules = "  - { id: a, per: [], token_bucket: { capacity: x, refill: 1/s } }\n".repeat(1_000);
+    assert_eq!(errors(&format!("version: 1\nrules:\n{rules}")).len(), 100);
+}
+
+#[test]
+fn arbitrary_texts_are_read_or_refused() {
+    bolero::check!().with_iterations(2_000).with_type::<String>().for_each(|text| {
+        let _ = RuleFile::parse("rules.yaml", text);
+    });
+}
+
+/// Pieces of rule files in any order find more than arbitrary texts do.
+#[test]
+fn arbitrary_mixtures_of_its_words_are_read_or_refused() {
+    const WORDS: [&str; 36] = [
+        "version: 1\n",
+        "rules:\n",
+        "- id: a\n",
+        "  per: [client]\n",
+        "  per: []\n",
+        "  per: [ip, tenant]\n",
+        "  token_bucket: { capacity: 5, refill: 1/s }\n",
+        "  sliding_log: { limit: 5, window: 1m }\n",
+        "  limits:\n",
+        "    a: { fixed_window: { limit: 1, window: 1s } }\n",
+        "  match: { path: /a/{id} }\n",
+        "  match:\n",
+        "    method: [GET, POST]\n",
+        "    header: { x: 1 }\n",
+        "  cost: 3\n",
+        "  cost: request.size\n",
+        "  cost: { POST: 3 }\n",
+        "identify:\n",
+        "  client: [header:x, ip]\n",
+        "  tenant: header:t\n",
+        "plans:\n",
+        "  pro: { a: {} }\n",
+        "tenants: { a: pro }\n",
+        "exempt:\n",
+        "- path: /health\n",
+        "- ip: 10.0.0.0/8\n",
+        "  mode: shadow\n",
+        "  budget: b\n",
+        "http: { ratelimit: off }\n",
+        "&a ",
+        "*a ",
+        "[",
+        "{",
+        "}",
+        ": ",
+        "\t",
+    ];
+    bolero::check!().with_iterations(3_000).with_type::<Vec<u8>>().for_each(|choice| {
+        let text: String = choice.iter().take(60).map(|word| WORDS[usize::from(*word) % WORDS.len()]).collect();
+        if let Err(report) = RuleFile::parse("rules.yaml", &text) {
+            assert!(report.has_errors());
+            assert!(!report.to_string().is_empty());
+        }
+    });
+}
