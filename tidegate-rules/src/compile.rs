@@ -37,7 +37,6 @@ pub(crate) struct Ready {
     /// Where the exemptions stand.
     pub(crate) exempt: Vec<Span>,
     pub(crate) identify: identify::Places,
-    pub(crate) plans: Vec<SmolStr>,
 }
 
 /// What compiling goes through with: the problems so far, and the names that may be used.
@@ -87,8 +86,7 @@ pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Read
         rules: matched,
     };
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
-    let plans = plan_names(file);
-    Ready { matching, rules, contract, exempt, identify, plans }
+    Ready { matching, rules, contract, exempt, identify }
 }
 
 /// The names of plans: those with limits, and those that tenants have.

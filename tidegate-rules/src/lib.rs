@@ -45,3 +45,13 @@ mod matching;
 mod path;
 mod query;
 mod routes;
+
+/// The reference's example runs like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/rules.md")]
+struct Reference;
+
+/// The examples of the page about tests run like any others.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/testing-limits.md")]
+struct TestingLimits;

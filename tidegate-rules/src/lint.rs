@@ -9,6 +9,8 @@ pub(crate) mod limits;
 mod reach;
 pub(crate) mod security;
 
+use std::collections::HashSet;
+
 use crate::compile::{Compiled, Ready};
 use crate::problem::{MOST_PROBLEMS, Problem, Severity};
 use example::Example;
@@ -39,9 +41,9 @@ pub(crate) const CODES: [&str; 22] = [
     "zero-limit",
 ];
 
-/// How many pairs of rules are looked at. Rules that share nothing are never paired, so only a file that would be slow to
-/// match reaches this; it then takes about a second.
-const MOST_PAIRS: usize = 4_000_000;
+/// How much work comparing rules may be, in comparisons of two values. Rules that share nothing are never compared, so only
+/// a file that would be slow to match reaches this; it then takes about a second.
+const MOST_WORK: usize = 20_000_000;
 
 /// Looks for the classic mistakes.
 pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
@@ -59,7 +61,7 @@ pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
         limits::lint(rule, &mut found);
     }
     reach::conditions(ready, &mut found);
-    together(ready, MOST_PAIRS, &mut found);
+    together(ready, &mut found);
     debug_assert!(found.iter().all(|problem| CODES.contains(&problem.code())), "a code is missing in CODES: {found:?}");
     // A report is cut where it is too long. An error must not be lost behind a hundred notes.
     found.sort_by_key(Problem::severity);
@@ -68,25 +70,46 @@ pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
 }
 
 /// Looks at rules together with those that apply to the same request.
-fn together(ready: &Ready, most_pairs: usize, found: &mut Vec<Problem>) {
+fn together(ready: &Ready, found: &mut Vec<Problem>) {
     let rules: Vec<&Compiled> = ready.rules.iter().filter(|rule| !rule.is_disabled()).collect();
-    let (mut pairs, mut full) = (0, Vec::new());
+    let exempt: usize = ready.matching.exempt.iter().map(example::weight).sum();
+    let (mut left, mut full) = (MOST_WORK, HashSet::new());
     for (place, rule) in rules.iter().enumerate() {
-        if pairs > most_pairs {
+        let (beside, looked_at) = Example::of(&rule.matched.condition).rules(&ready.matching);
+        let beside: Vec<(usize, &Compiled)> = beside.into_iter().map(|other| (other, rules[other])).collect();
+        let others = beside.iter().map(|(_, other)| weight(other)).fold(exempt, usize::saturating_add);
+        let work = weight(rule).saturating_mul(others).saturating_add(looked_at);
+        let Some(less) = left.checked_sub(work) else {
             let message = "too many rules share a match: from here on they were not compared with each other";
             let problem = Problem::note("not-compared", message, rule.id_span.clone());
             found.push(problem.help("match by path, action, host, tenant or a header's value"));
             return;
-        }
-        let (beside, candidates) = Example::of(&rule.matched.condition).rules(&ready.matching);
-        pairs += 1 + candidates + ready.matching.exempt.len();
+        };
+        left = less;
         if let Some(exemption) = reach::exempted(ready, rule) {
             found.push(exemption);
             continue;
         }
-        let beside: Vec<(usize, &Compiled)> = beside.into_iter().map(|other| (other, rules[other])).collect();
         found.extend(reach::too_many(&beside, &mut full));
         found.extend(reach::outdone(place, rule, &beside));
         found.extend(security::by_address_alone(place, rule, &beside));
+    }
+}
+
+/// How much there is to compare about a rule.
+fn weight(rule: &Compiled) -> usize {
+    example::weight(&rule.matched.condition) + rule.matched.per.len() + rule.limits.len() + rule.plans.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_explained() {
+        let page = include_str!("../../docs/lints.md");
+        for code in CODES {
+            assert!(page.contains(&format!("\n| `{code}` | ")), "docs/lints.md does not explain `{code}`");
+        }
     }
 }

@@ -186,7 +186,8 @@ fn keys(facts: &Deployment) -> CheckItem {
 fn lifetimes(rules: &[&Compiled]) -> CheckItem {
     let windows = rules.iter().flat_map(|rule| limits::all(rule)).map(|(_, limit)| limit.window_micros());
     let longest = quantity::show_duration(Duration::from_micros(windows.max().unwrap_or_default()));
-    let detail = format!("every key expires by itself, 2 s after it stops to matter; the longest limit takes {longest}");
+    let detail =
+        format!("every key expires by itself, 2 s after it stops to matter; the longest limit takes {longest}");
     CheckItem::met("every key has a lifetime", detail)
 }
 
@@ -246,7 +247,8 @@ fn labels(rules: &[&Compiled]) -> CheckItem {
     const NAME: &str = "no metric has many labels";
     let count = rules.len();
     if count > MOST_LABELS {
-        let detail = format!("a label for the rule has {count} values; count by groups of rules where you observe them");
+        let detail =
+            format!("a label for the rule has {count} values; count by groups of rules where you observe them");
         return CheckItem::unknown(NAME, detail);
     }
     CheckItem::met(NAME, format!("observers see rules, {count} here, and hashed subjects, which are no labels"))

@@ -169,7 +169,7 @@ impl TestRun {
         })
     }
 
-    /// Several runs as JUnit XML, which most CI systems show.
+    /// Several runs as `JUnit` XML, which most CI systems show.
     pub fn to_junit(runs: &[Self]) -> String {
         junit::junit(runs)
     }

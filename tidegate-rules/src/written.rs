@@ -4,6 +4,7 @@
 mod cost;
 mod identify;
 mod limit;
+mod scalar;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ use serde::Deserialize;
 pub(crate) use cost::{Cost, CostTable};
 pub(crate) use identify::{Identify, Sources};
 pub(crate) use limit::{FixedWindow, LeakyBucket, Limits, SlidingLog, SlidingWindow, TokenBucket};
+pub(crate) use scalar::{Amount, Word};
 
 use crate::read::{At, OneOrMany};
 
@@ -102,10 +104,10 @@ pub(crate) struct Match {
     pub(crate) host: OneOrMany<At<String>>,
     /// Headers by name with their value; `*` for any value.
     #[serde(default)]
-    pub(crate) header: BTreeMap<String, OneOrMany<At<String>>>,
+    pub(crate) header: BTreeMap<String, OneOrMany<At<Word>>>,
     /// The tenant.
     #[serde(default)]
-    pub(crate) tenant: OneOrMany<At<String>>,
+    pub(crate) tenant: OneOrMany<At<Word>>,
     /// The plan.
     #[serde(default)]
     pub(crate) plan: OneOrMany<At<String>>,

@@ -27,6 +27,8 @@ const MOST_RANGES: usize = 64;
 pub struct Answer {
     /// 429 or 503.
     pub status: u16,
+    /// What it says, in words; the body says it too.
+    pub message: String,
     /// All fields of the answer, `content-type` and `cache-control` among them.
     pub headers: Headers,
     /// A JSON object, or a problem document if the caller prefers that.
@@ -84,7 +86,7 @@ impl Contract {
                 .with_some("violated-policies", violated(decision).filter(|_| !secret)),
         };
         let body = members.retry(decision.retry_after()).finish();
-        Answer { status: 429, headers: form.fields(self.headers(decision)), body }
+        Answer { status: 429, message: message.to_owned(), headers: form.fields(self.headers(decision)), body }
     }
 
     /// The answer while the store fails and a rule wants to be closed then: 503, so that nobody takes it for their own doing.
@@ -99,7 +101,7 @@ impl Contract {
         let body = members.retry(Some(RETRY_AFTER_FAILURE)).finish();
         let mut headers = Headers::new();
         self.push_retry(&mut headers, RETRY_AFTER_FAILURE, false);
-        Answer { status: 503, headers: form.fields(headers), body }
+        Answer { status: 503, message: UNAVAILABLE.to_owned(), headers: form.fields(headers), body }
     }
 }
 

@@ -13,7 +13,8 @@ use crate::written;
 
 impl Compiler<'_> {
     pub(super) fn condition(&mut self, written: &written::Match) -> Condition {
-        let texts = |values: &[At<String>]| values.iter().map(|value| SmolStr::new(&value.value)).collect::<Vec<_>>();
+        let texts =
+            |values: &[At<written::Word>]| values.iter().map(|at| SmolStr::new(&at.value.0)).collect::<Vec<_>>();
         Condition {
             methods: written.method.0.iter().filter_map(|at| self.method(at)).collect(),
             paths: written.path.0.iter().filter_map(|at| self.pattern(at)).collect(),
@@ -28,7 +29,7 @@ impl Compiler<'_> {
                 .collect(),
             tenants: texts(&written.tenant.0),
             plans: written.plan.0.iter().filter_map(|at| self.plan(at)).collect(),
-            actions: texts(&written.action.0),
+            actions: written.action.0.iter().map(|at| SmolStr::new(&at.value)).collect(),
             networks: written
                 .ip
                 .0

@@ -7,7 +7,7 @@ use crate::cost::{Cost, From, Route, Table};
 use crate::expression::Expression;
 use crate::identity::header;
 use crate::read::At;
-use crate::written::{self, CostTable};
+use crate::written::{self, Amount, CostTable};
 
 impl Compiler<'_> {
     pub(super) fn cost(&mut self, written: &written::Cost) -> Option<Cost> {
@@ -44,7 +44,7 @@ impl Compiler<'_> {
     }
 
     /// `POST`, `/exports/*` or `POST /rides`.
-    fn route(&mut self, key: &At<String>, cost: &At<u64>) -> Option<Route> {
+    fn route(&mut self, key: &At<String>, cost: &At<Amount>) -> Option<Route> {
         let cost = self.amount(cost)?;
         let at = |text: &str| At { value: text.to_owned(), span: key.span.clone() };
         let (method, path) = match key.split_once(' ') {
@@ -68,11 +68,11 @@ impl Compiler<'_> {
         None
     }
 
-    fn amount(&mut self, at: &At<u64>) -> Option<u64> {
-        if at.value <= LARGEST_AMOUNT {
-            return Some(at.value);
+    fn amount(&mut self, at: &At<Amount>) -> Option<u64> {
+        if at.value.0 <= LARGEST_AMOUNT {
+            return Some(at.value.0);
         }
-        self.error("cost", &at.span, format!("{} is above the largest cost, {LARGEST_AMOUNT}", at.value));
+        self.error("cost", &at.span, format!("{} is above the largest cost, {LARGEST_AMOUNT}", at.value.0));
         None
     }
 

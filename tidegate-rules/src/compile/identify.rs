@@ -38,7 +38,7 @@ pub(super) fn attribute(name: &'static str) -> impl FnOnce() -> Identity {
 impl Compiler<'_> {
     pub(super) fn identify(&mut self, written: &Identify) -> (Reading, Vec<Identity>, Places) {
         let mut places = Places::default();
-        for name in &written.authenticated {
+        for name in &written.authenticated.0 {
             let name = SmolStr::new(name.to_ascii_lowercase());
             self.authenticated.insert(name.clone());
             places.authenticated.push(name);
@@ -105,7 +105,7 @@ impl Compiler<'_> {
     }
 
     fn reading(&mut self, written: &Identify, places: &mut Places) -> Reading {
-        for at in &written.trusted_proxies {
+        for at in &written.trusted_proxies.0 {
             match ip::network(at) {
                 Ok(network) => places.trusted.push((network, at.span.clone())),
                 Err(why) => _ = self.error("network", &at.span, why),

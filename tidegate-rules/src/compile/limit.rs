@@ -57,25 +57,25 @@ impl Compiler<'_> {
         }
         if let Some(at) = &written.token_bucket {
             let refill = self.rate(&at.refill)?;
-            return self.constructed(Limit::token_bucket(at.capacity.value, refill), &at.capacity.span);
+            return self.constructed(Limit::token_bucket(at.capacity.value.0, refill), &at.capacity.span);
         }
         if let Some(at) = &written.leaky_bucket {
             let rate = self.rate(&at.rate)?;
-            return self.constructed(Limit::leaky_bucket(rate, at.queue.value), &at.queue.span);
+            return self.constructed(Limit::leaky_bucket(rate, at.queue.value.0), &at.queue.span);
         }
         if let Some(at) = &written.fixed_window {
             let window = self.duration(&at.window)?;
-            return self.constructed(Limit::fixed_window(at.limit.value, window), &at.limit.span);
+            return self.constructed(Limit::fixed_window(at.limit.value.0, window), &at.limit.span);
         }
         if let Some(at) = &written.sliding_log {
             let window = self.duration(&at.window)?;
-            return self.constructed(Limit::sliding_log(at.limit.value, window), &at.limit.span);
+            return self.constructed(Limit::sliding_log(at.limit.value.0, window), &at.limit.span);
         }
         let at = written.sliding_window.as_ref()?;
         let window = self.duration(&at.window)?;
-        let slices = at.slices.as_ref().map_or(SLICES, |slices| slices.value);
+        let slices = at.slices.as_ref().map_or(SLICES, |slices| slices.value.0);
         let span = at.slices.as_ref().map_or(&at.window.span, |slices| &slices.span);
-        self.constructed(Limit::sliding_window(at.limit.value, window, slices), span)
+        self.constructed(Limit::sliding_window(at.limit.value.0, window, slices), span)
     }
 
     fn constructed(&mut self, limit: Result<Limit, LimitError>, span: &Span) -> Option<Limit> {

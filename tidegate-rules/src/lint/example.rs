@@ -11,6 +11,9 @@ use crate::path::Pattern;
 /// A value that nobody asked for in particular.
 const ANYTHING: &str = "x";
 
+/// What looking at a rule takes besides its values.
+const PER_RULE: usize = 4;
+
 /// What a request needs to have; the first of everything that is possible.
 pub(super) struct Example {
     action: SmolStr,
@@ -40,7 +43,7 @@ impl Example {
         Self { action: condition.actions.first().cloned().unwrap_or_default(), attributes }
     }
 
-    /// The places of the rules that apply to it, the exemptions aside; and how many were looked at.
+    /// The places of the rules that apply to it, the exemptions aside; and how much was compared to find them.
     ///
     /// Whatever covers the condition is among them: it applies to every such request, so to this one too.
     pub(super) fn rules(&self, matching: &Matching) -> (Vec<usize>, usize) {
@@ -51,8 +54,22 @@ impl Example {
         let facts = Facts::new(&request, matching);
         let mut candidates = Vec::new();
         matching.index.candidates(&facts, &mut candidates);
-        let looked_at = candidates.len();
-        let places = candidates.into_iter().map(|place| place as usize);
-        (places.filter(|place| matching.rules[*place].condition.fits(&facts)).collect(), looked_at)
+        let condition = |place: &u32| -> &Condition { &matching.rules[*place as usize].condition };
+        let looked_at = candidates.iter().map(|place| PER_RULE + weight(condition(place))).sum();
+        candidates.retain(|place| condition(place).fits(&facts));
+        (candidates.into_iter().map(|place| place as usize).collect(), looked_at)
     }
+}
+
+/// How many values a condition names, and one more.
+pub(super) fn weight(condition: &Condition) -> usize {
+    let headers: usize = condition.headers.iter().map(|(_, values)| 1 + values.len()).sum();
+    1 + condition.methods.len()
+        + condition.paths.len()
+        + condition.hosts.len()
+        + condition.tenants.len()
+        + condition.plans.len()
+        + condition.actions.len()
+        + condition.networks.len()
+        + headers
 }

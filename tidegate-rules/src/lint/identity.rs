@@ -1,7 +1,7 @@
 //! Lints about identity: who can pretend to be whom. Whoever can make up new names for himself never runs out, and whoever
 //! can take another's name spends what is not his.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ipnet::IpNet;
 use smol_str::SmolStr;
@@ -11,7 +11,7 @@ use crate::condition::Condition;
 use crate::cost::{Cost, From};
 use crate::identity::{Identity, Source};
 use crate::matching::TenantIn;
-use crate::problem::Problem;
+use crate::problem::{MOST_PROBLEMS, Problem};
 use crate::source::Span;
 use crate::suggest::nearest;
 
@@ -20,6 +20,9 @@ const BUILT_IN: [&str; 4] = ["tenant", "client", "user", "plan"];
 
 /// The shortest prefixes that can be a network of one's own.
 const SHORTEST: (u8, u8) = (8, 16);
+
+/// To how many names an unused one is compared.
+const MOST_NAMES: usize = 100;
 
 /// What is known about those who send a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,19 +41,30 @@ enum Word {
 struct Believing<'r> {
     ready: &'r Ready,
     authenticated: HashSet<&'r str>,
+    /// Judged once, since many rules may count by one.
+    named: HashMap<&'r str, Judged<'r>>,
+}
+
+/// What is known about an identity.
+#[derive(Clone, Copy)]
+struct Judged<'r> {
+    /// The first source that a client can make up, if it comes to that.
+    forged: Option<usize>,
+    /// It tells who somebody is, and nobody can choose that freely.
+    good: bool,
+    /// Where its sources stand.
+    spans: &'r [Span],
 }
 
 /// `earlier` are the problems that compiling has found.
 pub(super) fn lint(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>) {
-    let authenticated = ready.identify.authenticated.iter().map(SmolStr::as_str).collect();
-    let believing = Believing { ready, authenticated };
+    let believing = Believing::new(ready);
     for (network, span) in &ready.identify.trusted {
         found.extend(trusts_everyone(network, span));
     }
-    for ((name, _), spans) in ready.identify.names.iter().zip(&ready.identify.sources) {
-        let Some(identity) = ready.matching.named(name) else { continue };
+    for (identity, spans) in written(ready) {
         believing.claims(identity, spans, found);
-        if matches!(name.as_str(), "tenant" | "plan") {
+        if matches!(identity.name.as_str(), "tenant" | "plan") {
             found.extend(believing.forged_tenant(identity, spans));
         }
     }
@@ -67,6 +81,11 @@ pub(super) fn lint(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>)
     unused(ready, earlier, found);
 }
 
+/// The identities of the file with the places of their sources. Those that exist without being written follow after them.
+fn written(ready: &Ready) -> impl Iterator<Item = (&Identity, &[Span])> {
+    ready.matching.identities.iter().zip(ready.identify.sources.iter().map(Vec::as_slice))
+}
+
 fn trusts_everyone(network: &IpNet, span: &Span) -> Option<Problem> {
     let too_wide = match network {
         IpNet::V4(network) => network.prefix_len() < SHORTEST.0,
@@ -78,7 +97,31 @@ fn trusts_everyone(network: &IpNet, span: &Span) -> Option<Problem> {
     too_wide.then(|| Problem::warning("trust-everyone", message, span.clone()).help(help))
 }
 
-impl Believing<'_> {
+impl<'r> Believing<'r> {
+    fn new(ready: &'r Ready) -> Self {
+        let authenticated = ready.identify.authenticated.iter().map(SmolStr::as_str).collect();
+        let mut believing = Self { ready, authenticated, named: HashMap::new() };
+        believing.named =
+            written(ready).map(|(identity, spans)| (&*identity.name, believing.judged(identity, spans))).collect();
+        believing
+    }
+
+    fn judged(&self, identity: &Identity, spans: &'r [Span]) -> Judged<'r> {
+        let good = |source| self.word(source) == Word::Good;
+        let forged = self.forged(identity);
+        let good = forged.is_none() && (identity.sources.is_empty() || identity.sources.iter().any(good));
+        Judged { forged, good, spans }
+    }
+
+    /// What is known about what a rule counts by: a name from `identify`, or a source of its own.
+    fn judge(&self, rule: &'r Compiled, identity: &Identity) -> Judged<'r> {
+        if let Some(judged) = self.named.get(&*identity.name) {
+            return *judged;
+        }
+        let span = rule.per_places.iter().find(|(name, _)| *name == identity.name).map(|(_, span)| span);
+        self.judged(identity, span.map_or(&[], std::slice::from_ref))
+    }
+
     fn word(&self, source: &Source) -> Word {
         let listed = |name: &str| self.authenticated.contains(name.to_ascii_lowercase().as_str());
         let verified = |is: bool| if is { Word::Good } else { Word::Forged };
@@ -106,12 +149,6 @@ impl Believing<'_> {
             }
         }
         None
-    }
-
-    /// Whether it tells who somebody is, and nobody can choose that freely.
-    fn is_good(&self, identity: &Identity) -> bool {
-        let good = |source| self.word(source) == Word::Good;
-        self.forged(identity).is_none() && (identity.sources.is_empty() || identity.sources.iter().any(good))
     }
 
     fn has_verified_token(&self) -> bool {
@@ -164,30 +201,21 @@ impl Believing<'_> {
     }
 
     /// Sources of a rule under which a client can appear as somebody new each time.
-    fn forged_subjects(&self, rule: &Compiled, told: &mut HashSet<usize>, found: &mut Vec<Problem>) {
-        let by_tenant = rule.matched.tenant == TenantIn::Subject && self.is_good(&self.ready.matching.tenant);
-        if by_tenant || rule.matched.per.iter().any(|identity| self.is_good(identity)) {
+    fn forged_subjects(&self, rule: &'r Compiled, told: &mut HashSet<usize>, found: &mut Vec<Problem>) {
+        let tenant = (rule.matched.tenant == TenantIn::Subject).then_some(&self.ready.matching.tenant);
+        let parts = || rule.matched.per.iter().map(|identity| (identity, self.judge(rule, identity)));
+        if tenant.is_some_and(|tenant| self.judge(rule, tenant).good) || parts().any(|(_, judged)| judged.good) {
             return;
         }
-        for identity in rule.matched.per.iter() {
-            let Some(place) = self.forged(identity).filter(|_| identity.name != "plan") else { continue };
-            let Some(span) = self.place(rule, identity, place) else { continue };
-            if told.insert(span.start) {
-                let (id, kind) = (&rule.matched.id, &identity.kinds[place]);
-                let message = format!("a client can send any `{kind}`, so rule `{id}` never stops it");
-                let problem = Problem::warning("unauthenticated-header", message, span.clone());
-                found.push(problem.help(format!("{}; otherwise count by `ip`", believe(&identity.sources[place]))));
-            }
+        // Whoever can choose a plan has a lint for that.
+        for (identity, judged) in parts().filter(|(identity, _)| identity.name != "plan") {
+            let Some(place) = judged.forged else { continue };
+            let Some(span) = judged.spans.get(place).filter(|span| told.insert(span.start)) else { continue };
+            let (id, kind) = (&rule.matched.id, &identity.kinds[place]);
+            let message = format!("a client can send any `{kind}`, so rule `{id}` never stops it");
+            let problem = Problem::warning("unauthenticated-header", message, span.clone());
+            found.push(problem.help(format!("{}; otherwise count by `ip`", believe(&identity.sources[place]))));
         }
-    }
-
-    /// Where a source stands: below `identify`, or in the rule itself.
-    fn place<'s>(&'s self, rule: &'s Compiled, identity: &Identity, place: usize) -> Option<&'s Span> {
-        let places = &self.ready.identify;
-        if let Some(known) = places.names.iter().position(|(name, _)| *name == identity.name) {
-            return places.sources[known].get(place);
-        }
-        rule.per_places.iter().find(|(name, _)| *name == identity.name).map(|(_, span)| span)
     }
 
     fn forged_exemption(&self, condition: &Condition, span: &Span) -> Option<Problem> {
@@ -217,7 +245,7 @@ fn believe(source: &Source) -> String {
 }
 
 fn unused(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>) {
-    let mut used: HashSet<&str> = HashSet::new();
+    let mut used: BTreeSet<&str> = BTreeSet::new();
     for rule in &ready.rules {
         used.extend(rule.per_places.iter().map(|(name, _)| name.as_str()));
         if let Cost::Table(table) = &rule.matched.cost
@@ -226,14 +254,19 @@ fn unused(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>) {
             used.extend(expression.reads().iter().map(SmolStr::as_str));
         }
     }
+    let before = found.len();
     for (name, span) in &ready.identify.names {
+        if found.len() - before == MOST_PROBLEMS {
+            return;
+        }
         // A name that looks like a setting has been spoken of.
         let spoken_of = |problem: &Problem| problem.code() == "identity" && problem.message().contains(&**name);
         if BUILT_IN.contains(&name.as_str()) || used.contains(name.as_str()) || earlier.iter().any(spoken_of) {
             continue;
         }
         let message = format!("no rule uses the identity `{name}`");
-        let known = BUILT_IN.iter().copied().chain(used.iter().copied().filter(|name| !name.contains(':')));
+        let names = used.iter().copied().filter(|name| !name.contains(':')).take(MOST_NAMES);
+        let known = BUILT_IN.iter().copied().chain(names);
         found.push(match nearest(name, known) {
             Some(meant) => {
                 let help = format!("did you mean `{meant}`?");

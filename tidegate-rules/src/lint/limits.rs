@@ -17,10 +17,10 @@ const LARGEST_LOG: u64 = 1_000;
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// One limit of a rule: of which plan, and where it stands.
-struct Placed<'r> {
+pub(super) struct Placed<'r> {
     plan: &'r str,
-    limit: &'r Limit,
-    span: &'r Span,
+    pub(super) limit: &'r Limit,
+    pub(super) span: &'r Span,
 }
 
 pub(super) fn lint(rule: &Compiled, found: &mut Vec<Problem>) {
@@ -62,7 +62,7 @@ pub(crate) fn all(rule: &Compiled) -> impl Iterator<Item = (&str, &Limit)> {
 }
 
 /// The limits with their places. Those of a plan are shown at the rule that they belong to.
-fn placed(rule: &Compiled) -> impl Iterator<Item = Placed<'_>> {
+pub(super) fn placed(rule: &Compiled) -> impl Iterator<Item = Placed<'_>> {
     let places = rule.limit_spans.iter().chain(std::iter::repeat(&rule.id_span));
     all(rule).zip(places).map(|((plan, limit), span)| Placed { plan, limit, span })
 }
@@ -92,7 +92,7 @@ fn long_queue(placed: &Placed<'_>) -> Option<Problem> {
     if wait <= LONGEST_WAIT {
         return None;
     }
-    let shown = quantity::show_duration(Duration::from_secs(wait.as_secs()));
+    let shown = quantity::show_duration(Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)));
     let message = format!("the last in this queue waits {shown}{}; most callers are gone by then", placed.of_plan());
     let help = format!("shorten `queue` to what drains in {} s", LONGEST_WAIT.as_secs());
     Some(Problem::note("long-queue", message, placed.span.clone()).help(help))
@@ -113,7 +113,8 @@ fn too_dear(rule: &Compiled) -> Option<Problem> {
 }
 
 impl Placed<'_> {
-    fn of_plan(&self) -> String {
+    /// The plan as a part of a sentence, or nothing.
+    pub(super) fn of_plan(&self) -> String {
         if self.plan.is_empty() { String::new() } else { format!(" in plan `{}`", self.plan) }
     }
 }

@@ -1,6 +1,8 @@
 //! Lints about reach: rules that never come to a word, because an exemption or another rule is always there first, and
 //! requests on which too many rules meet.
 
+use std::collections::HashSet;
+
 use smol_str::SmolStr;
 use tidegate::{Limit, MOST_CHECKS, Rate, RuleMode};
 
@@ -16,19 +18,28 @@ use crate::source::Span;
 pub(super) fn conditions(ready: &Ready, found: &mut Vec<Problem>) {
     let rules = ready.rules.iter().filter(|rule| !rule.is_disabled());
     let asked = rules.map(|rule| -> (&Condition, &Span) { (&rule.matched.condition, &rule.match_span) });
+    let no_tenant = ready.matching.tenant.sources.is_empty();
+    let mut plans: HashSet<&SmolStr> = HashSet::from([&ready.matching.default_plan]);
+    if !no_tenant {
+        plans.extend(ready.matching.plan_of_tenant.values());
+    }
+    let plans = ready.matching.plan.sources.is_empty().then_some(plans);
     for (condition, span) in asked.chain(ready.matching.exempt.iter().zip(&ready.exempt)) {
-        found.extend(nowhere_from(ready, condition, span));
+        found.extend(nowhere_from(no_tenant, plans.as_ref(), condition, span));
     }
 }
 
-fn nowhere_from(ready: &Ready, condition: &Condition, span: &Span) -> Option<Problem> {
-    let matching = &ready.matching;
-    let (no_tenant, no_plan) = (matching.tenant.sources.is_empty(), matching.plan.sources.is_empty());
-    let of_tenant = |plan: &SmolStr| !no_tenant && matching.plan_of_tenant.values().any(|given| given == plan);
-    let known = |plan: &SmolStr| *plan == matching.default_plan || of_tenant(plan);
+/// `plans` are those that a request can have, if these are known.
+fn nowhere_from(
+    no_tenant: bool,
+    plans: Option<&HashSet<&SmolStr>>,
+    condition: &Condition,
+    span: &Span,
+) -> Option<Problem> {
+    let none_of = |plans: &HashSet<&SmolStr>| !condition.plans.iter().any(|plan| plans.contains(plan));
     let missing = if no_tenant && !condition.tenants.is_empty() {
         "tenant"
-    } else if no_plan && !condition.plans.is_empty() && !condition.plans.iter().any(known) {
+    } else if !condition.plans.is_empty() && plans.is_some_and(none_of) {
         "plan"
     } else {
         return None;
@@ -47,23 +58,19 @@ pub(super) fn exempted(ready: &Ready, rule: &Compiled) -> Option<Problem> {
 }
 
 /// A request on which more limits meet than one decision takes. `full` has the places that were told already.
-pub(super) fn too_many(beside: &[(usize, &Compiled)], full: &mut Vec<usize>) -> Option<Problem> {
-    let (mut checks, mut last, mut budgets) = (0, None, Vec::new());
+pub(super) fn too_many(beside: &[(usize, &Compiled)], full: &mut HashSet<usize>) -> Option<Problem> {
+    let (mut checks, mut last, mut budgets) = (0, None, HashSet::new());
     for (place, rule) in beside {
         // Rules that share a budget make one check of it.
-        if let Some(budget) = &rule.budget {
-            if budgets.contains(&budget) {
-                continue;
-            }
-            budgets.push(budget);
+        if rule.budget.as_ref().is_some_and(|budget| !budgets.insert(budget)) {
+            continue;
         }
         checks += rule.limits.len();
         if checks > MOST_CHECKS && last.is_none() {
             last = Some((*place, *rule));
         }
     }
-    let (place, rule) = last.filter(|(place, _)| !full.contains(place))?;
-    full.push(place);
+    let (_, rule) = last.filter(|(place, _)| full.insert(*place))?;
     let message = format!("{checks} limits apply to one request, this one among them; at most {MOST_CHECKS} may");
     let problem = Problem::error("too-many-checks", message, rule.id_span.clone());
     Some(problem.help("let the rules match less, or make one rule of several that count by the same"))

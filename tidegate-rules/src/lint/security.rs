@@ -3,6 +3,7 @@
 
 use tidegate::{Algorithm, OnFailure};
 
+use super::limits;
 use crate::compile::Compiled;
 use crate::condition::Condition;
 use crate::identity::{Identity, Source};
@@ -30,11 +31,11 @@ pub(super) fn lint(rule: &Compiled, found: &mut Vec<Problem>) {
     if !is_security(rule) {
         return;
     }
-    for ((_, limit), span) in rule.limits.iter().zip(&rule.limit_spans) {
-        if limit.algorithm() == Algorithm::FixedWindow {
-            let message = "around the boundary of a window twice as many guesses pass";
+    for placed in limits::placed(rule) {
+        if placed.limit.algorithm() == Algorithm::FixedWindow {
+            let message = format!("around the boundary of a window twice as many guesses pass{}", placed.of_plan());
             let help = "use `sliding_log`: it is exact in any window, and cheap for few requests";
-            found.push(Problem::warning("fixed-window-on-security", message, span.clone()).help(help));
+            found.push(Problem::warning("fixed-window-on-security", message, placed.span.clone()).help(help));
         }
     }
     if rule.on_failure.unwrap_or_default().lets_pass() {

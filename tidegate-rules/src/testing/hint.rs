@@ -108,7 +108,7 @@ fn differs(mismatch: &Mismatch) -> String {
 fn room(seen: &Seen<'_>) -> Option<String> {
     let check = seen.decision.shown()?;
     let outcome = check.outcome();
-    Some(format!("it passed: {} of {} are left under `{}`", outcome.remaining, outcome.limit, check.rule()))
+    Some(format!("the last one passed: {} of {} are left under `{}`", outcome.remaining, outcome.limit, check.rule()))
 }
 
 /// When it would pass.

@@ -1,5 +1,5 @@
-//! [`TestRun`]s as JUnit XML: a suite for each file, a case for each test. Times are left out, since virtual time takes
-//! none.
+//! [`TestRun`]s as `JUnit` XML: a suite for each file, a case for each test. Times are left out, since virtual time
+//! takes none.
 
 use std::fmt::Write;
 

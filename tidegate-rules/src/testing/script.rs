@@ -57,13 +57,15 @@ pub(super) struct Scripting<'p> {
     rules: Option<Vec<String>>,
     start: Timestamp,
     requests: u64,
+    /// Something of the file was taken out because it was wrong, so what is missing has been reported already.
+    partial: bool,
 }
 
 impl Script {
     /// Makes a script. With errors among the problems that this adds, it must not be run.
     pub(super) fn new(file: &written::TestFile, rules: Option<Vec<String>>, problems: &mut Vec<Problem>) -> Self {
         let partial = !problems.is_empty();
-        let mut scripting = Scripting { problems, rules, start: DEFAULT_START, requests: 0 };
+        let mut scripting = Scripting { problems, rules, start: DEFAULT_START, requests: 0, partial };
         if let Some(at) = &file.start {
             match instant(at) {
                 Ok(start) => scripting.start = start,
@@ -74,7 +76,7 @@ impl Script {
         if file.tests.is_empty() && !partial {
             scripting.error("no-tests", &file.rules.span, "there are no tests in this file");
         }
-        let scenes = file.tests.iter().map(|test| scripting.scene(test, &common, partial)).collect();
+        let scenes = file.tests.iter().map(|test| scripting.scene(test, &common)).collect();
         scripting.unique_names(file);
         Self { start: scripting.start, scenes }
     }
@@ -87,7 +89,7 @@ impl Scripting<'_> {
         &mut self.problems[last]
     }
 
-    fn scene(&mut self, at: &At<written::Test>, common: &Sample, partial: bool) -> Scene {
+    fn scene(&mut self, at: &At<written::Test>, common: &Sample) -> Scene {
         let test = &at.value;
         let own = self.request(common, &test.request);
         let mut now = Duration::ZERO;
@@ -96,7 +98,7 @@ impl Scripting<'_> {
             let Some(step) = self.step(written, &own, &mut now) else { continue };
             steps.push(step);
         }
-        if !partial && !test.steps.iter().any(|step| step.expect.is_some()) {
+        if !self.partial && !test.steps.iter().any(|step| step.expect.is_some()) {
             let message = "no step of this test expects anything, so it cannot fail";
             self.error("no-expectation", &test.name.span, message)
                 .set_help("write `expect: allowed`, or what else is right");
@@ -107,7 +109,6 @@ impl Scripting<'_> {
     /// A step, and in `now` the time of its last request.
     fn step(&mut self, at: &At<written::Step>, own: &Sample, now: &mut Duration) -> Option<Step> {
         let step = &at.value;
-        let before = self.problems.len();
         let begins = self.time(step, *now);
         let send = self.sends(step, &at.span);
         let every = step.every.as_ref().and_then(|at| self.duration(at)).unwrap_or_default();
@@ -120,10 +121,10 @@ impl Scripting<'_> {
         if let Some(cost) = &step.cost {
             sample.cost = Some(cost.value);
         }
-        let expectation = step.expect.as_ref().and_then(|expect| self.expectation(expect, send));
+        let expectation = step.expect.as_ref().map(|expect| self.expectation(expect, send));
         let brought = sample.attributes().map_err(|error| {
             // What is wrong with a part was said where the part stands; here it is about how they go together.
-            if self.problems.len() == before {
+            if !self.problems.iter().any(|problem| problem.code() == "request") {
                 self.error("request", &at.span, error.to_string());
             }
         });

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -73,6 +73,7 @@ pub(crate) struct Request {
     pub(crate) host: Option<At<String>>,
     /// Headers by name; a list for several lines of one name, nothing (`~`) to take one of the test's away.
     #[serde(default)]
+    #[schemars(schema_with = "lines_by_name")]
     pub(crate) headers: BTreeMap<String, At<Option<OneOrMany<String>>>>,
     /// The address that connects to us: the client, or the proxy in front of us.
     pub(crate) ip: Option<At<String>>,
@@ -82,6 +83,7 @@ pub(crate) struct Request {
     pub(crate) action: Option<At<String>>,
     /// What else the application knows, by name; nothing (`~`) to take one of the test's away.
     #[serde(default)]
+    #[schemars(schema_with = "texts_by_name")]
     pub(crate) attributes: BTreeMap<String, At<Option<String>>>,
     /// The body: text as it is, anything else as JSON.
     pub(crate) body: Option<At<Value>>,
@@ -142,6 +144,7 @@ pub(crate) struct Details {
     pub(crate) status: Option<At<u64>>,
     /// Headers of the answer by name: the value, `*` for any, nothing (`~`) for a header that must not be there.
     #[serde(default)]
+    #[schemars(schema_with = "texts_by_name")]
     pub(crate) headers: BTreeMap<String, At<Option<String>>>,
     /// What a refused caller reads.
     pub(crate) message: Option<At<String>>,
@@ -158,4 +161,21 @@ pub(crate) enum Denied {
     Number(At<u64>),
     /// By this rule.
     Text(At<String>),
+}
+
+/// Texts by name. YAML takes `600` for a number, and read as text it is as it is written, so an editor must not object.
+fn texts_by_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": { "type": ["string", "number", "boolean", "null"] },
+    })
+}
+
+/// The same, with several lines for a name.
+fn lines_by_name(_: &mut SchemaGenerator) -> Schema {
+    let line = json_schema!({ "type": ["string", "number", "boolean"] });
+    json_schema!({
+        "type": "object",
+        "additionalProperties": { "anyOf": [line, { "type": "array", "items": line }, { "type": "null" }] },
+    })
 }

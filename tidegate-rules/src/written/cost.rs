@@ -5,6 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
+use super::Amount;
 use crate::read::At;
 
 /// What a request costs.
@@ -13,7 +14,7 @@ use crate::read::At;
 #[schemars(rename = "Cost", untagged)]
 pub(crate) enum Cost {
     /// Always the same.
-    Number(At<u64>),
+    Number(At<Amount>),
     /// An expression in CEL, such as `1 + request.size / 1024`.
     Text(At<String>),
     /// By method or route, from a header, or by an expression with bounds.
@@ -31,11 +32,11 @@ pub(crate) struct CostTable {
     /// A header of the response that tells what it really cost; the difference is charged or given back.
     pub(crate) actual: Option<At<String>>,
     /// The cost when nothing else tells it. 1 if left out.
-    pub(crate) default: Option<At<u64>>,
+    pub(crate) default: Option<At<Amount>>,
     /// The most that a header or an expression may say.
-    pub(crate) max: Option<At<u64>>,
-    #[schemars(flatten, with = "std::collections::BTreeMap<String, u64>")]
-    pub(crate) routes: Vec<(At<String>, At<u64>)>,
+    pub(crate) max: Option<At<Amount>>,
+    #[schemars(flatten, with = "std::collections::BTreeMap<String, Amount>")]
+    pub(crate) routes: Vec<(At<String>, At<Amount>)>,
 }
 
 impl<'de> Deserialize<'de> for CostTable {

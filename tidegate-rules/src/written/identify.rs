@@ -16,9 +16,11 @@ pub(crate) type Sources = OneOrMany<At<String>>;
 #[derive(Debug, Default, JsonSchema)]
 pub(crate) struct Identify {
     /// Headers that somebody in front of us has verified or set, so that a client cannot forge them.
-    pub(crate) authenticated: Vec<At<String>>,
+    #[schemars(default)]
+    pub(crate) authenticated: OneOrMany<At<String>>,
     /// Networks of the proxies in front of us, whose word about the client's address is taken.
-    pub(crate) trusted_proxies: Vec<At<String>>,
+    #[schemars(default)]
+    pub(crate) trusted_proxies: OneOrMany<At<String>>,
     /// Instead: how many proxies are in front of us, the one that connects to us included.
     pub(crate) trusted_hops: Option<At<u8>>,
     /// The header in which they tell it: `x-forwarded-for` (the default), `forwarded`, or one such as `cf-connecting-ip`.
@@ -45,8 +47,8 @@ impl<'de> Deserialize<'de> for Identify {
                 let mut identify = Identify::default();
                 while let Some(key) = entries.next_key::<At<String>>()? {
                     match key.as_str() {
-                        "authenticated" => identify.authenticated = entries.next_value::<OneOrMany<_>>()?.0,
-                        "trusted_proxies" => identify.trusted_proxies = entries.next_value::<OneOrMany<_>>()?.0,
+                        "authenticated" => identify.authenticated = entries.next_value()?,
+                        "trusted_proxies" => identify.trusted_proxies = entries.next_value()?,
                         "trusted_hops" => identify.trusted_hops = Some(entries.next_value()?),
                         "forwarded" => identify.forwarded = Some(entries.next_value()?),
                         "ipv4_prefix" => identify.ipv4_prefix = Some(entries.next_value()?),

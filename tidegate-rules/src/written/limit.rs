@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::Amount;
 use crate::read::At;
 
 /// One limit, of one kind.
@@ -26,7 +27,7 @@ pub(crate) struct Limits {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TokenBucket {
     /// The most that is admitted at once.
-    pub(crate) capacity: At<u64>,
+    pub(crate) capacity: At<Amount>,
     /// How fast it comes back: `10/s`, `100/m`, `5/10m`.
     pub(crate) refill: At<String>,
 }
@@ -38,7 +39,7 @@ pub(crate) struct LeakyBucket {
     /// How fast requests go out: `3000/s`.
     pub(crate) rate: At<String>,
     /// How many may wait.
-    pub(crate) queue: At<u64>,
+    pub(crate) queue: At<Amount>,
 }
 
 /// So many in each window of the clock.
@@ -46,7 +47,7 @@ pub(crate) struct LeakyBucket {
 #[serde(deny_unknown_fields)]
 pub(crate) struct FixedWindow {
     /// How many in a window. Around a boundary twice as many may pass in a short time.
-    pub(crate) limit: At<u64>,
+    pub(crate) limit: At<Amount>,
     /// How long a window is: `1m`, `1h`, `1d`. Windows begin at multiples of it since 1970, in UTC.
     pub(crate) window: At<String>,
 }
@@ -56,7 +57,7 @@ pub(crate) struct FixedWindow {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SlidingLog {
     /// How many in any window.
-    pub(crate) limit: At<u64>,
+    pub(crate) limit: At<Amount>,
     /// How long a window is: `10m`.
     pub(crate) window: At<String>,
 }
@@ -66,9 +67,9 @@ pub(crate) struct SlidingLog {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SlidingWindow {
     /// How many in any window.
-    pub(crate) limit: At<u64>,
+    pub(crate) limit: At<Amount>,
     /// How long a window is: `1m`.
     pub(crate) window: At<String>,
     /// In how many parts it is counted: more are closer and cost more. 6 if left out.
-    pub(crate) slices: Option<At<u64>>,
+    pub(crate) slices: Option<At<Amount>>,
 }

@@ -53,7 +53,7 @@ pub(in crate::testing) enum Field {
 
 impl Scripting<'_> {
     /// What a step that sends so many should bring.
-    pub(super) fn expectation(&mut self, at: &At<Expect>, send: u64) -> Option<Expectation> {
+    pub(super) fn expectation(&mut self, at: &At<Expect>, send: u64) -> Expectation {
         match &at.value {
             Expect::Text(fate) => {
                 let mut counts =
@@ -63,16 +63,16 @@ impl Scripting<'_> {
                     Fate::Denied => counts.denied = Some(send),
                     Fate::NoRule => counts.no_rule = Some(send),
                 }
-                Some(Expectation { counts: Some(counts), wanted: Vec::new() })
+                Expectation { counts: Some(counts), wanted: Vec::new() }
             }
             Expect::Map(details) => {
                 let counts = self.counts(details, send);
                 let wanted = self.wanted(details);
-                if counts.is_none() && wanted.is_empty() && self.problems.is_empty() {
+                if counts.is_none() && wanted.is_empty() && !self.partial {
                     let message = "nothing is expected here, so the step cannot fail";
                     self.error("no-expectation", &at.span, message).set_help("leave `expect` out if that is meant");
                 }
-                Some(Expectation { counts, wanted })
+                Expectation { counts, wanted }
             }
         }
     }

@@ -32,7 +32,7 @@ impl Scripting<'_> {
         };
         for (name, at) in &written.headers {
             sample.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            sample.headers.extend(lines(&at.value).map(|line| (name.clone(), line.clone())));
+            sample.headers.extend(lines(at.value.as_ref()).map(|line| (name.clone(), line.clone())));
         }
         for (name, at) in &written.attributes {
             sample.attributes.retain(|(known, _)| known != name);
@@ -52,7 +52,7 @@ fn pieces(written: &Request) -> Vec<(Sample, Span)> {
         pieces.push((Sample { ip: Some(at.value.clone()), ..Sample::default() }, at.span.clone()));
     }
     for (name, at) in &written.headers {
-        let headers = lines(&at.value).map(|line| (name.clone(), line.clone())).collect();
+        let headers = lines(at.value.as_ref()).map(|line| (name.clone(), line.clone())).collect();
         pieces.push((Sample { headers, ..Sample::default() }, at.span.clone()));
     }
     for (name, at) in &written.attributes {
@@ -63,8 +63,8 @@ fn pieces(written: &Request) -> Vec<(Sample, Span)> {
 }
 
 /// The lines of a header.
-fn lines(value: &Option<OneOrMany<String>>) -> impl Iterator<Item = &String> {
-    value.iter().flat_map(|lines| &lines.0)
+fn lines(value: Option<&OneOrMany<String>>) -> impl Iterator<Item = &String> {
+    value.into_iter().flat_map(|lines| &lines.0)
 }
 
 fn text(body: &Value) -> String {

@@ -1,0 +1,138 @@
+//! A rule file on every store: the same decisions from memory, from Redis and from Valkey, before and after it changes.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::time::Duration;
+
+use conformance::suite::{AnyStore, Ground, limits_over, on_every_store};
+use tidegate::{Limiter, OnFailure, Request, Secret};
+use tidegate_rules::RuleFile;
+
+const FILE: &str = "
+version: 1
+identify:
+  client: [header:x-api-key, ip]
+  tenant: header:x-tenant-id
+  authenticated: [x-api-key, x-tenant-id]
+plans:
+  pro: { api: { token_bucket: { capacity: 10, refill: 5/s } } }
+tenants: { acme: pro }
+rules:
+  - { id: api, match: { path: '/api/*' }, per: [client], token_bucket: { capacity: 4, refill: 2/s }, on_failure: open }
+  - { id: reads, match: { method: GET }, per: [tenant], budget: units, fixed_window: { limit: 12, window: 1h } }
+  - { id: writes, match: { method: POST }, per: [tenant], budget: units, cost: 3, on_failure: closed, fixed_window: { limit: 12, window: 1h } }
+  - id: export
+    match: { path: /api/exports }
+    per: [tenant, client]
+    cost: 1 + request.size / 1000
+    limits:
+      minute: { sliding_window: { limit: 5, window: 1m } }
+      day: { sliding_log: { limit: 6, window: 1d } }
+";
+
+fn file(text: &str) -> RuleFile {
+    RuleFile::parse("rules.yaml", text).unwrap()
+}
+
+fn limiter(ground: &Ground, text: &str) -> Limiter<AnyStore> {
+    Limiter::new(file(text).rules().clone(), ground.store.clone()).secret(&Secret::new("of the fleet"))
+}
+
+fn request<'a>(method: &'a str, path: &'a str, tenant: &'a str) -> Request<'a> {
+    let request = Request::new("").attribute("method", method).attribute("path", path);
+    request.attribute("header:x-api-key", "k1").attribute("header:x-tenant-id", tenant).attribute("ip", "192.0.2.1")
+}
+
+/// `+` and what is left for a request that passes, `-` and the rule for one that does not.
+async fn told(limiter: &Limiter<AnyStore>, request: &Request<'_>, times: usize) -> String {
+    let mut story = Vec::new();
+    for _ in 0..times {
+        let decision = limiter.check(request).await.unwrap();
+        let (rule, left) = (decision.rule().unwrap_or("none"), decision.remaining().unwrap_or_default());
+        story.push(if decision.is_allowed() { format!("+{left}") } else { format!("-{rule}") });
+    }
+    story.join(" ")
+}
+
+#[tokio::test]
+async fn a_file_decides_alike_everywhere() {
+    on_every_store(async |ground| {
+        let limiter = limiter(ground, FILE);
+        let (read, write) = (request("GET", "/api/rides", "blue"), request("POST", "/api/rides", "blue"));
+        assert_eq!(told(&limiter, &write, 3).await, "+3 +2 +1", "of four requests at once");
+        assert_eq!(told(&limiter, &read, 2).await, "+0 -api");
+        ground.clock.advance(Duration::from_secs(2));
+        assert_eq!(
+            told(&limiter, &write, 2).await,
+            "-writes -writes",
+            "of twelve units two are left, and a write takes three"
+        );
+        assert_eq!(told(&limiter, &read, 3).await, "+1 +0 -reads", "and denied writes took nothing");
+        let other = request("GET", "/api/rides", "acme");
+        assert_eq!(told(&limiter, &other, 11).await, "+9 +8 +7 +6 +5 +4 +3 +2 +1 +0 -api", "another tenant, on a plan");
+        assert_eq!(told(&limiter, &request("PUT", "/other", "acme"), 1).await, "+0", "no rule");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn costs_and_several_limits_are_decided_alike_everywhere() {
+    on_every_store(async |ground| {
+        let limiter = limiter(ground, FILE);
+        let export = request("PUT", "/api/exports", "acme").attribute("header:content-length", "1500");
+        assert_eq!(told(&limiter, &export, 3).await, "+3 +1 -export", "five a minute, two units each");
+        ground.clock.advance(Duration::from_secs(70));
+        assert_eq!(told(&limiter, &export, 2).await, "+0 -export", "and six a day");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_changed_file_keeps_what_was_spent_and_a_bad_one_changes_nothing() {
+    on_every_store(async |ground| {
+        let limiter = limiter(ground, FILE);
+        let read = request("GET", "/api/rides", "blue");
+        assert_eq!(told(&limiter, &read, 5).await, "+3 +2 +1 +0 -api");
+        let raised = FILE.replace("capacity: 4, refill: 2/s", "capacity: 6, refill: 2/s");
+        let after = limiter.with_rules(file(&raised).rules().clone());
+        assert_eq!(told(&after, &read, 3).await, "+1 +0 -api", "raising helps at once");
+        assert!(RuleFile::parse("rules.yaml", &raised.replace("2/s", "2 apples")).is_err());
+        assert_eq!(told(&after, &read, 1).await, "-api", "and the file before it goes on");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_failure_policies_of_a_file_reach_the_plan() {
+    let ground = Ground::in_memory();
+    let limiter = limiter(&ground, FILE);
+    assert!(!limiter.plan(&request("GET", "/api/rides", "blue")).fails_closed());
+    assert!(limiter.plan(&request("POST", "/api/rides", "blue")).fails_closed());
+    assert!(OnFailure::Degraded.lets_pass() && !OnFailure::Local.lets_pass());
+}
+
+/// What a request turned out to cost replaces what it was taken for, on every kind of limit.
+#[tokio::test]
+async fn a_settled_request_costs_what_it_cost() {
+    on_every_store(async |ground| {
+        for limit in limits_over(100, Duration::from_secs(3600)) {
+            for (actual, left) in [(0, 100), (4, 96), (10, 90), (35, 65), (1_000, 0)] {
+                let limiter = ground.limiter(limit);
+                let taken = limiter.check(&Request::new("").cost(10)).await.unwrap();
+                let rule = taken.rule().unwrap().to_owned();
+                limiter.settle(taken.receipt(), |name| (name == rule).then_some(actual)).await.unwrap();
+                let now = limiter.peek(&Request::new("")).await.unwrap();
+                assert_eq!(now.remaining(), Some(left), "{actual} on {limit:?}");
+            }
+            let limiter = ground.limiter(limit);
+            let taken = limiter.check(&Request::new("").cost(10)).await.unwrap();
+            limiter.settle(taken.receipt(), |_| None).await.unwrap();
+            assert_eq!(
+                limiter.peek(&Request::new("")).await.unwrap().remaining(),
+                Some(90),
+                "nothing told, nothing changed"
+            );
+        }
+    })
+    .await;
+}

@@ -1,0 +1,148 @@
+//! The tower layer on real stores: servers that share a limit, requests that leave the queue, a store that goes away.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderName, Request, StatusCode};
+use axum::routing::get;
+use conformance::server::{KINDS, Server};
+use conformance::suite::{Ground, all_limits, left, on_every_store, patient, until};
+use tidegate::{Algorithm, Limit, Limiter, OnFailure, Rate, Rule, RuleSet, Store};
+use tidegate_tower::{Degraded, LimitLayer};
+use tokio::net::TcpListener;
+use tower::ServiceExt;
+
+const LIMIT: u64 = 50;
+const CONNECTIONS: usize = 200;
+
+fn app<S: Store + 'static>(limiter: Limiter<S>) -> Router {
+    Router::new().route("/", get(async || "hello")).layer(LimitLayer::new(limiter))
+}
+
+async fn start(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, app).await });
+    address
+}
+
+/// How many of so many connections to `server` get the page.
+fn served(server: SocketAddr, connections: usize) -> usize {
+    (0..connections).filter(|_| heard(server).starts_with("HTTP/1.1 200 ")).count()
+}
+
+fn heard(server: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nx-key: k1\r\nconnection: close\r\n\r\n").unwrap();
+    let mut heard = String::new();
+    stream.read_to_string(&mut heard).unwrap();
+    heard
+}
+
+async fn status(app: &Router) -> StatusCode {
+    app.clone().oneshot(Request::new(Body::empty())).await.unwrap().status()
+}
+
+/// Two processes could not be further apart than these: each has its own server, limiter and connection to the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_share_one_exact_limit() {
+    for kind in KINDS {
+        let store = Server::start(kind);
+        // (A leaky bucket would hold its requests.)
+        for limit in all_limits(LIMIT).into_iter().filter(|limit| limit.algorithm() != Algorithm::LeakyBucket) {
+            let mut clients = Vec::new();
+            for _ in 0..2 {
+                let rules = RuleSet::new([Rule::new("shared", limit).per(["header:x-key"])]).unwrap();
+                let server = start(app(Limiter::new(rules, store.store_with(patient()).await))).await;
+                for _ in 0..2 {
+                    clients.push(tokio::task::spawn_blocking(move || served(server, CONNECTIONS / 4)));
+                }
+            }
+            let mut passed = 0;
+            for client in clients {
+                passed += client.await.unwrap();
+            }
+            assert_eq!(passed as u64, LIMIT, "{kind:?} {limit:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_leaves_the_queue_gives_the_place_back_on_every_store() {
+    on_every_store(async |ground| {
+        let limiter = ground.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap());
+        let layer = LimitLayer::new(limiter).timer(ground.clock.clone());
+        let handle = layer.handle();
+        let app = Router::new().route("/", get(async || "hello")).layer(layer);
+        assert_eq!(status(&app).await, StatusCode::OK);
+        let held = hold(&app, ground).await;
+        assert_eq!(left(&handle.limiter()).await, 0);
+
+        held.abort();
+        assert!(held.await.unwrap_err().is_cancelled());
+        // A server carries the refund out a little later.
+        while left(&handle.limiter()).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        let next = hold(&app, ground).await;
+        ground.clock.advance(Duration::from_secs(1));
+        assert_eq!(next.await.unwrap(), StatusCode::OK);
+    })
+    .await;
+}
+
+/// Asks, and stays until the request waits.
+async fn hold(app: &Router, ground: &Ground) -> tokio::task::JoinHandle<StatusCode> {
+    let app = app.clone();
+    let held = tokio::spawn(async move { status(&app).await });
+    until(|| ground.clock.sleeping() == 1).await;
+    held
+}
+
+#[tokio::test]
+async fn the_real_cost_is_settled_on_every_store() {
+    const USED: HeaderName = HeaderName::from_static("x-used");
+    on_every_store(async |ground| {
+        let limit = Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap();
+        let limiter = ground.limiter_of([Rule::new("tokens", limit).cost(10)]);
+        let layer = LimitLayer::new(limiter).settle_from_header("tokens", USED);
+        let handle = layer.handle();
+        let used = |used: &'static str| get(async move || ([(USED, used)], "hello"));
+        let app = Router::new().route("/less", used("3")).route("/more", used("40")).layer(layer);
+        for (path, remaining) in [("/less", 97), ("/more", 57)] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            assert_eq!(app.clone().oneshot(request).await.unwrap().status(), StatusCode::OK);
+            assert_eq!(left(&handle.limiter()).await, remaining, "{path}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_refuses_what_is_closed_and_lets_the_rest_pass() {
+    for kind in KINDS {
+        let mut server = Server::start(kind);
+        let limit = Limit::token_bucket(9, Rate::per_hour(1).unwrap()).unwrap();
+        let rules = RuleSet::new([
+            Rule::new("pay", limit).action("pay").on_failure(OnFailure::Closed),
+            Rule::new("api", limit).on_failure(OnFailure::Open),
+        ])
+        .unwrap();
+        let layer = LimitLayer::new(Limiter::new(rules, server.store_with(patient()).await));
+        let page = async |request: axum::extract::Request| match request.extensions().get::<Degraded>() {
+            Some(Degraded) => StatusCode::NON_AUTHORITATIVE_INFORMATION,
+            None => StatusCode::OK,
+        };
+        let open = Router::new().route("/", get(page)).layer(layer.clone());
+        let closed = Router::new().route("/", get(page)).layer(layer.action("pay"));
+        assert_eq!([status(&open).await, status(&closed).await], [StatusCode::OK, StatusCode::OK]);
+        server.kill();
+        assert_eq!(status(&open).await, StatusCode::NON_AUTHORITATIVE_INFORMATION, "{kind:?}");
+        assert_eq!(status(&closed).await, StatusCode::SERVICE_UNAVAILABLE, "{kind:?}");
+    }
+}

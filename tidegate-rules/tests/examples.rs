@@ -1,0 +1,45 @@
+//! The examples that ship: every rule file loads without a warning, and its tests pass.
+
+use std::path::{Path, PathBuf};
+
+use tidegate_rules::{RuleFile, Severity, run_tests};
+
+/// The YAML files in `examples/`: rule files, and tests.
+fn examples() -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let files = std::fs::read_dir(folder).expect("a directory").map(|entry| entry.expect("a file").path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect();
+    files.sort();
+    files.into_iter().partition(|path| !path.to_string_lossy().ends_with(".test.yaml"))
+}
+
+#[test]
+fn every_example_loads_without_a_warning() {
+    let (rules, _) = examples();
+    assert!(rules.len() >= 8, "{rules:?}");
+    for path in rules {
+        let file = RuleFile::load(&path).unwrap();
+        let notes = |severity| severity == Severity::Note;
+        assert!(file.report().problems().iter().all(|problem| notes(problem.severity())), "{}", file.report());
+    }
+}
+
+#[test]
+fn every_example_has_tests_and_they_pass() {
+    let (rules, tests) = examples();
+    assert_eq!(rules.len(), tests.len(), "each rule file has a test file beside it");
+    for (rules, path) in rules.iter().zip(&tests) {
+        let run = run_tests(path).unwrap();
+        assert!(run.passed(), "\n{}", run.render(false));
+        assert_eq!(Path::new(&run.rules).file_stem(), rules.file_stem(), "a test file is named after its rules");
+    }
+}
+
+/// A rule that no test sees deny could be missing, and nobody would notice.
+#[test]
+fn every_rule_of_the_examples_is_seen_to_deny() {
+    for path in examples().1 {
+        let run = run_tests(&path).unwrap();
+        assert_eq!(run.never_denied().collect::<Vec<_>>(), [""; 0], "{}", path.display());
+    }
+}

@@ -1,0 +1,63 @@
+//! The reference in `docs/rules.md` shows files that can be read, and the schema knows every field it shows.
+
+use tidegate_rules::{RuleFile, schema};
+
+const REFERENCE: &str = include_str!("../../docs/rules.md");
+
+/// Its blocks of YAML.
+fn blocks() -> Vec<&'static str> {
+    let blocks = REFERENCE.split("```yaml\n").skip(1);
+    blocks.map(|rest| rest.split("```").next().unwrap_or(rest)).collect()
+}
+
+#[test]
+fn every_file_that_it_shows_can_be_used() {
+    assert!(blocks().len() >= 9);
+    for text in blocks() {
+        if let Err(report) = RuleFile::parse("docs/rules.md", text) {
+            panic!("{report}\n\nin\n{text}");
+        }
+    }
+}
+
+/// YAML as JSON, as an editor sees it: `off` is a text.
+fn json(text: &str) -> serde_json::Value {
+    let options = serde_saphyr::options! { strict_booleans: true };
+    serde_saphyr::from_str_with_options(text, options).expect("YAML")
+}
+
+#[test]
+fn the_schema_accepts_the_files_that_it_shows_and_the_examples() {
+    let schema = serde_json::from_str(&schema()).expect("JSON");
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let examples = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples")).expect("examples");
+    let paths = examples.map(|entry| entry.expect("an entry").path());
+    let rules = paths.filter(|path| {
+        path.extension().is_some_and(|yaml| yaml == "yaml") && !path.to_string_lossy().ends_with(".test.yaml")
+    });
+    let files: Vec<String> = rules.map(|path| std::fs::read_to_string(path).expect("a file")).collect();
+    for text in blocks().into_iter().chain(files.iter().map(String::as_str)) {
+        let errors: Vec<String> =
+            validator.iter_errors(&json(text)).map(|error| format!("{}: {error}", error.instance_path())).collect();
+        assert!(errors.is_empty(), "{errors:#?}\n\nin\n{text}");
+    }
+}
+
+#[test]
+fn the_schema_refuses_what_the_reader_refuses() {
+    let schema = serde_json::from_str(&schema()).expect("JSON");
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    for text in [
+        "rulez: []",
+        "rules: [{ id: a, per: [], token_bucket: { capacty: 1, refill: 1/s } }]",
+        "rules: [{ per: [], token_bucket: { capacity: 1, refill: 1/s } }]",
+        "rules: [{ id: a, token_bucket: { capacity: 1, refill: 1/s } }]",
+        "rules: [{ id: a, per: [], mode: of, token_bucket: { capacity: 1, refill: 1/s } }]",
+        "rules: [{ id: a, per: [], token_bucket: { capacity: -1, refill: 1/s } }]",
+        "http: { x_ratelimit: seconds }",
+        "identify: { trusted_hops: many }",
+    ] {
+        assert!(!validator.is_valid(&json(text)), "{text}");
+        assert!(RuleFile::parse("rules.yaml", &format!("version: 1\n{text}")).is_err(), "{text}");
+    }
+}

@@ -1,0 +1,74 @@
+//! A worker that delivers webhooks no faster than their receiver likes: 10 a second, 50 at once. Events come at 200 a
+//! second for three seconds; each waits for its turn, in the order in which they came, and none is lost.
+//!
+//! `cargo run -p tidegate-tower --example webhook_worker` takes no time, since the clock is one that it moves itself. In
+//! production the timer is `tidegate::timer(tokio::time::sleep)`, and nothing else changes.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Acquired, Clock, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+use tokio::sync::mpsc;
+
+const EVENTS_PER_SECOND: u32 = 200;
+const SECONDS: u32 = 3;
+const STEP: Duration = Duration::from_millis(5);
+
+/// Waits for the turn of each event, and reports the second in which it is delivered.
+async fn deliver(
+    limiter: Arc<Limiter<MemoryStore>>,
+    clock: ManualClock,
+    mut events: mpsc::UnboundedReceiver<u32>,
+    deliveries: mpsc::UnboundedSender<u64>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let request = Request::new("webhook").attribute("receiver", "https://example.com/hook");
+    while let Some(event) = events.recv().await {
+        match limiter.acquire(&request, Duration::from_secs(600), &clock).await? {
+            Acquired::Granted(_) => deliveries.send(clock.now().as_micros() / 1_000_000)?,
+            Acquired::Denied(_) | Acquired::TimedOut => println!("event {event} goes back into the queue"),
+        }
+    }
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let limit = Limit::token_bucket(50, Rate::per_second(10)?)?;
+    let rules = RuleSet::new([Rule::new("webhooks", limit).per(["receiver"])])?;
+    let clock = ManualClock::default();
+    let limiter = Arc::new(Limiter::new(rules, MemoryStore::new().clock(clock.clone())));
+
+    let (events, incoming) = mpsc::unbounded_channel();
+    let (outgoing, mut deliveries) = mpsc::unbounded_channel();
+    let worker = tokio::spawn(deliver(limiter, clock.clone(), incoming, outgoing));
+
+    for event in 0..EVENTS_PER_SECOND * SECONDS {
+        events.send(event)?;
+        step(&clock).await;
+    }
+    drop(events);
+    while !worker.is_finished() {
+        step(&clock).await;
+    }
+    worker.await??;
+
+    let mut by_second = BTreeMap::new();
+    while let Some(second) = deliveries.recv().await {
+        *by_second.entry(second).or_insert(0_u32) += 1;
+    }
+    let later = by_second.values().skip(1).max().copied().unwrap_or_default();
+    println!("events:     {} in {SECONDS} seconds", EVENTS_PER_SECOND * SECONDS);
+    println!("deliveries: {} in {} seconds", by_second.values().sum::<u32>(), by_second.len());
+    println!("            {} in the first, at most {later} in each later one", by_second[&0]);
+    Ok(())
+}
+
+/// Lets everybody do what there is to do, then moves the clock.
+async fn step(clock: &ManualClock) {
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    clock.advance(STEP);
+}

@@ -1,0 +1,100 @@
+//! Refusals as gRPC wants them: HTTP 200 without a body, the status in the header. It says what the contract says, in
+//! another form.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use tidegate::Answer;
+
+use crate::ResponseBody;
+use crate::body::extend;
+
+const GRPC: &str = "application/grpc";
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// When a client that tries again by itself may do so (gRFC A6); without it, it would follow its own, shorter pauses.
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+const RETRY_AFTER: &str = "retry-after";
+
+/// The status of a denial in HTTP.
+const DENIED: u16 = 429;
+/// The code of a denial, `RESOURCE_EXHAUSTED`.
+const EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
+/// The code of a failure, `UNAVAILABLE`.
+const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
+
+/// Whether the caller speaks gRPC.
+pub(crate) fn is_spoken(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    media_type.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC.as_bytes()))
+}
+
+/// The same refusal: `RESOURCE_EXHAUSTED` for a denial, `UNAVAILABLE` for a failure, the fields as metadata.
+pub(crate) fn refusal<B>(answer: Answer) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::own(Bytes::new()));
+    let headers = response.headers_mut();
+    headers.insert(STATUS, if answer.status == DENIED { EXHAUSTED } else { UNAVAILABLE });
+    if let Ok(message) = HeaderValue::try_from(percent_encoded(&answer.message)) {
+        headers.insert(MESSAGE, message);
+    }
+    let mut fields = answer.headers;
+    // Whole seconds, like `retry-after`: for a rule that guards against guessing, more would be too much. Where waiting
+    // does not help, a negative number says so.
+    let retry = fields.iter().find(|(name, _)| *name == RETRY_AFTER);
+    let pushback = retry.map_or_else(|| "-1".to_owned(), |(_, seconds)| format!("{seconds}000"));
+    if let Ok(pushback) = HeaderValue::try_from(pushback) {
+        headers.insert(PUSHBACK, pushback);
+    }
+    // These are about a body, and there is none.
+    fields.retain(|(name, _)| !matches!(*name, "content-type" | "cache-control"));
+    extend(headers, fields);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
+    response
+}
+
+/// As gRPC writes a `grpc-message`: printable ASCII as it is, everything else and the percent sign as `%XX`.
+fn percent_encoded(message: &str) -> String {
+    message.bytes().fold(String::with_capacity(message.len()), |mut encoded, byte| {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            // (Writing to a string cannot fail.)
+            _ => drop(write!(encoded, "%{byte:02X}")),
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_is_known_by_its_content_type() {
+        let speaks = |media_type: &'static str| {
+            is_spoken(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media_type))]))
+        };
+        assert!(speaks("application/grpc") && speaks("application/grpc+proto") && speaks("Application/gRPC;x=1"));
+        assert!(!speaks("application/json") && !speaks("application/grp") && !speaks("text/application/grpc"));
+        assert!(!is_spoken(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_message_is_encoded_as_the_protocol_says() {
+        assert_eq!(percent_encoded("Too many, ~wait~!"), "Too many, ~wait~!");
+        assert_eq!(percent_encoded("100 %\r\n"), "100 %25%0D%0A");
+        assert_eq!(percent_encoded("später"), "sp%C3%A4ter");
+    }
+
+    #[test]
+    fn a_client_is_told_when_to_try_again() {
+        let answer = |status, headers| Answer { status, message: "Later.".to_owned(), headers, body: String::new() };
+        let failed: Response<ResponseBody<String>> = refusal(answer(503, vec![("retry-after", "1".to_owned())]));
+        assert_eq!(failed.headers()["grpc-status"], UNAVAILABLE);
+        assert_eq!(failed.headers()["grpc-retry-pushback-ms"], "1000");
+        let never: Response<ResponseBody<String>> = refusal(answer(429, Vec::new()));
+        assert_eq!(never.headers()["grpc-status"], EXHAUSTED);
+        assert_eq!(never.headers()["grpc-retry-pushback-ms"], "-1");
+    }
+}

@@ -1,0 +1,172 @@
+//! `LimitService`: the way of an HTTP request: translate, ask the limiter, hold, go on, tell. What the answers say is the
+//! contract's business, and what the limits mean is the limiter's.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::ACCEPT;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use tidegate::{Answer, Decision, Headers, Receipt, Rule, Store};
+use tower_service::Service;
+
+use crate::attributes::joined;
+use crate::body::{extend, refusal};
+use crate::handle::Current;
+use crate::held::Held;
+use crate::layer::Settings;
+use crate::{LimitFuture, LimitLayer, ResponseBody, grpc};
+
+/// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
+pub struct LimitService<T, S> {
+    inner: T,
+    layer: LimitLayer<S>,
+}
+
+/// The store failed, and the rules let requests pass then: an extension of the request, so that the application can do
+/// less than usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Degraded;
+
+/// What becomes of a request.
+enum Judged<B> {
+    Passes(Pass),
+    /// It passes without a decision, since the store failed.
+    Degraded,
+    Refused(Response<ResponseBody<B>>),
+}
+
+/// A decision that lets a request pass.
+struct Pass {
+    headers: Headers,
+    delay: Duration,
+    receipt: Receipt,
+}
+
+impl<T, S> LimitService<T, S> {
+    pub(crate) const fn new(inner: T, layer: LimitLayer<S>) -> Self {
+        Self { inner, layer }
+    }
+}
+
+impl<T, S, A, B> Service<Request<A>> for LimitService<T, S>
+where
+    T: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
+    T::Future: Send,
+    S: Store + 'static,
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<ResponseBody<B>>;
+    type Error = T::Error;
+    type Future = LimitFuture<B, T::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        // The one that said it is ready is the one to be called; its clone would have to be asked first.
+        let next = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, next);
+        LimitFuture::new(go(self.layer.clone(), ready, request))
+    }
+}
+
+/// The whole way of a request.
+async fn go<T, S, A, B>(
+    layer: LimitLayer<S>,
+    mut inner: T,
+    request: Request<A>,
+) -> Result<Response<ResponseBody<B>>, T::Error>
+where
+    T: Service<Request<A>, Response = Response<B>>,
+    S: Store,
+{
+    let settings = &*layer.settings;
+    let current = layer.handle.current();
+    let (mut parts, body) = request.into_parts();
+    let pass = match judge(settings, &current, &parts).await {
+        Judged::Passes(pass) => pass,
+        Judged::Refused(refusal) => return Ok(refusal),
+        Judged::Degraded => {
+            parts.extensions.insert(Degraded);
+            let response = inner.call(Request::from_parts(parts, body)).await?;
+            return Ok(response.map(ResponseBody::inner));
+        }
+    };
+    let held = Held::new(&current.limiter, pass.receipt);
+    let receipt = held.wait(pass.delay, &*settings.timer).await;
+    let response = inner.call(Request::from_parts(parts, body)).await?;
+    let (mut parts, body) = response.into_parts();
+    if let (Some(actual), Some(receipt)) = (&settings.settle, receipt) {
+        // The work is done, and the observer has seen a failure: the caller gets the answer either way.
+        let _ = current.limiter.settle(receipt, |rule| actual(&parts, rule)).await;
+    }
+    tell(&mut parts.headers, pass.headers);
+    Ok(Response::from_parts(parts, ResponseBody::inner(body)))
+}
+
+/// Asks the limiter about a request.
+async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &Parts) -> Judged<B> {
+    let told = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
+    let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
+    let values = current.reads.values(parts, &told, (settings.peer)(parts));
+    let request = values.request(&settings.action, cost);
+    match current.limiter.check(&request).await {
+        Ok(decision) if decision.is_allowed() => Judged::Passes(Pass {
+            headers: settings.contract.headers(&decision),
+            delay: decision.delay(),
+            receipt: decision.receipt(),
+        }),
+        Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
+        Err(_) if current.limiter.plan(&request).fails_closed() => Judged::Refused(failed(settings, parts)),
+        Err(_) => Judged::Degraded,
+    }
+}
+
+fn denied<S: Store, B>(
+    settings: &Settings,
+    current: &Current<S>,
+    parts: &Parts,
+    decision: &Decision,
+) -> Response<ResponseBody<B>> {
+    let rule = decision.rule().and_then(|id| current.limiter.rules().rule(id));
+    let message = rule.and_then(Rule::message_text);
+    refused(parts, settings.contract.denied(decision, message, accepted(parts).as_deref()))
+}
+
+fn failed<B>(settings: &Settings, parts: &Parts) -> Response<ResponseBody<B>> {
+    refused(parts, settings.contract.failed(accepted(parts).as_deref()))
+}
+
+/// The refusal, in the language of the caller.
+fn refused<B>(parts: &Parts, answer: Answer) -> Response<ResponseBody<B>> {
+    if grpc::is_spoken(&parts.headers) { grpc::refusal(answer) } else { refusal(answer) }
+}
+
+fn accepted(parts: &Parts) -> Option<Cow<'_, str>> {
+    joined(&parts.headers, &ACCEPT)
+}
+
+/// Adds what the limits say, unless the inner service has spoken of limits itself: half of one set of numbers and half of
+/// another would make no sense.
+fn tell(map: &mut HeaderMap, headers: Headers) {
+    if !headers.iter().any(|(name, _)| map.contains_key(*name)) {
+        extend(map, headers);
+    }
+}
+
+impl<T: Clone, S> Clone for LimitService<T, S> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.layer.clone())
+    }
+}
+
+impl<T: fmt::Debug, S> fmt::Debug for LimitService<T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitService").field("inner", &self.inner).field("layer", &self.layer).finish()
+    }
+}

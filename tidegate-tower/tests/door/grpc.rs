@@ -1,0 +1,120 @@
+//! A real tonic server behind the layer, and a real tonic client. The service is written by hand, since a compiler for
+//! `.proto` files is not everywhere.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::uri::PathAndQuery;
+use tidegate::{OnFailure, Rule, Store};
+use tidegate_tower::LimitLayer;
+use tonic::body::Body;
+use tonic::metadata::MetadataMap;
+use tonic::server::NamedService;
+use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
+use tonic::transport::{Channel, Server};
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tower::{Service, service_fn};
+
+use crate::{at_once, limiter};
+
+/// A message of the service, one way and the other.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Word {
+    #[prost(string, tag = "1")]
+    text: String,
+}
+
+/// Says back what it hears.
+#[derive(Clone)]
+struct Echo;
+
+impl NamedService for Echo {
+    const NAME: &'static str = "test.Echo";
+}
+
+impl Service<http::Request<Body>> for Echo {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(async move {
+            let echo = service_fn(async |word: Request<Word>| Ok::<_, Status>(Response::new(word.into_inner())));
+            Ok(tonic::server::Grpc::new(ProstCodec::<Word, Word>::default()).unary(echo, request).await)
+        })
+    }
+}
+
+/// Starts a server behind `layer`, and connects to it.
+async fn connect<S: Store + 'static>(layer: LimitLayer<S>) -> Channel {
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = incoming.local_addr().unwrap();
+    tokio::spawn(Server::builder().layer(layer).add_service(Echo).serve_with_incoming(incoming));
+    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+async fn say(channel: &Channel, text: &str) -> Result<Response<Word>, Status> {
+    let mut client = tonic::client::Grpc::new(channel.clone());
+    client.ready().await.unwrap();
+    let word = Request::new(Word { text: text.to_owned() });
+    client.unary(word, PathAndQuery::from_static("/test.Echo/Say"), ProstCodec::<Word, Word>::default()).await
+}
+
+fn entry<'m>(metadata: &'m MetadataMap, name: &str) -> Option<&'m str> {
+    metadata.get(name).map(|value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn a_denial_is_resource_exhausted_with_the_limits_as_metadata() {
+    let rule = Rule::new("api", at_once(1)).per(["ip", "path"]).message("Später wieder: 100 %");
+    let layer = LimitLayer::new(limiter([rule]))
+        .peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
+    let channel = connect(layer).await;
+
+    let heard = say(&channel, "hello").await.unwrap();
+    assert_eq!(heard.get_ref().text, "hello");
+    assert_eq!(entry(heard.metadata(), "x-ratelimit-remaining"), Some("0"));
+
+    let denied = say(&channel, "hello").await.unwrap_err();
+    assert_eq!((denied.code(), denied.message()), (Code::ResourceExhausted, "Später wieder: 100 %"));
+    assert_eq!(entry(denied.metadata(), "retry-after"), Some("3600"));
+    assert_eq!(entry(denied.metadata(), "grpc-retry-pushback-ms"), Some("3600000"));
+    assert_eq!(entry(denied.metadata(), "ratelimit"), Some(r#""api";r=0;t=3600"#));
+}
+
+/// The peer that tonic knows is the one that rules count by: with another one, this one would have nothing spent.
+#[tokio::test]
+async fn rules_count_by_the_peer_that_tonic_knows() {
+    let layer = LimitLayer::new(limiter([Rule::new("api", at_once(1)).per(["ip"])]))
+        .peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
+    let handle = layer.handle();
+    let channel = connect(layer).await;
+    assert!(say(&channel, "hello").await.is_ok());
+    let local = tidegate::Request::new("").attribute("ip", "127.0.0.1");
+    assert!(!handle.limiter().check_now(&local).is_allowed());
+}
+
+#[tokio::test]
+async fn a_denial_for_good_asks_nobody_to_try_again() {
+    let channel = connect(LimitLayer::new(limiter([Rule::new("closed", at_once(0))]))).await;
+    let denied = say(&channel, "hello").await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert_eq!(entry(denied.metadata(), "retry-after"), None);
+    assert_eq!(entry(denied.metadata(), "grpc-retry-pushback-ms"), Some("-1"));
+}
+
+#[tokio::test]
+async fn a_closed_rule_is_unavailable_while_the_store_fails() {
+    let rule = Rule::new("pay", at_once(9)).on_failure(OnFailure::Closed);
+    let (layer, _) = crate::failures::failing([rule], false);
+    let channel = connect(layer).await;
+    let failed = say(&channel, "hello").await.unwrap_err();
+    assert_eq!((failed.code(), entry(failed.metadata(), "retry-after")), (Code::Unavailable, Some("1")));
+    assert_eq!(entry(failed.metadata(), "cache-control"), None, "there is no body to keep");
+}

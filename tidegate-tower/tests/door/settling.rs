@@ -1,0 +1,62 @@
+//! Costs that turn out with the answer.
+
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::routing::get;
+use http::HeaderName;
+use tidegate::Rule;
+use tidegate_tower::LimitLayer;
+
+use crate::{ask, at_once, from, limiter};
+
+const USED: HeaderName = HeaderName::from_static("x-tokens-used");
+
+/// Answers with the number of tokens that the query names.
+fn model(layer: LimitLayer<impl tidegate::Store + 'static>) -> Router {
+    let page = get(async |RawQuery(used): RawQuery| ([(USED, used.unwrap_or_default())], "answer"));
+    Router::new().route("/", page).layer(layer)
+}
+
+/// What is left of the tokens before a request that uses so many.
+async fn left_before(app: &Router, used: &str) -> String {
+    let mut request = from("k1");
+    *request.uri_mut() = format!("/?{used}").parse().unwrap();
+    let heard = ask(app, request).await;
+    let left = |item: &str| item.trim().strip_prefix(r#""tokens";r="#)?.split(';').next().map(str::to_owned);
+    heard.header("ratelimit").unwrap().split(',').find_map(left).unwrap()
+}
+
+#[tokio::test]
+async fn too_much_is_given_back_and_too_little_is_charged() {
+    let rules = [Rule::new("tokens", at_once(100)).cost(10), Rule::new("requests", at_once(50))];
+    let layer = LimitLayer::new(limiter(rules)).settle_from_header("tokens", USED);
+    let handle = layer.handle();
+    let app = model(layer);
+    // Each takes 10 at first, and the field shows what is left then.
+    assert_eq!(left_before(&app, "2").await, "90");
+    assert_eq!(left_before(&app, "30").await, "88");
+    assert_eq!(left_before(&app, "10").await, "58");
+    // Without a number the cost stands.
+    assert_eq!(left_before(&app, "many").await, "48");
+    assert_eq!(left_before(&app, "0").await, "38");
+    let decision = handle.limiter().check_now(&tidegate::Request::new(""));
+    let left: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+    assert_eq!(left, [38, 44], "the other rule counts requests");
+}
+
+#[tokio::test]
+async fn a_cost_can_be_settled_for_each_rule() {
+    let rules = [Rule::new("requests", at_once(10)), Rule::new("errors", at_once(10))];
+    let layer = LimitLayer::new(limiter(rules))
+        .settle(|response, rule| (rule == "errors" && response.status.is_success()).then_some(0));
+    let handle = layer.handle();
+    let app = model(layer);
+    for path in ["/", "/", "/missing"] {
+        let mut request = from("k1");
+        *request.uri_mut() = path.parse().unwrap();
+        ask(&app, request).await;
+    }
+    let decision = handle.limiter().check_now(&tidegate::Request::new("").cost(0));
+    let left: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+    assert_eq!(left, [7, 9]);
+}
