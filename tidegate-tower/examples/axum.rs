@@ -1,44 +1,67 @@
-//! Limits in axum: one for every caller of the API, a stricter one for exports, both kept in this process.
+//! Limits in axum from a rule file, kept in this process, and changed while the server runs.
 //!
 //! `cargo run -p tidegate-tower --example axum` starts it on a free port, asks a few times, and shows what was answered.
 
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 
 use axum::extract::ConnectInfo;
 use axum::{Router, routing::get};
-use tidegate::{Limit, Limiter, MemoryStore, Rate, Rule, RuleSet};
-use tidegate_tower::LimitLayer;
+use tidegate::{Limiter, MemoryStore};
+use tidegate_rules::RuleFile;
+use tidegate_tower::{Handle, LimitLayer};
 use tokio::net::TcpListener;
 
-fn app() -> Result<Router, Box<dyn Error>> {
-    let rules = RuleSet::new([
-        Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).per(["ip"]),
-        Rule::new("exports", Limit::token_bucket(2, Rate::per_minute(1)?)?)
-            .action("export")
-            .per(["ip"])
-            .message("Two exports at once, then one a minute."),
-    ])?;
-    let limits = LimitLayer::new(Limiter::new(rules, MemoryStore::new()))
-        .peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
+/// Usually a file of its own: `RuleFile::load("rules.yaml")`.
+const RULES: &str = "
+version: 1
+rules:
+  - id: api
+    per: [client]
+    token_bucket: { capacity: 20, refill: 10/s }
+  - id: exports
+    match: { path: /exports }
+    per: [client]
+    token_bucket: { capacity: 2, refill: 1/m }
+    message: Two exports at once, then one a minute.
+";
 
-    // All routes share one limiter; the rule "api" counts exports too.
-    Ok(Router::new()
-        .route("/rides", get(async || "a ride\n").layer(limits.clone()))
-        .route("/exports", get(async || "an export\n").layer(limits.action("export"))))
+type Store = Arc<MemoryStore>;
+
+fn app() -> Result<(Router, Handle<Store>), Box<dyn Error>> {
+    let file = RuleFile::parse("rules.yaml", RULES)?;
+    let limiter = Limiter::new(file.rules().clone(), Arc::new(MemoryStore::new()));
+    let limits = LimitLayer::new(limiter)
+        .contract(file.contract().clone())
+        .peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
+    let handle = limits.handle();
+    let routes = Router::new().route("/rides", get(async || "a ride\n")).route("/exports", get(async || "an export\n"));
+    Ok((routes.layer(limits), handle))
+}
+
+/// A changed file. What was spent stays spent; a file that cannot be used changes nothing.
+fn reload(handle: &Handle<Store>, text: &str) {
+    match RuleFile::parse("rules.yaml", text) {
+        Ok(file) => handle.replace(handle.limiter().with_rules(file.rules().clone())),
+        Err(report) => eprintln!("{report}"),
+    }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    let (app, handle) = app()?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let server = listener.local_addr()?;
-    let app = app()?.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async { axum::serve(listener, app).await });
+    tokio::spawn(async { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await });
 
     for path in ["/rides", "/exports", "/exports", "/exports"] {
         println!("> GET {path}\n{}\n", tokio::task::spawn_blocking(move || ask(server, path)).await??);
     }
+    reload(&handle, &RULES.replace("capacity: 2,", "capacity: 3,").replace("Two exports", "Three exports"));
+    println!("(Three exports instead of two.)\n");
+    println!("> GET /exports\n{}", tokio::task::spawn_blocking(move || ask(server, "/exports")).await??);
     Ok(())
 }
 

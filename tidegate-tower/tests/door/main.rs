@@ -10,6 +10,7 @@ mod failures;
 mod grpc;
 mod holding;
 mod reloading;
+mod rule_file;
 mod settling;
 mod sharing;
 
