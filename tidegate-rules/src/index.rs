@@ -56,15 +56,12 @@ impl Index {
         let (mut index, mut rest) = (Self::default(), Vec::new());
         for (place, condition) in conditions.enumerate() {
             let crowd = |choice: &Choice| choice.entries.iter().map(|entry| shared[entry]).max();
-            let left = match choices(condition).into_iter().min_by_key(crowd) {
-                Some(choice) => {
-                    choice.entries.into_iter().for_each(|entry| index.add(entry, condition, place as u32));
-                    choice.rest
-                }
-                None => {
-                    index.always.push(place as u32);
-                    condition.clone()
-                }
+            let left = if let Some(choice) = choices(condition).into_iter().min_by_key(crowd) {
+                choice.entries.into_iter().for_each(|entry| index.add(entry, condition, place as u32));
+                choice.rest
+            } else {
+                index.always.push(place as u32);
+                condition.clone()
             };
             rest.push((!left.covers(&Condition::default())).then(|| Box::new(left)));
         }

@@ -83,8 +83,10 @@ impl Problem {
 
 impl Report {
     pub(crate) fn new(source: &Source, mut problems: Vec<Problem>) -> Self {
-        problems.sort_by_key(|problem| (problem.span.start, problem.severity));
+        // The worst first, so that no error is lost to the warnings before it.
+        problems.sort_by_key(|problem| problem.severity);
         problems.truncate(MOST_PROBLEMS);
+        problems.sort_by_key(|problem| (problem.span.start, problem.severity));
         Self { source: source.clone(), problems }
     }
 

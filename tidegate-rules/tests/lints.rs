@@ -129,9 +129,16 @@ fn an_unwise_identity_is_told_once_however_many_rules_use_it() {
 
 #[test]
 fn a_disabled_rule_draws_nothing_and_makes_no_other_superfluous() {
-    let file = "rules:\n- { id: a, mode: disabled, per: header:x, security: true, fixed_window: { limit: 0, window: 1m } }\n\
+    let file = "rules:\n- { id: a, mode: disabled, per: [header:x, claim:y], security: true, fixed_window: { limit: 0, window: 1m } }\n\
                 - { id: b, per: ip, fixed_window: { limit: 9, window: 1m } }";
     assert_eq!(codes(&report(file)), [""; 0]);
+}
+
+#[test]
+fn a_setting_with_a_slip_of_the_pen_is_told_once() {
+    let file =
+        "identify: { trusted_hop: attr:hops }\nrules:\n- { id: a, per: ip, fixed_window: { limit: 9, window: 1m } }";
+    assert_eq!(codes(&report(file)), ["identity"]);
 }
 
 #[test]

@@ -242,8 +242,8 @@ fn the_index_forgets_nobody() {
     );
     proptest!(ProptestConfig::with_cases(64), |(conditions in proptest::collection::vec(condition, 1..20), asks in proptest::collection::vec(ask, 1..10))| {
         let written: Vec<String> = conditions.iter().map(|(method, path, host, tenant, action, header)| {
-            let fields = [("method", method), ("path", path), ("host", host), ("tenant", tenant), ("action", action), ("header", header)];
-            let field = |(name, value): (&str, &Option<&str>)| value.as_ref().map(|value| format!("{name}: {value}"));
+            let fields = [("method", *method), ("path", *path), ("host", *host), ("tenant", *tenant), ("action", *action), ("header", *header)];
+            let field = |(name, value): (&str, Option<&str>)| value.map(|value| format!("{name}: {value}"));
             fields.into_iter().filter_map(field).collect::<Vec<_>>().join(", ")
         }).collect();
         let together = rules(&written.iter().map(String::as_str).collect::<Vec<_>>());

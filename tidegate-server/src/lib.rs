@@ -1,1 +1,57 @@
-//! What the binary `tidegate` does.
+//! What the binary `tidegate` does: write, explain and test limits, and decide from the shell.
+//!
+//! ```text
+//! arguments ──▶ cli ──▶ rules │ check │ manual ──▶ output ──▶ exit code
+//!                          └── request, secret, store
+//! ```
+//!
+//! Everything goes through [`run`], which a test calls as well as `main` does: it reads arguments and files, writes to an
+//! [`Output`], and never ends the process.
+
+mod cli;
+mod exit;
+pub use exit::Exit;
+mod output;
+pub use output::Output;
+mod failure;
+mod request;
+mod secret;
+mod span;
+mod store;
+pub use store::{AnyStore, StoreUrl};
+mod check;
+mod rules;
+pub use check::CheckAnswer;
+mod manual;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+/// Does what the arguments say, the first of which is the name of the program.
+///
+/// ```
+/// use tidegate_server::{Exit, Output, run};
+///
+/// let (mut out, mut err) = (Vec::new(), Vec::new());
+/// let exit = run(["tidegate", "rules", "schema"], &mut Output::new(&mut out, &mut err));
+/// assert_eq!(exit, Exit::Fine);
+/// assert!(String::from_utf8_lossy(&out).contains("token_bucket"));
+/// ```
+pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, output: &mut Output<'_>) -> Exit {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(answer) => return output.of_clap(&answer),
+    };
+    output.choose(cli.color);
+    let done = match cli.command {
+        Command::Rules { command } => rules::run(command, output),
+        Command::Check(arguments) => check::run(&arguments, output),
+        Command::Completions { shell } => Ok(manual::completions(shell, output)),
+        Command::Man { dir } => manual::man(dir.as_deref(), output),
+    };
+    let exit = done.unwrap_or_else(|failure| output.failed(&failure));
+    output.finish(exit)
+}

@@ -1,3 +1,15 @@
-//! The binary `tidegate`.
+//! The binary `tidegate`: arguments in, exit code out. What happens in between is in the library, where tests reach it.
 
-fn main() {}
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use tidegate_server::{Output, run};
+
+fn main() -> ExitCode {
+    let (mut stdout, mut stderr) = (io::stdout().lock(), io::stderr().lock());
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let mut output = Output::new(&mut stdout, &mut stderr)
+        .colour(!plain && io::stdout().is_terminal())
+        .colour_of_errors(!plain && io::stderr().is_terminal());
+    run(std::env::args_os(), &mut output).into()
+}

@@ -67,3 +67,8 @@ mod held;
 pub use body::ResponseBody;
 mod future;
 pub use future::LimitFuture;
+
+/// The examples of the guide to this crate run like any others.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/tower.md")]
+struct Guide;

@@ -69,11 +69,9 @@ pub(super) fn lint(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>)
         }
     }
     let mut told = HashSet::new();
-    for rule in &ready.rules {
+    for rule in ready.rules.iter().filter(|rule| !rule.is_disabled()) {
         believing.direct_claims(rule, found);
-        if !rule.is_disabled() {
-            believing.forged_subjects(rule, &mut told, found);
-        }
+        believing.forged_subjects(rule, &mut told, found);
     }
     for (condition, span) in ready.matching.exempt.iter().zip(&ready.exempt) {
         found.extend(believing.forged_exemption(condition, span));
@@ -260,7 +258,8 @@ fn unused(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>) {
             return;
         }
         // A name that looks like a setting has been spoken of.
-        let spoken_of = |problem: &Problem| problem.code() == "identity" && problem.message().contains(&**name);
+        let quoted = format!("`{name}`");
+        let spoken_of = |problem: &Problem| problem.code() == "identity" && problem.message().starts_with(&quoted);
         if BUILT_IN.contains(&name.as_str()) || used.contains(name.as_str()) || earlier.iter().any(spoken_of) {
             continue;
         }
