@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis test lint docs unit loom deny sizes examples run differential figures
+.PHONY: help tools redis test lint docs unit loom deny sizes examples run differential fuzz figures
 
 VALKEY_VERSION := 9.1.2.post2
 DENY_VERSION := 0.20.2
@@ -44,6 +44,11 @@ sizes: ## No file too long to read, none that does not say what it is
 examples: ## Runs the examples, and checks that the README shows them as they are
 	cargo run --quiet -p tidegate --example readme
 	cargo run --quiet -p tidegate --example burst -- --plain
+	cargo run --quiet -p tidegate-tower --example axum
+	scripts/with-redis cargo run --quiet -p tidegate-tower --example axum_redis --
+	cargo run --quiet -p tidegate-tower --example tonic
+	cargo run --quiet -p tidegate-tower --example webhook_worker
+	cargo run --quiet --bin tidegate -- rules test examples
 	scripts/check-readme
 
 run: ## Draws what the five limits make of a burst
@@ -52,8 +57,13 @@ run: ## Draws what the five limits make of a burst
 differential: tools ## A million random steps through model, memory and servers, step by step
 	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test differential -- --nocapture
 
+fuzz: ## A minute for each fuzz target; `make test` runs them for a second
+	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --test keys
+	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test reading
+
 figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench memory_store
+	cargo bench -p conformance --bench matching
 	cargo bench -p conformance --bench redis_bytes
 	cargo bench -p conformance --bench redis_cpu
 	cargo bench -p conformance --bench slices

@@ -59,6 +59,10 @@ impl RuleFile {
 
     fn of(source: &Source) -> Result<Self, Report> {
         let root = read::parse(source).map_err(|problem| Report::new(source, vec![problem]))?;
+        if let Some(key) = root.key("tests") {
+            let problem = Problem::error("tests", "this is a file of tests, not of rules", key.span.clone());
+            return Err(Report::new(source, vec![problem.help("run it with `tidegate rules test`")]));
+        }
         let mut problems = Vec::new();
         let Some(file) = read::decode::<written::File>(root, &mut problems) else {
             return Err(Report::new(source, problems));

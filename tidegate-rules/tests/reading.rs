@@ -129,6 +129,7 @@ fn what_is_not_yaml_says_where() {
     assert_eq!(errors("version: 1\nrules:\n- { id: a, id: b }\n"), ["3:12 yaml"]);
     assert_eq!(errors("- 1\n- 2\n"), ["1:3 type"]);
     assert_eq!(errors("just text"), ["1:1 type"]);
+    assert_eq!(errors("rules: rules.yaml\ntests: []\n"), ["2:1 tests"]);
     assert!(!errors("\u{0}\u{1}").is_empty());
 }
 

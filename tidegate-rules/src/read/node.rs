@@ -38,6 +38,12 @@ impl Node {
         }
     }
 
+    /// The key of a field, if it is there.
+    pub(crate) fn key(&self, name: &str) -> Option<&Self> {
+        let Kind::Map(entries) = &self.kind else { return None };
+        entries.iter().map(|(key, _)| key).find(|key| key.text() == Some(name))
+    }
+
     /// What it is, for people.
     pub(crate) fn what(&self) -> &'static str {
         match self.kind {
