@@ -1,5 +1,6 @@
 //! `Decision`: the answer to a request, complete enough for any door to render. Pure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smol_str::SmolStr;
@@ -49,7 +50,8 @@ pub struct Decision {
 pub struct Checked {
     pub(crate) rule: SmolStr,
     pub(crate) limit_name: SmolStr,
-    pub(crate) plan: SmolStr,
+    /// None for most, which costs nothing to copy.
+    pub(crate) plan: Option<Arc<str>>,
     pub(crate) security: bool,
     pub(crate) window: u64,
     pub(crate) algorithm: Algorithm,
@@ -190,7 +192,7 @@ impl Checked {
         Self {
             rule: gate.rule().clone(),
             limit_name: gate.limit_name().clone(),
-            plan: gate.plan().clone(),
+            plan: gate.shared_plan(),
             security: gate.is_security(),
             window: gate.window_micros(),
             algorithm: gate.limit().algorithm(),
@@ -216,7 +218,7 @@ impl Checked {
 
     /// The plan whose limit it is, often empty.
     pub fn plan(&self) -> &str {
-        &self.plan
+        self.plan.as_deref().unwrap_or_default()
     }
 
     /// Whether answers must give nothing away about it.

@@ -4,6 +4,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use smol_str::SmolStr;
@@ -60,7 +61,7 @@ pub struct Gate {
     limit: Limit,
     role: Role,
     stem: KeyStem,
-    plan: SmolStr,
+    plan: Option<Arc<str>>,
     on_failure: OnFailure,
     security: bool,
     /// The time in which the whole limit comes back, in microseconds.
@@ -220,7 +221,7 @@ impl Gate {
             limit,
             role,
             stem,
-            plan: SmolStr::default(),
+            plan: None,
             on_failure: OnFailure::default(),
             security: false,
             window: limit.window_micros(),
@@ -228,8 +229,8 @@ impl Gate {
     }
 
     /// The same gate, with the limit that the rule has in this plan.
-    pub fn of_plan(mut self, plan: impl Into<SmolStr>) -> Self {
-        self.plan = plan.into();
+    pub fn of_plan(mut self, plan: &str) -> Self {
+        self.plan = Some(plan).filter(|plan| !plan.is_empty()).map(Into::into);
         self
     }
 
@@ -273,8 +274,12 @@ impl Gate {
     }
 
     /// The plan whose limit it is, often empty.
-    pub const fn plan(&self) -> &SmolStr {
-        &self.plan
+    pub fn plan(&self) -> &str {
+        self.plan.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn shared_plan(&self) -> Option<Arc<str>> {
+        self.plan.clone()
     }
 
     /// Whether answers must give nothing away.

@@ -1,5 +1,7 @@
 //! `Receipt`: what a decision consumed and where, so that it can be given back.
 
+use std::sync::Arc;
+
 use smol_str::SmolStr;
 
 use crate::algorithm::{Op, Place};
@@ -19,7 +21,7 @@ pub struct Receipt {
 struct Entry {
     rule: SmolStr,
     limit_name: SmolStr,
-    plan: SmolStr,
+    plan: Option<Arc<str>>,
     subject: Subject,
     partition: u16,
     cost: u64,
@@ -68,7 +70,7 @@ impl Receipt {
 
     fn adjustments<'r>(&self, rules: &'r RuleSet, op: impl Fn(&Entry) -> Option<Op>) -> Vec<Adjustment<'r>> {
         let adjust = |entry: &Entry| {
-            let gate = rules.gate(&entry.rule, &entry.plan, &entry.limit_name)?;
+            let gate = rules.gate(&entry.rule, entry.plan.as_deref(), &entry.limit_name)?;
             let key = Key::in_partition(gate.stem(), entry.partition, entry.subject);
             Some(Adjustment { key, limit: gate.limit(), op: op(entry)? })
         };

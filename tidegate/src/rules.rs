@@ -79,9 +79,9 @@ struct Ready {
     /// The gates of its plans, by name.
     plans: Vec<(SmolStr, Vec<Gate>)>,
     /// Hashes whom the rule counts.
-    subject: SubjectHasher,
+    subject: Arc<SubjectHasher>,
     /// Which of the values decides the partition, and what hashes it, where that is not the subject itself.
-    tenant: Option<(usize, SubjectHasher)>,
+    tenant: Option<(usize, Arc<SubjectHasher>)>,
 }
 
 /// Why rules do not fit together: which rule, and what to change.
@@ -121,12 +121,12 @@ impl RuleSet {
 
     fn of(rules: impl IntoIterator<Item = Rule>, matcher: Option<Arc<dyn Matcher>>) -> Result<Self, RuleError> {
         let (mut ready, mut places) = (Vec::new(), HashMap::new());
-        let (mut ids, mut budgets) = (HashSet::new(), HashMap::new());
+        let (mut ids, mut budgets, mut hashers) = (HashSet::new(), HashMap::new(), Hashers::new(Secret::public()));
         for rule in rules {
             check(&rule, &mut ids, &mut budgets)?;
             if rule.mode != RuleMode::Disabled {
                 places.insert(rule.id.clone(), ready.len());
-                ready.push(Ready::new(rule, &Secret::public()));
+                ready.push(Ready::new(rule, &mut hashers));
             }
         }
         Ok(Self { rules: ready, places, matcher, by_action: HashMap::new(), for_any: Vec::new() })
@@ -158,7 +158,8 @@ impl RuleSet {
 
     /// Hashes subjects with `secret` instead of the [public](Secret::public) one.
     pub fn secret(mut self, secret: &Secret) -> Self {
-        self.rules = self.rules.into_iter().map(|ready| Ready::new(ready.rule, secret)).collect();
+        let mut hashers = Hashers::new(secret.clone());
+        self.rules = self.rules.into_iter().map(|ready| Ready::new(ready.rule, &mut hashers)).collect();
         self
     }
 
@@ -211,16 +212,37 @@ impl RuleSet {
     }
 
     /// The limit of a rule by name and plan, for receipts.
-    pub(crate) fn gate(&self, rule: &str, plan: &str, limit: &str) -> Option<&Gate> {
+    pub(crate) fn gate(&self, rule: &str, plan: Option<&str>, limit: &str) -> Option<&Gate> {
         let ready = &self.rules[*self.places.get(rule)?];
-        let gates = if plan.is_empty() { &ready.gates } else { &ready.plans.iter().find(|(name, _)| name == plan)?.1 };
+        let gates = match plan {
+            Some(plan) => &ready.plans.iter().find(|(name, _)| name == plan)?.1,
+            None => &ready.gates,
+        };
         gates.iter().find(|gate| gate.limit_name() == limit)
     }
 }
 
+/// Rules that count by the same names share what hashes them, which then stays at hand however many rules there are.
+struct Hashers {
+    secret: Secret,
+    known: HashMap<Vec<SmolStr>, Arc<SubjectHasher>>,
+}
+
+impl Hashers {
+    fn new(secret: Secret) -> Self {
+        Self { secret, known: HashMap::new() }
+    }
+
+    fn hasher(&mut self, names: &[SmolStr]) -> Arc<SubjectHasher> {
+        let Self { secret, known } = self;
+        let hasher = || Arc::new(secret.hasher(names.iter().map(SmolStr::as_str)));
+        Arc::clone(known.entry(names.to_vec()).or_insert_with(hasher))
+    }
+}
+
 impl Ready {
-    fn new(rule: Rule, secret: &Secret) -> Self {
-        let subject = secret.hasher(rule.per.iter().map(SmolStr::as_str));
+    fn new(rule: Rule, hashers: &mut Hashers) -> Self {
+        let subject = hashers.hasher(&rule.per);
         let tenant = rule.per.iter().position(|name| name == TENANT).filter(|_| rule.per.len() > 1);
         let plans = rule.plans.iter().map(|(plan, limits)| (plan.clone(), gates(&rule, plan, limits))).collect();
         Self {
@@ -228,7 +250,7 @@ impl Ready {
             plans,
             rule,
             subject,
-            tenant: tenant.map(|place| (place, secret.hasher([TENANT]))),
+            tenant: tenant.map(|place| (place, hashers.hasher(&[TENANT.into()]))),
         }
     }
 
