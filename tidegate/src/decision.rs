@@ -157,6 +157,11 @@ impl Decision {
         !self.is_allowed() && self.shown().is_some_and(|check| check.outcome.is_permanent())
     }
 
+    /// Whether a rule applied about which answers must give nothing away.
+    pub fn is_security(&self) -> bool {
+        self.checks.iter().any(|check| check.security && check.role != Role::Shadow)
+    }
+
     /// What every check says, in the order of the rules.
     pub fn checks(&self) -> &[Checked] {
         &self.checks
@@ -164,8 +169,20 @@ impl Decision {
 
     /// The rules in shadow that would have rejected the request.
     pub fn shadow_would_reject(&self) -> impl Iterator<Item = &str> {
-        let rejecting = self.checks.iter().filter(|check| check.role == Role::Shadow && !check.outcome.admitted);
-        rejecting.map(Checked::rule)
+        let rejects = |check: &&Checked| check.role == Role::Shadow && !check.outcome.admitted;
+        // Several limits of one rule stand side by side; the rule is named once.
+        let named = |(index, _): &(usize, &Checked)| {
+            *index == 0
+                || !self.checks[..*index]
+                    .iter()
+                    .any(|earlier| rejects(&earlier) && earlier.rule == self.checks[*index].rule)
+        };
+        self.checks
+            .iter()
+            .enumerate()
+            .filter(move |(_, check)| rejects(check))
+            .filter(named)
+            .map(|(_, check)| check.rule())
     }
 
     /// What was consumed and where, to give it back later. A denied decision has an empty one. There is one for each

@@ -56,6 +56,7 @@ pub struct Rule {
     pub(crate) on_failure: OnFailure,
     pub(crate) security: bool,
     pub(crate) message: Option<SmolStr>,
+    pub(crate) actual: Option<SmolStr>,
 }
 
 impl Rule {
@@ -78,6 +79,7 @@ impl Rule {
             on_failure: OnFailure::default(),
             security: false,
             message: None,
+            actual: None,
         }
     }
 
@@ -137,6 +139,13 @@ impl Rule {
         self
     }
 
+    /// Names the header of a response, in lower case, that tells what the request really cost: doors then
+    /// [settle](crate::Limiter::settle) it.
+    pub fn actual(mut self, header: impl Into<SmolStr>) -> Self {
+        self.actual = Some(header.into());
+        self
+    }
+
     /// Sets the mode.
     pub fn mode(mut self, mode: RuleMode) -> Self {
         self.mode = mode;
@@ -151,6 +160,11 @@ impl Rule {
     /// What a refused caller reads, if the rule has words of its own.
     pub fn message_text(&self) -> Option<&str> {
         self.message.as_deref()
+    }
+
+    /// The header of a response that tells what a request really cost, if there is one.
+    pub fn actual_header(&self) -> Option<&str> {
+        self.actual.as_deref()
     }
 
     /// Its limits by name, those of its plans not among them.

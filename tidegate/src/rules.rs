@@ -12,7 +12,7 @@ use crate::limit::LARGEST_AMOUNT;
 use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
 use crate::rule::{Rule, RuleMode};
 use crate::subject::SubjectHasher;
-use crate::{Few, Limit, Request, Secret};
+use crate::{Contract, Few, Limit, Request, Secret};
 
 /// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
 /// share a slot.
@@ -65,6 +65,8 @@ pub struct RuleSet {
     places: HashMap<SmolStr, usize>,
     /// What finds the rules of a request, if the action does not.
     matcher: Option<Arc<dyn Matcher>>,
+    /// Which fields answers carry.
+    contract: Contract,
     /// For each action that a rule names: which rules match it, in order, those for every action among them.
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// Which rules match any other action.
@@ -129,7 +131,8 @@ impl RuleSet {
                 ready.push(Ready::new(rule, &mut hashers));
             }
         }
-        Ok(Self { rules: ready, places, matcher, by_action: HashMap::new(), for_any: Vec::new() })
+        let contract = Contract::new();
+        Ok(Self { rules: ready, places, matcher, contract, by_action: HashMap::new(), for_any: Vec::new() })
     }
 
     /// Notes which actions a rule matches; the places come in order.
@@ -154,6 +157,12 @@ impl RuleSet {
             }
         }
         Ok(())
+    }
+
+    /// Says which fields answers carry.
+    pub fn with_contract(mut self, contract: Contract) -> Self {
+        self.contract = contract;
+        self
     }
 
     /// Hashes subjects with `secret` instead of the [public](Secret::public) one.
@@ -195,6 +204,25 @@ impl RuleSet {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// Which fields answers carry.
+    pub const fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    /// Whether a rule has its costs told by the response.
+    pub fn settles(&self) -> bool {
+        self.rules.iter().any(|ready| ready.rule.actual.is_some())
+    }
+
+    /// What a request really cost under a rule, if the rule names a header of the response for it and that tells a whole
+    /// number: for [`Limiter::settle`](crate::Limiter::settle). `header` gives a header by its name in lower case.
+    pub fn actual_cost<'h>(&self, rule: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
+        let told = header(self.rule(rule)?.actual_header()?)?.trim();
+        let digits = !told.is_empty() && told.bytes().all(|byte| byte.is_ascii_digit());
+        // More digits than a number has are the largest cost there is.
+        digits.then(|| told.parse().unwrap_or(LARGEST_AMOUNT).min(LARGEST_AMOUNT))
     }
 
     /// A rule by its id; one that is disabled is not there.
