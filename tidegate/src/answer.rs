@@ -70,7 +70,7 @@ impl Contract {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn denied(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Answer {
-        let secret = headers::is_secret(decision);
+        let secret = decision.is_security();
         let message = message.unwrap_or(match (secret, decision.is_permanent()) {
             (true, _) => NEUTRAL,
             (false, true) => NEVER,
@@ -85,7 +85,9 @@ impl Contract {
             Form::Problem => Members::problem("quota-exceeded", "Quota exceeded", 429, message)
                 .with_some("violated-policies", violated(decision).filter(|_| !secret)),
         };
-        let body = members.retry(decision.retry_after()).finish();
+        // The finer time would tell a guesser to the millisecond when somebody else last tried.
+        let retry = decision.retry_after().map(|retry| if secret { headers::whole_seconds(retry) } else { retry });
+        let body = members.retry(retry).finish();
         Answer { status: 429, message: message.to_owned(), headers: form.fields(self.headers(decision)), body }
     }
 
@@ -327,6 +329,28 @@ mod tests {
         assert!(!problem.contains("violated-policies") && !problem.contains("api"), "{problem}");
         // How much the limit allows at once is nobody's business either.
         assert!(Contract::new().denied(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
+    }
+
+    /// The milliseconds would tell when somebody else tried that account, whatever the seconds hide.
+    #[test]
+    fn a_rule_against_guessing_tells_whole_seconds_only() {
+        let answers = |rule: Rule| {
+            let clock = ManualClock::default();
+            let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new().clock(clock.clone()));
+            assert!(limiter.check_now(&Request::new("")).is_allowed());
+            clock.advance(Duration::from_millis(3_217));
+            let decision = limiter.check_now(&Request::new(""));
+            assert_eq!(decision.retry_after(), Some(Duration::from_millis(596_783)));
+            [None, PROBLEM].map(|accept| Contract::new().denied(&decision, None, accept))
+        };
+        let login = || Rule::new("login", Limit::sliding_log(1, Duration::from_secs(600)).unwrap());
+        for (rule, millis) in [(login(), 596_783), (login().security(), 597_000)] {
+            for answer in answers(rule) {
+                let body: Value = serde_json::from_str(&answer.body).unwrap();
+                assert_eq!((&body["retry_after"], &body["retry_after_ms"]), (&597.into(), &millis.into()), "{body}");
+                assert_eq!(field(&answer, "retry-after"), Some("597"));
+            }
+        }
     }
 
     #[test]

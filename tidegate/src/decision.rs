@@ -43,6 +43,17 @@ pub struct Decision {
     shown: Option<u8>,
     delay: Duration,
     checks: Few<Checked>,
+    /// Further rules that share a check through a budget.
+    sharing: Vec<Sharing>,
+}
+
+/// A rule whose cost is part of a check that is named after another: both share a budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// The place of the check.
+    pub(crate) check: usize,
+    pub(crate) rule: SmolStr,
+    pub(crate) cost: u64,
 }
 
 /// What one check of a plan says, and what it is about.
@@ -69,6 +80,7 @@ impl Decision {
     #[inline(always)]
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
         let Verdict { granted, decided_at, ref judged } = *verdict;
+        let sharing = plan.sharing().to_vec();
         if let ([check], [judged]) = (plan.checks(), &judged[..]) {
             let enforced = check.gate().role() != Role::Shadow;
             return Self {
@@ -77,13 +89,14 @@ impl Decision {
                 shown: enforced.then_some(0),
                 delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
                 checks: Few::One(Checked::new(check, judged)),
+                sharing,
             };
         }
         let checks: Few<Checked> =
             plan.checks().iter().zip(judged).map(|(check, judged)| Checked::new(check, judged)).collect();
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
-        Self { granted, decided_at, shown: most_restrictive(&checks, granted > 0), delay, checks }
+        Self { granted, decided_at, shown: most_restrictive(&checks, granted > 0), delay, checks, sharing }
     }
 
     /// Whether the request passes.
@@ -169,20 +182,10 @@ impl Decision {
 
     /// The rules in shadow that would have rejected the request.
     pub fn shadow_would_reject(&self) -> impl Iterator<Item = &str> {
-        let rejects = |check: &&Checked| check.role == Role::Shadow && !check.outcome.admitted;
+        let rejecting = self.checks.iter().filter(|check| check.role == Role::Shadow && !check.outcome.admitted);
         // Several limits of one rule stand side by side; the rule is named once.
-        let named = |(index, _): &(usize, &Checked)| {
-            *index == 0
-                || !self.checks[..*index]
-                    .iter()
-                    .any(|earlier| rejects(&earlier) && earlier.rule == self.checks[*index].rule)
-        };
-        self.checks
-            .iter()
-            .enumerate()
-            .filter(move |(_, check)| rejects(check))
-            .filter(named)
-            .map(|(_, check)| check.rule())
+        let mut last = None;
+        rejecting.map(Checked::rule).filter(move |rule| last.replace(*rule) != Some(*rule))
     }
 
     /// What was consumed and where, to give it back later. A denied decision has an empty one. There is one for each
@@ -192,7 +195,10 @@ impl Decision {
     }
 
     pub(crate) fn consumed(&self) -> Receipt {
-        Receipt::new(self.granted.max(1), self.checks.iter().filter(|check| check.consumed))
+        // What costs nothing consumed nothing, but it may turn out to have cost something.
+        let free = |check: &Checked| check.cost == 0 && self.is_allowed() && check.role != Role::Shadow;
+        let taken = self.checks.iter().enumerate().filter(|(_, check)| check.consumed || free(check));
+        Receipt::new(self.granted.max(1), taken, &self.sharing)
     }
 
     /// The same answer to somebody who asked for at most nothing.
@@ -210,7 +216,7 @@ impl Checked {
             rule: gate.rule().clone(),
             limit_name: gate.limit_name().clone(),
             plan: gate.shared_plan(),
-            security: gate.is_security(),
+            security: check.is_security(),
             window: gate.window_micros(),
             algorithm: gate.limit().algorithm(),
             role: gate.role(),

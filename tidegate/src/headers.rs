@@ -121,7 +121,7 @@ impl Contract {
     /// at most `Retry-After`. A denial for good has no `Retry-After`, since no waiting helps.
     pub fn headers(&self, decision: &Decision) -> Headers {
         let mut headers = Headers::new();
-        let secret = is_secret(decision);
+        let secret = decision.is_security();
         if let Some(shown) = decision.shown().filter(|_| !secret) {
             if let Some(Draft::Draft11) = self.ratelimit {
                 headers.extend(policies(decision).map(|value| ("ratelimit-policy", value)));
@@ -182,11 +182,6 @@ impl Error for UnknownDraft {}
 /// The checks that a caller may hear of.
 pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = &Checked> {
     decision.checks().iter().filter(|check| check.role() != Role::Shadow)
-}
-
-/// Whether a rule applied about which answers must give nothing away.
-pub(crate) fn is_secret(decision: &Decision) -> bool {
-    enforced(decision).any(Checked::is_security)
 }
 
 /// The name of a limit in fields and problem documents: printable ASCII, everything else percent-encoded.

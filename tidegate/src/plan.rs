@@ -10,6 +10,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use crate::algorithm::Take;
+use crate::decision::Sharing;
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
 use crate::{Few, Limit, OnFailure, Subject};
@@ -27,6 +28,8 @@ pub struct Plan<'r> {
     mode: PlanMode,
     units: u64,
     longest_delay: u64,
+    /// Further rules that share a check through a budget; hardly ever any.
+    sharing: Vec<Sharing>,
 }
 
 /// How the checks of a plan combine.
@@ -74,6 +77,9 @@ pub struct Check<'r> {
     gate: &'r Gate,
     key: Key<'r>,
     cost: u64,
+    /// Of the gate, or stricter: that of a rule that shares the check.
+    on_failure: OnFailure,
+    security: bool,
 }
 
 /// Why checks do not make a plan.
@@ -110,15 +116,20 @@ impl<'r> Plan<'r> {
 
     #[inline(always)]
     pub(crate) fn from_distinct(checks: Few<Check<'r>>) -> Self {
-        Self { checks, mode: PlanMode::AllOrNothing, units: 1, longest_delay: u64::MAX }
+        Self { checks, mode: PlanMode::AllOrNothing, units: 1, longest_delay: u64::MAX, sharing: Vec::new() }
     }
 
     /// Appends a check, whose cost is added to that of an earlier one with the same key, if there may be one.
     #[inline]
     pub(crate) fn add(&mut self, check: Check<'r>, may_be_shared: bool) {
-        let shared = self.checks.iter_mut().find(|known| may_be_shared && known.key == check.key);
+        let shared = self.checks.iter_mut().enumerate().find(|(_, known)| may_be_shared && known.key == check.key);
         match shared {
-            Some(known) => known.cost = known.cost.saturating_add(check.cost).min(MORE_THAN_ANY),
+            Some((place, known)) => {
+                known.cost = known.cost.saturating_add(check.cost).min(MORE_THAN_ANY);
+                known.on_failure = known.on_failure.stricter(check.on_failure);
+                known.security |= check.security;
+                self.sharing.push(Sharing { check: place, rule: check.gate.rule.clone(), cost: check.cost });
+            }
             None => self.checks.push(check),
         }
     }
@@ -157,7 +168,11 @@ impl<'r> Plan<'r> {
     /// Whether the request must be refused while the store fails: one of its rules asks for that.
     pub fn fails_closed(&self) -> bool {
         let enforced = self.checks.iter().filter(|check| check.gate.role != Role::Shadow);
-        enforced.into_iter().any(|check| !check.gate.on_failure.lets_pass())
+        enforced.into_iter().any(|check| !check.on_failure.lets_pass())
+    }
+
+    pub(crate) fn sharing(&self) -> &[Sharing] {
+        &self.sharing
     }
 
     /// The most units that are asked for.
@@ -282,11 +297,6 @@ impl Gate {
         self.plan.clone()
     }
 
-    /// Whether answers must give nothing away.
-    pub const fn is_security(&self) -> bool {
-        self.security
-    }
-
     pub(crate) const fn window_micros(&self) -> u64 {
         self.window
     }
@@ -305,7 +315,7 @@ impl Gate {
 
 impl<'r> Check<'r> {
     pub(crate) fn new(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
-        Self { gate, key, cost: cost.min(MORE_THAN_ANY) }
+        Self { gate, key, cost: cost.min(MORE_THAN_ANY), on_failure: gate.on_failure, security: gate.security }
     }
 
     /// A check of `gate` for a subject that decides its own partition.
@@ -321,6 +331,11 @@ impl<'r> Check<'r> {
     /// Where its state is.
     pub const fn key(&self) -> &Key<'r> {
         &self.key
+    }
+
+    /// Whether answers must give nothing away, for this rule or for one that shares the check.
+    pub const fn is_security(&self) -> bool {
+        self.security
     }
 
     /// The cost of one unit.

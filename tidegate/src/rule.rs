@@ -174,6 +174,20 @@ impl Rule {
 }
 
 impl OnFailure {
+    /// The one of two that lets less pass.
+    pub(crate) const fn stricter(self, other: Self) -> Self {
+        if self.strictness() < other.strictness() { other } else { self }
+    }
+
+    const fn strictness(self) -> u8 {
+        match self {
+            Self::Open => 0,
+            Self::Degraded => 1,
+            Self::Local => 2,
+            Self::Closed => 3,
+        }
+    }
+
     /// Whether a request passes while the store fails.
     pub const fn lets_pass(self) -> bool {
         matches!(self, Self::Open | Self::Degraded)
