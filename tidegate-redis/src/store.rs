@@ -8,7 +8,7 @@ use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisError, Script, Value};
 use tidegate::algorithm::Op;
-use tidegate::{Adjustment, Clock, Key, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
+use tidegate::{Adjustment, Clock, Key, MOST_CHECKS, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 use crate::error::{is_noscript, store_error};
 use crate::scripts::SCRIPTS;
@@ -192,12 +192,14 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        bounded(plan)?;
         let (command, script, single) = self.decide_command(plan);
         let reply = self.send(&command, script).await?;
         decided(plan, single, &reply)
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        bounded(plan)?;
         let mut command = evalsha("EVALSHA_RO", SCRIPTS.peek());
         args::decide(&mut command, &self.options.prefix, plan, self.now());
         let reply = self.send(&command, SCRIPTS.peek()).await?;
@@ -232,6 +234,16 @@ impl Store for RedisStore {
 }
 
 /// The reply of the script for a single check, or for any plan.
+/// The reply tells what each check says in the bits of one number, which has no room for more.
+fn bounded(plan: &Plan<'_>) -> Result<(), StoreError> {
+    let checks = plan.checks().len();
+    if checks <= MOST_CHECKS {
+        return Ok(());
+    }
+    let message = format!("{checks} limits apply to one request; at most {MOST_CHECKS} may: let fewer rules match it");
+    Err(StoreError::new(StoreErrorKind::Unexpected, message))
+}
+
 fn decided(plan: &Plan<'_>, single: bool, reply: &Value) -> Result<Verdict, StoreError> {
     if single { reply::verdict_of_one(plan, reply) } else { reply::verdict(plan, true, reply) }
 }

@@ -13,12 +13,11 @@ const LONGEST_TOKEN: usize = 8 * 1024;
 /// The longest body that is read, in bytes.
 const LONGEST_BODY: usize = 64 * 1024;
 
-/// A claim of the JSON Web Token in an `Authorization` header, as text. **Checks nothing**: whoever stands in front of us
-/// must have verified the token.
+/// The claims of the JSON Web Token in an `Authorization` header. **Checks nothing**: whoever stands in front of us must have
+/// verified the token.
 ///
-/// `authorization` is `Bearer` and the token, or the token alone. `name` is a key; if there is none of that name, its dots
-/// lead into nested objects. A claim that is not a string, an integer or a boolean is none.
-pub(crate) fn claim(authorization: &str, name: &str) -> Option<String> {
+/// `authorization` is `Bearer` and the token, or the token alone.
+pub(crate) fn claims(authorization: &str) -> Option<Value> {
     if authorization.len() > LONGEST_TOKEN {
         return None;
     }
@@ -36,17 +35,21 @@ pub(crate) fn claim(authorization: &str, name: &str) -> Option<String> {
         return None;
     }
     let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
-    text(find(&serde_json::from_slice(&payload).ok()?, name)?)
+    serde_json::from_slice(&payload).ok()
 }
 
-/// A field of a JSON body, as text; `name` is read as in [`claim`].
-///
-/// What nests deeper than `serde_json` follows (128 levels) is not read.
-pub(crate) fn body_field(body: &str, name: &str) -> Option<String> {
-    if body.len() > LONGEST_BODY {
+/// A JSON body. What nests deeper than `serde_json` follows (128 levels) is not read.
+pub(crate) fn body(text: &str) -> Option<Value> {
+    if text.len() > LONGEST_BODY {
         return None;
     }
-    text(find(&serde_json::from_str(body).ok()?, name)?)
+    serde_json::from_str(text).ok()
+}
+
+/// A claim or a field, as text. `name` is a key; if there is none of that name, its dots lead into nested objects. What is
+/// not a string, an integer or a boolean is none.
+pub(crate) fn field(value: &Value, name: &str) -> Option<String> {
+    text(find(value, name)?)
 }
 
 /// The value under `name`: first as one key, then under the longest key that the name begins with and so on.
@@ -74,6 +77,14 @@ fn text(value: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn claim(authorization: &str, name: &str) -> Option<String> {
+        field(&claims(authorization)?, name)
+    }
+
+    fn body_field(text: &str, name: &str) -> Option<String> {
+        field(&body(text)?, name)
+    }
 
     fn token(payload: &str) -> String {
         format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload))

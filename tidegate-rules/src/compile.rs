@@ -16,7 +16,7 @@ use tidegate::{Contract, Limit, Reset};
 use crate::identity::Identity;
 use crate::index::Index;
 use crate::matching::Matching;
-use crate::problem::Problem;
+use crate::problem::{MOST_PROBLEMS, Problem};
 use crate::read::At;
 use crate::source::Span;
 use crate::suggest::suggest;
@@ -69,9 +69,11 @@ pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Read
     let rules: Vec<_> = file.rules.iter().filter_map(|rule| compiler.rule(rule, &identities, &overrides)).collect();
     compiler.unique_ids(file);
     compiler.known_rules(file);
+    compiler.budgets(&rules);
     let plan_of_tenant = compiler.tenants(file);
     let mut matched: Vec<_> =
         rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matched.clone()).collect();
+    let (exempt_index, exempt_rest) = Index::new(exempt.iter());
     let (index, rest) = Index::new(matched.iter().map(|rule| &*rule.condition));
     matched.iter_mut().zip(rest).for_each(|(rule, rest)| rule.rest = rest);
     let matching = Matching {
@@ -82,6 +84,8 @@ pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Read
         plan_of_tenant,
         default_plan: file.default_plan.as_ref().map(|plan| SmolStr::new(&plan.value)).unwrap_or_default(),
         exempt,
+        exempt_index,
+        exempt_rest,
         index,
         rules: matched,
     };
@@ -177,13 +181,33 @@ impl Compiler<'_> {
 
     /// Plans must speak of rules that are there.
     fn known_rules(&mut self, file: &written::File) {
+        let known: HashSet<&str> = file.rules.iter().map(|rule| rule.id.as_str()).collect();
         for (plan, named) in &file.plans {
             for (id, limits) in named {
-                if !self.partial && !file.rules.iter().any(|rule| rule.id.as_str() == id) {
+                if self.problems.len() < MOST_PROBLEMS && !self.partial && !known.contains(id.as_str()) {
                     let help = suggest(id, file.rules.iter().map(|rule| rule.id.as_str()));
                     let message = format!("plan `{plan}` has a limit for rule `{id}`, which is not there");
                     self.error("unknown-rule", &limits.span, message).set_help(help);
                 }
+            }
+        }
+    }
+
+    /// Rules that share a budget must agree on what the tenant has to do with it, or they would share only some of it.
+    fn budgets(&mut self, rules: &[Compiled]) {
+        let mut first: HashMap<&SmolStr, &Compiled> = HashMap::new();
+        for rule in rules {
+            let Some(budget) = &rule.budget else { continue };
+            let other = first.entry(budget).or_insert(rule);
+            if other.matched.tenant != rule.matched.tenant {
+                let message = format!(
+                    "it shares budget `{budget}` with rule `{}`, which counts by something else",
+                    other.matched.id
+                );
+                self.problems.push(
+                    Problem::error("budget", message, rule.per_span.clone())
+                        .help("give both the same `per` and `scope`"),
+                );
             }
         }
     }

@@ -39,9 +39,9 @@ pub(crate) struct Mismatch {
 
 impl Condition {
     pub(crate) fn fits(&self, facts: &Facts<'_, '_>) -> bool {
-        any(&self.methods, facts.method(), |wanted, method| wanted == method)
+        any(&self.methods, facts.method(), |wanted, method| is_method(wanted, method))
             && any(&self.paths, facts.path(), Pattern::matches)
-            && (self.hosts.is_empty() || any(&self.hosts, facts.host().as_deref(), Host::fits))
+            && (self.hosts.is_empty() || any(&self.hosts, facts.host(), Host::fits))
             && self.headers.iter().all(|(name, values)| {
                 let found = facts.request.value(name).map(str::trim);
                 found.is_some_and(|found| values.is_empty() || values.iter().any(|value| value == found))
@@ -73,7 +73,7 @@ impl Condition {
         })
         .or_else(|| {
             let part = Self { hosts: self.hosts.clone(), ..none() };
-            alone("host", part, list(&self.hosts), own(facts.host().as_deref()))
+            alone("host", part, list(&self.hosts), own(facts.host()))
         })
         .or_else(|| {
             let part = Self { tenants: self.tenants.clone(), ..none() };
@@ -98,7 +98,7 @@ impl Condition {
 
     /// Whether every request that fits `other` fits this one too, as far as that can be told.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        subset(&other.methods, &self.methods, |a, b| a == b)
+        subset(&other.methods, &self.methods, |other, own| is_method(own, other))
             && subset(&other.paths, &self.paths, |other, own| own.covers(other))
             && subset(&other.hosts, &self.hosts, |other, own| own.covers(other))
             && subset(&other.tenants, &self.tenants, |a, b| a == b)
@@ -145,6 +145,11 @@ impl fmt::Display for Host {
             Self::Below(host) => write!(f, "*.{host}"),
         }
     }
+}
+
+/// Whether a method is the one that is wanted. `GET` stands for `HEAD` too, since servers do the same work for it.
+pub(crate) fn is_method(wanted: &str, method: &str) -> bool {
+    wanted == method || (wanted == "GET" && method == "HEAD")
 }
 
 /// Whether nothing is wanted, or what was found is one of it.

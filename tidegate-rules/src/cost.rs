@@ -3,6 +3,7 @@
 use smol_str::SmolStr;
 use tidegate::LARGEST_AMOUNT;
 
+use crate::condition::is_method;
 use crate::expression::Expression;
 use crate::facts::Facts;
 use crate::identity::Source;
@@ -101,7 +102,7 @@ impl Table {
 
 impl Route {
     fn fits(&self, facts: &Facts<'_, '_>) -> bool {
-        self.method.as_ref().is_none_or(|method| facts.method() == Some(method))
+        self.method.as_ref().is_none_or(|wanted| facts.method().is_some_and(|method| is_method(wanted, method)))
             && self.path.as_ref().is_none_or(|pattern| facts.path().is_some_and(|path| pattern.matches(path)))
     }
 }

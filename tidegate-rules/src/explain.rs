@@ -1,10 +1,10 @@
 //! `Explanation`: what a rule file makes of one request, and why: which rules apply and why the others do not, whom each
 //! counts, under which key, and what the next decisions would be.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use smol_str::SmolStr;
-use tidegate::{Limit, Plan, Request, RuleMode, RuleSet, Secret};
+use tidegate::{Limit, Match, Request, RuleMode, RuleSet, Secret};
 
 use crate::compile::Compiled;
 use crate::condition::Mismatch;
@@ -75,7 +75,7 @@ pub struct Applied {
 }
 
 /// A part of whom a rule counts.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SubjectPart {
     /// Its name in the rule: `client`.
     pub name: String,
@@ -103,12 +103,11 @@ impl RuleFile {
     pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
         let facts = Facts::new(request, &self.matching);
         let rules = self.rules().clone().secret(secret);
-        let plan = rules.resolve(request);
         let exempt = self.matching.exemption(&facts);
         let explained = self.compiled.iter().map(|rule| RuleExplained {
             id: rule.matched.id.to_string(),
             mode: rule.mode,
-            verdict: self.verdict(rule, &facts, exempt.is_some(), &plan, secret),
+            verdict: self.verdict(rule, &facts, exempt.is_some(), &rules),
         });
         Explanation {
             client_ip: facts.client().map(|ip| ip.to_string()),
@@ -120,38 +119,25 @@ impl RuleFile {
         }
     }
 
-    fn verdict(
-        &self,
-        rule: &Compiled,
-        facts: &Facts<'_, '_>,
-        exempt: bool,
-        plan: &Plan<'_>,
-        secret: &Secret,
-    ) -> RuleVerdict {
+    fn verdict(&self, rule: &Compiled, facts: &Facts<'_, '_>, exempt: bool, rules: &RuleSet) -> RuleVerdict {
         if let Some(Mismatch { field, wanted, found }) = rule.matched.condition.mismatch(facts) {
             return RuleVerdict::Differs { field, wanted, found };
         }
         match (rule.is_disabled(), exempt) {
             (true, _) => RuleVerdict::Disabled,
             (_, true) => RuleVerdict::Exempt,
-            _ => RuleVerdict::Applies(self.applied(rule, facts, plan, secret)),
+            _ => RuleVerdict::Applies(self.applied(rule, facts, rules)),
         }
     }
 
-    fn applied(&self, rule: &Compiled, facts: &Facts<'_, '_>, plan: &Plan<'_>, secret: &Secret) -> Applied {
+    fn applied(&self, rule: &Compiled, facts: &Facts<'_, '_>, rules: &RuleSet) -> Applied {
         let counted = self.matching.counted(&rule.matched, facts);
-        // A budget that an earlier rule of the plan shares has no check of its own, so the rule is resolved alone.
-        let alone = RuleSet::new([rule.rule().mode(RuleMode::Enabled)]).map(|rules| rules.secret(secret)).ok();
-        let names = rule.matched.names();
+        let cost = rule.matched.cost.of(facts, &self.matching);
+        // By itself, since of rules that share a budget only the first has a check in the plan.
+        let place = self.matching.rules.iter().position(|matched| matched.id == rule.matched.id).unwrap_or_default();
         let values = counted.values(&rule.matched);
-        let mut request = Request::new("").attribute("plan", facts.plan());
-        for (name, value) in names.iter().zip(&values) {
-            if let Some(value) = value {
-                request = request.attribute(name, value);
-            }
-        }
-        let own = alone.as_ref().map(|rules| rules.resolve(&request));
-        let checks = own.as_ref().map_or(plan.checks(), Plan::checks);
+        let plan = rules.plan_of(Match { rule: place, plan: facts.plan(), values: &values, cost });
+        let checks = plan.checks();
         let mut subject: Vec<SubjectPart> = Vec::new();
         if let Some(tenant) = &counted.tenant {
             subject.push(SubjectPart { name: "tenant".into(), kind: None, value: Some(tenant.clone()) });
@@ -164,7 +150,7 @@ impl RuleFile {
         Applied {
             subject,
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
-            cost: rule.matched.cost.of(facts, &self.matching),
+            cost,
             limits: checks
                 .iter()
                 .map(|check| {
@@ -180,6 +166,13 @@ impl RuleFile {
                 })
                 .collect(),
         }
+    }
+}
+
+/// Shows the value to nobody: an explanation is for a person at a terminal, and its parts may end up in a log.
+impl fmt::Debug for SubjectPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubjectPart").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::Request;
 
-use crate::claims;
+use crate::facts::Facts;
 use crate::forwarded::{self, ForwardedBy, Trust};
 use crate::ip::{self, Prefixes};
 use crate::query;
@@ -31,6 +31,8 @@ pub(crate) enum Source {
     Body(SmolStr),
     /// The path in its normal form.
     Path,
+    /// The host in its normal form.
+    Host,
     /// The action.
     Action,
     /// Always the same text.
@@ -71,12 +73,12 @@ pub(crate) struct Reading {
 
 impl Identity {
     /// Who the request is from, or nobody that is known.
-    pub(crate) fn find<'q>(&self, request: &Request<'q>, reading: &Reading) -> Option<Found<'q>> {
-        if let Some(value) = self.given.as_ref().and_then(|name| present(request.value(name)?)) {
+    pub(crate) fn find<'q>(&self, facts: &Facts<'_, 'q>) -> Option<Found<'q>> {
+        if let Some(value) = self.given.as_ref().and_then(|name| present(facts.request.value(name)?)) {
             return Some(Found { kind: self.name.clone(), value: value.into(), of_tenant: true });
         }
         let found = |(source, kind): (&Source, &SmolStr)| {
-            let value = source.read(request, reading)?;
+            let value = source.read(facts)?;
             // With a single source there is nothing to tell apart, and the application may give the value itself.
             let kind = if self.sources.len() == 1 { &self.name } else { kind };
             Some(Found { kind: kind.clone(), value, of_tenant: source.is_of_tenant() })
@@ -100,17 +102,19 @@ impl Identity {
 
 impl Source {
     /// The value, if it is there; an empty one is not.
-    pub(crate) fn read<'q>(&self, request: &Request<'q>, reading: &Reading) -> Option<Cow<'q, str>> {
+    pub(crate) fn read<'q>(&self, facts: &Facts<'_, 'q>) -> Option<Cow<'q, str>> {
+        let request = facts.request;
         let owned = |value: String| present(&value).map(|value| Cow::Owned(value.to_owned()));
         match self {
-            Self::Ip => Some(reading.prefixes.subject(reading.client(request)?).into()),
-            Self::Net(prefixes) => Some(prefixes.subject(reading.client(request)?).into()),
+            Self::Ip => Some(facts.matching.reading.prefixes.subject(facts.client()?).into()),
+            Self::Net(prefixes) => Some(prefixes.subject(facts.client()?).into()),
             Self::Attribute(name) => present(request.value(name)?).map(Cow::Borrowed),
             Self::Query(name) => owned(query::parameter(request.value("query")?, name)?),
             Self::Cookie(name) => owned(query::cookie(request.value("header:cookie")?, name)?),
-            Self::Claim(name) => owned(claims::claim(request.value(&reading.token)?, name)?),
-            Self::Body(name) => owned(claims::body_field(request.value("body")?, name)?),
-            Self::Path => Some(crate::path::normal(request.value("path")?)),
+            Self::Claim(name) => owned(facts.claim(name)?),
+            Self::Body(name) => owned(facts.body_field(name)?),
+            Self::Path => facts.path().map(|path| Cow::Owned(path.to_owned())),
+            Self::Host => owned(facts.host()?.to_owned()),
             Self::Action => present(request.action()).map(Cow::Borrowed),
             Self::Constant(text) => Some(Cow::Owned(text.to_string())),
         }
@@ -119,8 +123,8 @@ impl Source {
     /// Whether a subject found there belongs to a tenant.
     pub(crate) fn is_of_tenant(&self) -> bool {
         match self {
-            Self::Ip | Self::Net(_) | Self::Path | Self::Action | Self::Constant(_) => false,
-            Self::Attribute(name) => !matches!(name.as_str(), "method" | "host"),
+            Self::Ip | Self::Net(_) | Self::Path | Self::Host | Self::Action | Self::Constant(_) => false,
+            Self::Attribute(name) => name != "method",
             Self::Query(_) | Self::Cookie(_) | Self::Claim(_) | Self::Body(_) => true,
         }
     }
@@ -134,6 +138,7 @@ impl Source {
             Self::Claim(_) => names.push(reading.token.clone()),
             Self::Body(_) => names.push("body".into()),
             Self::Path => names.push("path".into()),
+            Self::Host => names.push("host".into()),
             Self::Action | Self::Constant(_) => {}
         }
     }
@@ -149,7 +154,8 @@ impl Source {
                 "ip" => Ok(Self::Ip),
                 "path" => Ok(Self::Path),
                 "action" => Ok(Self::Action),
-                "method" | "host" => Ok(Self::Attribute(text.into())),
+                "host" => Ok(Self::Host),
+                "method" => Ok(Self::Attribute(text.into())),
                 _ => Err(format!("there is no source `{text}`")),
             },
             Some(("header", name)) => Ok(Self::Attribute(header(&named(name)?))),

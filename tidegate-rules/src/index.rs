@@ -35,7 +35,7 @@ pub(crate) struct Index {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Entry {
     Action(SmolStr),
-    Path(String),
+    Path(Pattern),
     Host(SmolStr),
     Below(SmolStr),
     Tenant(SmolStr),
@@ -53,29 +53,26 @@ impl Index {
         for entry in conditions.clone().flat_map(choices).flat_map(|choice| choice.entries) {
             *shared.entry(entry).or_default() += 1;
         }
-        let (mut index, mut rest) = (Self::default(), Vec::new());
+        let (mut index, mut left_over) = (Self::default(), Vec::new());
         for (place, condition) in conditions.enumerate() {
             let crowd = |choice: &Choice| choice.entries.iter().map(|entry| shared[entry]).max();
             let left = if let Some(choice) = choices(condition).into_iter().min_by_key(crowd) {
-                choice.entries.into_iter().for_each(|entry| index.add(entry, condition, place as u32));
-                choice.rest
+                choice.entries.into_iter().for_each(|entry| index.add(entry, place as u32));
+                rest(condition, choice.field)
             } else {
                 index.always.push(place as u32);
                 condition.clone()
             };
-            rest.push((!left.covers(&Condition::default())).then(|| Box::new(left)));
+            left_over.push((!left.covers(&Condition::default())).then(|| Box::new(left)));
         }
-        (index, rest)
+        (index, left_over)
     }
 
-    fn add(&mut self, entry: Entry, condition: &Condition, place: u32) {
+    fn add(&mut self, entry: Entry, place: u32) {
         let map = match entry {
-            Entry::Path(text) => {
+            Entry::Path(pattern) => {
                 self.has_paths = true;
-                if let Some(pattern) = condition.paths.iter().find(|pattern| pattern.to_string() == text) {
-                    self.paths.add(pattern, place);
-                }
-                return;
+                return self.paths.add(&pattern, place);
             }
             Entry::Header(name, value) => {
                 let known = self.headers.iter().position(|(known, _)| *known == name);
@@ -113,6 +110,7 @@ impl Index {
         }
         if !self.methods.is_empty() {
             look_up(&self.methods, facts.method());
+            look_up(&self.methods, facts.method().filter(|method| *method == "HEAD").map(|_| "GET"));
         }
         for (name, values) in &self.headers {
             look_up(values, facts.request.value(name).map(str::trim));
@@ -120,9 +118,11 @@ impl Index {
         if !(self.hosts.is_empty() && self.below.is_empty())
             && let Some(host) = facts.host()
         {
-            look_up(&self.hosts, Some(&host));
-            for (dot, _) in host.match_indices('.').take(MOST_LABELS) {
-                look_up(&self.below, Some(&host[dot + 1..]));
+            look_up(&self.hosts, Some(host));
+            // From the right, where the names of rules are: what a client puts in front must not hide them.
+            let suffixes = host.rmatch_indices('.').filter(|(dot, _)| *dot > 0).map(|(dot, _)| &host[dot + 1..]);
+            for suffix in suffixes.take_while(|suffix| suffix.len() <= LONGEST_HOST) {
+                look_up(&self.below, Some(suffix));
             }
         }
         if self.has_paths
@@ -136,13 +136,25 @@ impl Index {
     }
 }
 
-/// A host name has no more labels than this.
-const MOST_LABELS: usize = 127;
+/// The longest name that a rule can ask for, in bytes.
+const LONGEST_HOST: usize = 253;
 
-/// A way to index a condition: under each of the entries; then the rest is left to check.
+/// A way to index a condition: under each of the entries.
 struct Choice {
     entries: Vec<Entry>,
-    rest: Condition,
+    field: Field,
+}
+
+/// What a choice takes care of.
+#[derive(Clone, Copy)]
+enum Field {
+    Action,
+    Path,
+    Host,
+    Tenant,
+    Plan,
+    Method,
+    Header(usize),
 }
 
 /// The ways to index a condition.
@@ -152,28 +164,32 @@ fn choices(condition: &Condition) -> Vec<Choice> {
         Host::Exactly(host) => Entry::Host(host.clone()),
         Host::Below(host) => Entry::Below(host.clone()),
     };
-    let without = |blank: fn(&mut Condition)| {
-        let mut rest = condition.clone();
-        blank(&mut rest);
-        rest
-    };
-    let mut ways = vec![
-        Choice { entries: each(&condition.actions, Entry::Action), rest: without(|rest| rest.actions.clear()) },
-        Choice {
-            entries: condition.paths.iter().map(Pattern::to_string).map(Entry::Path).collect(),
-            rest: without(|rest| rest.paths.clear()),
-        },
-        Choice { entries: condition.hosts.iter().map(host).collect(), rest: without(|rest| rest.hosts.clear()) },
-        Choice { entries: each(&condition.tenants, Entry::Tenant), rest: without(|rest| rest.tenants.clear()) },
-        Choice { entries: each(&condition.plans, Entry::Plan), rest: without(|rest| rest.plans.clear()) },
-        Choice { entries: each(&condition.methods, Entry::Method), rest: without(|rest| rest.methods.clear()) },
+    let fixed = [
+        (Field::Action, each(&condition.actions, Entry::Action)),
+        (Field::Path, condition.paths.iter().cloned().map(Entry::Path).collect()),
+        (Field::Host, condition.hosts.iter().map(host).collect()),
+        (Field::Tenant, each(&condition.tenants, Entry::Tenant)),
+        (Field::Plan, each(&condition.plans, Entry::Plan)),
+        (Field::Method, each(&condition.methods, Entry::Method)),
     ];
-    for (place, (name, values)) in condition.headers.iter().enumerate() {
-        let entries = values.iter().map(|value| Entry::Header(name.clone(), value.clone())).collect();
-        let mut rest = condition.clone();
-        rest.headers.remove(place);
-        ways.push(Choice { entries, rest });
+    let headers = condition.headers.iter().enumerate().map(|(place, (name, values))| {
+        (Field::Header(place), values.iter().map(|value| Entry::Header(name.clone(), value.clone())).collect())
+    });
+    let ways = fixed.into_iter().chain(headers).filter(|(_, entries): &(Field, Vec<Entry>)| !entries.is_empty());
+    ways.map(|(field, entries)| Choice { entries, field }).collect()
+}
+
+/// What of a condition is left to check.
+fn rest(condition: &Condition, field: Field) -> Condition {
+    let mut rest = condition.clone();
+    match field {
+        Field::Action => rest.actions.clear(),
+        Field::Path => rest.paths.clear(),
+        Field::Host => rest.hosts.clear(),
+        Field::Tenant => rest.tenants.clear(),
+        Field::Plan => rest.plans.clear(),
+        Field::Method => rest.methods.clear(),
+        Field::Header(place) => drop(rest.headers.remove(place)),
     }
-    ways.retain(|choice| !choice.entries.is_empty());
-    ways
+    rest
 }

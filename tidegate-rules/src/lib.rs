@@ -38,6 +38,7 @@ mod cost;
 mod expression;
 mod facts;
 mod forwarded;
+mod host;
 mod identity;
 mod index;
 mod ip;

@@ -23,6 +23,8 @@ pub(crate) struct Matching {
     pub(crate) plan_of_tenant: HashMap<SmolStr, SmolStr>,
     pub(crate) default_plan: SmolStr,
     pub(crate) exempt: Vec<Condition>,
+    pub(crate) exempt_index: Index,
+    pub(crate) exempt_rest: Vec<Option<Box<Condition>>>,
     /// The rules that are not disabled, in the order of the file.
     pub(crate) rules: Vec<Matched>,
     pub(crate) index: Index,
@@ -62,7 +64,10 @@ pub(crate) struct Counted<'q> {
 impl Matching {
     /// The exemption that applies to a request, if one does.
     pub(crate) fn exemption(&self, facts: &Facts<'_, '_>) -> Option<usize> {
-        self.exempt.iter().position(|condition| condition.fits(facts))
+        let mut candidates = Vec::new();
+        self.exempt_index.candidates(facts, &mut candidates);
+        let applies = |place: &u32| self.exempt_rest[*place as usize].as_ref().is_none_or(|rest| rest.fits(facts));
+        candidates.into_iter().find(applies).map(|place| place as usize)
     }
 
     /// An identity by its name.
@@ -75,11 +80,11 @@ impl Matching {
         match name {
             "path" => facts.path().map(|path| Cow::Owned(path.to_owned())),
             "plan" => Some(Cow::Owned(facts.plan().to_owned())),
-            "host" => facts.host(),
+            "host" => facts.host().map(|host| Cow::Owned(host.to_owned())),
             _ => match self.named(name) {
-                Some(identity) => identity.find(facts.request, &self.reading).map(|found| found.value),
+                Some(identity) => identity.find(facts).map(|found| found.value),
                 None => match Source::parse(name) {
-                    Ok(source) => source.read(facts.request, &self.reading),
+                    Ok(source) => source.read(facts),
                     Err(_) => facts.request.value(name).map(Cow::Borrowed),
                 },
             },
@@ -88,7 +93,12 @@ impl Matching {
 
     /// Whom `rule` counts.
     pub(crate) fn counted<'q>(&self, rule: &Matched, facts: &Facts<'_, 'q>) -> Counted<'q> {
-        let find = |identity: &Identity| identity.find(facts.request, &self.reading);
+        let find = |identity: &Identity| match identity.name.as_str() {
+            // A plan may come from the tenant, and those who have the same one share what is counted by it.
+            "plan" if facts.plan().is_empty() => None,
+            "plan" => Some(Found { kind: "plan".into(), value: facts.plan().to_owned().into(), of_tenant: false }),
+            _ => identity.find(facts),
+        };
         let found: Vec<_> = rule.per.iter().map(find).collect();
         let scoped = match rule.tenant {
             TenantIn::No => false,

@@ -27,7 +27,7 @@ const LONG_PERIOD: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Deployment {
     /// Whether subjects are hashed with a secret of one's own.
     pub secret: bool,
-    /// The store, as a URL or its scheme: `memory:`, `redis://…`. Nothing of it but the scheme is repeated.
+    /// The store, as a URL or its scheme: `memory:`, `redis://…`. Nothing of it is repeated.
     pub store: Option<String>,
 }
 
@@ -263,10 +263,16 @@ fn concurrency(facts: &Deployment) -> CheckItem {
                           them a store to share";
             CheckItem::unknown(NAME, detail)
         }
-        Some(_) => {
+        Some("redis") => {
             let detail = "a decision is one script call, atomic on the server; the tests of Tidegate show that any number \
                           of instances admit exactly the limit";
             CheckItem::met(NAME, detail)
+        }
+        // Nothing is proven of what this version cannot open.
+        Some(_) => {
+            let detail =
+                "this version knows no such store; name one that instances share, such as `redis://127.0.0.1:6379`";
+            CheckItem::unmet(NAME, detail)
         }
     }
 }

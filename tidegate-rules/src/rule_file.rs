@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate::{Contract, RuleSet};
+use tidegate::RuleSet;
 
 use crate::compile::{self, Compiled, Ready};
 use crate::matching::Matching;
 use crate::problem::{Problem, Report};
 use crate::source::Source;
-use crate::{cost, lint, read, written};
+use crate::{lint, read, written};
 
 /// The rules of a file, ready for a [`Limiter`](tidegate::Limiter).
 ///
@@ -39,7 +39,6 @@ pub struct RuleFile {
     /// The line of each exemption.
     pub(crate) exempt_lines: Vec<usize>,
     rules: RuleSet,
-    contract: Contract,
     report: Report,
 }
 
@@ -58,15 +57,18 @@ impl RuleFile {
     }
 
     fn of(source: &Source) -> Result<Self, Report> {
-        let root = read::parse(source).map_err(|problem| Report::new(source, vec![problem]))?;
+        let mut root = read::parse(source).map_err(|problem| Report::new(source, vec![problem]))?;
         if let Some(key) = root.key("tests") {
             let problem = Problem::error("tests", "this is a file of tests, not of rules", key.span.clone());
             return Err(Report::new(source, vec![problem.help("run it with `tidegate rules test`")]));
         }
         let mut problems = Vec::new();
-        let Some(file) = read::decode::<written::File>(root, &mut problems) else {
+        // Rules are decoded one by one, so that a mistake in one of thousands does not cost a look at all.
+        let rules = root.take_list("rules");
+        let Some(mut file) = read::decode::<written::File>(root, &mut problems) else {
             return Err(Report::new(source, problems));
         };
+        file.rules = rules.into_iter().filter_map(|rule| read::decode(rule, &mut problems)).collect();
         let ready = compile::compile(&file, &mut problems);
         lint::lint(&ready, &mut problems);
         Self::finish(source, ready, problems)
@@ -77,6 +79,7 @@ impl RuleFile {
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
         let matching = Arc::new(matching);
         let rules = RuleSet::matched_by(compiled.iter().map(Compiled::rule), Arc::clone(&matching));
+        let rules = rules.map(|rules| rules.with_contract(contract));
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {
@@ -86,7 +89,7 @@ impl RuleFile {
         let report = Report::new(source, problems);
         match rules {
             Ok(rules) if !report.has_errors() => {
-                Ok(Self { matching, compiled: Arc::new(compiled), exempt_lines, rules, contract, report })
+                Ok(Self { matching, compiled: Arc::new(compiled), exempt_lines, rules, report })
             }
             _ => Err(report),
         }
@@ -97,20 +100,8 @@ impl RuleFile {
         &self.rules
     }
 
-    /// Which fields answers carry.
-    pub const fn contract(&self) -> &Contract {
-        &self.contract
-    }
-
     /// What its author should know although it can be used: warnings and notes.
     pub const fn report(&self) -> &Report {
         &self.report
-    }
-
-    /// What a request really cost under `rule`, if the response tells it in the header that the rule names: for
-    /// [`Limiter::settle`](tidegate::Limiter::settle). `header` gives a header of the response by its name in lower case.
-    pub fn actual_cost<'h>(&self, rule: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
-        let rule = self.compiled.iter().find(|compiled| compiled.matched.id == rule)?;
-        cost::whole(header(rule.actual.as_ref()?)?)
     }
 }

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The largest file that is read, in bytes: about a hundred thousand rules.
-pub(crate) const LARGEST_FILE: u64 = 16 * 1024 * 1024;
+/// The largest file that is read, in bytes: some fifty thousand rules.
+pub(crate) const LARGEST_FILE: u64 = 8 * 1024 * 1024;
 
 /// Bytes of a [`Source`], as a range.
 pub(crate) type Span = Range<usize>;
@@ -15,11 +15,14 @@ pub(crate) type Span = Range<usize>;
 pub(crate) struct Source {
     name: Arc<str>,
     text: Arc<str>,
+    /// Where each line begins.
+    lines: Arc<[usize]>,
 }
 
 impl Source {
     pub(crate) fn new(name: &str, text: &str) -> Self {
-        Self { name: name.into(), text: text.into() }
+        let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
+        Self { name: name.into(), text: text.into(), lines: [0].into_iter().chain(after).collect() }
     }
 
     /// Reads a file, unless it is too large or not text; the error says which.
@@ -47,22 +50,25 @@ impl Source {
         &self.text
     }
 
-    /// The whole lines in which a span begins, and their neighbours; with the number of the first.
+    /// The line in which a span begins and its neighbours, and the number of the first.
     pub(crate) fn lines_around(&self, span: &Span) -> (usize, Span) {
-        let line_start = |byte: usize| self.text[..byte].rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end = |byte: usize| self.text[byte..].find('\n').map_or(self.text.len(), |newline| byte + newline);
-        let at = boundary(&self.text, span.start);
-        let mut start = line_start(at);
-        start = line_start(start.saturating_sub(1));
-        let end = line_end((line_end(at) + 1).min(self.text.len()));
-        (1 + self.text[..start].matches('\n').count(), start..end)
+        let line = self.line(span.start);
+        let start = |line: usize| self.lines.get(line).map_or(self.text.len(), |start| *start);
+        let first = line.saturating_sub(1);
+        let end = start(line + 2).max(start(first));
+        (first + 1, start(first)..end.saturating_sub(usize::from(end < self.text.len())).max(start(first)))
     }
 
     /// The line and the column of a byte, both from 1; columns count characters.
     pub(crate) fn position(&self, byte: usize) -> (usize, usize) {
-        let before = &self.text[..boundary(&self.text, byte)];
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        (1 + before.matches('\n').count(), 1 + before[line_start..].chars().count())
+        let byte = boundary(&self.text, byte);
+        let line = self.line(byte);
+        (line + 1, 1 + self.text[self.lines[line]..byte].chars().count())
+    }
+
+    /// The number of a byte's line, from 0.
+    fn line(&self, byte: usize) -> usize {
+        self.lines.partition_point(|start| *start <= byte).saturating_sub(1)
     }
 }
 

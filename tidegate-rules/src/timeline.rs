@@ -13,7 +13,8 @@ const MOMENTS: usize = 4;
 /// What would happen if one request came again and again: at first as fast as possible, and whenever there is room again.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// The moments, from the first request on. Empty if no rule limits the request.
+    /// The moments, from the first request on, as far as the clock goes. Empty if no rule limits the request, or it costs
+    /// nothing.
     pub moments: Vec<Moment>,
 }
 
@@ -46,7 +47,8 @@ pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
     let clock = ManualClock::at(start);
     let limiter = Limiter::new(rules.clone(), MemoryStore::new().clock(clock.clone()));
     let mut timeline = Timeline::default();
-    if limiter.plan(request).checks().is_empty() || request.units() == 0 {
+    // What a request costs is said by each rule, and only where none says it by the request.
+    if limiter.plan(request).checks().iter().all(|check| check.cost() == 0) {
         return timeline;
     }
     let mut at = Duration::ZERO;
@@ -56,12 +58,13 @@ pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
         let next = moment.denied.as_ref().and_then(|denied| {
             // First the moment when there is room for one, in the end the one when there is room for all.
             let wait = if timeline.moments.len() + 2 >= MOMENTS { denied.reset_after } else { denied.retry_after? };
-            denied.retry_after.map(|_| at + wait)
+            denied.retry_after.and_then(|_| at.checked_add(wait))
         });
         timeline.moments.push(moment);
         match next {
-            Some(next) => at = next,
-            None => break,
+            // Where the clock ends it stands still, and nothing that is seen there would be true.
+            Some(next) if start.plus(next) < Timestamp::MAX => at = next,
+            _ => break,
         }
     }
     timeline
@@ -84,5 +87,41 @@ impl Moment {
             moment.allowed += 1;
         }
         moment
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::Secret;
+
+    use super::*;
+    use crate::RuleFile;
+
+    /// The moments of a request to the one rule of a file: when, how many pass, and whether more would.
+    fn moments(rule: &str, cost: u64) -> Vec<(Duration, u64, bool)> {
+        let text = format!("version: 1\nrules:\n  - {{ id: a, match: {{}}, per: [], {rule} }}\n");
+        let file = RuleFile::parse("rules.yaml", &text).unwrap();
+        let timeline = file.explain(&Request::new("").cost(cost), &Secret::public()).timeline;
+        timeline.moments.iter().map(|moment| (moment.at, moment.allowed, moment.denied.is_none())).collect()
+    }
+
+    const fn days(days: u64) -> Duration {
+        Duration::from_secs(days * 24 * 60 * 60)
+    }
+
+    #[test]
+    fn what_the_caller_says_of_the_cost_is_nothing_to_a_rule_that_has_its_own() {
+        let own = moments("cost: 2, token_bucket: { capacity: 4, refill: 2/d }", 0);
+        assert_eq!(own, [(days(0), 2, false), (days(1), 1, false), (days(2), 1, false), (days(4), 2, false)]);
+        assert_eq!(moments("token_bucket: { capacity: 4, refill: 2/d }", 0), [], "nothing is spent, so nothing happens");
+        assert_eq!(moments("cost: 0, token_bucket: { capacity: 4, refill: 2/d }", 1), []);
+    }
+
+    #[test]
+    fn it_ends_where_the_clock_does() {
+        // The first window ends in 2069, the next one beyond the clock.
+        let windows = moments("fixed_window: { limit: 3, window: 36500d }", 1);
+        assert_eq!(windows, [(days(0), 3, false), (days(36_500 - 20_454), 3, false)]);
+        assert_eq!(moments("sliding_log: { limit: 3, window: 36500d }", 1), [(days(0), 3, false)]);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Limiter, ManualClock, MemoryStore, Request};
-use tidegate_rules::RuleFile;
+use tidegate::{Limiter, ManualClock, MemoryStore, Request, Secret};
+use tidegate_rules::{RuleFile, RuleVerdict};
 
 const LIMIT: &str = "per: [], token_bucket: { capacity: 5, refill: 1/s }";
 
@@ -63,6 +63,7 @@ fn every_field_that_is_given_must_fit() {
     assert_eq!(at(&[]), "r12");
     assert_eq!(at(&[("method", "POST")]), "r0 r12");
     assert_eq!(at(&[("method", "post")]), "r12");
+    assert_eq!(at(&[("method", "HEAD"), ("path", "/a/b")]), "r1 r2 r3 r12", "servers do the same for HEAD as for GET");
     assert_eq!(at(&[("method", "GET"), ("path", "/a/b")]), "r1 r2 r3 r12");
     assert_eq!(at(&[("path", "/a/b/c")]), "r2 r12");
     assert_eq!(at(&[("path", "/a")]), "r12");
@@ -73,6 +74,9 @@ fn every_field_that_is_given_must_fit() {
     assert_eq!(at(&[("host", "example.com")]), "r12");
     assert_eq!(at(&[("host", "evilexample.com")]), "r12");
     assert_eq!(at(&[("host", "a.b.example.com.")]), "r5 r12");
+    assert_eq!(at(&[("host", ".example.com")]), "r12");
+    let many_labels = format!("{}example.com", "a.".repeat(300));
+    assert_eq!(at(&[("host", &many_labels)]), "r5 r12");
     assert_eq!(at(&[("header:x-beta", "1")]), "r6 r7 r12");
     assert_eq!(at(&[("header:x-beta", "3")]), "r7 r12");
     assert_eq!(at(&[("header:x-tenant", "acme")]), "r8 r12");
@@ -214,13 +218,103 @@ fn what_a_request_really_cost_is_told_by_the_response() {
          - { id: calls, per: [], token_bucket: { capacity: 1000, refill: 1/h } }\n",
     );
     let header = |name: &str| (name == "x-tokens-used").then_some("250");
-    assert_eq!(file.actual_cost("tokens", header), Some(250));
-    assert_eq!(file.actual_cost("calls", header), None);
-    assert_eq!(file.actual_cost("tokens", |_| Some("a lot")), None);
-    assert_eq!(file.actual_cost("tokens", |_| None), None);
+    assert_eq!(file.rules().actual_cost("tokens", header), Some(250));
+    assert_eq!(file.rules().actual_cost("calls", header), None);
+    assert_eq!(file.rules().actual_cost("tokens", |_| Some("a lot")), None);
+    assert_eq!(file.rules().actual_cost("tokens", |_| None), None);
 }
 
-/// The index finds what a look at every rule would find.
+/// What every rule that shares a budget wants counts, in whichever order they stand.
+#[test]
+fn rules_that_meet_on_a_budget_keep_what_is_theirs() {
+    let rule = |id: &str, rest: &str| {
+        format!("- {{ id: {id}, per: [], budget: b, fixed_window: {{ limit: 1000, window: 1d }}, {rest} }}\n")
+    };
+    let strict = "cost: { default: 500, actual: x-used }, on_failure: closed, security: true";
+    for file in [
+        parse(&format!("rules:\n{}{}", rule("mild", "cost: 100"), rule("strict", strict))),
+        parse(&format!("rules:\n{}{}", rule("strict", strict), rule("mild", "cost: 100"))),
+    ] {
+        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
+        assert!(limiter.plan(&Request::new("")).fails_closed());
+        let decision = limiter.check_now(&Request::new(""));
+        assert!(decision.is_security());
+        assert_eq!(decision.remaining(), Some(400));
+        let told = |rule: &str| file.rules().actual_cost(rule, |_| Some("700"));
+        futures(limiter.settle(decision.receipt(), told)).unwrap();
+        assert_eq!(futures(limiter.peek(&Request::new("").cost(0))).unwrap().remaining(), Some(200), "100 and 700");
+    }
+}
+
+/// Trap: what costs nothing at first was never charged.
+#[test]
+fn what_costs_nothing_at_first_is_charged_afterwards() {
+    let file = parse(
+        "rules:\n- { id: r, per: [], cost: { default: 0, actual: x-used }, fixed_window: { limit: 1000, window: 1d } }\n",
+    );
+    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
+    let decision = limiter.check_now(&Request::new(""));
+    futures(limiter.settle(decision.receipt(), |_| Some(900))).unwrap();
+    assert_eq!(limiter.check_now(&Request::new("")).remaining(), Some(100));
+}
+
+/// The memory store answers at once, so a single poll is enough.
+fn futures<T>(future: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => panic!("the memory store never waits"),
+    }
+}
+
+#[test]
+fn a_plan_that_a_tenant_has_can_be_counted_by() {
+    let file = parse(
+        "identify: { tenant: header:x-tenant, authenticated: x-tenant }\nplans: { pro: {}, free: {} }\ntenants: { acme: pro, blue: pro }\ndefault_plan: free\n\
+         rules:\n- { id: r, match: { plan: [pro, free] }, per: [plan], token_bucket: { capacity: 5, refill: 1/s } }\n",
+    );
+    let key =
+        |tenant: &str| file.rules().resolve(&request("", &[("header:x-tenant", tenant)])).checks()[0].key().subject();
+    assert_eq!(key("acme"), key("blue"));
+    assert_ne!(key("acme"), key("other"));
+}
+
+#[test]
+fn an_only_limit_with_a_name_keeps_it_in_a_plan() {
+    let file = parse(
+        "plans: { pro: { r: { fixed_window: { limit: 9, window: 1d } } } }\n\
+         rules:\n- { id: r, per: [], limits: { day: { fixed_window: { limit: 5, window: 1d } } } }\n",
+    );
+    let name = |attributes: &[(&str, &str)]| {
+        let mut name = Vec::new();
+        file.rules().resolve(&request("", attributes)).checks()[0].key().write_name("tg", &mut name);
+        name
+    };
+    assert_eq!(name(&[]), name(&[("plan", "pro")]));
+}
+
+#[test]
+fn hosts_are_counted_as_they_are_matched() {
+    let file = parse(
+        "rules:\n- { id: r, match: { host: '*.example.com' }, per: [host], token_bucket: { capacity: 5, refill: 1/s } }\n",
+    );
+    let subject = |host: &str| file.rules().resolve(&request("", &[("host", host)])).checks()[0].key().subject();
+    for other in ["API.example.com", "api.example.com:443", "api.example.com."] {
+        assert_eq!(subject("api.example.com"), subject(other), "{other}");
+    }
+}
+
+/// Trap: a number behind an alias became the text of the alias, and its rule matched nobody.
+#[test]
+fn an_alias_is_what_it_stands_for() {
+    let file = parse(&format!(
+        "rules:\n- {{ id: a, match: {{ header: {{ x: &v 0042 }} }}, {LIMIT} }}\n- {{ id: b, match: {{ header: {{ y: *v }} }}, {LIMIT} }}\n"
+    ));
+    assert_eq!(ids(&file, "", &[("header:x", "0042")]), ["a"]);
+    assert_eq!(ids(&file, "", &[("header:y", "0042")]), ["b"]);
+}
+
+/// The index finds what a look at every rule finds, which is what an explanation does.
 #[test]
 fn the_index_forgets_nobody() {
     let values = |values: &'static [&'static str]| proptest::sample::select(values);
@@ -233,9 +327,9 @@ fn the_index_forgets_nobody() {
         proptest::option::of(values(&["{ h: 1 }", "{ h: '*' }", "{ g: [1, 2] }"])),
     );
     let ask = (
-        values(&["GET", "POST", "PUT"]),
+        values(&["GET", "POST", "PUT", "HEAD"]),
         values(&["/a", "/a/b", "/b", "/c/b", "/a/b/c", "/"]),
-        values(&["x.com", "a.x.com", "b.a.x.com", "y.com", "z.org"]),
+        values(&["x.com", "a.x.com", "b.a.x.com", ".x.com", "y.com", "z.org"]),
         values(&["t1", "t2", "t3"]),
         values(&["", "login", "export", "other"]),
         values(&["1", "2", "3"]),
@@ -249,8 +343,9 @@ fn the_index_forgets_nobody() {
         let together = rules(&written.iter().map(String::as_str).collect::<Vec<_>>());
         for (method, path, host, tenant, action, header) in asks {
             let attributes = [("method", method), ("path", path), ("host", host), ("header:x-tenant", tenant), ("header:h", header), ("header:g", header)];
-            let alone = |place: &usize| !ids(&rules(&[&written[*place]]), action, &attributes).is_empty();
-            let expected: Vec<String> = (0..written.len()).filter(alone).map(|place| format!("r{place}")).collect();
+            let explained = together.explain(&request(action, &attributes), &Secret::public()).rules;
+            let applies = |rule: &tidegate_rules::RuleExplained| matches!(rule.verdict, RuleVerdict::Applies(_));
+            let expected: Vec<String> = explained.into_iter().filter(applies).map(|rule| rule.id).collect();
             prop_assert_eq!(ids(&together, action, &attributes), expected);
         }
     });

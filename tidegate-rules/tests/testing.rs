@@ -179,8 +179,7 @@ fn the_documentation_shows_what_is_printed() {
         let folder = folder(&rules, &tests);
         let printed = run_in(folder.path()).unwrap().render(false);
         let printed = printed.replace(&format!("{}/", folder.path().display()), "");
-        let shown = body(&body(shown));
-        assert!(shown.starts_with(&format!("{printed}\n")), "{printed}");
+        assert_eq!(body(&body(shown)), printed);
     }
 }
 
@@ -328,6 +327,58 @@ tests:
 ";
     let run = run_in(folder(rules, tests).path()).unwrap();
     assert!(run.passed(), "{}", run.render(false));
+}
+
+#[test]
+fn nothing_takes_a_value_of_the_outer_request_away() {
+    let rules = "\
+version: 1
+identify: { user: [attr:user, ip] }
+rules:
+  - { id: method, match: { method: GET }, per: [], token_bucket: { capacity: 99, refill: 1/s } }
+  - { id: path, match: { path: /a }, per: [], token_bucket: { capacity: 98, refill: 1/s } }
+  - { id: host, match: { host: h.example }, per: [], token_bucket: { capacity: 97, refill: 1/s } }
+  - { id: ip, match: { ip: 203.0.113.0/24 }, per: [], token_bucket: { capacity: 96, refill: 1/s } }
+  - { id: tenant, match: { tenant: acme }, per: [], token_bucket: { capacity: 95, refill: 1/s } }
+  - { id: action, match: { action: run }, per: [], token_bucket: { capacity: 94, refill: 1/s } }
+  - { id: cost, match: { header: { x-a: '1' } }, per: [], token_bucket: { capacity: 93, refill: 1/s } }
+  - { id: body, match: { header: { x-b: '1' } }, per: [body:id], token_bucket: { capacity: 1, refill: 1/s } }
+";
+    let common = [
+        ("method", "GET"),
+        ("path", "/a"),
+        ("host", "h.example"),
+        ("ip", "203.0.113.9"),
+        ("tenant", "acme"),
+        ("action", "run"),
+    ];
+    let tests = |outer: &str, steps: &str| {
+        let tests = format!("rules: rules.yaml\nrequest: {{ {outer} }}\ntests:\n  - name: a\n    steps: [{steps}]\n");
+        let run = run_in(folder(rules, &tests).path()).unwrap();
+        assert!(run.passed(), "{}", run.render(false));
+    };
+    for (field, value) in common {
+        let taken = format!("{{ request: {{ {field}: ~ }}, expect: no_rule }}");
+        tests(&format!("{field}: {value}"), &format!("{{ expect: {{ rule: {field} }} }}, {taken}, {{ expect: allowed }}"));
+    }
+    tests("cost: 9, headers: { x-a: 1 }", "{ expect: { cost: 9 } }, { request: { cost: ~ }, expect: { cost: 1 } }");
+    let bodies = "{ expect: allowed }, { expect: denied }, { request: { body: ~ }, expect: allowed }";
+    tests("body: { id: 7 }, headers: { x-b: 1 }", bodies);
+}
+
+#[test]
+fn what_a_terminal_would_obey_is_shown_and_not_obeyed() {
+    let tests = "\
+rules: rules.yaml
+tests:
+  - { name: \"clear\\e[2J\\u202e\", steps: [{ request: { path: /list }, expect: { message: \"a\\e[2Jb\" } }] }
+";
+    let run = run_in(folder(RULES, tests).path()).unwrap();
+    let printed = run.render(false);
+    assert!(printed.contains("  ✗ clear\\u{1b}[2J\\u{202e}\n"), "{printed}");
+    assert!(printed.contains("  a\\u{1b}[2Jb  none\n"), "{printed}");
+    assert!(!printed.contains(['\x1b', '\u{202e}']), "{printed}");
+    assert!(run.to_json().to_string().contains("\\u001b"), "programs get the name as it is");
 }
 
 /// A year, in no time: nothing waits, and each test begins at the start.

@@ -73,7 +73,7 @@ tests:
         "12:15 time: time goes forward: the request before comes at 3s",
         "13:11 duplicate-name: an earlier test has this name",
         "14:20 request: this is no address; write one such as 203.0.113.9",
-        "14:44 request: `x y` is no name of a header",
+        "14:44 request: this is no name of a header: one has letters, digits and signs such as `-`, and no spaces",
         "14:69 request: `path` is a door's own name for what it sees; write it as a field of the request",
         "17:5 missing-field: the field `name` is missing",
     ];
@@ -91,6 +91,61 @@ fn a_test_that_cannot_fail_is_refused() {
         ["4:23 no-expectation: nothing is expected here, so the step cannot fail"]
     );
     assert_eq!(problems("rules: rules.yaml\ntests: []\n"), ["1:8 no-tests: there are no tests in this file"]);
+}
+
+/// An expectation that is nothing would be compared with nothing, and a test of it could not fail.
+#[test]
+fn an_empty_field_is_refused_where_it_stands() {
+    let test = |request: &str, step: &str| {
+        format!("rules: rules.yaml\nrequest: {request}\ntests:\n  - name: a\n    steps:\n      - {{ {step} }}\n")
+    };
+    let refused = |column: usize| format!("6:{column} value: there is nothing here: leave it out, or write a value");
+    for field in [
+        "allowed", "denied", "no_rule", "rule", "limit", "remaining", "retry_after", "reset_after", "delay", "permanent",
+        "cost", "status", "headers", "message", "shadow_would_reject",
+    ] {
+        // Beside another expectation, and alone.
+        let beside = if field == "status" { "cost: 1" } else { "status: 200" };
+        let column = 21 + beside.len() + ", ".len();
+        assert_eq!(problems(&test("{}", &format!("expect: {{ {beside}, {field}: ~ }}"))), [refused(column)], "{field}");
+        assert_eq!(problems(&test("{}", &format!("expect: {{ {field}: ~ }}"))), [refused(21)]);
+    }
+    for field in ["at", "after", "send", "every", "peek", "cost", "request", "expect"] {
+        assert_eq!(problems(&test("{}", &format!("{field}: ~"))), [refused(11)], "{field}");
+    }
+    assert_eq!(problems(&test("{}", "request: { headers: ~, attributes: }, expect: allowed")), [refused(22), refused(34)]);
+    assert_eq!(problems(&test("~", "expect: allowed"))[0], refused(1).replace("6:", "2:"));
+    let empty = "rules: rules.yaml\nstart:\ntests:\n  - name: a\n    steps:\n      - expect:\n";
+    assert_eq!(problems(empty), [refused(1).replace("6:", "2:"), refused(9)]);
+}
+
+/// An editor must not object to what can be run, nor let pass what cannot.
+#[test]
+fn the_schema_knows_where_nothing_may_stand() {
+    let schema = serde_json::from_str(&tidegate_rules::test_schema()).expect("JSON");
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let is_valid = |step: &str| {
+        let text = format!("rules: rules.yaml\ntests:\n  - {{ name: a, steps: [{step}] }}\n");
+        validator.is_valid(&serde_saphyr::from_str(&text).expect("YAML"))
+    };
+    for step in [
+        "{ expect: allowed }",
+        "{ expect: { denied: search, retry_after: 1s, headers: { retry-after: ~ } } }",
+        "{ request: { method: ~, path: ~, host: ~, ip: ~, tenant: ~, action: ~, body: ~, cost: ~, headers: { x-a: ~ } } }",
+    ] {
+        assert!(is_valid(step), "{step}");
+    }
+    for step in [
+        "{ expect: ~ }",
+        "{ expect: { denied: ~ } }",
+        "{ expect: { allowed: 1, retry_after: ~ } }",
+        "{ expect: { allowed: 1, headers: ~ } }",
+        "{ at: ~ }",
+        "{ request: ~ }",
+        "{ request: { headers: ~ } }",
+    ] {
+        assert!(!is_valid(step), "{step}");
+    }
 }
 
 #[test]

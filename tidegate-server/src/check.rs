@@ -5,7 +5,7 @@ mod words;
 
 use std::io;
 
-use tidegate::{Decision, Limiter, Request, RuleSet, Secret, StoreError};
+use tidegate::{Decision, Limiter, Request, RuleSet, Secret, Store, StoreError, Timer};
 use tidegate_rules::RuleFile;
 
 pub use answer::CheckAnswer;
@@ -35,17 +35,24 @@ pub(crate) fn run(arguments: &CheckArgs, output: &mut Output<'_>) -> Result<Exit
             output.warn(warning);
         }
         let limiter = Limiter::new(file.rules().clone(), store).secret(&secret);
-        ask(&limiter, &file, &request, arguments, output).await
+        ask(&limiter, &file, &request, arguments, &timer(), output).await
     });
     done.map_err(|error| Failure::Store { error, meanwhile: meanwhile(file.rules(), &request) })
 }
 
+/// The time of the runtime, for those who ask to be held.
+#[allow(clippy::disallowed_methods, reason = "this is where a `Timer` is made of it")]
+fn timer() -> impl Timer {
+    tidegate::timer(tokio::time::sleep)
+}
+
 /// Asks as often as wanted, and shows each answer.
 async fn ask(
-    limiter: &Limiter<AnyStore>,
+    limiter: &Limiter<impl Store>,
     file: &RuleFile,
     request: &Request<'_>,
     arguments: &CheckArgs,
+    timer: &impl Timer,
     output: &mut Output<'_>,
 ) -> Result<Exit, StoreError> {
     let (mut runs, mut all, mut last) = (Runs::default(), true, None);
@@ -53,6 +60,7 @@ async fn ask(
         if output.is_closed() {
             break; // nothing more is spent for nobody
         }
+        hold(last.as_ref().filter(|_| arguments.wait), timer).await;
         let decision = one(limiter, request, arguments.peek).await?;
         all &= decision.is_allowed();
         if arguments.json {
@@ -62,14 +70,22 @@ async fn ask(
         }
         last = Some(decision);
     }
-    if let Some(decision) = last.filter(|_| !arguments.json) {
+    if let Some(decision) = last.as_ref().filter(|_| !arguments.json) {
         runs.end(output);
-        words::print(&decision, file, request, output);
+        words::print(decision, file, request, output);
     }
+    hold(last.as_ref().filter(|_| arguments.wait), timer).await;
     Ok(Exit::yes(all))
 }
 
-async fn one(limiter: &Limiter<AnyStore>, request: &Request<'_>, peek: bool) -> Result<Decision, StoreError> {
+/// Waits until the request may go on. It is shown before, so that nobody wonders what is going on.
+async fn hold(decision: Option<&Decision>, timer: &impl Timer) {
+    if let Some(delay) = decision.map(Decision::delay).filter(|delay| !delay.is_zero()) {
+        timer.sleep(delay).await;
+    }
+}
+
+async fn one(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool) -> Result<Decision, StoreError> {
     if peek { limiter.peek(request).await } else { limiter.check(request).await }
 }
 
@@ -79,5 +95,60 @@ fn meanwhile(rules: &RuleSet, request: &Request<'_>) -> &'static str {
         "Meanwhile doors refuse this request with 503: a rule that applies says so in `on_failure`."
     } else {
         "Meanwhile doors let this request pass: no rule that applies says otherwise in `on_failure`."
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use clap::Parser;
+    use tidegate::{ManualClock, MemoryStore};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    const RULES: &str = "
+version: 1
+rules:
+  - id: pipe
+    match: { action: pipe }
+    per: []
+    leaky_bucket: { rate: 1/s, queue: 2 }
+    on_failure: open
+";
+
+    /// How long a command waits, and how it ends. The time of the store stands still.
+    fn waits(flags: &str) -> (Vec<Duration>, Exit) {
+        let line = format!("tidegate check --rules rules.yaml --action pipe {flags}");
+        let Ok(Cli { command: Command::Check(arguments), .. }) = Cli::try_parse_from(line.split_whitespace()) else {
+            panic!("{line} is no check");
+        };
+        let file = RuleFile::parse("rules.yaml", RULES).unwrap();
+        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
+        let waited = Mutex::new(Vec::new());
+        let timer = tidegate::timer(|span| {
+            waited.lock().unwrap().push(span);
+            std::future::ready(())
+        });
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut output = Output::new(&mut out, &mut err);
+        let request = Request::new("pipe");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let asked = runtime.block_on(ask(&limiter, &file, &request, &arguments, &timer, &mut output));
+        drop(timer);
+        (waited.into_inner().unwrap(), asked.unwrap())
+    }
+
+    /// Otherwise `check … && ./deliver` sends what should have been held.
+    #[test]
+    fn who_asks_to_wait_is_held_as_long_as_the_decision_says() {
+        let seconds = |spans: &[u64]| spans.iter().copied().map(Duration::from_secs).collect::<Vec<_>>();
+        assert_eq!(waits("--wait"), (seconds(&[]), Exit::Fine));
+        assert_eq!(waits("--wait --times 3"), (seconds(&[1, 2]), Exit::Fine));
+        assert_eq!(waits("--wait --times 3 --json"), (seconds(&[1, 2]), Exit::Fine));
+        assert_eq!(waits("--wait --times 4"), (seconds(&[1, 2]), Exit::No), "a denied request is not held");
+        assert_eq!(waits("--times 3"), (seconds(&[]), Exit::Fine));
     }
 }

@@ -124,8 +124,8 @@ pub(crate) struct SchemaArgs {
 
 /// Decide a request by a rule file, once or several times
 ///
-/// Exit code: 0 if it is allowed, 1 if it is denied (of several, if any is), 2 for wrong arguments or a file that cannot be
-/// used, 3 if the store failed.
+/// Exit code: 0 if it is allowed, also if it is to be held (see --wait), 1 if it is denied (of several, if any is), 2 for
+/// wrong arguments or a file that cannot be used, 3 if the store failed.
 #[derive(Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {
@@ -141,6 +141,9 @@ pub(crate) struct CheckArgs {
     /// Say what would be decided, and consume nothing
     #[arg(long)]
     pub(crate) peek: bool,
+    /// Wait as long as an allowed request is to be held, so that what follows comes at its time
+    #[arg(long, conflicts_with = "peek")]
+    pub(crate) wait: bool,
     /// Write one JSON object for each decision, as POST /v1/check answers
     #[arg(long)]
     pub(crate) json: bool,
@@ -201,7 +204,7 @@ Examples:
       -H 'x-api-key: k1' --ip 203.0.113.9 --times 25
   tidegate check --rules examples/login.yaml --store redis://127.0.0.1:6379 \\
       --action login --attr account=a7 --ip 203.0.113.9 --peek --json
-  tidegate check --rules examples/webhooks.yaml --action webhook --attr endpoint=e1 && ./deliver";
+  tidegate check --rules examples/webhooks.yaml --action webhook --attr endpoint=e1 --wait && ./deliver";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

@@ -8,6 +8,7 @@
 //! Everything goes through [`run`], which a test calls as well as `main` does: it reads arguments and files, writes to an
 //! [`Output`], and never ends the process.
 
+mod arguments;
 mod cli;
 mod exit;
 pub use exit::Exit;
@@ -26,9 +27,7 @@ mod manual;
 
 use std::ffi::OsString;
 
-use clap::Parser;
-
-use cli::{Cli, Command};
+use cli::Command;
 
 /// Does what the arguments say, the first of which is the name of the program.
 ///
@@ -41,11 +40,11 @@ use cli::{Cli, Command};
 /// assert!(String::from_utf8_lossy(&out).contains("token_bucket"));
 /// ```
 pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, output: &mut Output<'_>) -> Exit {
-    let cli = match Cli::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let cli = match arguments::read(&arguments, output) {
         Ok(cli) => cli,
-        Err(answer) => return output.of_clap(&answer),
+        Err(exit) => return exit,
     };
-    output.choose(cli.color);
     let done = match cli.command {
         Command::Rules { command } => rules::run(command, output),
         Command::Check(arguments) => check::run(&arguments, output),

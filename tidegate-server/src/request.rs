@@ -48,11 +48,13 @@ impl RequestArgs {
         let sample = self.sample()?;
         sample.attributes().map_err(|error| {
             let flag = match error.field() {
-                "headers" => "header",
-                "attributes" => "attr",
-                field => field,
+                "headers" => format!("--header number {}", number(&sample.headers, |headers| Sample { headers, ..Sample::default() })),
+                "attributes" => format!("--attr number {}", number(&sample.attributes, |attributes| {
+                    Sample { attributes, tenant: sample.tenant.clone(), ..Sample::default() }
+                })),
+                field => format!("--{field}"),
             };
-            Failure::usage(format!("--{flag}: {}", error.problem()))
+            Failure::usage(format!("{flag}: {}", error.problem()))
         })
     }
 
@@ -70,6 +72,11 @@ impl RequestArgs {
             cost: Some(self.cost),
         })
     }
+}
+
+/// Which of several is wrong, from 1: it is found by this, since it is not repeated.
+fn number(pairs: &[(String, String)], alone: impl Fn(Vec<(String, String)>) -> Sample) -> usize {
+    1 + pairs.iter().take_while(|pair| alone(vec![(*pair).clone()]).attributes().is_ok()).count()
 }
 
 fn pairs(texts: &[String], between: char, form: &str) -> Result<Vec<(String, String)>, Failure> {

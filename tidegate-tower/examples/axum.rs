@@ -33,9 +33,7 @@ type Store = Arc<MemoryStore>;
 fn app() -> Result<(Router, Handle<Store>), Box<dyn Error>> {
     let file = RuleFile::parse("rules.yaml", RULES)?;
     let limiter = Limiter::new(file.rules().clone(), Arc::new(MemoryStore::new()));
-    let limits = LimitLayer::new(limiter)
-        .contract(file.contract().clone())
-        .peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
+    let limits = LimitLayer::new(limiter).peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
     let handle = limits.handle();
     let routes = Router::new().route("/rides", get(async || "a ride\n")).route("/exports", get(async || "an export\n"));
     Ok((routes.layer(limits), handle))

@@ -1,10 +1,11 @@
 //! A worker that delivers webhooks no faster than their receiver likes: 10 a second, 50 at once. Events come at 200 a
-//! second for three seconds; each waits for its turn, in the order in which they came, and none is lost.
+//! second for three seconds; each waits for its turn, in the order in which they came. One that has waited too long goes to
+//! the end of the queue, so none is lost.
 //!
 //! `cargo run -p tidegate-tower --example webhook_worker` takes no time, since the clock is one that it moves itself. In
 //! production the timer is `tidegate::timer(tokio::time::sleep)`, and nothing else changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,9 @@ use tokio::sync::mpsc;
 const EVENTS_PER_SECOND: u32 = 200;
 const SECONDS: u32 = 3;
 const STEP: Duration = Duration::from_millis(5);
+
+/// How long an event waits for its turn before the worker tries another one.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Waits for the turn of each event, and reports the second in which it is delivered.
 async fn deliver(

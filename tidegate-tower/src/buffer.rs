@@ -14,7 +14,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::error;
-use crate::{LimitFuture, ResponseBody};
+use crate::readiness::{give_back, regain};
+use crate::{LimitFuture, ResponseBody, grpc};
 
 /// The longest body that is read unless another length is given: 64 KiB.
 pub const DEFAULT_LONGEST_BODY: usize = 64 * 1024;
@@ -26,12 +27,14 @@ const BROKEN: &str = r#"{"error":"body_unreadable","message":"The body ended bef
 /// Puts the text of a JSON body where rules can read it, as the attribute `body`. It goes around a
 /// [`LimitLayer`](crate::LimitLayer).
 ///
-/// A body is read if its type is JSON, it is not compressed, and the length that is announced is small enough; all others
-/// pass untouched, and rules that count by a field of the body count those requests as one. A body that turns out longer
-/// than [`longest`](Self::longest), because no length was announced, is answered with 413, one that breaks off with 400.
+/// A body is read if its type is JSON, it is not compressed, and the length that is announced is small enough; all others,
+/// the streams of gRPC among them, pass untouched, and rules that count by a field of the body count those requests as one.
+/// A body that turns out longer than [`longest`](Self::longest), because no length was announced, is answered with 413, one
+/// that breaks off with 400.
 ///
-/// It waits for the body as long as the server does: slow callers are for the server's timeouts to end. The trailers of a
-/// body that was read are gone.
+/// It waits for the body as long as the server does: slow callers are for the server's timeouts to end. They keep nobody
+/// else out, since the inner service is asked whether it is ready only once the body is there. The trailers of a body that
+/// was read are gone.
 ///
 /// ```
 /// # use axum::{Router, routing::post};
@@ -113,28 +116,44 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         // As in `LimitService`: the one that is ready is called.
         let next = self.inner.clone();
-        let mut ready = std::mem::replace(&mut self.inner, next);
-        let longest = self.longest;
-        LimitFuture::new(async move {
-            let request = match buffered(request, longest).await {
-                Ok(request) => request,
-                Err(Unread::TooLong) => return Ok(error(StatusCode::PAYLOAD_TOO_LARGE, TOO_LONG)),
-                Err(Unread::Broken) => return Ok(error(StatusCode::BAD_REQUEST, BROKEN)),
-            };
-            Ok(ready.call(request).await?.map(ResponseBody::inner))
-        })
+        let inner = std::mem::replace(&mut self.inner, next);
+        LimitFuture::new(go(inner, request, self.longest))
     }
 }
 
-/// The same request with its body read, if it is one to read.
+/// The whole way of a request.
+async fn go<T, A, B>(
+    mut inner: T,
+    mut request: Request<A>,
+    longest: usize,
+) -> Result<Response<ResponseBody<B>>, T::Error>
+where
+    T: Service<Request<A>, Response = Response<B>> + Clone,
+    A: Body<Data = Bytes> + From<Bytes>,
+{
+    if is_read(&request, longest) {
+        give_back(&mut inner);
+        request = match buffered(request, longest).await {
+            Ok(request) => request,
+            Err(Unread::TooLong) => return Ok(error(StatusCode::PAYLOAD_TOO_LARGE, TOO_LONG)),
+            Err(Unread::Broken) => return Ok(error(StatusCode::BAD_REQUEST, BROKEN)),
+        };
+        regain(&mut inner).await?;
+    }
+    Ok(inner.call(request).await?.map(ResponseBody::inner))
+}
+
+/// Whether the body of a request is one to read.
+fn is_read<A: Body>(request: &Request<A>, longest: usize) -> bool {
+    let announced = announced(request.headers()).max(request.body().size_hint().lower());
+    is_plain_json(request.headers()) && announced <= longest as u64
+}
+
+/// The same request with its body read.
 async fn buffered<A>(request: Request<A>, longest: usize) -> Result<Request<A>, Unread>
 where
     A: Body<Data = Bytes> + From<Bytes>,
 {
-    let announced = announced(request.headers()).max(request.body().size_hint().lower());
-    if !is_plain_json(request.headers()) || announced > longest as u64 {
-        return Ok(request);
-    }
     let (mut parts, body) = request.into_parts();
     let bytes = read(body, longest).await?;
     if let Ok(text) = std::str::from_utf8(&bytes) {
@@ -164,11 +183,15 @@ fn announced(headers: &HeaderMap) -> u64 {
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
-/// Whether the type is `application/json` or `…+json`, without an encoding that would have to be undone.
+/// Whether the type is `application/json` or `…+json`, without an encoding that would have to be undone. The messages of
+/// gRPC may be JSON, but its bodies are frames, and may go on for as long as the answer.
 fn is_plain_json(headers: &HeaderMap) -> bool {
+    if grpc::spoken(headers).is_some() || headers.contains_key(CONTENT_ENCODING) {
+        return false;
+    }
     let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let name = media_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
-    (name == b"application/json" || name.ends_with(b"+json")) && !headers.contains_key(CONTENT_ENCODING)
+    name == b"application/json" || name.ends_with(b"+json")
 }
 
 // === impl BodyText ===

@@ -11,7 +11,9 @@ use tidegate::Answer;
 use crate::ResponseBody;
 use crate::body::extend;
 
-const GRPC: &str = "application/grpc";
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// The forms that browsers speak; their type is followed by the format of the messages, as in the first.
+const WEB: [&[u8]; 2] = [b"application/grpc-web", b"application/grpc-web-text"];
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// When a client that tries again by itself may do so (gRFC A6); without it, it would follow its own, shorter pauses.
@@ -25,14 +27,24 @@ const EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
 /// The code of a failure, `UNAVAILABLE`.
 const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
 
-/// Whether the caller speaks gRPC.
-pub(crate) fn is_spoken(headers: &HeaderMap) -> bool {
-    let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    media_type.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC.as_bytes()))
+/// The content type of an answer, if the caller speaks gRPC. A caller of gRPC-Web looks for its own.
+pub(crate) fn spoken(headers: &HeaderMap) -> Option<HeaderValue> {
+    let media_type = headers.get(CONTENT_TYPE)?;
+    if is_of(media_type.as_bytes(), GRPC.as_bytes()) {
+        return Some(GRPC);
+    }
+    WEB.iter().any(|web| is_of(media_type.as_bytes(), web)).then(|| media_type.clone())
 }
 
-/// The same refusal: `RESOURCE_EXHAUSTED` for a denial, `UNAVAILABLE` for a failure, the fields as metadata.
-pub(crate) fn refusal<B>(answer: Answer) -> Response<ResponseBody<B>> {
+/// Whether `media_type` is `name`, whatever the format of the messages and the parameters.
+fn is_of(media_type: &[u8], name: &[u8]) -> bool {
+    let Some((start, rest)) = media_type.split_at_checked(name.len()) else { return false };
+    start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
+}
+
+/// The same refusal: `RESOURCE_EXHAUSTED` for a denial, `UNAVAILABLE` for a failure, the fields as metadata. Without a
+/// body, the status may stand in the header in gRPC-Web too.
+pub(crate) fn refusal<B>(answer: Answer, media_type: HeaderValue) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::own(Bytes::new()));
     let headers = response.headers_mut();
     headers.insert(STATUS, if answer.status == DENIED { EXHAUSTED } else { UNAVAILABLE });
@@ -50,7 +62,7 @@ pub(crate) fn refusal<B>(answer: Answer) -> Response<ResponseBody<B>> {
     // These are about a body, and there is none.
     fields.retain(|(name, _)| !matches!(*name, "content-type" | "cache-control"));
     extend(headers, fields);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
+    headers.insert(CONTENT_TYPE, media_type);
     response
 }
 
@@ -72,12 +84,28 @@ mod tests {
 
     #[test]
     fn grpc_is_known_by_its_content_type() {
-        let speaks = |media_type: &'static str| {
-            is_spoken(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media_type))]))
+        let answered = |media_type: &'static str| {
+            spoken(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media_type))]))
         };
-        assert!(speaks("application/grpc") && speaks("application/grpc+proto") && speaks("Application/gRPC;x=1"));
-        assert!(!speaks("application/json") && !speaks("application/grp") && !speaks("text/application/grpc"));
-        assert!(!is_spoken(&HeaderMap::new()));
+        for native in ["application/grpc", "application/grpc+proto", "Application/gRPC;x=1", "application/grpc ; x=1"] {
+            assert_eq!(answered(native).unwrap(), "application/grpc", "{native}");
+        }
+        for web in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text+proto;x=1"] {
+            assert_eq!(answered(web).unwrap(), web);
+        }
+        for other in [
+            "",
+            "application/json",
+            "application/grp",
+            "text/application/grpc",
+            "application/grpcfoo",
+            "application/grpc-x",
+            "application/grpc-website",
+            "application/grpc-web-texts",
+        ] {
+            assert_eq!(answered(other), None, "{other}");
+        }
+        assert_eq!(spoken(&HeaderMap::new()), None);
     }
 
     #[test]
@@ -90,10 +118,10 @@ mod tests {
     #[test]
     fn a_client_is_told_when_to_try_again() {
         let answer = |status, headers| Answer { status, message: "Later.".to_owned(), headers, body: String::new() };
-        let failed: Response<ResponseBody<String>> = refusal(answer(503, vec![("retry-after", "1".to_owned())]));
+        let failed: Response<ResponseBody<String>> = refusal(answer(503, vec![("retry-after", "1".to_owned())]), GRPC);
         assert_eq!(failed.headers()["grpc-status"], UNAVAILABLE);
         assert_eq!(failed.headers()["grpc-retry-pushback-ms"], "1000");
-        let never: Response<ResponseBody<String>> = refusal(answer(429, Vec::new()));
+        let never: Response<ResponseBody<String>> = refusal(answer(429, Vec::new()), GRPC);
         assert_eq!(never.headers()["grpc-status"], EXHAUSTED);
         assert_eq!(never.headers()["grpc-retry-pushback-ms"], "-1");
     }

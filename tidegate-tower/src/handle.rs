@@ -26,10 +26,12 @@ use crate::attributes::Reads;
 /// ```
 pub struct Handle<S>(Arc<RwLock<Arc<Current<S>>>>);
 
-/// A limiter and what its rules read.
+/// A limiter, and what its rules say once for all requests.
 pub(crate) struct Current<S> {
     pub(crate) limiter: Arc<Limiter<S>>,
     pub(crate) reads: Reads,
+    /// Whether a rule has its costs told by the response.
+    pub(crate) settles: bool,
 }
 
 impl<S: Store> Handle<S> {
@@ -38,6 +40,9 @@ impl<S: Store> Handle<S> {
     }
 
     /// Puts another limiter in place for all requests from now on. Those that are under way end with the one they met.
+    ///
+    /// Its rules bring all that they say along: the header fields of answers and where the actual cost is told, unless the
+    /// layer was told [otherwise](crate::LimitLayer::contract).
     pub fn replace(&self, limiter: Limiter<S>) {
         let next = Arc::new(Current::new(limiter));
         let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -61,8 +66,8 @@ impl<S> Handle<S> {
 
 impl<S: Store> Current<S> {
     fn new(limiter: Limiter<S>) -> Self {
-        let reads = Reads::new(limiter.rules().reads());
-        Self { limiter: Arc::new(limiter), reads }
+        let (reads, settles) = (Reads::new(limiter.rules().reads()), limiter.rules().settles());
+        Self { limiter: Arc::new(limiter), reads, settles }
     }
 }
 

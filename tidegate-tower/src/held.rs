@@ -16,10 +16,13 @@ impl<'l, S: Store> Held<'l, S> {
     }
 
     /// Waits for the slot, which is then used.
-    pub(crate) async fn wait(mut self, delay: Duration, timer: &dyn Timer) -> Option<Receipt> {
-        if !delay.is_zero() {
-            timer.sleep(delay).await;
-        }
+    pub(crate) async fn wait(self, delay: Duration, timer: &dyn Timer) -> Option<Receipt> {
+        timer.sleep(delay).await;
+        self.go_on()
+    }
+
+    /// Uses what was taken.
+    pub(crate) fn go_on(mut self) -> Option<Receipt> {
         self.receipt.take()
     }
 }

@@ -5,7 +5,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::HeaderName;
 use http::request::Parts;
 use smol_str::SmolStr;
 use tidegate::{Contract, Limiter, Store, Timer};
@@ -35,7 +34,8 @@ pub struct LimitLayer<S> {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) action: SmolStr,
-    pub(crate) contract: Contract,
+    /// Which fields answers carry, if not those that the rules choose.
+    pub(crate) contract: Option<Contract>,
     pub(crate) timer: Arc<dyn Timer>,
     pub(crate) peer: Arc<Peers>,
     pub(crate) attributes: Option<Arc<Told>>,
@@ -54,7 +54,7 @@ impl<S: Store> LimitLayer<S> {
     pub fn new(limiter: Limiter<S>) -> Self {
         let settings = Settings {
             action: SmolStr::default(),
-            contract: Contract::new(),
+            contract: None,
             timer: Arc::new(tokio_timer()),
             peer: Arc::new(attributes::peer),
             attributes: None,
@@ -104,9 +104,10 @@ impl<S> LimitLayer<S> {
 
 /// How it is answered
 impl<S> LimitLayer<S> {
-    /// Chooses the header fields that tell a caller about limits.
+    /// Chooses the header fields that tell a caller about limits. Without it, the [rules](tidegate::RuleSet::contract)
+    /// choose them, and a new set of rules may choose others.
     pub fn contract(self, contract: Contract) -> Self {
-        self.with(|settings| settings.contract = contract)
+        self.with(|settings| settings.contract = Some(contract))
     }
 
     /// Waits for the slots of a leaky bucket by this timer instead of tokio's.
@@ -117,26 +118,12 @@ impl<S> LimitLayer<S> {
     /// Says what a request really cost under a rule, once the answer is known, or nothing where the cost stands. What was
     /// taken too much is given back, what is missing is charged, before the answer goes out.
     ///
+    /// Without it, rules that name a [header of the answer](tidegate::Rule::actual) have their costs from there; with it,
+    /// those headers are not looked at.
+    ///
     /// A request without an answer, because its caller left or the inner service failed, keeps the cost that it began with.
     pub fn settle(self, actual: impl Fn(&http::response::Parts, &str) -> Option<u64> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.settle = Some(Arc::new(actual)))
-    }
-
-    /// [`settle`](Self::settle) for one rule, with the number that the inner service puts into a header.
-    ///
-    /// ```
-    /// # use http::HeaderName;
-    /// # use tidegate::{Limiter, MemoryStore, RuleSet};
-    /// # use tidegate_tower::LimitLayer;
-    /// # let layer = LimitLayer::new(Limiter::new(RuleSet::new([])?, MemoryStore::new()));
-    /// let layer = layer.settle_from_header("tokens", HeaderName::from_static("x-tokens-used"));
-    /// # Ok::<(), tidegate::RuleError>(())
-    /// ```
-    pub fn settle_from_header(self, rule: impl Into<SmolStr>, header: HeaderName) -> Self {
-        let rule = rule.into();
-        self.settle(move |response, of| {
-            response.headers.get(&header).filter(|_| of == rule)?.to_str().ok()?.parse().ok()
-        })
     }
 
     /// Reaches the limiter while the service runs, for one thing to replace it.

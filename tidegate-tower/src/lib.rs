@@ -32,21 +32,24 @@
 //!   [`BufferBody`]). Every other name comes from [`LimitLayer::attributes`] or from earlier middleware through
 //!   [`Attributes`]. A header is what the caller says: count by one only if something in front of the service has checked
 //!   or set it. Inside a nested axum router the path has lost the prefix, so put the layer around the outer one.
-//! - **Passing.** A request that a leaky bucket holds waits for its slot without blocking anybody; if its caller leaves, the
-//!   slot is given back. The answer of the inner service gets the header fields of the [`Contract`](tidegate::Contract),
-//!   unless it has some of them already. A request that no rule applies to passes as it is.
+//! - **Passing.** A request that a leaky bucket holds waits for its slot without blocking anybody: what the inner service
+//!   keeps for it, such as a permit, is given back meanwhile and asked for again. If its caller leaves, the slot is given
+//!   back. The answer of the inner service gets the header fields of the [`Contract`](tidegate::Contract) of the rules,
+//!   unless it has some of them already or a layer further in has spoken. A request that no rule applies to passes as it
+//!   is.
 //! - **Denied.** 429 with the contract's header fields and body; the inner service is not called. Requests whose content type
-//!   is gRPC get the status `RESOURCE_EXHAUSTED` and the fields as metadata.
+//!   is gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the fields as metadata.
 //! - **The store failed.** If a rule of the request is closed on failure, 503 (`UNAVAILABLE` in gRPC). Otherwise the request
 //!   passes without limit headers, and has the extension [`Degraded`]. The failure itself goes to the limiter's
 //!   [`Observer`](tidegate::Observer).
-//! - **The real cost** may be known only from the answer: [`LimitLayer::settle`].
+//! - **The real cost** may be known only from the answer: a rule names the header that tells it
+//!   ([`Rule::actual`](tidegate::Rule::actual)), or [`LimitLayer::settle`] does.
 //!
 //! # One limiter, however many clones
 //!
 //! Servers clone a service for each connection. A limit that lives in the service is then a limit for each connection; here
 //! all clones of a layer and of its services share one limiter. [`LimitLayer::handle`] reaches it while the server runs and
-//! can replace it.
+//! can replace it, rules, header fields and all.
 //!
 //! Errors of the inner service pass through as they are; the layer has none of its own. The modules stand in the order in
 //! which a request meets them.
@@ -57,6 +60,7 @@ mod handle;
 pub use handle::Handle;
 mod buffer;
 pub use buffer::{BodyText, BufferBody, BufferBodyService, DEFAULT_LONGEST_BODY};
+mod readiness;
 mod service;
 pub use service::{Degraded, LimitService};
 mod attributes;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http::header::ACCEPT;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
-use tidegate::{Answer, Decision, Headers, Receipt, Rule, Store};
+use http::{Request, Response, response};
+use tidegate::{Answer, Contract, Decision, Headers, Receipt, Rule, Store};
 use tower_service::Service;
 
 use crate::attributes::joined;
@@ -17,6 +17,7 @@ use crate::body::{extend, refusal};
 use crate::handle::Current;
 use crate::held::Held;
 use crate::layer::Settings;
+use crate::readiness::{give_back, regain};
 use crate::{LimitFuture, LimitLayer, ResponseBody, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
@@ -38,9 +39,16 @@ enum Judged<B> {
     Refused(Response<ResponseBody<B>>),
 }
 
+/// All that may be said about limits has been said: an extension of the response, for the layers further out. The numbers of
+/// another rule would contradict a refusal, and would give away what a rule against guessing keeps.
+#[derive(Clone, Copy)]
+struct Said;
+
 /// A decision that lets a request pass.
 struct Pass {
     headers: Headers,
+    /// Whether a rule applied about which answers must give nothing away.
+    is_security: bool,
     delay: Duration,
     receipt: Receipt,
 }
@@ -82,7 +90,7 @@ async fn go<T, S, A, B>(
     request: Request<A>,
 ) -> Result<Response<ResponseBody<B>>, T::Error>
 where
-    T: Service<Request<A>, Response = Response<B>>,
+    T: Service<Request<A>, Response = Response<B>> + Clone,
     S: Store,
 {
     let settings = &*layer.settings;
@@ -98,14 +106,20 @@ where
         }
     };
     let held = Held::new(&current.limiter, pass.receipt);
-    let receipt = held.wait(pass.delay, &*settings.timer).await;
+    let receipt = if pass.delay.is_zero() {
+        held.go_on()
+    } else {
+        give_back(&mut inner);
+        let receipt = held.wait(pass.delay, &*settings.timer).await;
+        let _ = &regain::<T, A>;
+        receipt
+    };
     let response = inner.call(Request::from_parts(parts, body)).await?;
     let (mut parts, body) = response.into_parts();
-    if let (Some(actual), Some(receipt)) = (&settings.settle, receipt) {
-        // The work is done, and the observer has seen a failure: the caller gets the answer either way.
-        let _ = current.limiter.settle(receipt, |rule| actual(&parts, rule)).await;
+    if let Some(receipt) = receipt {
+        settle(settings, &current, receipt, &parts).await;
     }
-    tell(&mut parts.headers, pass.headers);
+    tell(&mut parts, pass.headers, pass.is_security);
     Ok(Response::from_parts(parts, ResponseBody::inner(body)))
 }
 
@@ -117,12 +131,13 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let request = values.request(&settings.action, cost);
     match current.limiter.check(&request).await {
         Ok(decision) if decision.is_allowed() => Judged::Passes(Pass {
-            headers: settings.contract.headers(&decision),
+            headers: contract(settings, current).headers(&decision),
+            is_security: decision.is_security(),
             delay: decision.delay(),
             receipt: decision.receipt(),
         }),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
-        Err(_) if current.limiter.plan(&request).fails_closed() => Judged::Refused(failed(settings, parts)),
+        Err(_) if current.limiter.plan(&request).fails_closed() => Judged::Refused(failed(settings, current, parts)),
         Err(_) => Judged::Degraded,
     }
 }
@@ -135,27 +150,53 @@ fn denied<S: Store, B>(
 ) -> Response<ResponseBody<B>> {
     let rule = decision.rule().and_then(|id| current.limiter.rules().rule(id));
     let message = rule.and_then(Rule::message_text);
-    refused(parts, settings.contract.denied(decision, message, accepted(parts).as_deref()))
+    refused(parts, contract(settings, current).denied(decision, message, accepted(parts).as_deref()))
 }
 
-fn failed<B>(settings: &Settings, parts: &Parts) -> Response<ResponseBody<B>> {
-    refused(parts, settings.contract.failed(accepted(parts).as_deref()))
+fn failed<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &Parts) -> Response<ResponseBody<B>> {
+    refused(parts, contract(settings, current).failed(accepted(parts).as_deref()))
 }
 
 /// The refusal, in the language of the caller.
 fn refused<B>(parts: &Parts, answer: Answer) -> Response<ResponseBody<B>> {
-    if grpc::is_spoken(&parts.headers) { grpc::refusal(answer) } else { refusal(answer) }
+    let mut response = match grpc::spoken(&parts.headers) {
+        Some(media_type) => grpc::refusal(answer, media_type),
+        None => refusal(answer),
+    };
+    response.extensions_mut().insert(Said);
+    response
+}
+
+/// What the layer was told goes before what the rules choose.
+fn contract<'a, S: Store>(settings: &'a Settings, current: &'a Current<S>) -> &'a Contract {
+    settings.contract.as_ref().unwrap_or_else(|| current.limiter.rules().contract())
 }
 
 fn accepted(parts: &Parts) -> Option<Cow<'_, str>> {
     joined(&parts.headers, &ACCEPT)
 }
 
-/// Adds what the limits say, unless the inner service has spoken of limits itself: half of one set of numbers and half of
-/// another would make no sense.
-fn tell(map: &mut HeaderMap, headers: Headers) {
-    if !headers.iter().any(|(name, _)| map.contains_key(*name)) {
-        extend(map, headers);
+/// Corrects the cost by what the response says. What the layer was told goes before what the rules name.
+///
+/// The work is done, and the observer has seen a failure: the caller gets the answer either way.
+async fn settle<S: Store>(settings: &Settings, current: &Current<S>, receipt: Receipt, response: &response::Parts) {
+    let limiter = &current.limiter;
+    if let Some(actual) = &settings.settle {
+        let _ = limiter.settle(receipt, |rule| actual(response, rule)).await;
+    } else if current.settles {
+        let header = |name: &str| response.headers.get(name)?.to_str().ok();
+        let _ = limiter.settle(receipt, |rule| limiter.rules().actual_cost(rule, header)).await;
+    }
+}
+
+/// Adds what the limits say, unless a layer or the service further in has spoken of limits itself: half of one set of numbers
+/// and half of another would make no sense. A rule against guessing has nothing to say, and nobody may say more.
+fn tell(response: &mut response::Parts, headers: Headers, is_security: bool) {
+    if is_security || !headers.is_empty() {
+        let said = response.extensions.insert(Said).is_some();
+        if !said && !headers.iter().any(|(name, _)| response.headers.contains_key(*name)) {
+            extend(&mut response.headers, headers);
+        }
     }
 }
 

@@ -86,8 +86,8 @@ impl Contract {
                 .with_some("violated-policies", violated(decision).filter(|_| !secret)),
         };
         // The finer time would tell a guesser to the millisecond when somebody else last tried.
-        let retry = decision.retry_after().map(|retry| if secret { headers::whole_seconds(retry) } else { retry });
-        let body = members.retry(retry).finish();
+        let told = |retry| if secret { Duration::from_secs(headers::retry_seconds(retry)) } else { retry };
+        let body = members.retry(decision.retry_after().map(told)).finish();
         Answer { status: 429, message: message.to_owned(), headers: form.fields(self.headers(decision)), body }
     }
 

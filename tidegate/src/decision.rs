@@ -40,7 +40,7 @@ use crate::{Few, Judged, Subject, Timestamp, Verdict};
 pub struct Decision {
     granted: u64,
     decided_at: Timestamp,
-    shown: Option<u8>,
+    shown: Option<u16>,
     delay: Duration,
     checks: Few<Checked>,
     /// Further rules that share a check through a budget.
@@ -302,7 +302,7 @@ impl Checked {
 }
 
 /// The index of the check to show. A group speaks through its most permissive member; ties go to the first.
-fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u8> {
+fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u16> {
     let speaks = |index: &usize| match checks[*index].role {
         Role::Enforced => true,
         Role::Shadow => false,
@@ -326,5 +326,5 @@ fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u8> {
             speakers.fold(first, |best, next| if checks[next].retry() > checks[best].retry() { next } else { best })
         })
     };
-    shown.map(|index| index as u8)
+    shown.and_then(|index| u16::try_from(index).ok())
 }

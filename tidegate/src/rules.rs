@@ -194,6 +194,15 @@ impl RuleSet {
         plan
     }
 
+    /// The checks that one rule makes by itself, for those who explain it.
+    pub fn plan_of(&self, found: Match<'_>) -> Plan<'_> {
+        let mut plan = Plan::from_distinct(Few::default());
+        if let Some(ready) = self.rules.get(found.rule) {
+            ready.add_checks(&mut plan, found.values.iter().copied(), found.plan, found.cost);
+        }
+        plan
+    }
+
     /// The attributes that the rules read: what a door must bring. Others may be left out of a [`Request`].
     pub fn reads(&self) -> Vec<SmolStr> {
         let mut names = self.matcher.as_ref().map(|matcher| matcher.reads()).unwrap_or_default();

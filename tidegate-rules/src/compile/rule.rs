@@ -60,6 +60,9 @@ impl Compiled {
         if let Some(message) = &self.message {
             rule = rule.message(message.clone());
         }
+        if let Some(header) = &self.actual {
+            rule = rule.actual(header.clone());
+        }
         match &self.budget {
             Some(budget) => rule.budget(budget.clone()),
             None => rule,
@@ -81,7 +84,11 @@ impl Compiler<'_> {
         let condition = written.r#match.as_ref().map(|asked| self.condition(&asked.value)).unwrap_or_default();
         let (per, tenant) = self.per(written, identities);
         let cost = written.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
-        let plans = overrides.get(&id).cloned().unwrap_or_default();
+        let mut plans = overrides.get(&id).cloned().unwrap_or_default();
+        if let Some([(name, _)]) = limits.as_deref() {
+            // The same name means the same key: a tenant that changes its plan keeps what it has spent.
+            plans.iter_mut().flat_map(|(_, limits)| limits).for_each(|(own, _)| *own = name.clone());
+        }
         if let (Some(limits), false) = (&limits, plans.is_empty())
             && limits.len() > 1
         {

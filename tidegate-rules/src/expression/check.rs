@@ -121,12 +121,8 @@ impl<'t> Check<'t> {
             }
         };
         match group.member(word) {
-            Some(name) => Ok(self.named(name)),
-            None if group == Group::Request => {
-                let problem = format!("`request` has no field `{word}`");
-                Err(ExpressionError::new(place, problem).help(names::instead_of_field(word)))
-            }
-            None => Err(ExpressionError::new(place, "the key is empty").help("name what to read")),
+            Ok(name) => Ok(self.named(name)),
+            Err((problem, help)) => Err(ExpressionError::new(place, problem).help(help)),
         }
     }
 

@@ -5,6 +5,7 @@
 use smol_str::{SmolStr, format_smolstr};
 
 use super::tree::SIZE_ATTRIBUTE;
+use crate::identity::is_reserved;
 
 /// What a name stands for.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,6 +27,12 @@ pub(super) enum Group {
     Cookies,
     Attributes,
 }
+
+/// What is wrong with a word, and what to write instead.
+pub(super) type Instead = (String, String);
+
+/// The longest name of something that is read, in bytes.
+const LONGEST_KEY: usize = 128;
 
 /// Names of attributes that stand for themselves.
 const PLAIN: [&str; 5] = ["tenant", "user", "plan", "client", "action"];
@@ -68,20 +75,45 @@ impl Name {
 
 impl Group {
     /// What `word` means after this group and a dot, or in brackets.
-    pub(super) fn member(self, word: &str) -> Option<Name> {
-        let name = match (self, word) {
+    pub(super) fn member(self, word: &str) -> Result<Name, Instead> {
+        if self != Self::Request {
+            self.check_key(word)?;
+        }
+        Ok(match (self, word) {
             (Self::Request, "method" | "path" | "host") => Name::Text(word.into()),
             (Self::Request, "size") => Name::Size,
             (Self::Request, "headers") => Name::Group(Self::Headers),
             (Self::Request, "query") => Name::Group(Self::Query),
             (Self::Request, "cookies") => Name::Group(Self::Cookies),
-            (Self::Request, _) | (_, "") => return None,
+            (Self::Request, _) => return Err((format!("`request` has no field `{word}`"), instead_of_field(word))),
             (Self::Headers, _) => Name::Text(format_smolstr!("header:{}", word.to_ascii_lowercase())),
             (Self::Query, _) => Name::Text(format_smolstr!("query:{word}")),
             (Self::Cookies, _) => Name::Text(format_smolstr!("cookie:{word}")),
-            (Self::Attributes, _) => Name::Text(word.into()),
+            (Self::Attributes, _) => Name::Text(format_smolstr!("attr:{word}")),
+        })
+    }
+
+    /// Refuses what could never be found: it would be an empty text, and nobody would know why.
+    fn check_key(self, word: &str) -> Result<(), Instead> {
+        if word.is_empty() {
+            return Err(("the key is empty".into(), "name what to read".into()));
+        }
+        if word.len() > LONGEST_KEY || word.contains(char::is_whitespace) {
+            let problem = format!("the key has a space, or more than {LONGEST_KEY} bytes");
+            return Err((problem, "a name is read as it is written, without spaces".into()));
+        }
+        if self != Self::Attributes || !is_reserved(word) {
+            return Ok(());
+        }
+        let instead = match word.split_once(':').map_or(word, |(kind, _)| kind) {
+            "method" | "path" | "host" => format!("`request.{word}`"),
+            "header" => format!("`{}`", Self::Headers.spelling().1),
+            "query" => format!("`{}`", Self::Query.spelling().1),
+            "cookie" => format!("`{}`", Self::Cookies.spelling().1),
+            "ip" => "`client`".into(),
+            _ => "the name of an attribute that the application sets".into(),
         };
-        Some(name)
+        Err((format!("`{word}` is not an attribute of the application"), format!("write {instead}")))
     }
 
     /// How it is written, and how one of its values is.
@@ -123,7 +155,7 @@ pub(super) fn instead_of_name(word: &str) -> String {
 }
 
 /// What to write instead of an unknown field of `request`.
-pub(super) fn instead_of_field(word: &str) -> String {
+fn instead_of_field(word: &str) -> String {
     let all = format!("its fields are {}", FIELDS.join(", "));
     match closest(word, FIELDS.into_iter()) {
         Some(field) => format!("did you mean `request.{field}`? {all}"),

@@ -1,6 +1,7 @@
 //! The tree of a checked expression, and its value for one request.
 //!
-//! There is one enum for each type, so that a mismatch cannot be written down: what still goes wrong is a [`Fault`].
+//! There is one enum for each type, so that a mismatch cannot be written down: what still goes wrong is a [`Fault`]. A
+//! number that is too large is none: it becomes the largest there is, and one that is too small the smallest.
 //! Must not know CEL's syntax, must not loop, and must not say a value of the request.
 
 use std::borrow::Cow;
@@ -44,7 +45,7 @@ pub(super) enum Int {
     If(Box<Choice<Int>>),
 }
 
-/// Always finite: what is not is a [`Fault`].
+/// Always finite.
 #[derive(Debug)]
 pub(super) enum Double {
     Literal(f64),
@@ -114,8 +115,6 @@ pub(super) enum Comparison {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     DivisionByZero,
-    IntRange,
-    DoubleRange,
     NotAnInt,
     NotADouble,
 }
@@ -127,14 +126,16 @@ impl Int {
         match self {
             Self::Literal(value) => Ok(*value),
             Self::Size => Ok(declared_size(read(SIZE_ATTRIBUTE).as_deref().unwrap_or_default())),
-            Self::Length(text) => text.value(read)?.chars().count().try_into().map_err(|_| Fault::IntRange),
-            Self::FromText(text) => text.value(read)?.parse().map_err(|_| Fault::NotAnInt),
-            Self::FromDouble(double) => whole(double.value(read)?),
-            Self::Negate(int) => int.value(read)?.checked_neg().ok_or(Fault::IntRange),
+            Self::Length(text) => Ok(text.value(read)?.chars().count().try_into().unwrap_or(i64::MAX)),
+            Self::FromText(text) => written_int(&text.value(read)?),
+            // The whole part. The conversion itself saturates, and a double is never without a value here.
+            Self::FromDouble(double) => Ok(double.value(read)? as i64),
+            Self::Negate(int) => Ok(int.value(read)?.saturating_neg()),
             Self::Calculate(how, pair) => how.ints(pair.0.value(read)?, pair.1.value(read)?),
             Self::Remainder(pair) => match (pair.0.value(read)?, pair.1.value(read)?) {
                 (_, 0) => Err(Fault::DivisionByZero),
-                (left, right) => left.checked_rem(right).ok_or(Fault::IntRange),
+                // Only the smallest number by -1 wraps, and its remainder is 0 as for any other.
+                (left, right) => Ok(left.wrapping_rem(right)),
             },
             Self::Least(pair) => Ok(pair.0.value(read)?.min(pair.1.value(read)?)),
             Self::Greatest(pair) => Ok(pair.0.value(read)?.max(pair.1.value(read)?)),
@@ -153,10 +154,17 @@ fn declared_size(text: &str) -> i64 {
     text.parse().unwrap_or(i64::MAX)
 }
 
-/// The whole part, as CEL defines it: both ends of the range are out, since doubles near them stand for many integers.
-fn whole(value: f64) -> Result<i64, Fault> {
-    let fits = value > i64::MIN as f64 && value < i64::MAX as f64;
-    if fits { Ok(value as i64) } else { Err(Fault::IntRange) }
+/// The whole number that a text writes; the largest or the smallest one if it has too many digits.
+fn written_int(text: &str) -> Result<i64, Fault> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Fault::NotAnInt);
+    }
+    // A sign and digits can only be too many.
+    Ok(text.parse().unwrap_or(if negative { i64::MIN } else { i64::MAX }))
 }
 
 // === impl Double ===
@@ -166,7 +174,7 @@ impl Double {
         match self {
             Self::Literal(value) => Ok(*value),
             Self::FromInt(int) => Ok(int.value(read)? as f64),
-            Self::FromText(text) => finite(text.value(read)?.parse().map_err(|_| Fault::NotADouble)?),
+            Self::FromText(text) => written_double(&text.value(read)?),
             Self::Negate(double) => Ok(-double.value(read)?),
             Self::Calculate(how, pair) => how.doubles(pair.0.value(read)?, pair.1.value(read)?),
             Self::If(choice) => choice.taken(read)?.value(read),
@@ -174,8 +182,16 @@ impl Double {
     }
 }
 
-fn finite(value: f64) -> Result<f64, Fault> {
-    if value.is_finite() { Ok(value) } else { Err(Fault::DoubleRange) }
+/// The number that a text writes. `inf` and `nan`, which have no digit, are none.
+fn written_double(text: &str) -> Result<f64, Fault> {
+    let value: f64 = text.parse().map_err(|_| Fault::NotADouble)?;
+    let is_number = value.is_finite() || text.contains(|c: char| c.is_ascii_digit());
+    if is_number { Ok(finite(value)) } else { Err(Fault::NotADouble) }
+}
+
+/// The largest or the smallest double instead of an infinite one.
+fn finite(value: f64) -> f64 {
+    value.clamp(f64::MIN, f64::MAX)
 }
 
 // === impl Text ===
@@ -275,23 +291,22 @@ impl<T> Choice<T> {
 impl Arithmetic {
     fn ints(self, left: i64, right: i64) -> Result<i64, Fault> {
         match self {
-            Self::Add => left.checked_add(right),
-            Self::Subtract => left.checked_sub(right),
-            Self::Multiply => left.checked_mul(right),
-            Self::Divide if right == 0 => return Err(Fault::DivisionByZero),
-            Self::Divide => left.checked_div(right),
+            Self::Add => Ok(left.saturating_add(right)),
+            Self::Subtract => Ok(left.saturating_sub(right)),
+            Self::Multiply => Ok(left.saturating_mul(right)),
+            Self::Divide if right == 0 => Err(Fault::DivisionByZero),
+            Self::Divide => Ok(left.saturating_div(right)),
         }
-        .ok_or(Fault::IntRange)
     }
 
     fn doubles(self, left: f64, right: f64) -> Result<f64, Fault> {
-        finite(match self {
+        Ok(finite(match self {
             Self::Add => left + right,
             Self::Subtract => left - right,
             Self::Multiply => left * right,
             Self::Divide if right == 0.0 => return Err(Fault::DivisionByZero),
             Self::Divide => left / right,
-        })
+        }))
     }
 }
 
@@ -312,8 +327,6 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::DivisionByZero => "it divides by zero",
-            Self::IntRange => "a whole number does not fit 64 bits",
-            Self::DoubleRange => "a decimal number is out of range",
             Self::NotAnInt => "int(…) got a text that is not a whole number",
             Self::NotADouble => "double(…) got a text that is not a number",
         })

@@ -126,8 +126,8 @@ impl<'r> Believing<'r> {
         match source {
             // An unverified claim is an error of its own.
             Source::Ip | Source::Net(_) | Source::Claim(_) => Word::Good,
-            Source::Path | Source::Action | Source::Constant(_) => Word::Nobody,
-            Source::Attribute(name) if matches!(name.as_str(), "method" | "host") => Word::Nobody,
+            Source::Path | Source::Host | Source::Action | Source::Constant(_) => Word::Nobody,
+            Source::Attribute(name) if name == "method" => Word::Nobody,
             Source::Attribute(name) => name.strip_prefix("header:").map_or(Word::Good, |name| verified(listed(name))),
             Source::Query(name) => verified(listed(&format!("query:{name}"))),
             Source::Cookie(name) => verified(listed("cookie") || listed(&format!("cookie:{name}"))),

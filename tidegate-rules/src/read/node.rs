@@ -44,6 +44,16 @@ impl Node {
         entries.iter().map(|(key, _)| key).find(|key| key.text() == Some(name))
     }
 
+    /// Takes the items of a list out of a field, and leaves an empty list there.
+    pub(crate) fn take_list(&mut self, name: &str) -> Vec<Self> {
+        let Kind::Map(entries) = &mut self.kind else { return Vec::new() };
+        let field = entries.iter_mut().find(|(key, _)| key.text() == Some(name));
+        match field.map(|(_, value)| &mut value.kind) {
+            Some(Kind::List(items)) => std::mem::take(items),
+            _ => Vec::new(),
+        }
+    }
+
     /// What it is, for people.
     pub(crate) fn what(&self) -> &'static str {
         match self.kind {

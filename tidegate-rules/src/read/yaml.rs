@@ -7,10 +7,13 @@ use serde_saphyr::{Location, Options, Spanned};
 
 use super::{Kind, Node};
 use crate::problem::Problem;
-use crate::source::{Source, Span, boundary};
+use crate::source::{LARGEST_FILE, Source, Span, boundary};
 
 /// No rule file nests deeper.
 const DEEPEST: usize = 32;
+
+/// The most values in a file, those behind aliases counted as often as they are used: fifty thousand rules of some fields.
+const MOST_VALUES: usize = 1_500_000;
 
 /// The whole document, or why it is not one.
 pub(crate) fn parse(source: &Source) -> Result<Node, Problem> {
@@ -20,6 +23,13 @@ pub(crate) fn parse(source: &Source) -> Result<Node, Problem> {
         Err(error) => {
             let span = error.location().map_or(0..0, |location| span(&location, source.text()));
             let text = error.without_snippet().to_string();
+            if text.contains("budget") || text.contains("alias") && text.contains("limit") {
+                let message = format!(
+                    "the file is too much: at most {MOST_VALUES} values (aliases counted as often as they are used), \
+                     {DEEPEST} levels and one document"
+                );
+                return Err(Problem::error("too-much", message, span));
+            }
             let problem = Problem::error("yaml", shorten(&text), span);
             Err(if text.contains("duplicate") { problem.help("keep one of the two") } else { problem })
         }
@@ -28,7 +38,15 @@ pub(crate) fn parse(source: &Source) -> Result<Node, Problem> {
 
 fn options() -> Options {
     let mut options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: DEEPEST, max_aliases: 1_000, max_anchors: 1_000, max_documents: 1 },
+        budget: serde_saphyr::budget! {
+            max_depth: DEEPEST,
+            max_aliases: 1_000,
+            max_anchors: 1_000,
+            max_documents: 1,
+            max_nodes: MOST_VALUES,
+            max_events: 3 * MOST_VALUES,
+            max_total_scalar_bytes: LARGEST_FILE as usize,
+        },
         // `on`, `off`, `yes` and `no` are texts.
         strict_booleans: true,
         with_snippet: false,
@@ -58,8 +76,9 @@ enum Raw {
 }
 
 fn node(raw: Spanned<Raw>, text: &str) -> Node {
+    // Problems are shown where a value is used; its text is where it is written, which may be behind an alias.
     let mut span = span(&raw.referenced, text);
-    let written = || text[span.clone()].to_owned();
+    let written = || text[self::span(&raw.defined, text)].to_owned();
     let kind = match raw.value {
         Raw::Null => Kind::Null,
         Raw::Bool(value) => Kind::Bool(value),

@@ -171,7 +171,7 @@ impl Seen<'_> {
     fn header(&self, name: &str) -> Option<String> {
         let headers = match self.answer() {
             Some(answer) => answer.headers,
-            None => self.rules.contract().headers(self.decision),
+            None => self.rules.rules().contract().headers(self.decision),
         };
         headers.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
@@ -187,6 +187,6 @@ impl Seen<'_> {
             return None;
         }
         let rule = self.decision.rule().and_then(|rule| self.rules.rules().rule(rule));
-        Some(self.rules.contract().denied(self.decision, rule.and_then(tidegate::Rule::message_text), None))
+        Some(self.rules.rules().contract().denied(self.decision, rule.and_then(tidegate::Rule::message_text), None))
     }
 }

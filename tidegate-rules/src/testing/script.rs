@@ -66,7 +66,7 @@ impl Script {
     pub(super) fn new(file: &written::TestFile, rules: Option<Vec<String>>, problems: &mut Vec<Problem>) -> Self {
         let partial = !problems.is_empty();
         let mut scripting = Scripting { problems, rules, start: DEFAULT_START, requests: 0, partial };
-        if let Some(at) = &file.start {
+        if let Some(at) = &*file.start {
             match instant(at) {
                 Ok(start) => scripting.start = start,
                 Err(why) => _ = scripting.error("instant", &at.span, why),
@@ -118,7 +118,7 @@ impl Scripting<'_> {
             step.every.as_ref().or(step.at.as_ref()).or(step.after.as_ref()).map_or(&at.span, |at| &at.span),
         );
         let mut sample = self.request(own, &step.request);
-        if let Some(cost) = &step.cost {
+        if let Some(cost) = &*step.cost {
             sample.cost = Some(cost.value);
         }
         let expectation = step.expect.as_ref().map(|expect| self.expectation(expect, send));
@@ -134,7 +134,7 @@ impl Scripting<'_> {
 
     /// When a step begins.
     fn time(&mut self, step: &written::Step, now: Duration) -> Duration {
-        match (&step.at, &step.after) {
+        match (&*step.at, &*step.after) {
             (Some(at), Some(after)) => {
                 let message = "`at` and `after` both say when";
                 self.error("time", &after.span, message).set_help("keep one of the two");

@@ -24,11 +24,11 @@ enum Style {
 
 pub(super) fn render(run: &TestRun, colour: bool) -> String {
     let paint = |style: Style, text: &str| if colour { style.paint(text) } else { text.to_owned() };
-    let mut shown = format!("{}\n", paint(Style::Strong, &run.file));
+    let mut shown = format!("{}\n", paint(Style::Strong, &visible(&run.file)));
     for test in &run.tests {
         let mark = if test.passed() { paint(Style::Good, "✓") } else { paint(Style::Bad, "✗") };
         // Writing to a string cannot fail.
-        let _ = writeln!(shown, "  {mark} {}", test.name);
+        let _ = writeln!(shown, "  {mark} {}", visible(&test.name));
         for failures in test.failures.chunk_by(|one, next| one.step == next.step) {
             shown.push_str(&block(run, failures, &paint));
         }
@@ -91,23 +91,27 @@ pub(super) fn request(sample: &Sample) -> String {
 fn block(run: &TestRun, failures: &[Failure], paint: &impl Fn(Style, &str) -> String) -> String {
     let Some(first) = failures.first() else { return String::new() };
     let mut shown = String::new();
-    let place = format!("{}:{}:{}", run.file, first.line, first.column);
+    let place = format!("{}:{}:{}", visible(&run.file), first.line, first.column);
     let _ = writeln!(shown, "      {place}, at {}", show_duration(first.at));
-    let _ = writeln!(shown, "      {}\n", paint(Style::Faint, &first.request));
-    let width = |column: fn(&Failure) -> &str, least: usize| {
-        failures.iter().map(|failure| column(failure).chars().count()).max().unwrap_or_default().max(least)
+    let _ = writeln!(shown, "      {}\n", paint(Style::Faint, &visible(&first.request)));
+    let rows: Vec<[String; 3]> = failures
+        .iter()
+        .map(|failure| [&failure.what, &failure.expected, &failure.got].map(|cell| visible(cell)))
+        .collect();
+    let width = |column: usize, least: usize| {
+        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default().max(least)
     };
-    let (what, expected) = (width(|failure| &failure.what, 0), width(|failure| &failure.expected, "expected".len()));
+    let (what, expected) = (width(0, 0), width(1, "expected".len()));
     let _ = writeln!(shown, "        {:what$}  {:expected$}  got", "", "expected");
-    for failure in failures {
-        let wanted = paint(Style::Good, &format!("{:expected$}", failure.expected));
-        let _ = writeln!(shown, "        {:what$}  {wanted}  {}", failure.what, paint(Style::Bad, &failure.got));
+    for [field, wanted, got] in &rows {
+        let wanted = paint(Style::Good, &format!("{wanted:expected$}"));
+        let _ = writeln!(shown, "        {field:what$}  {wanted}  {}", paint(Style::Bad, got));
     }
     shown.push('\n');
     let mut notes: Vec<&str> = failures.iter().filter_map(|failure| failure.note.as_deref()).collect();
     notes.dedup();
     for note in &notes {
-        let _ = writeln!(shown, "      hint: {note}");
+        let _ = writeln!(shown, "      hint: {}", visible(note));
     }
     if !notes.is_empty() {
         shown.push('\n');
@@ -132,6 +136,20 @@ fn short(value: &str) -> String {
         return one_line;
     }
     one_line.chars().take(LONGEST_VALUE).chain(['…']).collect()
+}
+
+/// A text of the files, without anything that could upset a terminal or show one text and be another.
+fn visible(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || turns(c) {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }
 
 impl Style {

@@ -1,6 +1,8 @@
 //! A test file as it is written: one type for each section, with the place of every value. What the values mean is decided
 //! when they become a [`Script`](super::script::Script).
 
+mod given;
+
 use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -8,6 +10,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::read::{At, OneOrMany};
+use given::given;
+
+pub(in crate::testing) use given::{Given, Over};
 
 /// Tests for limits: what a rule file makes of requests, in virtual time. Every test begins with nothing spent.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -16,9 +21,10 @@ pub(crate) struct TestFile {
     /// The rule file, as seen from this file.
     pub(crate) rules: At<String>,
     /// When every test begins, in UTC: `2026-01-01T00:00:00Z` if left out. It matters to windows, which follow the clock.
-    pub(crate) start: Option<At<String>>,
-    /// What all requests of the file have in common.
     #[serde(default)]
+    pub(crate) start: Given<At<String>>,
+    /// What all requests of the file have in common.
+    #[serde(default, deserialize_with = "given")]
     pub(crate) request: Request,
     /// The tests.
     pub(crate) tests: Vec<At<Test>>,
@@ -31,64 +37,64 @@ pub(crate) struct Test {
     /// What it shows, as a sentence.
     pub(crate) name: At<String>,
     /// What its requests have in common.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "given")]
     pub(crate) request: Request,
     /// What happens, in order.
     pub(crate) steps: Vec<At<Step>>,
 }
 
 /// One step: some requests, and what should become of them.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct Step {
     /// When, from the start of the test: `2s`, `1m30s`.
-    pub(crate) at: Option<At<String>>,
+    pub(crate) at: Given<At<String>>,
     /// When, from the last request before: `500ms`. Without `at` and `after`, at the same instant.
-    pub(crate) after: Option<At<String>>,
+    pub(crate) after: Given<At<String>>,
     /// How many times the request is sent. 1 if left out.
-    pub(crate) send: Option<At<u64>>,
+    pub(crate) send: Given<At<u64>>,
     /// The time between two of them. Left out, all come at once.
-    pub(crate) every: Option<At<String>>,
+    pub(crate) every: Given<At<String>>,
     /// Asks what would happen, and spends nothing.
-    pub(crate) peek: Option<At<bool>>,
+    pub(crate) peek: Given<At<bool>>,
     /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
-    pub(crate) cost: Option<At<u64>>,
-    /// What is different from the requests of the test. Fields replace those of the test, headers and attributes are
-    /// added to its own.
-    #[serde(default)]
+    pub(crate) cost: Given<At<u64>>,
+    /// What is different from the requests of the test. Fields replace those of the test, or take them away (`~`);
+    /// headers and attributes are added to its own.
+    #[serde(deserialize_with = "given")]
     pub(crate) request: Request,
     /// What should become of the requests. Left out, they are only sent.
-    pub(crate) expect: Option<At<Expect>>,
+    pub(crate) expect: Given<At<Expect>>,
 }
 
-/// A request.
+/// A request. Nothing (`~`) as a value takes that of the outer request away.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct Request {
     /// The HTTP method.
-    pub(crate) method: Option<At<String>>,
+    pub(crate) method: Over<String>,
     /// The path, with its query if it has one: `/search?q=tide`.
-    pub(crate) path: Option<At<String>>,
+    pub(crate) path: Over<String>,
     /// The host. Left out, the header tells it.
-    pub(crate) host: Option<At<String>>,
+    pub(crate) host: Over<String>,
     /// Headers by name; a list for several lines of one name, nothing (`~`) to take one of the test's away.
-    #[serde(default)]
+    #[serde(deserialize_with = "given")]
     #[schemars(schema_with = "lines_by_name")]
     pub(crate) headers: BTreeMap<String, At<Option<OneOrMany<String>>>>,
     /// The address that connects to us: the client, or the proxy in front of us.
-    pub(crate) ip: Option<At<String>>,
+    pub(crate) ip: Over<String>,
     /// The tenant, as the application knows it.
-    pub(crate) tenant: Option<At<String>>,
+    pub(crate) tenant: Over<String>,
     /// The name of what is done.
-    pub(crate) action: Option<At<String>>,
+    pub(crate) action: Over<String>,
     /// What else the application knows, by name; nothing (`~`) to take one of the test's away.
-    #[serde(default)]
+    #[serde(deserialize_with = "given")]
     #[schemars(schema_with = "texts_by_name")]
     pub(crate) attributes: BTreeMap<String, At<Option<String>>>,
     /// The body: text as it is, anything else as JSON.
-    pub(crate) body: Option<At<Value>>,
+    pub(crate) body: Over<Value>,
     /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
-    pub(crate) cost: Option<At<u64>>,
+    pub(crate) cost: Over<u64>,
 }
 
 /// What should become of the requests of a step.
@@ -114,42 +120,42 @@ pub(crate) enum Fate {
     NoRule,
 }
 
-/// How many pass, and what the answer to the last one says. Only what is given is compared.
+/// How many pass, and what the answer to the last one says. Only what is given is compared; nothing (`~`) is an error.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct Details {
     /// How many pass.
-    pub(crate) allowed: Option<At<u64>>,
+    pub(crate) allowed: Given<At<u64>>,
     /// How many are refused; or the rule that refuses them, which is all of them if `allowed` does not say otherwise.
-    pub(crate) denied: Option<Denied>,
+    pub(crate) denied: Given<Denied>,
     /// To how many no rule applies.
-    pub(crate) no_rule: Option<At<u64>>,
+    pub(crate) no_rule: Given<At<u64>>,
     /// The rule that the answer is about.
-    pub(crate) rule: Option<At<String>>,
+    pub(crate) rule: Given<At<String>>,
     /// The most that this rule could ever admit at once.
-    pub(crate) limit: Option<At<u64>>,
+    pub(crate) limit: Given<At<u64>>,
     /// The largest cost that it would still admit.
-    pub(crate) remaining: Option<At<u64>>,
+    pub(crate) remaining: Given<At<u64>>,
     /// After which time the same request would pass.
-    pub(crate) retry_after: Option<At<String>>,
+    pub(crate) retry_after: Given<At<String>>,
     /// After which time everything is as at the beginning.
-    pub(crate) reset_after: Option<At<String>>,
+    pub(crate) reset_after: Given<At<String>>,
     /// How long the request is held.
-    pub(crate) delay: Option<At<String>>,
+    pub(crate) delay: Given<At<String>>,
     /// Whether no waiting helps.
-    pub(crate) permanent: Option<At<bool>>,
+    pub(crate) permanent: Given<At<bool>>,
     /// What it costs under the rule that the answer is about.
-    pub(crate) cost: Option<At<u64>>,
+    pub(crate) cost: Given<At<u64>>,
     /// The status of the answer: 200 if it passes, 429 if not.
-    pub(crate) status: Option<At<u64>>,
+    pub(crate) status: Given<At<u64>>,
     /// Headers of the answer by name: the value, `*` for any, nothing (`~`) for a header that must not be there.
-    #[serde(default)]
+    #[serde(deserialize_with = "given")]
     #[schemars(schema_with = "texts_by_name")]
     pub(crate) headers: BTreeMap<String, At<Option<String>>>,
     /// What a refused caller reads.
-    pub(crate) message: Option<At<String>>,
+    pub(crate) message: Given<At<String>>,
     /// The rules in shadow that would have refused it, in the order of the file.
-    pub(crate) shadow_would_reject: Option<At<OneOrMany<At<String>>>>,
+    pub(crate) shadow_would_reject: Given<At<OneOrMany<At<String>>>>,
 }
 
 /// How many are refused, or by which rule.

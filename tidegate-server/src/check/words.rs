@@ -134,7 +134,7 @@ fn name(check: &Checked) -> String {
 }
 
 fn print_http(decision: &Decision, file: &RuleFile, request: &Request<'_>, output: &mut Output<'_>) {
-    let contract = file.contract();
+    let contract = file.rules().contract();
     if decision.is_allowed() {
         let headers = contract.headers(decision);
         if !headers.is_empty() {

@@ -91,8 +91,8 @@ fn part(part: &SubjectPart) -> String {
 }
 
 fn words(limit: &LimitExplained) -> String {
-    let name = if limit.name.is_empty() { String::new() } else { format!("{}: ", limit.name) };
-    let plan = if limit.plan.is_empty() { String::new() } else { format!(" (plan {})", limit.plan) };
+    let name = if limit.name.is_empty() { String::new() } else { format!("{}: ", visible(&limit.name)) };
+    let plan = if limit.plan.is_empty() { String::new() } else { format!(" (plan {})", visible(&limit.plan)) };
     format!("{name}{}{plan}", limit.text)
 }
 

@@ -4,11 +4,12 @@
 use serde::Serialize;
 use tidegate_rules::{CheckItem, CheckState, Deployment, Report, RuleFile, Severity};
 
-use super::told::Told;
+use super::told::{MOST_TOLD, Told};
 use crate::cli::ValidateArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Output, Style, count};
+use crate::store::StoreUrl;
 
 const MET: &str = CheckState::Met.as_str();
 const UNMET: &str = CheckState::Unmet.as_str();
@@ -30,6 +31,8 @@ struct Validated<'r> {
     errors: usize,
     warnings: usize,
     notes: usize,
+    /// Whether there may be more problems than are told.
+    cut: bool,
     problems: Vec<Told<'r>>,
     /// None if it was not asked for, or the file cannot be used.
     checklist: Option<Vec<Item>>,
@@ -47,6 +50,10 @@ struct Item {
 
 pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let secret = arguments.production && arguments.secret.secret()?.is_some();
+    if let Some(store) = arguments.store.as_ref().filter(|_| arguments.production) {
+        // A slip of the pen must not pass for a store that instances share.
+        StoreUrl::parse(store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
+    }
     let deployment = Deployment { secret, store: arguments.store.clone() };
     let files: Vec<_> = arguments.files.iter().map(|path| super::load(path)).collect::<Result<_, Failure>>()?;
     let found: Vec<_> = files.iter().map(|file| Validated::new(file, arguments, &deployment)).collect();
@@ -80,6 +87,7 @@ impl<'r> Validated<'r> {
             errors: number(Severity::Error),
             warnings,
             notes: number(Severity::Note),
+            cut: report.problems().len() >= MOST_TOLD,
             problems: Told::all(report),
             checklist,
             report,
@@ -96,7 +104,7 @@ impl<'r> Validated<'r> {
         }
     }
 
-    /// `3 errors, 1 warning in rules.yaml`, or `rules.yaml: 12 rules, no problems`.
+    /// `3 errors, 1 warning in rules.yaml`, `at least 100 errors in rules.yaml`, or `rules.yaml: 12 rules, no problems`.
     fn summary(&self, output: &Output<'_>) -> String {
         let file = self.file;
         if self.problems.is_empty() {
@@ -110,7 +118,7 @@ impl<'r> Validated<'r> {
         ];
         let counted = counted.into_iter().filter(|(number, ..)| *number > 0);
         let counted: Vec<_> = counted.map(|(number, noun, style)| output.styled(style, count(number, noun))).collect();
-        format!("{} in {file}", counted.join(", "))
+        format!("{}{} in {file}", if self.cut { "at least " } else { "" }, counted.join(", "))
     }
 }
 

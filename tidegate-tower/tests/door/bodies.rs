@@ -1,6 +1,7 @@
 //! Rules that count by the body of a request.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,12 +9,15 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use axum::routing::post;
 use axum::{Extension, Router};
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use tidegate::Rule;
 use tidegate_tower::{BodyText, BufferBody, LimitLayer};
+use tokio::sync::mpsc;
+use tower::limit::ConcurrencyLimit;
+use tower::{Layer, ServiceExt, service_fn};
 
-use crate::{Heard, ask, at_once, limiter};
+use crate::{Heard, ask, at_once, limiter, until};
 
 /// Sends a body back, one request for each text of a body.
 fn echo() -> Router {
@@ -28,6 +32,9 @@ async fn send(app: &Router, media_type: &str, body: impl Into<Body>) -> Heard {
 
 /// A body that comes piece by piece, without saying how long it will be.
 struct Pieces(VecDeque<Result<&'static str, Broken>>);
+
+/// A body that comes when the caller feels like it.
+struct Slow(mpsc::Receiver<&'static str>);
 
 /// The connection went away.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +52,18 @@ impl http_body::Body for Pieces {
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         Poll::Ready(self.0.pop_front().map(|piece| piece.map(|text| Frame::data(Bytes::from_static(text.as_bytes())))))
+    }
+}
+
+impl http_body::Body for Slow {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|text| Ok(Frame::data(Bytes::from_static(text.as_bytes())))))
     }
 }
 
@@ -84,6 +103,45 @@ async fn a_body_that_is_not_read_passes_untouched_and_counts() {
     };
     assert_eq!([ask(&app, packed()).await.status.as_u16(), ask(&app, packed()).await.status.as_u16()], [200, 429]);
     assert_eq!(send(&app, "application/json", "packed").await.status, StatusCode::OK);
+}
+
+/// A stream of gRPC may go on for as long as its answer: whoever waits for its end waits for ever.
+#[tokio::test]
+async fn streams_of_grpc_are_not_read_even_if_their_messages_are_json() {
+    for media_type in ["application/grpc+json", "application/gRPC+JSON; x=y", "application/grpc-web+json"] {
+        let (sender, pieces) = mpsc::channel(1);
+        let page = post(async |text: Option<Extension<BodyText>>| if text.is_some() { "read" } else { "not read" });
+        let app = Router::new().route("/", page).layer(BufferBody::new());
+        let request = Request::post("/").header("content-type", media_type).body(Body::new(Slow(pieces))).unwrap();
+        let asked = tokio::spawn(async move { ask(&app, request).await.body });
+        until(|| asked.is_finished()).await;
+        assert_eq!(asked.await.unwrap(), "not read", "{media_type}");
+        drop(sender);
+    }
+}
+
+/// Trap: the service that said it is ready keeps a permit until it is called, and a slow caller would keep it for as long
+/// as it likes.
+#[tokio::test]
+async fn a_slow_body_keeps_no_permit_of_the_inner_service() {
+    let page = service_fn(async |request: Request<Body>| Ok::<_, Infallible>(Response::new(request.into_body())));
+    let service = BufferBody::new().layer(ConcurrencyLimit::new(page, 1));
+    let start = |body: Body| {
+        let request = Request::post("/").header("content-type", "application/json").body(body).unwrap();
+        tokio::spawn(service.clone().oneshot(request))
+    };
+    let (sender, pieces) = mpsc::channel(1);
+    let slow = start(Body::new(Slow(pieces)));
+    sender.send("{").await.unwrap();
+    until(|| sender.capacity() == 1).await;
+
+    let quick = start(Body::from("{}"));
+    until(|| quick.is_finished()).await;
+    assert_eq!(quick.await.unwrap().unwrap().status(), StatusCode::OK);
+    assert!(!slow.is_finished());
+    sender.send("}").await.unwrap();
+    drop(sender);
+    assert_eq!(slow.await.unwrap().unwrap().status(), StatusCode::OK);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
-use tower::{Service, service_fn};
+use tower::{Service, ServiceExt, service_fn};
 
 use crate::{at_once, limiter};
 
@@ -86,6 +86,31 @@ async fn a_denial_is_resource_exhausted_with_the_limits_as_metadata() {
     assert_eq!(entry(denied.metadata(), "retry-after"), Some("3600"));
     assert_eq!(entry(denied.metadata(), "grpc-retry-pushback-ms"), Some("3600000"));
     assert_eq!(entry(denied.metadata(), "ratelimit"), Some(r#""api";r=0;t=3600"#));
+}
+
+/// What goes over the wire: clients of gRPC expect HTTP 200 and their content type, whatever the status in it.
+#[tokio::test]
+async fn a_refusal_has_the_form_of_its_caller() {
+    let denying = connect(LimitLayer::new(limiter([Rule::new("closed", at_once(0))]))).await;
+    let rule = Rule::new("pay", at_once(9)).on_failure(OnFailure::Closed);
+    let failing = connect(crate::failures::failing([rule], false).0).await;
+    for (sent, heard, denied, failed) in [
+        ("application/grpc", "application/grpc", (200, Some("8")), (200, Some("14"))),
+        ("application/grpc+proto", "application/grpc", (200, Some("8")), (200, Some("14"))),
+        ("application/grpc-web+proto", "application/grpc-web+proto", (200, Some("8")), (200, Some("14"))),
+        ("application/grpc-web-text", "application/grpc-web-text", (200, Some("8")), (200, Some("14"))),
+        ("application/grpcfoo", "application/json", (429, None), (503, None)),
+    ] {
+        for (channel, expected) in [(&denying, denied), (&failing, failed)] {
+            let request =
+                http::Request::post("/test.Echo/Say").header("content-type", sent).body(Body::empty()).unwrap();
+            let response = channel.clone().oneshot(request).await.unwrap();
+            let field = |name| response.headers().get(name).map(|value: &http::HeaderValue| value.to_str().unwrap());
+            assert_eq!((response.status().as_u16(), field("grpc-status")), expected, "{sent}");
+            assert_eq!(field("content-type"), Some(heard), "{sent}");
+            assert_eq!(response.headers().get_all("content-type").iter().count(), 1, "{sent}");
+        }
+    }
 }
 
 /// The peer that tonic knows is the one that rules count by: with another one, this one would have nothing spent.

@@ -1,11 +1,18 @@
 //! Requests in the queue of a leaky bucket.
 
-use axum::Router;
-use http::StatusCode;
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
-use tidegate::{Limit, ManualClock, Rate, Rule};
+
+use axum::Router;
+use axum::body::Body;
+use http::{Request, Response, StatusCode};
+use tidegate::{Limit, ManualClock, MemoryStore, Rate, Rule};
 use tidegate_tower::LimitLayer;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tower::limit::ConcurrencyLimit;
+use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{Heard, START, app, ask, from, limiter_on, until};
 
@@ -13,10 +20,15 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// One request a second for each key, and so many may wait.
 fn one_a_second(queue: u64) -> (Router, ManualClock) {
+    let (layer, clock) = drip(queue);
+    (app(layer), clock)
+}
+
+fn drip(queue: u64) -> (LimitLayer<Arc<MemoryStore>>, ManualClock) {
     let clock = ManualClock::at(START);
     let limit = Limit::leaky_bucket(Rate::per_second(1).unwrap(), queue).unwrap();
     let rule = Rule::new("drip", limit).per(["header:x-key"]);
-    (app(LimitLayer::new(limiter_on(&clock, [rule])).timer(clock.clone())), clock)
+    (LimitLayer::new(limiter_on(&clock, [rule])).timer(clock.clone()), clock)
 }
 
 /// Asks, and stays until the request waits.
@@ -51,6 +63,40 @@ async fn a_held_request_blocks_nobody_else() {
     let held = hold(&app, &clock).await;
     assert_eq!(ask(&app, from("k2")).await.status, StatusCode::OK);
     assert!(!held.is_finished());
+}
+
+/// Trap: the service that said it is ready keeps a permit until it is called. Held with a request, it keeps everybody out.
+#[tokio::test]
+async fn a_held_request_keeps_no_permit_of_the_inner_service() {
+    let (layer, clock) = drip(2);
+    let (open, door) = watch::channel(true);
+    let page = service_fn(move |_: Request<Body>| {
+        let mut door = door.clone();
+        async move {
+            door.wait_for(|open| *open).await.unwrap();
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    });
+    let service = layer.layer(ConcurrencyLimit::new(page, 1));
+    let start = |key: &str| tokio::spawn(service.clone().oneshot(from(key)));
+    assert_eq!(start("k1").await.unwrap().unwrap().status(), StatusCode::OK);
+    let held = start("k1");
+    until(|| clock.sleeping() == 1).await;
+
+    let other = start("k2");
+    until(|| other.is_finished()).await;
+    assert_eq!(other.await.unwrap().unwrap().status(), StatusCode::OK);
+
+    // When its slot has come, it waits for the permit like everybody else.
+    open.send_replace(false);
+    let slow = start("k3");
+    tokio::task::yield_now().await;
+    clock.advance(SECOND);
+    until(|| clock.sleeping() == 0).await;
+    assert!(!held.is_finished() && !slow.is_finished());
+    open.send_replace(true);
+    assert_eq!(slow.await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(held.await.unwrap().unwrap().status(), StatusCode::OK);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod bodies;
 mod failures;
 mod grpc;
 mod holding;
+mod nesting;
 mod reloading;
 mod rule_file;
 mod settling;

@@ -1,6 +1,6 @@
 //! Another limiter in place of the one that runs.
 
-use tidegate::{Limit, ManualClock, Rate, Rule, RuleSet};
+use tidegate::{Contract, Limit, ManualClock, Rate, Reset, Rule, RuleSet};
 use tidegate_tower::LimitLayer;
 
 use crate::{START, app, ask, at_once, from, limiter, limiter_on, passes, until};
@@ -30,6 +30,23 @@ async fn new_rules_may_read_what_the_old_ones_did_not() {
         statuses.push(ask(&app, from(key)).await.status.as_u16());
     }
     assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn new_rules_bring_their_fields_unless_the_layer_has_its_own() {
+    let layer = LimitLayer::new(limiter([Rule::new("api", at_once(9))]));
+    let own = layer.clone().contract(Contract::new().ratelimit(None));
+    let handle = layer.handle();
+    let (app, own) = (app(layer), app(own));
+    assert!(ask(&app, from("k1")).await.header("ratelimit").is_some());
+
+    let fields = Contract::new().ratelimit(None).x_ratelimit(None).trio(Some(Reset::Delta));
+    let rules = RuleSet::new([Rule::new("api", at_once(9))]).unwrap().with_contract(fields);
+    handle.replace(handle.limiter().with_rules(rules));
+    let heard = ask(&app, from("k1")).await;
+    assert_eq!((heard.header("ratelimit"), heard.header("ratelimit-remaining")), (None, Some("7")));
+    let heard = ask(&own, from("k1")).await;
+    assert_eq!((heard.header("ratelimit-remaining"), heard.header("x-ratelimit-remaining")), (None, Some("6")));
 }
 
 #[tokio::test]

@@ -8,9 +8,9 @@ use axum::body::Body;
 use axum::routing::{any, post};
 use http::request::Builder;
 use http::{Request, StatusCode};
-use tidegate::{Limiter, ManualClock, MemoryStore};
+use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet};
 use tidegate_rules::RuleFile;
-use tidegate_tower::{BufferBody, LimitLayer};
+use tidegate_tower::{BufferBody, Handle, LimitLayer};
 
 use crate::{START, ask};
 
@@ -32,16 +32,23 @@ rules:
 ";
 
 fn app() -> Router {
-    let file = RuleFile::parse("rules.yaml", FILE).unwrap();
+    app_and_handle().0
+}
+
+fn app_and_handle() -> (Router, Handle<Arc<MemoryStore>>) {
     let store = Arc::new(MemoryStore::new().clock(ManualClock::at(START)));
-    let layer = LimitLayer::new(Limiter::new(file.rules().clone(), store))
-        .contract(file.contract().clone())
-        .settle(move |response, rule| file.actual_cost(rule, |name| response.headers.get(name)?.to_str().ok()));
-    Router::new()
-        .route("/chat", post(async || ([("x-tokens-used", "250")], "an answer")))
+    let layer = LimitLayer::new(Limiter::new(rules(FILE), store));
+    let handle = layer.handle();
+    let app = Router::new()
+        .route("/chat", post(async || ([("x-tokens-used", "250"), ("x-units", "40")], "an answer")))
         .fallback(any(async || "hello"))
         .layer(layer)
-        .layer(BufferBody::new())
+        .layer(BufferBody::new());
+    (app, handle)
+}
+
+fn rules(text: &str) -> RuleSet {
+    RuleFile::parse("rules.yaml", text).unwrap().rules().clone()
 }
 
 fn from(peer: &str, request: Builder) -> Builder {
@@ -114,4 +121,32 @@ async fn the_response_tells_what_a_request_cost() {
     let chat = || Request::post("/chat").body(Body::empty()).unwrap();
     assert_eq!(ask(&app, chat()).await.header("x-ratelimit-remaining"), Some("900"), "as it was decided");
     assert_eq!(ask(&app, chat()).await.header("x-ratelimit-remaining"), Some("650"), "250 of the first, and 100");
+}
+
+/// Trap: a layer that takes the fields and the header of the cost from the first file goes on with them after a reload, half
+/// one file and half another.
+#[tokio::test]
+async fn a_reload_brings_the_fields_and_the_costs_of_the_new_file() {
+    let (app, handle) = app_and_handle();
+    let chat = || Request::post("/chat").body(Body::empty()).unwrap();
+    assert_eq!(ask(&app, chat()).await.header("x-ratelimit-remaining"), Some("900"));
+
+    let changed = FILE.replace("{ x_ratelimit: delta, ratelimit: off }", "{ x_ratelimit: off }");
+    handle.replace(handle.limiter().with_rules(rules(&changed.replace("x-tokens-used", "x-units"))));
+    let heard = ask(&app, chat()).await;
+    assert_eq!(heard.header("x-ratelimit-remaining"), None);
+    assert!(
+        heard.header("ratelimit").unwrap().starts_with(r#""tokens";r=650;"#),
+        "250 of the first, and 100: {heard:?}"
+    );
+    let heard = ask(&app, chat()).await;
+    assert!(
+        heard.header("ratelimit").unwrap().starts_with(r#""tokens";r=610;"#),
+        "40 of the second, and 100: {heard:?}"
+    );
+
+    handle.replace(handle.limiter().with_rules(rules(&changed.replace(", actual: x-tokens-used", ""))));
+    ask(&app, chat()).await;
+    let heard = ask(&app, chat()).await;
+    assert!(heard.header("ratelimit").unwrap().starts_with(r#""tokens";r=470;"#), "nothing is settled: {heard:?}");
 }

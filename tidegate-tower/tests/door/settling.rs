@@ -28,8 +28,8 @@ async fn left_before(app: &Router, used: &str) -> String {
 
 #[tokio::test]
 async fn too_much_is_given_back_and_too_little_is_charged() {
-    let rules = [Rule::new("tokens", at_once(100)).cost(10), Rule::new("requests", at_once(50))];
-    let layer = LimitLayer::new(limiter(rules)).settle_from_header("tokens", USED);
+    let rules = [Rule::new("tokens", at_once(100)).cost(10).actual(USED.as_str()), Rule::new("requests", at_once(50))];
+    let layer = LimitLayer::new(limiter(rules));
     let handle = layer.handle();
     let app = model(layer);
     // Each takes 10 at first, and the field shows what is left then.
@@ -42,6 +42,30 @@ async fn too_much_is_given_back_and_too_little_is_charged() {
     let decision = handle.limiter().check_now(&tidegate::Request::new(""));
     let left: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
     assert_eq!(left, [38, 44], "the other rule counts requests");
+}
+
+/// Who takes it into their own hands does so for every rule.
+#[tokio::test]
+async fn what_the_layer_is_told_goes_before_what_the_rules_name() {
+    let rules = [Rule::new("tokens", at_once(100)).cost(10).actual(USED.as_str())];
+    let app = model(LimitLayer::new(limiter(rules)).settle(|_, _| Some(1)));
+    assert_eq!(left_before(&app, "30").await, "90");
+    assert_eq!(left_before(&app, "30").await, "89");
+    let rules = [Rule::new("tokens", at_once(100)).cost(10).actual(USED.as_str())];
+    let app = model(LimitLayer::new(limiter(rules)).settle(|_, _| None));
+    assert_eq!(left_before(&app, "30").await, "90");
+    assert_eq!(left_before(&app, "30").await, "80");
+}
+
+#[tokio::test]
+async fn a_header_that_is_no_number_settles_nothing() {
+    let rules = [Rule::new("tokens", at_once(100)).cost(10).actual(USED.as_str())];
+    let app = model(LimitLayer::new(limiter(rules)));
+    let mut left = 90;
+    for rubbish in ["", "-3", "+3", "3.5", "0x3", "3,4"] {
+        assert_eq!(left_before(&app, rubbish).await, left.to_string(), "before {rubbish:?}");
+        left -= 10;
+    }
 }
 
 #[tokio::test]

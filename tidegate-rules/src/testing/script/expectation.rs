@@ -1,6 +1,6 @@
 //! `Expectation`: what a step should bring, as counts and as fields of the last answer.
 
-use super::super::written::{Denied, Details, Expect, Fate};
+use super::super::written::{Denied, Details, Expect, Fate, Given};
 use super::Scripting;
 use crate::quantity;
 use crate::read::At;
@@ -78,10 +78,10 @@ impl Scripting<'_> {
     }
 
     fn counts(&mut self, details: &Details, send: u64) -> Option<Counts> {
-        let number = |at: &Option<At<u64>>| at.as_ref().map(|at| at.value);
+        let number = |at: &Given<At<u64>>| at.as_ref().map(|at| at.value);
         let (allowed, no_rule) = (number(&details.allowed), number(&details.no_rule));
         let others = allowed.unwrap_or(0).saturating_add(no_rule.unwrap_or(0));
-        let (denied, by) = match &details.denied {
+        let (denied, by) = match &*details.denied {
             None => (None, None),
             Some(Denied::Number(number)) => (Some(number.value), None),
             Some(Denied::Text(rule)) => {
@@ -109,7 +109,7 @@ impl Scripting<'_> {
 
     fn wanted(&mut self, details: &Details) -> Vec<Wanted> {
         let mut wanted = Vec::new();
-        if let Some(rule) = &details.rule {
+        if let Some(rule) = &*details.rule {
             self.known_rule(rule);
             wanted.push(Wanted::new(Field::Rule, rule.value.clone(), &rule.span));
         }
@@ -126,21 +126,21 @@ impl Scripting<'_> {
             (Field::ResetAfter, &details.reset_after),
             (Field::Delay, &details.delay),
         ] {
-            let Some(at) = at else { continue };
+            let Some(at) = &**at else { continue };
             let shown = self.duration(at).map(quantity::show_duration);
             wanted.extend(shown.map(|shown| Wanted::new(field, shown, &at.span)));
         }
-        if let Some(at) = &details.permanent {
+        if let Some(at) = &*details.permanent {
             wanted.push(Wanted::new(Field::Permanent, at.value.to_string(), &at.span));
         }
         for (name, at) in &details.headers {
             let field = Field::Header(name.to_ascii_lowercase());
             wanted.push(Wanted { field, value: at.value.clone(), span: at.span.clone() });
         }
-        if let Some(at) = &details.message {
+        if let Some(at) = &*details.message {
             wanted.push(Wanted::new(Field::Message, at.trim().to_owned(), &at.span));
         }
-        if let Some(at) = &details.shadow_would_reject {
+        if let Some(at) = &*details.shadow_would_reject {
             at.0.iter().for_each(|rule| self.known_rule(rule));
             let rules: Vec<_> = at.0.iter().map(|rule| rule.value.as_str()).collect();
             let value = Some(rules.join(", ")).filter(|rules| !rules.is_empty());

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Scripting;
 use super::written::Request;
-use crate::read::{At, OneOrMany};
+use crate::read::OneOrMany;
 use crate::sample::Sample;
 use crate::source::Span;
 
@@ -16,19 +16,17 @@ impl Scripting<'_> {
                 self.error("request", &span, error.problem());
             }
         }
-        let own =
-            |at: &Option<At<String>>, base: &Option<String>| at.as_ref().map(|at| at.value.clone()).or(base.clone());
         let mut sample = Sample {
-            method: own(&written.method, &base.method),
-            path: own(&written.path, &base.path),
-            host: own(&written.host, &base.host),
+            method: written.method.over(base.method.as_ref()),
+            path: written.path.over(base.path.as_ref()),
+            host: written.host.over(base.host.as_ref()),
             headers: base.headers.clone(),
-            ip: own(&written.ip, &base.ip),
-            tenant: own(&written.tenant, &base.tenant),
-            action: own(&written.action, &base.action),
+            ip: written.ip.over(base.ip.as_ref()),
+            tenant: written.tenant.over(base.tenant.as_ref()),
+            action: written.action.over(base.action.as_ref()),
             attributes: base.attributes.clone(),
-            body: written.body.as_ref().map(|body| text(&body.value)).or_else(|| base.body.clone()),
-            cost: written.cost.as_ref().map(|cost| cost.value).or(base.cost),
+            body: written.body.over(base.body.clone().map(Value::String).as_ref()).as_ref().map(text),
+            cost: written.cost.over(base.cost.as_ref()),
         };
         for (name, at) in &written.headers {
             sample.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
@@ -45,10 +43,10 @@ impl Scripting<'_> {
 /// Every part that can be wrong, alone, with its place.
 fn pieces(written: &Request) -> Vec<(Sample, Span)> {
     let mut pieces = Vec::new();
-    if let Some(at) = &written.path {
+    if let Some(at) = written.path.written() {
         pieces.push((Sample { path: Some(at.value.clone()), ..Sample::default() }, at.span.clone()));
     }
-    if let Some(at) = &written.ip {
+    if let Some(at) = written.ip.written() {
         pieces.push((Sample { ip: Some(at.value.clone()), ..Sample::default() }, at.span.clone()));
     }
     for (name, at) in &written.headers {

@@ -1,0 +1,114 @@
+//! Reading the arguments: what clap makes of them, in the colours that they ask for. It must not repeat a value: that may be
+//! a key, a password or a person.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Parser, ValueEnum};
+
+use crate::cli::Cli;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{Colour, Output};
+
+/// The arguments; or, after help, a version or an error was shown, how to end.
+pub(crate) fn read(arguments: &[OsString], output: &mut Output<'_>) -> Result<Cli, Exit> {
+    let answer = match Cli::try_parse_from(arguments) {
+        Ok(cli) => {
+            output.choose(cli.color);
+            return Ok(cli);
+        }
+        Err(answer) => answer,
+    };
+    output.choose(colour(arguments));
+    Err(match astray(&answer) {
+        Some(message) => {
+            let exit = output.failed(&Failure::usage(message));
+            output.finish(exit)
+        }
+        None => output.of_clap(&answer),
+    })
+}
+
+/// What `--color` says, where clap has no arguments to tell it: beside `--help`, or beside a mistake.
+fn colour(arguments: &[OsString]) -> Colour {
+    let mut words = arguments.iter().map(|word| word.to_str().unwrap_or_default()).take_while(|word| *word != "--");
+    let mut chosen = Colour::default();
+    while let Some(word) = words.next() {
+        let value = if word == "--color" { words.next() } else { word.strip_prefix("--color=") };
+        if let Some(colour) = value.and_then(|value| Colour::from_str(value, false).ok()) {
+            chosen = colour;
+        }
+    }
+    chosen
+}
+
+/// What to say of a value that stands where none belongs, which clap would repeat: most often it is the second word of one
+/// that should have been quoted, as in `-H x-api-key: k1`.
+fn astray(answer: &clap::Error) -> Option<String> {
+    let text = |kind| match answer.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let message = match answer.kind() {
+        ErrorKind::UnknownArgument if text(ContextKind::InvalidArg).is_some_and(|word| !word.starts_with('-')) => {
+            "there is a word too many; a value with spaces must be quoted, as in -H 'name: value'".to_owned()
+        }
+        ErrorKind::TooManyValues => {
+            format!("{} takes no value", text(ContextKind::InvalidArg).unwrap_or("one of the flags"))
+        }
+        _ => return None,
+    };
+    let usage = match answer.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => format!("\n\n{usage}"),
+        _ => String::new(),
+    };
+    Some(format!("{message}{usage}\n\nFor more information, try '--help'."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What goes to the results and to the errors of a terminal.
+    fn on_terminal(line: &str) -> (Exit, String, String) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut output = Output::new(&mut out, &mut err).colour(true).colour_of_errors(true);
+        let exit = crate::run(line.split(' '), &mut output);
+        (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    }
+
+    #[test]
+    fn who_wants_no_colour_gets_none_in_help_and_mistakes_either() {
+        let coloured = |line: &str| {
+            let (_, out, err) = on_terminal(line);
+            assert!(!out.is_empty() || !err.is_empty(), "{line}");
+            out.contains('\x1b') || err.contains('\x1b')
+        };
+        for line in ["--help", "check --help", "--colour", "check x", "--color auto --help", "-- --color never"] {
+            assert!(coloured(&format!("tidegate {line}")), "{line}");
+        }
+        for line in ["--color never --help", "check --help --color=never", "--color never --colour", "--color never check x"]
+        {
+            assert!(!coloured(&format!("tidegate {line}")), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_went_astray_is_not_repeated() {
+        for (line, begins) in [
+            (
+                "check --rules r.yaml -H x-api-key: hunter2",
+                "there is a word too many; a value with spaces must be quoted, as in -H 'name: value'\n\n\
+                 Usage: tidegate check ",
+            ),
+            ("check --rules r.yaml --json=hunter2", "--json takes no value\n\n"),
+        ] {
+            let (exit, out, err) = on_terminal(&format!("tidegate --color never {line}"));
+            assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{line}");
+            assert!(err.starts_with(&format!("error: {begins}")) && !err.contains("hunter2"), "{line}: {err}");
+        }
+        let (_, _, err) = on_terminal("tidegate --color never check --patth /");
+        assert!(err.contains("'--patth'") && err.contains("'--path'"), "a flag is named, with what was meant: {err}");
+    }
+}
