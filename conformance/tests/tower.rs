@@ -109,8 +109,8 @@ async fn the_real_cost_is_settled_on_every_store() {
     const USED: HeaderName = HeaderName::from_static("x-used");
     on_every_store(async |ground| {
         let limit = Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap();
-        let limiter = ground.limiter_of([Rule::new("tokens", limit).cost(10)]);
-        let layer = LimitLayer::new(limiter).settle_from_header("tokens", USED);
+        let limiter = ground.limiter_of([Rule::new("tokens", limit).cost(10).actual("x-used")]);
+        let layer = LimitLayer::new(limiter);
         let handle = layer.handle();
         let used = |used: &'static str| get(async move || ([(USED, used)], "hello"));
         let app = Router::new().route("/less", used("3")).route("/more", used("40")).layer(layer);

@@ -131,7 +131,7 @@ impl RuleFile {
     }
 
     fn applied(&self, rule: &Compiled, facts: &Facts<'_, '_>, rules: &RuleSet) -> Applied {
-        let counted = self.matching.counted(&rule.matched, facts);
+        let counted = rule.matched.counted(facts);
         let cost = rule.matched.cost.of(facts, &self.matching);
         // By itself, since of rules that share a budget only the first has a check in the plan.
         let place = self.matching.rules.iter().position(|matched| matched.id == rule.matched.id).unwrap_or_default();

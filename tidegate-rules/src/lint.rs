@@ -3,24 +3,26 @@
 //! It must not cry wolf: a lint speaks only of what it can see in the file, and says how to mend it or how to say that it
 //! is meant. A file with errors gets none, since what is left of it would draw lints that it does not deserve.
 
+mod crowd;
 mod example;
 mod identity;
 pub(crate) mod limits;
 mod reach;
 pub(crate) mod security;
 
-use std::collections::HashSet;
-
 use crate::compile::{Compiled, Ready};
 use crate::problem::{MOST_PROBLEMS, Problem, Severity};
 use example::Example;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 22] = [
+pub(crate) const CODES: [&str; 26] = [
+    "colon-segment",
     "cost-above-limit",
     "duplicate-rule",
     "exempt-by-header",
     "fixed-window-on-security",
+    "forgeable-cost",
+    "free-until-settled",
     "huge-log",
     "local-refuses",
     "login-by-ip-alone",
@@ -29,7 +31,8 @@ pub(crate) const CODES: [&str; 22] = [
     "never-decides",
     "never-matches",
     "no-rules",
-    "not-compared",
+    NOT_COMPARED,
+    "plan-of-another-shape",
     "security-fails-open",
     "too-many-checks",
     "trust-everyone",
@@ -40,6 +43,9 @@ pub(crate) const CODES: [&str; 22] = [
     "unverified-claim",
     "zero-limit",
 ];
+
+/// What is told once, by whichever comparison ends first.
+const NOT_COMPARED: &str = "not-compared";
 
 /// How much work comparing rules may be, in comparisons of two values. Rules that share nothing are never compared, so only
 /// a file that would be slow to match reaches this; it then takes about a second.
@@ -55,13 +61,15 @@ pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
         let problem = Problem::warning("no-rules", "the file has no rules, so every request passes", 0..0);
         found.push(problem.help("add one below `rules`"));
     }
+    let rules: Vec<&Compiled> = ready.rules.iter().filter(|rule| !rule.is_disabled()).collect();
     identity::lint(ready, problems, &mut found);
-    for rule in ready.rules.iter().filter(|rule| !rule.is_disabled()) {
+    for rule in &rules {
         security::lint(rule, &mut found);
         limits::lint(rule, &mut found);
     }
     reach::conditions(ready, &mut found);
-    together(ready, &mut found);
+    crowd::lint(ready, &rules, &mut found);
+    together(ready, &rules, &mut found);
     debug_assert!(found.iter().all(|problem| CODES.contains(&problem.code())), "a code is missing in CODES: {found:?}");
     // A report is cut where it is too long. An error must not be lost behind a hundred notes.
     found.sort_by_key(Problem::severity);
@@ -70,19 +78,18 @@ pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
 }
 
 /// Looks at rules together with those that apply to the same request.
-fn together(ready: &Ready, found: &mut Vec<Problem>) {
-    let rules: Vec<&Compiled> = ready.rules.iter().filter(|rule| !rule.is_disabled()).collect();
+fn together(ready: &Ready, rules: &[&Compiled], found: &mut Vec<Problem>) {
     let exempt: usize = ready.matching.exempt.iter().map(example::weight).sum();
-    let (mut left, mut full) = (MOST_WORK, HashSet::new());
+    let mut left = MOST_WORK;
     for (place, rule) in rules.iter().enumerate() {
         let (beside, looked_at) = Example::of(&rule.matched.condition).rules(&ready.matching);
         let beside: Vec<(usize, &Compiled)> = beside.into_iter().map(|other| (other, rules[other])).collect();
         let others = beside.iter().map(|(_, other)| weight(other)).fold(exempt, usize::saturating_add);
         let work = weight(rule).saturating_mul(others).saturating_add(looked_at);
         let Some(less) = left.checked_sub(work) else {
-            let message = "too many rules share a match: from here on they were not compared with each other";
-            let problem = Problem::note("not-compared", message, rule.id_span.clone());
-            found.push(problem.help("match by path, action, host, tenant or a header's value"));
+            if !found.iter().any(|problem| problem.code() == NOT_COMPARED) {
+                found.push(not_compared(rule));
+            }
             return;
         };
         left = less;
@@ -90,10 +97,16 @@ fn together(ready: &Ready, found: &mut Vec<Problem>) {
             found.push(exemption);
             continue;
         }
-        found.extend(reach::too_many(&beside, &mut full));
         found.extend(reach::outdone(place, rule, &beside));
         found.extend(security::by_address_alone(place, rule, &beside));
     }
+}
+
+/// What is said at the rule at which the work became too much.
+fn not_compared(rule: &Compiled) -> Problem {
+    let message = "too many rules share a match: from here on they were not compared with each other";
+    let problem = Problem::note(NOT_COMPARED, message, rule.id_span.clone());
+    problem.help("match by path, action, host, tenant or a header's value")
 }
 
 /// How much there is to compare about a rule.

@@ -90,17 +90,19 @@ impl Matching {
             },
         }
     }
+}
 
-    /// Whom `rule` counts.
-    pub(crate) fn counted<'q>(&self, rule: &Matched, facts: &Facts<'_, 'q>) -> Counted<'q> {
+impl Matched {
+    /// Whom it counts.
+    pub(crate) fn counted<'q>(&self, facts: &Facts<'_, 'q>) -> Counted<'q> {
         let find = |identity: &Identity| match identity.name.as_str() {
             // A plan may come from the tenant, and those who have the same one share what is counted by it.
             "plan" if facts.plan().is_empty() => None,
             "plan" => Some(Found { kind: "plan".into(), value: facts.plan().to_owned().into(), of_tenant: false }),
             _ => identity.find(facts),
         };
-        let found: Vec<_> = rule.per.iter().map(find).collect();
-        let scoped = match rule.tenant {
+        let found: Vec<_> = self.per.iter().map(find).collect();
+        let scoped = match self.tenant {
             TenantIn::No => false,
             TenantIn::Scope => found.iter().flatten().any(|found| found.of_tenant),
             TenantIn::Subject => true,
@@ -108,9 +110,7 @@ impl Matching {
         let tenant = if scoped { facts.tenant().map(str::to_owned) } else { None };
         Counted { tenant, found }
     }
-}
 
-impl Matched {
     /// The names of what it counts by, in the order of [`Counted::values`].
     pub(crate) fn names(&self) -> Vec<SmolStr> {
         let tenant = (self.tenant != TenantIn::No).then(|| SmolStr::new("tenant"));
@@ -146,7 +146,7 @@ impl Matcher for Matching {
         }
         for place in candidates {
             let rule = &self.rules[place as usize];
-            let counted = self.counted(rule, &facts);
+            let counted = rule.counted(&facts);
             let cost = rule.cost.of(&facts, self);
             found(Match { rule: place as usize, plan: facts.plan(), values: &counted.values(rule), cost });
         }

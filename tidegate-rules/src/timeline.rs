@@ -113,7 +113,11 @@ mod tests {
     fn what_the_caller_says_of_the_cost_is_nothing_to_a_rule_that_has_its_own() {
         let own = moments("cost: 2, token_bucket: { capacity: 4, refill: 2/d }", 0);
         assert_eq!(own, [(days(0), 2, false), (days(1), 1, false), (days(2), 1, false), (days(4), 2, false)]);
-        assert_eq!(moments("token_bucket: { capacity: 4, refill: 2/d }", 0), [], "nothing is spent, so nothing happens");
+        assert_eq!(
+            moments("token_bucket: { capacity: 4, refill: 2/d }", 0),
+            [],
+            "nothing is spent, so nothing happens"
+        );
         assert_eq!(moments("cost: 0, token_bucket: { capacity: 4, refill: 2/d }", 1), []);
     }
 

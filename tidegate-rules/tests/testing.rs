@@ -359,7 +359,10 @@ rules:
     };
     for (field, value) in common {
         let taken = format!("{{ request: {{ {field}: ~ }}, expect: no_rule }}");
-        tests(&format!("{field}: {value}"), &format!("{{ expect: {{ rule: {field} }} }}, {taken}, {{ expect: allowed }}"));
+        tests(
+            &format!("{field}: {value}"),
+            &format!("{{ expect: {{ rule: {field} }} }}, {taken}, {{ expect: allowed }}"),
+        );
     }
     tests("cost: 9, headers: { x-a: 1 }", "{ expect: { cost: 9 } }, { request: { cost: ~ }, expect: { cost: 1 } }");
     let bodies = "{ expect: allowed }, { expect: denied }, { request: { body: ~ }, expect: allowed }";

@@ -101,8 +101,21 @@ fn an_empty_field_is_refused_where_it_stands() {
     };
     let refused = |column: usize| format!("6:{column} value: there is nothing here: leave it out, or write a value");
     for field in [
-        "allowed", "denied", "no_rule", "rule", "limit", "remaining", "retry_after", "reset_after", "delay", "permanent",
-        "cost", "status", "headers", "message", "shadow_would_reject",
+        "allowed",
+        "denied",
+        "no_rule",
+        "rule",
+        "limit",
+        "remaining",
+        "retry_after",
+        "reset_after",
+        "delay",
+        "permanent",
+        "cost",
+        "status",
+        "headers",
+        "message",
+        "shadow_would_reject",
     ] {
         // Beside another expectation, and alone.
         let beside = if field == "status" { "cost: 1" } else { "status: 200" };
@@ -113,7 +126,10 @@ fn an_empty_field_is_refused_where_it_stands() {
     for field in ["at", "after", "send", "every", "peek", "cost", "request", "expect"] {
         assert_eq!(problems(&test("{}", &format!("{field}: ~"))), [refused(11)], "{field}");
     }
-    assert_eq!(problems(&test("{}", "request: { headers: ~, attributes: }, expect: allowed")), [refused(22), refused(34)]);
+    assert_eq!(
+        problems(&test("{}", "request: { headers: ~, attributes: }, expect: allowed")),
+        [refused(22), refused(34)]
+    );
     assert_eq!(problems(&test("~", "expect: allowed"))[0], refused(1).replace("6:", "2:"));
     let empty = "rules: rules.yaml\nstart:\ntests:\n  - name: a\n    steps:\n      - expect:\n";
     assert_eq!(problems(empty), [refused(1).replace("6:", "2:"), refused(9)]);

@@ -5,12 +5,12 @@
 //! `cargo run -p tidegate-tower --example webhook_worker` takes no time, since the clock is one that it moves itself. In
 //! production the timer is `tidegate::timer(tokio::time::sleep)`, and nothing else changes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Acquired, Clock, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+use tidegate::{Acquired, Clock, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timer};
 use tokio::sync::mpsc;
 
 const EVENTS_PER_SECOND: u32 = 200;
@@ -20,21 +20,35 @@ const STEP: Duration = Duration::from_millis(5);
 /// How long an event waits for its turn before the worker tries another one.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Waits for the turn of each event, and reports the second in which it is delivered.
+/// Waits for the turn of each event, and reports it with the second in which it is delivered.
 async fn deliver(
     limiter: Arc<Limiter<MemoryStore>>,
     clock: ManualClock,
     mut events: mpsc::UnboundedReceiver<u32>,
-    deliveries: mpsc::UnboundedSender<u64>,
+    deliveries: mpsc::UnboundedSender<(u32, u64)>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let request = Request::new("webhook").attribute("receiver", "https://example.com/hook");
-    while let Some(event) = events.recv().await {
-        match limiter.acquire(&request, Duration::from_secs(600), &clock).await? {
-            Acquired::Granted(_) => deliveries.send(clock.now().as_micros() / 1_000_000)?,
-            Acquired::Denied(_) | Acquired::TimedOut => println!("event {event} goes back into the queue"),
+    let mut put_back = VecDeque::new();
+    loop {
+        // Those that were put back come after those that have not been tried yet.
+        let event = match events.try_recv().ok().or_else(|| put_back.pop_front()) {
+            Some(event) => event,
+            None => match events.recv().await {
+                Some(event) => event,
+                None => return Ok(()),
+            },
+        };
+        match limiter.acquire(&request, PATIENCE, &clock).await? {
+            Acquired::Granted(_) => deliveries.send((event, clock.now().as_micros() / 1_000_000))?,
+            Acquired::TimedOut => put_back.push_back(event),
+            // Its turn is too far away to wait for; nobody else's is nearer, as all go to one receiver.
+            Acquired::Denied(decision) => {
+                let retry = decision.retry_after().ok_or("no waiting helps: the limit is smaller than one event")?;
+                put_back.push_back(event);
+                clock.sleep(retry).await;
+            }
         }
     }
-    Ok(())
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -58,9 +72,13 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
     worker.await??;
 
-    let mut by_second = BTreeMap::new();
-    while let Some(second) = deliveries.recv().await {
+    let (mut by_second, mut delivered) = (BTreeMap::new(), BTreeSet::new());
+    while let Some((event, second)) = deliveries.recv().await {
         *by_second.entry(second).or_insert(0_u32) += 1;
+        delivered.insert(event);
+    }
+    if !(0..EVENTS_PER_SECOND * SECONDS).eq(delivered) {
+        return Err("an event was lost".into());
     }
     let later = by_second.values().skip(1).max().copied().unwrap_or_default();
     println!("events:     {} in {SECONDS} seconds", EVENTS_PER_SECOND * SECONDS);

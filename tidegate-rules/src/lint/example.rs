@@ -1,4 +1,6 @@
 //! `Example`: a request that a condition describes, made up to see which rules meet on it. It must not leave the lints.
+//!
+//! A condition may have several values of everything; there is an example for each combination of them, up to a bound.
 
 use smol_str::SmolStr;
 use tidegate::Request;
@@ -14,43 +16,59 @@ const ANYTHING: &str = "x";
 /// What looking at a rule takes besides its values.
 const PER_RULE: usize = 4;
 
-/// What a request needs to have; the first of everything that is possible.
+/// The most examples of one condition.
+pub(super) const MOST_EXAMPLES: usize = 1_000;
+
+/// What a request needs to have.
 pub(super) struct Example {
     action: SmolStr,
     attributes: Vec<(SmolStr, String)>,
 }
 
 impl Example {
+    /// The example with the first of everything that is possible.
     pub(super) fn of(condition: &Condition) -> Self {
+        Self::with(condition, &[])
+    }
+
+    /// One example for each combination, the one with the first of everything first.
+    pub(super) fn each(condition: &Condition) -> impl Iterator<Item = Self> {
+        let lengths = lengths(condition);
+        let all = lengths.iter().fold(1, |all: usize, length| all.saturating_mul(*length));
+        (0..all.min(MOST_EXAMPLES)).map(move |number| Self::with(condition, &picks(&lengths, number)))
+    }
+
+    /// The example with these values of what [`lengths`] counts; the first where a number is missing.
+    fn with(condition: &Condition, picks: &[usize]) -> Self {
+        let mut picks = picks.iter().copied();
+        let mut pick = || picks.next().unwrap_or_default();
+        let text = |values: &[SmolStr], at: usize| values.get(at).map(ToString::to_string);
         let mut attributes = Vec::new();
         let mut add = |name: &str, value: Option<String>| {
             attributes.extend(value.map(|value| (SmolStr::new(name), value)));
         };
-        let first = |values: &[SmolStr]| values.first().map(ToString::to_string);
-        add("method", first(&condition.methods));
-        add("path", condition.paths.first().map(Pattern::example));
-        let host = condition.hosts.first().map(|host| match host {
+        add("method", text(&condition.methods, pick()));
+        add("path", condition.paths.get(pick()).map(Pattern::example));
+        let host = condition.hosts.get(pick()).map(|host| match host {
             Host::Exactly(host) => host.to_string(),
             Host::Below(host) => format!("{ANYTHING}.{host}"),
         });
         add("host", host);
-        add("tenant", first(&condition.tenants));
-        add("plan", first(&condition.plans));
-        add("ip", condition.networks.first().map(|network| network.addr().to_string()));
+        add("tenant", text(&condition.tenants, pick()));
+        add("plan", text(&condition.plans, pick()));
+        add("ip", condition.networks.get(pick()).map(|network| network.addr().to_string()));
+        let action = condition.actions.get(pick()).cloned().unwrap_or_default();
         for (name, values) in &condition.headers {
-            add(name, first(values).or_else(|| Some(ANYTHING.to_owned())));
+            add(name, text(values, pick()).or_else(|| Some(ANYTHING.to_owned())));
         }
-        Self { action: condition.actions.first().cloned().unwrap_or_default(), attributes }
+        Self { action, attributes }
     }
 
     /// The places of the rules that apply to it, the exemptions aside; and how much was compared to find them.
     ///
     /// Whatever covers the condition is among them: it applies to every such request, so to this one too.
     pub(super) fn rules(&self, matching: &Matching) -> (Vec<usize>, usize) {
-        let mut request = Request::new(&self.action);
-        for (name, value) in &self.attributes {
-            request = request.attribute(name, value);
-        }
+        let request = self.request();
         let facts = Facts::new(&request, matching);
         let mut candidates = Vec::new();
         matching.index.candidates(&facts, &mut candidates);
@@ -59,6 +77,52 @@ impl Example {
         candidates.retain(|place| condition(place).fits(&facts));
         (candidates.into_iter().map(|place| place as usize).collect(), looked_at)
     }
+
+    /// Whether an exemption applies to it.
+    pub(super) fn is_exempt(&self, matching: &Matching) -> bool {
+        matching.exemption(&Facts::new(&self.request(), matching)).is_some()
+    }
+
+    fn request(&self) -> Request<'_> {
+        let request = Request::new(&self.action);
+        self.attributes.iter().fold(request, |request, (name, value)| request.attribute(name, value))
+    }
+}
+
+/// How many values there are of everything in the order of [`Example::with`]; what is not asked for has one.
+fn lengths(condition: &Condition) -> Vec<usize> {
+    let fixed = [
+        condition.methods.len(),
+        condition.paths.len(),
+        condition.hosts.len(),
+        condition.tenants.len(),
+        condition.plans.len(),
+        condition.networks.len(),
+        condition.actions.len(),
+    ];
+    fixed
+        .into_iter()
+        .chain(condition.headers.iter().map(|(_, values)| values.len()))
+        .map(|length| length.max(1))
+        .collect()
+}
+
+/// What the combination with this number has of each, in an order that has every value as early as possible: those that
+/// a bound cuts off are further mixtures.
+fn picks(lengths: &[usize], number: usize) -> Vec<usize> {
+    let longest = (0..lengths.len()).rev().max_by_key(|at| lengths[*at]);
+    let round = longest.map_or(1, |at| lengths[at]);
+    let (first, mut rest) = (number % round, number / round);
+    let pick = |(at, length): (usize, &usize)| {
+        if Some(at) == longest {
+            return first;
+        }
+        // Shifted by the place in the round, so that all move on together.
+        let pick = (rest % length + first) % length;
+        rest /= length;
+        pick
+    };
+    lengths.iter().enumerate().map(pick).collect()
 }
 
 /// How many values a condition names, and one more.
@@ -72,4 +136,39 @@ pub(super) fn weight(condition: &Condition) -> usize {
         + condition.actions.len()
         + condition.networks.len()
         + headers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_combination_comes_once_and_every_value_early() {
+        for lengths in [vec![], vec![1], vec![3, 1, 4], vec![2, 2, 2], vec![5, 3, 6, 2], vec![1, 7]] {
+            let all: usize = lengths.iter().product();
+            let picked: HashSet<_> = (0..all).map(|number| picks(&lengths, number)).collect();
+            assert_eq!(picked.len(), all, "{lengths:?}");
+            assert!(picks(&lengths, 0).iter().all(|pick| *pick == 0), "{lengths:?}");
+            let round = lengths.iter().copied().max().unwrap_or(1);
+            for (at, length) in lengths.iter().enumerate() {
+                let early: HashSet<_> = (0..round).map(|number| picks(&lengths, number)[at]).collect();
+                assert_eq!(early.len(), *length, "{lengths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_lists_have_as_many_examples_as_the_bound() {
+        let words = |count: usize| (0..count).map(|word| SmolStr::new(word.to_string())).collect::<Vec<_>>();
+        let condition =
+            Condition { tenants: words(500), actions: words(600), methods: words(7), ..Condition::default() };
+        let examples: Vec<_> = Example::each(&condition).collect();
+        assert_eq!(examples.len(), MOST_EXAMPLES);
+        assert_eq!(examples.iter().map(|example| &example.action).collect::<HashSet<_>>().len(), 600);
+        let tenant = |example: &Example| example.attributes.iter().find(|(name, _)| name == "tenant").cloned();
+        assert_eq!(examples.iter().map(tenant).collect::<HashSet<_>>().len(), 500);
+        assert_eq!(Example::each(&Condition::default()).count(), 1);
+    }
 }

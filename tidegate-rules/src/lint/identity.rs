@@ -2,6 +2,7 @@
 //! can take another's name spends what is not his.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::slice;
 
 use ipnet::IpNet;
 use smol_str::SmolStr;
@@ -50,6 +51,8 @@ struct Believing<'r> {
 struct Judged<'r> {
     /// The first source that a client can make up, if it comes to that.
     forged: Option<usize>,
+    /// The source that is the host, if it comes to that. A client can make it up too, unless the rule names hosts.
+    host: Option<usize>,
     /// It tells who somebody is, and nobody can choose that freely.
     good: bool,
     /// Where its sources stand.
@@ -72,6 +75,7 @@ pub(super) fn lint(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>)
     for rule in ready.rules.iter().filter(|rule| !rule.is_disabled()) {
         believing.direct_claims(rule, found);
         believing.forged_subjects(rule, &mut told, found);
+        found.extend(believing.forged_cost(rule));
     }
     for (condition, span) in ready.matching.exempt.iter().zip(&ready.exempt) {
         found.extend(believing.forged_exemption(condition, span));
@@ -106,18 +110,20 @@ impl<'r> Believing<'r> {
 
     fn judged(&self, identity: &Identity, spans: &'r [Span]) -> Judged<'r> {
         let good = |source| self.word(source) == Word::Good;
-        let forged = self.forged(identity);
+        let forged = self.reached(identity).position(|source| self.word(source) == Word::Forged);
+        let host = self.reached(identity).position(|source| *source == Source::Host);
+        let host = host.filter(|_| !self.authenticated.contains("host"));
         let good = forged.is_none() && (identity.sources.is_empty() || identity.sources.iter().any(good));
-        Judged { forged, good, spans }
+        Judged { forged, host, good, spans }
     }
 
     /// What is known about what a rule counts by: a name from `identify`, or a source of its own.
     fn judge(&self, rule: &'r Compiled, identity: &Identity) -> Judged<'r> {
-        if let Some(judged) = self.named.get(&*identity.name) {
-            return *judged;
-        }
-        let span = rule.per_places.iter().find(|(name, _)| *name == identity.name).map(|(_, span)| span);
-        self.judged(identity, span.map_or(&[], std::slice::from_ref))
+        let judged = self.named.get(&*identity.name).copied().unwrap_or_else(|| {
+            let span = rule.per_places.iter().find(|(name, _)| *name == identity.name).map(|(_, span)| span);
+            self.judged(identity, span.map_or(&[], slice::from_ref))
+        });
+        if rule.matched.condition.hosts.is_empty() { judged.with_any_host() } else { judged }
     }
 
     fn word(&self, source: &Source) -> Word {
@@ -135,18 +141,12 @@ impl<'r> Believing<'r> {
         }
     }
 
-    /// The first source that a client can make up, if it comes to that.
-    fn forged(&self, identity: &Identity) -> Option<usize> {
-        for (place, source) in identity.sources.iter().enumerate() {
-            match self.word(source) {
-                Word::Forged => return Some(place),
-                // What is always there hides all that follow.
-                Word::Nobody => return None,
-                Word::Good if matches!(source, Source::Ip | Source::Net(_)) => return None,
-                Word::Good | Word::Claimed => {}
-            }
-        }
-        None
+    /// The sources that it can come to: what is always there hides all that follow.
+    fn reached<'i>(&self, identity: &'i Identity) -> impl Iterator<Item = &'i Source> {
+        let always =
+            |source: &Source| matches!(source, Source::Ip | Source::Net(_)) || self.word(source) == Word::Nobody;
+        let last = identity.sources.iter().position(always).map_or(identity.sources.len(), |last| last + 1);
+        identity.sources[..last].iter()
     }
 
     fn has_verified_token(&self) -> bool {
@@ -162,19 +162,13 @@ impl<'r> Believing<'r> {
         }
     }
 
-    /// Claims that a rule reads without a name for them: what it counts by, and what its cost is computed from.
+    /// Claims that a rule counts by without a name for them.
     fn direct_claims(&self, rule: &Compiled, found: &mut Vec<Problem>) {
         if self.has_verified_token() {
             return;
         }
         for (_, span) in rule.per_places.iter().filter(|(name, _)| name.starts_with("claim:")) {
             found.push(self.unverified(span));
-        }
-        if let Cost::Table(table) = &rule.matched.cost
-            && let From::Expression(expression) = &table.from
-            && expression.reads().iter().any(|name| name.starts_with("claim:"))
-        {
-            found.push(self.unverified(&rule.cost_span));
         }
     }
 
@@ -195,7 +189,7 @@ impl<'r> Believing<'r> {
         let (name, kind) = (&identity.name, &identity.kinds[place]);
         let message = format!("a client can send any `{kind}`, and so choose its {name}");
         let problem = Problem::warning("unauthenticated-tenant", message, spans.get(place)?.clone());
-        Some(problem.help(believe(&identity.sources[place])))
+        Some(problem.help(believe(&identity.sources[place..=place])))
     }
 
     /// Sources of a rule under which a client can appear as somebody new each time.
@@ -212,8 +206,41 @@ impl<'r> Believing<'r> {
             let (id, kind) = (&rule.matched.id, &identity.kinds[place]);
             let message = format!("a client can send any `{kind}`, so rule `{id}` never stops it");
             let problem = Problem::warning("unauthenticated-header", message, span.clone());
-            found.push(problem.help(format!("{}; otherwise count by `ip`", believe(&identity.sources[place]))));
+            let help = match &identity.sources[place] {
+                Source::Host => "say which hosts there are: `match: { host: api.example.com }`".to_owned(),
+                source => believe(slice::from_ref(source)),
+            };
+            found.push(problem.help(format!("{help}; otherwise count by `ip`")));
         }
+    }
+
+    /// A cost that is computed from what a client can send as it likes.
+    fn forged_cost(&self, rule: &Compiled) -> Option<Problem> {
+        let Cost::Table(table) = &rule.matched.cost else { return None };
+        let From::Expression(expression) = &table.from else { return None };
+        let forged = expression.reads().iter().filter_map(|name| self.forged_read(name));
+        let (kinds, sources): (Vec<String>, Vec<Source>) = forged.unzip();
+        if sources.is_empty() {
+            return None;
+        }
+        let message = format!("a client can send any {}, and so name its own price", kinds.join(", "));
+        let problem = Problem::warning("forgeable-cost", message, rule.cost_span.clone());
+        let help = believe(&sources);
+        Some(problem.help(format!("{help}; otherwise let the application set an attribute, and read `attr.NAME`")))
+    }
+
+    /// The source behind what an expression reads, and how it is written, if a client can make it up.
+    fn forged_read(&self, name: &str) -> Option<(String, Source)> {
+        // Whoever announces a size must send as much; and whoever can choose a tenant or a plan has a lint for that.
+        if matches!(name, "header:content-length" | "tenant" | "plan") {
+            return None;
+        }
+        if let Some(identity) = self.ready.matching.named(name) {
+            let place = self.named.get(name)?.forged?;
+            return Some((format!("`{}` as its {name}", identity.kinds[place]), identity.sources[place].clone()));
+        }
+        let source = Source::parse(name).ok().filter(|source| self.word(source) == Word::Forged)?;
+        Some((format!("`{name}`"), source))
     }
 
     fn forged_exemption(&self, condition: &Condition, span: &Span) -> Option<Problem> {
@@ -226,19 +253,30 @@ impl<'r> Believing<'r> {
         }
         let message = format!("any client can send `{name}` and be exempt");
         let problem = Problem::warning("exempt-by-header", message, span.clone());
-        let help = believe(&Source::Attribute(name.clone()));
+        let help = believe(&[Source::Attribute(name.clone())]);
         Some(problem.help(format!("{help}; otherwise ask for the network too: `ip: 10.0.0.0/8`")))
     }
 }
 
-/// How to say that a source can be believed.
-fn believe(source: &Source) -> String {
-    let listed = match source {
-        Source::Attribute(name) => name.strip_prefix("header:").unwrap_or(name).to_owned(),
-        Source::Query(name) => format!("query:{name}"),
-        Source::Cookie(name) => format!("cookie:{name}"),
-        _ => return "have somebody in front verify it and send it as a header".to_owned(),
+impl Judged<'_> {
+    /// The same for a rule that applies to any host.
+    fn with_any_host(self) -> Self {
+        Self { forged: self.forged.or(self.host), good: self.good && self.host.is_none(), ..self }
+    }
+}
+
+/// How to say that sources can be believed.
+fn believe(sources: &[Source]) -> String {
+    let listed = |source: &Source| match source {
+        Source::Attribute(name) => Some(name.strip_prefix("header:").unwrap_or(name).to_owned()),
+        Source::Query(name) => Some(format!("query:{name}")),
+        Source::Cookie(name) => Some(format!("cookie:{name}")),
+        _ => None,
     };
+    let Some(listed) = sources.iter().map(listed).collect::<Option<Vec<_>>>() else {
+        return "have somebody in front verify it and send it as a header".to_owned();
+    };
+    let listed = listed.join(", ");
     format!("if somebody in front sets or verifies it, say so: `authenticated: [{listed}]` below `identify`")
 }
 
@@ -246,11 +284,6 @@ fn unused(ready: &Ready, earlier: &[Problem], found: &mut Vec<Problem>) {
     let mut used: BTreeSet<&str> = BTreeSet::new();
     for rule in &ready.rules {
         used.extend(rule.per_places.iter().map(|(name, _)| name.as_str()));
-        if let Cost::Table(table) = &rule.matched.cost
-            && let From::Expression(expression) = &table.from
-        {
-            used.extend(expression.reads().iter().map(SmolStr::as_str));
-        }
     }
     let before = found.len();
     for (name, span) in &ready.identify.names {

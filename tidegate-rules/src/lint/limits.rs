@@ -1,8 +1,10 @@
-//! Lints about amounts: limits that refuse everything, logs that weigh too much, queues that nobody waits in.
+//! Lints about amounts: limits that refuse everything, logs that weigh too much, queues that nobody waits in, costs that are
+//! not there when it matters.
 
 use std::time::Duration;
 
-use tidegate::{Limit, Rate};
+use smol_str::SmolStr;
+use tidegate::{KeyStem, Limit, Rate};
 
 use crate::compile::Compiled;
 use crate::cost::{Cost, From};
@@ -30,6 +32,8 @@ pub(super) fn lint(rule: &Compiled, found: &mut Vec<Problem>) {
         found.extend(long_queue(&placed));
     }
     found.extend(too_dear(rule));
+    found.extend(free_until_settled(rule));
+    found.extend(rule.plans.iter().filter_map(|(plan, limits)| another_shape(rule, plan, limits)));
 }
 
 /// Whether a limit is a log that keeps more requests than it should.
@@ -110,6 +114,36 @@ fn too_dear(rule: &Compiled) -> Option<Problem> {
     let message = format!("a request that costs {cost} is refused for good: the limit is {amount}{in_plan}");
     let help = "lower the cost, or raise the limit to the largest cost";
     Some(Problem::warning("cost-above-limit", message, rule.cost_span.clone()).help(help))
+}
+
+/// A cost that is told by the response, and may be nothing until then.
+fn free_until_settled(rule: &Compiled) -> Option<Problem> {
+    let (Some(header), Cost::Table(table)) = (&rule.actual, &rule.matched.cost) else { return None };
+    // What an expression comes to is not known here; but where it fails, the default stands.
+    let told_as_nothing = table.most == 0 && !matches!(table.from, From::Default);
+    let can_be_nothing = table.default == 0 || told_as_nothing || table.routes.iter().any(|route| route.cost == 0);
+    if !can_be_nothing {
+        return None;
+    }
+    let message =
+        format!("a cost of 0 passes an empty limit, so nothing is refused until `{header}` tells the real one");
+    let help =
+        "charge at least 1, better what such a request usually costs; the rest is given back or charged after it";
+    Some(Problem::warning("free-until-settled", message, rule.cost_span.clone()).help(help))
+}
+
+/// A plan under which a rule counts with keys of its own, since these carry the shape of a limit.
+fn another_shape(rule: &Compiled, plan: &str, limits: &[(SmolStr, Limit)]) -> Option<Problem> {
+    let stem = |(name, limit): &(SmolStr, Limit)| KeyStem::of_rule("", limit, name);
+    let same = |limit| rule.limits.iter().any(|own| stem(own) == stem(limit));
+    if limits.iter().all(same) {
+        return None;
+    }
+    let message =
+        format!("plan `{plan}` has another kind, window or number of slices here: who changes to it starts afresh");
+    let help =
+        "change only amounts and rates, and what was used stays used; if a fresh start is meant, nothing is to be done";
+    Some(Problem::note("plan-of-another-shape", message, rule.id_span.clone()).help(help))
 }
 
 impl Placed<'_> {

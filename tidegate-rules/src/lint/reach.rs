@@ -1,20 +1,21 @@
-//! Lints about reach: rules that never come to a word, because an exemption or another rule is always there first, and
-//! requests on which too many rules meet.
+//! Lints about reach: rules that never come to a word, because nothing is like what they ask for, or because an exemption or
+//! another rule is always there first.
 
 use std::collections::HashSet;
 
 use smol_str::SmolStr;
-use tidegate::{Limit, MOST_CHECKS, Rate, RuleMode};
+use tidegate::{Limit, Rate, RuleMode};
 
 use crate::compile::{Compiled, Ready};
 use crate::condition::Condition;
 use crate::cost::Cost;
 use crate::identity::Identity;
 use crate::matching::{Matched, TenantIn};
+use crate::path::{Pattern, Segment};
 use crate::problem::Problem;
 use crate::source::Span;
 
-/// Conditions that ask for a tenant or a plan that nothing in the file provides.
+/// Conditions that ask for a tenant or a plan that nothing in the file provides, or for a path that nobody meant.
 pub(super) fn conditions(ready: &Ready, found: &mut Vec<Problem>) {
     let rules = ready.rules.iter().filter(|rule| !rule.is_disabled());
     let asked = rules.map(|rule| -> (&Condition, &Span) { (&rule.matched.condition, &rule.match_span) });
@@ -26,7 +27,36 @@ pub(super) fn conditions(ready: &Ready, found: &mut Vec<Problem>) {
     let plans = ready.matching.plan.sources.is_empty().then_some(plans);
     for (condition, span) in asked.chain(ready.matching.exempt.iter().zip(&ready.exempt)) {
         found.extend(nowhere_from(no_tenant, plans.as_ref(), condition, span));
+        found.extend(condition.paths.iter().filter_map(|pattern| colon(pattern, span)));
     }
+    for rule in ready.rules.iter().filter(|rule| !rule.is_disabled()) {
+        let Cost::Table(table) = &rule.matched.cost else { continue };
+        let paths = table.routes.iter().filter_map(|route| route.path.as_ref());
+        found.extend(paths.filter_map(|pattern| colon(pattern, &rule.cost_span)));
+    }
+}
+
+/// A segment such as `:id`, which other programs take for any segment.
+fn colon(pattern: &Pattern, span: &Span) -> Option<Problem> {
+    let segment = pattern.segments().iter().find_map(|segment| match segment {
+        Segment::Literal(text) => name_after_colon(text).map(|_| text),
+        Segment::Any | Segment::Rest => None,
+    })?;
+    let written = pattern.to_string();
+    let braced = |part: &str| name_after_colon(part).map_or(part.to_owned(), |name| format!("{{{name}}}"));
+    let meant = written.split('/').map(braced).collect::<Vec<_>>().join("/");
+    let message = format!("`{segment}` is matched letter by letter in `{written}`");
+    let help = format!("for any segment write `{meant}`; if the colon is meant, nothing is to be done");
+    Some(Problem::note("colon-segment", message, span.clone()).help(help))
+}
+
+/// `id` of `:id`.
+fn name_after_colon(segment: &str) -> Option<&str> {
+    let fits = |name: &&str| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    };
+    segment.strip_prefix(':').filter(fits)
 }
 
 /// `plans` are those that a request can have, if these are known.
@@ -55,25 +85,6 @@ pub(super) fn exempted(ready: &Ready, rule: &Compiled) -> Option<Problem> {
     let message = format!("exemption {} lifts this rule for every request that it applies to", place + 1);
     let help = "narrow the exemption, or take the rule out";
     Some(Problem::warning("unreachable", message, rule.match_span.clone()).help(help))
-}
-
-/// A request on which more limits meet than one decision takes. `full` has the places that were told already.
-pub(super) fn too_many(beside: &[(usize, &Compiled)], full: &mut HashSet<usize>) -> Option<Problem> {
-    let (mut checks, mut last, mut budgets) = (0, None, HashSet::new());
-    for (place, rule) in beside {
-        // Rules that share a budget make one check of it.
-        if rule.budget.as_ref().is_some_and(|budget| !budgets.insert(budget)) {
-            continue;
-        }
-        checks += rule.limits.len();
-        if checks > MOST_CHECKS && last.is_none() {
-            last = Some((*place, *rule));
-        }
-    }
-    let (_, rule) = last.filter(|(place, _)| full.insert(*place))?;
-    let message = format!("{checks} limits apply to one request, this one among them; at most {MOST_CHECKS} may");
-    let problem = Problem::error("too-many-checks", message, rule.id_span.clone());
-    Some(problem.help("let the rules match less, or make one rule of several that count by the same"))
 }
 
 /// A rule that another one makes superfluous.

@@ -99,6 +99,18 @@ fn shadow_holding_and_no_rule_at_all_are_told() {
     assert_eq!((free.code, free.out.as_str()), (Some(0), "allowed: no rule applies\n"));
 }
 
+/// Each of these has room only because the one before was waited for.
+#[test]
+fn who_waits_comes_at_the_time_that_was_said() {
+    let shell = Shell::new();
+    shell.write("rules.yaml", RULES.replace("rate: 3/m", "rate: 10/s"));
+    let ran = shell.run("check --rules rules.yaml --path /locations --times 4 --wait");
+    assert!(ran.code == Some(0) && ran.out.starts_with("1 to 4       allowed\n"), "{ran:?}");
+    let both = shell.run("check --rules rules.yaml --path /locations --wait --peek");
+    assert_eq!((both.code, both.out.as_str()), (Some(2), ""), "what is only looked at is not held: {both:?}");
+    assert!(shell.run("check --help").out.contains("also if it is to be held (see --wait)"));
+}
+
 #[test]
 fn a_store_that_does_not_answer_is_neither_allowed_nor_denied() {
     let shell = Shell::new();

@@ -75,6 +75,8 @@ fn plans_delays_and_missing_subjects_are_told() {
         held.contains("  2 pass, the last held for 20s, the 3rd is refused by locations, retry after 20s\n"),
         "{held}"
     );
+    let free = shell.run("rules explain rules.yaml --action login --attr account=a7 --cost 0").out;
+    assert!(free.contains("cost       0\n") && !free.contains("again and again"), "{free}");
     let costly = shell.run("rules explain rules.yaml --action login --attr account=a7 --cost 3").out;
     assert!(costly.contains("now  none passes, login refuses it, for good: no waiting helps\n"), "{costly}");
 }

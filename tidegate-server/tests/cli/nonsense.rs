@@ -26,6 +26,28 @@ fn an_error_names_the_flag_and_the_way_out_but_not_what_was_typed() {
         let ran = shell.run(&format!("{line} {flags}"));
         assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(2), "", expected), "{flags}");
     }
+    for (flags, expected) in [
+        (
+            ["-H", "x: 1", "-H", "x api hunter2: a"],
+            "error: --header number 2: this is no name of a header: one has letters, digits and signs such as `-`, and no \
+             spaces\n",
+        ),
+        (
+            ["-H", "hunter2: a\nb", "-H", "x: 1"],
+            "error: --header number 1: the value has a line break; a header is one line\n",
+        ),
+        (
+            ["--attr", "account=a7", "--attr", "x-api-key:hunter2=="],
+            "error: --attr number 2: this name has a colon, as only names of a door's own have; a header belongs under \
+             `headers`\n",
+        ),
+    ] {
+        let ran = Ran::from(shell.command().args(line.split(' ')).args(flags).output().unwrap());
+        assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(2), "", expected), "{flags:?}");
+    }
+    // Without quotes the key is a word of its own.
+    let ran = shell.run(&format!("{line} -H x-api-key: hunter2"));
+    assert!(ran.code == Some(2) && ran.err.contains("must be quoted") && !ran.err.contains("hunter2"), "{ran:?}");
     let ran = shell.run(&format!("{line} --attr ip=hunter2"));
     assert!(ran.code == Some(2) && ran.err.contains("`ip`") && !ran.err.contains("hunter2"), "{ran:?}");
     let ran = shell.run(&format!("{line} --store redis://:hunter2@"));

@@ -1,4 +1,4 @@
-//! `docs/cli.md`: its commands print what stands there.
+//! `docs/cli.md` and `docs/testing-limits.md`: their commands print what stands there.
 
 use crate::shell::Shell;
 
@@ -18,6 +18,23 @@ fn the_page_shows_what_the_commands_print() {
             printed = printed + line + "\n" + &shell.sh(&format!("{} 2>&1", &line[2..])).out;
         }
         assert_eq!(without_millis(&printed), without_millis(block));
+    }
+}
+
+#[test]
+fn the_page_about_tests_shows_what_the_command_prints() {
+    let page = include_str!("../../../docs/testing-limits.md");
+    let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
+    let [rules, tests, passing, failing] = blocks[..4] else { panic!("four blocks tell the story") };
+    let body = |block: &'static str, fence: &str| block.strip_prefix(fence).unwrap();
+    let shell = Shell::new();
+    shell.write("rules.test.yaml", body(tests, "yaml\n"));
+    for (capacity, shown, code) in [("5", passing, 0), ("8", failing, 1)] {
+        let rules = body(rules, "yaml\n").replace("capacity: 5", &format!("capacity: {capacity}"));
+        shell.write("rules.yaml", rules);
+        let (line, printed) = body(shown, "text\n$ ").split_once('\n').unwrap();
+        let ran = shell.sh(line);
+        assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(code), printed, ""));
     }
 }
 

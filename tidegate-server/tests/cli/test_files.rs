@@ -41,6 +41,15 @@ fn one_that_fails_and_one_that_cannot_be_run_fail() {
 }
 
 #[test]
+fn what_a_terminal_would_obey_is_shown_and_not_obeyed() {
+    let shell = shell();
+    shell.write("good/rides.test.yaml", TESTS.replace("three at once", "\"three\\e[2J\\e]0;title\\a at once\""));
+    let ran = shell.run("rules test good");
+    assert!(ran.out.contains("✓ three\\u{1b}[2J\\u{1b}]0;title\\u{7} at once\n"), "{ran:?}");
+    assert!(!ran.out.contains('\x1b'), "{ran:?}");
+}
+
+#[test]
 fn programs_and_ci_read_the_same_results() {
     let shell = shell();
     let ran = shell.run("rules test bad --json --junit results.xml");

@@ -92,6 +92,40 @@ fn the_checklist_fails_on_what_is_not_met_and_says_what_to_do() {
 }
 
 #[test]
+fn a_store_that_is_none_is_no_proof() {
+    let shell = Shell::new();
+    for (store, why) in [
+        ("hunter2", "a store is a URL: `memory:`, or one such as `redis://127.0.0.1:6379`"),
+        ("redis://", "the address is missing: write one such as `redis://127.0.0.1:6379`"),
+        ("rediss://:hunter2@cache", "TLS is not supported yet: put a TLS proxy in front of redis://"),
+    ] {
+        let ran = shell.run(&format!("rules validate --production --store {store} rules.yaml"));
+        let expected = format!("error: --store: {why}\n");
+        assert_eq!((ran.code, ran.out.as_str(), ran.err), (Some(2), "", expected), "{store}");
+    }
+    let proven = |store: &str| {
+        let ran = shell.run(&format!("rules validate --production --store {store} --json rules.yaml"));
+        let items = ran.json()["files"][0]["checklist"].clone();
+        let item = items.as_array().unwrap().iter().find(|item| item["name"] == "concurrency is proven").cloned();
+        item.unwrap()["state"].clone()
+    };
+    assert_eq!((proven("redis://cache"), proven("memory:")), ("met".into(), "unknown".into()));
+}
+
+/// A report keeps the first hundred problems, so it must not say that these are all.
+#[test]
+fn of_more_problems_than_are_told_the_number_is_said_to_be_the_least() {
+    let shell = Shell::new();
+    let unknown = |count: usize| (0..count).map(|number| format!("x{number}: 1\n")).collect::<String>();
+    for (count, summary, cut) in [(99, "\n99 errors in", false), (150, "\nat least 100 errors in", true)] {
+        shell.write("wrong.yaml", format!("version: 1\nrules: []\n{}", unknown(count)));
+        let ran = shell.run("rules validate wrong.yaml");
+        assert!(ran.code == Some(1) && ran.out.ends_with(&format!("{summary} wrong.yaml\n")), "{ran:?}");
+        assert_eq!(shell.run("rules validate --json wrong.yaml").json()["files"][0]["cut"], cut);
+    }
+}
+
+#[test]
 fn a_dash_is_the_standard_input() {
     let shell = Shell::new();
     let mut command = shell.command();
@@ -109,4 +143,6 @@ fn colour_is_for_terminals_and_those_who_ask() {
     assert!(!shell.run("rules validate rules.yaml").out.contains('\x1b'));
     assert!(shell.run("rules validate rules.yaml --color always").out.contains("\x1b[1;32mno problems\x1b[0m"));
     assert!(!shell.run("--color never rules validate rules.yaml").out.contains('\x1b'));
+    assert!(shell.run("--color always --help").out.contains('\x1b'), "what clap writes is no exception");
+    assert!(shell.run("rules explain --color=always").err.contains('\x1b'));
 }
