@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tidegate::{
-    Adjustment, Key, Limit, Limiter, ManualClock, MemoryStore, Plan, Rate, Request, Rule, RuleSet, Store, StoreError,
-    Timestamp, Verdict,
-};
-use tidegate_redis::{RedisOptions, RedisStore};
+use tidegate::{Key, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Store, Timestamp};
+use tidegate_redis::RedisOptions;
+pub use tidegate_server::AnyStore;
 
 use crate::server::{Kind, Server};
 
@@ -24,15 +22,6 @@ pub struct Ground {
     pub store: AnyStore,
     server: Option<Server>,
     limiters: AtomicU32,
-}
-
-/// Any of the stores.
-#[derive(Clone, Debug)]
-pub enum AnyStore {
-    /// In this process.
-    Memory(Arc<MemoryStore>),
-    /// On a server.
-    Redis(RedisStore),
 }
 
 /// Runs `behaviour` on each store. The output of a failed test ends with the name of the one it failed on.
@@ -147,43 +136,6 @@ impl Ground {
             (AnyStore::Memory(store), _) => store.keys(),
             (_, Some(server)) => redis::cmd("DBSIZE").query(&mut server.connection()).unwrap(),
             (_, None) => 0,
-        }
-    }
-}
-
-impl Store for AnyStore {
-    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        match self {
-            Self::Memory(store) => store.decide(plan).await,
-            Self::Redis(store) => store.decide(plan).await,
-        }
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        match self {
-            Self::Memory(store) => store.peek(plan).await,
-            Self::Redis(store) => store.peek(plan).await,
-        }
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        match self {
-            Self::Memory(store) => store.adjust(adjustments).await,
-            Self::Redis(store) => store.adjust(adjustments).await,
-        }
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        match self {
-            Self::Memory(store) => store.adjust_soon(adjustments),
-            Self::Redis(store) => store.adjust_soon(adjustments),
-        }
-    }
-
-    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
-        match self {
-            Self::Memory(store) => store.forget(keys).await,
-            Self::Redis(store) => store.forget(keys).await,
         }
     }
 }

@@ -88,7 +88,8 @@ mod tests {
         for line in ["--help", "check --help", "--colour", "check x", "--color auto --help", "-- --color never"] {
             assert!(coloured(&format!("tidegate {line}")), "{line}");
         }
-        for line in ["--color never --help", "check --help --color=never", "--color never --colour", "--color never check x"]
+        for line in
+            ["--color never --help", "check --help --color=never", "--color never --colour", "--color never check x"]
         {
             assert!(!coloured(&format!("tidegate {line}")), "{line}");
         }

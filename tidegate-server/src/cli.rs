@@ -158,7 +158,7 @@ Examples:
   tidegate rules validate examples/ride-hailing.yaml
   tidegate rules explain examples/login.yaml --action login --attr account=a7 --ip 203.0.113.9
   tidegate rules test examples
-  tidegate check --rules examples/minimal.yaml --ip 203.0.113.9 --times 30   # the last are denied: exit 1
+  tidegate check --rules examples/minimal.yaml --ip 203.0.113.9 --times 30   # some denied: exit 1
 
 Each command has a longer text: tidegate help rules explain";
 
@@ -173,7 +173,8 @@ const VALIDATE_EXAMPLES: &str = "\
 Examples:
   tidegate rules validate examples/login.yaml examples/plans.yaml
   tidegate rules validate --strict examples/login.yaml     # in CI: warnings fail
-  tidegate rules validate --production --store redis://cache:6379 examples/plans.yaml   # no secret: exit 1
+  tidegate rules validate --production --store redis://cache:6379 \\
+      examples/plans.yaml                                  # no secret: exit 1
   tidegate rules validate --json - < examples/login.yaml   # for programs";
 
 const EXPLAIN_EXAMPLES: &str = "\
@@ -201,7 +202,7 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   tidegate check --rules examples/minimal.yaml --ip 203.0.113.9
   tidegate check --rules examples/ride-hailing.yaml -X POST --path /api/rides/request \\
-      -H 'x-api-key: k1' --ip 203.0.113.9 --times 25       # the last are denied: exit 1
+      -H 'x-api-key: k1' --ip 203.0.113.9 --times 25       # some denied: exit 1
   tidegate check --rules examples/login.yaml --store redis://127.0.0.1:6379 \\
       --action login --attr account=a7 --ip 203.0.113.9 --peek --json
   tidegate check --rules examples/webhooks.yaml --action webhook --attr endpoint=e1 --wait && ./deliver";

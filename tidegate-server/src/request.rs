@@ -48,10 +48,16 @@ impl RequestArgs {
         let sample = self.sample()?;
         sample.attributes().map_err(|error| {
             let flag = match error.field() {
-                "headers" => format!("--header number {}", number(&sample.headers, |headers| Sample { headers, ..Sample::default() })),
-                "attributes" => format!("--attr number {}", number(&sample.attributes, |attributes| {
-                    Sample { attributes, tenant: sample.tenant.clone(), ..Sample::default() }
-                })),
+                "headers" => format!(
+                    "--header number {}",
+                    number(&sample.headers, |headers| Sample { headers, ..Sample::default() })
+                ),
+                "attributes" => format!(
+                    "--attr number {}",
+                    number(&sample.attributes, |attributes| {
+                        Sample { attributes, tenant: sample.tenant.clone(), ..Sample::default() }
+                    })
+                ),
                 field => format!("--{field}"),
             };
             Failure::usage(format!("{flag}: {}", error.problem()))

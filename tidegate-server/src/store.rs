@@ -1,5 +1,7 @@
 //! `AnyStore`: the store that a URL names. It only chooses; each store keeps its own semantics, deadline and errors.
 
+use std::sync::Arc;
+
 use tidegate::{Adjustment, Key, MemoryStore, Plan, Store, StoreError, Verdict};
 use tidegate_redis::RedisStore;
 
@@ -21,12 +23,12 @@ pub enum StoreUrl {
     Redis(String),
 }
 
-/// Any of the stores.
-#[derive(Debug)]
+/// Any of the stores. Clones share what is in it.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AnyStore {
     /// In this process.
-    Memory(Box<MemoryStore>),
+    Memory(Arc<MemoryStore>),
     /// On a Redis or Valkey server.
     Redis(RedisStore),
 }
@@ -60,7 +62,7 @@ impl AnyStore {
     /// Opens the store at `url`.
     pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
         match url {
-            StoreUrl::Memory => Ok(Self::Memory(Box::default())),
+            StoreUrl::Memory => Ok(Self::Memory(Arc::default())),
             StoreUrl::Redis(url) => RedisStore::connect(url).await.map(Self::Redis),
         }
     }

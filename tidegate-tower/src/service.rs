@@ -192,7 +192,7 @@ async fn settle<S: Store>(settings: &Settings, current: &Current<S>, receipt: Re
 /// Adds what the limits say, unless a layer or the service further in has spoken of limits itself: half of one set of numbers
 /// and half of another would make no sense. A rule against guessing has nothing to say, and nobody may say more.
 fn tell(response: &mut response::Parts, headers: Headers, is_security: bool) {
-    if !headers.is_empty() {
+    if is_security || !headers.is_empty() {
         let said = response.extensions.insert(Said).is_some();
         if !said && !headers.iter().any(|(name, _)| response.headers.contains_key(*name)) {
             extend(&mut response.headers, headers);
