@@ -451,6 +451,19 @@ mod tests {
         assert_eq!(Expression::compile("size(attr.user + user)").unwrap().reads(), ["attr:user", "user"]);
     }
 
+    /// The same through a whole file: there is an identity called `rows`, which a client sends.
+    #[test]
+    fn an_attribute_is_not_taken_for_an_identity() {
+        let text = "version: 1\nidentify: { rows: header:x-rows }\nrules:\n- { id: a, per: rows, cost: int(attr.rows), \
+                    token_bucket: { capacity: 99, refill: 1/s } }";
+        let file = crate::RuleFile::parse("rules.yaml", text).unwrap();
+        let request = tidegate::Request::new("").attribute("header:x-rows", "50");
+        let cost = |request: &tidegate::Request<'_>| file.rules().resolve(request).checks()[0].cost();
+        assert_eq!(cost(&request), 1, "the default");
+        assert_eq!(cost(&request.attribute("rows", "7")), 7);
+        assert!(file.rules().reads().iter().any(|name| name == "rows"));
+    }
+
     #[test]
     fn a_side_that_decides_hides_the_other_sides_failure() {
         for text in [

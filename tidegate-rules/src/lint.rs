@@ -44,7 +44,7 @@ pub(crate) const CODES: [&str; 26] = [
     "zero-limit",
 ];
 
-/// What is told once, by whichever comparison ends first.
+/// What is told where the work became too much; once, by whichever comparison ends first.
 const NOT_COMPARED: &str = "not-compared";
 
 /// How much work comparing rules may be, in comparisons of two values. Rules that share nothing are never compared, so only
@@ -68,8 +68,8 @@ pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
         limits::lint(rule, &mut found);
     }
     reach::conditions(ready, &mut found);
-    crowd::lint(ready, &rules, &mut found);
     together(ready, &rules, &mut found);
+    crowd::lint(ready, &rules, &mut found);
     debug_assert!(found.iter().all(|problem| CODES.contains(&problem.code())), "a code is missing in CODES: {found:?}");
     // A report is cut where it is too long. An error must not be lost behind a hundred notes.
     found.sort_by_key(Problem::severity);
@@ -87,9 +87,9 @@ fn together(ready: &Ready, rules: &[&Compiled], found: &mut Vec<Problem>) {
         let others = beside.iter().map(|(_, other)| weight(other)).fold(exempt, usize::saturating_add);
         let work = weight(rule).saturating_mul(others).saturating_add(looked_at);
         let Some(less) = left.checked_sub(work) else {
-            if !found.iter().any(|problem| problem.code() == NOT_COMPARED) {
-                found.push(not_compared(rule));
-            }
+            let message = "too many rules share a match: from here on they were not compared with each other";
+            let problem = Problem::note(NOT_COMPARED, message, rule.id_span.clone());
+            found.push(problem.help("match by path, action, host, tenant or a header's value"));
             return;
         };
         left = less;
@@ -100,13 +100,6 @@ fn together(ready: &Ready, rules: &[&Compiled], found: &mut Vec<Problem>) {
         found.extend(reach::outdone(place, rule, &beside));
         found.extend(security::by_address_alone(place, rule, &beside));
     }
-}
-
-/// What is said at the rule at which the work became too much.
-fn not_compared(rule: &Compiled) -> Problem {
-    let message = "too many rules share a match: from here on they were not compared with each other";
-    let problem = Problem::note(NOT_COMPARED, message, rule.id_span.clone());
-    problem.help("match by path, action, host, tenant or a header's value")
 }
 
 /// How much there is to compare about a rule.

@@ -170,6 +170,123 @@ fn more_limits_than_a_decision_takes_are_an_error_at_the_first_that_is_too_many(
     assert_eq!(of(&report(&format!("exempt: [ {{ path: /x }} ]\n{}", crowd(40))), "too-many-checks").len(), 0);
 }
 
+/// Rules that meet only on `/x` with the action `z`, which none of them names first.
+fn hidden_crowd(size: u64, more: &str) -> String {
+    let rule = |n: u64| {
+        format!(
+            "- {{ id: r{n}, match: {{ path: [/r{n}, /x], action: [a{n}, z]{more} }}, per: ip, \
+             fixed_window: {{ limit: 9, window: {n}s }} }}\n"
+        )
+    };
+    format!("rules:\n{}", (1..=size).map(rule).collect::<String>())
+}
+
+#[test]
+fn a_crowd_is_found_on_the_second_of_everything() {
+    assert_eq!(codes(&report(&hidden_crowd(32, ""))), [""; 0]);
+    let crowded = report(&hidden_crowd(33, ""));
+    assert_eq!(codes(&crowded), ["too-many-checks"]);
+    assert_eq!(crowded.position(&crowded.problems()[0]), (35, 9));
+    for more in [
+        ", method: [GET, POST]",
+        ", host: [a.example, '*.b.example']",
+        ", ip: [10.0.0.0/8, 192.0.2.1]",
+        ", header: { x: [a, b] }",
+    ] {
+        assert_eq!(codes(&report(&hidden_crowd(33, more))), ["too-many-checks"], "{more}");
+    }
+    // Where they meet, they are exempt.
+    let exempt = format!("exempt: [ {{ path: /x, action: z }} ]\n{}", hidden_crowd(33, ""));
+    assert_eq!(codes(&report(&exempt)), [""; 0]);
+}
+
+#[test]
+fn a_crowd_is_found_on_a_second_tenant_or_plan() {
+    let by_tenant = report(&many(33, |rule| format!("tenant: [t{rule}, all]")));
+    assert_eq!(of(&by_tenant, "too-many-checks").len(), 1, "{by_tenant}");
+    let mut by_plan = many(33, |rule| format!("plan: [p{rule}, all]"));
+    by_plan += "tenants:\n  all: all\n";
+    for rule in 0..33 {
+        let _ = writeln!(by_plan, "  t{rule}: p{rule}");
+    }
+    let by_plan = report(&by_plan);
+    assert_eq!(of(&by_plan, "too-many-checks").len(), 1, "{by_plan}");
+}
+
+/// Trap: a rule in shadow shares no check, since it must not touch what others count.
+#[test]
+fn a_budget_is_one_check_and_each_rule_in_shadow_another() {
+    let file = |mode: &str| {
+        let rule = |n: u64| {
+            format!("- {{ id: r{n}, per: ip, budget: b, mode: {mode}, fixed_window: {{ limit: 9, window: 1m }} }}\n")
+        };
+        format!("rules:\n{}", (1..=40).map(rule).collect::<String>())
+    };
+    assert_eq!(codes(&report(&file("enabled"))), [""; 0]);
+    assert_eq!(codes(&report(&file("shadow"))), ["too-many-checks"]);
+}
+
+#[test]
+fn long_lists_are_tried_only_so_far() {
+    let paths = (0..400).map(|n| format!("/p{n}, ")).collect::<Vec<_>>().concat();
+    let rule = |n: usize| {
+        format!(
+            "- {{ id: r{n}, match: {{ path: [{paths}/r{n}], method: [GET, PUT, POST], header: {{ k: v{n} }} }}, per: ip, \
+             fixed_window: {{ limit: 9, window: 1m }} }}\n"
+        )
+    };
+    let file = format!("rules:\n{}", (0..60).map(rule).collect::<String>());
+    let found = report(&file);
+    assert_eq!(codes(&found), ["not-compared"]);
+    assert!(found.position(&found.problems()[0]).0 > 10, "{found}");
+    assert!(found.problems()[0].message().starts_with("too many values"), "{found}");
+}
+
+#[test]
+fn a_cost_that_nobody_can_forge_draws_nothing() {
+    for cost in [
+        "1 + request.size / 1024",
+        "size(request.headers[\"Content-Length\"])",
+        "request.method == \"POST\" && request.path.startsWith(\"/a\") ? int(attr.rows) : size(client + action)",
+    ] {
+        let file = format!(
+            "identify: {{ client: ip }}\nrules:\n- id: a\n  per: ip\n  cost: {{ expression: '{cost}', actual: x-used }}\n  \
+             token_bucket: {{ capacity: 9, refill: 1/s }}"
+        );
+        assert_eq!(codes(&report(&file)), [""; 0], "{cost}");
+    }
+}
+
+#[test]
+fn everything_that_a_client_could_forge_in_a_cost_is_told_at_once() {
+    let file = "identify: { user: header:x-user, tenant: header:x-org }\nrules:\n- id: a\n  per: ip\n  cost: \
+                size(user + request.query.q) + size(tenant)\n  token_bucket: { capacity: 9, refill: 1/s }";
+    let found = report(file);
+    assert_eq!(codes(&found), ["unauthenticated-tenant", "forgeable-cost"], "{found}");
+    let forged = of(&found, "forgeable-cost")[0];
+    assert!(forged.message().contains("`header:x-user` as its user, `query:q`"), "{found}");
+    assert!(forged.suggestion().is_some_and(|help| help.contains("`authenticated: [x-user, query:q]`")), "{found}");
+}
+
+#[test]
+fn an_expression_may_come_to_nothing_and_draws_nothing() {
+    let file = "rules:\n- { id: a, per: ip, cost: { expression: 'int(attr.rows) / 10', actual: x-used }, \
+                token_bucket: { capacity: 9, refill: 1/s } }";
+    assert_eq!(codes(&report(file)), [""; 0]);
+}
+
+#[test]
+fn a_colon_is_mended_to_braces_all_along_the_path() {
+    let file = "rules:\n- { id: a, match: { path: '/v1/:org/cars/:car-id/*' }, per: ip, \
+                fixed_window: { limit: 9, window: 1m } }";
+    let found = report(file);
+    assert_eq!(codes(&found), ["colon-segment"]);
+    assert!(
+        found.problems()[0].suggestion().is_some_and(|help| help.contains("`/v1/{org}/cars/{car-id}/*`")),
+        "{found}"
+    );
+}
+
 #[test]
 fn an_error_is_not_lost_behind_a_hundred_warnings() {
     let mut file = "rules:\n".to_owned();

@@ -6,12 +6,9 @@ use std::collections::HashSet;
 use tidegate::{MOST_CHECKS, RuleMode};
 
 use super::example::Example;
-use super::not_compared;
+use super::{MOST_WORK, NOT_COMPARED};
 use crate::compile::{Compiled, Ready};
 use crate::problem::Problem;
-
-/// How much work it may be, in comparisons of two values; as much as for comparing rules.
-const MOST_WORK: usize = super::MOST_WORK;
 
 /// What an example takes besides the rules that it finds.
 const PER_EXAMPLE: usize = 200;
@@ -27,7 +24,9 @@ pub(super) fn lint(ready: &Ready, rules: &[&Compiled], found: &mut Vec<Problem>)
         for example in Example::each(&rule.matched.condition) {
             let (met, looked_at) = example.rules(&ready.matching);
             let Some(less) = left.checked_sub(PER_EXAMPLE + looked_at) else {
-                found.push(not_compared(rule));
+                if !found.iter().any(|problem| problem.code() == NOT_COMPARED) {
+                    found.push(not_tried(rule));
+                }
                 return;
             };
             left = less;
@@ -66,4 +65,48 @@ fn problem(checks: usize, rule: &Compiled) -> Problem {
     let message = format!("{checks} limits apply to one request, this one among them; at most {MOST_CHECKS} may");
     let problem = Problem::error("too-many-checks", message, rule.id_span.clone());
     problem.help("let the rules match less, or make one rule of several that count by the same")
+}
+
+/// What is said at the rule at which the work became too much.
+fn not_tried(rule: &Compiled) -> Problem {
+    let message = "too many values to combine: from here on nobody looked whether too many limits meet on one request";
+    let problem = Problem::note(NOT_COMPARED, message, rule.id_span.clone());
+    problem.help("match fewer paths, methods, hosts, tenants or values of headers in one rule")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+    use crate::{compile, read, written};
+
+    /// Seventeen rules that apply to everything, each with one limit.
+    fn seventeen() -> Ready {
+        let rule = |n: usize| format!("- {{ id: r{n}, per: ip, fixed_window: {{ limit: {n}, window: 1m }} }}\n");
+        let rules: Vec<_> = (1..=17).map(rule).collect();
+        let source = Source::new("rules.yaml", &format!("version: 1\nrules:\n{}", rules.concat()));
+        let mut problems = Vec::new();
+        let file: written::File = read::decode(read::parse(&source).unwrap(), &mut problems).unwrap();
+        compile::compile(&file, &mut problems)
+    }
+
+    fn found(ready: &Ready) -> Vec<Problem> {
+        let mut found = Vec::new();
+        lint(ready, &ready.rules.iter().collect::<Vec<_>>(), &mut found);
+        found
+    }
+
+    /// No file can give a rule more limits in a plan than it has itself yet; the library can.
+    #[test]
+    fn a_plan_counts_with_as_many_limits_as_it_has() {
+        let mut ready = seventeen();
+        assert!(found(&ready).is_empty());
+        for rule in &mut ready.rules {
+            let limit = rule.limits[0].1;
+            rule.plans.push(("pro".into(), vec![("a".into(), limit), ("b".into(), limit)]));
+        }
+        let found = found(&ready);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].message().starts_with("34 limits"), "{found:?}");
+    }
 }

@@ -1,0 +1,76 @@
+//! Mistakes about who can name its own price, and when it is paid.
+
+use tidegate_rules::Severity;
+
+use super::{Case, case};
+
+pub(super) const COST: [Case; 9] = [
+    case(
+        "forgeable-cost",
+        Severity::Warning,
+        (3, 27),
+        "rules:\n- { id: a, per: ip, cost: 'int(request.query.rows)', token_bucket: { capacity: 9, refill: 1/s } }",
+        ("rules:", "identify: { authenticated: [query:rows] }\nrules:"),
+    ),
+    case(
+        "forgeable-cost",
+        Severity::Warning,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { expression: 'request.headers[\"X-Kind\"] == \"bulk\" ? 5 : 1', max: 5 }, \
+         token_bucket: { capacity: 9, refill: 1/s } }",
+        ("request.headers[\"X-Kind\"]", "attr.kind"),
+    ),
+    case(
+        "forgeable-cost",
+        Severity::Warning,
+        (3, 27),
+        "rules:\n- { id: a, per: ip, cost: '1 + request.size / 1024 + size(request.cookies.cart)', \
+         token_bucket: { capacity: 9, refill: 1/s } }",
+        (" + size(request.cookies.cart)", " + size(request.path)"),
+    ),
+    case(
+        "forgeable-cost",
+        Severity::Warning,
+        (4, 27),
+        "identify: { user: [header:x-user, ip] }\n\
+         rules:\n- { id: a, per: ip, cost: 'user == \"admin\" ? 0 : 1', token_bucket: { capacity: 9, refill: 1/s } }",
+        (" }", ", authenticated: x-user }"),
+    ),
+    case(
+        "free-until-settled",
+        Severity::Warning,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { default: 0, actual: x-used }, token_bucket: { capacity: 9, refill: 1/s } }",
+        ("default: 0", "default: 1"),
+    ),
+    case(
+        "free-until-settled",
+        Severity::Warning,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { GET: 0, actual: x-used }, token_bucket: { capacity: 9, refill: 1/s } }",
+        (", actual: x-used", ""),
+    ),
+    case(
+        "free-until-settled",
+        Severity::Warning,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { expression: 'int(attr.rows)', default: 0, actual: x-used }, \
+         token_bucket: { capacity: 9, refill: 1/s } }",
+        ("default: 0, ", ""),
+    ),
+    case(
+        "free-until-settled",
+        Severity::Warning,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { expression: 'int(attr.rows)', max: 0, actual: x-used }, \
+         token_bucket: { capacity: 9, refill: 1/s } }",
+        ("max: 0", "max: 1"),
+    ),
+    case(
+        "colon-segment",
+        Severity::Note,
+        (3, 29),
+        "rules:\n- { id: a, per: ip, cost: { '/users/:id': 3, default: 1 }, token_bucket: { capacity: 9, refill: 1/s } }",
+        (":id", "{id}"),
+    ),
+];

@@ -1,0 +1,113 @@
+//! Mistakes about who can pretend to be whom.
+
+use tidegate_rules::Severity;
+
+use super::{Case, case};
+
+pub(super) const IDENTITY: [Case; 17] = [
+    case(
+        "trust-everyone",
+        Severity::Warning,
+        (2, 43),
+        "identify: { trusted_proxies: [10.0.0.0/8, 0.0.0.0/0] }",
+        ("0.0.0.0/0", "192.0.2.0/24"),
+    ),
+    case(
+        "trust-everyone",
+        Severity::Warning,
+        (2, 31),
+        "identify: { trusted_proxies: [\"::/0\"] }",
+        ("::/0", "fc00::/7"),
+    ),
+    case("trust-everyone", Severity::Warning, (2, 31), "identify: { trusted_proxies: [128.0.0.0/1] }", ("/1", "/8")),
+    case("trust-everyone", Severity::Warning, (2, 31), "identify: { trusted_proxies: [\"2000::/3\"] }", ("/3", "/32")),
+    case(
+        "unauthenticated-header",
+        Severity::Warning,
+        (3, 18),
+        "rules:\n- { id: a, per: [header:x-api-key], token_bucket: { capacity: 9, refill: 1/s } }",
+        ("[header:x-api-key]", "[ip, header:x-api-key]"),
+    ),
+    case(
+        "unauthenticated-header",
+        Severity::Warning,
+        (2, 22),
+        "identify: { client: [header:x-api-key, ip] }\n\
+         rules:\n- { id: a, per: client, token_bucket: { capacity: 9, refill: 1/s } }",
+        ("[header:x-api-key, ip]", "[ip, header:x-api-key]"),
+    ),
+    case(
+        "unauthenticated-header",
+        Severity::Warning,
+        (2, 40),
+        "identify: { client: [header:x-api-key, query:key, ip], authenticated: [x-api-key] }\n\
+         rules:\n- { id: a, per: client, token_bucket: { capacity: 9, refill: 1/s } }",
+        ("[x-api-key]", "[X-Api-Key, query:key]"),
+    ),
+    case(
+        "unauthenticated-header",
+        Severity::Warning,
+        (3, 18),
+        "rules:\n- { id: a, per: [cookie:session, path], token_bucket: { capacity: 9, refill: 1/s } }",
+        ("path", "tenant"),
+    ),
+    case(
+        "unauthenticated-header",
+        Severity::Warning,
+        (3, 18),
+        "rules:\n- { id: a, per: [host, path], token_bucket: { capacity: 9, refill: 1/s } }",
+        ("path", "ip"),
+    ),
+    case(
+        "unauthenticated-header",
+        Severity::Warning,
+        (3, 17),
+        "rules:\n- { id: a, per: host, token_bucket: { capacity: 9, refill: 1/s } }",
+        ("per:", "match: { host: [a.example, b.example] }, per:"),
+    ),
+    case(
+        "unauthenticated-header",
+        Severity::Warning,
+        (2, 35),
+        "identify: { site: [header:x-site, host], authenticated: [x-site] }\n\
+         rules:\n- { id: a, per: site, token_bucket: { capacity: 9, refill: 1/s } }",
+        ("[x-site]", "[x-site, Host]"),
+    ),
+    case(
+        "unverified-claim",
+        Severity::Error,
+        (2, 19),
+        "identify: { user: claim:sub, authenticated: x-tenant }",
+        ("x-tenant", "authorization"),
+    ),
+    case(
+        "unverified-claim",
+        Severity::Error,
+        (4, 18),
+        "identify: { token: X-Token, authenticated: authorization }\n\
+         rules:\n- { id: a, per: [claim:sub], token_bucket: { capacity: 9, refill: 1/s } }",
+        ("authenticated: authorization", "authenticated: x-token"),
+    ),
+    case(
+        "unauthenticated-tenant",
+        Severity::Warning,
+        (2, 21),
+        "identify: { tenant: header:x-tenant }",
+        ("}", ", authenticated: x-tenant }"),
+    ),
+    case(
+        "unauthenticated-tenant",
+        Severity::Warning,
+        (2, 19),
+        "identify: { plan: query:plan }",
+        ("query:plan", "attr:tier"),
+    ),
+    case(
+        "exempt-by-header",
+        Severity::Warning,
+        (2, 13),
+        "exempt: [ { header: { x-internal: \"1\" } } ]",
+        ("\"1\" }", "\"1\" }, ip: 10.0.0.0/8"),
+    ),
+    case("unused-identity", Severity::Warning, (2, 13), "identify: { tennant: attr:org }", ("tennant", "tenant")),
+];
