@@ -100,7 +100,7 @@ fn meanwhile(rules: &RuleSet, request: &Request<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
     use clap::Parser;
@@ -127,18 +127,19 @@ rules:
         };
         let file = RuleFile::parse("rules.yaml", RULES).unwrap();
         let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
-        let waited = Mutex::new(Vec::new());
+        let waited = Arc::new(Mutex::new(Vec::new()));
         let timer = tidegate::timer(|span| {
-            waited.lock().unwrap().push(span);
-            std::future::ready(())
+            let waited = Arc::clone(&waited);
+            // Only what is awaited is waited for.
+            async move { waited.lock().unwrap().push(span) }
         });
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut output = Output::new(&mut out, &mut err);
         let request = Request::new("pipe");
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let asked = runtime.block_on(ask(&limiter, &file, &request, &arguments, &timer, &mut output));
-        drop(timer);
-        (waited.into_inner().unwrap(), asked.unwrap())
+        let waited = waited.lock().unwrap().clone();
+        (waited, asked.unwrap())
     }
 
     /// Otherwise `check … && ./deliver` sends what should have been held.

@@ -205,7 +205,8 @@ Examples:
       -H 'x-api-key: k1' --ip 203.0.113.9 --times 25       # some denied: exit 1
   tidegate check --rules examples/login.yaml --store redis://127.0.0.1:6379 \\
       --action login --attr account=a7 --ip 203.0.113.9 --peek --json
-  tidegate check --rules examples/webhooks.yaml --action webhook --attr endpoint=e1 --wait && ./deliver";
+  tidegate check --rules examples/webhooks.yaml --action webhook --attr endpoint=e1 --wait \\
+      && ./deliver";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

@@ -47,17 +47,16 @@ impl RequestArgs {
     pub(crate) fn attributes(&self) -> Result<SampleAttributes, Failure> {
         let sample = self.sample()?;
         sample.attributes().map_err(|error| {
+            let tenant = || sample.tenant.clone();
             let flag = match error.field() {
-                "headers" => format!(
-                    "--header number {}",
-                    number(&sample.headers, |headers| Sample { headers, ..Sample::default() })
-                ),
-                "attributes" => format!(
-                    "--attr number {}",
-                    number(&sample.attributes, |attributes| {
-                        Sample { attributes, tenant: sample.tenant.clone(), ..Sample::default() }
-                    })
-                ),
+                "headers" => {
+                    let alone = |headers| Sample { headers, ..Sample::default() };
+                    format!("--header number {}", wrong(&sample.headers, alone))
+                }
+                "attributes" => {
+                    let alone = |attributes| Sample { attributes, tenant: tenant(), ..Sample::default() };
+                    format!("--attr number {}", wrong(&sample.attributes, alone))
+                }
                 field => format!("--{field}"),
             };
             Failure::usage(format!("{flag}: {}", error.problem()))
@@ -80,8 +79,8 @@ impl RequestArgs {
     }
 }
 
-/// Which of several is wrong, from 1: it is found by this, since it is not repeated.
-fn number(pairs: &[(String, String)], alone: impl Fn(Vec<(String, String)>) -> Sample) -> usize {
+/// Which of several is the wrong one, from 1. People find it by this, since it is not repeated.
+fn wrong(pairs: &[(String, String)], alone: impl Fn(Vec<(String, String)>) -> Sample) -> usize {
     1 + pairs.iter().take_while(|pair| alone(vec![(*pair).clone()]).attributes().is_ok()).count()
 }
 
