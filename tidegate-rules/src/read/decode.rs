@@ -31,12 +31,11 @@ pub(crate) fn decode_part<T: for<'de> Deserialize<'de>>(
     problems: &mut Vec<Problem>,
 ) -> Option<(T, bool)> {
     while problems.len() < MOST_PROBLEMS {
-        let fault = match T::deserialize(Reader { node: &root, path: Vec::new(), current: Cell::new(None) }) {
+        let fault = match T::deserialize(Reader::at_root(&root)) {
             Ok(value) => return Some((value, !root.taken.is_empty())),
             Err(fault) => fault,
         };
-        let place =
-            fault.place.unwrap_or_else(|| Place { span: root.span.clone(), path: Vec::new(), taken: Vec::new() });
+        let place = fault.place.unwrap_or_else(|| Box::new(Reader::at_root(&root).place()));
         // (A field with a slip of the pen is the one that is then missing.)
         let told = |field| place.taken.iter().any(|taken| nearest(taken, std::iter::once(field)).is_some());
         let told = fault.missing.is_some_and(told);
@@ -64,7 +63,7 @@ pub(super) struct Fault {
     /// The field that is not there, if that is it.
     missing: Option<&'static str>,
     /// Where, once it is known: serde makes errors that do not know.
-    place: Option<Place>,
+    place: Option<Box<Place>>,
 }
 
 #[derive(Debug)]
@@ -83,6 +82,10 @@ pub(super) struct Reader<'n> {
 }
 
 impl<'n> Reader<'n> {
+    const fn at_root(node: &'n Node) -> Self {
+        Self { node, path: Vec::new(), current: Cell::new(None) }
+    }
+
     pub(super) fn inner(&self, index: usize, node: &'n Node) -> Self {
         let mut path = self.path.clone();
         path.push(index);
@@ -91,7 +94,7 @@ impl<'n> Reader<'n> {
 
     /// A fault of this node.
     fn fault(&self, code: &'static str, message: impl Into<String>) -> Fault {
-        Fault { code, message: message.into(), help: None, missing: None, place: Some(self.place()) }
+        Fault { code, message: message.into(), help: None, missing: None, place: Some(Box::new(self.place())) }
     }
 
     fn place(&self) -> Place {
@@ -108,7 +111,7 @@ impl<'n> Reader<'n> {
             (Some(index), Kind::Map(entries)) => self.inner(index, &entries[index].0).place(),
             _ => self.place(),
         };
-        result.map_err(|fault| Fault { place: fault.place.or_else(|| Some(place())), ..fault })
+        result.map_err(|fault| Fault { place: fault.place.or_else(|| Some(Box::new(place()))), ..fault })
     }
 
     fn whole(&self) -> Result<i128, Fault> {
