@@ -96,7 +96,7 @@ async fn a_refund_to_zero_does_not_move_the_window() {
     .await;
 }
 
-/// Trap 29: milliseconds where seconds were meant. A key expires when its state stops to matter, plus the margin of two
+/// Trap 29: milliseconds where seconds were meant. A key expires when its state stops mattering, plus the margin of two
 /// seconds for clocks that step back.
 #[tokio::test]
 async fn a_key_lives_as_long_as_its_state_matters() {

@@ -45,7 +45,7 @@ pub(crate) struct Compiler<'p> {
     /// Headers that a client cannot forge.
     authenticated: HashSet<SmolStr>,
     plans: Vec<SmolStr>,
-    /// Something of the file was taken out because it was wrong, so what is missing has been reported already.
+    /// Something was lost because it was wrong, so what is missing has been reported already.
     partial: bool,
     /// Whom rules count by, each list once.
     pers: HashMap<Vec<SmolStr>, Arc<[Identity]>>,
@@ -53,7 +53,7 @@ pub(crate) struct Compiler<'p> {
 
 /// Compiles a file. There may be errors among the problems that this adds; then the result is good for lints only.
 pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Ready {
-    let partial = !problems.is_empty();
+    let partial = file.lost_rules;
     let mut compiler =
         Compiler { problems, authenticated: HashSet::new(), plans: Vec::new(), partial, pers: HashMap::new() };
     compiler.version(file.version.as_ref());

@@ -187,7 +187,7 @@ fn lifetimes(rules: &[&Compiled]) -> CheckItem {
     let windows = rules.iter().flat_map(|rule| limits::all(rule)).map(|(_, limit)| limit.window_micros());
     let longest = quantity::show_duration(Duration::from_micros(windows.max().unwrap_or_default()));
     let detail =
-        format!("every key expires by itself, 2 s after it stops to matter; the longest limit takes {longest}");
+        format!("every key expires by itself, 2 s after it stops mattering; the longest limit takes {longest}");
     CheckItem::met("every key has a lifetime", detail)
 }
 

@@ -11,6 +11,6 @@ mod node;
 mod yaml;
 
 pub(crate) use at::{At, OneOrMany};
-pub(crate) use decode::decode;
+pub(crate) use decode::{decode, decode_part};
 pub(crate) use node::{Kind, Node};
 pub(crate) use yaml::parse;

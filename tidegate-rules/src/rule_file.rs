@@ -8,6 +8,7 @@ use tidegate::RuleSet;
 use crate::compile::{self, Compiled, Ready};
 use crate::matching::Matching;
 use crate::problem::{Problem, Report};
+use crate::read::At;
 use crate::source::Source;
 use crate::{lint, read, written};
 
@@ -68,7 +69,14 @@ impl RuleFile {
         let Some(mut file) = read::decode::<written::File>(root, &mut problems) else {
             return Err(Report::new(source, problems));
         };
-        file.rules = rules.into_iter().filter_map(|rule| read::decode(rule, &mut problems)).collect();
+        let written = rules.len();
+        for rule in rules {
+            if let Some((mut rule, damaged)) = read::decode_part::<At<written::Rule>>(rule, &mut problems) {
+                rule.value.damaged = damaged;
+                file.rules.push(rule);
+            }
+        }
+        file.lost_rules = file.rules.len() < written;
         let ready = compile::compile(&file, &mut problems);
         lint::lint(&ready, &mut problems);
         Self::finish(source, ready, problems)

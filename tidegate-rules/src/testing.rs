@@ -99,6 +99,10 @@ pub struct RuleSeen {
 pub fn run_tests(path: &Path) -> Result<TestRun, Report> {
     let source = Source::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
     let root = read::parse(&source).map_err(|problem| Report::new(&source, vec![problem]))?;
+    if let Some(key) = root.key("version").filter(|_| root.key("tests").is_none()) {
+        let problem = Problem::error("rules", "this is a file of rules, not of tests", key.span.clone());
+        return Err(Report::new(&source, vec![problem.help("its tests stand beside it, in NAME.test.yaml")]));
+    }
     let mut problems = Vec::new();
     let Some(file) = read::decode::<written::TestFile>(root, &mut problems) else {
         return Err(Report::new(&source, problems));

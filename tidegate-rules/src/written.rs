@@ -44,6 +44,9 @@ pub(crate) struct File {
     /// The rules. All that match a request apply, and it passes only if all allow it.
     #[serde(default)]
     pub(crate) rules: Vec<At<Rule>>,
+    /// Some rules could not be decoded, so that a name that is not there may be one of theirs.
+    #[serde(skip)]
+    pub(crate) lost_rules: bool,
 }
 
 /// One rule: what is limited, per whom, and how much.
@@ -87,6 +90,9 @@ pub(crate) struct Rule {
     pub(crate) security: Option<At<bool>>,
     /// What a refused caller reads.
     pub(crate) message: Option<At<String>>,
+    /// A field could not be decoded, so that what is missing has been reported already.
+    #[serde(skip)]
+    pub(crate) damaged: bool,
 }
 
 /// Which requests are meant. Every field that is given must fit; of a list, one entry must.

@@ -62,6 +62,16 @@ fn every_problem_is_told_at_once_and_none_twice() {
     assert_eq!(errors(MANY_MISTAKES), expected);
 }
 
+/// What is wrong in one place hides nothing in another.
+#[test]
+fn a_wrong_value_hides_no_missing_one() {
+    let text = "version: 1\nplans: { pro: { export: { fixed_window: { limit: 1, window: 1d } } } }\nrules:\n\
+                - { id: exports, cost: -5 }\n- { id: other, per: [], cost: 1 }\n- { id: third, per: [ip], mode: of, fixed_window: { limit: 1, window: 1d } }\n";
+    assert_eq!(errors(text), ["4:5 missing-field", "4:24 type", "5:9 limit", "6:33 unknown-value"]);
+    let text = text.replace("- { id: exports, cost: -5 }\n", "");
+    assert_eq!(errors(&text), ["2:27 unknown-rule", "4:9 limit", "5:33 unknown-value"]);
+}
+
 #[test]
 fn a_problem_is_shown_with_a_picture_and_a_suggestion() {
     let report = RuleFile::parse(

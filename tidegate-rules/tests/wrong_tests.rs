@@ -193,3 +193,8 @@ fn rules_that_cannot_be_used_are_reported_as_their_own_file() {
 
     assert!(run_tests(&missing.path().join("nowhere.test.yaml")).is_err());
 }
+
+#[test]
+fn a_rule_file_is_told_from_its_tests() {
+    assert_eq!(problems(RULES), ["1:1 rules: this is a file of rules, not of tests"]);
+}

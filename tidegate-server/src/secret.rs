@@ -10,7 +10,7 @@ use crate::failure::Failure;
 pub(crate) struct SecretArgs {
     /// The secret that all instances share and hash subjects with
     ///
-    /// Better set the variable: a command line is seen by everybody on the machine. Without a secret a public one is used.
+    /// Prefer the variable: a command line is seen by everybody on the machine. Without a secret a public one is used.
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_SECRET", hide_env_values = true)]
     secret: Option<String>,
 }

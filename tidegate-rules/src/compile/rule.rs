@@ -80,7 +80,9 @@ impl Compiler<'_> {
         let written = &at.value;
         let id = SmolStr::new(&written.id.value);
         self.check_id(&written.id);
+        let lost = std::mem::replace(&mut self.partial, written.damaged);
         let limits = self.limits(written, &written.id.span);
+        self.partial = lost;
         let condition = written.r#match.as_ref().map(|asked| self.condition(&asked.value)).unwrap_or_default();
         let (per, tenant) = self.per(written, identities);
         let cost = written.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));

@@ -1,4 +1,4 @@
-//! Lints about reach: rules that never come to a word, because nothing is like what they ask for, or because an exemption or
+//! Lints about reach: rules that never take effect, because nothing is like what they ask for, or because an exemption or
 //! another rule is always there first.
 
 use std::collections::HashSet;

@@ -12,7 +12,7 @@ use super::at::{AT, ONE_OR_MANY};
 use super::{Kind, Node};
 use crate::problem::{MOST_PROBLEMS, Problem};
 use crate::source::Span;
-use crate::suggest::suggest;
+use crate::suggest::{nearest, suggest};
 
 /// An enum of this name has a variant for each shape that a value can have: `number`, `text`, `list`, `map`.
 const SHAPE: &str = "$shape";
@@ -21,14 +21,25 @@ const SHAPE: &str = "$shape";
 const NOT_YET: [&str; 4] = ["concurrency", "quota", "penalty", "rollout"];
 
 /// Decodes a document. Without a value, `problems` says why; with one, it may still have lost what is reported.
-pub(crate) fn decode<T: for<'de> Deserialize<'de>>(mut root: Node, problems: &mut Vec<Problem>) -> Option<T> {
+pub(crate) fn decode<T: for<'de> Deserialize<'de>>(root: Node, problems: &mut Vec<Problem>) -> Option<T> {
+    decode_part(root, problems).map(|(value, _)| value)
+}
+
+/// Decodes a part of a document, and tells whether a field of it was lost.
+pub(crate) fn decode_part<T: for<'de> Deserialize<'de>>(
+    mut root: Node,
+    problems: &mut Vec<Problem>,
+) -> Option<(T, bool)> {
     while problems.len() < MOST_PROBLEMS {
-        let fault = match T::deserialize(Reader { node: &root, path: Vec::new(), current: Cell::new(None) }) {
-            Ok(value) => return Some(value),
+        let fault = match T::deserialize(Reader::at_root(&root)) {
+            Ok(value) => return Some((value, !root.taken.is_empty())),
             Err(fault) => fault,
         };
-        let place = fault.place.unwrap_or_else(|| Place { span: root.span.clone(), path: Vec::new(), damaged: false });
-        if !(fault.missing && place.damaged) {
+        let place = fault.place.unwrap_or_else(|| Box::new(Reader::at_root(&root).place()));
+        // (A field with a slip of the pen is the one that is then missing.)
+        let told = |field| place.taken.iter().any(|taken| nearest(taken, std::iter::once(field)).is_some());
+        let told = fault.missing.is_some_and(told);
+        if !told {
             let problem = Problem::error(fault.code, fault.message, place.span);
             problems.push(match fault.help {
                 Some(help) => problem.help(help),
@@ -49,17 +60,17 @@ pub(super) struct Fault {
     code: &'static str,
     message: String,
     help: Option<String>,
-    /// A field is not there.
-    missing: bool,
+    /// The field that is not there, if that is it.
+    missing: Option<&'static str>,
     /// Where, once it is known: serde makes errors that do not know.
-    place: Option<Place>,
+    place: Option<Box<Place>>,
 }
 
 #[derive(Debug)]
 struct Place {
     span: Span,
     path: Vec<usize>,
-    damaged: bool,
+    taken: Vec<String>,
 }
 
 /// A node, and the way to it from the root.
@@ -71,6 +82,10 @@ pub(super) struct Reader<'n> {
 }
 
 impl<'n> Reader<'n> {
+    const fn at_root(node: &'n Node) -> Self {
+        Self { node, path: Vec::new(), current: Cell::new(None) }
+    }
+
     pub(super) fn inner(&self, index: usize, node: &'n Node) -> Self {
         let mut path = self.path.clone();
         path.push(index);
@@ -79,11 +94,11 @@ impl<'n> Reader<'n> {
 
     /// A fault of this node.
     fn fault(&self, code: &'static str, message: impl Into<String>) -> Fault {
-        Fault { code, message: message.into(), help: None, missing: false, place: Some(self.place()) }
+        Fault { code, message: message.into(), help: None, missing: None, place: Some(Box::new(self.place())) }
     }
 
     fn place(&self) -> Place {
-        Place { span: self.node.span.clone(), path: self.path.clone(), damaged: self.node.damaged }
+        Place { span: self.node.span.clone(), path: self.path.clone(), taken: self.node.taken.clone() }
     }
 
     pub(super) fn wanted(&self, what: &str) -> Fault {
@@ -96,7 +111,7 @@ impl<'n> Reader<'n> {
             (Some(index), Kind::Map(entries)) => self.inner(index, &entries[index].0).place(),
             _ => self.place(),
         };
-        result.map_err(|fault| Fault { place: fault.place.or_else(|| Some(place())), ..fault })
+        result.map_err(|fault| Fault { place: fault.place.or_else(|| Some(Box::new(place()))), ..fault })
     }
 
     fn whole(&self) -> Result<i128, Fault> {
@@ -142,7 +157,8 @@ macro_rules! numbers {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
             let value = self.whole()?;
             let value = <$number>::try_from(value).map_err(|_| {
-                self.fault("type", format!("{value} is out of range: {} to {} are possible", <$number>::MIN, <$number>::MAX))
+                let most = i128::from(<$number>::MAX).min(i128::from(tidegate::LARGEST_AMOUNT));
+                self.fault("type", format!("{value} is out of range: {} to {most} are possible", <$number>::MIN))
             })?;
             self.here(visitor.$visit(value))
         })*
@@ -269,12 +285,12 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
 impl de::Error for Fault {
     fn custom<T: std::fmt::Display>(message: T) -> Self {
-        Self { code: "value", message: message.to_string(), help: None, missing: false, place: None }
+        Self { code: "value", message: message.to_string(), help: None, missing: None, place: None }
     }
 
     fn missing_field(field: &'static str) -> Self {
         let message = format!("the field `{field}` is missing");
-        Self { code: "missing-field", missing: true, ..Self::custom(message) }
+        Self { code: "missing-field", missing: Some(field), ..Self::custom(message) }
     }
 }
 

@@ -7,8 +7,8 @@ use crate::source::Span;
 pub(crate) struct Node {
     pub(crate) kind: Kind,
     pub(crate) span: Span,
-    /// Something was taken out of it because it was wrong, so what is missing has been reported already.
-    pub(crate) damaged: bool,
+    /// The fields that were taken out of it because they were wrong: that they are missing has been reported already.
+    pub(crate) taken: Vec<String>,
 }
 
 /// What it is. Scalars keep their text as it is written, since `0042` may be a name and not a number.
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 
 impl Node {
     pub(crate) fn new(kind: Kind, span: Span) -> Self {
-        Self { kind, span, damaged: false }
+        Self { kind, span, taken: Vec::new() }
     }
 
     /// A scalar as text.
@@ -70,9 +70,6 @@ impl Node {
     /// Takes out the entry or item at the end of `path`, if it is there.
     pub(crate) fn take_out(&mut self, path: &[usize]) {
         let [first, rest @ ..] = path else { return };
-        if rest.is_empty() {
-            self.damaged = true;
-        }
         match &mut self.kind {
             Kind::List(items) if *first < items.len() => {
                 if rest.is_empty() {
@@ -83,7 +80,8 @@ impl Node {
             }
             Kind::Map(entries) if *first < entries.len() => {
                 if rest.is_empty() {
-                    entries.remove(*first);
+                    let (key, _) = entries.remove(*first);
+                    self.taken.push(key.text().unwrap_or_default().to_owned());
                 } else {
                     entries[*first].1.take_out(rest);
                 }

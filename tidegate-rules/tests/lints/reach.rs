@@ -1,4 +1,4 @@
-//! Mistakes by which rules never come to a word.
+//! Mistakes by which rules never take effect.
 
 use tidegate_rules::Severity;
 

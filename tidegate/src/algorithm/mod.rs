@@ -1,7 +1,7 @@
 //! The limits themselves: one pure function each, with its twin in Lua in the file beside it.
 //!
 //! ```text
-//! apply(state, limit, now, op)  →  admitted, what to write, when it stops to matter
+//! apply(state, limit, now, op)  →  admitted, what to write, when it stops mattering
 //! ```
 //!
 //! Nothing here reads a clock, takes a lock or does I/O. The memory store calls the Rust function under a lock, the Redis

@@ -4,7 +4,7 @@
 --     op       TAKE, ROOM, CHARGE or REFUND     units   how many times the cost
 --     …        cost and place of the op, then the parameters of the limit
 --     admitted nil if the value is unreadable   value   what to write, or nil
---     expiry   microseconds, when value stops to matter
+--     expiry   microseconds, when value stops mattering
 --     view     what the reply tells instead of state, if that is large
 -- Numbers are integers below 2^53; '%d' prints them exactly, where tostring and .. would keep 14 digits. Words in capitals
 -- are constants that are put in when a script is composed: a local that functions share would cost each call of it.

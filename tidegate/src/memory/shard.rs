@@ -55,7 +55,7 @@ impl Shard {
         self.table.len() + earlier < self.most_keys
     }
 
-    /// Changes the state at `id`, and keeps it until it stops to matter.
+    /// Changes the state at `id`, and keeps it until it stops mattering.
     #[inline(always)]
     pub(super) fn update(&mut self, id: u128, limit: &Limit, change: Change) {
         let outdated_at = |state: &State| algorithm::expiry(state, limit) + MARGIN_MICROS;
