@@ -24,8 +24,8 @@ pub use store::{AnyStore, StoreUrl};
 mod check;
 mod rules;
 pub use check::CheckAnswer;
-mod manual;
 pub mod gateway;
+mod manual;
 mod serve;
 pub use serve::Server;
 

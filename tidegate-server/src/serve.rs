@@ -1,7 +1,7 @@
 //! `tidegate serve`: one process, every front door, one engine behind them.
 //!
 //! ```text
-//! options ──▶ engine (rules on a store, watched) ──▶ http │ admin ──▶ until a signal, then drain
+//! options ──▶ engine (rules on a store, watched) ──▶ http │ grpc │ gateway │ admin ──▶ until a signal, then drain
 //!                 └── reload: SIGHUP, a changed file
 //! ```
 
@@ -9,6 +9,7 @@ mod admin;
 mod api;
 mod engine;
 mod example;
+mod grpc;
 mod health;
 mod metrics;
 mod openapi;
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -28,6 +30,7 @@ pub(crate) use options::ServeArgs;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::gateway::{Gateway, GatewayOptions};
 use crate::output::Output;
 use engine::Engine;
 
@@ -35,7 +38,9 @@ use engine::Engine;
 #[derive(Debug)]
 pub struct Server {
     http: SocketAddr,
+    grpc: SocketAddr,
     admin: SocketAddr,
+    gateway: Option<SocketAddr>,
     engine: Arc<Engine>,
     stop: watch::Sender<bool>,
     doors: JoinSet<std::io::Result<()>>,
@@ -49,8 +54,14 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
     runtime.block_on(async {
         let server = Server::start(arguments, output).await?;
         example::welcome(&server, arguments.rules.is_none(), output);
-        let reloading = reload::watch(&server.engine);
-        reload::stopped().await;
+        let mut reloading = reload::watch(&server.engine);
+        let mut stopped = std::pin::pin!(reload::stopped());
+        loop {
+            tokio::select! {
+                () = &mut stopped => break,
+                told = reloading.told() => output.say(told),
+            }
+        }
         output.say("stopping: no new connections; open requests may end");
         drop(reloading);
         let clean = server.stop().await;
@@ -68,15 +79,42 @@ impl Server {
         let (stop, stopping) = watch::channel(false);
         let (http, http_listener) = listen("--http", arguments.http).await?;
         let (admin, admin_listener) = listen("--admin", arguments.admin).await?;
+        let (grpc, grpc_listener) = listen("--grpc", arguments.grpc).await?;
+        let gateway = match (arguments.gateway, &arguments.upstream) {
+            (Some(address), Some(upstream)) => {
+                let gateway = Gateway::new(upstream, GatewayOptions::new());
+                let gateway = gateway.map_err(|error| Failure::usage(format!("--upstream: {error}")))?;
+                Some((listen("--gateway", address).await?, gateway))
+            }
+            _ => None,
+        };
         let mut doors = JoinSet::new();
-        doors.spawn(serve(http_listener, api::router(Arc::clone(&engine)), stopping.clone()));
-        doors.spawn(serve(admin_listener, admin::router(Arc::clone(&engine)), stopping));
-        Ok(Self { http, admin, engine, stop, doors, drain: Duration::from_secs(arguments.drain) })
+        let api = api::router(Arc::clone(&engine)).merge(crate::envoy::router(engine.rate_limits()));
+        doors.spawn(serve(http_listener, api, stopping.clone()));
+        doors.spawn(serve(admin_listener, admin::router(Arc::clone(&engine)), stopping.clone()));
+        doors.spawn(grpc::serve(grpc_listener, engine.rate_limits(), stopped(stopping.clone())));
+        let gateway = gateway.map(|((address, listener), gateway)| {
+            let layer = LimitLayer::of(engine.handle().clone());
+            let stopped = stopped(stopping);
+            doors.spawn(async move { gateway.serve(listener, layer, stopped).await });
+            address
+        });
+        Ok(Self { http, grpc, admin, gateway, engine, stop, doors, drain: Duration::from_secs(arguments.drain) })
     }
 
     /// Where the check API listens.
     pub const fn http(&self) -> SocketAddr {
         self.http
+    }
+
+    /// Where Envoy's rate limit service listens.
+    pub const fn grpc(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    /// Where the gateway listens, if there is one.
+    pub const fn gateway(&self) -> Option<SocketAddr> {
+        self.gateway
     }
 
     /// Where the metrics are.
@@ -98,11 +136,12 @@ async fn listen(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListe
     Ok((listener.local_addr().map_err(failed)?, listener))
 }
 
-async fn serve(listener: TcpListener, app: axum::Router, mut stopping: watch::Receiver<bool>) -> std::io::Result<()> {
+async fn serve(listener: TcpListener, app: axum::Router, stopping: watch::Receiver<bool>) -> std::io::Result<()> {
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    let stopped = async move {
-        // An error means that the sender is gone, and with it the server.
-        let _ = stopping.wait_for(|stopped| *stopped).await;
-    };
-    axum::serve(listener, app).with_graceful_shutdown(stopped).await
+    axum::serve(listener, app).with_graceful_shutdown(stopped(stopping)).await
+}
+
+async fn stopped(mut stopping: watch::Receiver<bool>) {
+    // An error means that the sender is gone, and with it the server.
+    let _ = stopping.wait_for(|stopped| *stopped).await;
 }

@@ -135,7 +135,7 @@ impl<'r> Plan<'r> {
     }
 
     /// This plan and another as one: all or nothing over both. Where they share a key, the costs add up.
-    pub fn and(mut self, other: Plan<'r>) -> Self {
+    pub fn and(mut self, other: &Plan<'r>) -> Self {
         for (place, check) in other.checks.iter().enumerate() {
             let at = self.checks.iter().position(|known| known.key == check.key).unwrap_or(self.checks.len());
             let parts = || other.sharing.iter().filter(|part| part.check == place);

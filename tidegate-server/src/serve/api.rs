@@ -75,7 +75,7 @@ async fn together(limiter: &Limiter<Watched>, checks: &[Asked]) -> Result<Value,
     let requests: Vec<_> = checks.iter().map(|asked| asked.attributes.request()).collect();
     let mut plans = requests.iter().map(|request| limiter.plan(request));
     let Some(first) = plans.next() else { return Ok(json!({ "answers": [] })) };
-    let plan = plans.fold(first, Plan::and);
+    let plan = plans.fold(first, |all, plan| all.and(&plan));
     said(limiter, &plan, limiter.decide(&plan).await)
 }
 

@@ -18,6 +18,10 @@ rules:
 pub(crate) fn welcome(server: &Server, example: bool, output: &mut Output<'_>) {
     let (http, admin) = (server.http(), server.admin());
     output.say(format!("check API  http://{http}/v1/check   (described in http://{http}/openapi.json)"));
+    output.say(format!("Envoy RLS  {} (gRPC)", server.grpc()));
+    if let Some(gateway) = server.gateway() {
+        output.say(format!("gateway    http://{gateway}"));
+    }
     output.say(format!("health     http://{http}/readyz"));
     output.say(format!("metrics    http://{admin}/metrics"));
     output.say(format!("store      {}", server.engine.store_name()));

@@ -10,15 +10,17 @@ use tokio::task::JoinHandle;
 
 use super::engine::Engine;
 
-/// What keeps watching; dropping it ends that.
+/// What keeps watching, and tells what came of it; dropping it ends that.
 pub(crate) struct Reloading {
     task: JoinHandle<()>,
+    told: mpsc::Receiver<String>,
     _watcher: Option<RecommendedWatcher>,
 }
 
 /// Reads the rules anew at SIGHUP and whenever their file changes.
 pub(crate) fn watch(engine: &Arc<Engine>) -> Reloading {
     let (changed, mut changes) = mpsc::channel(1);
+    let (tell, told) = mpsc::channel(16);
     let watcher = engine.path().and_then(|path| watcher(path, changed.clone()));
     let engine = Arc::clone(engine);
     let task = tokio::spawn(async move {
@@ -26,23 +28,37 @@ pub(crate) fn watch(engine: &Arc<Engine>) -> Reloading {
         // The sender stays, so that the channel does not end where no file is watched.
         let _changed = changed;
         loop {
-            tokio::select! {
-                _ = hangup.recv() => {}
-                _ = changes.recv() => {}
-            }
-            reload(&engine);
+            let _: Option<()> = tokio::select! {
+                hangup = hangup.recv() => hangup,
+                change = changes.recv() => change,
+            };
+            // Nobody listens any more once the server stops.
+            let _ = tell.send(reload(&engine)).await;
         }
     });
-    Reloading { task, _watcher: watcher }
+    Reloading { task, told, _watcher: watcher }
 }
 
-fn reload(engine: &Engine) {
+/// Reads the rules anew, and says what came of it.
+fn reload(engine: &Engine) -> String {
     let done = engine.reload();
     engine.metrics().reloaded(done.is_ok());
+    let version = engine.loaded().version;
+    if let Err(problems) = engine.reload_envoy() {
+        return format!("{problems}\n\nenvoy: the configuration was not taken, and the one before stays");
+    }
     match done {
-        Ok(()) => eprintln!("rules: version {} ({} rules)", engine.loaded().version, engine.loaded().rules),
-        Err(report) => {
-            eprintln!("{report}\n\nrules: the file was not taken; version {} stays", engine.loaded().version)
+        Ok(()) => format!("rules: version {version}, {} rules", engine.loaded().rules),
+        Err(report) => format!("{report}\n\nrules: the file was not taken, and version {version} stays"),
+    }
+}
+
+impl Reloading {
+    /// What came of the next time that the rules were read.
+    pub(crate) async fn told(&mut self) -> String {
+        match self.told.recv().await {
+            Some(told) => told,
+            None => std::future::pending().await,
         }
     }
 }
@@ -50,8 +66,14 @@ fn reload(engine: &Engine) {
 /// Watches the folder of the file, since editors and Kubernetes replace files instead of writing to them.
 fn watcher(path: &Path, changed: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name()?.to_owned();
+    // Kubernetes changes a link of this name, and what the file's own name leads to with it.
+    let ours = move |event: &notify::Event| {
+        let changes = event.kind.is_modify() || event.kind.is_create();
+        changes && event.paths.iter().filter_map(|path| path.file_name()).any(|file| file == name || file == "..data")
+    };
     let notify = move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| event.kind.is_modify() || event.kind.is_create()) {
+        if event.is_ok_and(|event| ours(&event)) {
             // One change that waits is enough: the file is read as it is then.
             let _ = changed.try_send(());
         }

@@ -30,7 +30,7 @@ pub(crate) struct Refusal(String);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct Call {
     method: Option<String>,
     path: Option<String>,
     host: Option<String>,
@@ -49,8 +49,8 @@ struct Body {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Bodies {
-    checks: Vec<Body>,
+struct Calls {
+    checks: Vec<Call>,
     #[serde(default)]
     atomic: bool,
 }
@@ -67,7 +67,7 @@ impl Asked {
         Self::of(parse(body)?)
     }
 
-    fn of(body: Body) -> Result<Self, Refusal> {
+    fn of(call: Call) -> Result<Self, Refusal> {
         let each = |(name, values): (String, OneOrMany)| {
             let values = match values {
                 OneOrMany::One(value) => vec![value],
@@ -76,19 +76,19 @@ impl Asked {
             values.into_iter().map(move |value| (name.clone(), value)).collect::<Vec<_>>()
         };
         let sample = Sample {
-            method: body.method,
-            path: body.path,
-            host: body.host,
-            headers: body.headers.into_iter().flat_map(each).collect(),
-            ip: body.ip,
-            tenant: body.tenant,
-            action: body.action,
-            attributes: body.attributes.into_iter().collect(),
-            body: body.body,
-            cost: body.cost,
+            method: call.method,
+            path: call.path,
+            host: call.host,
+            headers: call.headers.into_iter().flat_map(each).collect(),
+            ip: call.ip,
+            tenant: call.tenant,
+            action: call.action,
+            attributes: call.attributes.into_iter().collect(),
+            body: call.body,
+            cost: call.cost,
         };
         match sample.attributes() {
-            Ok(attributes) => Ok(Self { attributes, peek: body.peek }),
+            Ok(attributes) => Ok(Self { attributes, peek: call.peek }),
             Err(error) => Err(Refusal(error.to_string())),
         }
     }
@@ -96,16 +96,16 @@ impl Asked {
 
 impl Batch {
     pub(crate) fn read(body: &[u8]) -> Result<Self, Refusal> {
-        let bodies: Bodies = parse(body)?;
-        if bodies.checks.len() > MOST_CHECKS {
-            return Err(Refusal(format!("{} checks; at most {MOST_CHECKS} in one batch", bodies.checks.len())));
+        let calls: Calls = parse(body)?;
+        if calls.checks.len() > MOST_CHECKS {
+            return Err(Refusal(format!("{} checks; at most {MOST_CHECKS} in one batch", calls.checks.len())));
         }
-        let checks: Result<Vec<_>, _> = bodies.checks.into_iter().map(Asked::of).collect();
+        let checks: Result<Vec<_>, _> = calls.checks.into_iter().map(Asked::of).collect();
         let checks = checks?;
-        if bodies.atomic && checks.iter().any(|asked| asked.peek) {
+        if calls.atomic && checks.iter().any(|asked| asked.peek) {
             return Err(Refusal("a batch that is atomic cannot peek: leave `peek` out".into()));
         }
-        Ok(Self { checks, atomic: bodies.atomic })
+        Ok(Self { checks, atomic: calls.atomic })
     }
 }
 
