@@ -53,9 +53,10 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
     let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
     runtime.block_on(async {
         let server = Server::start(arguments, output).await?;
+        let deaf = |error: std::io::Error| Failure::usage(format!("signals cannot be listened to: {error}"));
+        let mut stopped = std::pin::pin!(reload::stopped().map_err(deaf)?);
+        let mut reloading = reload::watch(&server.engine).map_err(deaf)?;
         example::welcome(&server, arguments.rules.is_none(), output);
-        let mut reloading = reload::watch(&server.engine);
-        let mut stopped = std::pin::pin!(reload::stopped());
         loop {
             tokio::select! {
                 () = &mut stopped => break,

@@ -18,13 +18,14 @@ pub(crate) struct Reloading {
 }
 
 /// Reads the rules anew at SIGHUP and whenever their file changes.
-pub(crate) fn watch(engine: &Arc<Engine>) -> Reloading {
+pub(crate) fn watch(engine: &Arc<Engine>) -> std::io::Result<Reloading> {
+    // From here on, and not from the task's first turn on: until then the signal would end the process.
+    let mut hangup = signal(SignalKind::hangup())?;
     let (changed, mut changes) = mpsc::channel(1);
     let (tell, told) = mpsc::channel(16);
     let watcher = engine.path().and_then(|path| watcher(path, changed.clone()));
     let engine = Arc::clone(engine);
     let task = tokio::spawn(async move {
-        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
         // The sender stays, so that the channel does not end where no file is watched.
         let _changed = changed;
         loop {
@@ -36,7 +37,7 @@ pub(crate) fn watch(engine: &Arc<Engine>) -> Reloading {
             let _ = tell.send(reload(&engine)).await;
         }
     });
-    Reloading { task, told, _watcher: watcher }
+    Ok(Reloading { task, told, _watcher: watcher })
 }
 
 /// Reads the rules anew, and says what came of it.
@@ -83,15 +84,15 @@ fn watcher(path: &Path, changed: mpsc::Sender<()>) -> Option<RecommendedWatcher>
     Some(watcher)
 }
 
-/// Ends when the process is told to.
-pub(crate) async fn stopped() {
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+/// A future that ends when the process is told to; it listens from this call on.
+pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        let _: Option<()> = tokio::select! {
+            told = terminate.recv() => told,
+            told = interrupt.recv() => told,
+        };
+    })
 }
 
 impl Drop for Reloading {
