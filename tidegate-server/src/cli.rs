@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use crate::output::Colour;
 use crate::request::RequestArgs;
 use crate::secret::SecretArgs;
+use crate::serve::ServeArgs;
 
 /// Rate limits for any service: write, check, explain and test them
 #[derive(Parser)]
@@ -28,6 +29,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RulesCommand,
     },
+    Serve(ServeArgs),
     Check(CheckArgs),
     /// Print a script that completes commands and flags in your shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]

@@ -10,6 +10,7 @@
 
 mod arguments;
 mod cli;
+pub mod envoy;
 mod exit;
 pub use exit::Exit;
 mod output;
@@ -23,7 +24,10 @@ pub use store::{AnyStore, StoreUrl};
 mod check;
 mod rules;
 pub use check::CheckAnswer;
+pub mod gateway;
 mod manual;
+mod serve;
+pub use serve::Server;
 
 use std::ffi::OsString;
 
@@ -48,6 +52,7 @@ pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, ou
     let done = match cli.command {
         Command::Rules { command } => rules::run(command, output),
         Command::Check(arguments) => check::run(&arguments, output),
+        Command::Serve(arguments) => serve::run(&arguments, output),
         Command::Completions { shell } => Ok(manual::completions(shell, output)),
         Command::Man { dir } => manual::man(dir.as_deref(), output),
     };

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write};
 
 use clap::ValueEnum;
 use serde::Serialize;
+use tidegate_rules::Report;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -115,6 +116,19 @@ impl Output<'_> {
         let title = paint(self.err.colour, Style::Caution, "warning:");
         let written = self.err.write(format_args!("{title} {text}\n"));
         self.note(written);
+    }
+
+    /// Tells what is going on.
+    pub(crate) fn say(&mut self, text: impl Display) {
+        let written = self.err.write(format_args!("{text}\n"));
+        self.note(written);
+    }
+
+    /// Shows what the author of a rule file should know, if anything.
+    pub(crate) fn report(&mut self, report: &Report) {
+        if !report.problems().is_empty() {
+            self.say(report.render(self.err.colour));
+        }
     }
 
     /// Tells why there is no result.

@@ -35,7 +35,8 @@ pub(crate) struct Current<S> {
 }
 
 impl<S: Store> Handle<S> {
-    pub(crate) fn new(limiter: Limiter<S>) -> Self {
+    /// A handle for doors of one's own; [`LimitLayer::of`](crate::LimitLayer::of) makes a layer of it.
+    pub fn new(limiter: Limiter<S>) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(Current::new(limiter)))))
     }
 

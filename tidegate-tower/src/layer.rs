@@ -52,6 +52,11 @@ type Settle = dyn Fn(&http::response::Parts, &str) -> Option<u64> + Send + Sync;
 impl<S: Store> LimitLayer<S> {
     /// A layer that asks `limiter` about each request.
     pub fn new(limiter: Limiter<S>) -> Self {
+        Self::of(Handle::new(limiter))
+    }
+
+    /// A layer that asks the limiter that `handle` reaches.
+    pub fn of(handle: Handle<S>) -> Self {
         let settings = Settings {
             action: SmolStr::default(),
             contract: None,
@@ -61,7 +66,7 @@ impl<S: Store> LimitLayer<S> {
             cost: None,
             settle: None,
         };
-        Self { handle: Handle::new(limiter), settings: Arc::new(settings) }
+        Self { handle, settings: Arc::new(settings) }
     }
 }
 

@@ -1,5 +1,7 @@
 //! `Observer`: sees every decision and every failure, and changes nothing. Metrics, logs and traces hang here.
 
+use std::sync::Arc;
+
 use crate::{Decision, StoreError};
 
 /// Sees what a [`Limiter`](crate::Limiter) does. Every method has an empty default.
@@ -17,5 +19,20 @@ pub trait Observer: Send + Sync {
     /// The store failed.
     fn store_failed(&self, error: &StoreError) {
         let _ = error;
+    }
+}
+
+/// An observer that others look at too.
+impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn decided(&self, decision: &Decision) {
+        O::decided(self, decision);
+    }
+
+    fn no_rule(&self) {
+        O::no_rule(self);
+    }
+
+    fn store_failed(&self, error: &StoreError) {
+        O::store_failed(self, error);
     }
 }

@@ -134,6 +134,22 @@ impl<'r> Plan<'r> {
         }
     }
 
+    /// This plan and another as one: all or nothing over both. Where they share a key, the costs add up.
+    pub fn and(mut self, other: &Plan<'r>) -> Self {
+        for (place, check) in other.checks.iter().enumerate() {
+            let at = self.checks.iter().position(|known| known.key == check.key).unwrap_or(self.checks.len());
+            let parts = || other.sharing.iter().filter(|part| part.check == place);
+            // What its further rules cost is told by them; the rest is its own.
+            let own = check.cost.saturating_sub(parts().map(|part| part.cost).fold(0, u64::saturating_add));
+            self.add(Check { cost: own, ..*check }, true);
+            for part in parts() {
+                self.checks[at].cost = self.checks[at].cost.saturating_add(part.cost).min(MORE_THAN_ANY);
+                self.sharing.push(Sharing { check: at, ..part.clone() });
+            }
+        }
+        self
+    }
+
     /// Asks for as many units as there are, up to `most` (at least one), each at the cost of its check.
     pub fn up_to(mut self, most: u64) -> Self {
         self.units = most.clamp(1, LARGEST_AMOUNT);

@@ -1,0 +1,245 @@
+//! `RateLimits`: the service itself. Check the request, prepare it, decide it, answer. The limits are the limiter's.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tidegate::{Headers, Limiter, Rule, Store};
+use tidegate_tower::Handle;
+use tonic::{Code as Grpc, Request, Response, Status};
+
+use super::config::{ConfigHandle, EnvoyConfig};
+use super::matched::Matched;
+use super::pb::{
+    Code, DescriptorStatus, HeaderValue, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
+};
+use super::prepared::{Judged, Refusal};
+use super::rules;
+use super::statuses::{passed, statuses};
+
+/// The most descriptors in a request.
+pub const MOST_DESCRIPTORS: usize = 100;
+
+/// The most entries in a descriptor.
+pub const MOST_ENTRIES: usize = 100;
+
+/// The largest message that is read, in bytes.
+pub const LARGEST_MESSAGE: usize = 1024 * 1024;
+
+/// Tells the upstream that nothing was decided, since the store failed.
+const DEGRADED: &str = "x-tidegate-degraded";
+
+/// Envoy's Rate Limit Service. Clones share everything.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate::{Limit, Limiter, MemoryStore, Rate, Rule, RuleSet};
+/// use tidegate_server::envoy::RateLimits;
+/// use tidegate_tower::LimitLayer;
+///
+/// let rules = RuleSet::new([Rule::new("edge", Limit::token_bucket(20, Rate::per_second(10)?)?).action("edge")])?;
+/// let layer = LimitLayer::new(Limiter::new(rules, Arc::new(MemoryStore::new())));
+/// let service = RateLimits::of_rules(layer.handle()).into_server(); // for a `tonic::transport::Server`
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RateLimits<S> {
+    handle: Handle<S>,
+    config: Option<ConfigHandle>,
+    strict: bool,
+    healthy: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// Constructors
+impl<S: Store + 'static> RateLimits<S> {
+    /// Limits by the rules of the limiter.
+    pub fn of_rules(handle: Handle<S>) -> Self {
+        Self { handle, config: None, strict: false, healthy: Arc::new(|| true) }
+    }
+
+    /// Limits by an Envoy configuration, on the store of the limiter.
+    pub fn of_config(handle: Handle<S>, config: ConfigHandle) -> Self {
+        Self { config: Some(config), ..Self::of_rules(handle) }
+    }
+
+    /// Does as the reference server does: refused hits count, each descriptor for itself, and errors are UNKNOWN.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// Says what `/healthcheck` asks, beside whether there is a configuration.
+    pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.healthy = Arc::new(healthy);
+        self
+    }
+
+    /// The service for a server, which reads messages of at most [`LARGEST_MESSAGE`] bytes.
+    pub fn into_server(self) -> RateLimitServiceServer<Self> {
+        RateLimitServiceServer::new(self).max_decoding_message_size(LARGEST_MESSAGE)
+    }
+}
+
+/// Deciding
+impl<S: Store + 'static> RateLimits<S> {
+    /// The answer to a request, or why there is none.
+    pub(super) async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+        check(request)?;
+        let limiter = self.handle.limiter();
+        let answered = match &self.config {
+            None => self.by_rules(&limiter, request).await,
+            Some(handle) => {
+                let config = handle.current();
+                let config = config.ok_or_else(|| Refusal::Invalid("no rate limit configuration loaded".into()))?;
+                self.by_config(&limiter, &config, request).await
+            }
+        };
+        match answered {
+            Err(Refusal::Degraded) => Ok(degraded(request)),
+            answered => answered,
+        }
+    }
+
+    async fn by_rules(&self, limiter: &Limiter<S>, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+        let prepared = rules::prepare(limiter, request);
+        let judged = prepared.decide(limiter, self.strict).await?;
+        let mut response = response(&judged, statuses(&prepared.wanted, &judged, self.strict));
+        let (Some(decision), contract) = (judged.shown(), limiter.rules().contract()) else { return Ok(response) };
+        if judged.allowed {
+            response.response_headers_to_add = fields(contract.headers(decision));
+        } else {
+            let rule = decision.rule().and_then(|id| limiter.rules().rule(id));
+            let answer = contract.denied(decision, rule.and_then(Rule::message_text), None);
+            response.response_headers_to_add = fields(answer.headers);
+            response.raw_body = answer.body.into_bytes();
+        }
+        Ok(response)
+    }
+
+    async fn by_config(
+        &self,
+        limiter: &Limiter<S>,
+        config: &EnvoyConfig,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, Refusal> {
+        let mut matched = Matched::new(config, request)?;
+        let prepared = matched.prepared();
+        let judged = prepared.decide(limiter, self.strict).await?;
+        let mut response = response(&judged, statuses(&prepared.wanted, &judged, self.strict));
+        if let Some(names) = config.header_names() {
+            response.response_headers_to_add = trio(names, &response.statuses);
+        }
+        Ok(response)
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        (self.healthy)() && self.config.as_ref().is_none_or(|config| config.current().is_some())
+    }
+
+    pub(super) const fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// A line for each limit of the Envoy configuration, if limits come from one.
+    pub(super) fn lines(&self) -> Option<Vec<String>> {
+        Some(self.config.as_ref()?.current()?.lines())
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Store + 'static> RateLimitService for RateLimits<S> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        self.answer(request.get_ref()).await.map(Response::new).map_err(|refusal| {
+            let code = match refusal {
+                _ if self.strict => Grpc::Unknown,
+                Refusal::Invalid(_) => Grpc::InvalidArgument,
+                Refusal::Unavailable | Refusal::Degraded => Grpc::Unavailable,
+            };
+            Status::new(code, refusal.to_string())
+        })
+    }
+}
+
+/// A request that can be decided in bounded work.
+fn check(request: &RateLimitRequest) -> Result<(), Refusal> {
+    let descriptors = &request.descriptors;
+    let problem = if request.domain.is_empty() {
+        "rate limit domain must not be empty".to_owned()
+    } else if descriptors.is_empty() {
+        "rate limit descriptor list must not be empty".to_owned()
+    } else if descriptors.len() > MOST_DESCRIPTORS {
+        format!("{} descriptors in one request; at most {MOST_DESCRIPTORS}", descriptors.len())
+    } else if descriptors.iter().any(|descriptor| descriptor.entries.len() > MOST_ENTRIES) {
+        format!("a descriptor has more than {MOST_ENTRIES} entries")
+    } else if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+        "hits cannot be given back: is_negative_hits is not supported".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::Invalid(problem))
+}
+
+fn response(judged: &Judged, statuses: Vec<DescriptorStatus>) -> RateLimitResponse {
+    let code = if judged.allowed { Code::Ok } else { Code::OverLimit };
+    RateLimitResponse { overall_code: code.into(), statuses, ..RateLimitResponse::default() }
+}
+
+fn degraded(request: &RateLimitRequest) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: Code::Ok.into(),
+        statuses: request.descriptors.iter().map(|_| passed()).collect(),
+        request_headers_to_add: vec![field(DEGRADED, "true".to_owned())],
+        ..RateLimitResponse::default()
+    }
+}
+
+fn fields(headers: Headers) -> Vec<HeaderValue> {
+    headers.into_iter().map(|(name, value)| field(name, value)).collect()
+}
+
+fn field(name: &str, value: String) -> HeaderValue {
+    HeaderValue { key: name.to_owned(), value, ..HeaderValue::default() }
+}
+
+/// Limit, remaining and reset of the last descriptor that is over, else of the one with the least left.
+fn trio(names: &[String; 3], statuses: &[DescriptorStatus]) -> Vec<HeaderValue> {
+    let limited = || statuses.iter().filter(|status| status.current_limit.is_some());
+    let over = limited().rfind(|status| status.code == i32::from(Code::OverLimit));
+    let Some(shown) = over.or_else(|| limited().min_by_key(|status| status.limit_remaining)) else {
+        return Vec::new();
+    };
+    let limit = shown.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+    let reset = shown.duration_until_reset.as_ref().map_or(0, |reset| reset.seconds);
+    let values = [limit.to_string(), shown.limit_remaining.to_string(), reset.to_string()];
+    names.iter().zip(values).map(|(name, value)| field(name, value)).collect()
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(problem) => f.write_str(problem),
+            // What the store said may name hosts; that is for its observer.
+            Self::Unavailable | Self::Degraded => {
+                f.write_str("the limits cannot be checked at the moment; retry later")
+            }
+        }
+    }
+}
+
+impl<S> Clone for RateLimits<S> {
+    fn clone(&self) -> Self {
+        Self {
+            handle: self.handle.clone(),
+            config: self.config.clone(),
+            strict: self.strict,
+            healthy: Arc::clone(&self.healthy),
+        }
+    }
+}
+
+impl<S> fmt::Debug for RateLimits<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimits").field("strict", &self.strict).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,39 @@
+//! Envoy's units of time: their names, their lengths, and the unit of a window. A month has 30 days and a year 365, as in the
+//! reference server; months of the calendar are not among them.
+
+use std::time::Duration;
+
+use super::pb::{RateLimitUnit, Unit};
+
+const DAY: u64 = 86_400;
+
+/// Every unit and its seconds.
+const UNITS: [(Unit, u64); 7] = [
+    (Unit::Second, 1),
+    (Unit::Minute, 60),
+    (Unit::Hour, 3600),
+    (Unit::Day, DAY),
+    (Unit::Week, 7 * DAY),
+    (Unit::Month, 30 * DAY),
+    (Unit::Year, 365 * DAY),
+];
+
+/// A unit by its name, in whichever case.
+pub(super) fn named(name: &str) -> Option<Unit> {
+    UNITS.into_iter().map(|(unit, _)| unit).find(|unit| unit.as_str_name().eq_ignore_ascii_case(name))
+}
+
+/// How long a unit lasts; an unknown one does not.
+pub(super) fn length(unit: Unit) -> Option<Duration> {
+    UNITS.into_iter().find(|(known, _)| *known == unit).map(|(_, seconds)| Duration::from_secs(seconds))
+}
+
+/// The unit that lasts as long as a window, or the unknown one.
+pub(super) fn of_window(window: Duration) -> Unit {
+    UNITS.into_iter().find(|(unit, _)| length(*unit) == Some(window)).map_or(Unit::Unknown, |(unit, _)| unit)
+}
+
+/// The unit of an override, which has an enum of its own.
+pub(super) fn of_override(unit: i32) -> Option<Unit> {
+    named(RateLimitUnit::try_from(unit).ok()?.as_str_name())
+}

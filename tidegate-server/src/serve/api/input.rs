@@ -1,0 +1,131 @@
+//! What the check API is asked: JSON in, a sample out. Errors say where and what, and quote no value.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+use tidegate_rules::{Sample, SampleAttributes};
+
+/// The most checks of one batch.
+const MOST_CHECKS: usize = 100;
+
+/// A check that is asked for.
+pub(crate) struct Asked {
+    pub(crate) attributes: SampleAttributes,
+    pub(crate) peek: bool,
+}
+
+/// Several of them.
+pub(crate) struct Batch {
+    pub(crate) checks: Vec<Asked>,
+    pub(crate) atomic: bool,
+}
+
+/// Why a call makes no sense.
+#[derive(Debug)]
+pub(crate) struct Refusal(String);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    method: Option<String>,
+    path: Option<String>,
+    host: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, OneOrMany>,
+    ip: Option<String>,
+    tenant: Option<String>,
+    action: Option<String>,
+    #[serde(default)]
+    attributes: BTreeMap<String, String>,
+    body: Option<String>,
+    cost: Option<u64>,
+    #[serde(default)]
+    peek: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Calls {
+    checks: Vec<Call>,
+    #[serde(default)]
+    atomic: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Asked {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, Refusal> {
+        Self::of(parse(body)?)
+    }
+
+    fn of(call: Call) -> Result<Self, Refusal> {
+        let each = |(name, values): (String, OneOrMany)| {
+            let values = match values {
+                OneOrMany::One(value) => vec![value],
+                OneOrMany::Many(values) => values,
+            };
+            values.into_iter().map(move |value| (name.clone(), value)).collect::<Vec<_>>()
+        };
+        let sample = Sample {
+            method: call.method,
+            path: call.path,
+            host: call.host,
+            headers: call.headers.into_iter().flat_map(each).collect(),
+            ip: call.ip,
+            tenant: call.tenant,
+            action: call.action,
+            attributes: call.attributes.into_iter().collect(),
+            body: call.body,
+            cost: call.cost,
+        };
+        match sample.attributes() {
+            Ok(attributes) => Ok(Self { attributes, peek: call.peek }),
+            Err(error) => Err(Refusal(error.to_string())),
+        }
+    }
+}
+
+impl Batch {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, Refusal> {
+        let calls: Calls = parse(body)?;
+        if calls.checks.len() > MOST_CHECKS {
+            return Err(Refusal(format!("{} checks; at most {MOST_CHECKS} in one batch", calls.checks.len())));
+        }
+        let checks: Result<Vec<_>, _> = calls.checks.into_iter().map(Asked::of).collect();
+        let checks = checks?;
+        if calls.atomic && checks.iter().any(|asked| asked.peek) {
+            return Err(Refusal("a batch that is atomic cannot peek: leave `peek` out".into()));
+        }
+        Ok(Self { checks, atomic: calls.atomic })
+    }
+}
+
+fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        // The text of an error may repeat a value, so only what kind it is is told.
+        let what = match error.classify() {
+            serde_json::error::Category::Syntax => "this is not JSON",
+            serde_json::error::Category::Eof => "the JSON ends too early",
+            serde_json::error::Category::Data | serde_json::error::Category::Io => {
+                "a field is unknown, or of another type; see /openapi.json"
+            }
+        };
+        Refusal(format!("line {line}, column {column}: {what}"))
+    })
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (StatusCode::BAD_REQUEST, Json(json!({ "error": "bad_request", "message": self.0 }))).into_response()
+    }
+}

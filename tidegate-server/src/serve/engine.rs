@@ -1,0 +1,163 @@
+//! `Engine`: rules on a store, watched by the metrics: what every door of a server shares.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tidegate::{Limiter, Secret};
+use tidegate_rules::{Report, RuleFile};
+use tidegate_tower::Handle;
+
+use super::example;
+use super::metrics::Metrics;
+use super::options::ServeArgs;
+use super::watched::Watched;
+use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::store::{AnyStore, StoreUrl};
+
+/// What every door shares.
+pub(crate) struct Engine {
+    handle: Handle<Watched>,
+    metrics: Arc<Metrics>,
+    path: Option<PathBuf>,
+    envoy: Option<Envoy>,
+    strict: bool,
+    rules: RwLock<Loaded>,
+    store: &'static str,
+}
+
+/// Limits in the format of Envoy's reference server.
+struct Envoy {
+    folder: PathBuf,
+    options: EnvoyOptions,
+    config: ConfigHandle,
+}
+
+/// The rules that decide now, and what became of the last attempt to change them.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    /// How many times rules were read; the first are version 1.
+    pub(crate) version: u64,
+    /// How many rules there are.
+    pub(crate) rules: usize,
+    /// Why the last file did not replace these.
+    pub(crate) refused: Option<String>,
+}
+
+impl Engine {
+    pub(crate) async fn open(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
+        let url = StoreUrl::parse(&arguments.store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
+        let secret = arguments.secret.secret()?;
+        if secret.is_none() && url.is_shared() {
+            output.warn("anyone who reads the store can guess subjects; set TIDEGATE_SECRET");
+        }
+        let file = read(arguments.rules.as_ref())?;
+        output.report(file.report());
+        let store = AnyStore::open(&url).await.map_err(|error| Failure::Store { error, meanwhile: "" })?;
+        for warning in store.warnings() {
+            output.warn(warning);
+        }
+        let secret = secret.unwrap_or_else(Secret::public);
+        let envoy = arguments.envoy_config.as_ref().map(|folder| {
+            let options = EnvoyOptions::default().strict(arguments.envoy_strict).secret(&secret);
+            let config = EnvoyConfig::load(folder, &options).map_err(|errors| Failure::usage(errors.to_string()))?;
+            Ok::<_, Failure>(Envoy { folder: folder.clone(), options, config: ConfigHandle::new(config) })
+        });
+        let metrics = Arc::new(Metrics::new());
+        let store = Watched::new(store, Arc::clone(&metrics));
+        let limiter = Limiter::new(file.rules().clone(), store).secret(&secret).observer(Arc::clone(&metrics));
+        Ok(Self {
+            handle: Handle::new(limiter),
+            metrics,
+            path: arguments.rules.clone(),
+            envoy: envoy.transpose()?,
+            strict: arguments.envoy_strict,
+            rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
+            store: if url.is_shared() { "redis" } else { "memory" },
+        })
+    }
+
+    pub(crate) const fn handle(&self) -> &Handle<Watched> {
+        &self.handle
+    }
+
+    /// Envoy's rate limit service, by its own configuration or by the rule file.
+    pub(crate) fn rate_limits(&self) -> RateLimits<Watched> {
+        let limits = match &self.envoy {
+            Some(envoy) => RateLimits::of_config(self.handle.clone(), envoy.config.clone()),
+            None => RateLimits::of_rules(self.handle.clone()),
+        };
+        limits.strict(self.strict)
+    }
+
+    /// Reads the configuration for Envoy anew; one with errors changes nothing.
+    pub(crate) fn reload_envoy(&self) -> Result<(), String> {
+        let Some(envoy) = &self.envoy else { return Ok(()) };
+        let config = EnvoyConfig::load(&envoy.folder, &envoy.options).map_err(|errors| errors.to_string())?;
+        envoy.config.replace(config);
+        Ok(())
+    }
+
+    /// The limiter that decides now.
+    pub(crate) fn limiter(&self) -> Arc<Limiter<Watched>> {
+        self.handle.limiter()
+    }
+
+    pub(crate) const fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// The rule file, if there is one.
+    pub(crate) const fn path(&self) -> Option<&PathBuf> {
+        self.path.as_ref()
+    }
+
+    /// `memory` or `redis`.
+    pub(crate) const fn store_name(&self) -> &'static str {
+        self.store
+    }
+
+    pub(crate) fn rules_name(&self) -> String {
+        self.path.as_ref().map_or("an example".to_owned(), |path| path.display().to_string())
+    }
+
+    pub(crate) fn loaded(&self) -> Loaded {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the rules anew. A file that cannot be used changes nothing; why is told, and stays to be asked for.
+    pub(crate) fn reload(&self) -> Result<(), Box<Report>> {
+        let read = match &self.path {
+            Some(path) => RuleFile::load(path),
+            None => RuleFile::parse("example", example::RULES),
+        };
+        let mut loaded = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(file) => {
+                self.handle.replace(self.limiter().with_rules(file.rules().clone()));
+                *loaded = Loaded { version: loaded.version + 1, rules: file.ids().count(), refused: None };
+                Ok(())
+            }
+            Err(report) => {
+                loaded.refused = Some(report.to_string());
+                Err(Box::new(report))
+            }
+        }
+    }
+}
+
+fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
+    let read = match path {
+        Some(path) => crate::rules::load(path)?,
+        None => RuleFile::parse("example", example::RULES),
+    };
+    Ok(read?)
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("store", &self.store).field("rules", &self.loaded()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,55 @@
+//! `Watched`: any store, with the time that each call takes told to the metrics. It changes no answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Adjustment, Clock, Key, Plan, Store, StoreError, SystemClock, Timestamp, Verdict};
+
+use super::metrics::{Metrics, StoreCall};
+use crate::store::AnyStore;
+
+/// A store whose calls are measured. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    store: AnyStore,
+    metrics: Arc<Metrics>,
+    clock: SystemClock,
+}
+
+impl Watched {
+    pub(crate) fn new(store: AnyStore, metrics: Arc<Metrics>) -> Self {
+        Self { store, metrics, clock: SystemClock::new() }
+    }
+
+    fn measured<T>(&self, call: StoreCall, begun: Timestamp, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        let took: Duration = self.clock.now().since(begun);
+        self.metrics.store_called(call, took, result.as_ref().err());
+        result
+    }
+}
+
+impl Store for Watched {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        let begun = self.clock.now();
+        self.measured(StoreCall::Decide, begun, self.store.decide(plan).await)
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        let begun = self.clock.now();
+        self.measured(StoreCall::Peek, begun, self.store.peek(plan).await)
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        let begun = self.clock.now();
+        self.measured(StoreCall::Adjust, begun, self.store.adjust(adjustments).await)
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        self.store.adjust_soon(adjustments);
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        let begun = self.clock.now();
+        self.measured(StoreCall::Forget, begun, self.store.forget(keys).await)
+    }
+}

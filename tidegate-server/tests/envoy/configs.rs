@@ -1,0 +1,155 @@
+//! Files of the reference server: what is read, and what is wrong where.
+
+use std::fs;
+
+use tidegate_server::envoy::{ConfigErrors, EnvoyConfig, EnvoyOptions};
+
+pub(crate) fn parse(text: &str) -> Result<EnvoyConfig, ConfigErrors> {
+    EnvoyConfig::parse([("a.yaml", text)], &EnvoyOptions::default())
+}
+
+#[test]
+fn every_mistake_is_told_with_its_place() {
+    let cases = [
+        ("descriptors: []\n", "a.yaml:1:1: the file has no domain; write `domain: NAME` at its top"),
+        ("domain: ''\n", "a.yaml:1:1: the file has no domain; write `domain: NAME` at its top"),
+        ("[1]\n", "a.yaml:1:1: this is a list; a file with a domain is wanted here"),
+        ("domain: d\nlimits: 1\n", "a.yaml:2:1: there is no key \"limits\"; take it out, or correct it"),
+        ("domain: d\ndescriptors:\n  - value: v\n", "a.yaml:3:5: the descriptor has no key; write `key: NAME`"),
+        (
+            "domain: d\ndescriptors:\n  - { key: k, value: v }\n  - { key: k, value: v }\n",
+            "a.yaml:4:5: there are two descriptors \"k_v\" at this level; keep one",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key\n",
+            "a.yaml:3:5: this is a single value; a descriptor, with a `key`, is wanted here",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 1\n",
+            "a.yaml:5:13: \"fortnight\" is no unit; write second, minute, hour, day, week, month or year",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { requests_per_unit: 1 }\n",
+            "a.yaml:4:17: the limit has no unit; write second, minute, hour, day, week, month or year",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: -1 }\n",
+            "a.yaml:4:49: `requests_per_unit` is a whole number from 0 to 4294967295",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unlimited: true, unit: day }\n",
+            "a.yaml:4:42: a limit that is `unlimited` has no unit; take one of the two out",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unlimited: true\n      replaces:\n        - name: ''\n",
+            "a.yaml:7:11: a limit to replace is named: write `name: NAME`",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unlimited: true\n      name: n\n      replaces:\n        - name: n\n",
+            "a.yaml:8:11: the limit replaces itself; name another one",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    value: v\n    share_threshold: true\n",
+            "a.yaml:5:22: `share_threshold` is for a value with a `*`, whose matches share one counter",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    shadow_mode: maybe\n",
+            "a.yaml:4:18: `shadow_mode` is true or false",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: magic }\n",
+            "a.yaml:4:63: there is no algorithm \"magic\"; write fixed_window, token_bucket, sliding_log or sliding_window",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 70000, algorithm: sliding_log }\n",
+            "a.yaml:4:67: sliding_log.limit: 70000 is above the largest value, 65535 (it keeps every request; use sliding_window)",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(parse(text).unwrap_err().to_string(), expected, "{text}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = "
+domain: d
+descriptors:
+  - key: a
+    limit: 3
+    rate_limit: { unit: eon, requests_per_unit: many }
+    descriptors:
+      - value: v
+";
+    let errors = EnvoyConfig::parse([("a.yaml", text), ("b.yaml", "- x\n")], &EnvoyOptions::default()).unwrap_err();
+    let places: Vec<_> = errors.problems().iter().map(|problem| (problem.line(), problem.column())).collect();
+    assert_eq!(places, [(5, 5), (6, 25), (6, 49), (8, 9), (1, 1)]);
+}
+
+#[test]
+fn text_that_is_no_yaml_has_a_place_too() {
+    for text in ["domain: [\n", "domain: d\ndomain: e\n", "a: &a [*a, *a]\n", "domain: 'd\n"] {
+        let errors = parse(text).unwrap_err();
+        assert!(errors.problems()[0].line() > 0, "{errors}");
+    }
+    let deep = format!("domain: d\ndescriptors: {}{}\n", "[".repeat(10_000), "]".repeat(10_000));
+    assert!(parse(&deep).is_err());
+}
+
+#[test]
+fn a_key_at_a_place_where_it_means_nothing_is_a_warning() {
+    let text = "domain: d\ndescriptors:\n  - key: k\n    unit: day\n    metadata: { any: thing }\n    detailed_metric: true\n    value_to_metric: true\n";
+    let config = parse(text).unwrap();
+    let warnings: Vec<String> = config.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(warnings, ["a.yaml:4:5: \"unit\" has no effect at this place"]);
+}
+
+#[test]
+fn strict_mode_knows_no_algorithm() {
+    let text = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_log }\n";
+    assert!(parse(text).is_ok());
+    let errors = EnvoyConfig::parse([("a.yaml", text)], &EnvoyOptions::default().strict(true)).unwrap_err();
+    assert_eq!(errors.to_string(), "a.yaml:4:52: there is no key \"algorithm\"; take it out, or correct it");
+}
+
+#[test]
+fn a_domain_has_one_file_unless_files_are_merged() {
+    let limit =
+        |key: &str| format!("domain: d\ndescriptors:\n  - {{ key: {key}, rate_limit: {{ unlimited: true }} }}\n");
+    let (first, second) = (limit("a"), limit("b"));
+    let files = || [("a.yaml", first.as_str()), ("b.yaml", second.as_str())];
+    let errors = EnvoyConfig::parse(files(), &EnvoyOptions::default()).unwrap_err();
+    assert_eq!(errors.to_string(), "b.yaml:1:9: another file has the domain \"d\", too; give each its own");
+    let merging = EnvoyOptions::default().merge_domains(true);
+    assert_eq!(EnvoyConfig::parse(files(), &merging).unwrap().lines().len(), 2);
+    let twice = [("a.yaml", first.as_str()), ("b.yaml", first.as_str())];
+    let errors = EnvoyConfig::parse(twice, &merging).unwrap_err();
+    assert_eq!(errors.to_string(), "b.yaml:1:9: another file of the domain has the descriptor \"a\", too; keep one");
+}
+
+#[test]
+fn a_directory_is_read_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
+    let empty = EnvoyConfig::load(directory.path(), &EnvoyOptions::default()).unwrap();
+    assert!(empty.warnings()[0].message().contains("nothing is limited"));
+    write("a.yaml", "domain: a\ndescriptors:\n  - { key: k, rate_limit: { unit: day, requests_per_unit: 1_000 } }\n");
+    write(
+        "b.yml",
+        "domain: b\ndescriptors:\n  - { key: k, value: v*, shadow_mode: yes, rate_limit: { unlimited: true } }\n",
+    );
+    write("notes.txt", "not: read");
+    write(".hidden.yaml", "not: read");
+    let config = EnvoyConfig::load(directory.path(), &EnvoyOptions::default()).unwrap();
+    let expected = [
+        "a.k: unit=DAY requests_per_unit=1000, shadow_mode: false, quota_mode: false",
+        "b.k_v*: unit=UNKNOWN requests_per_unit=0, shadow_mode: true, quota_mode: false, unlimited: true",
+    ];
+    assert_eq!(config.lines(), expected);
+    write("c.yaml", "domain: c\nlimits: []\n");
+    let errors = EnvoyConfig::load(directory.path(), &EnvoyOptions::default()).unwrap_err();
+    assert!(errors.to_string().ends_with("c.yaml:2:1: there is no key \"limits\"; take it out, or correct it"));
+    fs::write(directory.path().join("c.yaml"), [0xff]).unwrap();
+    assert!(EnvoyConfig::load(directory.path(), &EnvoyOptions::default()).unwrap_err().to_string().contains("UTF-8"));
+    assert!(EnvoyConfig::load(directory.path().join("nowhere"), &EnvoyOptions::default()).is_err());
+}

@@ -1,0 +1,122 @@
+//! Envoy's Rate Limit Service over a real connection, on the memory store and a clock that stands still.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod configs;
+mod failures;
+mod http;
+mod lookup;
+mod modes;
+mod requests;
+mod rules;
+mod statuses;
+
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, rate_limit::Unit};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf::UInt64Value;
+use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet, Store, Timestamp};
+use tidegate_rules::RuleFile;
+use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
+use tidegate_tower::{Handle, LimitLayer};
+use tonic::Status;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+
+/// Half a second into a second, 20 into a minute.
+pub(crate) fn clock() -> ManualClock {
+    ManualClock::at(Timestamp::from_micros(1_700_000_000_500_000))
+}
+
+pub(crate) fn store(clock: &ManualClock) -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new().clock(clock.clone()))
+}
+
+pub(crate) fn handle<S: Store + 'static>(rules: RuleSet, store: S) -> Handle<S> {
+    LimitLayer::new(Limiter::new(rules, store)).handle()
+}
+
+pub(crate) fn no_rules() -> RuleSet {
+    RuleSet::new([]).unwrap()
+}
+
+/// A client of a server.
+pub(crate) struct Envoy(RateLimitServiceClient<Channel>);
+
+impl Envoy {
+    pub(crate) async fn of<S: Store + 'static>(service: RateLimits<S>) -> Self {
+        let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = incoming.local_addr().unwrap();
+        tokio::spawn(Server::builder().add_service(service.into_server()).serve_with_incoming(incoming));
+        Self(RateLimitServiceClient::connect(format!("http://{address}")).await.unwrap())
+    }
+
+    /// Limits by a configuration, all or nothing.
+    pub(crate) async fn of_config(yaml: &str) -> Self {
+        Self::of(service(yaml, &EnvoyOptions::default())).await
+    }
+
+    /// Limits by a configuration, as the reference server does.
+    pub(crate) async fn strict(yaml: &str) -> Self {
+        Self::of(service(yaml, &EnvoyOptions::default().strict(true)).strict(true)).await
+    }
+
+    /// Limits by a rule file.
+    pub(crate) async fn of_rules(yaml: &str) -> Self {
+        let file = RuleFile::parse("rules.yaml", yaml).unwrap();
+        Self::of(RateLimits::of_rules(handle(file.rules().clone(), store(&clock())))).await
+    }
+
+    pub(crate) async fn ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        self.0.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// The answer in words: the overall code, then a word for each status.
+    pub(crate) async fn says(&mut self, request: RateLimitRequest) -> String {
+        words(&self.ask(request).await.unwrap())
+    }
+}
+
+pub(crate) fn service(yaml: &str, options: &EnvoyOptions) -> RateLimits<Arc<MemoryStore>> {
+    let config = EnvoyConfig::parse([("test.yaml", yaml)], options).unwrap();
+    RateLimits::of_config(handle(no_rules(), store(&clock())), ConfigHandle::new(config))
+}
+
+/// One descriptor for each list of keys and values.
+pub(crate) fn hit(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let descriptor = |entries: &&[(&str, &str)]| RateLimitDescriptor {
+        entries: entries.iter().map(entry).collect(),
+        ..RateLimitDescriptor::default()
+    };
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors: descriptors.iter().map(descriptor).collect(),
+        hits_addend: 0,
+    }
+}
+
+/// The same request, whose descriptor at `place` is so many hits.
+pub(crate) fn with_hits(mut request: RateLimitRequest, place: usize, hits: u64) -> RateLimitRequest {
+    request.descriptors[place].hits_addend = Some(UInt64Value { value: hits });
+    request
+}
+
+pub(crate) fn words(response: &RateLimitResponse) -> String {
+    let code = |code: i32| Code::try_from(code).unwrap().as_str_name();
+    let status = |status: &DescriptorStatus| {
+        let limit = status.current_limit.as_ref().map(|limit| {
+            let name = if limit.name.is_empty() { String::new() } else { format!(" {}", limit.name) };
+            format!("/{} {}{name}", limit.requests_per_unit, Unit::try_from(limit.unit).unwrap().as_str_name())
+        });
+        let reset = status.duration_until_reset.as_ref().map(|reset| format!(" {}s", reset.seconds));
+        let numbers = format!("{}{}", limit.unwrap_or_default(), reset.unwrap_or_default());
+        format!("{} {}{numbers}", code(status.code), status.limit_remaining)
+    };
+    let statuses: Vec<String> = response.statuses.iter().map(status).collect();
+    format!("{}: {}", code(response.overall_code), statuses.join(", "))
+}

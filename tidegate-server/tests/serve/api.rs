@@ -1,0 +1,93 @@
+//! The check API.
+
+use serde_json::json;
+
+use crate::{Running, ask};
+
+const HELLO: &str = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
+
+#[test]
+fn without_flags_there_is_something_to_try() {
+    let server = Running::start(&[]);
+    let allowed: Vec<bool> = (0..4).map(|_| server.check(HELLO)["allowed"] == json!(true)).collect();
+    assert_eq!(allowed, [true, true, true, false]);
+    assert_eq!(server.check(r#"{"path":"/other","ip":"203.0.113.9"}"#)["rule"], json!(null));
+    assert_eq!(server.check(r#"{"path":"/hello","ip":"203.0.113.10"}"#)["remaining"], json!(2));
+}
+
+#[test]
+fn a_peek_consumes_nothing() {
+    let server = Running::start(&[]);
+    let peek = r#"{"path":"/hello","ip":"203.0.113.9","peek":true}"#;
+    for _ in 0..5 {
+        assert_eq!(server.check(peek)["remaining"], json!(3));
+    }
+}
+
+#[test]
+fn a_batch_is_answered_in_order_or_as_one() {
+    let server = Running::start(&[]);
+    let batch = |atomic: bool, cost: u32| {
+        format!(r#"{{"atomic":{atomic},"checks":[{HELLO},{{"path":"/hello","ip":"203.0.113.9","cost":{cost}}}]}}"#)
+    };
+    let (_, refused) = server.post("/v1/check/batch", &batch(true, 3));
+    assert_eq!(
+        (&refused["allowed"], &refused["checks"][0]["cost"]),
+        (&json!(false), &json!(4)),
+        "one bucket, both costs"
+    );
+    let (_, each) = server.post("/v1/check/batch", &batch(false, 3));
+    assert_eq!((&each["answers"][0]["allowed"], &each["answers"][1]["allowed"]), (&json!(true), &json!(false)));
+    let (_, together) = server.post("/v1/check/batch", &batch(true, 1));
+    assert_eq!((&together["allowed"], &together["remaining"]), (&json!(true), &json!(0)));
+}
+
+#[test]
+fn a_call_that_makes_no_sense_says_where_and_repeats_nothing() {
+    let server = Running::start(&[]);
+    for (body, message) in [
+        ("", "line 1, column 0: the JSON ends too early"),
+        ("{\"path\":\n hunter2}", "line 2, column 2: this is not JSON"),
+        (r#"{"hunter2":1}"#, "line 1, column 10: a field is unknown, or of another type; see /openapi.json"),
+        (r#"{"cost":-1}"#, "line 1, column 10: a field is unknown, or of another type; see /openapi.json"),
+    ] {
+        let (status, answer) = server.post("/v1/check", body);
+        assert_eq!((status, answer["message"].as_str().unwrap()), (400, message), "{body}");
+    }
+    let (status, _) = server.post("/v1/check", r#"{"ip":"hunter2"}"#);
+    assert_eq!(status, 400);
+    let (status, _) = server.post("/v1/check/batch", &format!(r#"{{"checks":[{}]}}"#, vec!["{}"; 101].join(",")));
+    assert_eq!(status, 400);
+    let (status, _) = server.post("/v1/check", &" ".repeat(2 * 1024 * 1024));
+    assert_eq!(status, 413);
+    assert_eq!(ask(&server.http, "GET", "/v1/check", "").0, 405);
+}
+
+#[test]
+fn the_description_is_served_and_names_every_path() {
+    let server = Running::start(&[]);
+    let (status, text) = ask(&server.http, "GET", "/openapi.json", "");
+    let api: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &api["openapi"]), (200, &json!("3.1.0")));
+    for path in api["paths"].as_object().unwrap().keys() {
+        assert_ne!(ask(&server.http, "GET", path, "").0, 404, "{path}");
+    }
+}
+
+#[test]
+fn the_metrics_count_by_rule_and_name_nobody() {
+    let server = Running::start(&[]);
+    for _ in 0..4 {
+        server.check(HELLO);
+    }
+    let (_, metrics) = ask(&server.admin, "GET", "/metrics", "");
+    for line in [
+        r#"rate_limit_checks_total{rule="hello",algorithm="token_bucket",outcome="allowed"} 3"#,
+        r#"rate_limit_rejected_total{rule="hello",reason="limit"} 1"#,
+        r#"rate_limit_store_latency_seconds_count{script="decide",outcome="ok"} 4"#,
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    assert!(!metrics.contains("203.0.113.9"));
+    assert_eq!(ask(&server.http, "GET", "/metrics", "").0, 404, "clients do not see them");
+}
