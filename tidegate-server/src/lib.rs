@@ -1,7 +1,7 @@
-//! What the binary `tidegate` does: write, explain and test limits, and decide from the shell.
+//! What the binary `tidegate` does: serve decisions, write, explain and test limits, and decide from the shell.
 //!
 //! ```text
-//! arguments ──▶ cli ──▶ rules │ check │ manual ──▶ output ──▶ exit code
+//! arguments ──▶ cli ──▶ serve │ rules │ check │ manual ──▶ output ──▶ exit code
 //!                          └── request, secret, store
 //! ```
 //!

@@ -6,6 +6,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::tree::SIZE_ATTRIBUTE;
 use crate::identity::is_reserved;
+use crate::suggest::nearest;
 
 /// What a name stands for.
 #[derive(Debug, PartialEq, Eq)]
@@ -147,7 +148,7 @@ pub(super) fn left_out(function: &str) -> Option<&'static str> {
 /// What to write instead of an unknown name that has no dot before it.
 pub(super) fn instead_of_name(word: &str) -> String {
     let all = format!("the names are {}, attr and request.{}", PLAIN.join(", "), FIELDS.join(", request."));
-    match closest(word, PLAIN.into_iter().chain(FIELDS).chain(["request", "attr"])) {
+    match nearest(word, PLAIN.into_iter().chain(FIELDS).chain(["request", "attr"])) {
         Some(field) if FIELDS.contains(&field) => format!("did you mean `request.{field}`? {all}"),
         Some(name) => format!("did you mean `{name}`? {all}"),
         None => all,
@@ -157,7 +158,7 @@ pub(super) fn instead_of_name(word: &str) -> String {
 /// What to write instead of an unknown field of `request`.
 fn instead_of_field(word: &str) -> String {
     let all = format!("its fields are {}", FIELDS.join(", "));
-    match closest(word, FIELDS.into_iter()) {
+    match nearest(word, FIELDS.into_iter()) {
         Some(field) => format!("did you mean `request.{field}`? {all}"),
         None => all,
     }
@@ -167,18 +168,8 @@ fn instead_of_field(word: &str) -> String {
 pub(super) fn instead_of_function(word: &str) -> String {
     let calls: Vec<_> = FUNCTIONS.iter().map(|(_, call)| *call).collect();
     let all = format!("the functions are {}", calls.join(", "));
-    match closest(word, FUNCTIONS.iter().map(|(name, _)| *name)) {
+    match nearest(word, FUNCTIONS.iter().map(|(name, _)| *name)) {
         Some(function) => format!("did you mean `{function}`? {all}"),
         None => all,
     }
-}
-
-/// The word that was probably meant: about one letter in four may be wrong, and upper and lower case are the same.
-fn closest<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let written = word.to_ascii_lowercase();
-    words
-        .map(|known| (strsim::damerau_levenshtein(&written, &known.to_ascii_lowercase()), known))
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
-        .min()
-        .map(|(_, known)| known)
 }
