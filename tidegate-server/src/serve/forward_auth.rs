@@ -41,7 +41,7 @@ const DENIED: HeaderName = HeaderName::from_static("x-tidegate-denied");
 /// How a refusal is to look.
 #[derive(Deserialize)]
 struct Wanted {
-    deny: Option<u16>,
+    deny: Option<String>,
 }
 
 pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(handle: &Handle<S>) -> Router<T> {
@@ -117,9 +117,11 @@ fn denied(mut response: Response, status: Option<StatusCode>) -> Response {
 
 impl Wanted {
     fn status(&self) -> Result<Option<StatusCode>, Refusal> {
-        match self.deny {
+        match self.deny.as_deref() {
             None => Ok(None),
-            Some(401 | 403 | 429) => Ok(self.deny.and_then(|status| StatusCode::from_u16(status).ok())),
+            Some("401") => Ok(Some(StatusCode::UNAUTHORIZED)),
+            Some("403") => Ok(Some(StatusCode::FORBIDDEN)),
+            Some("429") => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
             Some(_) => Err(Refusal::new("deny: 401, 403 or 429; left out, it is 429, or 503 while the store fails")),
         }
     }
