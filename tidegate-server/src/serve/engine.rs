@@ -1,7 +1,7 @@
 //! `Engine`: rules on a store, watched by the metrics: what every door of a server shares.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::{Limiter, Secret};
@@ -100,12 +100,16 @@ impl Engine {
         limits.strict(self.strict)
     }
 
-    /// Reads the configuration for Envoy anew; one with errors changes nothing.
-    pub(crate) fn reload_envoy(&self) -> Result<(), String> {
-        let Some(envoy) = &self.envoy else { return Ok(()) };
-        let config = EnvoyConfig::load(&envoy.folder, &envoy.options).map_err(|errors| errors.to_string())?;
-        envoy.config.replace(config);
-        Ok(())
+    /// Where the configuration for Envoy is, if there is one.
+    pub(crate) fn envoy_folder(&self) -> Option<&Path> {
+        self.envoy.as_ref().map(|envoy| envoy.folder.as_path())
+    }
+
+    /// Reads the configuration for Envoy anew, if there is one. One with errors changes nothing.
+    pub(crate) fn reload_envoy(&self) -> Option<Result<(), String>> {
+        let envoy = self.envoy.as_ref()?;
+        let loaded = EnvoyConfig::load(&envoy.folder, &envoy.options);
+        Some(loaded.map(|config| envoy.config.replace(config)).map_err(|errors| errors.to_string()))
     }
 
     /// What callers of our own addresses see, if they speak TLS.

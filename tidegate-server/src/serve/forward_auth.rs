@@ -1,4 +1,4 @@
-//! `/v1/forward-auth`: for proxies that ask about each request before they let it pass: nginx, Traefik, Caddy, HAProxy. The
+//! `/v1/forward-auth`: for proxies that ask about each request before they let it pass: nginx, Traefik, Caddy and others. The
 //! request that a proxy asks about is put together from what it tells, and goes through the same layer as any other; behind
 //! it, there is nothing but a yes.
 //!
