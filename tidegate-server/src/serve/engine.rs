@@ -11,6 +11,7 @@ use tidegate_tower::Handle;
 use super::example;
 use super::metrics::Metrics;
 use super::options::ServeArgs;
+use super::receipts::Receipts;
 use super::watched::Watched;
 use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
 use crate::failure::Failure;
@@ -27,6 +28,7 @@ pub(crate) struct Engine {
     strict: bool,
     rules: RwLock<Loaded>,
     store: &'static str,
+    receipts: Receipts,
     /// Of the addresses that only our own services call.
     tls: Option<Tls>,
     /// Of the gateway, which does not ask clients who they are.
@@ -82,6 +84,7 @@ impl Engine {
             strict: arguments.envoy_strict,
             rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
             store: if url.is_shared() { "redis" } else { "memory" },
+            receipts: Receipts::new(&secret).map_err(|error| Failure::usage(error.to_string()))?,
             tls: tls(files.clone())?,
             gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
         })
@@ -134,6 +137,10 @@ impl Engine {
 
     pub(crate) const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    pub(crate) const fn receipts(&self) -> &Receipts {
+        &self.receipts
     }
 
     /// The rule file, if there is one.

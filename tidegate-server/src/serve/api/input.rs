@@ -16,12 +16,16 @@ const MOST_CHECKS: usize = 100;
 pub(crate) struct Asked {
     pub(crate) attributes: SampleAttributes,
     pub(crate) peek: bool,
+    /// Whether what it consumes may be asked back.
+    pub(crate) receipt: bool,
 }
 
 /// Several of them.
 pub(crate) struct Batch {
     pub(crate) checks: Vec<Asked>,
     pub(crate) atomic: bool,
+    /// Of one that is atomic, whether what it consumes may be asked back.
+    pub(crate) receipt: bool,
 }
 
 /// Why a call makes no sense.
@@ -45,6 +49,8 @@ struct Call {
     cost: Option<u64>,
     #[serde(default)]
     peek: bool,
+    #[serde(default)]
+    receipt: bool,
 }
 
 #[derive(Deserialize)]
@@ -53,6 +59,14 @@ struct Calls {
     checks: Vec<Call>,
     #[serde(default)]
     atomic: bool,
+    #[serde(default)]
+    receipt: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Returned {
+    receipt: String,
 }
 
 #[derive(Deserialize)]
@@ -88,7 +102,7 @@ impl Asked {
             cost: call.cost,
         };
         match sample.attributes() {
-            Ok(attributes) => Ok(Self { attributes, peek: call.peek }),
+            Ok(attributes) => Ok(Self { attributes, peek: call.peek, receipt: call.receipt && !call.peek }),
             Err(error) => Err(Refusal(error.to_string())),
         }
     }
@@ -105,8 +119,13 @@ impl Batch {
         if calls.atomic && checks.iter().any(|asked| asked.peek) {
             return Err(Refusal("a batch that is atomic cannot peek: leave `peek` out".into()));
         }
-        Ok(Self { checks, atomic: calls.atomic })
+        Ok(Self { checks, atomic: calls.atomic, receipt: calls.receipt })
     }
+}
+
+/// The receipt that a caller brings back.
+pub(crate) fn receipt(body: &[u8]) -> Result<String, Refusal> {
+    parse(body).map(|returned: Returned| returned.receipt)
 }
 
 fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refusal> {
