@@ -73,10 +73,15 @@ async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respon
         Ok(Refunded::Done) => return Ok(Json(json!({ "refunded": true })).into_response()),
         Ok(Refunded::Already) => "already refunded",
         Ok(Refunded::TooOld) => "too old",
-        Ok(Refunded::Foreign) => return Err(Refusal::new("receipt: this is none that a check has answered")),
+        Ok(Refunded::Foreign) => return Ok(unknown()),
         Err(_) => return Ok(refused(limiter.rules().contract().failed(None))),
     };
     Ok(Json(json!({ "refunded": false, "reason": reason })).into_response())
+}
+
+fn unknown() -> Response {
+    let told = json!({ "error": "unknown_receipt", "message": "There is no such receipt: no check has answered it." });
+    (StatusCode::NOT_FOUND, Json(told)).into_response()
 }
 
 /// One decision as JSON; or, while the store fails and a rule is closed then, the refusal.

@@ -4,6 +4,7 @@
 
 mod api;
 mod life;
+mod openapi;
 mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use serde::Deserialize;
-use serde_json::json;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Number, json};
 use tidegate_rules::{Sample, SampleAttributes};
 
 /// The most checks of one batch.
@@ -46,6 +47,7 @@ struct Call {
     #[serde(default)]
     attributes: BTreeMap<String, String>,
     body: Option<String>,
+    #[serde(default, deserialize_with = "whole")]
     cost: Option<u64>,
     #[serde(default)]
     peek: bool,
@@ -74,6 +76,15 @@ struct Returned {
 enum OneOrMany {
     One(String),
     Many(Vec<String>),
+}
+
+/// A whole number that every reader of JSON can tell from the next, also if it is written with a fraction of zero.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    const LARGEST: u64 = (1 << 53) - 1;
+    let Some(number) = Option::<Number>::deserialize(deserializer)? else { return Ok(None) };
+    let of_float = |number: f64| (number >= 0.0 && number.fract() == 0.0).then_some(number as u64);
+    let whole = number.as_u64().or_else(|| number.as_f64().and_then(of_float)).filter(|number| *number <= LARGEST);
+    whole.map(Some).ok_or_else(|| D::Error::custom("a whole number is wanted here"))
 }
 
 impl Asked {
