@@ -1,0 +1,65 @@
+-- The action `lua.tidegate`: asks Tidegate about a request, and answers it if it is refused.
+-- Leaves: txn.tidegate_degraded, txn.tidegate_ratelimit, txn.tidegate_policy; each only if there is something to say.
+
+local URL = "http://127.0.0.1:8080/v1/forward-auth"
+local TIMEOUT_MS = 1000
+-- What happens while Tidegate does not answer: requests pass, and the service is told; or they are refused with 503.
+local OPEN = true
+
+-- About the connection or the body of the client, so not for the question; and what only we may say.
+local OURS = {
+    ["connection"] = true, ["content-length"] = true, ["expect"] = true, ["host"] = true, ["keep-alive"] = true,
+    ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true, ["upgrade"] = true,
+    ["x-forwarded-for"] = true, ["x-forwarded-host"] = true, ["x-forwarded-method"] = true, ["x-forwarded-uri"] = true,
+}
+
+-- The values of a field as a list that starts at 1; HAProxy's start at 0.
+local function list(values)
+    local listed = {}
+    for index = 0, #values do
+        if values[index] then listed[#listed + 1] = values[index] end
+    end
+    return listed
+end
+
+local function question(txn)
+    local headers = {}
+    for name, values in pairs(txn.http:req_get_headers()) do
+        if not OURS[name] then headers[name] = list(values) end
+    end
+    local host = txn.f:req_hdr("host")
+    headers["x-forwarded-for"] = { txn.f:src() }
+    headers["x-forwarded-method"] = { txn.f:method() }
+    headers["x-forwarded-uri"] = { txn.f:pathq() }
+    if host then headers["x-forwarded-host"] = { host } end
+    return headers
+end
+
+local function refuse(txn, status, headers, body)
+    txn:done(txn:reply { status = status, headers = headers, body = body })
+end
+
+core.register_action("tidegate", { "http-req" }, function(txn)
+    local answer = core.httpclient():get { url = URL, headers = question(txn), timeout = TIMEOUT_MS }
+    local status = answer and answer.status or 0
+    local function said(name)
+        local values = answer.headers and answer.headers[name]
+        return values and list(values)[1]
+    end
+    if status == 200 then
+        local leave = { tidegate_degraded = "x-tidegate-degraded", tidegate_ratelimit = "ratelimit", tidegate_policy = "ratelimit-policy" }
+        for variable, name in pairs(leave) do
+            if said(name) then txn:set_var("txn." .. variable, said(name)) end
+        end
+    elseif status > 0 and said("x-tidegate-denied") then
+        local headers = {}
+        for name, values in pairs(answer.headers) do
+            if not OURS[name] then headers[name] = list(values) end
+        end
+        refuse(txn, status, headers, answer.body)
+    elseif OPEN then
+        txn:set_var("txn.tidegate_degraded", "true")
+    else
+        refuse(txn, 503, { ["retry-after"] = { "1" } }, "")
+    end
+end)
