@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! RateLimitRequest ──▶ matched (reference YAML) │ rules (our file) ──▶ Prepared ──▶ Store ──▶ statuses ──▶ response
-//!                        └── lookup ◀── config ◀── written ◀── yaml
+//!                        └── lookup ◀── config ◀── written ◀── YAML
 //! ```
 //!
 //! Limits come from one of two places:
@@ -32,7 +32,6 @@ mod service;
 mod statuses;
 mod unit;
 mod written;
-mod yaml;
 
 pub use config::{ConfigHandle, EnvoyConfig, EnvoyOptions};
 pub use http::router;

@@ -10,6 +10,7 @@
 
 mod arguments;
 mod cli;
+mod degraded;
 pub mod envoy;
 mod exit;
 pub use exit::Exit;
@@ -25,6 +26,8 @@ mod check;
 mod rules;
 pub use check::CheckAnswer;
 pub mod gateway;
+mod listen;
+pub use listen::{ConnectionLimits, Listener, Tls, TlsError, TlsFiles};
 mod manual;
 mod serve;
 pub use serve::Server;

@@ -220,20 +220,6 @@ fn paint(colour: bool, style: Style, text: impl Display) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// A text of unknown origin, without anything that could upset a terminal.
-pub(crate) fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        // What turns the direction of writing shows one text and is another.
-        if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
-}
-
 /// `1 rule`, `2 rules`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }

@@ -7,8 +7,10 @@
 
 mod admin;
 mod api;
+mod deadline;
 mod engine;
 mod example;
+mod forward_auth;
 mod grpc;
 mod health;
 mod metrics;
@@ -22,7 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_tower::LimitLayer;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -30,7 +31,7 @@ pub(crate) use options::ServeArgs;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::gateway::{Gateway, GatewayOptions};
+use crate::listen::{Listener, Tasks, Tls};
 use crate::output::Output;
 use engine::Engine;
 
@@ -43,7 +44,7 @@ pub struct Server {
     gateway: Option<SocketAddr>,
     engine: Arc<Engine>,
     stop: watch::Sender<bool>,
-    doors: JoinSet<std::io::Result<()>>,
+    doors: JoinSet<()>,
     drain: Duration,
 }
 
@@ -77,29 +78,28 @@ impl Server {
     /// Opens the store, reads the rules, and listens; port 0 takes a free one.
     pub(crate) async fn start(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
         let engine = Arc::new(Engine::open(arguments, output).await?);
+        let gateway = arguments.gateway()?;
+        let listen = |flag, address, tls: Option<&Tls>| listen(flag, address, tls.cloned(), arguments);
+        let (http, http_listener) = listen("--http", arguments.http, engine.tls()).await?;
+        let (grpc, grpc_listener) = listen("--grpc", arguments.grpc, engine.tls()).await?;
+        let (admin, admin_listener) = listen("--admin", arguments.admin, None).await?;
         let (stop, stopping) = watch::channel(false);
-        let (http, http_listener) = listen("--http", arguments.http).await?;
-        let (admin, admin_listener) = listen("--admin", arguments.admin).await?;
-        let (grpc, grpc_listener) = listen("--grpc", arguments.grpc).await?;
-        let gateway = match (arguments.gateway, &arguments.upstream) {
-            (Some(address), Some(upstream)) => {
-                let gateway = Gateway::new(upstream, GatewayOptions::new());
-                let gateway = gateway.map_err(|error| Failure::usage(format!("--upstream: {error}")))?;
-                Some((listen("--gateway", address).await?, gateway))
-            }
-            _ => None,
-        };
-        let mut doors = JoinSet::new();
+        let (timeout, mut doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
         let api = api::router(Arc::clone(&engine)).merge(crate::envoy::router(engine.rate_limits()));
-        doors.spawn(serve(http_listener, api, stopping.clone()));
-        doors.spawn(serve(admin_listener, admin::router(Arc::clone(&engine)), stopping.clone()));
-        doors.spawn(grpc::serve(grpc_listener, engine.rate_limits(), stopped(stopping.clone())));
-        let gateway = gateway.map(|((address, listener), gateway)| {
-            let layer = LimitLayer::of(engine.handle().clone());
-            let stopped = stopped(stopping);
-            doors.spawn(async move { gateway.serve(listener, layer, stopped).await });
-            address
-        });
+        doors.spawn(serve(http_listener, deadline::http(api, timeout), stopping.clone()));
+        let admin_pages = deadline::http(admin::router(Arc::clone(&engine)), timeout);
+        doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
+        let services = grpc::router(engine.rate_limits(), stopped(stopping.clone())).await;
+        doors.spawn(serve(grpc_listener, deadline::grpc(services, timeout), stopping.clone()));
+        let gateway = match gateway {
+            None => None,
+            Some((address, gateway)) => {
+                let (address, listener) = listen("--gateway", address, engine.gateway_tls()).await?;
+                let layer = LimitLayer::of(engine.handle().clone());
+                doors.spawn(gateway.serve(listener, layer, stopped(stopping)));
+                Some(address)
+            }
+        };
         Ok(Self { http, grpc, admin, gateway, engine, stop, doors, drain: Duration::from_secs(arguments.drain) })
     }
 
@@ -131,15 +131,19 @@ impl Server {
     }
 }
 
-async fn listen(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), Failure> {
+async fn listen(
+    flag: &str,
+    address: SocketAddr,
+    tls: Option<Tls>,
+    arguments: &ServeArgs,
+) -> Result<(SocketAddr, Listener), Failure> {
     let failed = |error: std::io::Error| Failure::usage(format!("{flag} {address}: {error}; choose another address"));
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    Ok((listener.local_addr().map_err(failed)?, listener))
+    let listener = Listener::bind(address).await.map_err(failed)?;
+    Ok((listener.address().map_err(failed)?, listener.tls(tls).limits(arguments.limits())))
 }
 
-async fn serve(listener: TcpListener, app: axum::Router, stopping: watch::Receiver<bool>) -> std::io::Result<()> {
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, app).with_graceful_shutdown(stopped(stopping)).await
+async fn serve(listener: Listener, app: axum::Router, stopping: watch::Receiver<bool>) {
+    listener.serve(app, Tasks::new(), stopped(stopping)).await;
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

@@ -129,7 +129,8 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
     let values = current.reads.values(parts, &told, (settings.peer)(parts));
     let request = values.request(&settings.action, cost);
-    match current.limiter.check(&request).await {
+    let plan = current.limiter.plan(&request).longest_delay(settings.longest_delay);
+    match current.limiter.decide(&plan).await {
         Ok(decision) if decision.is_allowed() => Judged::Passes(Pass {
             headers: contract(settings, current).headers(&decision),
             is_security: decision.is_security(),
@@ -137,7 +138,7 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
             receipt: decision.receipt(),
         }),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
-        Err(_) if current.limiter.plan(&request).fails_closed() => Judged::Refused(failed(settings, current, parts)),
+        Err(_) if plan.fails_closed() => Judged::Refused(failed(settings, current, parts)),
         Err(_) => Judged::Degraded,
     }
 }
@@ -150,16 +151,17 @@ fn denied<S: Store, B>(
 ) -> Response<ResponseBody<B>> {
     let rule = decision.rule().and_then(|id| current.limiter.rules().rule(id));
     let message = rule.and_then(Rule::message_text);
-    refused(parts, contract(settings, current).denied(decision, message, accepted(parts).as_deref()))
+    refused(settings, parts, contract(settings, current).denied(decision, message, accepted(parts).as_deref()))
 }
 
 fn failed<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &Parts) -> Response<ResponseBody<B>> {
-    refused(parts, contract(settings, current).failed(accepted(parts).as_deref()))
+    refused(settings, parts, contract(settings, current).failed(accepted(parts).as_deref()))
 }
 
 /// The refusal, in the language of the caller.
-fn refused<B>(parts: &Parts, answer: Answer) -> Response<ResponseBody<B>> {
-    let mut response = match grpc::spoken(&parts.headers) {
+fn refused<B>(settings: &Settings, parts: &Parts, answer: Answer) -> Response<ResponseBody<B>> {
+    let spoken = if settings.http_only { None } else { grpc::spoken(&parts.headers) };
+    let mut response = match spoken {
         Some(media_type) => grpc::refusal(answer, media_type),
         None => refusal(answer),
     };

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::{Secret, SubjectHasher};
+use tidegate_rules::yaml::{self, Source};
 
 use super::lookup::{Configured, Level};
 use super::problem::{ConfigErrors, ConfigProblem, Place};
 use super::written::{Domain, Reader};
-use super::yaml;
 
 /// The most files in a directory.
 const MOST_FILES: usize = 10_000;
@@ -104,10 +104,9 @@ impl EnvoyConfig {
         }
         let mut texts = Vec::new();
         for path in paths {
-            let text = text(&path).map_err(|error| failed(&path, error))?;
-            texts.push((path.display().to_string(), text));
+            texts.push(Source::load(&path).map_err(|error| failed(&path, error))?);
         }
-        let mut config = Self::parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())), options)?;
+        let mut config = Self::parse(texts.iter().map(|source| (source.name(), source.text())), options)?;
         if texts.is_empty() {
             let name = directory.display().to_string();
             config.warnings.push(ConfigProblem::new(
@@ -127,16 +126,16 @@ impl EnvoyConfig {
         let (mut domains, mut errors, mut warnings) = (HashMap::new(), Vec::new(), Vec::new());
         let owners = options.secret.hasher(["envoy limit"]);
         for (file, text) in files {
-            let (mut found, strict) = (Vec::new(), options.strict);
-            match yaml::parse(file, text) {
+            let (mut found, strict, source) = (Vec::new(), options.strict, Source::new(file, text));
+            match yaml::parse(&source) {
                 Ok(root) => {
-                    let (errors, warnings) = (&mut found, &mut warnings);
-                    let domain = Reader { file, strict, owners: &owners, errors, warnings }.read(root);
+                    let (errors, warnings, source) = (&mut found, &mut warnings, &source);
+                    let domain = Reader { source, strict, owners: &owners, errors, warnings }.read(root);
                     if let Some(domain) = domain {
-                        found.extend(add(&mut domains, file, domain, options.merge_domains));
+                        found.extend(add(&mut domains, source, domain, options.merge_domains));
                     }
                 }
-                Err(problem) => found.push(problem),
+                Err(report) => found.extend(ConfigProblem::of_report(&report)),
             }
             found.sort_by_key(|problem| (problem.line(), problem.column()));
             errors.append(&mut found);
@@ -196,8 +195,8 @@ impl ConfigHandle {
 }
 
 /// Takes in what a file says, or tells what it must not say again.
-fn add(domains: &mut HashMap<String, Level>, file: &str, domain: Domain, merge: bool) -> Vec<ConfigProblem> {
-    let problem = |message| ConfigProblem::new(file, domain.place, message);
+fn add(domains: &mut HashMap<String, Level>, source: &Source, domain: Domain, merge: bool) -> Vec<ConfigProblem> {
+    let problem = |message| ConfigProblem::at(source, domain.place, message);
     match domains.entry(domain.name) {
         Entry::Vacant(free) => {
             free.insert(domain.level);
@@ -237,13 +236,4 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
     files.sort_unstable();
     Ok(files)
-}
-
-fn text(path: &Path) -> Result<String, String> {
-    let size = fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if size > yaml::LARGEST_FILE as u64 {
-        return Err(format!("the file has {size} bytes; at most {} are read", yaml::LARGEST_FILE));
-    }
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    String::from_utf8(bytes).map_err(|_| "the file is not UTF-8; save it in that encoding".to_owned())
 }

@@ -15,6 +15,7 @@ use super::pb::{
 use super::prepared::{Judged, Refusal};
 use super::rules;
 use super::statuses::{passed, statuses};
+use crate::degraded::DEGRADED;
 
 /// The most descriptors in a request.
 pub const MOST_DESCRIPTORS: usize = 100;
@@ -24,9 +25,6 @@ pub const MOST_ENTRIES: usize = 100;
 
 /// The largest message that is read, in bytes.
 pub const LARGEST_MESSAGE: usize = 1024 * 1024;
-
-/// Tells the upstream that nothing was decided, since the store failed.
-const DEGRADED: &str = "x-tidegate-degraded";
 
 /// Envoy's Rate Limit Service. Clones share everything.
 ///
@@ -189,7 +187,7 @@ fn degraded(request: &RateLimitRequest) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: Code::Ok.into(),
         statuses: request.descriptors.iter().map(|_| passed()).collect(),
-        request_headers_to_add: vec![field(DEGRADED, "true".to_owned())],
+        request_headers_to_add: vec![field(DEGRADED.as_str(), "true".to_owned())],
         ..RateLimitResponse::default()
     }
 }

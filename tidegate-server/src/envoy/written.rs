@@ -1,12 +1,12 @@
 //! From the YAML of the reference server to a tree of limits. Every problem is told with its place; none ends the reading.
 
 use tidegate::{Gate, KeyStem, Limit, LimitError, OnFailure, Rate as Refill, Role, SubjectHasher};
+use tidegate_rules::yaml::{Kind, Node, Source};
 
 use super::lookup::{Configured, Level, Node as Descriptor, Rate, joined};
 use super::pb::Unit;
-use super::problem::{ConfigProblem, Place};
+use super::problem::ConfigProblem;
 use super::unit;
-use super::yaml::{Kind, Node};
 
 /// Every key that the reference server knows, at whichever place.
 const KNOWN: [&str; 16] = [
@@ -46,6 +46,9 @@ const OF_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "r
 /// Our own key: a limit of another kind than a fixed window.
 const ALGORITHM: &str = "algorithm";
 
+/// The most problems of a kind that are kept.
+const MOST_PROBLEMS: usize = 1000;
+
 /// Ten slices divide every unit evenly.
 const SLICES: u64 = 10;
 
@@ -55,13 +58,14 @@ pub(super) const QUOTAS: Role = Role::AnyOf(0);
 /// What a file says.
 pub(super) struct Domain {
     pub(super) name: String,
-    pub(super) place: Place,
+    /// The byte where its name stands.
+    pub(super) place: usize,
     pub(super) level: Level,
 }
 
 /// Reads one file.
 pub(super) struct Reader<'w> {
-    pub(super) file: &'w str,
+    pub(super) source: &'w Source,
     pub(super) strict: bool,
     /// Hashes where a limit stands.
     pub(super) owners: &'w SubjectHasher,
@@ -78,7 +82,7 @@ struct Path {
 
 /// The fields of a map, from which they are taken one by one.
 struct Fields {
-    place: Place,
+    place: usize,
     fields: Vec<(String, Node)>,
 }
 
@@ -86,7 +90,7 @@ impl Reader<'_> {
     /// The domain of the file. It may lack what is reported.
     pub(super) fn read(&mut self, root: Node) -> Option<Domain> {
         let mut fields = self.fields(root, "a file with a domain", OF_FILE)?;
-        let domain = fields.take("domain").and_then(|node| Some((node.place, self.text(node)?)));
+        let domain = fields.take("domain").and_then(|node| Some((node.span.start, self.text(&node)?)));
         let Some((place, name)) = domain.filter(|(_, name)| !name.is_empty()) else {
             self.error(fields.place, "the file has no domain; write `domain: NAME` at its top");
             return None;
@@ -99,7 +103,7 @@ impl Reader<'_> {
     fn level(&mut self, list: Option<Node>, path: &Path) -> Level {
         let mut level = Level::default();
         for item in self.list(list) {
-            let place = item.place;
+            let place = item.span.start;
             let Some((key, value, node)) = self.descriptor(item, path) else { continue };
             if !level.add(&key, &value, node) {
                 let text = joined(&key, &value);
@@ -147,7 +151,7 @@ impl Reader<'_> {
         };
         let rate = if self.flag(&mut fields, "unlimited") {
             if let Some(unit) = fields.take("unit") {
-                self.error(unit.place, "a limit that is `unlimited` has no unit; take one of the two out");
+                self.error(unit.span.start, "a limit that is `unlimited` has no unit; take one of the two out");
             }
             None
         } else {
@@ -173,7 +177,7 @@ impl Reader<'_> {
                 self.warning(place, "without `requests_per_unit` the limit is 0, which refuses everything");
                 Some(0)
             }
-            Some(node) => self.number(node),
+            Some(node) => self.number(&node),
         };
         let place = fields.place_of(ALGORITHM);
         let algorithm = self.text_of(fields, ALGORITHM);
@@ -211,70 +215,74 @@ impl Reader<'_> {
 
 /// The pieces of YAML
 impl Reader<'_> {
-    fn error(&mut self, place: Place, message: impl Into<String>) {
-        self.errors.push(ConfigProblem::new(self.file, place, message));
+    fn error(&mut self, place: usize, message: impl Into<String>) {
+        if self.errors.len() < MOST_PROBLEMS {
+            self.errors.push(ConfigProblem::at(self.source, place, message));
+        }
     }
 
-    fn warning(&mut self, place: Place, message: impl Into<String>) {
-        self.warnings.push(ConfigProblem::new(self.file, place, message));
+    fn warning(&mut self, place: usize, message: impl Into<String>) {
+        if self.warnings.len() < MOST_PROBLEMS {
+            self.warnings.push(ConfigProblem::at(self.source, place, message));
+        }
     }
 
     /// The fields of a map. Those that mean nothing at this place are left out, as the reference server does.
     fn fields(&mut self, node: Node, wanted: &str, here: &[&str]) -> Option<Fields> {
+        let place = node.span.start;
         let Kind::Map(entries) = node.kind else {
-            self.error(node.place, format!("this is {}; {wanted} is wanted here", node.what()));
+            self.error(node.span.start, format!("this is {}; {wanted} is wanted here", node.what()));
             return None;
         };
         let mut fields = Vec::new();
         for (key, value) in entries {
-            let name = match key.kind {
-                Kind::Scalar(name) => name,
-                _ => String::new(),
-            };
+            let name = key.text().unwrap_or_default().to_owned();
             let ours = name == ALGORITHM && !self.strict;
             if !KNOWN.contains(&name.as_str()) && !ours {
-                self.error(key.place, format!("there is no key {name:?}; take it out, or correct it"));
+                self.error(key.span.start, format!("there is no key {name:?}; take it out, or correct it"));
             } else if here.contains(&name.as_str()) {
                 fields.push((name, value));
             } else {
-                self.warning(key.place, format!("{name:?} has no effect at this place"));
+                self.warning(key.span.start, format!("{name:?} has no effect at this place"));
             }
         }
-        Some(Fields { place: node.place, fields })
+        Some(Fields { place, fields })
     }
 
     fn list(&mut self, node: Option<Node>) -> Vec<Node> {
         let Some(node) = node else { return Vec::new() };
+        let (place, what) = (node.span.start, node.what());
         match node.kind {
             Kind::List(items) => items,
             Kind::Null => Vec::new(),
             _ => {
-                self.error(node.place, format!("this is {}; a list is wanted here", node.what()));
+                self.error(place, format!("this is {what}; a list is wanted here"));
                 Vec::new()
             }
         }
     }
 
-    fn text(&mut self, node: Node) -> Option<String> {
-        match node.kind {
-            Kind::Scalar(text) => Some(text),
-            Kind::Null => Some(String::new()),
-            _ => {
-                self.error(node.place, format!("this is {}; text is wanted here", node.what()));
+    /// A single value as it is written, since `0042` may be a name; nothing is as good as an empty one.
+    fn text(&mut self, node: &Node) -> Option<String> {
+        match node.text() {
+            Some(text) => Some(text.to_owned()),
+            None if matches!(node.kind, Kind::Null) => Some(String::new()),
+            None => {
+                self.error(node.span.start, format!("this is {}; text is wanted here", node.what()));
                 None
             }
         }
     }
 
     fn text_of(&mut self, fields: &mut Fields, name: &str) -> String {
-        fields.take(name).and_then(|node| self.text(node)).unwrap_or_default()
+        fields.take(name).and_then(|node| self.text(&node)).unwrap_or_default()
     }
 
     /// A flag in any of the words that YAML had for it.
     fn flag(&mut self, fields: &mut Fields, name: &str) -> bool {
         let Some(node) = fields.take(name) else { return false };
-        let place = node.place;
-        match self.text(node).unwrap_or_default().to_ascii_lowercase().as_str() {
+        let place = node.span.start;
+        match self.text(&node).unwrap_or_default().to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "y" => true,
             "false" | "no" | "off" | "n" | "" => false,
             _ => {
@@ -284,8 +292,8 @@ impl Reader<'_> {
         }
     }
 
-    fn number(&mut self, node: Node) -> Option<u32> {
-        let place = node.place;
+    fn number(&mut self, node: &Node) -> Option<u32> {
+        let place = node.span.start;
         let number = self.text(node)?.replace('_', "").parse().ok();
         if number.is_none() {
             self.error(place, format!("`requests_per_unit` is a whole number from 0 to {}", u32::MAX));
@@ -301,8 +309,8 @@ impl Fields {
     }
 
     /// Where a field stands, or the map that lacks it.
-    fn place_of(&self, name: &str) -> Place {
-        self.fields.iter().find(|(known, _)| known == name).map_or(self.place, |(_, node)| node.place)
+    fn place_of(&self, name: &str) -> usize {
+        self.fields.iter().find(|(known, _)| known == name).map_or(self.place, |(_, node)| node.span.start)
     }
 }
 

@@ -23,11 +23,11 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tower_service::Service;
 
-use super::tasks::Starter;
 use super::tunnel::{self, Wish};
 use super::upload::{Stage, Upload};
 use super::upstream::Upstream;
 use super::{GatewayOptions, forwarded, headers, merge};
+use crate::listen::Starter;
 
 /// How long a connection to the upstream waits for its next request. Less than the five seconds after which common servers
 /// close it, so that no request meets a connection that is just being closed.

@@ -9,7 +9,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::headers::tokens;
-use super::tasks::Starter;
+use crate::listen::Starter;
 
 /// A client that wants a tunnel.
 pub(super) struct Wish {

@@ -18,9 +18,10 @@ use tidegate_rules::SampleAttributes;
 
 use super::engine::Engine;
 use super::watched::Watched;
-use super::{health, openapi};
+use super::{forward_auth, health, openapi};
 use crate::check::CheckAnswer;
-use input::{Asked, Batch, Refusal};
+pub(crate) use input::Refusal;
+use input::{Asked, Batch};
 
 /// The largest body of a call.
 const LARGEST_BODY: usize = 1024 * 1024;
@@ -30,6 +31,7 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(batch))
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], openapi::TEXT)))
+        .merge(forward_auth::router(engine.handle()))
         .merge(health::router())
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .with_state(engine)

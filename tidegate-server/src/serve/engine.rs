@@ -14,6 +14,7 @@ use super::options::ServeArgs;
 use super::watched::Watched;
 use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
 use crate::failure::Failure;
+use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::output::Output;
 use crate::store::{AnyStore, StoreUrl};
 
@@ -26,6 +27,10 @@ pub(crate) struct Engine {
     strict: bool,
     rules: RwLock<Loaded>,
     store: &'static str,
+    /// Of the addresses that only our own services call.
+    tls: Option<Tls>,
+    /// Of the gateway, which does not ask clients who they are.
+    gateway_tls: Option<Tls>,
 }
 
 /// Limits in the format of Envoy's reference server.
@@ -53,6 +58,7 @@ impl Engine {
         if secret.is_none() && url.is_shared() {
             output.warn("anyone who reads the store can guess subjects; set TIDEGATE_SECRET");
         }
+        let files = arguments.tls()?;
         let file = read(arguments.rules.as_ref())?;
         output.report(file.report());
         let store = AnyStore::open(&url).await.map_err(|error| Failure::Store { error, meanwhile: "" })?;
@@ -76,6 +82,8 @@ impl Engine {
             strict: arguments.envoy_strict,
             rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
             store: if url.is_shared() { "redis" } else { "memory" },
+            tls: tls(files.clone())?,
+            gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
         })
     }
 
@@ -98,6 +106,21 @@ impl Engine {
         let config = EnvoyConfig::load(&envoy.folder, &envoy.options).map_err(|errors| errors.to_string())?;
         envoy.config.replace(config);
         Ok(())
+    }
+
+    /// What callers of our own addresses see, if they speak TLS.
+    pub(crate) const fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    /// What clients of the gateway see.
+    pub(crate) const fn gateway_tls(&self) -> Option<&Tls> {
+        self.gateway_tls.as_ref()
+    }
+
+    /// Reads the certificates anew; files that cannot be used change nothing.
+    pub(crate) fn reload_tls(&self) -> Result<(), TlsError> {
+        self.tls.iter().chain(&self.gateway_tls).try_for_each(Tls::reload)
     }
 
     /// The limiter that decides now.
@@ -154,6 +177,10 @@ fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
         None => RuleFile::parse("example", example::RULES),
     };
     Ok(read?)
+}
+
+fn tls(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
+    files.map(Tls::load).transpose().map_err(|error| Failure::usage(error.to_string()))
 }
 
 impl fmt::Debug for Engine {

@@ -1,22 +1,19 @@
 //! The gRPC address: Envoy's rate limit service, and the health service beside it.
 
-use std::future::Future;
-use std::io;
-
-use tokio::net::TcpListener;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use axum::Router;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
 
 use super::watched::Watched;
 use crate::envoy::RateLimits;
 
-pub(crate) async fn serve(
-    listener: TcpListener,
-    limits: RateLimits<Watched>,
-    stopped: impl Future<Output = ()> + Send,
-) -> io::Result<()> {
+/// The services. Once `stopped`, the health service says so, for those who have not noticed.
+pub(crate) async fn router(limits: RateLimits<Watched>, stopped: impl Future<Output = ()> + Send + 'static) -> Router {
     let (health, service) = tonic_health::server::health_reporter();
-    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
-    let router = Server::builder().add_service(service).add_service(limits.into_server());
-    router.serve_with_incoming_shutdown(TcpIncoming::from(listener), stopped).await.map_err(io::Error::other)
+    health.set_service_status("", ServingStatus::Serving).await;
+    tokio::spawn(async move {
+        stopped.await;
+        health.set_service_status("", ServingStatus::NotServing).await;
+    });
+    Routes::new(service).add_service(limits.into_server()).prepare().into_axum_router()
 }

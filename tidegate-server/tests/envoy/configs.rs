@@ -18,11 +18,11 @@ fn every_mistake_is_told_with_its_place() {
         ("domain: d\ndescriptors:\n  - value: v\n", "a.yaml:3:5: the descriptor has no key; write `key: NAME`"),
         (
             "domain: d\ndescriptors:\n  - { key: k, value: v }\n  - { key: k, value: v }\n",
-            "a.yaml:4:5: there are two descriptors \"k_v\" at this level; keep one",
+            "a.yaml:4:7: there are two descriptors \"k_v\" at this level; keep one",
         ),
         (
             "domain: d\ndescriptors:\n  - key\n",
-            "a.yaml:3:5: this is a single value; a descriptor, with a `key`, is wanted here",
+            "a.yaml:3:5: this is text; a descriptor, with a `key`, is wanted here",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 1\n",
@@ -30,7 +30,7 @@ fn every_mistake_is_told_with_its_place() {
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { requests_per_unit: 1 }\n",
-            "a.yaml:4:17: the limit has no unit; write second, minute, hour, day, week, month or year",
+            "a.yaml:4:19: the limit has no unit; write second, minute, hour, day, week, month or year",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: -1 }\n",
@@ -83,7 +83,7 @@ descriptors:
 ";
     let errors = EnvoyConfig::parse([("a.yaml", text), ("b.yaml", "- x\n")], &EnvoyOptions::default()).unwrap_err();
     let places: Vec<_> = errors.problems().iter().map(|problem| (problem.line(), problem.column())).collect();
-    assert_eq!(places, [(5, 5), (6, 25), (6, 49), (8, 9), (1, 1)]);
+    assert_eq!(places, [(5, 5), (6, 25), (6, 49), (8, 9), (1, 3)]);
 }
 
 #[test]

@@ -124,6 +124,12 @@ fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refusal> {
     })
 }
 
+impl Refusal {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         (StatusCode::BAD_REQUEST, Json(json!({ "error": "bad_request", "message": self.0 }))).into_response()
