@@ -1,16 +1,23 @@
 -- The action `lua.tidegate`: asks Tidegate about a request, and answers it if it is refused.
--- Leaves: txn.tidegate_degraded, txn.tidegate_ratelimit, txn.tidegate_policy; each only if there is something to say.
+-- Leaves the variables below to the configuration, each only if there is something to say.
 
 local URL = "http://127.0.0.1:8080/v1/forward-auth"
 local TIMEOUT_MS = 1000
 -- What happens while Tidegate does not answer: requests pass, and the service is told; or they are refused with 503.
 local OPEN = true
 
+local LEFT = {
+    ["txn.tidegate_degraded"] = "x-tidegate-degraded",
+    ["txn.tidegate_ratelimit"] = "ratelimit",
+    ["txn.tidegate_policy"] = "ratelimit-policy",
+}
+
 -- About the connection or the body of the client, so not for the question; and what only we may say.
 local OURS = {
     ["connection"] = true, ["content-length"] = true, ["expect"] = true, ["host"] = true, ["keep-alive"] = true,
     ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true, ["upgrade"] = true,
     ["x-forwarded-for"] = true, ["x-forwarded-host"] = true, ["x-forwarded-method"] = true, ["x-forwarded-uri"] = true,
+    ["x-original-method"] = true, ["x-original-uri"] = true, ["x-original-url"] = true,
 }
 
 -- The values of a field as a list that starts at 1; HAProxy's start at 0.
@@ -35,6 +42,12 @@ local function question(txn)
     return headers
 end
 
+-- The first value of a field of an answer.
+local function said(answer, name)
+    local values = answer.headers and answer.headers[name]
+    return values and list(values)[1]
+end
+
 local function refuse(txn, status, headers, body)
     txn:done(txn:reply { status = status, headers = headers, body = body })
 end
@@ -42,16 +55,13 @@ end
 core.register_action("tidegate", { "http-req" }, function(txn)
     local answer = core.httpclient():get { url = URL, headers = question(txn), timeout = TIMEOUT_MS }
     local status = answer and answer.status or 0
-    local function said(name)
-        local values = answer.headers and answer.headers[name]
-        return values and list(values)[1]
-    end
     if status == 200 then
-        local leave = { tidegate_degraded = "x-tidegate-degraded", tidegate_ratelimit = "ratelimit", tidegate_policy = "ratelimit-policy" }
-        for variable, name in pairs(leave) do
-            if said(name) then txn:set_var("txn." .. variable, said(name)) end
+        for variable, name in pairs(LEFT) do
+            local value = said(answer, name)
+            if value then txn:set_var(variable, value) end
         end
-    elseif status > 0 and said("x-tidegate-denied") then
+    elseif status >= 400 and status < 500 or status > 0 and said(answer, "x-tidegate-denied") then
+        -- Also a question that Tidegate does not take: no client may get past it by spoiling ours.
         local headers = {}
         for name, values in pairs(answer.headers) do
             if not OURS[name] then headers[name] = list(values) end

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::client::{Ask, Heard, ask};
 use crate::process::{Process, free_port, until};
-use crate::service;
+use crate::service::Service;
 
 /// How a proxy is started with the files of its folder in `deploy/`.
 pub(crate) struct Recipe {
@@ -29,6 +29,7 @@ pub(crate) struct Door {
     address: SocketAddr,
     tidegate: Process,
     store: Server,
+    pub(crate) service: Service,
     _directory: TempDir,
 }
 
@@ -50,7 +51,7 @@ impl Door {
     /// Opens a door with further flags of `tidegate serve`.
     pub(crate) async fn open_with(recipe: &Recipe, flags: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
-        let service = service::start().await;
+        let service = Service::start().await;
         let store = Server::start(Kind::Redis);
         let (tidegate, http, grpc) = tidegate(directory.path(), &store, flags).await;
         // Another process may take the proxy's port before the proxy does: then it ends, and is tried with another.
@@ -58,7 +59,7 @@ impl Door {
             let ports = Ports { proxy: free_port(), service: service.port(), http, grpc };
             let address = SocketAddr::from(([127, 0, 0, 1], ports.proxy));
             if let Some(proxy) = start(recipe, directory.path(), ports).await {
-                return Self { proxy, address, tidegate, store, _directory: directory };
+                return Self { proxy, address, tidegate, store, service, _directory: directory };
             }
         }
         let log = std::fs::read_to_string(directory.path().join(format!("{}.log", recipe.folder)));

@@ -22,6 +22,7 @@ pub(crate) async fn limits(door: &Door, can: &Can) {
     addresses_are_those_that_connect(door).await;
     nobody_asks_for_something_else(door).await;
     method_and_query_count(door, can).await;
+    nothing_is_sent_twice(door).await;
 }
 
 /// Five rides for a key, and a refusal that says everything.
@@ -108,6 +109,13 @@ async fn method_and_query_count(door: &Door, can: &Can) {
         let heard = door.send(&ask(other).from(8)).await;
         assert_eq!((heard.status, heard.asked().as_deref()), (200, Some(other)), "{heard:?}");
     }
+}
+
+/// What the service has broken off stays so, whatever the proxy does when Tidegate fails.
+async fn nothing_is_sent_twice(door: &Door) {
+    let heard = door.send(&ask("POST /broken-off").body("once")).await;
+    assert!(matches!(heard.status, 500..=599), "{heard:?}");
+    assert_eq!(door.service.broken_off(), 1, "{heard:?}");
 }
 
 /// While the store fails: rules decide what passes, and the service knows.
