@@ -1,15 +1,22 @@
 -- The action `lua.tidegate`: asks Tidegate about a request, and answers it if it is refused.
 -- Leaves the variables below to the configuration, each only if there is something to say.
 
-local URL = "http://127.0.0.1:8080/v1/forward-auth"
-local TIMEOUT_MS = 1000
+-- The frontend `questions` of haproxy.cfg, which is shorter of patience than this.
+local URL = "http://127.0.0.1:8079/v1/forward-auth"
+local TIMEOUT_MS = 5000
 -- What happens while Tidegate does not answer: requests pass, and the service is told; or they are refused with 503.
 local OPEN = true
+
+-- HAProxy 2.6 ends itself if its Lua client is given about 100 fields (tune.http.maxhdr); so does not come near.
+local MOST_FIELDS = 64
 
 local LEFT = {
     ["txn.tidegate_degraded"] = "x-tidegate-degraded",
     ["txn.tidegate_ratelimit"] = "ratelimit",
     ["txn.tidegate_policy"] = "ratelimit-policy",
+    ["txn.tidegate_limit"] = "x-ratelimit-limit",
+    ["txn.tidegate_remaining"] = "x-ratelimit-remaining",
+    ["txn.tidegate_reset"] = "x-ratelimit-reset",
 }
 
 -- About the connection or the body of the client, so not for the question; and what only we may say.
@@ -29,11 +36,16 @@ local function list(values)
     return listed
 end
 
+-- The fields of the question; none if there are more than may be asked about.
 local function question(txn)
-    local headers = {}
+    local headers, count = {}, 0
     for name, values in pairs(txn.http:req_get_headers()) do
-        if not OURS[name] then headers[name] = list(values) end
+        if not OURS[name] then
+            headers[name] = list(values)
+            count = count + #headers[name]
+        end
     end
+    if count > MOST_FIELDS then return nil end
     local host = txn.f:req_hdr("host")
     headers["x-forwarded-for"] = { txn.f:src() }
     headers["x-forwarded-method"] = { txn.f:method() }
@@ -53,7 +65,9 @@ local function refuse(txn, status, headers, body)
 end
 
 core.register_action("tidegate", { "http-req" }, function(txn)
-    local answer = core.httpclient():get { url = URL, headers = question(txn), timeout = TIMEOUT_MS }
+    local headers = question(txn)
+    if not headers then return refuse(txn, 431, {}, "") end
+    local answer = core.httpclient():get { url = URL, headers = headers, timeout = TIMEOUT_MS }
     local status = answer and answer.status or 0
     if status == 200 then
         for variable, name in pairs(LEFT) do

@@ -33,10 +33,11 @@ pub(crate) struct Door {
     _directory: TempDir,
 }
 
-/// What `deploy/` calls 8000, 3000, 8080 and 8081.
+/// What `deploy/` calls 8000, 8079, 3000, 8080 and 8081.
 #[derive(Clone, Copy)]
 struct Ports {
     proxy: u16,
+    questions: u16,
     service: u16,
     http: u16,
     grpc: u16,
@@ -56,7 +57,7 @@ impl Door {
         let (tidegate, http, grpc) = tidegate(directory.path(), &store, flags).await;
         // Another process may take the proxy's port before the proxy does: then it ends, and is tried with another.
         for _ in 0..20 {
-            let ports = Ports { proxy: free_port(), service: service.port(), http, grpc };
+            let ports = Ports { proxy: free_port(), questions: free_port(), service: service.port(), http, grpc };
             let address = SocketAddr::from(([127, 0, 0, 1], ports.proxy));
             if let Some(proxy) = start(recipe, directory.path(), ports).await {
                 return Self { proxy, address, tidegate, store, service, _directory: directory };
@@ -75,6 +76,11 @@ impl Door {
     /// Ends the store as a crash would.
     pub(crate) fn lose_store(&mut self) {
         self.store.kill();
+    }
+
+    /// Lets Tidegate take connections and answer none.
+    pub(crate) fn hang_tidegate(&self) {
+        self.tidegate.hang();
     }
 
     /// Ends Tidegate as a crash would.
@@ -136,7 +142,13 @@ fn chosen(recipe: &Recipe, text: &str) -> String {
 impl Ports {
     /// The text with these ports instead of those of `deploy/`, in two steps, so that no port is taken for another.
     fn put_into(self, text: &str) -> String {
-        let ports = [("8000", self.proxy), ("3000", self.service), ("8080", self.http), ("8081", self.grpc)];
+        let ports = [
+            ("8000", self.proxy),
+            ("8079", self.questions),
+            ("3000", self.service),
+            ("8080", self.http),
+            ("8081", self.grpc),
+        ];
         let marked = ports.iter().fold(text.to_owned(), |text, (name, _)| {
             let text = text.replace(&format!(":{name}"), &format!(":<{name}>"));
             text.replace(&format!("port_value: {name}"), &format!("port_value: <{name}>"))

@@ -46,6 +46,8 @@ async fn envoy_lets_the_rules_decide_while_the_store_fails() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_refuses_while_tidegate_is_down() {
     let mut door = Door::open(&ENVOY).await;
+    door.hang_tidegate();
+    assert_eq!(door.send(&ask("GET /api/rides")).await.status, 503);
     door.lose_tidegate();
     for path in ["GET /api/rides", "GET /free"] {
         let heard = door.send(&ask(path)).await;

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::client::ask;
 use crate::door::{Door, Recipe};
 use crate::process::program;
-use crate::promises::{Can, limits, passes_degraded, store_is_lost};
+use crate::promises::{Can, limits, store_is_lost, tidegate_is_lost};
 
 const CAN: Can = Can { fields: true, body: true, retry_after_failure: true };
 
@@ -33,9 +33,7 @@ async fn haproxy_lets_the_rules_decide_while_the_store_fails() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_lets_requests_pass_while_tidegate_is_down() {
-    let mut door = Door::open(&HAPROXY).await;
-    door.lose_tidegate();
-    passes_degraded(&door).await;
+    tidegate_is_lost(&mut Door::open(&HAPROXY).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::client::ask;
 use crate::door::{Door, Recipe};
 use crate::process::program;
-use crate::promises::{Can, limits, passes_degraded, store_is_lost};
+use crate::promises::{Can, limits, store_is_lost, tidegate_is_lost};
 
 const CAN: Can = Can { fields: true, body: false, retry_after_failure: true };
 
@@ -34,9 +34,7 @@ async fn nginx_lets_the_rules_decide_while_the_store_fails() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_lets_requests_pass_while_tidegate_is_down() {
-    let mut door = Door::open(&NGINX).await;
-    door.lose_tidegate();
-    passes_degraded(&door).await;
+    tidegate_is_lost(&mut Door::open(&NGINX).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -72,6 +72,12 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned()
     }
 
+    /// Stops it in the middle of whatever it does.
+    pub(crate) fn hang(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    }
+
     /// Ends it as a crash would.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();

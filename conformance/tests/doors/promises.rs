@@ -21,8 +21,9 @@ pub(crate) async fn limits(door: &Door, can: &Can) {
     others_are_unharmed(door).await;
     addresses_are_those_that_connect(door).await;
     nobody_asks_for_something_else(door).await;
+    nobody_spoils_the_question(door).await;
     method_and_query_count(door, can).await;
-    nothing_is_sent_twice(door).await;
+    the_word_of_the_service_stands(door).await;
 }
 
 /// Five rides for a key, and a refusal that says everything.
@@ -37,6 +38,10 @@ async fn one_client_is_limited(door: &Door, can: &Can) {
         let shown = heard.field("ratelimit").is_some_and(|field| field.starts_with(&format!("\"rides\";r={left};t=")));
         assert_eq!(shown, can.fields, "{heard:?}");
         assert_eq!(heard.field("ratelimit-policy").is_some(), can.fields, "{heard:?}");
+        for (name, value) in [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", &left.to_string())] {
+            assert_eq!(heard.field(name), can.fields.then_some(value), "{heard:?}");
+        }
+        assert_eq!(heard.field("x-ratelimit-reset").is_some(), can.fields, "{heard:?}");
     }
     let heard = door.send(&ask("GET /api/rides").with("x-api-key", "k1")).await;
     assert_eq!(heard.status, 429, "{heard:?}");
@@ -46,6 +51,7 @@ async fn one_client_is_limited(door: &Door, can: &Can) {
         heard.field("ratelimit-policy").is_some_and(|field| field.starts_with("\"rides\";q=5;w=3600")),
         "{heard:?}"
     );
+    assert_eq!(heard.field("x-ratelimit-remaining"), Some("0"), "{heard:?}");
     assert_eq!(heard.field("content-type"), Some("application/json"), "{heard:?}");
     assert_eq!(heard.field("cache-control"), Some("no-store"), "{heard:?}");
     let body = heard.json();
@@ -95,6 +101,17 @@ async fn nobody_asks_for_something_else(door: &Door) {
     }
 }
 
+/// What Tidegate or its way to it cannot take is refused: who could break the question could pass as if Tidegate were down.
+/// HAProxy 2.6 ends itself if its Lua client is given a hundred fields.
+async fn nobody_spoils_the_question(door: &Door) {
+    for fields in [70, 98, 300] {
+        let many = (0..fields).fold(ask("GET /api/rides"), |ask, number| ask.with(&format!("x-{number}"), "a"));
+        let heard = door.send(&many.with("x-api-key", "k1")).await;
+        assert!(matches!(heard.status, 400 | 429 | 431) && heard.asked().is_none(), "{fields}: {heard:?}");
+    }
+    assert_eq!(door.send(&ask("GET /free")).await.status, 200);
+}
+
 /// Three logins by POST for an account of the query, wherever they come from.
 async fn method_and_query_count(door: &Door, can: &Can) {
     for from in 5..8 {
@@ -111,8 +128,13 @@ async fn method_and_query_count(door: &Door, can: &Can) {
     }
 }
 
-/// What the service has broken off stays so, whatever the proxy does when Tidegate fails.
-async fn nothing_is_sent_twice(door: &Door) {
+/// What the service refuses is its own affair, and what it has broken off is not sent again.
+async fn the_word_of_the_service_stands(door: &Door) {
+    for status in [401, 403, 404, 429, 500, 502, 503] {
+        let path = format!("GET /status/{status}");
+        let heard = door.send(&ask(&path)).await;
+        assert_eq!((heard.status, heard.asked()), (status, Some(path)), "{heard:?}");
+    }
     let heard = door.send(&ask("POST /broken-off").body("once")).await;
     assert!(matches!(heard.status, 500..=599), "{heard:?}");
     assert_eq!(door.service.broken_off(), 1, "{heard:?}");
@@ -133,6 +155,18 @@ pub(crate) async fn store_is_lost(door: &mut Door, can: &Can) {
     // Where no rule applies, nothing is missing.
     let heard = door.send(&ask("GET /free").with("x-tidegate-degraded", "true")).await;
     assert_eq!((heard.status, heard.service_saw("x-tidegate-degraded")), (200, vec![]), "{heard:?}");
+}
+
+/// While Tidegate hangs, and once it is gone: requests pass, and the service knows.
+pub(crate) async fn tidegate_is_lost(door: &mut Door) {
+    door.hang_tidegate();
+    passes_degraded(door).await;
+    door.lose_tidegate();
+    for _ in 0..7 {
+        passes_degraded(door).await;
+    }
+    let heard = door.send(&ask("POST /login?account=a1").body("guess")).await;
+    assert_eq!((heard.status, &heard.json()["body"]), (200, &"guess".into()), "{heard:?}");
 }
 
 /// A request passes, and the service hears from Tidegate or the proxy, not from the client, that it was not checked.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use axum::body::{Bytes, to_bytes};
-use axum::extract::Request;
+use axum::extract::{Path, Request};
 use axum::http::StatusCode;
 use axum::routing::any;
 use axum::{Json, Router};
@@ -31,7 +31,11 @@ impl Service {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let pages = Router::new().route("/broken-off", any(break_off)).fallback(repeat);
+        let refuse = async |Path(status): Path<u16>, request: Request| {
+            (StatusCode::from_u16(status).unwrap(), repeat(request).await)
+        };
+        let pages =
+            Router::new().route("/broken-off", any(break_off)).route("/status/{status}", any(refuse)).fallback(repeat);
         tokio::spawn(async { axum::serve(listener, pages).await });
         Self { address, broken_off }
     }
