@@ -18,5 +18,7 @@ pub(crate) async fn serve(
     let (health, service) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;
     let router = Server::builder().add_service(service).add_service(limits.into_server());
-    router.serve_with_incoming_shutdown(TcpIncoming::from(listener), stopped).await.map_err(io::Error::other)
+    // An answer may leave in two pieces; the second must not wait until the first is acknowledged.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    router.serve_with_incoming_shutdown(incoming, stopped).await.map_err(io::Error::other)
 }
