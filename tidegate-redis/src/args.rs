@@ -112,7 +112,9 @@ impl Numbers {
                 self.push(place.moment().part);
             }
             Limit::FixedWindow(window) => {
-                self.push_all(&[cost, place.position(), window.limit(), window.window_micros()]);
+                self.push_all(&[cost, place.position(), window.limit()]);
+                // Of the calendar: minus the number of months.
+                self.push_f64(window.months().map_or(window.window_micros() as f64, |months| -(months as f64)));
             }
             Limit::SlidingLog(log) => {
                 self.push_all(&[cost, place.position(), log.limit(), log.window_micros()]);

@@ -178,7 +178,7 @@ impl fmt::Debug for SubjectPart {
 
 /// What a limit allows, in words.
 pub fn describe(limit: &Limit) -> String {
-    let window = quantity::show_duration(std::time::Duration::from_micros(limit.window_micros()));
+    let window = quantity::show_window(limit.window());
     match limit {
         Limit::TokenBucket(bucket) => {
             format!("token bucket: {} at once, then {}", bucket.capacity(), quantity::show_rate(bucket.refill()))

@@ -208,7 +208,8 @@ pub(crate) fn policy_name(check: &Checked) -> Cow<'_, str> {
 fn policies(decision: &Decision) -> Option<String> {
     list(decision, |check| {
         let quota = check.outcome().limit;
-        let window = Some(seconds(check.window())).filter(|window| quota > 0 && *window > 0);
+        // A window that is told stays as it is: months and years, which vary, are not.
+        let window = check.window().span().map(seconds).filter(|window| quota > 0 && *window > 0);
         ((QUOTA, quota), window.map(|window| (WINDOW, window)))
     })
 }
@@ -285,7 +286,7 @@ mod tests {
     use crate::plan::{Check, Gate, Plan};
     use crate::{
         KeyStem, LARGEST_AMOUNT, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet,
-        Subject,
+        Subject, Window,
     };
 
     /// Half a second past a whole one, so that rounding shows.
@@ -335,6 +336,17 @@ mod tests {
     fn a_limit_of_nothing_has_no_window() {
         let decision = decide([Rule::new("off", window(0, 1000)), Rule::new("dry", bucket(0, 1))], &[0]);
         assert_eq!(standard(&decision).0, r#""off";q=0, "dry";q=0"#);
+    }
+
+    /// A window that is told should stay the same on every answer, and the next month has another length.
+    #[test]
+    fn a_window_of_the_calendar_is_not_told_as_a_span() {
+        let limit = |window| Limit::fixed_window(5, window).unwrap();
+        let rules = [Rule::new("month", limit(Window::MONTH)), Rule::new("year", limit(Window::YEAR))];
+        let (policy, standing) = standard(&decide(rules, &[2]));
+        assert_eq!(policy, r#""month";q=5, "year";q=5"#);
+        // From 2026-09-21 14:13:20 and a half.
+        assert_eq!(standing, r#""month";r=3;t=812800, "year";r=3;t=8761600"#);
     }
 
     #[test]

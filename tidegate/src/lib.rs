@@ -37,6 +37,8 @@ mod rules;
 pub use rules::{Match, Matcher, RuleError, RuleSet};
 mod rate;
 pub use rate::Rate;
+mod window;
+pub use window::Window;
 mod limit;
 pub use limit::{Algorithm, LARGEST_AMOUNT, LARGEST_LOG, LONGEST_SPAN, Limit, LimitError, MOST_SLICES};
 mod key;

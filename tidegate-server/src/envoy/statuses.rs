@@ -80,14 +80,11 @@ fn limit_of_rule(checked: &Checked) -> RateLimit {
 
 /// Envoy makes `Retry-After` of this, and drops fractions: whole seconds, rounded up.
 fn until_reset(checked: &Checked, now: Timestamp) -> pb::Duration {
-    let (outcome, window) = (checked.outcome(), checked.window());
+    let outcome = checked.outcome();
     let time = match (outcome.admitted, outcome.retry_after) {
         (false, Some(retry)) => retry,
         // The end of the window, even of one in which nothing was counted.
-        _ if checked.algorithm() == Algorithm::FixedWindow => {
-            let window = u64::try_from(window.as_micros()).unwrap_or(u64::MAX);
-            Duration::from_micros(window - now.as_micros().checked_rem(window).unwrap_or(0))
-        }
+        _ if checked.algorithm() == Algorithm::FixedWindow => checked.window().until_end(now),
         _ => outcome.reset_after,
     };
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);

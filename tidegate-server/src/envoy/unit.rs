@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tidegate::Window;
+
 use super::pb::{RateLimitUnit, Unit};
 
 const DAY: u64 = 86_400;
@@ -29,8 +31,14 @@ pub(super) fn length(unit: Unit) -> Option<Duration> {
 }
 
 /// The unit that lasts as long as a window, or the unknown one.
-pub(super) fn of_window(window: Duration) -> Unit {
-    UNITS.into_iter().find(|(unit, _)| length(*unit) == Some(window)).map_or(Unit::Unknown, |(unit, _)| unit)
+pub(super) fn of_window(window: Window) -> Unit {
+    match window {
+        Window::MONTH => Unit::Month,
+        Window::YEAR => Unit::Year,
+        _ => {
+            UNITS.into_iter().map(|(unit, _)| unit).find(|unit| length(*unit) == window.span()).unwrap_or(Unit::Unknown)
+        }
+    }
 }
 
 /// The unit of an override, which has an enum of its own.

@@ -110,3 +110,21 @@ async fn a_rule_against_guessing_gives_no_numbers_away() {
     assert_eq!(crate::words(&refused), "OVER_LIMIT: OVER_LIMIT 0 600s");
     assert!(!String::from_utf8(refused.raw_body).unwrap().contains("rule_id"));
 }
+
+/// Even of a window in which nothing was counted.
+#[tokio::test]
+async fn a_window_of_the_calendar_tells_its_unit_and_its_end() {
+    let rules = "
+version: 1
+rules:
+  - { id: monthly, match: { action: m }, per: [], fixed_window: { limit: 3, window: month }, on_failure: open }
+  - { id: yearly, match: { action: y }, per: [], fixed_window: { limit: 3, window: year }, on_failure: open }
+";
+    let mut envoy = Envoy::of_rules(rules).await;
+    for (action, end) in [("m", "MONTH monthly 1388800s"), ("y", "YEAR yearly 4067200s")] {
+        let hit = || hit(action, &[&[("k", "v")]]);
+        assert_eq!(envoy.says(with_hits(hit(), 0, 0)).await, format!("OK: OK 3/3 {end}"));
+        assert_eq!(envoy.says(with_hits(hit(), 0, 3)).await, format!("OK: OK 0/3 {end}"));
+        assert_eq!(envoy.says(hit()).await, format!("OVER_LIMIT: OVER_LIMIT 0/3 {end}"));
+    }
+}
