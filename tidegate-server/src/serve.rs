@@ -16,6 +16,7 @@ mod health;
 mod metrics;
 mod openapi;
 mod options;
+mod receipts;
 mod reload;
 mod watched;
 

@@ -17,7 +17,7 @@ pub(super) struct Heads {
     is_chunked: bool,
     length: Option<u64>,
     /// How many heads have ended.
-    heads: u64,
+    ended: u64,
 }
 
 #[derive(Debug, Default)]
@@ -54,11 +54,11 @@ impl Heads {
                     let part = &bytes[..end.unwrap_or(bytes.len())];
                     let room = KEPT.saturating_sub(self.line.len());
                     self.line.extend_from_slice(&part[..part.len().min(room)]);
-                    let Some(end) = end else { return None };
+                    let end = end?;
                     bytes = &bytes[end + 1..];
                     let line = std::mem::take(&mut self.line);
-                    if self.ended(line.strip_suffix(b"\r").unwrap_or(&line)) {
-                        return Some(self.heads);
+                    if self.line_ended(line.strip_suffix(b"\r").unwrap_or(&line)) {
+                        return Some(self.ended);
                     }
                     self.line = line;
                     self.line.clear();
@@ -69,7 +69,7 @@ impl Heads {
     }
 
     /// A line ended. Whether it ended an ambiguous head.
-    fn ended(&mut self, line: &[u8]) -> bool {
+    fn line_ended(&mut self, line: &[u8]) -> bool {
         match self.state {
             State::ChunkSize => {
                 let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -102,7 +102,7 @@ impl Heads {
     }
 
     fn head_ended(&mut self) -> bool {
-        self.heads += 1;
+        self.ended += 1;
         self.begun = false;
         let (is_chunked, length) = (std::mem::take(&mut self.is_chunked), self.length.take());
         self.state = match (is_chunked, length) {

@@ -1,7 +1,7 @@
 //! `Engine`: rules on a store, watched by the metrics: what every door of a server shares.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::{Limiter, Secret};
@@ -11,6 +11,7 @@ use tidegate_tower::Handle;
 use super::example;
 use super::metrics::Metrics;
 use super::options::ServeArgs;
+use super::receipts::Receipts;
 use super::watched::Watched;
 use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
 use crate::failure::Failure;
@@ -27,6 +28,7 @@ pub(crate) struct Engine {
     strict: bool,
     rules: RwLock<Loaded>,
     store: &'static str,
+    receipts: Receipts,
     /// Of the addresses that only our own services call.
     tls: Option<Tls>,
     /// Of the gateway, which does not ask clients who they are.
@@ -82,6 +84,7 @@ impl Engine {
             strict: arguments.envoy_strict,
             rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
             store: if url.is_shared() { "redis" } else { "memory" },
+            receipts: Receipts::new(&secret).map_err(|error| Failure::usage(error.to_string()))?,
             tls: tls(files.clone())?,
             gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
         })
@@ -100,12 +103,16 @@ impl Engine {
         limits.strict(self.strict)
     }
 
-    /// Reads the configuration for Envoy anew; one with errors changes nothing.
-    pub(crate) fn reload_envoy(&self) -> Result<(), String> {
-        let Some(envoy) = &self.envoy else { return Ok(()) };
-        let config = EnvoyConfig::load(&envoy.folder, &envoy.options).map_err(|errors| errors.to_string())?;
-        envoy.config.replace(config);
-        Ok(())
+    /// Where the configuration for Envoy is, if there is one.
+    pub(crate) fn envoy_folder(&self) -> Option<&Path> {
+        self.envoy.as_ref().map(|envoy| envoy.folder.as_path())
+    }
+
+    /// Reads the configuration for Envoy anew, if there is one. One with errors changes nothing.
+    pub(crate) fn reload_envoy(&self) -> Option<Result<(), String>> {
+        let envoy = self.envoy.as_ref()?;
+        let loaded = EnvoyConfig::load(&envoy.folder, &envoy.options);
+        Some(loaded.map(|config| envoy.config.replace(config)).map_err(|errors| errors.to_string()))
     }
 
     /// What callers of our own addresses see, if they speak TLS.
@@ -130,6 +137,10 @@ impl Engine {
 
     pub(crate) const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    pub(crate) const fn receipts(&self) -> &Receipts {
+        &self.receipts
     }
 
     /// The rule file, if there is one.

@@ -1,4 +1,4 @@
-//! `/v1/forward-auth`: for proxies that ask about each request before they let it pass: nginx, Traefik, Caddy, HAProxy. The
+//! `/v1/forward-auth`: for proxies that ask about each request before they let it pass: nginx, Traefik, Caddy and others. The
 //! request that a proxy asks about is put together from what it tells, and goes through the same layer as any other; behind
 //! it, there is nothing but a yes.
 //!
@@ -16,7 +16,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
-use serde::Deserialize;
 use tidegate::Store;
 use tidegate_tower::{Degraded, Handle, LimitLayer};
 use tower::ServiceExt;
@@ -38,11 +37,8 @@ const FORWARDED_HOST: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-ho
 /// The status that a refusal has in itself, for a proxy that only understands some.
 const DENIED: HeaderName = HeaderName::from_static("x-tidegate-denied");
 
-/// How a refusal is to look.
-#[derive(Deserialize)]
-struct Wanted {
-    deny: Option<String>,
-}
+/// The parameters of a call, as they come.
+type Parameters = Query<Vec<(String, String)>>;
 
 pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(handle: &Handle<S>) -> Router<T> {
     // Nobody could be held here: the proxy waits for a word, and would give up.
@@ -52,10 +48,10 @@ pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(handl
 
 async fn judge<S: Store + 'static>(
     State(layer): State<LimitLayer<S>>,
-    wanted: Query<Wanted>,
+    Query(parameters): Parameters,
     call: Request,
 ) -> Result<Response, Refusal> {
-    let status = wanted.status()?;
+    let status = wanted(&parameters)?;
     let request = asked(call)?;
     let response = match layer.layer(tower::service_fn(pass)).oneshot(request).await {
         Ok(response) => response.map(Body::new),
@@ -115,14 +111,15 @@ fn denied(mut response: Response, status: Option<StatusCode>) -> Response {
     response.into_response()
 }
 
-impl Wanted {
-    fn status(&self) -> Result<Option<StatusCode>, Refusal> {
-        match self.deny.as_deref() {
-            None => Ok(None),
-            Some("401") => Ok(Some(StatusCode::UNAUTHORIZED)),
-            Some("403") => Ok(Some(StatusCode::FORBIDDEN)),
-            Some("429") => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
-            Some(_) => Err(Refusal::new("deny: 401, 403 or 429; left out, it is 429, or 503 while the store fails")),
-        }
+/// The status that a refusal is to have, if not its own.
+fn wanted(parameters: &[(String, String)]) -> Result<Option<StatusCode>, Refusal> {
+    let deny: Vec<&str> =
+        parameters.iter().filter(|(name, _)| name == "deny").map(|(_, status)| status.as_str()).collect();
+    match deny.as_slice() {
+        [] => Ok(None),
+        ["401"] => Ok(Some(StatusCode::UNAUTHORIZED)),
+        ["403"] => Ok(Some(StatusCode::FORBIDDEN)),
+        ["429"] => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
+        _ => Err(Refusal::new("deny: 401, 403 or 429, once; left out, it is 429, or 503 while the store fails")),
     }
 }

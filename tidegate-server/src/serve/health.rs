@@ -33,7 +33,7 @@ async fn ready(State(engine): State<Arc<Engine>>) -> Response {
 /// Whether the store answers: it is asked to forget something that is not there.
 async fn reached(engine: &Engine) -> bool {
     let Ok(limit) = Limit::fixed_window(1, std::time::Duration::from_secs(1)) else { return false };
-    let stem = KeyStem::of_rule("readyz", &limit, "");
+    let stem = KeyStem::of_rule("readyz probe", &limit, "");
     let nobody = Subject::from_hash(0);
     engine.limiter().store().forget(&[Key::new(&stem, nobody, nobody)]).await.is_ok()
 }

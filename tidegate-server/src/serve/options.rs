@@ -31,10 +31,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", default_value = "127.0.0.1:8081")]
     pub(crate) grpc: SocketAddr,
     /// Where the gateway listens; it needs --upstream
-    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GATEWAY", requires = "upstream")]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GATEWAY")]
     pub(crate) gateway: Option<SocketAddr>,
     /// What the gateway is in front of, such as `http://127.0.0.1:3000`
-    #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM", requires = "gateway")]
+    #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM")]
     pub(crate) upstream: Option<http::Uri>,
     /// Limits for Envoy's rate limit service in the format of its reference server, instead of the rule file
     #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG")]
@@ -46,13 +46,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     pub(crate) admin: SocketAddr,
     /// The certificate of --http, --grpc and --gateway, PEM; read anew when it changes
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CERT", requires = "tls_key", help_heading = "TLS")]
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CERT", help_heading = "TLS")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// Its private key, PEM
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_KEY", requires = "tls_cert", help_heading = "TLS")]
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_KEY", help_heading = "TLS")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Whose certificates callers of --http and --grpc must have, PEM; clients of the gateway are not asked
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert", help_heading = "TLS")]
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", help_heading = "TLS")]
     pub(crate) tls_client_ca: Option<PathBuf>,
     /// How many connections each address takes; others wait
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, help_heading = LIMITS)]

@@ -20,10 +20,7 @@ fn every_mistake_is_told_with_its_place() {
             "domain: d\ndescriptors:\n  - { key: k, value: v }\n  - { key: k, value: v }\n",
             "a.yaml:4:7: there are two descriptors \"k_v\" at this level; keep one",
         ),
-        (
-            "domain: d\ndescriptors:\n  - key\n",
-            "a.yaml:3:5: this is text; a descriptor, with a `key`, is wanted here",
-        ),
+        ("domain: d\ndescriptors:\n  - key\n", "a.yaml:3:5: this is text; a descriptor, with a `key`, is wanted here"),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 1\n",
             "a.yaml:5:13: \"fortnight\" is no unit; write second, minute, hour, day, week, month or year",

@@ -114,7 +114,7 @@ async fn a_client_that_takes_nothing_is_sent_away() {
     let writing = tokio::spawn(async move {
         let (mut stream, _) = upstream.accept().await.unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n").await.unwrap();
-        while stream.write_all(&[0; 65_536]).await.is_ok() {}
+        while stream.write_all(&[0; 4096]).await.is_ok() {}
     });
     let limited = listener().await.limits(ConnectionLimits::new().write_timeout(SOON));
     let gateway = gateway_at(limited, &address, GatewayOptions::new(), limits([], &ManualClock::at(START)));

@@ -43,6 +43,59 @@ fn a_batch_is_answered_in_order_or_as_one() {
 }
 
 #[test]
+fn what_a_check_consumed_is_given_back_once() {
+    let server = Running::start(&[]);
+    let asked = r#"{"path":"/hello","ip":"203.0.113.9","cost":3,"receipt":true}"#;
+    let answer = server.check(asked);
+    let returned = json!({ "receipt": answer["receipt"] }).to_string();
+    assert_eq!(server.check(asked)["receipt"], json!(null), "a denied check consumes nothing");
+    assert_eq!(server.post("/v1/refund", &returned), (200, json!({ "refunded": true })));
+    assert_eq!(server.check(asked)["allowed"], json!(true));
+    let again = json!({ "refunded": false, "reason": "already refunded" });
+    assert_eq!(server.post("/v1/refund", &returned), (200, again));
+    assert_eq!(server.check(asked)["allowed"], json!(false));
+    assert_eq!(server.check(HELLO)["receipt"], json!(null), "nobody asked for one");
+}
+
+#[test]
+fn a_batch_that_is_one_has_one_receipt() {
+    let server = Running::start(&[]);
+    let batch = format!(r#"{{"atomic":true,"receipt":true,"checks":[{HELLO},{HELLO},{HELLO}]}}"#);
+    let (_, answer) = server.post("/v1/check/batch", &batch);
+    assert_eq!((&answer["allowed"], server.check(HELLO)["allowed"].clone()), (&json!(true), json!(false)));
+    let (_, refunded) = server.post("/v1/refund", &json!({ "receipt": answer["receipt"] }).to_string());
+    assert_eq!(refunded["refunded"], json!(true));
+    assert_eq!(server.post("/v1/check/batch", &batch).1["allowed"], json!(true));
+}
+
+/// Whoever could write a receipt would have any limit for nothing.
+#[test]
+fn a_receipt_that_was_changed_or_invented_is_refused() {
+    let server = Running::start(&[]);
+    let answer = server.check(r#"{"path":"/hello","ip":"203.0.113.9","receipt":true}"#);
+    let receipt = answer["receipt"].as_str().unwrap();
+    let flipped = if receipt.starts_with('A') { "B" } else { "A" };
+    let (text, signature) = receipt.split_once('.').unwrap();
+    for wrong in [
+        "",
+        ".",
+        text,
+        signature,
+        &format!("{flipped}{}", &receipt[1..]),
+        &format!("{text}.+{signature}"),
+        &format!("{text}.{}", signature.to_uppercase()),
+        &format!("{text}=.{signature}"),
+        &"x".repeat(100_000),
+    ] {
+        let (status, answer) = server.post("/v1/refund", &json!({ "receipt": wrong }).to_string());
+        // (In upper case it may be the same, if it has no letters.)
+        assert!(status == 404 || wrong == receipt, "{wrong}: {answer}");
+    }
+    let other = Running::start(&["--secret", "of another fleet"]);
+    assert_eq!(other.post("/v1/refund", &json!({ "receipt": receipt }).to_string()).0, 404);
+}
+
+#[test]
 fn a_call_that_makes_no_sense_says_where_and_repeats_nothing() {
     let server = Running::start(&[]);
     for (body, message) in [
