@@ -7,7 +7,7 @@
 
 mod admin;
 mod api;
-mod deadline;
+mod bounds;
 mod engine;
 mod example;
 mod forward_auth;
@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub(crate) use options::ServeArgs;
+pub(crate) use reload::stopped as told_to_stop;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -87,11 +88,11 @@ impl Server {
         let (stop, stopping) = watch::channel(false);
         let (timeout, mut doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
         let api = api::router(Arc::clone(&engine)).merge(crate::envoy::router(engine.rate_limits()));
-        doors.spawn(serve(http_listener, deadline::http(api, timeout), stopping.clone()));
-        let admin_pages = deadline::http(admin::router(Arc::clone(&engine)), timeout);
+        doors.spawn(serve(http_listener, bounds::http(api, timeout), stopping.clone()));
+        let admin_pages = bounds::http(admin::router(Arc::clone(&engine)), timeout);
         doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
         let services = grpc::router(engine.rate_limits(), stopped(stopping.clone())).await;
-        doors.spawn(serve(grpc_listener, deadline::grpc(services, timeout), stopping.clone()));
+        doors.spawn(serve(grpc_listener, bounds::grpc(services, timeout), stopping.clone()));
         let gateway = match gateway {
             None => None,
             Some((address, gateway)) => {

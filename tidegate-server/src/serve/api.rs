@@ -5,7 +5,7 @@ mod input;
 
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -23,9 +23,6 @@ use crate::check::CheckAnswer;
 pub(crate) use input::Refusal;
 use input::{Asked, Batch};
 
-/// The largest body of a call.
-const LARGEST_BODY: usize = 1024 * 1024;
-
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
     Router::new()
         .route("/v1/check", post(check))
@@ -34,7 +31,6 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], openapi::TEXT)))
         .merge(forward_auth::router(engine.handle()))
         .merge(health::router())
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .with_state(engine)
 }
 

@@ -102,7 +102,7 @@ fn a_call_that_makes_no_sense_says_where_and_repeats_nothing() {
         ("", "line 1, column 0: the JSON ends too early"),
         ("{\"path\":\n hunter2}", "line 2, column 2: this is not JSON"),
         (r#"{"hunter2":1}"#, "line 1, column 10: a field is unknown, or of another type; see /openapi.json"),
-        (r#"{"cost":-1}"#, "line 1, column 10: a field is unknown, or of another type; see /openapi.json"),
+        (r#"{"cost":-1}"#, "line 1, column 11: a field is unknown, or of another type; see /openapi.json"),
     ] {
         let (status, answer) = server.post("/v1/check", body);
         assert_eq!((status, answer["message"].as_str().unwrap()), (400, message), "{body}");

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod api;
+mod bad_input;
+mod forward_auth;
 mod life;
 mod openapi;
 mod tls;
