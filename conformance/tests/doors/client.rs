@@ -11,7 +11,8 @@ use tokio::net::TcpSocket;
 pub(crate) struct Ask {
     line: String,
     from: Ipv4Addr,
-    fields: Vec<(String, String)>,
+    /// Whole lines.
+    fields: Vec<String>,
     body: String,
 }
 
@@ -36,7 +37,7 @@ impl Ask {
     }
 
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
-        self.fields.push((name.to_owned(), value.to_owned()));
+        self.fields.push(format!("{name}: {value}\r\n"));
         self
     }
 
@@ -50,8 +51,7 @@ impl Ask {
         let socket = TcpSocket::new_v4().ok()?;
         socket.bind((self.from, 0).into()).ok()?;
         let mut stream = socket.connect(to).await.ok()?;
-        let fields: String = self.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let (line, length, body) = (&self.line, self.body.len(), &self.body);
+        let (line, fields, length, body) = (&self.line, self.fields.concat(), self.body.len(), &self.body);
         let text = format!(
             "{line} HTTP/1.1\r\nhost: api.example.com\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
         );

@@ -1,4 +1,4 @@
-//! nginx, whose auth_request knows only 401 and 403.
+//! nginx, whose `auth_request` knows only 401 and 403.
 
 use std::path::Path;
 use std::process::Command;

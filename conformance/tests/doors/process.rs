@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
 /// How often is looked whether something has come about, and how often at most: half a minute in all.
 const PAUSE: Duration = Duration::from_millis(10);
 const ATTEMPTS: u32 = 3000;
@@ -72,10 +74,12 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned()
     }
 
-    /// Stops it in the middle of whatever it does.
+    /// Stops it in the middle of whatever it does, and returns once all of it stands still.
     pub(crate) fn hang(&self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
     }
 
     /// Ends it as a crash would.
