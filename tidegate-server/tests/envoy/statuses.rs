@@ -163,6 +163,24 @@ descriptors:
 }
 
 #[tokio::test]
+async fn a_window_may_have_any_length() {
+    let yaml = "
+domain: edge
+descriptors:
+  - { key: w, rate_limit: { window: 90s, requests_per_unit: 6 } }
+  - { key: m, rate_limit: { unit: minute, unit_multiplier: 5, requests_per_unit: 6 } }
+  - { key: t, rate_limit: { window: 90s, requests_per_unit: 6, algorithm: token_bucket } }
+";
+    let mut envoy = Envoy::of_config(yaml).await;
+    // 1,700,000,000 is 80 seconds into a window of 90, and 200 into one of 300.
+    assert_eq!(envoy.says(hit("edge", &[&[("w", "v")]])).await, "OK: OK 5/6 UNKNOWN 10s");
+    assert_eq!(envoy.says(hit("edge", &[&[("m", "v")]])).await, "OK: OK 5/6 UNKNOWN 100s");
+    let all = with_hits(hit("edge", &[&[("t", "v")]]), 0, 6);
+    assert_eq!(envoy.says(all).await, "OK: OK 0/6 UNKNOWN 90s");
+    assert_eq!(envoy.says(hit("edge", &[&[("t", "v")]])).await, "OVER_LIMIT: OVER_LIMIT 0/6 UNKNOWN 15s");
+}
+
+#[tokio::test]
 async fn header_fields_are_sent_when_they_are_named() {
     let sent = async |options: EnvoyOptions, request| {
         let response = Envoy::of(service(UNITS, &options)).await.ask(request).await.unwrap();
