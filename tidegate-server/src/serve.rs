@@ -8,6 +8,7 @@
 mod admin;
 mod api;
 mod engine;
+mod envoy;
 mod example;
 mod grpc;
 mod health;

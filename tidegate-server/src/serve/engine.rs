@@ -8,11 +8,12 @@ use tidegate::{Limiter, Secret};
 use tidegate_rules::{Report, RuleFile};
 use tidegate_tower::Handle;
 
+use super::envoy::Envoy;
 use super::example;
 use super::metrics::Metrics;
 use super::options::ServeArgs;
 use super::watched::Watched;
-use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
+use crate::envoy::RateLimits;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::store::{AnyStore, StoreUrl};
@@ -22,17 +23,9 @@ pub(crate) struct Engine {
     handle: Handle<Watched>,
     metrics: Arc<Metrics>,
     path: Option<PathBuf>,
-    envoy: Option<Envoy>,
-    strict: bool,
+    envoy: Envoy,
     rules: RwLock<Loaded>,
     store: &'static str,
-}
-
-/// Limits in the format of Envoy's reference server.
-struct Envoy {
-    folder: PathBuf,
-    options: EnvoyOptions,
-    config: ConfigHandle,
 }
 
 /// The rules that decide now, and what became of the last attempt to change them.
@@ -60,11 +53,7 @@ impl Engine {
             output.warn(warning);
         }
         let secret = secret.unwrap_or_else(Secret::public);
-        let envoy = arguments.envoy_config.as_ref().map(|folder| {
-            let options = EnvoyOptions::default().strict(arguments.envoy_strict).secret(&secret);
-            let config = EnvoyConfig::load(folder, &options).map_err(|errors| Failure::usage(errors.to_string()))?;
-            Ok::<_, Failure>(Envoy { folder: folder.clone(), options, config: ConfigHandle::new(config) })
-        });
+        let envoy = Envoy::open(&arguments.envoy, &secret, output)?;
         let metrics = Arc::new(Metrics::new());
         let store = Watched::new(store, Arc::clone(&metrics));
         let limiter = Limiter::new(file.rules().clone(), store).secret(&secret).observer(Arc::clone(&metrics));
@@ -72,8 +61,7 @@ impl Engine {
             handle: Handle::new(limiter),
             metrics,
             path: arguments.rules.clone(),
-            envoy: envoy.transpose()?,
-            strict: arguments.envoy_strict,
+            envoy,
             rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
             store: if url.is_shared() { "redis" } else { "memory" },
         })
@@ -85,19 +73,11 @@ impl Engine {
 
     /// Envoy's rate limit service, by its own configuration or by the rule file.
     pub(crate) fn rate_limits(&self) -> RateLimits<Watched> {
-        let limits = match &self.envoy {
-            Some(envoy) => RateLimits::of_config(self.handle.clone(), envoy.config.clone()),
-            None => RateLimits::of_rules(self.handle.clone()),
-        };
-        limits.strict(self.strict)
+        self.envoy.service(self.handle.clone())
     }
 
-    /// Reads the configuration for Envoy anew; one with errors changes nothing.
-    pub(crate) fn reload_envoy(&self) -> Result<(), String> {
-        let Some(envoy) = &self.envoy else { return Ok(()) };
-        let config = EnvoyConfig::load(&envoy.folder, &envoy.options).map_err(|errors| errors.to_string())?;
-        envoy.config.replace(config);
-        Ok(())
+    pub(crate) const fn envoy(&self) -> &Envoy {
+        &self.envoy
     }
 
     /// The limiter that decides now.

@@ -1,5 +1,6 @@
 //! Reading the rules anew, when told by a signal or by a change of the file. A file with errors changes nothing.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,16 +15,17 @@ use super::engine::Engine;
 pub(crate) struct Reloading {
     task: JoinHandle<()>,
     told: mpsc::Receiver<String>,
-    _watcher: Option<RecommendedWatcher>,
+    _watchers: [Option<RecommendedWatcher>; 2],
 }
 
-/// Reads the rules anew at SIGHUP and whenever their file changes.
+/// Reads the rules anew at SIGHUP and whenever their file changes, or one of those for Envoy.
 pub(crate) fn watch(engine: &Arc<Engine>) -> std::io::Result<Reloading> {
     // From here on, and not from the task's first turn on: until then the signal would end the process.
     let mut hangup = signal(SignalKind::hangup())?;
     let (changed, mut changes) = mpsc::channel(1);
     let (tell, told) = mpsc::channel(16);
-    let watcher = engine.path().and_then(|path| watcher(path, changed.clone()));
+    let rules = engine.path().and_then(|path| of_file(path, changed.clone()));
+    let envoy = engine.envoy().folder().and_then(|folder| watcher(folder, changed.clone(), |_| true));
     let engine = Arc::clone(engine);
     let task = tokio::spawn(async move {
         // The sender stays, so that the channel does not end where no file is watched.
@@ -37,7 +39,7 @@ pub(crate) fn watch(engine: &Arc<Engine>) -> std::io::Result<Reloading> {
             let _ = tell.send(reload(&engine)).await;
         }
     });
-    Ok(Reloading { task, told, _watcher: watcher })
+    Ok(Reloading { task, told, _watchers: [rules, envoy] })
 }
 
 /// Reads the rules anew, and says what came of it.
@@ -45,7 +47,7 @@ fn reload(engine: &Engine) -> String {
     let done = engine.reload();
     engine.metrics().reloaded(done.is_ok());
     let version = engine.loaded().version;
-    if let Err(problems) = engine.reload_envoy() {
+    if let Err(problems) = engine.envoy().reload() {
         return format!("{problems}\n\nenvoy: the configuration was not taken, and the one before stays");
     }
     match done {
@@ -65,13 +67,22 @@ impl Reloading {
 }
 
 /// Watches the folder of the file, since editors and Kubernetes replace files instead of writing to them.
-fn watcher(path: &Path, changed: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
+fn of_file(path: &Path, changed: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name()?.to_owned();
     // Kubernetes changes a link of this name, and what the file's own name leads to with it.
+    watcher(folder, changed, move |file| file == name || file == "..data")
+}
+
+/// Watches the files of a folder that are `ours`.
+fn watcher(
+    folder: &Path,
+    changed: mpsc::Sender<()>,
+    ours: impl Fn(&OsStr) -> bool + Send + 'static,
+) -> Option<RecommendedWatcher> {
     let ours = move |event: &notify::Event| {
-        let changes = event.kind.is_modify() || event.kind.is_create();
-        changes && event.paths.iter().filter_map(|path| path.file_name()).any(|file| file == name || file == "..data")
+        let changes = event.kind.is_modify() || event.kind.is_create() || event.kind.is_remove();
+        changes && event.paths.iter().filter_map(|path| path.file_name()).any(&ours)
     };
     let notify = move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| ours(&event)) {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod api;
+mod envoy;
 mod life;
 
 use std::io::{BufRead, BufReader, Read, Write};
