@@ -52,7 +52,7 @@ async fn decide<S: Store + 'static>(State(service): State<RateLimits<S>>, body: 
 }
 
 async fn health<S: Store + 'static>(State(service): State<RateLimits<S>>) -> Response {
-    if service.is_healthy() {
+    if service.is_healthy().await {
         return "OK".into_response();
     }
     (StatusCode::INTERNAL_SERVER_ERROR, "not healthy").into_response()

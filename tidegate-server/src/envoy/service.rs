@@ -16,6 +16,7 @@ use super::prepared::{Judged, Prepared, Refusal};
 use super::stats::{Event, Stats};
 use super::statuses::{count, passed, passes, statuses};
 use super::{metadata, rules};
+use crate::store::answers;
 
 /// The most descriptors in a request.
 pub const MOST_DESCRIPTORS: usize = 100;
@@ -99,7 +100,7 @@ impl<S: Store + 'static> RateLimits<S> {
         self
     }
 
-    /// Says what `/healthcheck` asks, beside whether there is a configuration.
+    /// Says what `/healthcheck` asks, beside whether there is a configuration and the store answers.
     pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.healthy = Arc::new(healthy);
         self
@@ -198,8 +199,10 @@ impl<S: Store + 'static> RateLimits<S> {
         }
     }
 
-    pub(super) fn is_healthy(&self) -> bool {
-        (self.healthy)() && self.config.as_ref().is_none_or(|config| config.current().is_some())
+    /// Whether it could decide: there is a configuration, the store answers, and nobody says otherwise.
+    pub(super) async fn is_healthy(&self) -> bool {
+        let configured = self.config.as_ref().is_none_or(|config| config.current().is_some());
+        configured && (self.healthy)() && answers(self.handle.limiter().store()).await
     }
 
     pub(super) const fn counted(&self) -> &Stats {

@@ -99,6 +99,9 @@ pub(super) struct Hits {
 impl Stats {
     /// The counters of a limit of a file.
     pub(super) fn of_limit(&self, name: Vec<String>) -> Arc<Counters> {
+        if let Some(known) = self.0.limits.read().unwrap_or_else(PoisonError::into_inner).known.get(&name) {
+            return Arc::clone(known);
+        }
         let mut limits = self.0.limits.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(limits.known.entry(name).or_default())
     }

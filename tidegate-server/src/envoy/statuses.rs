@@ -102,7 +102,7 @@ fn status(wanted: &Wanted<'_>, judged: &Judged, strict: bool) -> DescriptorStatu
     let shadow = checked.role() == Role::Shadow || matches!(wanted.told, Told::Limit(limit) if limit.shadow);
     let code = if over && !shadow { Code::OverLimit } else { Code::Ok };
     let reset = Some(until_reset(checked, decision.decided_at(), over));
-    if judged.shown().is_some_and(Decision::is_security) {
+    if decision.is_security() || judged.shown().is_some_and(Decision::is_security) {
         // A rule that guards against guessing: that it is over, and when to come back, and no more.
         let reset = reset.filter(|_| code == Code::OverLimit);
         return DescriptorStatus { code: code.into(), duration_until_reset: reset, ..DescriptorStatus::default() };

@@ -109,6 +109,24 @@ rules:
 }
 
 #[tokio::test]
+async fn a_rule_against_guessing_tells_nothing_when_it_gets_hits_back() {
+    let rules = "
+version: 1
+rules:
+  - id: guess
+    match: { action: guess }
+    per: [ip]
+    fixed_window: { limit: 5, window: 1m }
+    on_failure: closed
+    security: true
+";
+    let mut envoy = Envoy::of_rules(rules).await;
+    let guess = |hits| with_hits(hit("guess", &[&[("ip", "203.0.113.9")]]), 0, hits);
+    assert_eq!(envoy.says(guess(4)).await, "OK: OK 0");
+    assert_eq!(envoy.says(back(guess(1), 0)).await, "OK: OK 0");
+}
+
+#[tokio::test]
 async fn a_store_that_fails_gives_nothing_back() {
     let config = ConfigHandle::new(configs::parse(LIMITS).unwrap());
     let mut envoy = Envoy::of(RateLimits::of_config(handle(no_rules(), Arc::new(failures::Gone)), config)).await;
