@@ -13,6 +13,7 @@ mod problem;
 mod source;
 pub use problem::{MOST_PROBLEMS, Problem, Report, Severity};
 mod quantity;
+pub use quantity::duration;
 mod read;
 mod schema;
 mod suggest;

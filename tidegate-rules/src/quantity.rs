@@ -32,8 +32,15 @@ enum Misfit {
     TooLarge,
 }
 
-/// A duration: numbers with units, summed, such as `1m30s`, `500ms`, `1.5s` or `10 minutes`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+/// A duration: numbers with units, summed, such as `1m30s`, `500ms`, `1.5s` or `10 minutes`. The error says what to write.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(tidegate_rules::duration("1m30s"), Ok(Duration::from_secs(90)));
+/// assert_eq!(tidegate_rules::duration("90").unwrap_err(), "\"90\" lacks a unit; say 10s or 10m");
+/// ```
+pub fn duration(text: &str) -> Result<Duration, String> {
     const SAY: &str = "say 10s or 10m";
     let mut rest = bounded(text)?;
     if rest.is_empty() {

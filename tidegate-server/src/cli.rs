@@ -33,7 +33,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RulesCommand,
     },
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     Check(CheckArgs),
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in your shell

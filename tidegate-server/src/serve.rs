@@ -9,6 +9,7 @@ mod admin;
 mod api;
 mod bounds;
 mod engine;
+mod envoy;
 mod example;
 mod forward_auth;
 mod grpc;

@@ -1,19 +1,20 @@
 //! `Engine`: rules on a store, watched by the metrics: what every door of a server shares.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::{Limiter, Secret};
 use tidegate_rules::{Report, RuleFile};
 use tidegate_tower::Handle;
 
+use super::envoy::Envoy;
 use super::example;
 use super::metrics::Metrics;
 use super::options::ServeArgs;
 use super::receipts::Receipts;
 use super::watched::Watched;
-use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
+use crate::envoy::RateLimits;
 use crate::failure::Failure;
 use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::output::Output;
@@ -24,8 +25,7 @@ pub(crate) struct Engine {
     handle: Handle<Watched>,
     metrics: Arc<Metrics>,
     path: Option<PathBuf>,
-    envoy: Option<Envoy>,
-    strict: bool,
+    envoy: Envoy,
     rules: RwLock<Loaded>,
     store: &'static str,
     receipts: Receipts,
@@ -33,13 +33,6 @@ pub(crate) struct Engine {
     tls: Option<Tls>,
     /// Of the gateway, which does not ask clients who they are.
     gateway_tls: Option<Tls>,
-}
-
-/// Limits in the format of Envoy's reference server.
-struct Envoy {
-    folder: PathBuf,
-    options: EnvoyOptions,
-    config: ConfigHandle,
 }
 
 /// The rules that decide now, and what became of the last attempt to change them.
@@ -68,11 +61,7 @@ impl Engine {
             output.warn(warning);
         }
         let secret = secret.unwrap_or_else(Secret::public);
-        let envoy = arguments.envoy_config.as_ref().map(|folder| {
-            let options = EnvoyOptions::default().strict(arguments.envoy_strict).secret(&secret);
-            let config = EnvoyConfig::load(folder, &options).map_err(|errors| Failure::usage(errors.to_string()))?;
-            Ok::<_, Failure>(Envoy { folder: folder.clone(), options, config: ConfigHandle::new(config) })
-        });
+        let envoy = Envoy::open(&arguments.envoy, &secret, output)?;
         let metrics = Arc::new(Metrics::new());
         let store = Watched::new(store, Arc::clone(&metrics));
         let limiter = Limiter::new(file.rules().clone(), store).secret(&secret).observer(Arc::clone(&metrics));
@@ -80,8 +69,7 @@ impl Engine {
             handle: Handle::new(limiter),
             metrics,
             path: arguments.rules.clone(),
-            envoy: envoy.transpose()?,
-            strict: arguments.envoy_strict,
+            envoy,
             rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
             store: if url.is_shared() { "redis" } else { "memory" },
             receipts: Receipts::new(&secret).map_err(|error| Failure::usage(error.to_string()))?,
@@ -96,23 +84,11 @@ impl Engine {
 
     /// Envoy's rate limit service, by its own configuration or by the rule file.
     pub(crate) fn rate_limits(&self) -> RateLimits<Watched> {
-        let limits = match &self.envoy {
-            Some(envoy) => RateLimits::of_config(self.handle.clone(), envoy.config.clone()),
-            None => RateLimits::of_rules(self.handle.clone()),
-        };
-        limits.strict(self.strict)
+        self.envoy.service(self.handle.clone())
     }
 
-    /// Where the configuration for Envoy is, if there is one.
-    pub(crate) fn envoy_folder(&self) -> Option<&Path> {
-        self.envoy.as_ref().map(|envoy| envoy.folder.as_path())
-    }
-
-    /// Reads the configuration for Envoy anew, if there is one. One with errors changes nothing.
-    pub(crate) fn reload_envoy(&self) -> Option<Result<(), String>> {
-        let envoy = self.envoy.as_ref()?;
-        let loaded = EnvoyConfig::load(&envoy.folder, &envoy.options);
-        Some(loaded.map(|config| envoy.config.replace(config)).map_err(|errors| errors.to_string()))
+    pub(crate) const fn envoy(&self) -> &Envoy {
+        &self.envoy
     }
 
     /// What callers of our own addresses see, if they speak TLS.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::envoy::EnvoyArgs;
 use crate::failure::Failure;
 use crate::gateway::{Gateway, GatewayOptions};
 use crate::listen::{ConnectionLimits, TlsFiles};
@@ -36,12 +37,6 @@ pub(crate) struct ServeArgs {
     /// What the gateway is in front of, such as `http://127.0.0.1:3000`
     #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM")]
     pub(crate) upstream: Option<http::Uri>,
-    /// Limits for Envoy's rate limit service in the format of its reference server, instead of the rule file
-    #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG")]
-    pub(crate) envoy_config: Option<PathBuf>,
-    /// Do as that server does even where ours does better: refused hits count
-    #[arg(long, env = "TIDEGATE_ENVOY_STRICT")]
-    pub(crate) envoy_strict: bool,
     /// Where the metrics are
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     pub(crate) admin: SocketAddr,
@@ -77,6 +72,8 @@ pub(crate) struct ServeArgs {
     pub(crate) drain: u64,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) envoy: EnvoyArgs,
 }
 
 const LIMITS: &str = "Limits on clients";

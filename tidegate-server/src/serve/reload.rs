@@ -64,7 +64,8 @@ fn rules(engine: &Engine) -> String {
 }
 
 fn envoy(engine: &Engine) -> Option<String> {
-    Some(match engine.reload_envoy()? {
+    engine.envoy().folder()?;
+    Some(match engine.envoy().reload() {
         Ok(()) => "envoy: the configuration was read anew".to_owned(),
         Err(problems) => format!("{problems}\n\nenvoy: the configuration was not taken, and the one before stays"),
     })
@@ -93,7 +94,7 @@ fn watchers(engine: &Engine, changes: &Arc<Changes>) -> Vec<RecommendedWatcher> 
     if let Some(file) = engine.path() {
         watchers.extend(watcher(file, changes, |changes| changes.rules.notify_one()));
     }
-    if let Some(folder) = engine.envoy_folder() {
+    if let Some(folder) = engine.envoy().folder() {
         watchers.extend(folder_watcher(folder, None, changes, |changes| changes.envoy.notify_one()));
     }
     if let Some(files) = engine.tls().map(crate::listen::Tls::files) {

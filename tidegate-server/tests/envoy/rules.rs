@@ -67,11 +67,30 @@ async fn a_refused_request_consumes_nothing_and_brings_fields_and_a_body() {
 }
 
 #[tokio::test]
-async fn a_rule_that_several_descriptors_meet_counts_once() {
+async fn a_rule_that_several_descriptors_meet_counts_the_hits_of_each() {
     let mut envoy = Envoy::of_rules(RULES).await;
     let ann: &[(&str, &str)] = &[("ip", "203.0.113.9"), ("user", "ann")];
-    let said = envoy.says(with_hits(hit("edge", &[ann, &[("ip", "203.0.113.9")]]), 1, 2)).await;
-    assert_eq!(said, "OK: OK 1/3 MINUTE edge 40s, OK 1/3 MINUTE edge 40s");
+    let both = |hits| with_hits(hit("edge", &[ann, &[("ip", "203.0.113.9")]]), 1, hits);
+    let expected = "OVER_LIMIT: OVER_LIMIT 3/3 MINUTE edge 40s, OVER_LIMIT 3/3 MINUTE edge 40s";
+    assert_eq!(envoy.says(both(3)).await, expected);
+    assert_eq!(envoy.says(both(2)).await, "OK: OK 0/3 MINUTE edge 40s, OK 0/3 MINUTE edge 40s");
+}
+
+#[tokio::test]
+async fn an_entry_can_tell_which_descriptor_a_rule_is_about() {
+    let rules = "
+version: 1
+rules:
+  - id: per-address
+    match: { action: edge, header: { x-limit: address } }
+    per: [ip]
+    fixed_window: { limit: 3, window: 1m }
+    on_failure: open
+";
+    let mut envoy = Envoy::of_rules(rules).await;
+    let address: &[(&str, &str)] = &[("header:x-limit", "address"), ("remote_address", "203.0.113.9")];
+    let both = hit("edge", &[address, &[("remote_address", "203.0.113.9"), ("user", "ann")]]);
+    assert_eq!(envoy.says(both).await, "OK: OK 2/3 MINUTE per-address 40s, OK 0");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 
 mod api;
 mod bad_input;
+mod envoy;
 mod forward_auth;
 mod life;
 mod openapi;
