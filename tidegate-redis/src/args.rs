@@ -113,8 +113,7 @@ impl Numbers {
             }
             Limit::FixedWindow(window) => {
                 self.push_all(&[cost, place.position(), window.limit()]);
-                // Of the calendar: minus the number of months.
-                self.push_f64(window.months().map_or(window.window_micros() as f64, |months| -(months as f64)));
+                self.push_f64(window.window_number() as f64);
             }
             Limit::SlidingLog(log) => {
                 self.push_all(&[cost, place.position(), log.limit(), log.window_micros()]);

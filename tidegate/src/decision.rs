@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::algorithm::{Outcome, Place};
+use crate::algorithm::{Grid, Outcome, Place};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::receipt::Receipt;
@@ -64,7 +64,7 @@ pub struct Checked {
     /// None for most, which costs nothing to copy.
     pub(crate) plan: Option<Arc<str>>,
     pub(crate) security: bool,
-    pub(crate) window: Window,
+    pub(crate) window: Grid,
     pub(crate) algorithm: Algorithm,
     pub(crate) role: Role,
     pub(crate) subject: Subject,
@@ -251,7 +251,7 @@ impl Checked {
 
     /// The window in which the whole limit comes back; of a bucket, the time from empty to full, rounded up.
     pub const fn window(&self) -> Window {
-        self.window
+        Window::of(self.window)
     }
 
     /// The kind of limit.

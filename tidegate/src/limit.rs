@@ -124,9 +124,14 @@ impl Limit {
 
     /// The window in which the whole [amount](Self::amount) comes back; of a bucket, the time from empty to full, rounded up.
     pub const fn window(&self) -> Window {
+        Window::of(self.grid())
+    }
+
+    /// The same, as checks carry it.
+    pub(crate) const fn grid(&self) -> Grid {
         match self {
-            Self::FixedWindow(limit) => limit.window(),
-            other => Window::of(Grid::Micros(other.window_micros())),
+            Self::FixedWindow(limit) => limit.grid(),
+            other => Grid::of_micros(other.window_micros()),
         }
     }
 

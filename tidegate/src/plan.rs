@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::algorithm::Take;
+use crate::algorithm::{Grid, Take};
 use crate::decision::Sharing;
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
-use crate::{Few, Limit, OnFailure, Subject, Window};
+use crate::{Few, Limit, OnFailure, Subject};
 
 /// The most checks in one plan.
 pub const MOST_CHECKS: usize = 32;
@@ -68,7 +68,7 @@ pub struct Gate {
     on_failure: OnFailure,
     security: bool,
     /// The time in which the whole limit comes back, in microseconds.
-    window: Window,
+    window: Grid,
 }
 
 /// A gate, whose key it is, and what it costs.
@@ -255,7 +255,7 @@ impl Gate {
             plan: None,
             on_failure: OnFailure::default(),
             security: false,
-            window: limit.window(),
+            window: limit.grid(),
         }
     }
 
@@ -313,7 +313,7 @@ impl Gate {
         self.plan.clone()
     }
 
-    pub(crate) const fn window(&self) -> Window {
+    pub(crate) const fn window(&self) -> Grid {
         self.window
     }
 

@@ -28,7 +28,7 @@ pub struct Window(Kind);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Span(Duration),
-    Months(u64),
+    Months(u32),
 }
 
 impl Window {
@@ -59,23 +59,23 @@ impl Window {
     /// ```
     pub fn until_end(self, now: Timestamp) -> Duration {
         // A span that no limit would accept is taken for the nearest one that makes sense.
-        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX).max(1);
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         let Ok(grid) = self.grid(|span| Ok::<_, Infallible>(micros(span)));
         Duration::from_micros(grid.start_of(grid.index_of(now) + 1).saturating_sub(now.as_micros()))
     }
 
     pub(crate) const fn of(grid: Grid) -> Self {
-        match grid {
-            Grid::Micros(micros) => Self(Kind::Span(Duration::from_micros(micros))),
-            Grid::Months(months) => Self(Kind::Months(months)),
+        match grid.months() {
+            None => Self(Kind::Span(Duration::from_micros(grid.longest()))),
+            Some(months) => Self(Kind::Months(months)),
         }
     }
 
     /// Where such windows begin, with the microseconds that are made of a span.
     pub(crate) fn grid<E>(self, micros: impl FnOnce(Duration) -> Result<u64, E>) -> Result<Grid, E> {
         Ok(match self.0 {
-            Kind::Span(span) => Grid::Micros(micros(span)?),
-            Kind::Months(months) => Grid::Months(months),
+            Kind::Span(span) => Grid::of_micros(micros(span)?),
+            Kind::Months(months) => Grid::of_months(months),
         })
     }
 }

@@ -55,19 +55,27 @@ impl FixedWindow {
     }
 
     /// The number of months in a window of the calendar; none for one that is a span.
-    pub const fn months(&self) -> Option<u64> {
-        match self.grid {
-            Grid::Micros(_) => None,
-            Grid::Months(months) => Some(months),
-        }
+    pub const fn months(&self) -> Option<u32> {
+        self.grid.months()
+    }
+
+    /// The window as `fixed_window.lua` takes it: microseconds, or minus the number of months.
+    pub const fn window_number(&self) -> i64 {
+        self.grid.number()
+    }
+
+    pub(crate) const fn grid(&self) -> Grid {
+        self.grid
     }
 
     /// The first instant of a window, in microseconds.
+    #[inline(always)]
     pub(super) const fn start_of(&self, index: u64) -> u64 {
         self.grid.start_of(index)
     }
 
     /// The state as it counts now, and whether it was rebased.
+    #[inline(always)]
     pub(super) fn settle(&self, state: Option<State>, now: Timestamp) -> (State, bool) {
         let index = self.grid.index_of(now);
         // Without a count it is as good as none, whatever window it was written in.
