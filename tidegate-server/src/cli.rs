@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::bench::BenchArgs;
 use crate::output::Colour;
 use crate::request::RequestArgs;
 use crate::secret::SecretArgs;
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     },
     Serve(ServeArgs),
     Check(CheckArgs),
+    Bench(BenchArgs),
     /// Print a script that completes commands and flags in your shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

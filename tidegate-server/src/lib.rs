@@ -1,7 +1,8 @@
-//! What the binary `tidegate` does: serve decisions, write, explain and test limits, and decide from the shell.
+//! What the binary `tidegate` does: serve decisions, write, explain and test limits, and decide from the shell, and
+//! measure what all that costs.
 //!
 //! ```text
-//! arguments ──▶ cli ──▶ serve │ rules │ check │ manual ──▶ output ──▶ exit code
+//! arguments ──▶ cli ──▶ serve │ rules │ check │ bench │ manual ──▶ output ──▶ exit code
 //!                          └── request, secret, store
 //! ```
 //!
@@ -9,6 +10,7 @@
 //! [`Output`], and never ends the process.
 
 mod arguments;
+mod bench;
 mod cli;
 pub mod envoy;
 mod exit;
@@ -52,6 +54,7 @@ pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, ou
     let done = match cli.command {
         Command::Rules { command } => rules::run(command, output),
         Command::Check(arguments) => check::run(&arguments, output),
+        Command::Bench(arguments) => bench::run(&arguments, output),
         Command::Serve(arguments) => serve::run(&arguments, output),
         Command::Completions { shell } => Ok(manual::completions(shell, output)),
         Command::Man { dir } => manual::man(dir.as_deref(), output),

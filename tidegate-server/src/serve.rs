@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub(crate) use options::ServeArgs;
+pub(crate) use reload::stopped as told_to_stop;
 
 use crate::exit::Exit;
 use crate::failure::Failure;

@@ -1,0 +1,214 @@
+//! `Subject`: a server that is measured, started and ready, and what it is asked. What is found of it is a [`Figure`]'s.
+//!
+//! [`Figure`]: super::figure::Figure
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::{fs, io};
+
+use super::ask::Ask;
+use super::child::Child;
+use super::nginx;
+use super::options::{BenchArgs, Target};
+use crate::failure::Failure;
+
+/// Limits that count every request and refuse none. Each descriptor meets one of them, and a check both.
+const RULES: &str = "\
+version: 1
+rules:
+  - id: client
+    match: { action: bench, method: GET }
+    per: [ip]
+    token_bucket: { capacity: 1000000000, refill: 1000000/s }
+    on_failure: open
+  - id: endpoint
+    match: { action: bench, path: '/api/*' }
+    per: [attr:endpoint]
+    token_bucket: { capacity: 1000000000, refill: 1000000/s }
+    on_failure: open
+";
+
+/// The same for the gateway: one for each client, and one for all.
+const GATEWAY_RULES: &str = "\
+version: 1
+rules:
+  - id: client
+    match: { path: '/api/*' }
+    per: [ip]
+    token_bucket: { capacity: 1000000000, refill: 1000000/s }
+    on_failure: open
+  - id: everybody
+    match: { path: '/api/*' }
+    per: []
+    token_bucket: { capacity: 1000000000, refill: 1000000/s }
+    on_failure: open
+";
+
+/// Any port that is free.
+const FREE: &str = "127.0.0.1:0";
+
+/// No limits.
+const NO_RULES: &str = "version: 1\nrules: []\n";
+
+/// What is measured, each with the name that programs know it by and the words for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Nothing,
+    Rls,
+    Check,
+    Gateway { limits: bool },
+    Nginx { limits: bool },
+}
+
+/// A server that is measured.
+pub(crate) struct Subject {
+    pub(crate) kind: Kind,
+    pub(crate) child: Child,
+    pub(crate) ask: Arc<Ask>,
+}
+
+/// Starts all that were asked for, on the core of this thread. Without nginx, it is left out unless it was named.
+pub(crate) fn start(arguments: &BenchArgs, folder: &Path, upstream: SocketAddr) -> Result<Vec<Subject>, Failure> {
+    let mut subjects = Vec::new();
+    for kind in Kind::ALL.into_iter().filter(|kind| arguments.wants(kind.target())) {
+        match kind.start(folder, upstream)? {
+            Some((child, ask)) => subjects.push(Subject { kind, child, ask: Arc::new(ask) }),
+            None if arguments.targets.is_empty() => {}
+            None => return Err(Failure::usage("there is no nginx on this machine; install it, or leave it out")),
+        }
+    }
+    Ok(subjects)
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [
+        Self::Nothing,
+        Self::Rls,
+        Self::Check,
+        Self::Gateway { limits: false },
+        Self::Gateway { limits: true },
+        Self::Nginx { limits: false },
+        Self::Nginx { limits: true },
+    ];
+
+    /// The name in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "rls_do_nothing",
+            Self::Rls => "rls",
+            Self::Check => "check",
+            Self::Gateway { limits: false } => "gateway",
+            Self::Gateway { limits: true } => "gateway_limits",
+            Self::Nginx { limits: false } => "nginx",
+            Self::Nginx { limits: true } => "nginx_limits",
+        }
+    }
+
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Nothing => "do-nothing tonic server",
+            Self::Rls => "rate limit service",
+            Self::Check => "check API",
+            Self::Gateway { limits: false } => "gateway, limits off",
+            Self::Gateway { limits: true } => "gateway, limits on",
+            Self::Nginx { limits: false } => "nginx",
+            Self::Nginx { limits: true } => "nginx, limit_req",
+        }
+    }
+
+    pub(crate) const fn is_nginx(self) -> bool {
+        matches!(self, Self::Nginx { .. })
+    }
+
+    const fn target(self) -> Target {
+        match self {
+            Self::Nothing | Self::Rls => Target::Rls,
+            Self::Check => Target::Check,
+            Self::Gateway { .. } => Target::Gateway,
+            Self::Nginx { .. } => Target::Nginx,
+        }
+    }
+
+    /// A server of this kind and what to ask it; none if there is no such program.
+    fn start(self, folder: &Path, upstream: SocketAddr) -> Result<Option<(Child, Ask)>, Failure> {
+        Ok(Some(match self {
+            Self::Nothing => {
+                let mut child = own(&["bench", "serve-nothing"])?;
+                let ask = Ask::rate_limits(child.address("Envoy RLS")?);
+                (child, ask)
+            }
+            Self::Rls => {
+                let mut child = serve(folder, RULES, None)?;
+                let ask = Ask::rate_limits(child.address("Envoy RLS")?);
+                (child, ask)
+            }
+            Self::Check => {
+                let mut child = serve(folder, RULES, None)?;
+                let ask = Ask::check(child.address("check API")?);
+                (child, ask)
+            }
+            Self::Gateway { limits } => {
+                let rules = if limits { GATEWAY_RULES } else { NO_RULES };
+                let mut child = serve(folder, rules, Some(upstream))?;
+                let ask = Ask::gateway(child.address("gateway")?, limits);
+                (child, ask)
+            }
+            Self::Nginx { limits } => {
+                let Some((child, address)) = nginx::start(folder, upstream, limits)? else { return Ok(None) };
+                (child, Ask::gateway(address, false))
+            }
+        }))
+    }
+}
+
+/// `tidegate serve` by these rules.
+fn serve(folder: &Path, rules: &str, upstream: Option<SocketAddr>) -> Result<Child, Failure> {
+    let file = folder.join(format!("rules-{}.yaml", fs::read_dir(folder).map_or(0, Iterator::count)));
+    let unwritten = |error: io::Error| Failure::usage(format!("rules to measure with cannot be written: {error}"));
+    fs::write(&file, rules).map_err(unwritten)?;
+    let file = file.display().to_string();
+    let mut words = vec!["serve", "--rules", &file, "--http", FREE, "--grpc", FREE, "--admin", FREE, "--drain", "0"];
+    let url = upstream.map(|upstream| format!("http://{upstream}"));
+    if let Some(url) = &url {
+        words.extend(["--gateway", FREE, "--upstream", url]);
+    }
+    own(&words)
+}
+
+/// This program, without anybody's settings.
+fn own(words: &[&str]) -> Result<Child, Failure> {
+    let started =
+        std::env::current_exe().and_then(|program| Child::start(Command::new(program).args(words).env_clear()));
+    started.map_err(|error| Failure::usage(format!("tidegate cannot start itself: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::Request;
+    use tidegate_rules::RuleFile;
+
+    use super::*;
+
+    /// How many limits a request meets.
+    fn met(rules: &str, request: &Request<'_>) -> usize {
+        let file = RuleFile::parse("bench", rules).unwrap_or_else(|report| panic!("{report}"));
+        file.rules().resolve(request).checks().len()
+    }
+
+    /// Trap: a descriptor that lacks what a rule counts by is still counted by it, with all others that lack it, and every
+    /// call would then cost twice what it should.
+    #[test]
+    fn each_descriptor_meets_one_limit_and_a_check_or_a_request_two() {
+        let asked = || Request::new("bench");
+        let client = asked().attribute("ip", "198.18.0.1").attribute("method", "GET");
+        let endpoint = asked().attribute("path", "/api/items/1").attribute("endpoint", "/api/items/1");
+        assert_eq!((met(RULES, &client), met(RULES, &endpoint)), (1, 1));
+        let both = client.attribute("path", "/api/items/1").attribute("endpoint", "/api/items/1");
+        assert_eq!(met(RULES, &both), 2);
+        let passing =
+            Request::new("").attribute("method", "GET").attribute("path", "/api/items").attribute("ip", "::1");
+        assert_eq!((met(GATEWAY_RULES, &passing), met(NO_RULES, &passing)), (2, 0));
+    }
+}
