@@ -16,6 +16,7 @@ mod openapi;
 mod options;
 mod reload;
 mod watched;
+mod whole;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
