@@ -15,6 +15,8 @@ mod metrics;
 mod openapi;
 mod options;
 mod reload;
+mod tally;
+mod times;
 mod watched;
 mod whole;
 
