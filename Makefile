@@ -67,6 +67,7 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench redis_bytes
 	cargo bench -p conformance --bench redis_cpu
 	cargo bench -p conformance --bench slices
+	cargo run --release --quiet -p tidegate-server -- bench
 
 tools: redis $(VALKEY) $(DENY) ## Installs what is missing: redis-server, valkey-server, cargo-deny
 
