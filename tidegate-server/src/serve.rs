@@ -19,6 +19,8 @@ mod openapi;
 mod options;
 mod receipts;
 mod reload;
+mod tally;
+mod times;
 mod watched;
 
 use std::net::SocketAddr;

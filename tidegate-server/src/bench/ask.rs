@@ -72,8 +72,12 @@ impl Ask {
     /// The same two to count by, through the check API.
     pub(crate) fn check(server: SocketAddr) -> Self {
         let body = |client| {
-            let attributes = serde_json::json!({ "endpoint": endpoint(client) });
-            serde_json::json!({ "action": "bench", "ip": address(client), "attributes": attributes }).to_string().into()
+            let endpoint = endpoint(client);
+            let attributes = serde_json::json!({ "endpoint": endpoint });
+            let asked = serde_json::json!({
+                "action": "bench", "method": "GET", "path": endpoint, "ip": address(client), "attributes": attributes,
+            });
+            asked.to_string().into()
         };
         Self { bodies: (0..CLIENTS).map(body).collect(), right: Right::Allowed, ..Self::post(server, "/v1/check") }
     }
@@ -150,11 +154,11 @@ fn endpoint(client: u16) -> String {
 }
 
 fn descriptors(client: u16) -> RateLimitRequest {
-    let descriptor = |key: &str, value: String| RateLimitDescriptor {
-        entries: vec![Entry { key: key.to_owned(), value }],
-        ..RateLimitDescriptor::default()
-    };
-    let descriptors = vec![descriptor("remote_address", address(client)), descriptor("endpoint", endpoint(client))];
+    let entry = |key: &str, value: String| Entry { key: key.to_owned(), value };
+    let descriptor = |entries| RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
+    let by_client = vec![entry(":method", "GET".to_owned()), entry("remote_address", address(client))];
+    let by_endpoint = vec![entry(":path", endpoint(client)), entry("endpoint", endpoint(client))];
+    let descriptors = vec![descriptor(by_client), descriptor(by_endpoint)];
     RateLimitRequest { domain: "bench".to_owned(), descriptors, ..RateLimitRequest::default() }
 }
 

@@ -14,17 +14,17 @@ use super::nginx;
 use super::options::{BenchArgs, Target};
 use crate::failure::Failure;
 
-/// Limits that count every request and refuse none.
+/// Limits that count every request and refuse none. Each descriptor meets one of them, and a check both.
 const RULES: &str = "\
 version: 1
 rules:
   - id: client
-    match: { action: bench }
+    match: { action: bench, method: GET }
     per: [ip]
     token_bucket: { capacity: 1000000000, refill: 1000000/s }
     on_failure: open
   - id: endpoint
-    match: { action: bench }
+    match: { action: bench, path: '/api/*' }
     per: [attr:endpoint]
     token_bucket: { capacity: 1000000000, refill: 1000000/s }
     on_failure: open
@@ -182,4 +182,33 @@ fn own(words: &[&str]) -> Result<Child, Failure> {
     let started =
         std::env::current_exe().and_then(|program| Child::start(Command::new(program).args(words).env_clear()));
     started.map_err(|error| Failure::usage(format!("tidegate cannot start itself: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::Request;
+    use tidegate_rules::RuleFile;
+
+    use super::*;
+
+    /// How many limits a request meets.
+    fn met(rules: &str, request: &Request<'_>) -> usize {
+        let file = RuleFile::parse("bench", rules).unwrap_or_else(|report| panic!("{report}"));
+        file.rules().resolve(request).checks().len()
+    }
+
+    /// Trap: a descriptor that lacks what a rule counts by is still counted by it, with all others that lack it, and every
+    /// call would then cost twice what it should.
+    #[test]
+    fn each_descriptor_meets_one_limit_and_a_check_or_a_request_two() {
+        let asked = || Request::new("bench");
+        let client = asked().attribute("ip", "198.18.0.1").attribute("method", "GET");
+        let endpoint = asked().attribute("path", "/api/items/1").attribute("endpoint", "/api/items/1");
+        assert_eq!((met(RULES, &client), met(RULES, &endpoint)), (1, 1));
+        let both = client.attribute("path", "/api/items/1").attribute("endpoint", "/api/items/1");
+        assert_eq!(met(RULES, &both), 2);
+        let passing =
+            Request::new("").attribute("method", "GET").attribute("path", "/api/items").attribute("ip", "::1");
+        assert_eq!((met(GATEWAY_RULES, &passing), met(NO_RULES, &passing)), (2, 0));
+    }
 }

@@ -1,22 +1,21 @@
 //! `Metrics`: what a server counts, in the words of Prometheus. Labels are rules and words of ours, never a subject.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tidegate::{Checked, Decision, Observer, Role, StoreError, StoreErrorKind};
 
+use super::tally::{Beside, Outcome, Tally};
+use super::times::Times;
+
 /// From which share of a limit on a request counts as near it: four fifths.
 const NEAR: (u64, u64) = (4, 5);
-
-/// From a twentieth of a millisecond to a second.
-const LATENCIES: [f64; 14] =
-    [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 
 /// What a server counts.
 pub(crate) struct Metrics {
@@ -26,9 +25,13 @@ pub(crate) struct Metrics {
     shadow_rejected: Family<RuleLabel, Counter>,
     near_limit: Family<RuleLabel, Counter>,
     no_rule: Counter,
-    latency: Family<CallLabels, Histogram>,
+    latency: Family<CallLabels, Times>,
     errors: Family<ErrorLabels, Counter>,
     reloads: Family<OutcomeLabel, Counter>,
+    /// The counters of the checks, at hand for the next ones.
+    tally: Tally,
+    /// The times of calls that went well, by the call.
+    fine: [OnceLock<Times>; 4],
 }
 
 /// What a store was asked to do.
@@ -78,16 +81,17 @@ struct OutcomeLabel {
 impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::default();
-        let latency = Family::<CallLabels, Histogram>::new_with_constructor(|| Histogram::new(LATENCIES));
         let metrics = Self {
             checks: Family::default(),
             rejected: Family::default(),
             shadow_rejected: Family::default(),
             near_limit: Family::default(),
             no_rule: Counter::default(),
-            latency,
+            latency: Family::default(),
             errors: Family::default(),
             reloads: Family::default(),
+            tally: Tally::default(),
+            fine: Default::default(),
             registry: Registry::default(),
         };
         registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
@@ -113,11 +117,12 @@ impl Metrics {
 
     pub(crate) fn store_called(&self, call: StoreCall, took: Duration, error: Option<&StoreError>) {
         let script = call.name();
-        let outcome = if error.is_some() { "error" } else { "ok" };
-        self.latency.get_or_create(&CallLabels { script, outcome }).observe(took.as_secs_f64());
-        if let Some(error) = error {
-            self.errors.get_or_create(&ErrorLabels { script, error_type: error_type(error.kind()) }).inc();
-        }
+        let times = |outcome| self.latency.get_or_create(&CallLabels { script, outcome }).clone();
+        let Some(error) = error else {
+            return self.fine[call as usize].get_or_init(|| times("ok")).add(took);
+        };
+        times("error").add(took);
+        self.errors.get_or_create(&ErrorLabels { script, error_type: error_type(error.kind()) }).inc();
     }
 
     pub(crate) fn reloaded(&self, fine: bool) {
@@ -126,24 +131,35 @@ impl Metrics {
     }
 
     fn checked(&self, check: &Checked, passed: bool) {
-        let admitted = check.outcome().admitted;
-        let outcome = match (check.role(), admitted) {
-            (Role::Shadow, true) => "shadow_allowed",
-            (Role::Shadow, false) => "shadow_rejected",
-            (_, true) => "allowed",
-            (_, false) => "rejected",
+        let (rule, algorithm) = (check.rule(), check.algorithm().as_str());
+        let outcome = match (check.role(), check.outcome().admitted) {
+            (Role::Shadow, true) => Outcome::ShadowAllowed,
+            (Role::Shadow, false) => Outcome::ShadowRejected,
+            (_, true) => Outcome::Allowed,
+            (_, false) => Outcome::Rejected,
         };
-        let rule = check.rule().to_owned();
-        let labels = CheckLabels { rule: rule.clone(), algorithm: check.algorithm().as_str(), outcome };
-        self.checks.get_or_create(&labels).inc();
-        match outcome {
-            "shadow_rejected" => _ = self.shadow_rejected.get_or_create(&RuleLabel { rule }).inc(),
-            "rejected" => {
-                let reason = if check.outcome().is_permanent() { "permanent" } else { "limit" };
-                self.rejected.get_or_create(&RejectedLabels { rule, reason }).inc();
+        let beside = match outcome {
+            Outcome::Allowed if passed && is_near(check) => Some(Beside::Near),
+            Outcome::Rejected if check.outcome().is_permanent() => Some(Beside::Permanent),
+            Outcome::Rejected => Some(Beside::Limit),
+            Outcome::ShadowRejected => Some(Beside::Shadow),
+            Outcome::Allowed | Outcome::ShadowAllowed => None,
+        };
+        self.tally.of(rule, algorithm, |counters| {
+            let labels = || CheckLabels { rule: rule.to_owned(), algorithm, outcome: outcome.name() };
+            counters.outcome(outcome, || self.checks.get_or_create(&labels()).clone()).inc();
+            if let Some(beside) = beside {
+                counters.beside(beside, || self.beside(beside, rule.to_owned())).inc();
             }
-            "allowed" if passed && is_near(check) => _ = self.near_limit.get_or_create(&RuleLabel { rule }).inc(),
-            _ => {}
+        });
+    }
+
+    fn beside(&self, beside: Beside, rule: String) -> Counter {
+        match beside {
+            Beside::Near => self.near_limit.get_or_create(&RuleLabel { rule }).clone(),
+            Beside::Shadow => self.shadow_rejected.get_or_create(&RuleLabel { rule }).clone(),
+            Beside::Limit => self.rejected.get_or_create(&RejectedLabels { rule, reason: "limit" }).clone(),
+            Beside::Permanent => self.rejected.get_or_create(&RejectedLabels { rule, reason: "permanent" }).clone(),
         }
     }
 }
