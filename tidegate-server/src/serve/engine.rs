@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tidegate::{Limiter, Secret};
 use tidegate_rules::{Report, RuleFile};
@@ -25,6 +25,8 @@ pub(crate) struct Engine {
     handle: Handle<Watched>,
     metrics: Arc<Metrics>,
     path: Option<PathBuf>,
+    /// The rule file as it was read last, whether it could be used or not.
+    seen: Mutex<Option<Vec<u8>>>,
     envoy: Envoy,
     rules: RwLock<Loaded>,
     store: &'static str,
@@ -69,6 +71,7 @@ impl Engine {
             handle: Handle::new(limiter),
             metrics,
             path: arguments.rules.clone(),
+            seen: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
             envoy,
             rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
             store: if url.is_shared() { "redis" } else { "memory" },
@@ -135,6 +138,14 @@ impl Engine {
 
     pub(crate) fn loaded(&self) -> Loaded {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the rule file has changed since it was read. Replacing it once is often told more than once.
+    pub(crate) fn is_changed(&self) -> bool {
+        let now = self.path.as_ref().and_then(|path| std::fs::read(path).ok());
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *seen, now);
+        before != *seen
     }
 
     /// Reads the rules anew. A file that cannot be used changes nothing; why is told, and stays to be asked for.

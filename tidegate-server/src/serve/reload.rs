@@ -39,7 +39,7 @@ pub(crate) fn watch(engine: &Arc<Engine>) -> std::io::Result<Reloading> {
         loop {
             let news: [Option<String>; 3] = tokio::select! {
                 _ = hangup.recv() => [Some(rules(&engine)), envoy(&engine), certificates(&engine)],
-                () = changes.rules.notified() => [Some(rules(&engine)), None, None],
+                () = changes.rules.notified() => [engine.is_changed().then(|| rules(&engine)), None, None],
                 () = changes.envoy.notified() => [envoy(&engine), None, None],
                 () = changes.certificates.notified() => [certificates(&engine), None, None],
             };

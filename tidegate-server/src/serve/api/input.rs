@@ -93,6 +93,9 @@ impl Asked {
     }
 
     fn of(call: Call) -> Result<Self, Refusal> {
+        if call.headers.values().any(|values| matches!(values, OneOrMany::Many(values) if values.is_empty())) {
+            return Err(Refusal::new("headers: a list of values is empty; leave the header out"));
+        }
         let each = |(name, values): (String, OneOrMany)| {
             let values = match values {
                 OneOrMany::One(value) => vec![value],
