@@ -183,8 +183,13 @@ impl<'r> Plan<'r> {
 
     /// Whether the request must be refused while the store fails: one of its rules asks for that.
     pub fn fails_closed(&self) -> bool {
+        self.policies().any(|(_, policy)| !policy.lets_pass())
+    }
+
+    /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.
+    pub fn policies(&self) -> impl Iterator<Item = (&str, OnFailure)> {
         let enforced = self.checks.iter().filter(|check| check.gate.role != Role::Shadow);
-        enforced.into_iter().any(|check| !check.on_failure.lets_pass())
+        enforced.map(|check| (check.gate.rule.as_str(), check.on_failure))
     }
 
     pub(crate) fn sharing(&self) -> &[Sharing] {

@@ -33,6 +33,14 @@ pub(crate) struct Door {
     _directory: TempDir,
 }
 
+/// Tidegate with the shared rules, and where it listens.
+pub(crate) struct Tidegate {
+    process: Process,
+    pub(crate) http: u16,
+    pub(crate) grpc: u16,
+    pub(crate) admin: u16,
+}
+
 /// What `deploy/` calls 8000, 8079, 3000, 8080 and 8081.
 #[derive(Clone, Copy)]
 struct Ports {
@@ -54,7 +62,7 @@ impl Door {
         let directory = TempDir::new().unwrap();
         let service = Service::start().await;
         let store = Server::start(Kind::Redis);
-        let (tidegate, http, grpc) = tidegate(directory.path(), &store, flags).await;
+        let Tidegate { process: tidegate, http, grpc, .. } = Tidegate::start(directory.path(), &store, flags).await;
         // Another process may take the proxy's port before the proxy does: then it ends, and is tried with another.
         for _ in 0..20 {
             let ports = Ports { proxy: free_port(), questions: free_port(), service: service.port(), http, grpc };
@@ -94,24 +102,26 @@ pub(crate) fn deployed(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
 }
 
-/// Tidegate with the shared rules, and where it listens.
-async fn tidegate(directory: &Path, store: &Server, flags: &[&str]) -> (Process, u16, u16) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate-under-test"));
-    command.args(["serve", "--store", &store.url(), "--secret", "s1", "--rules"]).arg(deployed("rules.yaml"));
-    command.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
-    let mut process = Process::start(&mut command, directory, "tidegate");
-    let said = until("tidegate listens", async || {
-        let said = process.said();
-        assert!(!process.has_ended(), "tidegate has ended: {said}");
-        said.contains("\nrules ").then_some(said)
-    })
-    .await;
-    let port = |name: &str| {
-        let line = said.lines().find(|line| line.starts_with(name)).unwrap();
-        let port = line.split("127.0.0.1:").nth(1).unwrap();
-        port.split(|end: char| !end.is_ascii_digit()).next().unwrap().parse().unwrap()
-    };
-    (process, port("check API"), port("Envoy RLS"))
+impl Tidegate {
+    /// Starts it on a store.
+    pub(crate) async fn start(directory: &Path, store: &Server, flags: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate-under-test"));
+        command.args(["serve", "--store", &store.url(), "--secret", "s1", "--rules"]).arg(deployed("rules.yaml"));
+        command.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
+        let mut process = Process::start(&mut command, directory, "tidegate");
+        let said = until("tidegate listens", async || {
+            let said = process.said();
+            assert!(!process.has_ended(), "tidegate has ended: {said}");
+            said.contains("\nrules ").then_some(said)
+        })
+        .await;
+        let port = |name: &str| {
+            let line = said.lines().find(|line| line.starts_with(name)).unwrap();
+            let port = line.split("127.0.0.1:").nth(1).unwrap();
+            port.split(|end: char| !end.is_ascii_digit()).next().unwrap().parse().unwrap()
+        };
+        Self { http: port("check API"), grpc: port("Envoy RLS"), admin: port("metrics"), process }
+    }
 }
 
 /// A proxy through which the service answers; none if it has ended before.

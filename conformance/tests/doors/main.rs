@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod caddy;
+mod check_api;
 mod client;
 mod door;
 mod envoy;

@@ -64,7 +64,8 @@ impl Engine {
         }
         let secret = secret.unwrap_or_else(Secret::public);
         let envoy = Envoy::open(&arguments.envoy, &secret, output)?;
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::new(arguments.near_limit));
+        metrics.follow(&file);
         let store = Watched::new(store, Arc::clone(&metrics));
         let limiter = Limiter::new(file.rules().clone(), store).secret(&secret).observer(Arc::clone(&metrics));
         Ok(Self {
@@ -157,6 +158,7 @@ impl Engine {
         let mut loaded = self.rules.write().unwrap_or_else(PoisonError::into_inner);
         match read {
             Ok(file) => {
+                self.metrics.follow(&file);
                 self.handle.replace(self.limiter().with_rules(file.rules().clone()));
                 *loaded = Loaded { version: loaded.version + 1, rules: file.ids().count(), refused: None };
                 Ok(())

@@ -175,7 +175,7 @@ impl Envoy {
     }
 }
 
-fn share(text: &str) -> Result<f32, String> {
+pub(crate) fn share(text: &str) -> Result<f32, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "a share is a number from 0 to 1, such as 0.8".to_owned())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::envoy::EnvoyArgs;
+use super::envoy::{EnvoyArgs, share};
 use crate::failure::Failure;
 use crate::gateway::{Gateway, GatewayOptions};
 use crate::listen::{ConnectionLimits, TlsFiles};
@@ -40,6 +40,9 @@ pub(crate) struct ServeArgs {
     /// Where the metrics are
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     pub(crate) admin: SocketAddr,
+    /// From which share of a limit on requests count as near it in the metrics
+    #[arg(long, value_name = "SHARE", env = "TIDEGATE_NEAR_LIMIT", default_value_t = 0.8, value_parser = share)]
+    pub(crate) near_limit: f32,
     /// The certificate of --http, --grpc and --gateway, PEM; read anew when it changes
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CERT", help_heading = "TLS")]
     pub(crate) tls_cert: Option<PathBuf>,

@@ -63,6 +63,13 @@ impl Tally {
     }
 }
 
+impl Tally {
+    /// Forgets where counters are, for when their labels change. What they counted stays.
+    pub(crate) fn clear(&self) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
 impl Counters {
     /// The counter of an outcome; the first time, `make` brings it.
     pub(crate) fn outcome(&self, outcome: Outcome, make: impl FnOnce() -> Counter) -> &Counter {

@@ -129,14 +129,15 @@ fn the_description_is_served_and_names_every_path() {
 
 #[test]
 fn the_metrics_count_by_rule_and_name_nobody() {
-    let server = Running::start(&[]);
+    let server = Running::start(&["--near-limit", "0.5"]);
     for _ in 0..4 {
         server.check(HELLO);
     }
     let (_, metrics) = ask(&server.admin, "GET", "/metrics", "");
     for line in [
         r#"rate_limit_checks_total{rule="hello",algorithm="token_bucket",outcome="allowed"} 3"#,
-        r#"rate_limit_rejected_total{rule="hello",reason="limit"} 1"#,
+        r#"rate_limit_rejected_total{rule="hello",subject_type="client",reason="limit"} 1"#,
+        r#"rate_limit_near_limit_total{rule="hello"} 2"#,
         r#"rate_limit_store_latency_seconds_count{script="decide",outcome="ok"} 4"#,
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
