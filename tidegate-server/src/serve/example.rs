@@ -10,7 +10,7 @@ rules:
   - id: hello
     match: { path: /hello }
     per: [client]
-    token_bucket: { capacity: 3, refill: 1/s }
+    token_bucket: { capacity: 3, refill: 6/m }
     on_failure: open
 ";
 
@@ -34,7 +34,7 @@ pub(crate) fn welcome(server: &Server, example: bool, output: &mut Output<'_>) {
         let curl = if engine.tls().is_some() { "curl -k" } else { "curl" };
         let hello = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
         let dear = r#"{"path":"/hello","ip":"203.0.113.9","cost":3}"#;
-        output.say("\nTry it in another terminal. The example lets each client say hello three times at once, then once a second:\n");
+        output.say("\nTry it in another terminal. The example lets each client say hello three times at once, then once in ten seconds:\n");
         output.say(format!("  {curl} -s {http}/v1/check -d '{hello}'"));
         output.say(format!("  {curl} -s {http}/v1/check -d '{dear}'   # costs more than is left"));
         output.say(format!(
