@@ -76,6 +76,11 @@ fn astray(answer: &clap::Error) -> Option<String> {
         ErrorKind::UnknownArgument if text(ContextKind::InvalidArg).is_some_and(|word| !word.starts_with('-')) => {
             "there is a word too many; a value with spaces must be quoted, as in -H 'name: value'".to_owned()
         }
+        ErrorKind::ValueValidation => {
+            let flag = text(ContextKind::InvalidArg).unwrap_or("one of the flags");
+            let why = std::error::Error::source(answer).map_or_else(String::new, |why| format!(": {why}"));
+            format!("{flag} does not take this value{why}")
+        }
         ErrorKind::TooManyValues => {
             format!("{} takes no value", text(ContextKind::InvalidArg).unwrap_or("one of the flags"))
         }
@@ -126,6 +131,8 @@ mod tests {
                  Usage: tidegate check ",
             ),
             ("check --rules r.yaml --json=hunter2", "--json takes no value\n\n"),
+            ("serve --http hunter2", "--http <ADDR> does not take this value: invalid socket address syntax"),
+            ("serve --upstream http://user:hunter2<@h", "--upstream <URL> does not take this value: "),
         ] {
             let (exit, out, err) = on_terminal(&format!("tidegate --color never {line}"));
             assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{line}");

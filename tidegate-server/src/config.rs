@@ -53,8 +53,12 @@ impl Config {
         let command = command.mut_args(|argument| {
             let set = |(name, _): &&(String, String)| is_flag(&argument, name);
             match self.settings.iter().rfind(set) {
-                // It may be a password, which help would show.
-                Some((_, value)) => argument.default_value(value.clone()).hide_default_value(true).required(false),
+                Some((_, value)) => {
+                    let is_switch = matches!(argument.get_action(), ArgAction::SetTrue);
+                    let argument = argument.default_value(value.clone()).required(false);
+                    // It may be a password, which help would show.
+                    if is_switch { argument } else { argument.hide_default_value(true) }
+                }
                 None => argument,
             }
         });
@@ -106,9 +110,12 @@ fn setting(key: &Node, value: &Node, commands: &Command) -> Result<(String, Stri
 
 /// The flags that can be set by a variable, which are the same that can stand in the file.
 fn flags(command: &Command) -> Vec<&Arg> {
-    let own =
-        command.get_arguments().filter(|argument| argument.get_long().is_some_and(|name| is_flag(argument, name)));
-    own.chain(command.get_subcommands().flat_map(flags)).collect()
+    let is_known = |argument: &&Arg| argument.get_long().is_some_and(|name| is_flag(argument, name));
+    let below = command.get_subcommands().flat_map(flags);
+    let mut all: Vec<&Arg> = command.get_arguments().filter(is_known).chain(below).collect();
+    all.sort_by_key(|flag| flag.get_long());
+    all.dedup_by_key(|flag| flag.get_long());
+    all
 }
 
 fn is_flag(argument: &Arg, name: &str) -> bool {
@@ -134,5 +141,19 @@ mod tests {
             assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(variable.as_str()));
             assert!(flags(&commands).iter().any(|known| is_flag(known, name)), "{name}");
         }
+    }
+
+    #[test]
+    fn what_the_file_sets_is_taken_and_not_shown_by_help() {
+        let settings =
+            [("store", "redis://:hunter2@h"), ("secret", "hunter2"), ("envoy-strict", "true"), ("drain", "7")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let commands = Config { settings }.apply(Cli::command());
+        let help = commands.clone().try_get_matches_from(["tidegate", "serve", "--help"]).unwrap_err().to_string();
+        assert!(help.contains("--store <URL>") && !help.contains("hunter2"), "{help}");
+        let found = commands.try_get_matches_from(["tidegate", "serve"]).unwrap();
+        let serve = found.subcommand_matches("serve").unwrap();
+        assert_eq!((serve.get_flag("envoy_strict"), serve.get_one::<u64>("drain")), (true, Some(&7)));
+        assert_eq!(serve.get_one::<String>("store").unwrap(), "redis://:hunter2@h");
     }
 }

@@ -67,19 +67,20 @@ impl Gateway {
     }
 
     /// Takes connections until `shutdown`, then none any more. Requests and tunnels that are under way may end, within
-    /// [`ConnectionLimits::drain_timeout`](crate::ConnectionLimits::drain_timeout).
+    /// [`ConnectionLimits::drain_timeout`](crate::ConnectionLimits::drain_timeout). Whether all of them did.
     pub async fn serve<S>(
         self,
         listener: impl Into<Listener> + Send,
         layer: LimitLayer<S>,
         shutdown: impl Future<Output = ()> + Send,
-    ) where
+    ) -> bool
+    where
         S: Store + 'static,
     {
         let tasks = Tasks::new();
         let service = layer.layer(Proxy::new(self.upstream, self.options, tasks.starter()));
         let service = tower::service_fn(move |request| answer(service.clone(), request));
-        listener.into().serve(service, tasks, shutdown).await;
+        listener.into().serve(service, tasks, shutdown).await
     }
 }
 

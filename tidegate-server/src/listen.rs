@@ -25,11 +25,11 @@ use http_body::Body;
 use hyper::body::Incoming;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tower_service::Service;
 
-pub(crate) use connection::Secure;
-use connection::{Door, connection};
+use connection::{Client, Door, connection};
+pub(crate) use connection::{Place, Secure};
 pub(crate) use tasks::{Starter, Tasks};
 
 /// How long no connection is taken after one could not be, such as when there are too many open files.
@@ -67,16 +67,17 @@ impl Listener {
     }
 
     /// Takes connections until `shutdown`, then none any more. Requests that are under way, and tasks that they started, may
-    /// end, within [`ConnectionLimits::drain_timeout`].
-    pub(crate) async fn serve<S, B>(self, service: S, tasks: Tasks, shutdown: impl Future<Output = ()> + Send)
+    /// end, within [`ConnectionLimits::drain_timeout`]. Whether all of them did.
+    pub(crate) async fn serve<S, B>(self, service: S, tasks: Tasks, shutdown: impl Future<Output = ()> + Send) -> bool
     where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
         S::Future: Send,
         B: Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let graceful = GracefulShutdown::new();
+        let (graceful, ending) = (GracefulShutdown::new(), watch::Sender::new(()));
         let places = Arc::new(Semaphore::new(self.limits.max_connections));
+        let is_secure = self.tls.is_some();
         let door = Arc::new(Door::new(service, self.tls, &self.limits));
         let starter = tasks.starter();
         let mut shutdown = std::pin::pin!(shutdown);
@@ -87,11 +88,14 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, peer, place)) => {
-                    let serving = connection(Arc::clone(&door), stream, peer, graceful.watcher());
-                    starter.start(async move {
-                        serving.await;
-                        drop(place);
-                    });
+                    let client = Client::new(peer, place, is_secure);
+                    starter.start(connection(
+                        Arc::clone(&door),
+                        stream,
+                        client,
+                        graceful.watcher(),
+                        ending.subscribe(),
+                    ));
                 }
                 Err(error) if is_about_one(&error) => (),
                 Err(_) => {
@@ -102,12 +106,13 @@ impl Listener {
             }
         }
         drop(self.tcp);
+        ending.send_replace(());
         let drained = async {
             graceful.shutdown().await;
             tasks.ended().await;
         };
         // What has not ended by then ends with `tasks`.
-        let _ = tokio::time::timeout(self.limits.drain_timeout, drained).await;
+        tokio::time::timeout(self.limits.drain_timeout, drained).await.is_ok()
     }
 }
 

@@ -40,6 +40,9 @@ use crate::listen::{Listener, Tasks, Tls};
 use crate::output::Output;
 use engine::Engine;
 
+/// How often is looked whether the store still answers, to say so. More often, and a store that comes and goes would fill a log.
+const STORE_LOOKS: Duration = Duration::from_secs(1);
+
 /// A server that runs.
 #[derive(Debug)]
 pub struct Server {
@@ -49,8 +52,7 @@ pub struct Server {
     gateway: Option<SocketAddr>,
     engine: Arc<Engine>,
     stop: watch::Sender<bool>,
-    doors: JoinSet<()>,
-    drain: Duration,
+    doors: JoinSet<bool>,
 }
 
 /// Runs until a signal says stop, and drains.
@@ -62,11 +64,20 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
         let deaf = |error: std::io::Error| Failure::usage(format!("signals cannot be listened to: {error}"));
         let mut stopped = std::pin::pin!(reload::stopped().map_err(deaf)?);
         let mut reloading = reload::watch(&server.engine).map_err(deaf)?;
-        example::welcome(&server, arguments.rules.is_none(), output);
+        example::welcome(&server, output);
+        let (mut store_up, mut look) = (true, tokio::time::interval(STORE_LOOKS));
         loop {
             tokio::select! {
                 () = &mut stopped => break,
                 told = reloading.told() => output.say(told),
+                _ = look.tick() => {
+                    let up = server.engine.is_store_up();
+                    match (std::mem::replace(&mut store_up, up), up) {
+                        (true, false) => output.warn("the store does not answer: each rule does what its on_failure says"),
+                        (false, true) => output.say("store: it answers again"),
+                        _ => {}
+                    }
+                }
             }
         }
         output.say("stopping: no new connections; open requests may end");
@@ -105,7 +116,7 @@ impl Server {
                 Some(address)
             }
         };
-        Ok(Self { http, grpc, admin, gateway, engine, stop, doors, drain: Duration::from_secs(arguments.drain) })
+        Ok(Self { http, grpc, admin, gateway, engine, stop, doors })
     }
 
     /// Where the check API listens.
@@ -131,8 +142,11 @@ impl Server {
     /// Takes no new connections, lets open requests end, and says whether they all did in time.
     pub async fn stop(mut self) -> bool {
         let _ = self.stop.send(true);
-        let drained = async { while self.doors.join_next().await.is_some() {} };
-        tokio::time::timeout(self.drain, drained).await.is_ok()
+        let mut all = true;
+        while let Some(ended) = self.doors.join_next().await {
+            all &= ended.unwrap_or(false);
+        }
+        all
     }
 }
 
@@ -147,8 +161,8 @@ async fn listen(
     Ok((listener.address().map_err(failed)?, listener.tls(tls).limits(arguments.limits())))
 }
 
-async fn serve(listener: Listener, app: axum::Router, stopping: watch::Receiver<bool>) {
-    listener.serve(app, Tasks::new(), stopped(stopping)).await;
+async fn serve(listener: Listener, app: axum::Router, stopping: watch::Receiver<bool>) -> bool {
+    listener.serve(app, Tasks::new(), stopped(stopping)).await
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

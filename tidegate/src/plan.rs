@@ -181,9 +181,10 @@ impl<'r> Plan<'r> {
         self.mode
     }
 
-    /// Whether the request must be refused while the store fails: one of its rules asks for that.
+    /// Whether the request must be refused while the store fails: one of its rules asks for that. So must one that meets more
+    /// limits than a store decides at once, since it would fail for ever.
     pub fn fails_closed(&self) -> bool {
-        self.policies().any(|(_, policy)| !policy.lets_pass())
+        self.checks.len() > MOST_CHECKS || self.policies().any(|(_, policy)| !policy.lets_pass())
     }
 
     /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.

@@ -177,7 +177,8 @@ impl Counters {
 
 impl Number {
     fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
+        // A single request may claim any number; what is counted must not go down.
+        self.0.fetch_add(more.min(u64::from(u32::MAX)), Ordering::Relaxed);
     }
 
     fn value(&self) -> u64 {
@@ -236,7 +237,8 @@ mod tests {
             (hits(8, 5, true), [8, 3, 2, 0]),
             (hits(8, 9, true), [8, 7, 1, 0]),
             (hits(0, 10, true), [0, 0, 0, 0]),
-            (hits(u64::MAX, 9, true), [u64::MAX, u64::MAX - 10, 1, 0]),
+            (hits(1 << 20, 9, true), [1 << 20, (1 << 20) - 1, 1, 0]),
+            (hits(u64::MAX, 9, true), [u64::from(u32::MAX), u64::from(u32::MAX), 1, 0]),
         ];
         for (hits, expected) in cases {
             assert_eq!(counted(hits), expected, "{hits:?}");

@@ -18,6 +18,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::Watcher;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tower::ServiceExt;
 use tower_service::Service;
 
@@ -39,11 +40,25 @@ pub(super) struct Door<S> {
     limits: ConnectionLimits,
 }
 
+/// The place of a connection among those that there may be: an extension of the request. A tunnel that outlives the connection
+/// keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
 /// Who is at the other end.
-#[derive(Clone, Copy)]
-struct Client {
+#[derive(Clone)]
+pub(super) struct Client {
     peer: SocketAddr,
-    secure: bool,
+    place: Place,
+    is_secure: bool,
+}
+
+impl Client {
+    pub(super) fn new(peer: SocketAddr, place: OwnedSemaphorePermit, is_secure: bool) -> Self {
+        Self { peer, place: Place { _permit: Arc::new(place) }, is_secure }
+    }
 }
 
 impl<S> Door<S> {
@@ -59,8 +74,13 @@ impl<S> Door<S> {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn connection<S, B>(door: Arc<Door<S>>, stream: TcpStream, peer: SocketAddr, watcher: Watcher)
-where
+pub(super) async fn connection<S, B>(
+    door: Arc<Door<S>>,
+    stream: TcpStream,
+    client: Client,
+    watcher: Watcher,
+    mut ending: watch::Receiver<()>,
+) where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
     B: Body<Data = Bytes> + Send + 'static,
@@ -68,12 +88,16 @@ where
 {
     // Only speed is lost without it.
     let _ = stream.set_nodelay(true);
-    let client = Client { peer, secure: door.tls.is_some() };
     match &door.tls {
         None => exchange(&door, stream, client, watcher).await,
         Some(tls) => {
-            let shaking_hands = tls.accept(stream);
-            if let Ok(Ok(stream)) = tokio::time::timeout(door.limits.header_timeout, shaking_hands).await {
+            let shaking_hands = tokio::time::timeout(door.limits.header_timeout, tls.accept(stream));
+            // Who has not said who they are by the end is not waited for.
+            let shaken = tokio::select! {
+                shaken = shaking_hands => shaken,
+                _ = ending.changed() => return,
+            };
+            if let Ok(Ok(stream)) = shaken {
                 exchange(&door, stream, client, watcher).await;
             }
         }
@@ -98,7 +122,7 @@ async fn exchange<S, B>(
         hyper::service::service_fn(move |request| {
             let number = asked.fetch_add(1, Ordering::Relaxed) + 1;
             let refused = ambiguous.is(number);
-            answer((!refused).then(|| service.clone()), client, request)
+            answer((!refused).then(|| service.clone()), client.clone(), request)
         })
     };
     let serving = watcher.watch(door.http.serve_connection_with_upgrades(TokioIo::new(wire), answer).into_owned());
@@ -122,7 +146,8 @@ where
 {
     let Some(service) = service else { return Ok(refused().map(Either::Right)) };
     request.extensions_mut().insert(client.peer);
-    if client.secure {
+    request.extensions_mut().insert(client.place);
+    if client.is_secure {
         request.extensions_mut().insert(Secure);
     }
     Ok(service.oneshot(request).await?.map(Either::Left))

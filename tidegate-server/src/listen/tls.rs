@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
@@ -31,6 +31,8 @@ pub struct TlsFiles {
 pub struct Tls {
     files: TlsFiles,
     current: Arc<RwLock<Arc<ServerConfig>>>,
+    /// The files as they were read last, whether they could be used or not.
+    seen: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
 }
 
 /// Why files cannot be used.
@@ -44,7 +46,15 @@ impl Tls {
     /// Reads the files.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let config = Arc::new(config(&files)?);
-        Ok(Self { files, current: Arc::new(RwLock::new(config)) })
+        let seen = Arc::new(Mutex::new(files.contents()));
+        Ok(Self { files, current: Arc::new(RwLock::new(config)), seen })
+    }
+
+    /// Whether a file has changed since this was asked, or since they were first read.
+    pub fn is_changed(&self) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *seen, self.files.contents());
+        before != *seen
     }
 
     /// Reads the files anew, for all connections from now on. If they cannot be used, nothing changes.
@@ -62,6 +72,12 @@ impl Tls {
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
         TlsAcceptor::from(config).accept(stream).await
+    }
+}
+
+impl TlsFiles {
+    fn contents(&self) -> Vec<Option<Vec<u8>>> {
+        [&self.certificate, &self.key].into_iter().chain(&self.client_ca).map(|file| std::fs::read(file).ok()).collect()
     }
 }
 

@@ -9,17 +9,20 @@ use axum::routing::get;
 use http::header::CONTENT_TYPE;
 
 use super::engine::Engine;
+use super::health;
 
 /// What there is, for people who come by.
 const PATHS: &str = "\
 /metrics   counters for Prometheus
+/healthz   the process answers; /readyz: it can decide
 /rlconfig  the limits of --envoy-config
 /stats     their counters by the names that Envoy's own server has
 ";
 
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
     let envoy = crate::envoy::admin_router(engine.rate_limits());
-    Router::new().route("/", get(async || PATHS)).route("/metrics", get(metrics)).with_state(engine).merge(envoy)
+    let own = Router::new().route("/", get(async || PATHS)).route("/metrics", get(metrics)).merge(health::router());
+    own.with_state(engine).merge(envoy)
 }
 
 async fn metrics(State(engine): State<Arc<Engine>>) -> impl IntoResponse {

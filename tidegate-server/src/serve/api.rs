@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
-use tidegate::{Answer, Decision, Limiter, StoreError};
+use tidegate::{Answer, Decision, Limiter, MOST_CHECKS, StoreError};
 
 use super::engine::Engine;
 use super::receipts::Refunded;
@@ -36,6 +36,7 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
 
 async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
     let asked = Asked::read(&body)?;
+    engine.receipts().ready(asked.receipt)?;
     Ok(match decide(&engine, &asked).await {
         Ok(answer) => Json(answer).into_response(),
         Err(answer) => refused(answer),
@@ -45,8 +46,9 @@ async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respons
 /// Each by itself, in order; or all of them as one.
 async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
     let batch = Batch::read(&body)?;
+    engine.receipts().ready(batch.receipt || batch.checks.iter().any(|asked| asked.receipt))?;
     if batch.atomic {
-        return Ok(match together(&engine, &batch).await {
+        return Ok(match together(&engine, &batch).await? {
             Ok(answer) => Json(answer).into_response(),
             Err(answer) => refused(answer),
         });
@@ -87,13 +89,20 @@ async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Answer> {
     said(engine, &limiter, asked.receipt, decided, || limiter.plan(&request).fails_closed())
 }
 
-async fn together(engine: &Engine, batch: &Batch) -> Result<Value, Answer> {
+/// All checks as one plan, or why they are too many for one.
+async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Answer>, Refusal> {
     let limiter = engine.limiter();
     let requests: Vec<_> = batch.checks.iter().map(|asked| asked.attributes.request()).collect();
     let mut plans = requests.iter().map(|request| limiter.plan(request));
-    let Some(first) = plans.next() else { return Ok(json!({ "allowed": true, "degraded": false })) };
+    let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.and(&plan));
-    said(engine, &limiter, batch.receipt, limiter.decide(&plan).await, || plan.fails_closed())
+    let limits = plan.checks().len();
+    if limits > MOST_CHECKS {
+        return Err(Refusal::new(format!(
+            "checks: together they meet {limits} limits; at most {MOST_CHECKS} if atomic"
+        )));
+    }
+    Ok(said(engine, &limiter, batch.receipt, limiter.decide(&plan).await, || plan.fails_closed()))
 }
 
 fn said(

@@ -44,7 +44,7 @@ fn too_long() -> Response {
 }
 
 fn too_slow() -> Response {
-    refused(StatusCode::REQUEST_TIMEOUT, "request_timeout", "The rest of the request did not arrive in time.")
+    refused(StatusCode::REQUEST_TIMEOUT, "request_timeout", "The call took too long. It may have been counted.")
 }
 
 fn refused(status: StatusCode, error: &str, message: &str) -> Response {

@@ -31,10 +31,19 @@ pub(crate) struct Engine {
     rules: RwLock<Loaded>,
     store: &'static str,
     receipts: Receipts,
+    /// Why files beside the rules were not taken, the last time that they were read.
+    refused: Mutex<[Option<String>; 2]>,
     /// Of the addresses that only our own services call.
     tls: Option<Tls>,
     /// Of the gateway, which does not ask clients who they are.
     gateway_tls: Option<Tls>,
+}
+
+/// What is read from files beside the rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    Envoy,
+    Certificates,
 }
 
 /// The rules that decide now, and what became of the last attempt to change them.
@@ -62,6 +71,8 @@ impl Engine {
         for warning in store.warnings() {
             output.warn(warning);
         }
+        let receipts =
+            Receipts::new(secret.as_ref(), url.is_shared()).map_err(|error| Failure::usage(error.to_string()))?;
         let secret = secret.unwrap_or_else(Secret::public);
         let envoy = Envoy::open(&arguments.envoy, &secret, output)?;
         let metrics = Arc::new(Metrics::new(arguments.near_limit));
@@ -76,7 +87,8 @@ impl Engine {
             envoy,
             rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
             store: if url.is_shared() { "redis" } else { "memory" },
-            receipts: Receipts::new(&secret).map_err(|error| Failure::usage(error.to_string()))?,
+            receipts,
+            refused: Mutex::default(),
             tls: tls(files.clone())?,
             gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
         })
@@ -105,9 +117,29 @@ impl Engine {
         self.gateway_tls.as_ref()
     }
 
+    /// Whether the files of the certificates have changed since they were read.
+    pub(crate) fn is_tls_changed(&self) -> bool {
+        self.tls.as_ref().is_some_and(Tls::is_changed)
+    }
+
     /// Reads the certificates anew; files that cannot be used change nothing.
     pub(crate) fn reload_tls(&self) -> Result<(), TlsError> {
         self.tls.iter().chain(&self.gateway_tls).try_for_each(Tls::reload)
+    }
+
+    /// Keeps why a part was not taken; nothing if it was.
+    pub(crate) fn note(&self, part: Part, refused: Option<String>) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)[part as usize] = refused;
+    }
+
+    /// Why a part was not taken, the last time that it was read.
+    pub(crate) fn refused(&self, part: Part) -> Option<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)[part as usize].clone()
+    }
+
+    /// Whether the store answered the last time that it was asked.
+    pub(crate) fn is_store_up(&self) -> bool {
+        self.limiter().store().is_up()
     }
 
     /// The limiter that decides now.

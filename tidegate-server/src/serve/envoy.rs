@@ -43,7 +43,7 @@ pub(crate) struct EnvoyArgs {
         value_parser = share,
         help_heading = "Envoy"
     )]
-    pub(crate) envoy_near_limit: f32,
+    pub(crate) envoy_near_limit: f64,
     /// Add header fields to answers by --envoy-config (`LIMIT_RESPONSE_HEADERS_ENABLED`)
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", help_heading = "Envoy")]
     pub(crate) envoy_headers: bool,
@@ -113,7 +113,7 @@ impl EnvoyArgs {
             .strict(self.envoy_strict)
             .quota(self.envoy_quota)
             .merge_domains(self.envoy_merge_domains)
-            .near_limit(self.envoy_near_limit)
+            .near_limit(self.envoy_near_limit as f32)
             .secret(secret)
             .stats(stats);
         if !self.envoy_headers {
@@ -175,7 +175,7 @@ impl Envoy {
     }
 }
 
-pub(crate) fn share(text: &str) -> Result<f32, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "a share is a number from 0 to 1, such as 0.8".to_owned())
 }

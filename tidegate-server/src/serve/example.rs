@@ -15,7 +15,7 @@ rules:
 ";
 
 /// Says where everything is, and how to try it.
-pub(crate) fn welcome(server: &Server, example: bool, output: &mut Output<'_>) {
+pub(crate) fn welcome(server: &Server, output: &mut Output<'_>) {
     let engine = &server.engine;
     let scheme = if engine.tls().is_some() { "https" } else { "http" };
     let (http, admin) = (format!("{scheme}://{}", server.http()), server.admin());
@@ -28,8 +28,11 @@ pub(crate) fn welcome(server: &Server, example: bool, output: &mut Output<'_>) {
     output.say(format!("health        {http}/readyz"));
     output.say(format!("metrics       http://{admin}/metrics"));
     output.say(format!("store         {}", engine.store_name()));
+    if let Some(folder) = engine.envoy().folder() {
+        output.say(format!("for Envoy     {}", folder.display()));
+    }
     output.say(format!("rules         {}", engine.rules_name()));
-    if example {
+    if engine.path().is_none() && engine.envoy().folder().is_none() {
         // Whoever tries it out may not have an authority for the certificate.
         let curl = if engine.tls().is_some() { "curl -k" } else { "curl" };
         let hello = r#"{"path":"/hello","ip":"203.0.113.9"}"#;

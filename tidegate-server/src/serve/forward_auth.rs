@@ -80,13 +80,20 @@ fn asked(call: Request) -> Result<http::Request<()>, Refusal> {
         let help = "X-Forwarded-Uri is missing: the proxy must tell the path that it was asked for";
         return Err(Refusal::new(help));
     };
-    parts.uri = Uri::try_from(target.as_bytes())
+    let target = Uri::try_from(target.as_bytes())
         .ok()
         .filter(|uri| uri.path().starts_with('/') || uri.path() == "*")
         .ok_or_else(|| Refusal::new("X-Forwarded-Uri: this is no path, such as `/a?b=c`"))?;
-    if let Some(host) = told(&parts.headers, &FORWARDED_HOST)?.cloned() {
+    let host = told(&parts.headers, &FORWARDED_HOST)?.cloned();
+    // Some proxies tell the whole address. Of two hosts, one is the client's.
+    let of_target = target.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    if host.is_some() && of_target.is_some() && host != of_target {
+        return Err(Refusal::new("X-Forwarded-Host: the target names another host; the proxy must set both"));
+    }
+    if let Some(host) = host.or(of_target) {
         parts.headers.insert(HOST, host);
     }
+    parts.uri = target.path_and_query().cloned().map(Uri::from).unwrap_or_default();
     Ok(http::Request::from_parts(parts, ()))
 }
 

@@ -9,7 +9,7 @@ use axum::{Json, Router};
 use http::StatusCode;
 use serde_json::json;
 
-use super::engine::Engine;
+use super::engine::{Engine, Part};
 use crate::store::answers;
 
 pub(crate) fn router() -> Router<Arc<Engine>> {
@@ -25,6 +25,8 @@ async fn ready(State(engine): State<Arc<Engine>>) -> Response {
         "rules": {
             "source": engine.rules_name(), "version": loaded.version, "rules": loaded.rules, "refused": loaded.refused,
         },
+        "envoy": { "refused": engine.refused(Part::Envoy) },
+        "tls": { "refused": engine.refused(Part::Certificates) },
     });
     let status = if reached { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(body)).into_response()

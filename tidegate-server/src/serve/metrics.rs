@@ -91,7 +91,7 @@ struct OutcomeLabel {
 
 impl Metrics {
     /// Nothing counted yet. A request is near a limit from this share of it on.
-    pub(crate) fn new(near: f32) -> Self {
+    pub(crate) fn new(near: f64) -> Self {
         let mut registry = Registry::default();
         let metrics = Self {
             checks: Family::default(),
@@ -106,7 +106,7 @@ impl Metrics {
             tally: Tally::default(),
             fine: Default::default(),
             subject_types: RwLock::default(),
-            near: f64::from(near),
+            near,
             registry: Registry::default(),
         };
         registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
@@ -165,6 +165,8 @@ impl Metrics {
         };
         let beside = match outcome {
             Outcome::Allowed if passed && self.is_near(check) => Some(Beside::Near),
+            // A check that did not pass beside another that did, as of two quotas, rejected nothing.
+            Outcome::Rejected if passed => None,
             Outcome::Rejected if check.outcome().is_permanent() => Some(Beside::Permanent),
             Outcome::Rejected => Some(Beside::Limit),
             Outcome::ShadowRejected => Some(Beside::Shadow),

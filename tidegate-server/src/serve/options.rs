@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 
 use super::envoy::{EnvoyArgs, share};
 use crate::failure::Failure;
@@ -42,7 +42,7 @@ pub(crate) struct ServeArgs {
     pub(crate) admin: SocketAddr,
     /// From which share of a limit on requests count as near it in the metrics
     #[arg(long, value_name = "SHARE", env = "TIDEGATE_NEAR_LIMIT", default_value_t = 0.8, value_parser = share)]
-    pub(crate) near_limit: f32,
+    pub(crate) near_limit: f64,
     /// The certificate of --http, --grpc and --gateway, PEM; read anew when it changes
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CERT", help_heading = "TLS")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -62,16 +62,16 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_BODY_BYTES", help_heading = LIMITS)]
     pub(crate) max_body_bytes: Option<u64>,
     /// How many seconds a client has to send the head of a request
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_HEADER_TIMEOUT", default_value_t = 30, help_heading = LIMITS)]
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_HEADER_TIMEOUT", value_parser = value_parser!(u64).range(1..=YEAR), default_value_t = 30, help_heading = LIMITS)]
     pub(crate) header_timeout: u64,
     /// How many seconds a call of --http, --grpc or --admin may take, its body included
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_REQUEST_TIMEOUT", default_value_t = 30, help_heading = LIMITS)]
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = value_parser!(u64).range(1..=YEAR), default_value_t = 30, help_heading = LIMITS)]
     pub(crate) request_timeout: u64,
     /// How many seconds the answer of --upstream may take to begin
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_UPSTREAM_TIMEOUT", default_value_t = 60, help_heading = LIMITS)]
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_UPSTREAM_TIMEOUT", value_parser = value_parser!(u64).range(1..=YEAR), default_value_t = 60, help_heading = LIMITS)]
     pub(crate) upstream_timeout: u64,
     /// How many seconds open requests have to end after a signal to stop
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_DRAIN", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_DRAIN", value_parser = value_parser!(u64).range(0..=YEAR), default_value_t = 10)]
     pub(crate) drain: u64,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
@@ -80,6 +80,9 @@ pub(crate) struct ServeArgs {
 }
 
 const LIMITS: &str = "Limits on clients";
+
+/// Longer than anybody waits, in seconds.
+const YEAR: u64 = 365 * 86_400;
 
 impl ServeArgs {
     /// What a connection may do.

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
-use super::engine::Engine;
+use super::engine::{Engine, Part};
 
 /// What keeps watching, and tells what came of it; dropping it ends that.
 pub(crate) struct Reloading {
@@ -41,7 +41,9 @@ pub(crate) fn watch(engine: &Arc<Engine>) -> std::io::Result<Reloading> {
                 _ = hangup.recv() => [Some(rules(&engine)), envoy(&engine), certificates(&engine)],
                 () = changes.rules.notified() => [engine.is_changed().then(|| rules(&engine)), None, None],
                 () = changes.envoy.notified() => [envoy(&engine), None, None],
-                () = changes.certificates.notified() => [certificates(&engine), None, None],
+                () = changes.certificates.notified() => {
+                    [engine.is_tls_changed().then(|| certificates(&engine)).flatten(), None, None]
+                }
             };
             for news in news.into_iter().flatten() {
                 // Nobody listens any more once the server stops.
@@ -58,14 +60,21 @@ fn rules(engine: &Engine) -> String {
     engine.metrics().reloaded(done.is_ok());
     let loaded = engine.loaded();
     match done {
-        Ok(()) => format!("rules: version {}, {} rules", loaded.version, loaded.rules),
+        Ok(()) => format!(
+            "rules: version {}, {} {}",
+            loaded.version,
+            loaded.rules,
+            if loaded.rules == 1 { "rule" } else { "rules" }
+        ),
         Err(report) => format!("{report}\n\nrules: the file was not taken, and version {} stays", loaded.version),
     }
 }
 
 fn envoy(engine: &Engine) -> Option<String> {
     engine.envoy().folder()?;
-    Some(match engine.envoy().reload() {
+    let done = engine.envoy().reload();
+    engine.note(Part::Envoy, done.as_ref().err().cloned());
+    Some(match done {
         Ok(()) => "envoy: the configuration was read anew".to_owned(),
         Err(problems) => format!("{problems}\n\nenvoy: the configuration was not taken, and the one before stays"),
     })
@@ -73,7 +82,9 @@ fn envoy(engine: &Engine) -> Option<String> {
 
 fn certificates(engine: &Engine) -> Option<String> {
     engine.tls()?;
-    Some(match engine.reload_tls() {
+    let done = engine.reload_tls();
+    engine.note(Part::Certificates, done.as_ref().err().map(ToString::to_string));
+    Some(match done {
         Ok(()) => "tls: the certificates were read anew".to_owned(),
         Err(error) => format!("{error}\ntls: the files were not taken, and the certificates before stay"),
     })

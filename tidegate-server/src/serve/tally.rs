@@ -27,8 +27,8 @@ pub(crate) enum Beside {
     Shadow,
 }
 
-/// The counters that checks have needed so far. There are as many as rules, and they stay when rules change: what was
-/// counted must not go down.
+/// The counters that checks have needed so far. There are as many as rules. What was counted is kept by the
+/// families that they come from.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(RwLock<HashMap<Box<str>, Vec<Counters>>>);
 

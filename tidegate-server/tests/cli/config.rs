@@ -57,13 +57,6 @@ fn what_is_wrong_is_told_with_its_place_all_at_once_and_without_a_value() {
 }
 
 #[test]
-fn a_password_in_the_file_is_not_shown_by_help() {
-    let done = check("store: redis://:hunter2@h\nsecret: hunter2\n", &["serve", "--help"], None);
-    let help = String::from_utf8(done.stdout).unwrap();
-    assert!(help.contains("--store") && !help.contains("hunter2"), "{help}");
-}
-
-#[test]
 fn what_belongs_together_may_come_from_two_places() {
     let done = check("upstream: ftp://h\n", &["serve", "--gateway", "127.0.0.1:0"], None);
     let told = String::from_utf8(done.stderr).unwrap();

@@ -101,6 +101,25 @@ async fn a_length_beside_an_encoding_is_refused_and_the_connection_closed() {
     }
 }
 
+/// What a body looks like and how it is read differ here: a head behind it would not be seen.
+#[tokio::test]
+async fn behind_a_body_that_cannot_be_measured_nothing_is_served() {
+    let (gateway, seen) = watched().await;
+    let both = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    for first in [
+        "transfer-encoding: chunked\r\n\r\n0\r\nx: y\n\nX /\nContent-Length: 99999\n\nz: z\r\n\r\n".to_owned(),
+        "transfer-encoding: chunked\r\n\r\n0\r\n\nX /\nContent-Length: 99999\n\nz: z\r\n\r\n".to_owned(),
+        format!("transfer-encoding: chunked\r\n\r\n{}5\r\nhello\r\n0\r\n\r\n", "0".repeat(70)),
+        format!("content-length:{}5\r\n\r\nhello", " ".repeat(60)),
+    ] {
+        let before = seen.load(Ordering::Relaxed);
+        let heard = exchange(gateway, &format!("POST / HTTP/1.1\r\nhost: a\r\n{first}{both}{HIDDEN}")).await;
+        let last = heard.rfind("HTTP/1.1 ").map(|start| &heard[start..]).unwrap();
+        assert!(last.starts_with("HTTP/1.1 400 "), "{first:?}: {heard}");
+        assert!(seen.load(Ordering::Relaxed) <= before + 1, "{first:?}: {heard}");
+    }
+}
+
 /// Two lengths that agree are one.
 #[tokio::test]
 async fn a_length_that_was_said_twice_is_passed_on_once() {

@@ -68,6 +68,31 @@ fn a_batch_that_is_one_has_one_receipt() {
     assert_eq!(server.post("/v1/check/batch", &batch).1["allowed"], json!(true));
 }
 
+#[test]
+fn receipts_that_are_asked_for_in_the_wrong_place_are_refused() {
+    let server = Running::start(&[]);
+    let with = format!("{},\"receipt\":true}}", HELLO.trim_end_matches('}'));
+    for body in [format!(r#"{{"receipt":true,"checks":[{HELLO}]}}"#), format!(r#"{{"atomic":true,"checks":[{with}]}}"#)]
+    {
+        assert_eq!(server.post("/v1/check/batch", &body).0, 400, "{body}");
+    }
+    let each = server.post("/v1/check/batch", &format!(r#"{{"checks":[{with},{HELLO}]}}"#)).1;
+    assert!(each["answers"][0]["receipt"].is_string() && each["answers"][1]["receipt"].is_null(), "{each}");
+}
+
+/// Story: 33 checks at once were more than the store takes, which counted as its failure, and they passed.
+#[test]
+fn more_limits_than_can_be_decided_at_once_are_refused() {
+    let server = Running::start(&[]);
+    let checks: Vec<String> = (0..33).map(|n| format!(r#"{{"path":"/hello","ip":"203.0.113.{n}"}}"#)).collect();
+    let batch = |atomic: bool, checks: &[String]| format!(r#"{{"atomic":{atomic},"checks":[{}]}}"#, checks.join(","));
+    let (status, answer) = server.post("/v1/check/batch", &batch(true, &checks));
+    assert_eq!(status, 400);
+    assert!(answer["message"].as_str().unwrap().contains("33 limits; at most 32"), "{answer}");
+    assert_eq!(server.post("/v1/check/batch", &batch(true, &checks[..32])).1["allowed"], json!(true));
+    assert_eq!(server.post("/v1/check/batch", &batch(false, &checks)).0, 200);
+}
+
 /// Whoever could write a receipt would have any limit for nothing.
 #[test]
 fn a_receipt_that_was_changed_or_invented_is_refused() {

@@ -59,6 +59,7 @@ fn a_request_is_decided_as_what_it_is_and_not_as_the_call() {
     assert_eq!(status(&ask(&server, "", absolute)), "429");
     let host = "x-forwarded-uri: /\r\nx-forwarded-host: shop.example\r\n";
     assert_eq!([status(&ask(&server, "", host)), status(&ask(&server, "", host))], ["200", "429"]);
+    assert_eq!(status(&ask(&server, "", "x-original-url: https://shop.example/\r\n")), "429", "the host of the target");
 }
 
 #[test]
@@ -87,6 +88,7 @@ fn what_is_told_in_two_ways_is_refused() {
         "x-forwarded-uri: /rides\r\nx-forwarded-method: POST\r\nx-original-method: GET\r\n",
         "x-forwarded-uri: /rides\r\nx-forwarded-host: a\r\nx-forwarded-host: b\r\n",
         "x-forwarded-uri: rides\r\n",
+        "x-forwarded-uri: http://evil.example/rides\r\nx-forwarded-host: shop.example\r\n",
         "x-forwarded-uri: \r\n",
         "x-forwarded-uri: /rides\r\nx-forwarded-method: PO ST\r\n",
     ] {

@@ -36,7 +36,8 @@ impl Stats {
     pub fn open_metrics(&self) -> String {
         let mut families: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
         let mut add = |family: String, labels: String, value: u64| {
-            *families.entry(family).or_default().entry(labels).or_default() += value;
+            let sum = families.entry(family).or_default().entry(labels).or_default();
+            *sum = sum.saturating_add(value);
         };
         self.each_limit(|name, counters| {
             // The exporter has names for two levels; what stands deeper is counted with them.

@@ -133,6 +133,12 @@ impl Batch {
         if calls.atomic && checks.iter().any(|asked| asked.peek) {
             return Err(Refusal("a batch that is atomic cannot peek: leave `peek` out".into()));
         }
+        if calls.atomic && checks.iter().any(|asked| asked.receipt) {
+            return Err(Refusal::new("a batch that is atomic has one receipt: ask for it beside `atomic`"));
+        }
+        if calls.receipt && !calls.atomic {
+            return Err(Refusal::new("a batch that is not atomic has a receipt for each check: ask for them there"));
+        }
         Ok(Self { checks, atomic: calls.atomic, receipt: calls.receipt })
     }
 }
