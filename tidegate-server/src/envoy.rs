@@ -44,6 +44,9 @@ pub use problem::{ConfigErrors, ConfigProblem};
 pub use service::{LARGEST_MESSAGE, MOST_DESCRIPTORS, MOST_ENTRIES, RateLimits};
 pub use stats::{MOST_SERIES, Stats};
 
+/// The server of the service, as the messages' crate makes it.
+pub(crate) type RateLimitsServer<S> = pb::RateLimitServiceServer<RateLimits<S>>;
+
 /// The messages, under names of a bearable length.
 mod pb {
     pub(super) use envoy_types::pb::envoy::config::core::v3::HeaderValue;

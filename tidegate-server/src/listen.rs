@@ -23,10 +23,10 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
+use hyper::service::Service;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tower_service::Service;
 
 pub(crate) use connection::Secure;
 use connection::{Door, connection};
@@ -41,6 +41,7 @@ pub struct Listener {
     tcp: TcpListener,
     tls: Option<Tls>,
     limits: ConnectionLimits,
+    tells_client: bool,
 }
 
 impl Listener {
@@ -61,6 +62,12 @@ impl Listener {
         self
     }
 
+    /// Lets every request say whom it is from: the address as an extension of it, and [`Secure`] if it came over TLS.
+    pub(crate) const fn tells_client(mut self) -> Self {
+        self.tells_client = true;
+        self
+    }
+
     /// Where it listens.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
@@ -70,14 +77,14 @@ impl Listener {
     /// end, within [`ConnectionLimits::drain_timeout`].
     pub(crate) async fn serve<S, B>(self, service: S, tasks: Tasks, shutdown: impl Future<Output = ()> + Send)
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
         S::Future: Send,
         B: Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let graceful = GracefulShutdown::new();
         let places = Arc::new(Semaphore::new(self.limits.max_connections));
-        let door = Arc::new(Door::new(service, self.tls, &self.limits));
+        let door = Arc::new(Door::new(service, self.tls, &self.limits, self.tells_client));
         let starter = tasks.starter();
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -113,7 +120,7 @@ impl Listener {
 
 impl From<TcpListener> for Listener {
     fn from(tcp: TcpListener) -> Self {
-        Self { tcp, tls: None, limits: ConnectionLimits::new() }
+        Self { tcp, tls: None, limits: ConnectionLimits::new(), tells_client: false }
     }
 }
 

@@ -71,10 +71,16 @@ const NO_RULES: &str = "version: 1\nrules: []\n";
 pub(crate) enum Kind {
     Nothing,
     /// By Envoy's files, or by a rule file.
-    Rls { files: bool },
+    Rls {
+        files: bool,
+    },
     Check,
-    Gateway { limits: bool },
-    Nginx { limits: bool },
+    Gateway {
+        limits: bool,
+    },
+    Nginx {
+        limits: bool,
+    },
 }
 
 /// A server that is measured.
