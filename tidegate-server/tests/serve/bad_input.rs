@@ -20,6 +20,8 @@ use serde_json::json;
 
 use crate::{Running, ask};
 
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
 /// Says all of it, hears all of the answer. The other side may have stopped reading by then.
 fn exchange(address: &str, text: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -77,17 +79,20 @@ impl Body for Sent {
 }
 
 /// The `grpc-status` of a call of the rate limit service, of whose message all but the last `missing` bytes are sent.
-async fn status_of(mut client: SendRequest<Sent>, missing: usize, ends: bool) -> String {
+async fn status_of(client: SendRequest<Sent>, missing: usize, ends: bool) -> String {
     let entries = vec![Entry { key: "k".to_owned(), value: "v".to_owned() }];
     let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
     let request = RateLimitRequest { domain: "edge".to_owned(), descriptors, ..RateLimitRequest::default() };
     let message = request.encode_to_vec();
     let mut bytes = [&[0; 4][..], &[u8::try_from(message.len()).unwrap()], &message].concat();
     bytes.truncate(bytes.len() - missing);
-    let request = Request::post("http://test/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
-        .header("content-type", "application/grpc")
-        .header("te", "trailers");
-    let answer = client.send_request(request.body(Sent { bytes: Some(bytes.into()), ends }).unwrap()).await.unwrap();
+    called(client, SHOULD_RATE_LIMIT, Sent { bytes: Some(bytes.into()), ends }).await
+}
+
+/// The `grpc-status` of any call.
+async fn called(mut client: SendRequest<Sent>, path: &str, body: Sent) -> String {
+    let request = Request::post(format!("http://test{path}")).header("content-type", "application/grpc");
+    let answer = client.send_request(request.header("te", "trailers").body(body).unwrap()).await.unwrap();
     assert_eq!(answer.status(), 200);
     let status = |fields: &HeaderMap| fields.get("grpc-status").map(|status| status.to_str().unwrap().to_owned());
     let in_head = status(answer.headers());
@@ -95,12 +100,17 @@ async fn status_of(mut client: SendRequest<Sent>, missing: usize, ends: bool) ->
     in_head.or(end).unwrap()
 }
 
-#[tokio::test]
-async fn a_message_that_never_ends_is_given_up_and_the_others_are_answered() {
-    let server = Running::start(&["--request-timeout", "1"]);
+async fn grpc(server: &Running) -> SendRequest<Sent> {
     let stream = tokio::net::TcpStream::connect(&server.grpc).await.unwrap();
     let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn a_message_that_never_ends_is_given_up_and_the_others_are_answered() {
+    let server = Running::start(&["--request-timeout", "1"]);
+    let client = grpc(&server).await;
     let call = |missing, ends| tokio::spawn(status_of(client.clone(), missing, ends));
     // Some stop in the middle, some after the length, and some have said it all and do not end.
     let held: Vec<_> = (0..30).map(|number| call([1, 11, 0][number % 3], false)).collect();
@@ -111,6 +121,31 @@ async fn a_message_that_never_ends_is_given_up_and_the_others_are_answered() {
     }
     assert_eq!(call(0, true).await.unwrap(), "0", "after them");
     assert_eq!(call(1, true).await.unwrap(), "13", "what ends too early is INTERNAL at once");
+}
+
+#[tokio::test]
+async fn a_path_is_a_service_and_its_method_and_all_others_are_unimplemented() {
+    let server = Running::start(&[]);
+    let client = grpc(&server).await;
+    let status = |path: &'static str| {
+        let empty = Sent { bytes: Some(Bytes::from_static(&[0; 5])), ends: true };
+        called(client.clone(), path, empty)
+    };
+    assert_eq!(status("/grpc.health.v1.Health/Check").await, "0");
+    assert_eq!(status(SHOULD_RATE_LIMIT).await, "3", "INVALID_ARGUMENT: there is no domain in it");
+    for path in [
+        "/",
+        "/grpc.health.v1.Health",
+        "/grpc.health.v1.Health/",
+        "/grpc.health.v1.Health/Chekc",
+        "/grpc.health.v1.Healthy/Check",
+        "/envoy.service.ratelimit.v3.RateLimitService/",
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimits",
+        "//envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
+    ] {
+        assert_eq!(status(path).await, "12", "{path}");
+    }
 }
 
 #[test]
