@@ -20,6 +20,7 @@
 //! A descriptor with `hits_addend: 0` only looks: it is judged as one more hit would be, and consumes nothing. One with
 //! `is_negative_hits` gives its hits back, as far as they were counted in the window of now.
 
+mod calls;
 mod config;
 mod http;
 mod json;
@@ -37,6 +38,7 @@ mod statuses;
 mod unit;
 mod written;
 
+pub(crate) use calls::{Call, Calls, unimplemented};
 pub use config::{ConfigHandle, EnvoyConfig};
 pub use http::{admin_router, router};
 pub use options::EnvoyOptions;

@@ -79,8 +79,8 @@ impl Gateway {
     {
         let tasks = Tasks::new();
         let service = layer.layer(Proxy::new(self.upstream, self.options, tasks.starter()));
-        let service = tower::service_fn(move |request| answer(service.clone(), request));
-        listener.into().serve(service, tasks, shutdown).await
+        let service = hyper::service::service_fn(move |request| answer(service.clone(), request));
+        listener.into().tells_client().serve(service, tasks, shutdown).await
     }
 }
 

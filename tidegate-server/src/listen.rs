@@ -23,10 +23,10 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
+use hyper::service::Service;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tower_service::Service;
 
 use connection::{Client, Door, connection};
 pub(crate) use connection::{Place, Secure};
@@ -41,6 +41,8 @@ pub struct Listener {
     tcp: TcpListener,
     tls: Option<Tls>,
     limits: ConnectionLimits,
+    tells_client: bool,
+    gathers: bool,
 }
 
 impl Listener {
@@ -61,6 +63,18 @@ impl Listener {
         self
     }
 
+    /// Lets every request say whom it is from: the address as an extension of it, and [`Secure`] if it came over TLS.
+    pub(crate) const fn tells_client(mut self) -> Self {
+        self.tells_client = true;
+        self
+    }
+
+    /// Lets answers that are ready at the same time leave together, for many calls at a time on one connection.
+    pub(crate) const fn gathers(mut self) -> Self {
+        self.gathers = true;
+        self
+    }
+
     /// Where it listens.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
@@ -70,7 +84,7 @@ impl Listener {
     /// end, within [`ConnectionLimits::drain_timeout`]. Whether all of them did.
     pub(crate) async fn serve<S, B>(self, service: S, tasks: Tasks, shutdown: impl Future<Output = ()> + Send) -> bool
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
         S::Future: Send,
         B: Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -78,7 +92,7 @@ impl Listener {
         let (graceful, ending) = (GracefulShutdown::new(), watch::Sender::new(()));
         let places = Arc::new(Semaphore::new(self.limits.max_connections));
         let is_secure = self.tls.is_some();
-        let door = Arc::new(Door::new(service, self.tls, &self.limits));
+        let door = Arc::new(Door::new(service, &self));
         let starter = tasks.starter();
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -118,7 +132,7 @@ impl Listener {
 
 impl From<TcpListener> for Listener {
     fn from(tcp: TcpListener) -> Self {
-        Self { tcp, tls: None, limits: ConnectionLimits::new() }
+        Self { tcp, tls: None, limits: ConnectionLimits::new(), tells_client: false, gathers: false }
     }
 }
 

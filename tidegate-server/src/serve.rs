@@ -27,6 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::service::TowerToHyperService;
 use tidegate_tower::LimitLayer;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -105,8 +106,9 @@ impl Server {
         doors.spawn(serve(http_listener, bounds::http(api, timeout), stopping.clone()));
         let admin_pages = bounds::http(admin::router(Arc::clone(&engine)), timeout);
         doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
-        let services = grpc::router(engine.rate_limits(), stopped(stopping.clone())).await;
-        doors.spawn(serve(grpc_listener, bounds::grpc(services, timeout), stopping.clone()));
+        let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
+        let stopped_grpc = stopped(stopping.clone());
+        doors.spawn(async move { grpc_listener.gathers().serve(services, Tasks::new(), stopped_grpc).await });
         let gateway = match gateway {
             None => None,
             Some((address, gateway)) => {
@@ -162,7 +164,7 @@ async fn listen(
 }
 
 async fn serve(listener: Listener, app: axum::Router, stopping: watch::Receiver<bool>) -> bool {
-    listener.serve(app, Tasks::new(), stopped(stopping)).await
+    listener.tells_client().serve(TowerToHyperService::new(app), Tasks::new(), stopped(stopping)).await
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

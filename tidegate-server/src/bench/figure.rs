@@ -23,8 +23,9 @@ struct Ratio {
     aim: Option<f64>,
 }
 
-const RATIOS: [Ratio; 4] = [
-    Ratio { of: Kind::Rls, to: Kind::Nothing, aim: Some(1.25) },
+const RATIOS: [Ratio; 5] = [
+    Ratio { of: Kind::Rls { files: true }, to: Kind::Nothing, aim: Some(1.25) },
+    Ratio { of: Kind::Rls { files: false }, to: Kind::Nothing, aim: None },
     Ratio { of: Kind::Gateway { limits: true }, to: Kind::Gateway { limits: false }, aim: Some(1.05) },
     Ratio { of: Kind::Nginx { limits: true }, to: Kind::Nginx { limits: false }, aim: None },
     Ratio { of: Kind::Gateway { limits: true }, to: Kind::Nginx { limits: true }, aim: None },

@@ -30,6 +30,20 @@ rules:
     on_failure: open
 ";
 
+/// The same two, as files of Envoy's reference server.
+const ENVOY_FILE: &str = "\
+domain: bench
+descriptors:
+  - key: ':method'
+    descriptors:
+      - key: remote_address
+        rate_limit: { unit: second, requests_per_unit: 1000000000 }
+  - key: ':path'
+    descriptors:
+      - key: endpoint
+        rate_limit: { unit: second, requests_per_unit: 1000000000 }
+";
+
 /// The same for the gateway: one for each client, and one for all.
 const GATEWAY_RULES: &str = "\
 version: 1
@@ -56,10 +70,17 @@ const NO_RULES: &str = "version: 1\nrules: []\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Nothing,
-    Rls,
+    /// By Envoy's files, or by a rule file.
+    Rls {
+        files: bool,
+    },
     Check,
-    Gateway { limits: bool },
-    Nginx { limits: bool },
+    Gateway {
+        limits: bool,
+    },
+    Nginx {
+        limits: bool,
+    },
 }
 
 /// A server that is measured.
@@ -83,9 +104,10 @@ pub(crate) fn start(arguments: &BenchArgs, folder: &Path, upstream: SocketAddr) 
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Nothing,
-        Self::Rls,
+        Self::Rls { files: true },
+        Self::Rls { files: false },
         Self::Check,
         Self::Gateway { limits: false },
         Self::Gateway { limits: true },
@@ -97,7 +119,8 @@ impl Kind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "rls_do_nothing",
-            Self::Rls => "rls",
+            Self::Rls { files: true } => "rls_envoy_files",
+            Self::Rls { files: false } => "rls_rule_file",
             Self::Check => "check",
             Self::Gateway { limits: false } => "gateway",
             Self::Gateway { limits: true } => "gateway_limits",
@@ -109,7 +132,8 @@ impl Kind {
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::Nothing => "do-nothing tonic server",
-            Self::Rls => "rate limit service",
+            Self::Rls { files: true } => "rate limit service, Envoy's files",
+            Self::Rls { files: false } => "rate limit service, rule file",
             Self::Check => "check API",
             Self::Gateway { limits: false } => "gateway, limits off",
             Self::Gateway { limits: true } => "gateway, limits on",
@@ -124,7 +148,7 @@ impl Kind {
 
     const fn target(self) -> Target {
         match self {
-            Self::Nothing | Self::Rls => Target::Rls,
+            Self::Nothing | Self::Rls { .. } => Target::Rls,
             Self::Check => Target::Check,
             Self::Gateway { .. } => Target::Gateway,
             Self::Nginx { .. } => Target::Nginx,
@@ -139,19 +163,20 @@ impl Kind {
                 let ask = Ask::rate_limits(child.address("Envoy RLS")?);
                 (child, ask)
             }
-            Self::Rls => {
-                let mut child = serve(folder, RULES, None)?;
+            Self::Rls { files } => {
+                let mut child = if files { serve_files(folder)? } else { serve(folder, RULES, &[])? };
                 let ask = Ask::rate_limits(child.address("Envoy RLS")?);
                 (child, ask)
             }
             Self::Check => {
-                let mut child = serve(folder, RULES, None)?;
+                let mut child = serve(folder, RULES, &[])?;
                 let ask = Ask::check(child.address("check API")?);
                 (child, ask)
             }
             Self::Gateway { limits } => {
                 let rules = if limits { GATEWAY_RULES } else { NO_RULES };
-                let mut child = serve(folder, rules, Some(upstream))?;
+                let url = format!("http://{upstream}");
+                let mut child = serve(folder, rules, &["--gateway", FREE, "--upstream", &url])?;
                 let ask = Ask::gateway(child.address("gateway")?, limits);
                 (child, ask)
             }
@@ -164,17 +189,24 @@ impl Kind {
 }
 
 /// `tidegate serve` by these rules.
-fn serve(folder: &Path, rules: &str, upstream: Option<SocketAddr>) -> Result<Child, Failure> {
+fn serve(folder: &Path, rules: &str, more: &[&str]) -> Result<Child, Failure> {
     let file = folder.join(format!("rules-{}.yaml", fs::read_dir(folder).map_or(0, Iterator::count)));
-    let unwritten = |error: io::Error| Failure::usage(format!("rules to measure with cannot be written: {error}"));
-    fs::write(&file, rules).map_err(unwritten)?;
+    fs::write(&file, rules).map_err(|error| unwritten(&error))?;
     let file = file.display().to_string();
-    let mut words = vec!["serve", "--rules", &file, "--http", FREE, "--grpc", FREE, "--admin", FREE, "--drain", "0"];
-    let url = upstream.map(|upstream| format!("http://{upstream}"));
-    if let Some(url) = &url {
-        words.extend(["--gateway", FREE, "--upstream", url]);
-    }
-    own(&words)
+    let words = ["serve", "--rules", &file, "--http", FREE, "--grpc", FREE, "--admin", FREE, "--drain", "0"];
+    own(&[&words, more].concat())
+}
+
+/// `tidegate serve` by Envoy's files.
+fn serve_files(folder: &Path) -> Result<Child, Failure> {
+    let files = folder.join("envoy");
+    fs::create_dir_all(&files).map_err(|error| unwritten(&error))?;
+    fs::write(files.join("bench.yaml"), ENVOY_FILE).map_err(|error| unwritten(&error))?;
+    serve(folder, NO_RULES, &["--envoy-config", &files.display().to_string()])
+}
+
+fn unwritten(error: &io::Error) -> Failure {
+    Failure::usage(format!("rules to measure with cannot be written: {error}"))
 }
 
 /// This program, without anybody's settings.

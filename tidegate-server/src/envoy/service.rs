@@ -197,6 +197,16 @@ impl<S: Store + 'static> RateLimits<S> {
         }
     }
 
+    /// A refusal in the words of gRPC.
+    pub(super) fn status(&self, refusal: &Refusal) -> Status {
+        let code = match refusal {
+            _ if self.strict => Grpc::Unknown,
+            Refusal::Invalid(_) => Grpc::InvalidArgument,
+            Refusal::Unavailable | Refusal::Degraded => Grpc::Unavailable,
+        };
+        Status::new(code, refusal.to_string())
+    }
+
     /// Whether it could decide: there is a configuration, the store answers, and nobody says otherwise.
     pub(super) async fn is_healthy(&self) -> bool {
         let configured = self.config.as_ref().is_none_or(|config| config.current().is_some());
@@ -223,14 +233,7 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.answer(request.get_ref()).await.map(Response::new).map_err(|refusal| {
-            let code = match refusal {
-                _ if self.strict => Grpc::Unknown,
-                Refusal::Invalid(_) => Grpc::InvalidArgument,
-                Refusal::Unavailable | Refusal::Degraded => Grpc::Unavailable,
-            };
-            Status::new(code, refusal.to_string())
-        })
+        self.answer(request.get_ref()).await.map(Response::new).map_err(|refusal| self.status(&refusal))
     }
 }
 

@@ -13,7 +13,7 @@ fn every_door_has_its_figures() {
     let found =
         crate::json("rls check gateway --rounds 1 --requests 50 --connections 4 --rate 100 --seconds 0.2 --json");
     let names: Vec<&Value> = found["subjects"].as_array().unwrap().iter().map(|subject| &subject["name"]).collect();
-    assert_eq!(names, ["rls_do_nothing", "rls", "check", "gateway", "gateway_limits"]);
+    assert_eq!(names, ["rls_do_nothing", "rls_envoy_files", "rls_rule_file", "check", "gateway", "gateway_limits"]);
     for subject in found["subjects"].as_array().unwrap() {
         assert!(subject["cpu_us"].as_f64().unwrap() > 0.0, "{subject}");
         assert!(subject["per_second_and_core"].as_f64().unwrap() > 0.0, "{subject}");
@@ -25,7 +25,12 @@ fn every_door_has_its_figures() {
     }
     let ratios: Vec<_> =
         found["ratios"].as_array().unwrap().iter().map(|it| [&it["of"], &it["to"], &it["aim"]]).collect();
-    assert_eq!(json!(ratios), json!([["rls", "rls_do_nothing", 1.25], ["gateway_limits", "gateway", 1.05]]));
+    let expected = json!([
+        ["rls_envoy_files", "rls_do_nothing", 1.25],
+        ["rls_rule_file", "rls_do_nothing", null],
+        ["gateway_limits", "gateway", 1.05],
+    ]);
+    assert_eq!(json!(ratios), expected);
     assert_eq!((&found["rounds"], &found["requests"], &found["rate"]), (&json!(1), &json!(50), &json!(100)));
 }
 
@@ -50,7 +55,7 @@ fn a_signal_ends_all_that_was_started() {
         let listed = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         listed.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    while children().len() < 2 || !handles_terminate(id) {
+    while children().len() < 3 || !handles_terminate(id) {
         std::thread::yield_now();
     }
     let started = children();

@@ -1,11 +1,26 @@
 //! Clients that make no sense, are slow, or never end: a clear status, and the others unharmed.
 
+use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use http::{HeaderMap, Request};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use serde_json::json;
 
 use crate::{Running, ask};
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Says all of it, hears all of the answer. The other side may have stopped reading by then.
 fn exchange(address: &str, text: &[u8]) -> String {
@@ -42,6 +57,95 @@ fn slow_clients_are_sent_away_and_the_others_served() {
     }
     let stopped = exchange(&server.http, &call(100, b"{\"path\":"));
     assert!(stopped.starts_with("HTTP/1.1 408 ") && stopped.contains("request_timeout"), "{stopped}");
+}
+
+/// The body of a gRPC call, which may stop without an end.
+struct Sent {
+    bytes: Option<Bytes>,
+    ends: bool,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.bytes.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// The `grpc-status` of a call of the rate limit service, of whose message all but the last `missing` bytes are sent.
+async fn status_of(client: SendRequest<Sent>, missing: usize, ends: bool) -> String {
+    let entries = vec![Entry { key: "k".to_owned(), value: "v".to_owned() }];
+    let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+    let request = RateLimitRequest { domain: "edge".to_owned(), descriptors, ..RateLimitRequest::default() };
+    let message = request.encode_to_vec();
+    let mut bytes = [&[0; 4][..], &[u8::try_from(message.len()).unwrap()], &message].concat();
+    bytes.truncate(bytes.len() - missing);
+    called(client, SHOULD_RATE_LIMIT, Sent { bytes: Some(bytes.into()), ends }).await
+}
+
+/// The `grpc-status` of any call.
+async fn called(mut client: SendRequest<Sent>, path: &str, body: Sent) -> String {
+    let request = Request::post(format!("http://test{path}")).header("content-type", "application/grpc");
+    let answer = client.send_request(request.header("te", "trailers").body(body).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let status = |fields: &HeaderMap| fields.get("grpc-status").map(|status| status.to_str().unwrap().to_owned());
+    let in_head = status(answer.headers());
+    let end = answer.into_body().collect().await.ok().and_then(|body| body.trailers().and_then(status));
+    in_head.or(end).unwrap()
+}
+
+async fn grpc(server: &Running) -> SendRequest<Sent> {
+    let stream = tokio::net::TcpStream::connect(&server.grpc).await.unwrap();
+    let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn a_message_that_never_ends_is_given_up_and_the_others_are_answered() {
+    let server = Running::start(&["--request-timeout", "1"]);
+    let client = grpc(&server).await;
+    let call = |missing, ends| tokio::spawn(status_of(client.clone(), missing, ends));
+    // Some stop in the middle, some after the length, and some have said it all and do not end.
+    let held: Vec<_> = (0..30).map(|number| call([1, 11, 0][number % 3], false)).collect();
+    assert_eq!(call(0, true).await.unwrap(), "0", "beside them, on the same connection");
+    assert!(held.iter().all(|call| !call.is_finished()));
+    for call in held {
+        assert_eq!(call.await.unwrap(), "4", "DEADLINE_EXCEEDED");
+    }
+    assert_eq!(call(0, true).await.unwrap(), "0", "after them");
+    assert_eq!(call(1, true).await.unwrap(), "13", "what ends too early is INTERNAL at once");
+}
+
+#[tokio::test]
+async fn a_path_is_a_service_and_its_method_and_all_others_are_unimplemented() {
+    let server = Running::start(&[]);
+    let client = grpc(&server).await;
+    let status = |path: &'static str| {
+        let empty = Sent { bytes: Some(Bytes::from_static(&[0; 5])), ends: true };
+        called(client.clone(), path, empty)
+    };
+    assert_eq!(status("/grpc.health.v1.Health/Check").await, "0");
+    assert_eq!(status(SHOULD_RATE_LIMIT).await, "3", "INVALID_ARGUMENT: there is no domain in it");
+    for path in [
+        "/",
+        "/grpc.health.v1.Health",
+        "/grpc.health.v1.Health/",
+        "/grpc.health.v1.Health/Chekc",
+        "/grpc.health.v1.Healthy/Check",
+        "/envoy.service.ratelimit.v3.RateLimitService/",
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimits",
+        "//envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
+    ] {
+        assert_eq!(status(path).await, "12", "{path}");
+    }
 }
 
 #[test]
