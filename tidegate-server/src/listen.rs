@@ -42,6 +42,7 @@ pub struct Listener {
     tls: Option<Tls>,
     limits: ConnectionLimits,
     tells_client: bool,
+    gathers: bool,
 }
 
 impl Listener {
@@ -68,6 +69,12 @@ impl Listener {
         self
     }
 
+    /// Lets answers that are ready at the same time leave together, for many calls at a time on one connection.
+    pub(crate) const fn gathers(mut self) -> Self {
+        self.gathers = true;
+        self
+    }
+
     /// Where it listens.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
@@ -84,7 +91,7 @@ impl Listener {
     {
         let graceful = GracefulShutdown::new();
         let places = Arc::new(Semaphore::new(self.limits.max_connections));
-        let door = Arc::new(Door::new(service, self.tls, &self.limits, self.tells_client));
+        let door = Arc::new(Door::new(service, &self));
         let starter = tasks.starter();
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -120,7 +127,7 @@ impl Listener {
 
 impl From<TcpListener> for Listener {
     fn from(tcp: TcpListener) -> Self {
-        Self { tcp, tls: None, limits: ConnectionLimits::new(), tells_client: false }
+        Self { tcp, tls: None, limits: ConnectionLimits::new(), tells_client: false, gathers: false }
     }
 }
 

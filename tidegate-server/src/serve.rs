@@ -97,7 +97,7 @@ impl Server {
         doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
         let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
         let stopped_grpc = stopped(stopping.clone());
-        doors.spawn(async move { grpc_listener.serve(services, Tasks::new(), stopped_grpc).await });
+        doors.spawn(async move { grpc_listener.gathers().serve(services, Tasks::new(), stopped_grpc).await });
         let gateway = match gateway {
             None => None,
             Some((address, gateway)) => {

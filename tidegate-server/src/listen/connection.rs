@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::wire::{Ambiguous, Wire};
-use super::{ConnectionLimits, Tls};
+use super::{ConnectionLimits, Listener, Tls};
 
 /// How often a silent HTTP/2 client is asked whether it is still there.
 const PING: Duration = Duration::from_secs(30);
@@ -41,6 +41,8 @@ pub(super) struct Door<S> {
     limits: ConnectionLimits,
     /// Whether requests say whom they are from.
     tells_client: bool,
+    /// Whether answers may wait for each other.
+    gathers: bool,
 }
 
 /// Who is at the other end.
@@ -71,14 +73,22 @@ pin_project! {
 }
 
 impl<S> Door<S> {
-    pub(super) fn new(service: S, tls: Option<Tls>, limits: &ConnectionLimits, tells_client: bool) -> Self {
+    pub(super) fn new(service: S, listener: &Listener) -> Self {
+        let limits = &listener.limits;
         let mut http = auto::Builder::new(TokioExecutor::new());
         let timer = TokioTimer::new();
         let mut http1 = http.http1();
         http1.timer(timer.clone()).header_read_timeout(limits.header_timeout).max_buf_size(limits.max_header_bytes);
         let longest_list = u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX);
         http.http2().timer(timer).keep_alive_interval(PING).max_header_list_size(longest_list);
-        Self { service, tls, http, limits: limits.clone(), tells_client }
+        Self {
+            service,
+            tls: listener.tls.clone(),
+            http,
+            limits: limits.clone(),
+            tells_client: listener.tells_client,
+            gathers: listener.gathers,
+        }
     }
 }
 
@@ -115,7 +125,7 @@ async fn exchange<S, B>(
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let wire = Wire::new(stream, door.limits.write_timeout);
+    let wire = Wire::new(stream, door.limits.write_timeout, door.gathers);
     let (ambiguous, asked) = (wire.ambiguous(), Arc::new(AtomicU64::new(0)));
     let client = door.tells_client.then_some(client);
     let requests = Requests { door: Arc::clone(door), client, ambiguous, asked: Arc::clone(&asked) };

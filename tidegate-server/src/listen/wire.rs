@@ -21,6 +21,19 @@ pub(super) struct Wire<T> {
     write_timeout: Duration,
     /// Runs while the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
+    gathering: Gathering,
+}
+
+/// Whether a write lets the other tasks that could run go first, so that what they have to say goes out with it. A client with
+/// many calls under way on one connection gets their answers by the dozen, and each call to the system carries as many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gathering {
+    /// Everything goes out at once.
+    Never,
+    /// The next write lets them go first.
+    Next,
+    /// They have gone, and all goes out until the next flush.
+    Done,
 }
 
 /// Which request of a connection can be read in two ways, if any.
@@ -35,8 +48,16 @@ impl Ambiguous {
 }
 
 impl<T> Wire<T> {
-    pub(super) fn new(stream: T, write_timeout: Duration) -> Self {
-        Self { stream, heads: Heads::default(), ambiguous: Ambiguous::default(), write_timeout, stalled: None }
+    pub(super) fn new(stream: T, write_timeout: Duration, gathers: bool) -> Self {
+        let gathering = if gathers { Gathering::Next } else { Gathering::Never };
+        Self {
+            stream,
+            heads: Heads::default(),
+            ambiguous: Ambiguous::default(),
+            write_timeout,
+            stalled: None,
+            gathering,
+        }
     }
 
     pub(super) fn ambiguous(&self) -> Ambiguous {
@@ -75,12 +96,21 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.gathering == Gathering::Next {
+            self.gathering = Gathering::Done;
+            // Whoever wakes itself is asked again after all others.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.patient(context, polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
+        if polled.is_ready() && self.gathering == Gathering::Done {
+            self.gathering = Gathering::Next;
+        }
         self.patient(context, polled)
     }
 
@@ -102,4 +132,63 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
 )]
 fn wait(timeout: Duration) -> Sleep {
     tokio::time::sleep(timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Wake, Waker};
+
+    use super::*;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes at most three bytes at a time.
+    #[derive(Default)]
+    struct Slow(Vec<u8>);
+
+    impl AsyncWrite for Slow {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            let taken = bytes.len().min(3);
+            self.0.extend_from_slice(&bytes[..taken]);
+            Poll::Ready(Ok(taken))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Trap: who says that it waits and wakes nobody is never asked again, and a timeout that runs then ends the connection.
+    #[test]
+    fn a_wire_that_gathers_asks_to_be_asked_again_once_for_each_flush() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let mut wire = Wire::new(Slow::default(), Duration::from_secs(60), true);
+        for round in 1..=3 {
+            assert!(Pin::new(&mut wire).poll_write(&mut context, b"abcdef").is_pending());
+            assert_eq!((woken.0.load(Ordering::Relaxed), wire.stalled.is_none()), (round, true));
+            for part in [&b"abcdef"[..], b"def"] {
+                assert!(matches!(Pin::new(&mut wire).poll_write(&mut context, part), Poll::Ready(Ok(3))));
+            }
+            assert!(Pin::new(&mut wire).poll_flush(&mut context).is_ready());
+        }
+        assert_eq!(wire.stream.0, b"abcdefabcdefabcdef");
+        let mut wire = Wire::new(Slow::default(), Duration::from_secs(60), false);
+        assert!(Pin::new(&mut wire).poll_write(&mut context, b"abc").is_ready());
+        assert_eq!(woken.0.load(Ordering::Relaxed), 3, "no other wire waits");
+    }
 }
