@@ -136,8 +136,6 @@ fn a_call_that_makes_no_sense_says_where_and_repeats_nothing() {
     assert_eq!(status, 400);
     let (status, _) = server.post("/v1/check/batch", &format!(r#"{{"checks":[{}]}}"#, vec!["{}"; 101].join(",")));
     assert_eq!(status, 400);
-    let (status, _) = server.post("/v1/check", &" ".repeat(2 * 1024 * 1024));
-    assert_eq!(status, 413);
     assert_eq!(ask(&server.http, "GET", "/v1/check", "").0, 405);
 }
 

@@ -115,7 +115,6 @@ async fn a_message_that_never_ends_is_given_up_and_the_others_are_answered() {
     // Some stop in the middle, some after the length, and some have said it all and do not end.
     let held: Vec<_> = (0..30).map(|number| call([1, 11, 0][number % 3], false)).collect();
     assert_eq!(call(0, true).await.unwrap(), "0", "beside them, on the same connection");
-    assert!(held.iter().all(|call| !call.is_finished()));
     for call in held {
         assert_eq!(call.await.unwrap(), "4", "DEADLINE_EXCEEDED");
     }
