@@ -33,7 +33,9 @@ impl Fields {
                 fields.reserve_exact(USUAL);
             }
             // The contract writes plain ASCII, which every value may be.
-            fields.extend(HeaderValue::from_str(text).ok().map(|value| (NAMES[field as usize].clone(), value)));
+            if let Ok(value) = HeaderValue::from_str(text) {
+                fields.push((NAMES[field as usize].clone(), value));
+            }
         });
         Self(fields)
     }
