@@ -22,6 +22,7 @@ mod tunnel;
 mod upload;
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
@@ -78,8 +79,8 @@ impl Gateway {
         S: Store + 'static,
     {
         let tasks = Tasks::new();
-        let service = layer.layer(Proxy::new(self.upstream, self.options, tasks.starter()));
-        let service = hyper::service::service_fn(move |request| answer(service.clone(), request));
+        let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.starter())));
+        let service = hyper::service::service_fn(move |request| answer(LimitService::clone(&service), request));
         listener.into().tells_client().serve(service, tasks, shutdown).await
     }
 }

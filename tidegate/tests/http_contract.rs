@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value};
-use sfv::{List, ListEntry, Parser};
+use sfv::{FieldType, List, ListEntry, Parser};
 use tidegate::{
     Answer, Checked, Contract, Decision, Headers, LARGEST_AMOUNT, Limit, Limiter, ManualClock, MemoryStore, Rate,
     Request, Reset, Role, Rule, RuleMode, RuleSet, Timestamp, Window,
@@ -108,6 +108,7 @@ fn field<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
 /// A structured list of strings, each with the first of these parameters and perhaps the second, as integers.
 fn parse(value: &str, [needed, optional]: [&str; 2]) -> Vec<(String, u64, Option<u64>)> {
     let list: List = Parser::new(value).parse().unwrap();
+    assert_eq!(list.serialize().as_deref(), Some(value), "it can be written in one way only");
     let item = |entry: &ListEntry| {
         let ListEntry::Item(item) = entry else { panic!("an inner list in {value}") };
         let keys: Vec<_> = item.params.keys().map(|key| key.as_str()).collect();

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
+use tidegate::address_text;
 use tidegate_tower::Degraded;
 
 use crate::degraded::DEGRADED;
@@ -79,7 +80,7 @@ fn append(headers: &mut HeaderMap, peer: IpAddr) {
         all.extend_from_slice(line.as_bytes());
         all.extend_from_slice(b", ");
     }
-    all.extend_from_slice(peer.to_canonical().to_string().as_bytes());
+    all.extend_from_slice(address_text(peer.to_canonical()).as_bytes());
     // Lines that were valid are valid when joined.
     if let Ok(value) = HeaderValue::from_bytes(&all) {
         headers.insert(X_FORWARDED_FOR, value);
