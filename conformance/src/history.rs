@@ -1,4 +1,4 @@
-//! Random histories: limits from 1 per month to 10 million per second, costs from 0 to above capacity, time that jumps in
+//! Random histories: limits from 1 per year to 10 million per second, costs from 0 to above capacity, time that jumps in
 //! both directions, several checks per plan; and their replay on two stores that must agree, step by step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tidegate::algorithm::Op;
 use tidegate::{
     Adjustment, Algorithm, Check, Clock, Gate, KeyStem, LARGEST_AMOUNT, Limit, ManualClock, Plan, PlanMode, Rate, Role,
-    Store, Subject, Timestamp, Verdict,
+    Store, Subject, Timestamp, Verdict, Window,
 };
 
 use std::time::Duration;
@@ -45,6 +45,8 @@ enum Move {
     Margin(i64, bool),
     /// To the instant that the last denial promised, and a little.
     Retry(i64),
+    /// To a turn of the calendar, and a little.
+    Turn(u64, i64),
 }
 
 /// What something costs.
@@ -82,6 +84,35 @@ pub fn of_plans() -> BoxedStrategy<History> {
         .boxed()
 }
 
+/// Histories of months and years, around the turns of them.
+pub fn of_calendar() -> BoxedStrategy<History> {
+    let single = calendar_window().prop_map(|limit| vec![(limit, Role::Enforced)]);
+    let day = (-1..=1i64).prop_map(|days| days * 86_400_000_000);
+    let little = prop_oneof![4 => -2..=2i64, 1 => -2_000_001..=-1_999_999i64, 1 => day];
+    let turn =
+        (prop::sample::select(TURNS.to_vec()), little).prop_map(|(turn, more)| Step::Move(Move::Turn(turn, more)));
+    let steps = prop_oneof![1 => turn, 4 => step()];
+    (single, prop::collection::vec(steps, 1..60))
+        .prop_map(|(limits, steps)| History { limits, mode: PlanMode::AllOrNothing, steps })
+        .boxed()
+}
+
+/// Instants at which calendars go wrong, in seconds.
+const TURNS: [u64; 12] = [
+    951_782_400,   // 2000-02-29, a leap day
+    951_868_800,   // 2000-03-01
+    1_798_761_600, // 2027-01-01
+    1_803_859_200, // 2027-03-01, without one before it
+    1_830_297_600, // 2028-01-01
+    1_835_395_200, // 2028-02-29, a leap day
+    1_835_481_600, // 2028-03-01
+    1_861_920_000, // 2029-01-01
+    4_102_444_800, // 2100-01-01
+    4_107_542_400, // 2100-03-01, without one before it
+    4_133_980_800, // 2101-01-01
+    4_481_049_600, // 2112-01-01
+];
+
 /// Every kind there is.
 pub const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::TokenBucket,
@@ -100,13 +131,19 @@ fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
             (amount(LARGEST_AMOUNT), rate()).prop_filter_map("span", |(q, r)| Limit::leaky_bucket(r, q).ok()).boxed()
         }
         Algorithm::FixedWindow => {
-            (amount(LARGEST_AMOUNT), span()).prop_map(|(l, w)| Limit::fixed_window(l, w).unwrap()).boxed()
+            let spans = (amount(LARGEST_AMOUNT), span()).prop_map(|(l, w)| Limit::fixed_window(l, w).unwrap());
+            prop_oneof![4 => spans, 1 => calendar_window()].boxed()
         }
         Algorithm::SlidingLog => (amount(65_535), span()).prop_map(|(l, w)| Limit::sliding_log(l, w).unwrap()).boxed(),
         _ => (amount(LARGEST_AMOUNT), span(), prop::sample::select(vec![1, 2, 3, 5, 6, 12, 60]))
             .prop_map(|(l, slice, s)| Limit::sliding_window(l, slice * s as u32, s).unwrap())
             .boxed(),
     }
+}
+
+fn calendar_window() -> impl Strategy<Value = Limit> {
+    let window = prop::sample::select(vec![Window::MONTH, Window::YEAR]);
+    (amount(LARGEST_AMOUNT), window).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap())
 }
 
 fn amount(most: u64) -> impl Strategy<Value = u64> {
@@ -260,6 +297,9 @@ impl Cost {
 
 impl Move {
     fn from(self, now: u64, limit: &Limit, last_retry: Option<Duration>) -> u64 {
+        if let Self::Turn(seconds, more) = self {
+            return (seconds * 1_000_000).saturating_add_signed(more);
+        }
         let micros = |span: Duration| span.as_micros() as i64;
         let by = match self {
             Self::Micros(by) => by,
@@ -268,6 +308,7 @@ impl Move {
             }
             Self::Margin(more, back) => (2_000_000 + more) * if back { -1 } else { 1 },
             Self::Retry(more) => last_retry.map_or(0, micros) + more,
+            Self::Turn(..) => 0,
         };
         now.saturating_add_signed(by)
     }

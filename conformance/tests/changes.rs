@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Store, Timestamp};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Store, Timestamp, Window};
 use tidegate_redis::RedisOptions;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -30,6 +30,7 @@ fn changes() -> Vec<(&'static str, Limit, u64, Limit, u64)> {
     let bucket = |capacity, per_hour| Limit::token_bucket(capacity, Rate::per_hour(per_hour).unwrap()).unwrap();
     let queue = |queue| Limit::leaky_bucket(Rate::per_hour(1).unwrap(), queue).unwrap();
     let fixed = |limit| Limit::fixed_window(limit, HOUR).unwrap();
+    let month = |limit| Limit::fixed_window(limit, Window::MONTH).unwrap();
     let log = |limit| Limit::sliding_log(limit, HOUR).unwrap();
     let sliding = |limit| Limit::sliding_window(limit, HOUR, 6).unwrap();
     vec![
@@ -45,6 +46,9 @@ fn changes() -> Vec<(&'static str, Limit, u64, Limit, u64)> {
         ("a larger sliding limit helps at once", sliding(10), 10, sliding(12), 2),
         ("a smaller sliding limit is never below zero", sliding(10), 10, sliding(3), 0),
         ("another window starts afresh", fixed(10), 10, Limit::fixed_window(10, HOUR * 2).unwrap(), 10),
+        ("a month does not share with thirty days", Limit::fixed_window(10, HOUR * 720).unwrap(), 10, month(10), 10),
+        ("a month does not share with a year", month(10), 10, Limit::fixed_window(10, Window::YEAR).unwrap(), 10),
+        ("a larger limit of a month helps at once", month(10), 10, month(12), 2),
         ("other slices start afresh", sliding(10), 10, Limit::sliding_window(10, HOUR, 3).unwrap(), 10),
         ("another kind starts afresh", fixed(10), 10, log(10), 10),
     ]

@@ -66,6 +66,7 @@ fn each_kind<A: Store, B: Store>(what: &str, backwards: Backwards, dose: u64, st
     for algorithm in ALGORITHMS {
         run(algorithm.as_str(), history::of(algorithm));
     }
+    run("calendar windows", history::of_calendar());
     run("plans", history::of_plans());
 }
 

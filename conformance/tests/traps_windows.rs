@@ -1,12 +1,12 @@
 //! Traps 13 to 24: windows, where other limiters counted past the limit, burned what was left, or never admitted again.
-//! Each on every store. (22 and 23 are about calendars and reservations.)
+//! Each on every store. (23 is about reservations.)
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::time::Duration;
 
 use conformance::suite::{START, all_limits, left, limits_over, name_of, on_every_store, passes};
-use tidegate::{Limit, Request, Rule};
+use tidegate::{Limit, Request, Rule, Timestamp, Window};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -168,6 +168,55 @@ async fn a_long_log_does_not_travel_and_does_not_stay() {
         ground.clock.advance(WINDOW);
         assert_eq!(passes(&limiter, 1, 1).await, 1);
         assert!(length(&mut connection) < 50);
+    })
+    .await;
+}
+
+/// Trap 22: a month was 30 days and a year 365, so that they ended on other days than everybody's, and some years had 13.
+#[tokio::test]
+async fn months_and_years_end_with_those_of_the_calendar() {
+    // The last second of a month, the days of the next, the days from then to the end of the year.
+    let ends = [
+        (1_830_297_599, 31, 366), // December 2027; 2028 is a leap year
+        (1_832_975_999, 29, 335), // January 2028
+        (1_835_481_599, 31, 306), // February 2028, on the 29th
+        (4_105_123_199, 28, 334), // January 2100; 2100 is none
+        (4_107_542_399, 31, 306), // February 2100, on the 28th
+    ];
+    on_every_store(async |ground| {
+        for (second, of_month, of_year) in ends {
+            let days = |days: u64| Duration::from_secs(days * 86_400);
+            for (window, span) in [(Window::MONTH, of_month), (Window::YEAR, of_year)] {
+                let limiter = ground.limiter(Limit::fixed_window(10, window).unwrap());
+                ground.clock.set(Timestamp::from_micros(second * 1_000_000 + 999_999));
+                assert_eq!(passes(&limiter, 1, 20).await, 10);
+                let last = limiter.check(&Request::new("")).await.unwrap();
+                ground.clock.advance(Duration::from_micros(1));
+                let over = window == Window::MONTH || of_year == 366;
+                assert_eq!(last.retry_after() == Some(Duration::from_micros(1)), over, "{window:?} after {second}");
+                assert_eq!(passes(&limiter, 1, 20).await, if over { 10 } else { 0 }, "{window:?} after {second}");
+                let first = limiter.check(&Request::new("")).await.unwrap();
+                assert_eq!(first.retry_after(), Some(days(span)), "{window:?} after {second}");
+            }
+        }
+    })
+    .await;
+}
+
+/// Trap 22, again: the key was gone before its month was, and the month began anew.
+#[tokio::test]
+async fn a_key_stays_until_its_month_or_year_is_over() {
+    on_every_store(async |ground| {
+        let Some(server) = ground.server() else { return };
+        let mut connection = server.connection();
+        ground.clock.set(Timestamp::from_micros(1_835_481_600_000_000)); // 2028-03-01
+        for (window, days) in [(Window::MONTH, 31), (Window::YEAR, 306)] {
+            let limiter = ground.limiter(Limit::fixed_window(10, window).unwrap());
+            assert_eq!(passes(&limiter, 1, 1).await, 1);
+            let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+            let left: u64 = redis::cmd("PTTL").arg(&name).query(&mut connection).unwrap();
+            assert_eq!(left / 86_400_000, days, "{window:?}");
+        }
     })
     .await;
 }

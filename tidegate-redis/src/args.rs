@@ -112,7 +112,8 @@ impl Numbers {
                 self.push(place.moment().part);
             }
             Limit::FixedWindow(window) => {
-                self.push_all(&[cost, place.position(), window.limit(), window.window_micros()]);
+                self.push_all(&[cost, place.position(), window.limit()]);
+                self.push_f64(window.window_number() as f64);
             }
             Limit::SlidingLog(log) => {
                 self.push_all(&[cost, place.position(), log.limit(), log.window_micros()]);

@@ -178,7 +178,7 @@ impl fmt::Debug for SubjectPart {
 
 /// What a limit allows, in words.
 pub fn describe(limit: &Limit) -> String {
-    let window = quantity::show_duration(std::time::Duration::from_micros(limit.window_micros()));
+    let window = quantity::show_window(limit.window());
     match limit {
         Limit::TokenBucket(bucket) => {
             format!("token bucket: {} at once, then {}", bucket.capacity(), quantity::show_rate(bucket.refill()))
@@ -199,10 +199,19 @@ pub fn describe(limit: &Limit) -> String {
     }
 }
 
-/// The id of a rule, for those who list them.
+/// What rules are, for those who list them.
 impl RuleFile {
     /// The ids of all rules, in order, those that are disabled too.
     pub fn ids(&self) -> impl Iterator<Item = &SmolStr> {
         self.compiled.iter().map(|rule| &rule.matched.id)
+    }
+
+    /// Each rule's id and what it counts by, as its `per` says; nothing if it counts everybody together.
+    pub fn counted_by(&self) -> impl Iterator<Item = (&SmolStr, Vec<&str>)> {
+        self.compiled.iter().map(|rule| {
+            let tenant = (rule.matched.tenant == crate::matching::TenantIn::Subject).then_some("tenant");
+            let each = rule.matched.per.iter().map(|identity| identity.name.as_str());
+            (&rule.matched.id, tenant.into_iter().chain(each).collect())
+        })
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 use tidegate::Few;
 
@@ -12,6 +13,9 @@ use crate::condition::{Condition, Host};
 use crate::facts::Facts;
 use crate::path::Pattern;
 use crate::routes::Routes;
+
+/// The places of rules that were found for a request: most meet few.
+pub(crate) type Places = SmallVec<[u32; 8]>;
 
 /// Finds candidates; whether they apply is for their [`Condition`] to say.
 #[derive(Debug, Default)]
@@ -93,10 +97,10 @@ impl Index {
     }
 
     /// Appends every rule that may apply, in order, each once.
-    pub(crate) fn candidates(&self, facts: &Facts<'_, '_>, found: &mut Vec<u32>) {
+    pub(crate) fn candidates(&self, facts: &Facts<'_, '_>, found: &mut Places) {
         let mut look_up = |map: &HashMap<SmolStr, Few<u32>>, value: Option<&str>| {
             if let Some(places) = value.and_then(|value| map.get(value)) {
-                found.extend(places);
+                found.extend_from_slice(places);
             }
         };
         if !self.actions.is_empty() {
@@ -131,8 +135,10 @@ impl Index {
             self.paths.find(path, found);
         }
         found.extend_from_slice(&self.always);
-        found.sort_unstable();
-        found.dedup();
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
     }
 }
 

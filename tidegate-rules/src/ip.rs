@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
+use tidegate::address_text;
 
 /// The longest text that can be an address with everything around it, in bytes.
 const LONGEST_TEXT: usize = 128;
@@ -19,6 +20,10 @@ pub(crate) struct Prefixes {
 
 /// An address as it stands in a header: perhaps with a port, in brackets, with a zone, in quotes.
 pub(crate) fn parse(text: &str) -> Option<IpAddr> {
+    // Most stand alone, as doors write them.
+    if let Ok(address) = text.parse::<Ipv4Addr>() {
+        return Some(address.into());
+    }
     if text.len() > LONGEST_TEXT {
         return None;
     }
@@ -97,7 +102,7 @@ impl Prefixes {
     pub(crate) fn subject(self, ip: IpAddr) -> String {
         // Both prefixes are at least 1, so no shift is as wide as its number.
         match normal(ip) {
-            IpAddr::V4(ip) if self.v4 == 32 => ip.to_string(),
+            IpAddr::V4(ip) if self.v4 == 32 => address_text(ip.into()),
             IpAddr::V4(ip) => {
                 let network = Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << (32 - self.v4)));
                 format!("{network}/{}", self.v4)

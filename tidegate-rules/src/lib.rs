@@ -11,12 +11,17 @@
 
 mod problem;
 mod source;
-pub use problem::{Problem, Report, Severity};
+pub use problem::{MOST_PROBLEMS, Problem, Report, Severity};
 mod quantity;
+pub use quantity::duration;
 mod read;
 mod schema;
 mod suggest;
+pub use suggest::suggest;
+mod visible;
+pub use visible::visible;
 mod written;
+pub mod yaml;
 pub use schema::schema;
 mod compile;
 mod lint;

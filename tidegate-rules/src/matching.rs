@@ -4,14 +4,15 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
-use tidegate::{Match, Matcher, Request};
+use tidegate::{Few, Match, Matcher, Request};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
 use crate::facts::Facts;
 use crate::identity::{Found, Identity, Reading, Source};
-use crate::index::Index;
+use crate::index::{Index, Places};
 
 /// Everything about a rule file that a request is held against.
 #[derive(Debug)]
@@ -58,13 +59,13 @@ pub(crate) enum TenantIn {
 #[derive(Clone, Debug)]
 pub(crate) struct Counted<'q> {
     pub(crate) tenant: Option<String>,
-    pub(crate) found: Vec<Option<Found<'q>>>,
+    pub(crate) found: Few<Option<Found<'q>>>,
 }
 
 impl Matching {
     /// The exemption that applies to a request, if one does.
     pub(crate) fn exemption(&self, facts: &Facts<'_, '_>) -> Option<usize> {
-        let mut candidates = Vec::new();
+        let mut candidates = Places::new();
         self.exempt_index.candidates(facts, &mut candidates);
         let applies = |place: &u32| self.exempt_rest[*place as usize].as_ref().is_none_or(|rest| rest.fits(facts));
         candidates.into_iter().find(applies).map(|place| place as usize)
@@ -101,7 +102,7 @@ impl Matched {
             "plan" => Some(Found { kind: "plan".into(), value: facts.plan().to_owned().into(), of_tenant: false }),
             _ => identity.find(facts),
         };
-        let found: Vec<_> = self.per.iter().map(find).collect();
+        let found: Few<_> = self.per.iter().map(find).collect();
         let scoped = match self.tenant {
             TenantIn::No => false,
             TenantIn::Scope => found.iter().flatten().any(|found| found.of_tenant),
@@ -122,8 +123,8 @@ impl Matched {
 
 impl Counted<'_> {
     /// A value for each of the rule's [names](Matched::names).
-    pub(crate) fn values(&self, rule: &Matched) -> Vec<Option<&str>> {
-        let mut values = Vec::with_capacity(1 + 2 * self.found.len());
+    pub(crate) fn values(&self, rule: &Matched) -> SmallVec<[Option<&str>; 4]> {
+        let mut values = SmallVec::new();
         if rule.tenant != TenantIn::No {
             values.push(self.tenant.as_deref());
         }
@@ -138,7 +139,7 @@ impl Counted<'_> {
 impl Matcher for Matching {
     fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) {
         let facts = Facts::new(request, self);
-        let mut candidates = Vec::new();
+        let mut candidates = Places::new();
         self.index.candidates(&facts, &mut candidates);
         candidates.retain(|place| self.rules[*place as usize].rest.as_ref().is_none_or(|rest| rest.fits(&facts)));
         if candidates.is_empty() || self.exemption(&facts).is_some() {

@@ -58,6 +58,9 @@ pub(crate) struct PatternError {
 /// - It starts with a slash. Case is kept.
 /// - It is as long as it is: a limit that ended with a path's first kilobytes could be slipped past. Doors bound paths.
 pub(crate) fn normal(path: &str) -> Cow<'_, str> {
+    if is_plain(path) {
+        return Cow::Borrowed(path);
+    }
     let path = &path[..path.find(['?', '#']).unwrap_or(path.len())];
     if path == ASTERISK {
         return Cow::Borrowed(path);
@@ -213,6 +216,24 @@ fn without_authority(path: &str) -> &str {
         Some((scheme, rest)) if is_scheme(scheme) => rest.find('/').map_or("/", |at| &rest[at..]),
         _ => path,
     }
+}
+
+/// Whether a path is in its normal form as can be seen at a glance, which holds for most: no query, no escapes, and no dot at
+/// the start of a segment.
+fn is_plain(path: &str) -> bool {
+    let mut last = 0;
+    for byte in path.bytes() {
+        let fits = match byte {
+            b'/' => last != b'/',
+            b'.' => last != b'/' && last != 0,
+            _ => last != 0 && (byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~')),
+        };
+        if !fits {
+            return false;
+        }
+        last = byte;
+    }
+    last != 0 && (last != b'/' || path.len() == 1)
 }
 
 fn is_normal(path: &str) -> bool {
@@ -517,6 +538,11 @@ mod tests {
             let once = normal(&text).into_owned();
             prop_assert!(is_normal(&once) || once == "*", "{}", once);
             prop_assert_eq!(normal(&once), &*once);
+        }
+
+        #[test]
+        fn what_seems_normal_at_a_glance_is_normal(text in "[a./~%?é-]{0,8}|(/[a.]{1,3}){0,4}") {
+            prop_assert!(!is_plain(&text) || is_normal(&text), "{}", text);
         }
 
         #[test]

@@ -8,7 +8,7 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use crate::source::{Source, Span};
 
 /// The most problems that a report keeps.
-pub(crate) const MOST_PROBLEMS: usize = 100;
+pub const MOST_PROBLEMS: usize = 100;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,11 +39,14 @@ pub struct Report {
 }
 
 impl Problem {
-    pub(crate) fn error(code: &'static str, message: impl Into<String>, span: Span) -> Self {
+    /// A problem because of which the file cannot be used, under a short name that stays the same. The span is bytes of the
+    /// file.
+    pub fn error(code: &'static str, message: impl Into<String>, span: Span) -> Self {
         Self { severity: Severity::Error, code, message: message.into(), span, help: None }
     }
 
-    pub(crate) fn warning(code: &'static str, message: impl Into<String>, span: Span) -> Self {
+    /// A problem with which the file can be used.
+    pub fn warning(code: &'static str, message: impl Into<String>, span: Span) -> Self {
         Self { severity: Severity::Warning, ..Self::error(code, message, span) }
     }
 
@@ -51,7 +54,8 @@ impl Problem {
         Self { severity: Severity::Note, ..Self::error(code, message, span) }
     }
 
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+    /// Adds a way out.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -82,7 +86,8 @@ impl Problem {
 }
 
 impl Report {
-    pub(crate) fn new(source: &Source, mut problems: Vec<Problem>) -> Self {
+    /// The problems of a file, of which at most [`MOST_PROBLEMS`] are kept, the worst first.
+    pub fn new(source: &Source, mut problems: Vec<Problem>) -> Self {
         // The worst first, so that no error is lost to the warnings before it.
         problems.sort_by_key(|problem| problem.severity);
         problems.truncate(MOST_PROBLEMS);
@@ -91,7 +96,7 @@ impl Report {
     }
 
     /// A report of a file that could not be read at all.
-    pub(crate) fn unreadable(name: &str, why: &str) -> Self {
+    pub fn unreadable(name: &str, why: &str) -> Self {
         Self::new(&Source::new(name, ""), vec![Problem::error("unreadable", why, 0..0)])
     }
 

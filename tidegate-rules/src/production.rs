@@ -212,7 +212,7 @@ fn scripts(facts: &Deployment) -> CheckItem {
 
 fn latency() -> CheckItem {
     let detail = "the file cannot tell; look whether your monitoring shows the time of decisions and the failures of the \
-                  store (an `Observer` sees both), and whether somebody is woken by them";
+                  store (`tidegate serve` has metrics of both), and whether somebody is woken by them";
     CheckItem::unknown("latency is monitored", detail)
 }
 

@@ -1,11 +1,12 @@
-//! Quantities as people write them: durations (`1m30s`), rates (`10/s`) and counts (`10k`), read and shown.
+//! Quantities as people write them: durations (`1m30s`), windows (`1m`, `month`), rates (`10/s`) and counts (`10k`), read and
+//! shown.
 //!
 //! The first stage of reading a rule file. Everything is exact: what cannot be kept without rounding is refused. It must
 //! not know which field it reads; whoever does puts the field's name before the sentence.
 
 use std::time::Duration;
 
-use tidegate::{LARGEST_AMOUNT, LONGEST_SPAN, Rate};
+use tidegate::{LARGEST_AMOUNT, LONGEST_SPAN, Rate, Window};
 
 /// The longest text that is looked at, in bytes, so that every error can quote it.
 const LONGEST_TEXT: usize = 64;
@@ -31,8 +32,15 @@ enum Misfit {
     TooLarge,
 }
 
-/// A duration: numbers with units, summed, such as `1m30s`, `500ms`, `1.5s` or `10 minutes`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+/// A duration: numbers with units, summed, such as `1m30s`, `500ms`, `1.5s` or `10 minutes`. The error says what to write.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(tidegate_rules::duration("1m30s"), Ok(Duration::from_secs(90)));
+/// assert_eq!(tidegate_rules::duration("90").unwrap_err(), "\"90\" lacks a unit; say 10s or 10m");
+/// ```
+pub fn duration(text: &str) -> Result<Duration, String> {
     const SAY: &str = "say 10s or 10m";
     let mut rest = bounded(text)?;
     if rest.is_empty() {
@@ -40,7 +48,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
     let mut total = 0;
     while !rest.is_empty() {
-        let (number, after) = decimal(rest).map_err(|problem| format!("{problem}; {SAY}"))?;
+        let (number, after) = decimal(rest)
+            .map_err(|problem| varies(rest).map_or_else(|| format!("{problem}; {SAY}"), ToOwned::to_owned))?;
         let (unit, after) = word(after.trim_start());
         if unit.is_empty() {
             return Err(format!("{text:?} lacks a unit; {SAY}"));
@@ -53,6 +62,28 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         rest = after.trim_start();
     }
     Ok(Duration::from_micros(total))
+}
+
+/// A window that need not always be as long: a duration, or a `month` or `year` of the calendar.
+pub(crate) fn window(text: &str) -> Result<Window, String> {
+    let whole = bounded(text)?;
+    match whole {
+        "month" => return Ok(Window::MONTH),
+        "year" => return Ok(Window::YEAR),
+        _ => {}
+    }
+    // Several months, or one in other words: what can be written is told.
+    let (number, unit) = decimal(whole).unwrap_or((Decimal { digits: 1, places: 0 }, whole));
+    let days = match unit.trim_start().to_lowercase().as_str() {
+        unit if unit.contains(|c: char| !c.is_alphabetic()) => None,
+        unit if unit.starts_with("month") => Some(30),
+        unit if unit.starts_with("year") || unit == "y" => Some(365),
+        _ => None,
+    };
+    let Some(days) = days else { return duration(text).map(Window::from) };
+    let days = number.times(days).ok().filter(|days| (1..=LONGEST_SPAN / DAY).contains(days));
+    let span = days.map_or_else(String::new, |days| format!(", or {days}d for a span"));
+    Err(format!("{text:?} is no window; say month or year for one of the calendar{span}"))
 }
 
 /// A rate: an amount and a time, such as `10/s`, `5/10m`, `0.5/s` or `10 per second`.
@@ -101,6 +132,15 @@ pub(crate) fn show_duration(span: Duration) -> String {
     });
     let shown: String = parts.collect();
     if shown.is_empty() { "0s".into() } else { shown }
+}
+
+/// A window in words: `1m30s`, `calendar month (UTC)`.
+pub(crate) fn show_window(window: Window) -> String {
+    match (window, window.span()) {
+        (_, Some(span)) => show_duration(span),
+        (Window::MONTH, _) => "calendar month (UTC)".into(),
+        _ => "calendar year (UTC)".into(),
+    }
 }
 
 /// A rate as [`rate`] reads it: in the shortest of s, m, h and d in which its amount is whole, else as `7/45s`.
@@ -187,8 +227,18 @@ fn word(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_alphabetic()).unwrap_or(text.len()))
 }
 
+/// What to say of a unit that is not always as long.
+fn varies(unit: &str) -> Option<&'static str> {
+    match unit {
+        "month" | "months" => Some("the length of a month varies; say 30d"),
+        "year" | "years" | "y" => Some("the length of a year varies; say 365d"),
+        _ => None,
+    }
+}
+
 /// The length of a unit.
 fn micros_of(unit: &str) -> Result<u64, String> {
+    let unknown = || format!("{unit:?} is not a unit of time; use us, ms, s, m, h, d or w");
     Ok(match unit {
         // The micro sign and the Greek letter look the same and are two characters.
         "us" | "\u{b5}s" | "\u{3bc}s" | "microsecond" | "microseconds" => 1,
@@ -198,9 +248,7 @@ fn micros_of(unit: &str) -> Result<u64, String> {
         "h" | "hour" | "hours" => HOUR,
         "d" | "day" | "days" => DAY,
         "w" | "week" | "weeks" => 7 * DAY,
-        "month" | "months" => return Err("the length of a month varies; say 30d".into()),
-        "year" | "years" | "y" => return Err("the length of a year varies; say 365d".into()),
-        _ => return Err(format!("{unit:?} is not a unit of time; use us, ms, s, m, h, d or w")),
+        _ => return Err(varies(unit).map_or_else(unknown, ToOwned::to_owned)),
     })
 }
 
@@ -267,6 +315,7 @@ mod tests {
             ("5M", "\"M\" is not a unit of time; use us, ms, s, m, h, d or w"),
             ("1 month", "the length of a month varies; say 30d"),
             ("2 years", "the length of a year varies; say 365d"),
+            ("month", "the length of a month varies; say 30d"),
             ("0.1us", "\"0.1us\" is not a whole number of microseconds; say it in us, rounded"),
             ("36525d1us", "\"36525d1us\" is longer than 100 years, the longest span; say less"),
             ("18446744073709551615w", "\"18446744073709551615w\" is longer than 100 years, the longest span; say less"),
@@ -276,6 +325,38 @@ mod tests {
             assert_eq!(duration(text).unwrap_err(), expected, "{text}");
         }
         assert!(duration(&"1s".repeat(50)).unwrap_err().contains("100 bytes"));
+    }
+
+    #[test]
+    fn a_window_is_a_duration_or_of_the_calendar() {
+        for (text, expected, shown) in [
+            ("month", Window::MONTH, "calendar month (UTC)"),
+            (" year ", Window::YEAR, "calendar year (UTC)"),
+            ("1m", Duration::from_secs(60).into(), "1m"),
+            ("30d", Duration::from_secs(30 * 86_400).into(), "30d"),
+        ] {
+            assert_eq!(window(text), Ok(expected), "{text}");
+            assert_eq!(show_window(expected), shown);
+        }
+    }
+
+    #[test]
+    fn a_window_of_several_months_says_what_to_write() {
+        for (text, span) in [
+            ("2 months", ", or 60d for a span"),
+            ("1 month", ", or 30d for a span"),
+            ("Month", ", or 30d for a span"),
+            ("monthly", ", or 30d for a span"),
+            ("0.5 years", ""),
+            ("3y", ", or 1095d for a span"),
+            ("200y", ""),
+        ] {
+            let expected = format!("{text:?} is no window; say month or year for one of the calendar{span}");
+            assert_eq!(window(text), Err(expected));
+        }
+        for text in ["", "5", "m", "1 month 2d", "moth", "quarter", "5 fortnights"] {
+            assert_eq!(window(text).unwrap_err(), duration(text).unwrap_err(), "{text}");
+        }
     }
 
     #[test]
@@ -409,7 +490,7 @@ mod tests {
     #[test]
     fn no_text_panics() {
         bolero::check!().with_type::<String>().for_each(|text| {
-            let problems = [duration(text).err(), rate(text).err(), count(text).err()];
+            let problems = [duration(text).err(), window(text).err(), rate(text).err(), count(text).err()];
             assert!(problems.iter().flatten().all(|problem| problem.len() < 1000));
         });
     }

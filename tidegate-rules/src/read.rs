@@ -12,5 +12,5 @@ mod yaml;
 
 pub(crate) use at::{At, OneOrMany};
 pub(crate) use decode::{decode, decode_part};
-pub(crate) use node::{Kind, Node};
+pub use node::{Kind, Node};
 pub(crate) use yaml::parse;

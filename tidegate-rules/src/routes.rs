@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use smol_str::SmolStr;
 use tidegate::Few;
 
+use crate::index::Places;
 use crate::path::{Pattern, Segment, first_segment, is_asterisk};
 
 /// Patterns with the rules that they belong to.
@@ -60,10 +61,10 @@ impl Routes {
     ///
     /// The work grows with the places in the tree that the path leads to, at most two from each, and not with the number of
     /// rules.
-    pub(crate) fn find(&self, normal_path: &str, found: &mut Vec<u32>) {
-        found.extend(&self.everything);
+    pub(crate) fn find(&self, normal_path: &str, found: &mut Places) {
+        found.extend_from_slice(&self.everything);
         if let Some(rules) = self.exact.get(normal_path) {
-            found.extend(rules);
+            found.extend_from_slice(rules);
         }
         if !is_asterisk(normal_path) {
             self.root.find(normal_path, found);
@@ -73,12 +74,12 @@ impl Routes {
 
 impl Node {
     /// (No deeper than the deepest pattern, whatever the path.)
-    fn find(&self, path: &str, found: &mut Vec<u32>) {
+    fn find(&self, path: &str, found: &mut Places) {
         let Some((first, rest)) = first_segment(path) else {
-            found.extend(&self.here);
+            found.extend_from_slice(&self.here);
             return;
         };
-        found.extend(&self.below);
+        found.extend_from_slice(&self.below);
         if let Some(node) = self.literals.get(first) {
             node.find(rest, found);
         }
@@ -105,10 +106,10 @@ mod tests {
     }
 
     fn found(routes: &Routes, path: &str) -> Vec<u32> {
-        let mut found = Vec::new();
+        let mut found = Places::new();
         routes.find(path, &mut found);
         found.sort_unstable();
-        found
+        found.into_vec()
     }
 
     #[test]

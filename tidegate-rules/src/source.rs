@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The largest file that is read, in bytes: some fifty thousand rules.
-pub(crate) const LARGEST_FILE: u64 = 8 * 1024 * 1024;
+pub const LARGEST_FILE: u64 = 8 * 1024 * 1024;
 
 /// Bytes of a [`Source`], as a range.
 pub(crate) type Span = Range<usize>;
 
 /// The text of a file under its name. Clones share the text.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub struct Source {
     name: Arc<str>,
     text: Arc<str>,
     /// Where each line begins.
@@ -20,13 +20,14 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    pub(crate) fn new(name: &str, text: &str) -> Self {
+    /// A text as if it were a file of this name.
+    pub fn new(name: &str, text: &str) -> Self {
         let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
         Self { name: name.into(), text: text.into(), lines: [0].into_iter().chain(after).collect() }
     }
 
     /// Reads a file, unless it is too large or not text; the error says which.
-    pub(crate) fn load(path: &Path) -> Result<Self, String> {
+    pub fn load(path: &Path) -> Result<Self, String> {
         let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
         too_large(size)?;
         let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
@@ -42,11 +43,13 @@ impl Source {
         }
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// The name of the file.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn text(&self) -> &str {
+    /// The whole text.
+    pub fn text(&self) -> &str {
         &self.text
     }
 
@@ -60,7 +63,7 @@ impl Source {
     }
 
     /// The line and the column of a byte, both from 1; columns count characters.
-    pub(crate) fn position(&self, byte: usize) -> (usize, usize) {
+    pub fn position(&self, byte: usize) -> (usize, usize) {
         let byte = boundary(&self.text, byte);
         let line = self.line(byte);
         (line + 1, 1 + self.text[self.lines[line]..byte].chars().count())

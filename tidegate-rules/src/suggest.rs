@@ -1,7 +1,14 @@
 //! `suggest`: what somebody who wrote a wrong name probably meant.
 
-/// The likeliest of the `known` names, or all of them if none is likely.
-pub(crate) fn suggest<'k>(written: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
+/// The likeliest of the `known` names, or all of them if none is likely, as a sentence.
+///
+/// ```
+/// use tidegate_rules::suggest;
+///
+/// assert_eq!(suggest("drian", ["http", "drain"].into_iter()), "did you mean `drain`?");
+/// assert_eq!(suggest("x", ["http", "drain"].into_iter()), "possible are `http`, `drain`");
+/// ```
+pub fn suggest<'k>(written: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
     if let Some(name) = nearest(written, known.clone()) {
         return format!("did you mean `{name}`?");
     }

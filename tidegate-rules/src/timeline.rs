@@ -43,7 +43,7 @@ pub struct Denied {
 }
 
 pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
-    let start = Timestamp::from_micros(1_767_225_600_000_000); // a midnight, so that windows begin there
+    let start = Timestamp::from_micros(1_767_225_600_000_000); // the first of January 2026, so that windows begin there
     let clock = ManualClock::at(start);
     let limiter = Limiter::new(rules.clone(), MemoryStore::new().clock(clock.clone()));
     let mut timeline = Timeline::default();
@@ -119,6 +119,13 @@ mod tests {
             "nothing is spent, so nothing happens"
         );
         assert_eq!(moments("cost: 0, token_bucket: { capacity: 4, refill: 2/d }", 1), []);
+    }
+
+    #[test]
+    fn months_and_years_are_as_long_as_they_are() {
+        let each = |at: [u64; 4]| at.map(|day| (days(day), 3, false));
+        assert_eq!(moments("fixed_window: { limit: 3, window: month }", 1), each([0, 31, 59, 90]));
+        assert_eq!(moments("fixed_window: { limit: 3, window: year }", 1), each([0, 365, 730, 1096]));
     }
 
     #[test]

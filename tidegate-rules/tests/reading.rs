@@ -99,7 +99,24 @@ fn values_that_no_limit_can_have_are_refused_where_they_stand() {
     assert_eq!(rule("token_bucket: { capacity: 10, refill: 10/month }"), ["5:41 rate"]);
     assert_eq!(rule("sliding_window: { limit: 10, window: 1s, slices: 7 }"), ["5:52 inexact"]);
     assert_eq!(rule("fixed_window: { limit: 10, window: 200y }"), ["5:38 duration"]);
+    assert_eq!(rule("fixed_window: { limit: 10, window: 2 months }"), ["5:38 duration"]);
+    assert_eq!(rule("sliding_log: { limit: 10, window: month }"), ["5:37 duration"]);
     assert_eq!(rule("cost: -1"), ["5:9 type"]);
+}
+
+#[test]
+fn whoever_asks_for_a_month_where_there_is_none_is_told_where_there_is() {
+    let told = |limit: &str| {
+        let text = format!("version: 1\nrules:\n- {{ id: r, per: [], {limit} }}\n");
+        RuleFile::parse("rules.yaml", &text).expect_err("the file is wrong").to_string()
+    };
+    let several = told("fixed_window: { limit: 10, window: 2 months }");
+    assert!(several.contains("say month or year for one of the calendar, or 60d for a span"), "{several}");
+    for limit in ["sliding_log: { limit: 10, window: month }", "sliding_window: { limit: 10, window: month }"] {
+        let sliding = told(limit);
+        assert!(sliding.contains("the length of a month varies; say 30d"), "{sliding}");
+        assert!(sliding.contains("months and years of the calendar are for `fixed_window`"), "{sliding}");
+    }
 }
 
 #[test]

@@ -2,18 +2,28 @@
 //! a key, a password or a person.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, ValueEnum};
+use clap::{Command, CommandFactory, FromArgMatches, ValueEnum};
 
 use crate::cli::Cli;
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Colour, Output};
 
 /// The arguments; or, after help, a version or an error was shown, how to end.
 pub(crate) fn read(arguments: &[OsString], output: &mut Output<'_>) -> Result<Cli, Exit> {
-    let answer = match Cli::try_parse_from(arguments) {
+    let commands = match configured(arguments) {
+        Ok(commands) => commands,
+        Err(failure) => {
+            output.choose(colour(arguments));
+            let exit = output.failed(&failure);
+            return Err(output.finish(exit));
+        }
+    };
+    let answer = match commands.try_get_matches_from(arguments).and_then(|found| Cli::from_arg_matches(&found)) {
         Ok(cli) => {
             output.choose(cli.color);
             return Ok(cli);
@@ -28,6 +38,18 @@ pub(crate) fn read(arguments: &[OsString], output: &mut Output<'_>) -> Result<Cl
         }
         None => output.of_clap(&answer),
     })
+}
+
+/// The commands, with what the config file says, if one is named. The arguments are looked at for nothing but its name: what is
+/// wrong with them is told later.
+fn configured(arguments: &[OsString]) -> Result<Command, Failure> {
+    let found = Cli::command().ignore_errors(true).try_get_matches_from(arguments);
+    let file = found.ok().and_then(|found| found.get_one::<PathBuf>("config").cloned());
+    let commands = Cli::command();
+    match file {
+        None => Ok(commands),
+        Some(file) => Ok(Config::load(&file, &commands)?.apply(commands)),
+    }
 }
 
 /// What `--color` says, where clap has no arguments to tell it: beside `--help`, or beside a mistake.
@@ -53,6 +75,11 @@ fn astray(answer: &clap::Error) -> Option<String> {
     let message = match answer.kind() {
         ErrorKind::UnknownArgument if text(ContextKind::InvalidArg).is_some_and(|word| !word.starts_with('-')) => {
             "there is a word too many; a value with spaces must be quoted, as in -H 'name: value'".to_owned()
+        }
+        ErrorKind::ValueValidation => {
+            let flag = text(ContextKind::InvalidArg).unwrap_or("one of the flags");
+            let why = std::error::Error::source(answer).map_or_else(String::new, |why| format!(": {why}"));
+            format!("{flag} does not take this value{why}")
         }
         ErrorKind::TooManyValues => {
             format!("{} takes no value", text(ContextKind::InvalidArg).unwrap_or("one of the flags"))
@@ -104,6 +131,8 @@ mod tests {
                  Usage: tidegate check ",
             ),
             ("check --rules r.yaml --json=hunter2", "--json takes no value\n\n"),
+            ("serve --http hunter2", "--http <ADDR> does not take this value: invalid socket address syntax"),
+            ("serve --upstream http://user:hunter2<@h", "--upstream <URL> does not take this value: "),
         ] {
             let (exit, out, err) = on_terminal(&format!("tidegate --color never {line}"));
             assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{line}");

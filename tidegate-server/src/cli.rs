@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::bench::BenchArgs;
 use crate::output::Colour;
 use crate::request::RequestArgs;
 use crate::secret::SecretArgs;
@@ -17,6 +18,9 @@ pub(crate) struct Cli {
     /// When to write in colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t, help_heading = "Everywhere")]
     pub(crate) color: Colour,
+    /// A file of flags, such as `http: 0.0.0.0:8080`; flags and variables go before it
+    #[arg(long, global = true, value_name = "FILE", env = "TIDEGATE_CONFIG", help_heading = "Everywhere")]
+    pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -29,8 +33,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RulesCommand,
     },
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     Check(CheckArgs),
+    Bench(BenchArgs),
     /// Print a script that completes commands and flags in your shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! RateLimitRequest ──▶ matched (reference YAML) │ rules (our file) ──▶ Prepared ──▶ Store ──▶ statuses ──▶ response
-//!                        └── lookup ◀── config ◀── written ◀── yaml
+//!                        └── lookup ◀── config ◀── written ◀── YAML
 //! ```
 //!
 //! Limits come from one of two places:
@@ -17,27 +17,34 @@
 //! A request passes if all its descriptors do, and one that is refused consumes nothing. In *strict* mode everything is
 //! as the reference server does it: refused hits count, each descriptor for itself, and errors have the status UNKNOWN.
 //!
-//! A descriptor with `hits_addend: 0` only looks: it is judged as one more hit would be, and consumes nothing.
+//! A descriptor with `hits_addend: 0` only looks: it is judged as one more hit would be, and consumes nothing. One with
+//! `is_negative_hits` gives its hits back, as far as they were counted in the window of now.
 
+mod calls;
 mod config;
 mod http;
 mod json;
 mod lookup;
 mod matched;
+mod metadata;
+mod options;
 mod pattern;
 mod prepared;
 mod problem;
 mod rules;
 mod service;
+mod stats;
 mod statuses;
 mod unit;
 mod written;
-mod yaml;
 
-pub use config::{ConfigHandle, EnvoyConfig, EnvoyOptions};
-pub use http::router;
+pub(crate) use calls::{Call, Calls, unimplemented};
+pub use config::{ConfigHandle, EnvoyConfig};
+pub use http::{admin_router, router};
+pub use options::EnvoyOptions;
 pub use problem::{ConfigErrors, ConfigProblem};
 pub use service::{LARGEST_MESSAGE, MOST_DESCRIPTORS, MOST_ENTRIES, RateLimits};
+pub use stats::{MOST_SERIES, Stats};
 
 /// The messages, under names of a bearable length.
 mod pb {
@@ -54,5 +61,6 @@ mod pb {
     };
     pub(super) use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
     pub(super) use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-    pub(super) use envoy_types::pb::google::protobuf::{Duration, UInt64Value};
+    pub(super) use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
+    pub(super) use envoy_types::pb::google::protobuf::{Duration, ListValue, Struct, UInt64Value, Value};
 }

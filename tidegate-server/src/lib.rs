@@ -1,7 +1,8 @@
-//! What the binary `tidegate` does: serve decisions, write, explain and test limits, and decide from the shell.
+//! What the binary `tidegate` does: serve decisions, write, explain and test limits, and decide from the shell, and
+//! measure what all that costs.
 //!
 //! ```text
-//! arguments ──▶ cli ──▶ serve │ rules │ check │ manual ──▶ output ──▶ exit code
+//! arguments ──▶ cli ──▶ serve │ rules │ check │ bench │ manual ──▶ output ──▶ exit code
 //!                          └── request, secret, store
 //! ```
 //!
@@ -9,7 +10,10 @@
 //! [`Output`], and never ends the process.
 
 mod arguments;
+mod bench;
 mod cli;
+mod config;
+mod degraded;
 pub mod envoy;
 mod exit;
 pub use exit::Exit;
@@ -25,6 +29,8 @@ mod check;
 mod rules;
 pub use check::CheckAnswer;
 pub mod gateway;
+mod listen;
+pub use listen::{ConnectionLimits, Listener, Tls, TlsError, TlsFiles};
 mod manual;
 mod serve;
 pub use serve::Server;
@@ -52,6 +58,7 @@ pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, ou
     let done = match cli.command {
         Command::Rules { command } => rules::run(command, output),
         Command::Check(arguments) => check::run(&arguments, output),
+        Command::Bench(arguments) => bench::run(&arguments, output),
         Command::Serve(arguments) => serve::run(&arguments, output),
         Command::Completions { shell } => Ok(manual::completions(shell, output)),
         Command::Man { dir } => manual::man(dir.as_deref(), output),

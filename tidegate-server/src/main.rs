@@ -10,6 +10,7 @@ fn main() -> ExitCode {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let mut output = Output::new(&mut stdout, &mut stderr)
         .colour(!plain && io::stdout().is_terminal())
-        .colour_of_errors(!plain && io::stderr().is_terminal());
+        .colour_of_errors(!plain && io::stderr().is_terminal())
+        .progress_shown(io::stderr().is_terminal());
     run(std::env::args_os(), &mut output).into()
 }

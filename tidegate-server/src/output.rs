@@ -14,6 +14,8 @@ use crate::failure::Failure;
 pub struct Output<'w> {
     out: Stream<'w>,
     err: Stream<'w>,
+    /// Whether somebody watches the errors as they come.
+    watched: bool,
     /// What could not be written, if not because the reader has left.
     broken: Option<std::io::Error>,
 }
@@ -51,7 +53,7 @@ impl<'w> Output<'w> {
     /// Results go to `out` and everything else to `err`, both without colour.
     pub fn new(out: &'w mut dyn Write, err: &'w mut dyn Write) -> Self {
         let stream = |to| Stream { to, colour: false, closed: false };
-        Self { out: stream(out), err: stream(err), broken: None }
+        Self { out: stream(out), err: stream(err), watched: false, broken: None }
     }
 
     /// Whether results are in colour, unless `--color` decides.
@@ -63,6 +65,12 @@ impl<'w> Output<'w> {
     /// Whether errors are in colour, unless `--color` decides.
     pub fn colour_of_errors(mut self, colour: bool) -> Self {
         self.err.colour = colour;
+        self
+    }
+
+    /// Whether progress is told, which needs a terminal: each line of it takes the place of the one before.
+    pub fn progress_shown(mut self, watched: bool) -> Self {
+        self.watched = watched;
         self
     }
 }
@@ -122,6 +130,14 @@ impl Output<'_> {
     pub(crate) fn say(&mut self, text: impl Display) {
         let written = self.err.write(format_args!("{text}\n"));
         self.note(written);
+    }
+
+    /// Tells how far it has come, to whoever watches; nothing at all takes it away again.
+    pub(crate) fn progress(&mut self, text: impl Display) {
+        if self.watched {
+            let written = self.err.write(format_args!("\r\x1b[K{text}"));
+            self.note(written);
+        }
     }
 
     /// Shows what the author of a rule file should know, if anything.
@@ -218,20 +234,6 @@ fn paint(colour: bool, style: Style, text: impl Display) -> String {
         Style::Caution => "1;33",
     };
     format!("\x1b[{code}m{text}\x1b[0m")
-}
-
-/// A text of unknown origin, without anything that could upset a terminal.
-pub(crate) fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        // What turns the direction of writing shows one text and is another.
-        if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
 }
 
 /// `1 rule`, `2 rules`.

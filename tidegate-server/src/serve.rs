@@ -7,32 +7,42 @@
 
 mod admin;
 mod api;
+mod bounds;
 mod engine;
+mod envoy;
 mod example;
+mod forward_auth;
 mod grpc;
 mod health;
 mod metrics;
 mod openapi;
 mod options;
+mod receipts;
 mod reload;
+mod tally;
+mod times;
 mod watched;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::service::TowerToHyperService;
 use tidegate_tower::LimitLayer;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub(crate) use options::ServeArgs;
+pub(crate) use reload::stopped as told_to_stop;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::gateway::{Gateway, GatewayOptions};
+use crate::listen::{Listener, Tasks, Tls};
 use crate::output::Output;
 use engine::Engine;
+
+/// How often is looked whether the store still answers, to say so. More often, and a store that comes and goes would fill a log.
+const STORE_LOOKS: Duration = Duration::from_secs(1);
 
 /// A server that runs.
 #[derive(Debug)]
@@ -43,8 +53,7 @@ pub struct Server {
     gateway: Option<SocketAddr>,
     engine: Arc<Engine>,
     stop: watch::Sender<bool>,
-    doors: JoinSet<std::io::Result<()>>,
-    drain: Duration,
+    doors: JoinSet<bool>,
 }
 
 /// Runs until a signal says stop, and drains.
@@ -56,11 +65,20 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
         let deaf = |error: std::io::Error| Failure::usage(format!("signals cannot be listened to: {error}"));
         let mut stopped = std::pin::pin!(reload::stopped().map_err(deaf)?);
         let mut reloading = reload::watch(&server.engine).map_err(deaf)?;
-        example::welcome(&server, arguments.rules.is_none(), output);
+        example::welcome(&server, output);
+        let (mut store_up, mut look) = (true, tokio::time::interval(STORE_LOOKS));
         loop {
             tokio::select! {
                 () = &mut stopped => break,
                 told = reloading.told() => output.say(told),
+                _ = look.tick() => {
+                    let up = server.engine.is_store_up();
+                    match (std::mem::replace(&mut store_up, up), up) {
+                        (true, false) => output.warn("the store does not answer: each rule does what its on_failure says"),
+                        (false, true) => output.say("store: it answers again"),
+                        _ => {}
+                    }
+                }
             }
         }
         output.say("stopping: no new connections; open requests may end");
@@ -77,30 +95,30 @@ impl Server {
     /// Opens the store, reads the rules, and listens; port 0 takes a free one.
     pub(crate) async fn start(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
         let engine = Arc::new(Engine::open(arguments, output).await?);
+        let gateway = arguments.gateway()?;
+        let listen = |flag, address, tls: Option<&Tls>| listen(flag, address, tls.cloned(), arguments);
+        let (http, http_listener) = listen("--http", arguments.http, engine.tls()).await?;
+        let (grpc, grpc_listener) = listen("--grpc", arguments.grpc, engine.tls()).await?;
+        let (admin, admin_listener) = listen("--admin", arguments.admin, None).await?;
         let (stop, stopping) = watch::channel(false);
-        let (http, http_listener) = listen("--http", arguments.http).await?;
-        let (admin, admin_listener) = listen("--admin", arguments.admin).await?;
-        let (grpc, grpc_listener) = listen("--grpc", arguments.grpc).await?;
-        let gateway = match (arguments.gateway, &arguments.upstream) {
-            (Some(address), Some(upstream)) => {
-                let gateway = Gateway::new(upstream, GatewayOptions::new());
-                let gateway = gateway.map_err(|error| Failure::usage(format!("--upstream: {error}")))?;
-                Some((listen("--gateway", address).await?, gateway))
-            }
-            _ => None,
-        };
-        let mut doors = JoinSet::new();
+        let (timeout, mut doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
         let api = api::router(Arc::clone(&engine)).merge(crate::envoy::router(engine.rate_limits()));
-        doors.spawn(serve(http_listener, api, stopping.clone()));
-        doors.spawn(serve(admin_listener, admin::router(Arc::clone(&engine)), stopping.clone()));
-        doors.spawn(grpc::serve(grpc_listener, engine.rate_limits(), stopped(stopping.clone())));
-        let gateway = gateway.map(|((address, listener), gateway)| {
-            let layer = LimitLayer::of(engine.handle().clone());
-            let stopped = stopped(stopping);
-            doors.spawn(async move { gateway.serve(listener, layer, stopped).await });
-            address
-        });
-        Ok(Self { http, grpc, admin, gateway, engine, stop, doors, drain: Duration::from_secs(arguments.drain) })
+        doors.spawn(serve(http_listener, bounds::http(api, timeout), stopping.clone()));
+        let admin_pages = bounds::http(admin::router(Arc::clone(&engine)), timeout);
+        doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
+        let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
+        let stopped_grpc = stopped(stopping.clone());
+        doors.spawn(async move { grpc_listener.gathers().serve(services, Tasks::new(), stopped_grpc).await });
+        let gateway = match gateway {
+            None => None,
+            Some((address, gateway)) => {
+                let (address, listener) = listen("--gateway", address, engine.gateway_tls()).await?;
+                let layer = LimitLayer::of(engine.handle().clone());
+                doors.spawn(gateway.serve(listener, layer, stopped(stopping)));
+                Some(address)
+            }
+        };
+        Ok(Self { http, grpc, admin, gateway, engine, stop, doors })
     }
 
     /// Where the check API listens.
@@ -126,20 +144,27 @@ impl Server {
     /// Takes no new connections, lets open requests end, and says whether they all did in time.
     pub async fn stop(mut self) -> bool {
         let _ = self.stop.send(true);
-        let drained = async { while self.doors.join_next().await.is_some() {} };
-        tokio::time::timeout(self.drain, drained).await.is_ok()
+        let mut all = true;
+        while let Some(ended) = self.doors.join_next().await {
+            all &= ended.unwrap_or(false);
+        }
+        all
     }
 }
 
-async fn listen(flag: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), Failure> {
+async fn listen(
+    flag: &str,
+    address: SocketAddr,
+    tls: Option<Tls>,
+    arguments: &ServeArgs,
+) -> Result<(SocketAddr, Listener), Failure> {
     let failed = |error: std::io::Error| Failure::usage(format!("{flag} {address}: {error}; choose another address"));
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    Ok((listener.local_addr().map_err(failed)?, listener))
+    let listener = Listener::bind(address).await.map_err(failed)?;
+    Ok((listener.address().map_err(failed)?, listener.tls(tls).limits(arguments.limits())))
 }
 
-async fn serve(listener: TcpListener, app: axum::Router, stopping: watch::Receiver<bool>) -> std::io::Result<()> {
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, app).with_graceful_shutdown(stopped(stopping)).await
+async fn serve(listener: Listener, app: axum::Router, stopping: watch::Receiver<bool>) -> bool {
+    listener.tells_client().serve(TowerToHyperService::new(app), Tasks::new(), stopped(stopping)).await
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

@@ -1,8 +1,9 @@
 //! `AnyStore`: the store that a URL names. It only chooses; each store keeps its own semantics, deadline and errors.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tidegate::{Adjustment, Key, MemoryStore, Plan, Store, StoreError, Verdict};
+use tidegate::{Adjustment, Key, KeyStem, Limit, MemoryStore, Plan, Store, StoreError, Subject, Verdict};
 use tidegate_redis::RedisStore;
 
 /// Where a store is.
@@ -31,6 +32,14 @@ pub enum AnyStore {
     Memory(Arc<MemoryStore>),
     /// On a Redis or Valkey server.
     Redis(RedisStore),
+}
+
+/// Whether a store answers: it is asked to forget something that is not there.
+pub(crate) async fn answers(store: &impl Store) -> bool {
+    let Ok(limit) = Limit::fixed_window(1, Duration::from_secs(1)) else { return false };
+    let stem = KeyStem::of_rule("readyz probe", &limit, "");
+    let nobody = Subject::from_hash(0);
+    store.forget(&[Key::new(&stem, nobody, nobody)]).await.is_ok()
 }
 
 impl StoreUrl {

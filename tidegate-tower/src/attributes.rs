@@ -7,7 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::header::{COOKIE, HOST, HeaderMap, HeaderName};
 use http::request::Parts;
+use smallvec::SmallVec;
 use smol_str::SmolStr;
+use tidegate::address_text;
 
 use crate::BodyText;
 
@@ -50,7 +52,7 @@ enum Source {
 }
 
 /// What an HTTP request brings of what the rules read.
-pub(crate) struct Values<'a>(Vec<(&'a str, Cow<'a, str>)>);
+pub(crate) struct Values<'a>(SmallVec<[(&'a str, Cow<'a, str>); 4]>);
 
 impl Attributes {
     /// None.
@@ -107,7 +109,7 @@ impl Reads {
                 Source::Path => Some(parts.uri.path().into()),
                 Source::Query => parts.uri.query().map(Cow::Borrowed),
                 Source::Host => host(parts),
-                Source::Ip => peer.map(|ip| ip.to_canonical().to_string().into()),
+                Source::Ip => peer.map(|ip| address_text(ip.to_canonical()).into()),
                 Source::Body => parts.extensions.get::<BodyText>().map(|body| body.as_str().into()),
                 Source::Header(header) => joined(&parts.headers, header),
                 Source::Given => told.value(name).or_else(|| known?.value(name)).map(Cow::Borrowed),

@@ -4,11 +4,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tidegate::{Answer, Headers};
+use tidegate::Answer;
+
+use crate::fields::extend;
 
 pin_project! {
     /// The body of an answer: what the inner service said, or why it was not asked.
@@ -82,14 +84,6 @@ pub(crate) fn error<B>(status: StatusCode, json: &'static str) -> Response<Respo
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
-}
-
-/// Adds the fields of the contract, which are plain ASCII.
-pub(crate) fn extend(map: &mut HeaderMap, headers: Headers) {
-    let fields = headers.into_iter().filter_map(|(name, value)| {
-        Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::try_from(value).ok()?))
-    });
-    map.extend(fields);
 }
 
 #[cfg(test)]

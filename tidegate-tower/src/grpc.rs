@@ -9,7 +9,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tidegate::Answer;
 
 use crate::ResponseBody;
-use crate::body::extend;
+use crate::fields::extend;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// The forms that browsers speak; their type is followed by the format of the messages, as in the first.

@@ -11,18 +11,13 @@ pub(crate) struct Held<'l, S: Store> {
 }
 
 impl<'l, S: Store> Held<'l, S> {
-    pub(crate) fn new(limiter: &'l Limiter<S>, receipt: Receipt) -> Self {
-        Self { limiter, receipt: Some(receipt) }
+    pub(crate) fn new(limiter: &'l Limiter<S>, receipt: Option<Receipt>) -> Self {
+        Self { limiter, receipt }
     }
 
     /// Waits for the slot, which is then used.
-    pub(crate) async fn wait(self, delay: Duration, timer: &dyn Timer) -> Option<Receipt> {
+    pub(crate) async fn wait(mut self, delay: Duration, timer: &dyn Timer) -> Option<Receipt> {
         timer.sleep(delay).await;
-        self.go_on()
-    }
-
-    /// Uses what was taken.
-    pub(crate) fn go_on(mut self) -> Option<Receipt> {
         self.receipt.take()
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use smol_str::SmolStr;
@@ -37,6 +38,8 @@ pub(crate) struct Settings {
     /// Which fields answers carry, if not those that the rules choose.
     pub(crate) contract: Option<Contract>,
     pub(crate) timer: Arc<dyn Timer>,
+    pub(crate) longest_delay: Duration,
+    pub(crate) http_only: bool,
     pub(crate) peer: Arc<Peers>,
     pub(crate) attributes: Option<Arc<Told>>,
     pub(crate) cost: Option<Arc<Cost>>,
@@ -61,6 +64,8 @@ impl<S: Store> LimitLayer<S> {
             action: SmolStr::default(),
             contract: None,
             timer: Arc::new(tokio_timer()),
+            longest_delay: Duration::MAX,
+            http_only: false,
             peer: Arc::new(attributes::peer),
             attributes: None,
             cost: None,
@@ -118,6 +123,17 @@ impl<S> LimitLayer<S> {
     /// Waits for the slots of a leaky bucket by this timer instead of tokio's.
     pub fn timer(self, timer: impl Timer + 'static) -> Self {
         self.with(|settings| settings.timer = Arc::new(timer))
+    }
+
+    /// Refuses a request that a leaky bucket would have to hold for longer. With none, nothing is held: for a door that cannot
+    /// let a request wait.
+    pub fn longest_delay(self, delay: Duration) -> Self {
+        self.with(|settings| settings.longest_delay = delay)
+    }
+
+    /// Refuses as HTTP does even what is gRPC: for a door whose caller asks on behalf of a client.
+    pub fn http_only(self) -> Self {
+        self.with(|settings| settings.http_only = true)
     }
 
     /// Says what a request really cost under a rule, once the answer is known, or nothing where the cost stands. What was

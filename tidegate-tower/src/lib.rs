@@ -66,6 +66,7 @@ pub use service::{Degraded, LimitService};
 mod attributes;
 pub use attributes::{Attributes, Peer};
 mod body;
+mod fields;
 mod grpc;
 mod held;
 pub use body::ResponseBody;

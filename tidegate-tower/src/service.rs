@@ -9,11 +9,12 @@ use std::time::Duration;
 use http::header::ACCEPT;
 use http::request::Parts;
 use http::{Request, Response, response};
-use tidegate::{Answer, Contract, Decision, Headers, Receipt, Rule, Store};
+use tidegate::{Answer, Contract, Decision, Receipt, Rule, Store};
 use tower_service::Service;
 
 use crate::attributes::joined;
-use crate::body::{extend, refusal};
+use crate::body::refusal;
+use crate::fields::Fields;
 use crate::handle::Current;
 use crate::held::Held;
 use crate::layer::Settings;
@@ -46,11 +47,25 @@ struct Said;
 
 /// A decision that lets a request pass.
 struct Pass {
-    headers: Headers,
+    fields: Fields,
     /// Whether a rule applied about which answers must give nothing away.
     is_security: bool,
     delay: Duration,
-    receipt: Receipt,
+    /// What was taken, if it may have to be given back or corrected.
+    receipt: Option<Receipt>,
+}
+
+impl Pass {
+    fn new<S: Store>(settings: &Settings, current: &Current<S>, decision: Decision) -> Self {
+        let delay = decision.delay();
+        let settles = settings.settle.is_some() || current.settles;
+        Self {
+            fields: Fields::of(contract(settings, current), &decision),
+            is_security: decision.is_security(),
+            delay,
+            receipt: (settles || !delay.is_zero()).then(|| decision.receipt()),
+        }
+    }
 }
 
 impl<T, S> LimitService<T, S> {
@@ -105,10 +120,10 @@ where
             return Ok(response.map(ResponseBody::inner));
         }
     };
-    let held = Held::new(&current.limiter, pass.receipt);
     let receipt = if pass.delay.is_zero() {
-        held.go_on()
+        pass.receipt
     } else {
+        let held = Held::new(&current.limiter, pass.receipt);
         give_back(&mut inner);
         let receipt = held.wait(pass.delay, &*settings.timer).await;
         regain(&mut inner).await?;
@@ -119,7 +134,7 @@ where
     if let Some(receipt) = receipt {
         settle(settings, &current, receipt, &parts).await;
     }
-    tell(&mut parts, pass.headers, pass.is_security);
+    tell(&mut parts, pass.fields, pass.is_security);
     Ok(Response::from_parts(parts, ResponseBody::inner(body)))
 }
 
@@ -129,15 +144,11 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
     let values = current.reads.values(parts, &told, (settings.peer)(parts));
     let request = values.request(&settings.action, cost);
-    match current.limiter.check(&request).await {
-        Ok(decision) if decision.is_allowed() => Judged::Passes(Pass {
-            headers: contract(settings, current).headers(&decision),
-            is_security: decision.is_security(),
-            delay: decision.delay(),
-            receipt: decision.receipt(),
-        }),
+    let plan = current.limiter.plan(&request).longest_delay(settings.longest_delay);
+    match current.limiter.decide(&plan).await {
+        Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::new(settings, current, decision)),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
-        Err(_) if current.limiter.plan(&request).fails_closed() => Judged::Refused(failed(settings, current, parts)),
+        Err(_) if plan.fails_closed() => Judged::Refused(failed(settings, current, parts)),
         Err(_) => Judged::Degraded,
     }
 }
@@ -150,16 +161,17 @@ fn denied<S: Store, B>(
 ) -> Response<ResponseBody<B>> {
     let rule = decision.rule().and_then(|id| current.limiter.rules().rule(id));
     let message = rule.and_then(Rule::message_text);
-    refused(parts, contract(settings, current).denied(decision, message, accepted(parts).as_deref()))
+    refused(settings, parts, contract(settings, current).denied(decision, message, accepted(parts).as_deref()))
 }
 
 fn failed<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &Parts) -> Response<ResponseBody<B>> {
-    refused(parts, contract(settings, current).failed(accepted(parts).as_deref()))
+    refused(settings, parts, contract(settings, current).failed(accepted(parts).as_deref()))
 }
 
 /// The refusal, in the language of the caller.
-fn refused<B>(parts: &Parts, answer: Answer) -> Response<ResponseBody<B>> {
-    let mut response = match grpc::spoken(&parts.headers) {
+fn refused<B>(settings: &Settings, parts: &Parts, answer: Answer) -> Response<ResponseBody<B>> {
+    let spoken = if settings.http_only { None } else { grpc::spoken(&parts.headers) };
+    let mut response = match spoken {
         Some(media_type) => grpc::refusal(answer, media_type),
         None => refusal(answer),
     };
@@ -191,11 +203,11 @@ async fn settle<S: Store>(settings: &Settings, current: &Current<S>, receipt: Re
 
 /// Adds what the limits say, unless a layer or the service further in has spoken of limits itself: half of one set of numbers
 /// and half of another would make no sense. A rule against guessing has nothing to say, and nobody may say more.
-fn tell(response: &mut response::Parts, headers: Headers, is_security: bool) {
-    if is_security || !headers.is_empty() {
+fn tell(response: &mut response::Parts, fields: Fields, is_security: bool) {
+    if is_security || !fields.is_empty() {
         let said = response.extensions.insert(Said).is_some();
-        if !said && !headers.iter().any(|(name, _)| response.headers.contains_key(*name)) {
-            extend(&mut response.headers, headers);
+        if !said && !fields.is_in(&response.headers) {
+            fields.add_to(&mut response.headers);
         }
     }
 }

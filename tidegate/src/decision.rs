@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::algorithm::{Outcome, Place};
+use crate::algorithm::{Grid, Outcome, Place};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::receipt::Receipt;
-use crate::{Few, Judged, Subject, Timestamp, Verdict};
+use crate::{Few, Judged, Subject, Timestamp, Verdict, Window};
 
 /// The answer to a request.
 ///
@@ -64,7 +64,7 @@ pub struct Checked {
     /// None for most, which costs nothing to copy.
     pub(crate) plan: Option<Arc<str>>,
     pub(crate) security: bool,
-    pub(crate) window: u64,
+    pub(crate) window: Grid,
     pub(crate) algorithm: Algorithm,
     pub(crate) role: Role,
     pub(crate) subject: Subject,
@@ -217,7 +217,7 @@ impl Checked {
             limit_name: gate.limit_name().clone(),
             plan: gate.shared_plan(),
             security: check.is_security(),
-            window: gate.window_micros(),
+            window: gate.window(),
             algorithm: gate.limit().algorithm(),
             role: gate.role(),
             subject: check.key().subject(),
@@ -249,9 +249,9 @@ impl Checked {
         self.security
     }
 
-    /// The time in which the whole limit comes back.
-    pub const fn window(&self) -> Duration {
-        Duration::from_micros(self.window)
+    /// The window in which the whole limit comes back; of a bucket, the time from empty to full, rounded up.
+    pub const fn window(&self) -> Window {
+        Window::of(self.window)
     }
 
     /// The kind of limit.

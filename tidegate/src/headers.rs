@@ -7,24 +7,25 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sfv::{Integer, KeyRef, ListSerializer, StringRef, key_ref};
-
 use crate::plan::Role;
-use crate::{Checked, Decision, Timestamp};
+use crate::{Checked, Decision, Field, Timestamp, decimal};
 
 /// The largest number in any field: the largest integer of a structured field (RFC 9651), fifteen digits.
 const LARGEST_NUMBER: u64 = 999_999_999_999_999;
 
-const QUOTA: &KeyRef = key_ref("q");
-const WINDOW: &KeyRef = key_ref("w");
-const REMAINING: &KeyRef = key_ref("r");
-const TIME: &KeyRef = key_ref("t");
+/// The parameters of an item of `RateLimit-Policy`, as they are written before their numbers: quota and window.
+const POLICY: [&str; 2] = [";q=", ";w="];
+/// The same for `RateLimit`: remaining and time.
+const STANDING: [&str; 2] = [";r=", ";t="];
 
-/// The names of one set of three: limit, remaining, reset.
-type Trio = [&'static str; 3];
+/// One set of three: limit, remaining, reset.
+type Trio = [Field; 3];
 
-const X_RATELIMIT: Trio = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
-const RATELIMIT_TRIO: Trio = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
+const X_RATELIMIT: Trio = [Field::XLimit, Field::XRemaining, Field::XReset];
+const RATELIMIT_TRIO: Trio = [Field::Limit, Field::Remaining, Field::Reset];
+
+/// Room for the longest field of an answer about one limit with a name of usual length.
+const USUAL_LENGTH: usize = 64;
 
 /// Header fields: names in lower case, each once, with their values.
 pub type Headers = Vec<(&'static str, String)>;
@@ -121,29 +122,45 @@ impl Contract {
     /// at most `Retry-After`. A denial for good has no `Retry-After`, since no waiting helps.
     pub fn headers(&self, decision: &Decision) -> Headers {
         let mut headers = Headers::new();
+        self.each(decision, |field, text| headers.push((field.name(), text.to_owned())));
+        headers
+    }
+
+    /// Hands out the same fields one by one, for a door that keeps them in a form of its own.
+    pub fn each(&self, decision: &Decision, mut tell: impl FnMut(Field, &str)) {
+        let mut text = String::with_capacity(USUAL_LENGTH);
         let secret = decision.is_security();
         if let Some(shown) = decision.shown().filter(|_| !secret) {
             if let Some(Draft::Draft11) = self.ratelimit {
-                headers.extend(policies(decision).map(|value| ("ratelimit-policy", value)));
-                headers.extend(standings(decision).map(|value| ("ratelimit", value)));
+                push_policies(&mut text, decision);
+                tell(Field::Policy, &text);
+                text.clear();
+                push_standings(&mut text, decision);
+                tell(Field::RateLimit, &text);
             }
-            for (names, reset) in [(X_RATELIMIT, self.x_ratelimit), (RATELIMIT_TRIO, self.trio)] {
-                if let Some(reset) = reset {
-                    headers.extend(names.into_iter().zip(numbers(shown, reset, decision.decided_at())));
+            for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (RATELIMIT_TRIO, self.trio)] {
+                let Some(reset) = reset else { continue };
+                for (field, number) in fields.into_iter().zip(numbers(shown, reset, decision.decided_at())) {
+                    tell_number(&mut text, field, number, &mut tell);
                 }
             }
         }
         if let Some(retry) = decision.retry_after() {
-            self.push_retry(&mut headers, retry, secret);
+            self.each_retry(&mut text, retry, secret, &mut tell);
         }
-        headers
     }
 
     /// `Retry-After`, and its finer sibling if it is wanted and gives nothing away.
     pub(crate) fn push_retry(&self, headers: &mut Headers, retry: Duration, secret: bool) {
-        headers.push(("retry-after", retry_seconds(retry).to_string()));
+        self.each_retry(&mut String::new(), retry, secret, &mut |field: Field, text: &str| {
+            headers.push((field.name(), text.to_owned()));
+        });
+    }
+
+    fn each_retry(&self, text: &mut String, retry: Duration, secret: bool, tell: &mut impl FnMut(Field, &str)) {
+        tell_number(text, Field::RetryAfter, retry_seconds(retry), tell);
         if self.retry_after_ms && !secret {
-            headers.push(("retry-after-ms", retry_millis(retry).to_string()));
+            tell_number(text, Field::RetryAfterMs, retry_millis(retry), tell);
         }
     }
 }
@@ -205,18 +222,18 @@ pub(crate) fn policy_name(check: &Checked) -> Cow<'_, str> {
 }
 
 /// `RateLimit-Policy`: what each limit is, the same on every answer.
-fn policies(decision: &Decision) -> Option<String> {
-    list(decision, |check| {
+fn push_policies(text: &mut String, decision: &Decision) {
+    push_list(text, decision, POLICY, |check| {
         let quota = check.outcome().limit;
-        let window = Some(seconds(check.window())).filter(|window| quota > 0 && *window > 0);
-        ((QUOTA, quota), window.map(|window| (WINDOW, window)))
-    })
+        // A window that is told stays as it is: months and years, which vary, are not.
+        (quota, check.window().span().map(seconds).filter(|window| quota > 0 && *window > 0))
+    });
 }
 
 /// `RateLimit`: how each limit stands.
-fn standings(decision: &Decision) -> Option<String> {
+fn push_standings(text: &mut String, decision: &Decision) {
     let retry = decision.retry_after();
-    list(decision, |check| {
+    push_list(text, decision, STANDING, |check| {
         let outcome = check.outcome();
         let time = if outcome.admitted {
             Some(outcome.reset_after).filter(|reset| !reset.is_zero())
@@ -224,35 +241,61 @@ fn standings(decision: &Decision) -> Option<String> {
             // Of a group that one member opens, the others may stay shut for longer than anybody has to wait.
             outcome.retry_after.filter(|time| retry.is_none_or(|retry| *time <= retry))
         };
-        ((REMAINING, outcome.remaining), time.map(|time| (TIME, seconds(time))))
-    })
+        (outcome.remaining, time.map(seconds))
+    });
 }
 
-/// A structured list with an item for each enforced check: its name, a number, and another one if it is known.
-fn list<'k>(
+/// A structured list (RFC 9651) with an item for each enforced check: its name, a number, and another one if it is known.
+fn push_list(
+    text: &mut String,
     decision: &Decision,
-    numbers: impl Fn(&Checked) -> ((&'k KeyRef, u64), Option<(&'k KeyRef, u64)>),
-) -> Option<String> {
-    let mut list = ListSerializer::new();
+    [first_key, second_key]: [&str; 2],
+    numbers: impl Fn(&Checked) -> (u64, Option<u64>),
+) {
     for check in enforced(decision) {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        push_string(text, &policy_name(check));
         let (first, second) = numbers(check);
-        // A policy name is printable ASCII, which every string may hold: nothing is skipped.
-        if let Ok(name) = StringRef::from_str(&policy_name(check)) {
-            let parameters = [Some(first), second].into_iter().flatten();
-            let _ = list.bare_item(name).parameters(parameters.map(|(key, number)| (key, integer(number))));
+        text.push_str(first_key);
+        decimal::push(text, first.min(LARGEST_NUMBER));
+        if let Some(second) = second {
+            text.push_str(second_key);
+            decimal::push(text, second);
         }
     }
-    list.finish()
+}
+
+/// A structured string, of printable ASCII.
+fn push_string(text: &mut String, ascii: &str) {
+    let special = |byte: u8| matches!(byte, b'"' | b'\\');
+    text.push('"');
+    if ascii.bytes().any(special) {
+        for byte in ascii.bytes() {
+            text.extend(special(byte).then_some('\\'));
+            text.push(char::from(byte));
+        }
+    } else {
+        text.push_str(ascii);
+    }
+    text.push('"');
+}
+
+fn tell_number(text: &mut String, field: Field, number: u64, tell: &mut impl FnMut(Field, &str)) {
+    text.clear();
+    decimal::push(text, number);
+    tell(field, text);
 }
 
 /// Limit, remaining and reset of one check.
-fn numbers(shown: &Checked, reset: Reset, decided_at: Timestamp) -> [String; 3] {
+fn numbers(shown: &Checked, reset: Reset, decided_at: Timestamp) -> [u64; 3] {
     let outcome = shown.outcome();
     let reset = match reset {
         Reset::Epoch => seconds(Duration::from_micros(decided_at.as_micros()).saturating_add(outcome.reset_after)),
         Reset::Delta => seconds(outcome.reset_after),
     };
-    [outcome.limit, outcome.remaining, reset].map(|number| number.min(LARGEST_NUMBER).to_string())
+    [outcome.limit, outcome.remaining, reset].map(|number| number.min(LARGEST_NUMBER))
 }
 
 /// What `Retry-After` says: never 0, which would invite to retry at once.
@@ -262,21 +305,13 @@ pub(crate) fn retry_seconds(retry: Duration) -> u64 {
 
 /// The same in milliseconds.
 pub(crate) fn retry_millis(retry: Duration) -> u64 {
-    rounded_up(retry, Duration::from_millis(1)).max(1)
+    let rest = retry.subsec_nanos().div_ceil(1_000_000);
+    retry.as_secs().saturating_mul(1_000).saturating_add(rest.into()).clamp(1, LARGEST_NUMBER)
 }
 
 /// Whole seconds, rounded up: who waits that long has waited long enough.
 fn seconds(span: Duration) -> u64 {
-    rounded_up(span, Duration::from_secs(1))
-}
-
-fn rounded_up(span: Duration, unit: Duration) -> u64 {
-    let units = span.as_nanos().div_ceil(unit.as_nanos());
-    u64::try_from(units).unwrap_or(u64::MAX).min(LARGEST_NUMBER)
-}
-
-fn integer(number: u64) -> Integer {
-    Integer::try_from(number).unwrap_or(Integer::MAX)
+    span.as_secs().saturating_add((span.subsec_nanos() > 0).into()).min(LARGEST_NUMBER)
 }
 
 #[cfg(test)]
@@ -285,7 +320,7 @@ mod tests {
     use crate::plan::{Check, Gate, Plan};
     use crate::{
         KeyStem, LARGEST_AMOUNT, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet,
-        Subject,
+        Subject, Window,
     };
 
     /// Half a second past a whole one, so that rounding shows.
@@ -335,6 +370,17 @@ mod tests {
     fn a_limit_of_nothing_has_no_window() {
         let decision = decide([Rule::new("off", window(0, 1000)), Rule::new("dry", bucket(0, 1))], &[0]);
         assert_eq!(standard(&decision).0, r#""off";q=0, "dry";q=0"#);
+    }
+
+    /// A window that is told should stay the same on every answer, and the next month has another length.
+    #[test]
+    fn a_window_of_the_calendar_is_not_told_as_a_span() {
+        let limit = |window| Limit::fixed_window(5, window).unwrap();
+        let rules = [Rule::new("month", limit(Window::MONTH)), Rule::new("year", limit(Window::YEAR))];
+        let (policy, standing) = standard(&decide(rules, &[2]));
+        assert_eq!(policy, r#""month";q=5, "year";q=5"#);
+        // From 2026-09-21 14:13:20 and a half.
+        assert_eq!(standing, r#""month";r=3;t=812800, "year";r=3;t=8761600"#);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! partition  = two characters, 0 to 1023 in base 32: a hash of what the rule counts by, so that it decides the slot
 //! owner      = the id of the rule, escaped; or "$" and the name of the budget, escaped
 //! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
+//! window     = number unit, with the unit "us" │ "ms" │ "s" │ "m" │ "h" │ "d", or "mo" │ "y" of the calendar
 //! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window
 //! subject    = sixteen bytes, the hash
 //! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
@@ -20,6 +21,7 @@ use std::fmt::Write;
 use siphasher::sip128::SipHasher24;
 
 use crate::algorithm::State;
+use crate::algorithm::fixed_window::FixedWindow;
 use crate::{Limit, Subject};
 
 /// The version of the key grammar and of the values under the keys.
@@ -63,7 +65,7 @@ impl KeyStem {
         match limit {
             Limit::TokenBucket(_) => text.push('t'),
             Limit::LeakyBucket(_) => text.push('q'),
-            Limit::FixedWindow(limit) => push_window(&mut text, 'f', limit.window_micros()),
+            Limit::FixedWindow(limit) => push_fixed_window(&mut text, limit),
             Limit::SlidingLog(limit) => push_window(&mut text, 'l', limit.window_micros()),
             Limit::SlidingWindow(limit) => {
                 push_window(&mut text, 's', limit.slice_micros() * limit.slices());
@@ -132,6 +134,14 @@ impl<'r> Key<'r> {
     }
 }
 
+fn push_fixed_window(text: &mut String, limit: &FixedWindow) {
+    match limit.months() {
+        None => push_window(text, 'f', limit.window_micros()),
+        Some(months) if months.is_multiple_of(12) => _ = write!(text, "f{}y", months / 12),
+        Some(months) => _ = write!(text, "f{months}mo"),
+    }
+}
+
 fn push_window(text: &mut String, kind: char, micros: u64) {
     const UNITS: [(u64, &str); 6] =
         [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
@@ -158,7 +168,7 @@ const _: () = assert!(size_of::<State>() <= 24);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Rate;
+    use crate::{Rate, Window};
     use std::time::Duration;
 
     fn name(key: &Key<'_>) -> Vec<u8> {
@@ -184,5 +194,8 @@ mod tests {
         assert_eq!(text(Limit::sliding_window(10, window, 6).unwrap(), ""), "r:s10mx6");
         assert_eq!(text(Limit::sliding_window(99, window, 6).unwrap(), ""), "r:s10mx6");
         assert_eq!(text(Limit::fixed_window(1, Duration::from_micros(1500)).unwrap(), "a.b"), "r:f1500us.a%2eb");
+        assert_eq!(text(Limit::fixed_window(1, Duration::from_secs(30 * 86_400)).unwrap(), ""), "r:f30d");
+        assert_eq!(text(Limit::fixed_window(1, Window::MONTH).unwrap(), ""), "r:f1mo");
+        assert_eq!(text(Limit::fixed_window(1, Window::YEAR).unwrap(), ""), "r:f1y");
     }
 }

@@ -4,12 +4,13 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use crate::Rate;
+use crate::algorithm::Grid;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
+use crate::{Rate, Window};
 
 /// The largest amount of units anything may hold: 2^52 - 1, so that two of them still add up exactly in a Lua number.
 pub const LARGEST_AMOUNT: u64 = (1 << 52) - 1;
@@ -47,7 +48,7 @@ pub enum Limit {
     TokenBucket(TokenBucket),
     /// A constant output rate; what comes early waits in a queue.
     LeakyBucket(LeakyBucket),
-    /// So many in each window of the calendar; the simplest, with a double burst at the boundary.
+    /// So many in each window of the clock or the calendar; the simplest, with a double burst at the boundary.
     FixedWindow(FixedWindow),
     /// So many in any window, exactly; keeps every request.
     SlidingLog(SlidingLog),
@@ -90,9 +91,9 @@ impl Limit {
         LeakyBucket::new(drain, queue).map(Self::LeakyBucket)
     }
 
-    /// Allows `limit` units in each `window`; windows are aligned to the Unix epoch.
-    pub fn fixed_window(limit: u64, window: Duration) -> Result<Self, LimitError> {
-        FixedWindow::new(limit, window).map(Self::FixedWindow)
+    /// Allows `limit` units in each `window`: a span, aligned to the Unix epoch, or a month or year of the calendar, in UTC.
+    pub fn fixed_window(limit: u64, window: impl Into<Window>) -> Result<Self, LimitError> {
+        FixedWindow::new(limit, window.into()).map(Self::FixedWindow)
     }
 
     /// Allows `limit` units in any `window`, exactly; `limit` is at most [`LARGEST_LOG`].
@@ -121,8 +122,21 @@ impl Limit {
         }
     }
 
+    /// The window in which the whole [amount](Self::amount) comes back; of a bucket, the time from empty to full, rounded up.
+    pub const fn window(&self) -> Window {
+        Window::of(self.grid())
+    }
+
+    /// The same, as checks carry it.
+    pub(crate) const fn grid(&self) -> Grid {
+        match self {
+            Self::FixedWindow(limit) => limit.grid(),
+            other => Grid::of_micros(other.window_micros()),
+        }
+    }
+
     /// The time in which the whole [amount](Self::amount) comes back: the window, or from empty to full. In microseconds,
-    /// rounded up.
+    /// rounded up; of months and years, the longest.
     pub const fn window_micros(&self) -> u64 {
         match self {
             Self::TokenBucket(limit) => limit.burst().ceil(),

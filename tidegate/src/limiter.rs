@@ -102,7 +102,11 @@ impl<S: Store> Limiter<S> {
         if plan.checks().is_empty() {
             return Ok(self.passed_by(plan));
         }
-        self.observed(self.store.decide(plan).await).map(|verdict| self.decided(plan, &verdict))
+        let decided = self.observed(self.store.decide(plan).await);
+        if let (Some(observer), true) = (&self.observer, decided.is_err()) {
+            observer.undecided(plan);
+        }
+        decided.map(|verdict| self.decided(plan, &verdict))
     }
 }
 

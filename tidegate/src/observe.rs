@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Decision, StoreError};
+use crate::{Decision, Plan, StoreError};
 
 /// Sees what a [`Limiter`](crate::Limiter) does. Every method has an empty default.
 ///
@@ -20,6 +20,12 @@ pub trait Observer: Send + Sync {
     fn store_failed(&self, error: &StoreError) {
         let _ = error;
     }
+
+    /// A request was not decided, since the store failed; each of its rules now does what its
+    /// [policy](crate::Plan::policies) says.
+    fn undecided(&self, plan: &Plan<'_>) {
+        let _ = plan;
+    }
 }
 
 /// An observer that others look at too.
@@ -34,5 +40,9 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 
     fn store_failed(&self, error: &StoreError) {
         O::store_failed(self, error);
+    }
+
+    fn undecided(&self, plan: &Plan<'_>) {
+        O::undecided(self, plan);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::algorithm::Take;
+use crate::algorithm::{Grid, Take};
 use crate::decision::Sharing;
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
@@ -68,7 +68,7 @@ pub struct Gate {
     on_failure: OnFailure,
     security: bool,
     /// The time in which the whole limit comes back, in microseconds.
-    window: u64,
+    window: Grid,
 }
 
 /// A gate, whose key it is, and what it costs.
@@ -181,10 +181,16 @@ impl<'r> Plan<'r> {
         self.mode
     }
 
-    /// Whether the request must be refused while the store fails: one of its rules asks for that.
+    /// Whether the request must be refused while the store fails: one of its rules asks for that. So must one that meets more
+    /// limits than a store decides at once, since it would fail for ever.
     pub fn fails_closed(&self) -> bool {
+        self.checks.len() > MOST_CHECKS || self.policies().any(|(_, policy)| !policy.lets_pass())
+    }
+
+    /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.
+    pub fn policies(&self) -> impl Iterator<Item = (&str, OnFailure)> {
         let enforced = self.checks.iter().filter(|check| check.gate.role != Role::Shadow);
-        enforced.into_iter().any(|check| !check.on_failure.lets_pass())
+        enforced.map(|check| (check.gate.rule.as_str(), check.on_failure))
     }
 
     pub(crate) fn sharing(&self) -> &[Sharing] {
@@ -255,7 +261,7 @@ impl Gate {
             plan: None,
             on_failure: OnFailure::default(),
             security: false,
-            window: limit.window_micros(),
+            window: limit.grid(),
         }
     }
 
@@ -313,7 +319,7 @@ impl Gate {
         self.plan.clone()
     }
 
-    pub(crate) const fn window_micros(&self) -> u64 {
+    pub(crate) const fn window(&self) -> Grid {
         self.window
     }
 

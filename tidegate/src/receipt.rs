@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use crate::algorithm::{Op, Place};
+use crate::algorithm::{Moment, Op, Place};
 use crate::decision::{Checked, Sharing};
 use crate::key::Key;
 use crate::limit::LARGEST_AMOUNT;
 use crate::store::Adjustment;
 use crate::{Few, RuleSet, Subject};
+
+/// The first byte: how the others are laid out.
+const LAYOUT: u8 = 1;
 
 /// What a decision consumed. Giving it back takes it: a receipt is good for one refund.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,6 +58,54 @@ impl Receipt {
         self.entries.iter().all(|entry| entry.cost == 0)
     }
 
+    /// The receipt as bytes, for a caller elsewhere to keep. Who can write such bytes can give back what was never taken: sign
+    /// them, and let each be used once.
+    ///
+    /// What [`settle`](crate::Limiter::settle) would need beyond a refund is left out: of rules that share a budget, the bytes
+    /// know the sum.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![LAYOUT];
+        for entry in &self.entries {
+            push(&mut bytes, &entry.rule);
+            push(&mut bytes, &entry.limit_name);
+            bytes.push(u8::from(entry.plan.is_some()));
+            push(&mut bytes, entry.plan.as_deref().unwrap_or_default());
+            bytes.extend_from_slice(&entry.subject.hash().to_be_bytes());
+            bytes.extend_from_slice(&entry.partition.to_be_bytes());
+            let Moment { micros, part } = entry.place.moment();
+            for number in [entry.cost, micros, part] {
+                bytes.extend_from_slice(&number.to_be_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// The receipt that [`to_bytes`](Self::to_bytes) wrote; none if it did not write these.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut bytes = bytes.strip_prefix(&[LAYOUT])?;
+        let mut entries = Few::default();
+        while !bytes.is_empty() {
+            let rest = &mut bytes;
+            entries.push(Entry {
+                rule: text(rest)?.into(),
+                limit_name: text(rest)?.into(),
+                plan: match array(rest)? {
+                    [0] => text(rest).map(|_| None)?,
+                    _ => Some(text(rest)?.into()),
+                },
+                subject: Subject::from_hash(u128::from_be_bytes(array(rest)?)),
+                partition: u16::from_be_bytes(array(rest)?),
+                cost: u64::from_be_bytes(array(rest)?),
+                place: Place::before(Moment {
+                    micros: u64::from_be_bytes(array(rest)?),
+                    part: u64::from_be_bytes(array(rest)?),
+                }),
+                others: Vec::new(),
+            });
+        }
+        Some(Self { entries })
+    }
+
     /// The refunds under the rules of today: a limit that is gone has nothing to give back to.
     pub(crate) fn refunds<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
         let refund = |entry: &Entry| Op::Refund { cost: entry.cost, place: entry.place };
@@ -87,6 +138,28 @@ impl Receipt {
     }
 }
 
+/// Appends a length and the text.
+fn push(bytes: &mut Vec<u8>, text: &str) {
+    // Names are short. One that is not would be cut, and its rule not found again, so that nothing is given back.
+    let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.extend_from_slice(&text.as_bytes()[..usize::from(length)]);
+}
+
+/// Takes a text off the front.
+fn text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
+    let length = u16::from_be_bytes(array(bytes)?);
+    let (text, rest) = bytes.split_at_checked(usize::from(length))?;
+    *bytes = rest;
+    str::from_utf8(text).ok()
+}
+
+fn array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (array, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*array)
+}
+
 impl Entry {
     /// What the rules of this entry together really cost; none if nobody tells.
     fn actual(&self, actual: impl Fn(&str) -> Option<u64>) -> Option<u64> {
@@ -96,5 +169,44 @@ impl Entry {
         parts().find_map(|(rule, _)| actual(rule))?;
         let total = parts().map(|(rule, cost)| actual(rule).unwrap_or(cost)).fold(0, u64::saturating_add);
         Some(total.min(LARGEST_AMOUNT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receipt() -> Receipt {
+        let entry = |rule: &str, plan: Option<&str>| Entry {
+            rule: rule.into(),
+            limit_name: "burst".into(),
+            plan: plan.map(Arc::from),
+            subject: Subject::from_hash(u128::MAX - 7),
+            partition: 513,
+            cost: 1 << 40,
+            place: Place::before(Moment { micros: 1_763_190_000_123_456, part: 3 }),
+            others: Vec::new(),
+        };
+        Receipt {
+            entries: [entry("a", None), entry("größe", Some("")), entry("", Some("pro"))].into_iter().collect()
+        }
+    }
+
+    #[test]
+    fn a_receipt_comes_back_from_its_bytes_as_it_was() {
+        assert_eq!(Receipt::from_bytes(&receipt().to_bytes()), Some(receipt()));
+    }
+
+    #[test]
+    fn bytes_that_are_no_receipt_are_none() {
+        let bytes = receipt().to_bytes();
+        for end in (0..bytes.len()).filter(|end| Receipt::from_bytes(&bytes[..*end]).is_some()) {
+            // Where an entry ends, the rest is a shorter receipt; whoever signs them makes a difference of it.
+            let shorter = Receipt::from_bytes(&bytes[..end]).map(|receipt| receipt.entries.len());
+            assert!(shorter < Some(3), "{end}");
+        }
+        assert_eq!(Receipt::from_bytes(&[bytes.as_slice(), &[0]].concat()), None);
+        assert_eq!(Receipt::from_bytes(&[2]), None, "another layout");
+        assert_eq!(Receipt::from_bytes(&[1, 0, 1, 0xff, 0, 0]), None, "not UTF-8");
     }
 }

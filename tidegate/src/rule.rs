@@ -174,6 +174,16 @@ impl Rule {
 }
 
 impl OnFailure {
+    /// Its name, as rule files write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Local => "local",
+            Self::Degraded => "degraded",
+        }
+    }
+
     /// The one of two that lets less pass.
     pub(crate) const fn stricter(self, other: Self) -> Self {
         if self.strictness() < other.strictness() { other } else { self }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value};
-use sfv::{List, ListEntry, Parser};
+use sfv::{FieldType, List, ListEntry, Parser};
 use tidegate::{
     Answer, Checked, Contract, Decision, Headers, LARGEST_AMOUNT, Limit, Limiter, ManualClock, MemoryStore, Rate,
-    Request, Reset, Role, Rule, RuleMode, RuleSet, Timestamp,
+    Request, Reset, Role, Rule, RuleMode, RuleSet, Timestamp, Window,
 };
 
 const START: u64 = 1_790_000_000_123_456;
@@ -45,6 +45,8 @@ fn limit() -> impl Strategy<Value = Limit> {
         (amount(), rate()).prop_map(|(capacity, rate)| Limit::token_bucket(capacity, rate)),
         (amount(), rate()).prop_map(|(queue, rate)| Limit::leaky_bucket(rate, queue)),
         (amount(), window()).prop_map(|(limit, window)| Limit::fixed_window(limit, window)),
+        (amount(), any::<bool>())
+            .prop_map(|(limit, year)| { Limit::fixed_window(limit, if year { Window::YEAR } else { Window::MONTH }) }),
         (0..6u64, window()).prop_map(|(limit, window)| Limit::sliding_log(limit, window)),
         (amount(), window(), slices).prop_map(|(limit, window, slices)| Limit::sliding_window(limit, window, slices)),
     ];
@@ -106,6 +108,7 @@ fn field<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
 /// A structured list of strings, each with the first of these parameters and perhaps the second, as integers.
 fn parse(value: &str, [needed, optional]: [&str; 2]) -> Vec<(String, u64, Option<u64>)> {
     let list: List = Parser::new(value).parse().unwrap();
+    assert_eq!(list.serialize().as_deref(), Some(value), "it can be written in one way only");
     let item = |entry: &ListEntry| {
         let ListEntry::Item(item) = entry else { panic!("an inner list in {value}") };
         let keys: Vec<_> = item.params.keys().map(|key| key.as_str()).collect();
@@ -156,6 +159,7 @@ fn check_lists(
         let outcome = check.outcome();
         assert_eq!((quota, left), (outcome.limit.min(LARGEST_NUMBER), outcome.remaining.min(LARGEST_NUMBER)));
         assert_ne!(window, Some(0));
+        assert_eq!(window.is_some(), quota > 0 && check.window().span().is_some(), "{headers:?}");
         assert_ne!(time, Some(0));
         assert!(!outcome.is_permanent() || time.is_none(), "waiting was promised and does not help");
         if let (false, Some(retry)) = (outcome.admitted, field(headers, "retry-after")) {

@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Outcome, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Outcome, Rate, Request, Rule, RuleSet, Timestamp, Window};
 
-const START: u64 = 1_790_000_000_000_000;
+/// Two seconds before the year 2028, so that histories cross the turn of a month and a year.
+const START: u64 = 1_830_297_598_000_000;
 
 /// One subject of one limit, on a clock of its own.
 struct Subject {
@@ -88,7 +89,11 @@ fn rate() -> impl Strategy<Value = Rate> {
         .prop_map(|(amount, period)| Rate::new(amount, Duration::from_micros(period)).unwrap())
 }
 
-/// A limit of any kind, with windows of a second or two.
+fn calendar() -> impl Strategy<Value = Window> {
+    prop::sample::select(vec![Window::MONTH, Window::YEAR])
+}
+
+/// A limit of any kind, with windows of a second or two, or of the calendar.
 fn limit() -> impl Strategy<Value = Limit> {
     let window = prop::sample::select(vec![600_000u64, 1_200_000, 6_000_000]).prop_map(Duration::from_micros);
     let slices = prop::sample::select(vec![1u64, 2, 6, 12]);
@@ -96,6 +101,7 @@ fn limit() -> impl Strategy<Value = Limit> {
         (1..20u64, rate()).prop_map(|(capacity, rate)| Limit::token_bucket(capacity, rate).unwrap()),
         (0..20u64, rate()).prop_map(|(queue, rate)| Limit::leaky_bucket(rate, queue).unwrap()),
         (1..20u64, window.clone()).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap()),
+        (1..20u64, calendar()).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap()),
         (1..20u64, window.clone()).prop_map(|(limit, window)| Limit::sliding_log(limit, window).unwrap()),
         (1..20u64, window, slices)
             .prop_map(|(limit, window, slices)| { Limit::sliding_window(limit, window, slices).unwrap() }),
@@ -143,6 +149,21 @@ proptest! {
             let start = one.at / 1_000_000 * 1_000_000;
             prop_assert!(units(&admitted, start - 1, start + 999_999) <= limit);
         }
+    }
+
+    /// admitted(s(k), s(k+1)) ≤ L, where one month and year end and the next ones begin; and after it L is there again.
+    #[test]
+    fn a_window_of_the_calendar_admits_its_limit(limit in 1..20u64, window in calendar(), requests in requests()) {
+        let limit = Limit::fixed_window(limit, window).unwrap();
+        let admitted = run(limit, &requests);
+        let (before, turn) = (START - 1, START + 2_000_000);
+        prop_assert!(units(&admitted, before, turn - 1) <= limit.amount());
+        prop_assert!(units(&admitted, turn - 1, u64::MAX) <= limit.amount());
+        let (subject, _) = after(limit, &requests);
+        // The new year, months later: whatever came before, a month is whole again, and a year is once it is over.
+        let later = if window == Window::MONTH { 31 } else { 366 };
+        subject.set(turn + later * 86_400_000_000);
+        prop_assert_eq!(subject.peek(1).remaining, limit.amount());
     }
 
     /// admitted(t − W, t] ≤ L
@@ -233,7 +254,8 @@ proptest! {
         // And whatever the jump was, nobody is locked out for longer than from empty to full.
         subject.take(limit.amount());
         let reset = subject.peek(1).reset_after;
-        let widest = Duration::from_secs(27); // 20 units, the slowest at one in 1.23 s, and the margin
+        // 20 units, the slowest at one in 1.23 s, and the margin; or the longest month or year, and the margin
+        let widest = Duration::from_secs(27).max(Duration::from_micros(limit.window_micros() + 2_000_000));
         prop_assert!(reset <= widest, "{:?} is a lock-out", reset);
     }
 }

@@ -1,5 +1,7 @@
 //! The fixed window: what was admitted in the latest window, and which one that is.
 
+use std::sync::LazyLock;
+
 use tidegate::algorithm::fixed_window::FixedWindow;
 
 use super::{Ask, Place, too_far_ahead};
@@ -8,19 +10,63 @@ use super::{Ask, Place, too_far_ahead};
 #[derive(Clone, Debug)]
 pub struct Window {
     pub(super) limit: u64,
-    length: u64,
+    length: Length,
     index: u64,
     admitted: Vec<u64>,
 }
 
+/// How long the windows are.
+#[derive(Clone, Copy, Debug)]
+enum Length {
+    Micros(u64),
+    Months(usize),
+}
+
+/// The instants at which the months begin, from January 1970 to later than anybody asks, found by going from each to the next.
+static MONTHS: LazyLock<Vec<u64>> = LazyLock::new(|| {
+    let (mut starts, mut day) = (Vec::new(), 0);
+    for year in 1970..2500 {
+        let leap = year % 400 == 0 || (year % 4 == 0 && year % 100 != 0);
+        for days in [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+            starts.push(day * 86_400_000_000);
+            day += days;
+        }
+    }
+    starts
+});
+
+impl Length {
+    /// Which window holds an instant.
+    fn index_at(self, now: u64) -> u64 {
+        match self {
+            Self::Micros(length) => now / length,
+            Self::Months(months) => ((MONTHS.partition_point(|start| *start <= now) - 1) / months) as u64,
+        }
+    }
+
+    /// When a window begins.
+    fn start_of(self, index: u64) -> u64 {
+        match self {
+            Self::Micros(length) => index * length,
+            Self::Months(months) => MONTHS[index as usize * months],
+        }
+    }
+}
+
 impl Window {
     pub(super) fn new(limit: &FixedWindow) -> Self {
-        Self { limit: limit.limit(), length: limit.window_micros(), index: 0, admitted: Vec::new() }
+        let length = match limit.window() {
+            tidegate::Window::MONTH => Length::Months(1),
+            tidegate::Window::YEAR => Length::Months(12),
+            _ => Length::Micros(limit.window_micros()),
+        };
+        Self { limit: limit.limit(), length, index: 0, admitted: Vec::new() }
     }
 
     /// The window that counts: the one of now, or the latest one, if the clock is a little behind it.
     fn current(&self, now: u64) -> u64 {
-        if self.is_empty() { now / self.length } else { (now / self.length).max(self.index) }
+        let index = self.length.index_at(now);
+        if self.is_empty() { index } else { index.max(self.index) }
     }
 
     /// Without a count it does not matter in which window nothing was counted.
@@ -33,9 +79,9 @@ impl Window {
     }
 
     pub(super) fn settle(&mut self, now: u64) -> bool {
-        let rebase = !self.is_empty() && too_far_ahead(self.index * self.length, now);
+        let rebase = !self.is_empty() && too_far_ahead(self.length.start_of(self.index), now);
         if rebase {
-            self.index = now / self.length;
+            self.index = self.length.index_at(now);
         }
         rebase
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use smol_str::SmolStr;
-use tidegate::{Limit, LimitError, Rate};
+use tidegate::{Limit, LimitError, Rate, Window};
 
 use super::Compiler;
 use crate::quantity;
@@ -64,7 +64,7 @@ impl Compiler<'_> {
             return self.constructed(Limit::leaky_bucket(rate, at.queue.value.0), &at.queue.span);
         }
         if let Some(at) = &written.fixed_window {
-            let window = self.duration(&at.window)?;
+            let window = self.window(&at.window)?;
             return self.constructed(Limit::fixed_window(at.limit.value.0, window), &at.limit.span);
         }
         if let Some(at) = &written.sliding_log {
@@ -87,7 +87,17 @@ impl Compiler<'_> {
     }
 
     fn duration(&mut self, at: &At<String>) -> Option<Duration> {
-        quantity::duration(at).map_err(|why| _ = self.error("duration", &at.span, why)).ok()
+        let error = |why| {
+            let problem = self.error("duration", &at.span, why);
+            if quantity::window(at).is_ok() {
+                problem.set_help("months and years of the calendar are for `fixed_window`");
+            }
+        };
+        quantity::duration(at).map_err(error).ok()
+    }
+
+    fn window(&mut self, at: &At<String>) -> Option<Window> {
+        quantity::window(at).map_err(|why| _ = self.error("duration", &at.span, why)).ok()
     }
 }
 

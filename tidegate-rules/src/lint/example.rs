@@ -7,6 +7,7 @@ use tidegate::Request;
 
 use crate::condition::{Condition, Host};
 use crate::facts::Facts;
+use crate::index::Places;
 use crate::matching::Matching;
 use crate::path::Pattern;
 
@@ -70,7 +71,7 @@ impl Example {
     pub(super) fn rules(&self, matching: &Matching) -> (Vec<usize>, usize) {
         let request = self.request();
         let facts = Facts::new(&request, matching);
-        let mut candidates = Vec::new();
+        let mut candidates = Places::new();
         matching.index.candidates(&facts, &mut candidates);
         let condition = |place: &u32| -> &Condition { &matching.rules[*place as usize].condition };
         let looked_at = candidates.iter().map(|place| PER_RULE + weight(condition(place))).sum();

@@ -151,7 +151,7 @@ fn limits<'r>(rule: &'r Compiled, plan: &str) -> &'r [(SmolStr, Limit)] {
 
 /// Whether `strict` is of the same kind and admits no more than `limit` at any time.
 fn is_stricter(strict: &Limit, limit: &Limit) -> bool {
-    let same_window = strict.window_micros() == limit.window_micros();
+    let same_window = strict.window() == limit.window();
     match (strict, limit) {
         (Limit::TokenBucket(a), Limit::TokenBucket(b)) => {
             a.capacity() <= b.capacity() && is_slower(a.refill(), b.refill())

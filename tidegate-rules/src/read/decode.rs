@@ -171,7 +171,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match &self.node.kind {
             Kind::Null => self.here(visitor.visit_unit()),
-            Kind::Bool(value) => self.here(visitor.visit_bool(*value)),
+            Kind::Bool(value, _) => self.here(visitor.visit_bool(*value)),
             Kind::Whole(..) => self.deserialize_i64(visitor),
             Kind::Float(value, _) => self.here(visitor.visit_f64(*value)),
             Kind::Text(text) => self.here(visitor.visit_str(text)),
@@ -185,7 +185,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match self.node.kind {
-            Kind::Bool(value) => self.here(visitor.visit_bool(value)),
+            Kind::Bool(value, _) => self.here(visitor.visit_bool(value)),
             _ => Err(self.wanted("true or false")),
         }
     }

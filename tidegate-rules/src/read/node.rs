@@ -1,39 +1,46 @@
 //! `Node`: a piece of YAML with its place. It has no opinion about what belongs where.
 
-use crate::source::Span;
+use std::ops::Range;
 
 /// A piece of YAML.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) kind: Kind,
-    pub(crate) span: Span,
+pub struct Node {
+    /// What it is.
+    pub kind: Kind,
+    /// Its place: bytes of the [`Source`](crate::yaml::Source). A list or a set of fields has that of its first item or key.
+    pub span: Range<usize>,
     /// The fields that were taken out of it because they were wrong: that they are missing has been reported already.
     pub(crate) taken: Vec<String>,
 }
 
 /// What it is. Scalars keep their text as it is written, since `0042` may be a name and not a number.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Nothing, `~` or `null`.
     Null,
-    Bool(bool),
+    /// `true` or `false`; `yes`, `no`, `on` and `off` are texts.
+    Bool(bool, String),
+    /// A whole number.
     Whole(i128, String),
+    /// A number that is not whole.
     Float(f64, String),
+    /// Anything else that is a single value, and whatever has quotation marks.
     Text(String),
+    /// A list, in order.
     List(Vec<Node>),
+    /// Fields, in order; no key stands twice.
     Map(Vec<(Node, Node)>),
 }
 
 impl Node {
-    pub(crate) fn new(kind: Kind, span: Span) -> Self {
+    pub(crate) fn new(kind: Kind, span: Range<usize>) -> Self {
         Self { kind, span, taken: Vec::new() }
     }
 
-    /// A scalar as text.
-    pub(crate) fn text(&self) -> Option<&str> {
+    /// A single value as it is written; none for nothing, lists and fields.
+    pub fn text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Text(text) | Kind::Whole(_, text) | Kind::Float(_, text) => Some(text),
-            Kind::Bool(true) => Some("true"),
-            Kind::Bool(false) => Some("false"),
+            Kind::Text(text) | Kind::Bool(_, text) | Kind::Whole(_, text) | Kind::Float(_, text) => Some(text),
             Kind::Null | Kind::List(_) | Kind::Map(_) => None,
         }
     }
@@ -55,10 +62,10 @@ impl Node {
     }
 
     /// What it is, for people.
-    pub(crate) fn what(&self) -> &'static str {
+    pub const fn what(&self) -> &'static str {
         match self.kind {
             Kind::Null => "nothing",
-            Kind::Bool(_) => "true or false",
+            Kind::Bool(..) => "true or false",
             Kind::Whole(..) => "a number",
             Kind::Float(..) => "a decimal number",
             Kind::Text(_) => "text",

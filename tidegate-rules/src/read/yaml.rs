@@ -9,8 +9,8 @@ use super::{Kind, Node};
 use crate::problem::Problem;
 use crate::source::{LARGEST_FILE, Source, Span, boundary};
 
-/// No rule file nests deeper.
-const DEEPEST: usize = 32;
+/// No file nests deeper: each level of an Envoy descriptor takes two, a list and a map.
+const DEEPEST: usize = 64;
 
 /// The most values in a file, those behind aliases counted as often as they are used: fifty thousand rules of some fields.
 const MOST_VALUES: usize = 1_500_000;
@@ -81,7 +81,7 @@ fn node(raw: Spanned<Raw>, text: &str) -> Node {
     let written = || text[self::span(&raw.defined, text)].to_owned();
     let kind = match raw.value {
         Raw::Null => Kind::Null,
-        Raw::Bool(value) => Kind::Bool(value),
+        Raw::Bool(value) => Kind::Bool(value, written()),
         Raw::Whole(value) => Kind::Whole(value, written()),
         Raw::Float(value) => Kind::Float(value, written()),
         Raw::Text(value) => Kind::Text(value),

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::{Failure, TestOutcome, TestRun};
 use crate::quantity::show_duration;
 use crate::sample::Sample;
+use crate::visible;
 
 /// Headers whose values are secrets more often than not.
 const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
@@ -136,20 +137,6 @@ fn short(value: &str) -> String {
         return one_line;
     }
     one_line.chars().take(LONGEST_VALUE).chain(['…']).collect()
-}
-
-/// A text of the files, without anything that could upset a terminal or show one text and be another.
-fn visible(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || turns(c) {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
 }
 
 impl Style {

@@ -14,7 +14,7 @@ pub(crate) struct Limits {
     pub(crate) token_bucket: Option<At<TokenBucket>>,
     /// A constant rate; what comes early waits in a queue.
     pub(crate) leaky_bucket: Option<At<LeakyBucket>>,
-    /// So many in each window of the clock.
+    /// So many in each window of the clock or the calendar.
     pub(crate) fixed_window: Option<At<FixedWindow>>,
     /// So many in any window, exactly; keeps every request.
     pub(crate) sliding_log: Option<At<SlidingLog>>,
@@ -42,13 +42,14 @@ pub(crate) struct LeakyBucket {
     pub(crate) queue: At<Amount>,
 }
 
-/// So many in each window of the clock.
+/// So many in each window of the clock or the calendar.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FixedWindow {
     /// How many in a window. Around a boundary twice as many may pass in a short time.
     pub(crate) limit: At<Amount>,
-    /// How long a window is: `1m`, `1h`, `1d`. Windows begin at multiples of it since 1970, in UTC.
+    /// How long a window is: `1m`, `1h`, `1d`, beginning at multiples of it since 1970; or `month` or `year` of the calendar.
+    /// All in UTC.
     pub(crate) window: At<String>,
 }
 

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const REACH: [Case; 14] = [
+pub(super) const REACH: [Case; 15] = [
     case(
         "no-rules",
         Severity::Warning,
@@ -89,6 +89,14 @@ pub(super) const REACH: [Case; 14] = [
         "rules:\n- { id: a, per: ip, fixed_window: { limit: 20, window: 1m } }\n\
          - { id: b, per: ip, fixed_window: { limit: 10, window: 1m } }",
         ("rules:", "plans: { pro: { b: { fixed_window: { limit: 30, window: 1m } } } }\nrules:"),
+    ),
+    case(
+        "never-decides",
+        Severity::Warning,
+        (3, 9),
+        "rules:\n- { id: a, per: ip, fixed_window: { limit: 20, window: month } }\n\
+         - { id: b, per: ip, fixed_window: { limit: 10, window: month } }",
+        ("limit: 10, window: month", "limit: 10, window: 31d"),
     ),
     case(
         "never-decides",

@@ -7,24 +7,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tidegate::{Secret, SubjectHasher};
+use tidegate::SubjectHasher;
+use tidegate_rules::yaml::{self, Source};
 
 use super::lookup::{Configured, Level};
+use super::options::EnvoyOptions;
 use super::problem::{ConfigErrors, ConfigProblem, Place};
+use super::stats::Event;
 use super::written::{Domain, Reader};
-use super::yaml;
 
 /// The most files in a directory.
 const MOST_FILES: usize = 10_000;
-
-/// How such files are read and answered.
-#[derive(Clone, Debug, Default)]
-pub struct EnvoyOptions {
-    strict: bool,
-    merge_domains: bool,
-    headers: Option<[String; 3]>,
-    secret: Secret,
-}
 
 /// The limits of every domain.
 ///
@@ -55,7 +48,7 @@ pub struct EnvoyConfig {
     domains: HashMap<String, Level>,
     /// Hashes the domain and the entries of a descriptor.
     pub(super) subjects: SubjectHasher,
-    headers: Option<[String; 3]>,
+    pub(super) options: EnvoyOptions,
     warnings: Vec<ConfigProblem>,
 }
 
@@ -63,38 +56,22 @@ pub struct EnvoyConfig {
 #[derive(Clone, Debug, Default)]
 pub struct ConfigHandle(Arc<RwLock<Option<Arc<EnvoyConfig>>>>);
 
-/// Choosing
-impl EnvoyOptions {
-    /// Refuses what the reference server would refuse, our own keys among it.
-    pub fn strict(mut self, strict: bool) -> Self {
-        self.strict = strict;
-        self
-    }
-
-    /// Lets several files speak of one domain.
-    pub fn merge_domains(mut self, merge: bool) -> Self {
-        self.merge_domains = merge;
-        self
-    }
-
-    /// Adds header fields under these names to answers: the limit, what remains, and the seconds until it is whole again.
-    pub fn headers(mut self, limit: &str, remaining: &str, reset: &str) -> Self {
-        self.headers = Some([limit, remaining, reset].map(str::to_owned));
-        self
-    }
-
-    /// Hashes descriptors with this secret instead of the public one.
-    pub fn secret(mut self, secret: &Secret) -> Self {
-        self.secret = secret.clone();
-        self
-    }
-}
-
 /// Reading
 impl EnvoyConfig {
     /// Reads every `.yaml` and `.yml` file of a directory, hidden ones left out. Either all can be used, or none is.
     pub fn load(directory: impl AsRef<Path>, options: &EnvoyOptions) -> Result<Self, ConfigErrors> {
-        let directory = directory.as_ref();
+        counted(options, Self::of_directory(directory.as_ref(), options))
+    }
+
+    /// Reads texts as if they were files of these names.
+    pub fn parse<'f>(
+        files: impl IntoIterator<Item = (&'f str, &'f str)>,
+        options: &EnvoyOptions,
+    ) -> Result<Self, ConfigErrors> {
+        counted(options, Self::of_texts(files, options))
+    }
+
+    fn of_directory(directory: &Path, options: &EnvoyOptions) -> Result<Self, ConfigErrors> {
         let failed = |path: &Path, message: String| {
             ConfigErrors::new(vec![ConfigProblem::new(&path.display().to_string(), Place::default(), message)])
         };
@@ -104,10 +81,9 @@ impl EnvoyConfig {
         }
         let mut texts = Vec::new();
         for path in paths {
-            let text = text(&path).map_err(|error| failed(&path, error))?;
-            texts.push((path.display().to_string(), text));
+            texts.push(Source::load(&path).map_err(|error| failed(&path, error))?);
         }
-        let mut config = Self::parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())), options)?;
+        let mut config = Self::of_texts(texts.iter().map(|source| (source.name(), source.text())), options)?;
         if texts.is_empty() {
             let name = directory.display().to_string();
             config.warnings.push(ConfigProblem::new(
@@ -119,24 +95,23 @@ impl EnvoyConfig {
         Ok(config)
     }
 
-    /// Reads texts as if they were files of these names.
-    pub fn parse<'f>(
+    fn of_texts<'f>(
         files: impl IntoIterator<Item = (&'f str, &'f str)>,
         options: &EnvoyOptions,
     ) -> Result<Self, ConfigErrors> {
         let (mut domains, mut errors, mut warnings) = (HashMap::new(), Vec::new(), Vec::new());
         let owners = options.secret.hasher(["envoy limit"]);
         for (file, text) in files {
-            let (mut found, strict) = (Vec::new(), options.strict);
-            match yaml::parse(file, text) {
+            let (mut found, source) = (Vec::new(), Source::new(file, text));
+            match yaml::parse(&source) {
                 Ok(root) => {
-                    let (errors, warnings) = (&mut found, &mut warnings);
-                    let domain = Reader { file, strict, owners: &owners, errors, warnings }.read(root);
+                    let (errors, warnings, source) = (&mut found, &mut warnings, &source);
+                    let domain = Reader { source, options, owners: &owners, errors, warnings }.read(root);
                     if let Some(domain) = domain {
-                        found.extend(add(&mut domains, file, domain, options.merge_domains));
+                        found.extend(add(&mut domains, source, domain, options.merge_domains));
                     }
                 }
-                Err(problem) => found.push(problem),
+                Err(report) => found.extend(ConfigProblem::of_report(&report)),
             }
             found.sort_by_key(|problem| (problem.line(), problem.column()));
             errors.append(&mut found);
@@ -145,7 +120,7 @@ impl EnvoyConfig {
             return Err(ConfigErrors::new(errors));
         }
         let subjects = options.secret.hasher(["envoy descriptor"]);
-        Ok(Self { domains, subjects, headers: options.headers.clone(), warnings })
+        Ok(Self { domains, subjects, options: options.clone(), warnings })
     }
 }
 
@@ -172,7 +147,7 @@ impl EnvoyConfig {
 
     /// The names of the three fields of answers, if they are wanted.
     pub(super) const fn header_names(&self) -> Option<&[String; 3]> {
-        self.headers.as_ref()
+        self.options.headers.as_ref()
     }
 }
 
@@ -195,9 +170,15 @@ impl ConfigHandle {
     }
 }
 
+/// Tells the statistics whether a configuration could be read.
+fn counted<T>(options: &EnvoyOptions, read: Result<T, ConfigErrors>) -> Result<T, ConfigErrors> {
+    options.stats.count(if read.is_ok() { Event::ConfigLoaded } else { Event::ConfigRefused });
+    read
+}
+
 /// Takes in what a file says, or tells what it must not say again.
-fn add(domains: &mut HashMap<String, Level>, file: &str, domain: Domain, merge: bool) -> Vec<ConfigProblem> {
-    let problem = |message| ConfigProblem::new(file, domain.place, message);
+fn add(domains: &mut HashMap<String, Level>, source: &Source, domain: Domain, merge: bool) -> Vec<ConfigProblem> {
+    let problem = |message| ConfigProblem::at(source, domain.place, message);
     match domains.entry(domain.name) {
         Entry::Vacant(free) => {
             free.insert(domain.level);
@@ -237,13 +218,4 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
     files.sort_unstable();
     Ok(files)
-}
-
-fn text(path: &Path) -> Result<String, String> {
-    let size = fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if size > yaml::LARGEST_FILE as u64 {
-        return Err(format!("the file has {size} bytes; at most {} are read", yaml::LARGEST_FILE));
-    }
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    String::from_utf8(bytes).map_err(|_| "the file is not UTF-8; save it in that encoding".to_owned())
 }

@@ -25,6 +25,11 @@ pub fn router<S: Store + 'static>(service: RateLimits<S>) -> Router {
         .with_state(service)
 }
 
+/// What the reference server has at its port for debugging: `GET /rlconfig` again, and `GET /stats`, the counters by name.
+pub fn admin_router<S: Store + 'static>(service: RateLimits<S>) -> Router {
+    Router::new().route("/rlconfig", get(limits::<S>)).route("/stats", get(stats::<S>)).with_state(service)
+}
+
 async fn decide<S: Store + 'static>(State(service): State<RateLimits<S>>, body: Bytes) -> Response {
     let request = match json::request(&body) {
         Ok(request) => request,
@@ -47,10 +52,14 @@ async fn decide<S: Store + 'static>(State(service): State<RateLimits<S>>, body: 
 }
 
 async fn health<S: Store + 'static>(State(service): State<RateLimits<S>>) -> Response {
-    if service.is_healthy() {
+    if service.is_healthy().await {
         return "OK".into_response();
     }
     (StatusCode::INTERNAL_SERVER_ERROR, "not healthy").into_response()
+}
+
+async fn stats<S: Store + 'static>(State(service): State<RateLimits<S>>) -> String {
+    service.counted().lines()
 }
 
 async fn limits<S: Store + 'static>(State(service): State<RateLimits<S>>) -> Response {

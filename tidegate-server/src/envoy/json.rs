@@ -6,6 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
+use super::metadata;
 use super::pb::{
     Code, DescriptorStatus, Entry, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, UInt64Value, Unit,
@@ -119,6 +120,9 @@ pub(super) fn response(response: &RateLimitResponse) -> Value {
     put(&mut object, "requestHeadersToAdd", response.request_headers_to_add.iter().map(header));
     if !response.raw_body.is_empty() {
         object.insert("rawBody".into(), STANDARD.encode(&response.raw_body).into());
+    }
+    if let Some(metadata) = &response.dynamic_metadata {
+        object.insert("dynamicMetadata".into(), metadata::json(metadata));
     }
     object.into()
 }

@@ -1,11 +1,13 @@
 //! The tree of descriptors that a domain has limits for, and the walk of a request's entries through it. Pure.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tidegate::Gate;
 
 use super::pattern::Pattern;
-use super::pb::{Entry, Unit};
+use super::pb::{Entry, Struct, Unit};
+use super::stats::Counters;
 
 /// The descriptors that may stand at one place of the list.
 #[derive(Debug, Default)]
@@ -21,8 +23,12 @@ pub(super) struct Level {
 /// A descriptor of the file: its limit, if it has one, and what may come after it.
 #[derive(Debug, Default)]
 pub(super) struct Node {
+    /// As it stands in the file: `key`, or `key_value`.
+    pub(super) text: String,
     pub(super) limit: Option<Configured>,
     pub(super) below: Level,
+    /// Whether the names of counters hold the value of the request at this place.
+    pub(super) value_to_metric: bool,
     /// What stands for the value in the key of the counter, where all values that match share one.
     pub(super) shared: Option<String>,
 }
@@ -38,8 +44,22 @@ pub(super) struct Configured {
     pub(super) replaces: Vec<String>,
     pub(super) shadow: bool,
     pub(super) quota: bool,
+    /// Whether its hits count even if the request is refused.
+    pub(super) counts_refused: bool,
+    /// What a response tells others if it was passed.
+    pub(super) metadata: Option<Struct>,
+    pub(super) metric: Metric,
     /// None if it does not limit.
     pub(super) rate: Option<Rate>,
+}
+
+/// Where the hits of a limit are counted for dashboards.
+#[derive(Debug)]
+pub(super) enum Metric {
+    /// Always in the same place.
+    OfLimit(Arc<Counters>),
+    /// Under values of the request: all of them, or those that descriptors ask for.
+    OfValues { all: bool },
 }
 
 /// How much in how much time.
@@ -47,6 +67,8 @@ pub(super) struct Configured {
 pub(super) struct Rate {
     pub(super) requests: u32,
     pub(super) unit: Unit,
+    /// How many hits are not near the limit yet.
+    pub(super) near: u64,
     pub(super) gate: Gate,
 }
 
@@ -59,8 +81,8 @@ struct Wildcard {
 /// What a walk found.
 pub(super) struct Found<'c> {
     pub(super) limit: Option<&'c Configured>,
-    /// For each entry, what stands for its value in the key.
-    pub(super) shared: Vec<Option<&'c str>>,
+    /// What stands for the values of some entries in the key, by place.
+    pub(super) shared: Vec<(usize, &'c str)>,
 }
 
 impl Level {
@@ -95,20 +117,47 @@ impl Level {
         if self.wild.is_empty() {
             return None;
         }
-        let text = format!("{}_{}", entry.key, entry.value);
-        self.wild.iter().find(|(wildcard, _)| wildcard.pattern.matches(&text)).map(|(_, node)| node)
+        let Entry { key, value } = entry;
+        let mut text = String::new();
+        let found = self.wild.iter().find(|(wildcard, _)| {
+            // Most can be told by how they begin, without putting the two together.
+            if !wildcard.pattern.may_match(key, value) {
+                return false;
+            }
+            if text.is_empty() {
+                text = format!("{key}_{value}");
+            }
+            wildcard.pattern.matches(&text)
+        });
+        found.map(|(_, node)| node)
     }
 
     /// Walks the entries in order. There is a limit only where the last of them ends: neither above nor below.
     pub(super) fn find(&self, entries: &[Entry]) -> Option<Found<'_>> {
-        let (mut level, mut last, mut shared) = (self, None, Vec::with_capacity(entries.len()));
-        for entry in entries {
+        let (mut level, mut last, mut shared) = (self, None, Vec::new());
+        for (place, entry) in entries.iter().enumerate() {
             let node = level.child(entry)?;
-            shared.push(node.shared.as_deref());
+            shared.extend(node.shared.as_deref().map(|shared| (place, shared)));
             last = Some(node);
             level = &node.below;
         }
         Some(Found { limit: last?.limit.as_ref(), shared })
+    }
+
+    /// The name of the counters of a limit of `domain` for these entries, with `all` their values or those that descriptors
+    /// ask for. Values that share a counter share a name, too.
+    pub(super) fn name(&self, domain: &str, entries: &[Entry], all: bool) -> Vec<String> {
+        let (mut level, mut name) = (self, vec![domain.to_owned()]);
+        for entry in entries {
+            let Some(node) = level.child(entry) else { break };
+            name.push(if all || node.value_to_metric {
+                joined(&entry.key, node.shared.as_deref().unwrap_or(&entry.value))
+            } else {
+                node.text.clone()
+            });
+            level = &node.below;
+        }
+        name
     }
 
     /// Every limit, in no particular order.

@@ -17,6 +17,13 @@ impl Pattern {
         Some(Self { first: first.to_owned(), between, last: last.to_owned() })
     }
 
+    /// Whether `key_value` begins as the pattern says: most texts that do not match are told apart by it.
+    pub(super) fn may_match(&self, key: &str, value: &str) -> bool {
+        let first = self.first.as_bytes();
+        let mut text = key.bytes().chain([b'_']).chain(value.bytes());
+        first.iter().all(|byte| text.next() == Some(*byte))
+    }
+
     /// Whether all of `text` is as the pattern says.
     pub(super) fn matches(&self, text: &str) -> bool {
         let rest = text.strip_prefix(self.first.as_str()).and_then(|rest| rest.strip_suffix(self.last.as_str()));
@@ -56,5 +63,12 @@ mod tests {
             assert_eq!(Pattern::new(pattern).map(|pattern| pattern.matches(text)), Some(expected), "{pattern} {text}");
         }
         assert!(Pattern::new("plain").is_none());
+    }
+
+    #[test]
+    fn what_begins_differently_cannot_match() {
+        let begins = |pattern: &str, key: &str, value: &str| Pattern::new(pattern).unwrap().may_match(key, value);
+        assert!(begins("k_v*", "k", "v1") && begins("*", "", "") && begins("k_*", "k", ""));
+        assert!(!begins("k_v*", "k", "w") && !begins("k_v*", "other", "v") && !begins("k_vv*", "k", "v"));
     }
 }

@@ -2,40 +2,58 @@
 
 use std::time::Duration;
 
-use tidegate::{Check, Decision, Limiter, Plan, PlanMode, Store};
+use tidegate::algorithm::{self, Op, Take, View};
+use tidegate::{Adjustment, Check, Decision, Few, Limiter, Plan, PlanError, PlanMode, Store};
 
+use super::lookup::Configured;
 use super::pb::{RateLimit, RateLimitDescriptor, RateLimitRequest};
 
 /// The checks of a request.
 pub(super) struct Prepared<'r> {
     /// What it consumes.
-    pub(super) checks: Vec<Check<'r>>,
-    /// What it must pass if a descriptor only looks: those that consume, and the others as if they were one hit.
-    pub(super) looked: Option<Vec<Check<'r>>>,
+    pub(super) counted: Plan<'r>,
+    /// What it must pass if a descriptor only looks: those that consume, at the same places, and the others as if they were
+    /// one hit.
+    pub(super) looked: Option<Plan<'r>>,
+    /// What it gives back.
+    pub(super) returned: Option<Plan<'r>>,
     /// What each descriptor asked for, in order.
-    pub(super) wanted: Vec<Wanted>,
+    pub(super) wanted: Few<Wanted<'r>>,
+    /// Whether it must be known what was there before hits that the store counts although it refuses them.
+    pub(super) asks_before: bool,
 }
 
 /// What one descriptor asked for.
 #[derive(Debug)]
-pub(super) struct Wanted {
-    pub(super) told: Told,
-    pub(super) looks: bool,
-    /// Its checks among [`Prepared::checks`].
-    pub(super) places: Vec<usize>,
-    /// Its checks among [`Prepared::looked`].
-    pub(super) looked: Vec<usize>,
+pub(super) struct Wanted<'r> {
+    pub(super) told: Told<'r>,
+    pub(super) asks: Asks,
+    pub(super) hits: u64,
+    /// The hits of descriptors before it that go to the same counter.
+    pub(super) ahead: u64,
+    /// Its checks among those of its plan.
+    pub(super) places: Few<usize>,
+}
+
+/// What a descriptor wants to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asks {
+    Takes,
+    Looks,
+    Returns,
 }
 
 /// What its status says of a limit.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum Told<'r> {
     /// None applies.
     Nothing,
     /// A limit without a limit.
     Unlimited,
-    /// A limit of an Envoy configuration, or of the request itself.
-    Limit(RateLimit),
+    /// A limit of an Envoy configuration.
+    Limit(&'r Configured),
+    /// The limit of the request itself.
+    Own(RateLimit),
     /// Whatever rules apply.
     Rules,
 }
@@ -45,6 +63,9 @@ pub(super) struct Judged {
     pub(super) allowed: bool,
     pub(super) counted: Option<Decision>,
     pub(super) looked: Option<Decision>,
+    pub(super) returned: Option<Decision>,
+    /// A look at all that is consumed, before it was.
+    pub(super) before: Option<Decision>,
 }
 
 /// Why a request gets no statuses.
@@ -58,49 +79,121 @@ pub(super) enum Refusal {
     Degraded,
 }
 
-/// How many hits a descriptor is: its own number, else that of the request, else one. Of 0, it only looks.
-pub(super) fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> u64 {
-    descriptor.hits_addend.map_or_else(|| u64::from(request.hits_addend.max(1)), |hits| hits.value)
-}
-
-impl Prepared<'_> {
-    /// Decides the whole request in one step. Where a descriptor only looks, there is a look before it, and a request that
-    /// does not pass that consumes nothing.
-    pub(super) async fn decide<S: Store>(&self, limiter: &Limiter<S>, strict: bool) -> Result<Judged, Refusal> {
-        let plan = plan(&self.checks, strict)?;
-        let looked = match &self.looked {
-            Some(checks) => Some(look(limiter, checks, strict).await?),
-            None => None,
-        };
-        let passes = looked.as_ref().is_none_or(Decision::is_allowed);
-        let counts = self.checks.iter().any(|check| check.cost() > 0);
-        if looked.is_some() && !(counts && (passes || strict)) {
-            return Ok(Judged { allowed: passes, counted: None, looked });
-        }
-        let decision = limiter.decide(&plan).await.map_err(|_| failed(&plan))?;
-        Ok(Judged { allowed: passes && decision.is_allowed(), counted: Some(decision), looked })
+impl Refusal {
+    pub(super) fn too_many(error: &PlanError) -> Self {
+        Self::Invalid(format!("too many limits apply to the request: {error}"))
     }
 }
 
-async fn look<S: Store>(limiter: &Limiter<S>, checks: &[Check<'_>], strict: bool) -> Result<Decision, Refusal> {
-    let plan = plan(checks, strict)?;
-    let verdict = limiter.store().peek(&plan).await.map_err(|_| failed(&plan))?;
-    Ok(Decision::new(&plan, &verdict))
+/// How many hits a descriptor is: its own number, else that of the request, else one. Of 0, it only looks.
+pub(super) fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> (u64, Asks) {
+    let hits = descriptor.hits_addend.map_or_else(|| u64::from(request.hits_addend.max(1)), |hits| hits.value);
+    let asks = match (hits, descriptor.is_negative_hits) {
+        (0, _) => Asks::Looks,
+        (_, false) => Asks::Takes,
+        (_, true) => Asks::Returns,
+    };
+    (hits, asks)
+}
+
+/// A plan of these checks. Where there are none, it is asked all the same: somebody may count requests without a limit.
+pub(super) fn plan<'r>(checks: impl IntoIterator<Item = Check<'r>>, strict: bool) -> Result<Plan<'r>, Refusal> {
+    let plan = Plan::new(checks);
+    let plan = plan.map_err(|error| Refusal::too_many(&error))?;
+    let mode = if strict { PlanMode::CountEach } else { PlanMode::AllOrNothing };
+    // Envoy asks and goes on: nobody here could hold the request.
+    Ok(plan.mode(mode).longest_delay(Duration::ZERO))
+}
+
+impl Prepared<'_> {
+    /// Gives back what is given back, then decides the whole request in one step. Where a descriptor only looks, there is a
+    /// look before it, and a request that does not pass that consumes nothing.
+    pub(super) async fn decide<S: Store>(&self, limiter: &Limiter<S>, strict: bool) -> Result<Judged, Refusal> {
+        let plan = &self.counted;
+        let returned = match &self.returned {
+            Some(plan) => Some(give_back(limiter, plan).await?),
+            None => None,
+        };
+        let looked = match &self.looked {
+            Some(plan) => Some(look(limiter, plan).await?),
+            None => None,
+        };
+        let before = if self.asks_before { Some(look(limiter, plan).await?) } else { None };
+        let passes = looked.as_ref().is_none_or(Decision::is_allowed);
+        let counts = plan.checks().iter().any(|check| check.cost() > 0);
+        let mut judged = Judged { allowed: passes, counted: None, looked, returned, before };
+        let only_else = !counts && (judged.looked.is_some() || judged.returned.is_some());
+        if !only_else && (passes || strict) {
+            let decision = limiter.decide(plan).await.map_err(|_| failed(plan))?;
+            judged.allowed &= decision.is_allowed();
+            judged.counted = Some(decision);
+        }
+        if !judged.allowed && !strict {
+            self.charge(limiter, judged.counted.as_ref()).await?;
+        }
+        Ok(judged)
+    }
+
+    /// Counts what was refused where a limit wants that: it has happened, and the limit is used up by it at most.
+    async fn charge<S: Store>(&self, limiter: &Limiter<S>, decision: Option<&Decision>) -> Result<(), Refusal> {
+        let consumed = |place: usize| decision.is_some_and(|decision| decision.checks()[place].is_consumed());
+        let charged = self.wanted.iter().filter(|wanted| wanted.counts_refused());
+        let mut places: Vec<usize> = charged.flat_map(|wanted| wanted.places.iter().copied()).collect();
+        places.sort_unstable();
+        places.dedup();
+        let checks = places.into_iter().filter(|place| !consumed(*place)).map(|place| &self.counted.checks()[place]);
+        let charges: Vec<Adjustment<'_>> = checks.map(Adjustment::charge).collect();
+        if charges.is_empty() {
+            return Ok(());
+        }
+        limiter.store().adjust(&charges).await.map_err(|_| failed(&self.counted))
+    }
+}
+
+impl Wanted<'_> {
+    /// Whether its hits count even if the request is refused.
+    pub(super) const fn counts_refused(&self) -> bool {
+        matches!((&self.told, self.asks), (Told::Limit(limit), Asks::Takes) if limit.counts_refused)
+    }
+}
+
+async fn look<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, Refusal> {
+    let verdict = limiter.store().peek(plan).await.map_err(|_| failed(plan))?;
+    Ok(Decision::new(plan, &verdict))
+}
+
+/// Gives hits back to the window or slice that the store is in, and to buckets; never more than was counted there. Then it
+/// looks what there is.
+async fn give_back<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, Refusal> {
+    let now = look(limiter, plan).await?.decided_at();
+    let refund = |check: &Check<'_>| {
+        let (limit, cost) = (check.gate().limit(), check.cost());
+        // Where hits of now go. If the window ends before the store gets to it, nothing is given back.
+        algorithm::place(&View::Fresh, limit, now, Take::one(cost))
+    };
+    let refunds = plan.checks().iter().map(|check| Adjustment {
+        op: Op::Refund { cost: check.cost(), place: refund(check) },
+        ..Adjustment::charge(check)
+    });
+    let refunds: Vec<Adjustment<'_>> = refunds.collect();
+    limiter.store().adjust(&refunds).await.map_err(|_| failed(plan))?;
+    look(limiter, plan).await
 }
 
 fn failed(plan: &Plan<'_>) -> Refusal {
     if plan.fails_closed() { Refusal::Unavailable } else { Refusal::Degraded }
 }
 
-fn plan<'r>(checks: &[Check<'r>], strict: bool) -> Result<Plan<'r>, Refusal> {
-    let plan = Plan::new(checks.iter().copied());
-    let plan = plan.map_err(|error| Refusal::Invalid(format!("too many limits apply to the request: {error}")))?;
-    let mode = if strict { PlanMode::CountEach } else { PlanMode::AllOrNothing };
-    // Envoy asks and goes on: nobody here could hold the request.
-    Ok(plan.mode(mode).longest_delay(Duration::ZERO))
-}
-
 impl Judged {
+    /// What was said to a descriptor that asks for this.
+    pub(super) fn of(&self, asks: Asks) -> Option<&Decision> {
+        match asks {
+            Asks::Takes => self.counted.as_ref().or(self.looked.as_ref()),
+            Asks::Looks => self.looked.as_ref(),
+            Asks::Returns => self.returned.as_ref(),
+        }
+    }
+
     /// The decision to show: the one that refuses, if one does.
     pub(super) fn shown(&self) -> Option<&Decision> {
         let both = || [&self.counted, &self.looked].into_iter().flatten();

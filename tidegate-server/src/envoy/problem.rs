@@ -3,6 +3,9 @@
 use std::error::Error;
 use std::fmt;
 
+use tidegate_rules::Report;
+use tidegate_rules::yaml::Source;
+
 /// The most problems that are told at once.
 const MOST_PROBLEMS: usize = 50;
 
@@ -21,8 +24,8 @@ pub struct ConfigErrors(Vec<ConfigProblem>);
 /// A line and a column, both from 1; 0 where a problem is one of the whole file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) line: u64,
-    pub(super) column: u64,
+    pub(super) line: usize,
+    pub(super) column: usize,
 }
 
 impl ConfigProblem {
@@ -30,13 +33,29 @@ impl ConfigProblem {
         Self { file: file.to_owned(), place, message: message.into() }
     }
 
+    /// A problem at a byte of a file.
+    pub(super) fn at(source: &Source, byte: usize, message: impl Into<String>) -> Self {
+        let (line, column) = source.position(byte);
+        Self::new(source.name(), Place { line, column }, message)
+    }
+
+    /// What the reader of YAML says, as problems of ours.
+    pub(super) fn of_report(report: &Report) -> Vec<Self> {
+        let told = report.problems().iter().map(|problem| {
+            let (line, column) = report.position(problem);
+            let help = problem.suggestion().map(|help| format!("; {help}")).unwrap_or_default();
+            Self::new(report.file(), Place { line, column }, format!("{}{help}", problem.message()))
+        });
+        told.collect()
+    }
+
     /// The line, from 1; 0 for a problem of the whole file.
-    pub const fn line(&self) -> u64 {
+    pub const fn line(&self) -> usize {
         self.place.line
     }
 
     /// The column, from 1; 0 for a problem of the whole file.
-    pub const fn column(&self) -> u64 {
+    pub const fn column(&self) -> usize {
         self.place.column
     }
 

@@ -1,44 +1,79 @@
 //! From descriptors to checks by our own rule file: each descriptor is a request with attributes. Pure.
 
-use tidegate::{Check, Limiter, Plan, Request, Store};
+use tidegate::{Check, Few, Limiter, MOST_CHECKS, Plan, PlanError, Request, Store};
 
 use super::pb::{Entry, RateLimitRequest};
-use super::prepared::{Prepared, Told, Wanted, hits};
+use super::prepared::{Asks, Prepared, Refusal, Told, Wanted, hits, plan};
 
 /// The keys that Envoy uses, and the attributes that rules read.
 const ALSO: [(&str, &str); 4] =
     [("remote_address", "ip"), (":path", "path"), (":method", "method"), (":authority", "host")];
 
-/// The checks of every descriptor. A rule that several of them meet with the same subject counts once, at the highest cost:
-/// it is one request.
-pub(super) fn prepare<'r, S: Store>(limiter: &'r Limiter<S>, request: &RateLimitRequest) -> Prepared<'r> {
-    let (mut checks, mut looked, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+/// The checks of every descriptor. Each asks for its hits: a rule that several of them meet with the same subject counts them
+/// all.
+pub(super) fn prepare<'r, S: Store>(
+    limiter: &'r Limiter<S>,
+    request: &RateLimitRequest,
+    strict: bool,
+) -> Result<Prepared<'r>, Refusal> {
+    let none = || plan([], strict);
+    let (mut counted, mut returned, mut looked) = (none()?, none()?, Vec::new());
+    let mut wanted: Few<Wanted<'r>> = Few::default();
     for descriptor in &request.descriptors {
-        let hits = hits(request, descriptor);
+        let (hits, asks) = hits(request, descriptor);
         let plan = limiter.plan(&asked(&request.domain, &descriptor.entries, hits.max(1)));
-        let places = if hits == 0 { Vec::new() } else { add(&mut checks, &plan) };
-        wanted.push(Wanted { told: Told::Rules, looks: hits == 0, places, looked: add(&mut looked, &plan) });
+        let mut places = Few::default();
+        match asks {
+            Asks::Takes => counted = counted.and(&plan),
+            Asks::Returns => returned = returned.and(&plan),
+            // Where they are is known once all others are.
+            Asks::Looks => looked.push((wanted.len(), plan.clone())),
+        }
+        if asks != Asks::Looks {
+            let among = if asks == Asks::Takes { &counted } else { &returned };
+            places = places_of(&plan, among.checks());
+        }
+        wanted.push(Wanted { told: Told::Rules, asks, hits, ahead: 0, places });
     }
-    let looks = wanted.iter().any(|wanted| wanted.looks && !wanted.looked.is_empty());
-    Prepared { checks, looked: looks.then_some(looked), wanted }
+    let looked = look(&counted, &looked, &mut wanted, strict)?;
+    let returned = if returned.checks().is_empty() { None } else { Some(bounded(returned)?) };
+    Ok(Prepared { counted: bounded(counted)?, looked, returned, wanted, asks_before: false })
 }
 
-/// Adds the checks of a plan, and tells where they are.
-fn add<'r>(checks: &mut Vec<Check<'r>>, plan: &Plan<'r>) -> Vec<usize> {
-    let mut places = Vec::new();
-    for check in plan.checks() {
-        let known = checks.iter().position(|known| known.key() == check.key());
-        if let Some(place) = known {
-            if check.cost() > checks[place].cost() {
-                checks[place] = *check;
-            }
-            places.push(place);
-        } else {
-            places.push(checks.len());
-            checks.push(*check);
-        }
+/// What is consumed and what is only looked at, in this order.
+fn look<'r>(
+    counted: &Plan<'r>,
+    looked: &[(usize, Plan<'r>)],
+    wanted: &mut [Wanted<'r>],
+    strict: bool,
+) -> Result<Option<Plan<'r>>, Refusal> {
+    if looked.iter().all(|(_, looks)| looks.checks().is_empty()) {
+        return Ok(None);
     }
-    places
+    let mut all: Vec<Check<'r>> = counted.checks().to_vec();
+    for (descriptor, looks) in looked {
+        for check in looks.checks() {
+            if !all.iter().any(|known| known.key() == check.key()) {
+                all.push(*check);
+            }
+        }
+        wanted[*descriptor].places = places_of(looks, &all);
+    }
+    plan(all, strict).map(Some)
+}
+
+/// The plan, unless it has become too large.
+fn bounded(plan: Plan<'_>) -> Result<Plan<'_>, Refusal> {
+    match plan.checks().len() {
+        checks if checks > MOST_CHECKS => Err(Refusal::too_many(&PlanError::TooManyChecks { checks })),
+        _ => Ok(plan),
+    }
+}
+
+/// Where the checks of a plan are among others.
+fn places_of(plan: &Plan<'_>, among: &[Check<'_>]) -> Few<usize> {
+    let place = |check: &Check<'_>| among.iter().position(|known| known.key() == check.key());
+    plan.checks().iter().filter_map(place).collect()
 }
 
 /// A descriptor as a request.

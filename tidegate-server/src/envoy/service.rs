@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate::{Headers, Limiter, Rule, Store};
+use tidegate::{Clock, Headers, Limiter, Rule, Store, SystemClock};
 use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Request, Response, Status};
 
@@ -12,9 +12,12 @@ use super::matched::Matched;
 use super::pb::{
     Code, DescriptorStatus, HeaderValue, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
-use super::prepared::{Judged, Refusal};
-use super::rules;
-use super::statuses::{passed, statuses};
+use super::prepared::{Judged, Prepared, Refusal};
+use super::stats::{Event, Stats};
+use super::statuses::{count, passed, passes, statuses};
+use super::{metadata, rules};
+use crate::degraded::DEGRADED;
+use crate::store::answers;
 
 /// The most descriptors in a request.
 pub const MOST_DESCRIPTORS: usize = 100;
@@ -24,9 +27,6 @@ pub const MOST_ENTRIES: usize = 100;
 
 /// The largest message that is read, in bytes.
 pub const LARGEST_MESSAGE: usize = 1024 * 1024;
-
-/// Tells the upstream that nothing was decided, since the store failed.
-const DEGRADED: &str = "x-tidegate-degraded";
 
 /// Envoy's Rate Limit Service. Clones share everything.
 ///
@@ -45,14 +45,27 @@ pub struct RateLimits<S> {
     handle: Handle<S>,
     config: Option<ConfigHandle>,
     strict: bool,
+    shadow: bool,
+    metadata: bool,
     healthy: Arc<dyn Fn() -> bool + Send + Sync>,
+    stats: Stats,
+    clock: SystemClock,
 }
 
 /// Constructors
 impl<S: Store + 'static> RateLimits<S> {
     /// Limits by the rules of the limiter.
     pub fn of_rules(handle: Handle<S>) -> Self {
-        Self { handle, config: None, strict: false, healthy: Arc::new(|| true) }
+        Self {
+            handle,
+            config: None,
+            strict: false,
+            shadow: false,
+            metadata: false,
+            healthy: Arc::new(|| true),
+            stats: Stats::default(),
+            clock: SystemClock::new(),
+        }
     }
 
     /// Limits by an Envoy configuration, on the store of the limiter.
@@ -66,7 +79,26 @@ impl<S: Store + 'static> RateLimits<S> {
         self
     }
 
-    /// Says what `/healthcheck` asks, beside whether there is a configuration.
+    /// Lets every request pass, and says in the statuses alone what is over a limit.
+    pub fn shadow(mut self, shadow: bool) -> Self {
+        self.shadow = shadow;
+        self
+    }
+
+    /// Sends `dynamic_metadata`: the domain, the descriptors, and the metadata of the limits that were passed.
+    pub fn metadata(mut self, metadata: bool) -> Self {
+        self.metadata = metadata;
+        self
+    }
+
+    /// Counts requests and errors here, instead of where nobody looks. A configuration counts where its
+    /// [options](super::EnvoyOptions::stats) say.
+    pub fn stats(mut self, stats: &Stats) -> Self {
+        self.stats = stats.clone();
+        self
+    }
+
+    /// Says what `/healthcheck` asks, beside whether there is a configuration and the store answers.
     pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.healthy = Arc::new(healthy);
         self
@@ -82,30 +114,42 @@ impl<S: Store + 'static> RateLimits<S> {
 impl<S: Store + 'static> RateLimits<S> {
     /// The answer to a request, or why there is none.
     pub(super) async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
-        check(request)?;
-        let limiter = self.handle.limiter();
-        let answered = match &self.config {
-            None => self.by_rules(&limiter, request).await,
-            Some(handle) => {
-                let config = handle.current();
-                let config = config.ok_or_else(|| Refusal::Invalid("no rate limit configuration loaded".into()))?;
-                self.by_config(&limiter, &config, request).await
-            }
-        };
+        let begun = self.clock.now();
+        let answered = self.decided(request).await;
+        self.stats.request(self.clock.now().since(begun));
+        match answered {
+            Err(Refusal::Invalid(_)) => self.stats.count(Event::ServiceError),
+            Err(Refusal::Unavailable | Refusal::Degraded) => self.stats.count(Event::StoreError),
+            Ok(_) => {}
+        }
         match answered {
             Err(Refusal::Degraded) => Ok(degraded(request)),
             answered => answered,
         }
     }
 
+    async fn decided(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+        check(request)?;
+        let limiter = self.handle.limiter();
+        match &self.config {
+            None => self.by_rules(&limiter, request).await,
+            Some(handle) => {
+                let config = handle.current();
+                let config = config.ok_or_else(|| Refusal::Invalid("no rate limit configuration loaded".into()))?;
+                self.by_config(&limiter, &config, request).await
+            }
+        }
+    }
+
     async fn by_rules(&self, limiter: &Limiter<S>, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
-        let prepared = rules::prepare(limiter, request);
+        let prepared = rules::prepare(limiter, request, self.strict)?;
         let judged = prepared.decide(limiter, self.strict).await?;
-        let mut response = response(&judged, statuses(&prepared.wanted, &judged, self.strict));
+        let statuses = statuses(&prepared.wanted, &judged, self.strict);
+        let mut response = self.response(request, &prepared, judged.allowed, statuses);
         let (Some(decision), contract) = (judged.shown(), limiter.rules().contract()) else { return Ok(response) };
         if judged.allowed {
             response.response_headers_to_add = fields(contract.headers(decision));
-        } else {
+        } else if !self.shadow {
             let rule = decision.rule().and_then(|id| limiter.rules().rule(id));
             let answer = contract.denied(decision, rule.and_then(Rule::message_text), None);
             response.response_headers_to_add = fields(answer.headers);
@@ -121,17 +165,56 @@ impl<S: Store + 'static> RateLimits<S> {
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, Refusal> {
         let mut matched = Matched::new(config, request)?;
-        let prepared = matched.prepared();
-        let judged = prepared.decide(limiter, self.strict).await?;
-        let mut response = response(&judged, statuses(&prepared.wanted, &judged, self.strict));
+        let prepared = matched.prepared(self.strict)?;
+        let judged: Judged = prepared.decide(limiter, self.strict).await?;
+        let statuses = statuses(&prepared.wanted, &judged, self.strict);
+        count(config, request, &prepared.wanted, &judged);
+        let allowed = if self.strict { passes(config, &prepared.wanted, &statuses) } else { judged.allowed };
+        let mut response = self.response(request, &prepared, allowed, statuses);
         if let Some(names) = config.header_names() {
             response.response_headers_to_add = trio(names, &response.statuses);
         }
         Ok(response)
     }
 
-    pub(super) fn is_healthy(&self) -> bool {
-        (self.healthy)() && self.config.as_ref().is_none_or(|config| config.current().is_some())
+    fn response(
+        &self,
+        request: &RateLimitRequest,
+        prepared: &Prepared<'_>,
+        allowed: bool,
+        statuses: Vec<DescriptorStatus>,
+    ) -> RateLimitResponse {
+        if !allowed && self.shadow {
+            self.stats.count(Event::GlobalShadow);
+        }
+        let code = if allowed || self.shadow { Code::Ok } else { Code::OverLimit };
+        let metadata = self.metadata.then(|| metadata::of_response(request, &prepared.wanted, &statuses));
+        RateLimitResponse {
+            overall_code: code.into(),
+            statuses,
+            dynamic_metadata: metadata,
+            ..RateLimitResponse::default()
+        }
+    }
+
+    /// A refusal in the words of gRPC.
+    pub(super) fn status(&self, refusal: &Refusal) -> Status {
+        let code = match refusal {
+            _ if self.strict => Grpc::Unknown,
+            Refusal::Invalid(_) => Grpc::InvalidArgument,
+            Refusal::Unavailable | Refusal::Degraded => Grpc::Unavailable,
+        };
+        Status::new(code, refusal.to_string())
+    }
+
+    /// Whether it could decide: there is a configuration, the store answers, and nobody says otherwise.
+    pub(super) async fn is_healthy(&self) -> bool {
+        let configured = self.config.as_ref().is_none_or(|config| config.current().is_some());
+        configured && (self.healthy)() && answers(self.handle.limiter().store()).await
+    }
+
+    pub(super) const fn counted(&self) -> &Stats {
+        &self.stats
     }
 
     pub(super) const fn is_strict(&self) -> bool {
@@ -150,14 +233,7 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.answer(request.get_ref()).await.map(Response::new).map_err(|refusal| {
-            let code = match refusal {
-                _ if self.strict => Grpc::Unknown,
-                Refusal::Invalid(_) => Grpc::InvalidArgument,
-                Refusal::Unavailable | Refusal::Degraded => Grpc::Unavailable,
-            };
-            Status::new(code, refusal.to_string())
-        })
+        self.answer(request.get_ref()).await.map(Response::new).map_err(|refusal| self.status(&refusal))
     }
 }
 
@@ -172,24 +248,17 @@ fn check(request: &RateLimitRequest) -> Result<(), Refusal> {
         format!("{} descriptors in one request; at most {MOST_DESCRIPTORS}", descriptors.len())
     } else if descriptors.iter().any(|descriptor| descriptor.entries.len() > MOST_ENTRIES) {
         format!("a descriptor has more than {MOST_ENTRIES} entries")
-    } else if descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
-        "hits cannot be given back: is_negative_hits is not supported".to_owned()
     } else {
         return Ok(());
     };
     Err(Refusal::Invalid(problem))
 }
 
-fn response(judged: &Judged, statuses: Vec<DescriptorStatus>) -> RateLimitResponse {
-    let code = if judged.allowed { Code::Ok } else { Code::OverLimit };
-    RateLimitResponse { overall_code: code.into(), statuses, ..RateLimitResponse::default() }
-}
-
 fn degraded(request: &RateLimitRequest) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: Code::Ok.into(),
         statuses: request.descriptors.iter().map(|_| passed()).collect(),
-        request_headers_to_add: vec![field(DEGRADED, "true".to_owned())],
+        request_headers_to_add: vec![field(DEGRADED.as_str(), "true".to_owned())],
         ..RateLimitResponse::default()
     }
 }
@@ -233,7 +302,11 @@ impl<S> Clone for RateLimits<S> {
             handle: self.handle.clone(),
             config: self.config.clone(),
             strict: self.strict,
+            shadow: self.shadow,
+            metadata: self.metadata,
             healthy: Arc::clone(&self.healthy),
+            stats: self.stats.clone(),
+            clock: self.clock.clone(),
         }
     }
 }

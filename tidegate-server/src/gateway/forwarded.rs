@@ -6,13 +6,15 @@ use std::net::IpAddr;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
+use tidegate::address_text;
 use tidegate_tower::Degraded;
+
+use crate::degraded::DEGRADED;
+use crate::listen::Secure;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// Says that the request passed without having been counted, and why.
-const DEGRADED: HeaderName = HeaderName::from_static("x-tidegate-degraded");
 
 /// Sets the fields that tell it. What is there already is kept only where it cannot mislead, or where the proxy in front is
 /// `trusted`.
@@ -23,13 +25,14 @@ pub(super) fn tell(parts: &mut Parts, peer: Option<IpAddr>, trusted: bool) {
     } else if !trusted {
         parts.headers.remove(X_FORWARDED_HOST);
     }
-    set(&mut parts.headers, X_FORWARDED_PROTO, HeaderValue::from_static("http"), trusted);
+    let protocol = if parts.extensions.get::<Secure>().is_some() { "https" } else { "http" };
+    set(&mut parts.headers, X_FORWARDED_PROTO, HeaderValue::from_static(protocol), trusted);
     if let Some(peer) = peer {
         append(&mut parts.headers, peer);
     }
     parts.headers.remove(DEGRADED);
     if parts.extensions.get::<Degraded>().is_some() {
-        parts.headers.insert(DEGRADED, HeaderValue::from_static("store"));
+        parts.headers.insert(DEGRADED, HeaderValue::from_static("true"));
     }
 }
 
@@ -77,7 +80,7 @@ fn append(headers: &mut HeaderMap, peer: IpAddr) {
         all.extend_from_slice(line.as_bytes());
         all.extend_from_slice(b", ");
     }
-    all.extend_from_slice(peer.to_canonical().to_string().as_bytes());
+    all.extend_from_slice(address_text(peer.to_canonical()).as_bytes());
     // Lines that were valid are valid when joined.
     if let Ok(value) = HeaderValue::from_bytes(&all) {
         headers.insert(X_FORWARDED_FOR, value);
@@ -109,7 +112,7 @@ mod tests {
     fn what_a_client_claims_is_replaced_unless_a_proxy_is_trusted() {
         let claims = || {
             let request = Request::get("/").header("host", "real.example:80").header("x-forwarded-proto", "https");
-            request.header("x-forwarded-host", "claimed.example").header("x-tidegate-degraded", "store")
+            request.header("x-forwarded-host", "claimed.example").header("x-tidegate-degraded", "yes")
         };
         let headers = told(claims(), false);
         assert_eq!([&headers["x-forwarded-proto"], &headers["x-forwarded-host"]], ["http", "real.example:80"]);
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_request_that_was_not_counted_says_so() {
-        assert_eq!(told(Request::get("/").extension(Degraded), false)["x-tidegate-degraded"], "store");
+        assert_eq!(told(Request::get("/").extension(Degraded), false)["x-tidegate-degraded"], "true");
     }
 
     #[test]

@@ -1,9 +1,6 @@
-//! `GatewayOptions`: how long the gateway waits for whom, and how much it takes from a client. It only holds the numbers.
+//! `GatewayOptions`: how long the gateway waits for its upstream, and how much of a body it takes. It only holds the numbers.
 
 use std::time::Duration;
-
-/// The smallest space for a head that HTTP/1.1 can be read with.
-const SMALLEST_HEAD: usize = 8192;
 
 /// How long the gateway waits, and how much it takes.
 ///
@@ -17,10 +14,7 @@ const SMALLEST_HEAD: usize = 8192;
 pub struct GatewayOptions {
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
-    pub(super) header_timeout: Duration,
-    pub(super) drain_timeout: Duration,
     pub(super) max_body_bytes: u64,
-    pub(super) max_header_bytes: usize,
     pub(super) trust_forwarded: bool,
 }
 
@@ -31,16 +25,12 @@ impl Default for GatewayOptions {
 }
 
 impl GatewayOptions {
-    /// 5 seconds to connect, 60 for an answer to begin, 30 for a client to send a head and for the gateway to end; bodies of
-    /// any length, heads of 64 KiB.
+    /// 5 seconds to connect, 60 for an answer to begin; bodies of any length.
     pub const fn new() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(60),
-            header_timeout: Duration::from_secs(30),
-            drain_timeout: Duration::from_secs(30),
             max_body_bytes: u64::MAX,
-            max_header_bytes: 64 * 1024,
             trust_forwarded: false,
         }
     }
@@ -58,27 +48,9 @@ impl GatewayOptions {
         self
     }
 
-    /// How long a client may take to send the head of a request, from when it connects or from the answer before.
-    pub const fn header_timeout(mut self, timeout: Duration) -> Self {
-        self.header_timeout = timeout;
-        self
-    }
-
-    /// How long requests and tunnels that are under way may go on after the gateway was told to end.
-    pub const fn drain_timeout(mut self, timeout: Duration) -> Self {
-        self.drain_timeout = timeout;
-        self
-    }
-
     /// How long the body of a request may be. Beyond it, the answer is 413.
     pub const fn max_body_bytes(mut self, bytes: u64) -> Self {
         self.max_body_bytes = bytes;
-        self
-    }
-
-    /// How long the head of a request may be, at least 8 KiB. Beyond it, the answer is 431.
-    pub const fn max_header_bytes(mut self, bytes: usize) -> Self {
-        self.max_header_bytes = if bytes < SMALLEST_HEAD { SMALLEST_HEAD } else { bytes };
         self
     }
 

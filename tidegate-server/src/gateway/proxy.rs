@@ -6,6 +6,7 @@ use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,19 +24,21 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tower_service::Service;
 
-use super::tasks::Starter;
 use super::tunnel::{self, Wish};
 use super::upload::{Stage, Upload};
 use super::upstream::Upstream;
 use super::{GatewayOptions, forwarded, headers, merge};
+use crate::listen::Starter;
 
 /// How long a connection to the upstream waits for its next request. Less than the five seconds after which common servers
 /// close it, so that no request meets a connection that is just being closed.
 const LONGEST_IDLE: Duration = Duration::from_secs(4);
 
-/// A reverse proxy. Clones share their connections.
+/// A reverse proxy. Clones share everything: there is one for each request.
 #[derive(Clone)]
-pub(super) struct Proxy {
+pub(super) struct Proxy(Arc<Shared>);
+
+struct Shared {
     client: Client<HttpConnector, Upload>,
     upstream: Upstream,
     options: GatewayOptions,
@@ -72,10 +75,12 @@ impl Proxy {
         let mut client = Client::builder(TokioExecutor::new());
         client.timer(TokioTimer::new()).pool_timer(TokioTimer::new()).pool_idle_timeout(LONGEST_IDLE);
         client.http2_only(upstream.version == Version::HTTP_2);
-        Self { client: client.build(connector), upstream, options, tasks }
+        Self(Arc::new(Shared { client: client.build(connector), upstream, options, tasks }))
     }
+}
 
-    async fn go(self, mut request: Request<Incoming>) -> Result<Response<ProxyBody>, Trouble> {
+impl Shared {
+    async fn go(&self, mut request: Request<Incoming>) -> Result<Response<ProxyBody>, Trouble> {
         let speaks_http1 = self.upstream.version != Version::HTTP_2;
         let wish = Wish::of(&mut request).filter(|_| speaks_http1);
         let (mut parts, body) = request.into_parts();
@@ -172,14 +177,14 @@ impl Service<Request<Incoming>> for Proxy {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let proxy = self.clone();
-        Box::pin(async { Ok(proxy.go(request).await.unwrap_or_else(Trouble::answer)) })
+        let proxy = Arc::clone(&self.0);
+        Box::pin(async move { Ok(proxy.go(request).await.unwrap_or_else(Trouble::answer)) })
     }
 }
 
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxy").field("upstream", &self.upstream).finish_non_exhaustive()
+        f.debug_struct("Proxy").field("upstream", &self.0.upstream).finish_non_exhaustive()
     }
 }
 

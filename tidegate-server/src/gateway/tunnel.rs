@@ -9,12 +9,14 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::headers::tokens;
-use super::tasks::Starter;
+use crate::listen::{Place, Starter};
 
 /// A client that wants a tunnel.
 pub(super) struct Wish {
     protocols: HeaderValue,
     client: OnUpgrade,
+    /// Of the connection that becomes the tunnel.
+    place: Option<Place>,
 }
 
 impl Wish {
@@ -26,7 +28,8 @@ impl Wish {
         }
         let mut lines = request.headers().get_all(UPGRADE).into_iter();
         let (Some(protocols), None) = (lines.next().cloned(), lines.next()) else { return None };
-        Some(Self { protocols, client: hyper::upgrade::on(request) })
+        let place = request.extensions().get::<Place>().cloned();
+        Some(Self { protocols, client: hyper::upgrade::on(request), place })
     }
 
     /// Hands the wish on to the upstream.
@@ -37,13 +40,14 @@ impl Wish {
     /// Connects the client and the upstream, whose answer agrees.
     pub(super) fn open(self, response: &mut Response<Incoming>, protocol: Option<HeaderValue>, tasks: &Starter) {
         let upstream = hyper::upgrade::on(&mut *response);
-        let client = self.client;
+        let (client, place) = (self.client, self.place);
         asks(response.headers_mut(), protocol.unwrap_or(self.protocols));
         tasks.start(async move {
             // Either side may have gone by now; then there is nobody to tell.
             if let (Ok(upstream), Ok(client)) = (upstream.await, client.await) {
                 let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
             }
+            drop(place);
         });
     }
 }

@@ -7,12 +7,12 @@ mod explained;
 use std::time::Duration;
 
 use tidegate::{RuleMode, Secret};
-use tidegate_rules::{Applied, Explanation, LimitExplained, Moment, RuleExplained, RuleVerdict, SubjectPart};
+use tidegate_rules::{Applied, Explanation, LimitExplained, Moment, RuleExplained, RuleVerdict, SubjectPart, visible};
 
 use crate::cli::ExplainArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Output, Style, visible};
+use crate::output::{Output, Style};
 use crate::span;
 use explained::Explained;
 

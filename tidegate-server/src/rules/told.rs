@@ -3,9 +3,6 @@
 use serde::Serialize;
 use tidegate_rules::Report;
 
-/// So many problems does a report keep: of a file that has as many there may be more.
-pub(super) const MOST_TOLD: usize = 100;
-
 #[derive(Serialize)]
 pub(super) struct Told<'r> {
     severity: &'static str,

@@ -2,9 +2,9 @@
 //! It judges nothing itself; the library reads and lints.
 
 use serde::Serialize;
-use tidegate_rules::{CheckItem, CheckState, Deployment, Report, RuleFile, Severity};
+use tidegate_rules::{CheckItem, CheckState, Deployment, MOST_PROBLEMS, Report, RuleFile, Severity};
 
-use super::told::{MOST_TOLD, Told};
+use super::told::Told;
 use crate::cli::ValidateArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -87,7 +87,8 @@ impl<'r> Validated<'r> {
             errors: number(Severity::Error),
             warnings,
             notes: number(Severity::Note),
-            cut: report.problems().len() >= MOST_TOLD,
+            // A report keeps so many: there may be more.
+            cut: report.problems().len() >= MOST_PROBLEMS,
             problems: Told::all(report),
             checklist,
             report,

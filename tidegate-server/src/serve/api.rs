@@ -1,11 +1,11 @@
-//! The check API: `/v1/check` and `/v1/check/batch`. Adapter in, limiter, adapter out; a check answers 200 with `allowed` in the
+//! The check API: `/v1/check`, `/v1/check/batch` and `/v1/refund`. Adapter in, limiter, adapter out; a check answers 200 with `allowed` in the
 //! body, since it is not the door itself.
 
 mod input;
 
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -13,32 +13,31 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
-use tidegate::{Answer, Decision, Limiter, Plan, StoreError};
-use tidegate_rules::SampleAttributes;
+use tidegate::{Answer, Decision, Limiter, MOST_CHECKS, StoreError};
 
 use super::engine::Engine;
+use super::receipts::Refunded;
 use super::watched::Watched;
-use super::{health, openapi};
+use super::{forward_auth, health, openapi};
 use crate::check::CheckAnswer;
-use input::{Asked, Batch, Refusal};
-
-/// The largest body of a call.
-const LARGEST_BODY: usize = 1024 * 1024;
+pub(crate) use input::Refusal;
+use input::{Asked, Batch};
 
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
     Router::new()
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(batch))
+        .route("/v1/refund", post(refund))
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], openapi::TEXT)))
+        .merge(forward_auth::router(engine.handle()))
         .merge(health::router())
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .with_state(engine)
 }
 
 async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
     let asked = Asked::read(&body)?;
-    let limiter = engine.limiter();
-    Ok(match decide(&limiter, &asked.attributes, asked.peek).await {
+    engine.receipts().ready(asked.receipt)?;
+    Ok(match decide(&engine, &asked).await {
         Ok(answer) => Json(answer).into_response(),
         Err(answer) => refused(answer),
     })
@@ -47,16 +46,16 @@ async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respons
 /// Each by itself, in order; or all of them as one.
 async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
     let batch = Batch::read(&body)?;
-    let limiter = engine.limiter();
+    engine.receipts().ready(batch.receipt || batch.checks.iter().any(|asked| asked.receipt))?;
     if batch.atomic {
-        return Ok(match together(&limiter, &batch.checks).await {
+        return Ok(match together(&engine, &batch).await? {
             Ok(answer) => Json(answer).into_response(),
             Err(answer) => refused(answer),
         });
     }
     let mut answers = Vec::with_capacity(batch.checks.len());
     for asked in &batch.checks {
-        answers.push(match decide(&limiter, &asked.attributes, asked.peek).await {
+        answers.push(match decide(&engine, asked).await {
             Ok(answer) => answer,
             Err(answer) => json!({ "allowed": false, "degraded": true, "error": answer.message }),
         });
@@ -64,25 +63,65 @@ async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respons
     Ok(Json(json!({ "answers": answers })).into_response())
 }
 
+/// Gives back what a check consumed.
+async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
+    let receipt = input::receipt(&body)?;
+    let limiter = engine.limiter();
+    let reason = match engine.receipts().refund(&limiter, &receipt).await {
+        Ok(Refunded::Done) => return Ok(Json(json!({ "refunded": true })).into_response()),
+        Ok(Refunded::Already) => "already refunded",
+        Ok(Refunded::TooOld) => "too old",
+        Ok(Refunded::Foreign) => return Ok(unknown()),
+        Err(_) => return Ok(refused(limiter.rules().contract().failed(None))),
+    };
+    Ok(Json(json!({ "refunded": false, "reason": reason })).into_response())
+}
+
+fn unknown() -> Response {
+    let told = json!({ "error": "unknown_receipt", "message": "There is no such receipt: no check has answered it." });
+    (StatusCode::NOT_FOUND, Json(told)).into_response()
+}
+
 /// One decision as JSON; or, while the store fails and a rule is closed then, the refusal.
-async fn decide(limiter: &Limiter<Watched>, asked: &SampleAttributes, peek: bool) -> Result<Value, Answer> {
-    let request = asked.request();
-    let decided = if peek { limiter.peek(&request).await } else { limiter.check(&request).await };
-    said(limiter, &limiter.plan(&request), decided)
+async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Answer> {
+    let (limiter, request) = (engine.limiter(), asked.attributes.request());
+    let decided = if asked.peek { limiter.peek(&request).await } else { limiter.check(&request).await };
+    said(engine, &limiter, asked.receipt, decided, || limiter.plan(&request).fails_closed())
 }
 
-async fn together(limiter: &Limiter<Watched>, checks: &[Asked]) -> Result<Value, Answer> {
-    let requests: Vec<_> = checks.iter().map(|asked| asked.attributes.request()).collect();
+/// All checks as one plan, or why they are too many for one.
+async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Answer>, Refusal> {
+    let limiter = engine.limiter();
+    let requests: Vec<_> = batch.checks.iter().map(|asked| asked.attributes.request()).collect();
     let mut plans = requests.iter().map(|request| limiter.plan(request));
-    let Some(first) = plans.next() else { return Ok(json!({ "answers": [] })) };
+    let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.and(&plan));
-    said(limiter, &plan, limiter.decide(&plan).await)
+    let limits = plan.checks().len();
+    if limits > MOST_CHECKS {
+        return Err(Refusal::new(format!(
+            "checks: together they meet {limits} limits; at most {MOST_CHECKS} if atomic"
+        )));
+    }
+    Ok(said(engine, &limiter, batch.receipt, limiter.decide(&plan).await, || plan.fails_closed()))
 }
 
-fn said(limiter: &Limiter<Watched>, plan: &Plan<'_>, decided: Result<Decision, StoreError>) -> Result<Value, Answer> {
+fn said(
+    engine: &Engine,
+    limiter: &Limiter<Watched>,
+    receipt: bool,
+    decided: Result<Decision, StoreError>,
+    fails_closed: impl Fn() -> bool,
+) -> Result<Value, Answer> {
     match decided {
-        Ok(decision) => Ok(serde_json::to_value(CheckAnswer::new(&decision)).unwrap_or(Value::Null)),
-        Err(_) if plan.fails_closed() => Err(limiter.rules().contract().failed(None)),
+        Ok(decision) => {
+            // Numbers and texts can always be written.
+            let mut answer = serde_json::to_value(CheckAnswer::new(&decision)).unwrap_or(Value::Null);
+            if receipt && decision.is_allowed() {
+                answer["receipt"] = engine.receipts().write(&decision.receipt()).into();
+            }
+            Ok(answer)
+        }
+        Err(_) if fails_closed() => Err(limiter.rules().contract().failed(None)),
         // The rules let it pass, and nothing more is known.
         Err(_) => Ok(json!({ "allowed": true, "degraded": true })),
     }

@@ -2,18 +2,21 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tidegate::{Limiter, Secret};
 use tidegate_rules::{Report, RuleFile};
 use tidegate_tower::Handle;
 
+use super::envoy::Envoy;
 use super::example;
 use super::metrics::Metrics;
 use super::options::ServeArgs;
+use super::receipts::Receipts;
 use super::watched::Watched;
-use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
+use crate::envoy::RateLimits;
 use crate::failure::Failure;
+use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::output::Output;
 use crate::store::{AnyStore, StoreUrl};
 
@@ -22,17 +25,25 @@ pub(crate) struct Engine {
     handle: Handle<Watched>,
     metrics: Arc<Metrics>,
     path: Option<PathBuf>,
-    envoy: Option<Envoy>,
-    strict: bool,
+    /// The rule file as it was read last, whether it could be used or not.
+    seen: Mutex<Option<Vec<u8>>>,
+    envoy: Envoy,
     rules: RwLock<Loaded>,
     store: &'static str,
+    receipts: Receipts,
+    /// Why files beside the rules were not taken, the last time that they were read.
+    refused: Mutex<[Option<String>; 2]>,
+    /// Of the addresses that only our own services call.
+    tls: Option<Tls>,
+    /// Of the gateway, which does not ask clients who they are.
+    gateway_tls: Option<Tls>,
 }
 
-/// Limits in the format of Envoy's reference server.
-struct Envoy {
-    folder: PathBuf,
-    options: EnvoyOptions,
-    config: ConfigHandle,
+/// What is read from files beside the rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    Envoy,
+    Certificates,
 }
 
 /// The rules that decide now, and what became of the last attempt to change them.
@@ -53,29 +64,33 @@ impl Engine {
         if secret.is_none() && url.is_shared() {
             output.warn("anyone who reads the store can guess subjects; set TIDEGATE_SECRET");
         }
+        let files = arguments.tls()?;
         let file = read(arguments.rules.as_ref())?;
         output.report(file.report());
         let store = AnyStore::open(&url).await.map_err(|error| Failure::Store { error, meanwhile: "" })?;
         for warning in store.warnings() {
             output.warn(warning);
         }
+        let receipts =
+            Receipts::new(secret.as_ref(), url.is_shared()).map_err(|error| Failure::usage(error.to_string()))?;
         let secret = secret.unwrap_or_else(Secret::public);
-        let envoy = arguments.envoy_config.as_ref().map(|folder| {
-            let options = EnvoyOptions::default().strict(arguments.envoy_strict).secret(&secret);
-            let config = EnvoyConfig::load(folder, &options).map_err(|errors| Failure::usage(errors.to_string()))?;
-            Ok::<_, Failure>(Envoy { folder: folder.clone(), options, config: ConfigHandle::new(config) })
-        });
-        let metrics = Arc::new(Metrics::new());
+        let envoy = Envoy::open(&arguments.envoy, &secret, output)?;
+        let metrics = Arc::new(Metrics::new(arguments.near_limit));
+        metrics.follow(&file);
         let store = Watched::new(store, Arc::clone(&metrics));
         let limiter = Limiter::new(file.rules().clone(), store).secret(&secret).observer(Arc::clone(&metrics));
         Ok(Self {
             handle: Handle::new(limiter),
             metrics,
             path: arguments.rules.clone(),
-            envoy: envoy.transpose()?,
-            strict: arguments.envoy_strict,
+            seen: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
+            envoy,
             rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
             store: if url.is_shared() { "redis" } else { "memory" },
+            receipts,
+            refused: Mutex::default(),
+            tls: tls(files.clone())?,
+            gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
         })
     }
 
@@ -85,19 +100,46 @@ impl Engine {
 
     /// Envoy's rate limit service, by its own configuration or by the rule file.
     pub(crate) fn rate_limits(&self) -> RateLimits<Watched> {
-        let limits = match &self.envoy {
-            Some(envoy) => RateLimits::of_config(self.handle.clone(), envoy.config.clone()),
-            None => RateLimits::of_rules(self.handle.clone()),
-        };
-        limits.strict(self.strict)
+        self.envoy.service(self.handle.clone())
     }
 
-    /// Reads the configuration for Envoy anew; one with errors changes nothing.
-    pub(crate) fn reload_envoy(&self) -> Result<(), String> {
-        let Some(envoy) = &self.envoy else { return Ok(()) };
-        let config = EnvoyConfig::load(&envoy.folder, &envoy.options).map_err(|errors| errors.to_string())?;
-        envoy.config.replace(config);
-        Ok(())
+    pub(crate) const fn envoy(&self) -> &Envoy {
+        &self.envoy
+    }
+
+    /// What callers of our own addresses see, if they speak TLS.
+    pub(crate) const fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    /// What clients of the gateway see.
+    pub(crate) const fn gateway_tls(&self) -> Option<&Tls> {
+        self.gateway_tls.as_ref()
+    }
+
+    /// Whether the files of the certificates have changed since they were read.
+    pub(crate) fn is_tls_changed(&self) -> bool {
+        self.tls.as_ref().is_some_and(Tls::is_changed)
+    }
+
+    /// Reads the certificates anew; files that cannot be used change nothing.
+    pub(crate) fn reload_tls(&self) -> Result<(), TlsError> {
+        self.tls.iter().chain(&self.gateway_tls).try_for_each(Tls::reload)
+    }
+
+    /// Keeps why a part was not taken; nothing if it was.
+    pub(crate) fn note(&self, part: Part, refused: Option<String>) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)[part as usize] = refused;
+    }
+
+    /// Why a part was not taken, the last time that it was read.
+    pub(crate) fn refused(&self, part: Part) -> Option<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)[part as usize].clone()
+    }
+
+    /// Whether the store answered the last time that it was asked.
+    pub(crate) fn is_store_up(&self) -> bool {
+        self.limiter().store().is_up()
     }
 
     /// The limiter that decides now.
@@ -107,6 +149,10 @@ impl Engine {
 
     pub(crate) const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    pub(crate) const fn receipts(&self) -> &Receipts {
+        &self.receipts
     }
 
     /// The rule file, if there is one.
@@ -127,6 +173,14 @@ impl Engine {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether the rule file has changed since it was read. Replacing it once is often told more than once.
+    pub(crate) fn is_changed(&self) -> bool {
+        let now = self.path.as_ref().and_then(|path| std::fs::read(path).ok());
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *seen, now);
+        before != *seen
+    }
+
     /// Reads the rules anew. A file that cannot be used changes nothing; why is told, and stays to be asked for.
     pub(crate) fn reload(&self) -> Result<(), Box<Report>> {
         let read = match &self.path {
@@ -136,6 +190,7 @@ impl Engine {
         let mut loaded = self.rules.write().unwrap_or_else(PoisonError::into_inner);
         match read {
             Ok(file) => {
+                self.metrics.follow(&file);
                 self.handle.replace(self.limiter().with_rules(file.rules().clone()));
                 *loaded = Loaded { version: loaded.version + 1, rules: file.ids().count(), refused: None };
                 Ok(())
@@ -154,6 +209,10 @@ fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
         None => RuleFile::parse("example", example::RULES),
     };
     Ok(read?)
+}
+
+fn tls(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
+    files.map(Tls::load).transpose().map_err(|error| Failure::usage(error.to_string()))
 }
 
 impl fmt::Debug for Engine {

@@ -10,28 +10,38 @@ rules:
   - id: hello
     match: { path: /hello }
     per: [client]
-    token_bucket: { capacity: 3, refill: 1/s }
+    token_bucket: { capacity: 3, refill: 6/m }
     on_failure: open
 ";
 
 /// Says where everything is, and how to try it.
-pub(crate) fn welcome(server: &Server, example: bool, output: &mut Output<'_>) {
-    let (http, admin) = (server.http(), server.admin());
-    output.say(format!("check API  http://{http}/v1/check   (described in http://{http}/openapi.json)"));
-    output.say(format!("Envoy RLS  {} (gRPC)", server.grpc()));
+pub(crate) fn welcome(server: &Server, output: &mut Output<'_>) {
+    let engine = &server.engine;
+    let scheme = if engine.tls().is_some() { "https" } else { "http" };
+    let (http, admin) = (format!("{scheme}://{}", server.http()), server.admin());
+    output.say(format!("check API     {http}/v1/check   (described in {http}/openapi.json)"));
+    output.say(format!("forward-auth  {http}/v1/forward-auth"));
+    output.say(format!("Envoy RLS     {} (gRPC)", server.grpc()));
     if let Some(gateway) = server.gateway() {
-        output.say(format!("gateway    http://{gateway}"));
+        output.say(format!("gateway       {scheme}://{gateway}"));
     }
-    output.say(format!("health     http://{http}/readyz"));
-    output.say(format!("metrics    http://{admin}/metrics"));
-    output.say(format!("store      {}", server.engine.store_name()));
-    output.say(format!("rules      {}", server.engine.rules_name()));
-    if example {
-        output.say("\nTry it: three at once, then one a second. The fourth of the last command is refused.\n");
-        let ask = format!("curl -s http://{http}/v1/check -d");
-        output.say(format!("  {ask} '{{\"path\":\"/hello\",\"ip\":\"203.0.113.9\"}}'"));
-        output.say(format!("  {ask} '{{\"path\":\"/other\",\"ip\":\"203.0.113.9\"}}'"));
-        output
-            .say(format!("  for i in 1 2 3 4; do {ask} '{{\"path\":\"/hello\",\"ip\":\"198.51.100.7\"}}'; echo; done"));
+    output.say(format!("health        {http}/readyz"));
+    output.say(format!("metrics       http://{admin}/metrics"));
+    output.say(format!("store         {}", engine.store_name()));
+    if let Some(folder) = engine.envoy().folder() {
+        output.say(format!("for Envoy     {}", folder.display()));
+    }
+    output.say(format!("rules         {}", engine.rules_name()));
+    if engine.path().is_none() && engine.envoy().folder().is_none() {
+        // Whoever tries it out may not have an authority for the certificate.
+        let curl = if engine.tls().is_some() { "curl -k" } else { "curl" };
+        let hello = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
+        let dear = r#"{"path":"/hello","ip":"203.0.113.9","cost":3}"#;
+        output.say("\nTry it in another terminal. The example lets each client say hello three times at once, then once in ten seconds:\n");
+        output.say(format!("  {curl} -s {http}/v1/check -d '{hello}'"));
+        output.say(format!("  {curl} -s {http}/v1/check -d '{dear}'   # costs more than is left"));
+        output.say(format!(
+            "  for i in 1 2 3 4; do {curl} -si -H 'X-Forwarded-Uri: /hello' {http}/v1/forward-auth; done   # the last is a 429"
+        ));
     }
 }

@@ -1,22 +1,63 @@
-//! The gRPC address: Envoy's rate limit service, and the health service beside it.
+//! The gRPC address: Envoy's rate limit service, and the health service beside it. What they say is theirs.
 
-use std::future::Future;
-use std::io;
+use std::convert::Infallible;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::Service;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
 
+use super::bounds::{self, Within};
 use super::watched::Watched;
-use crate::envoy::RateLimits;
+use crate::envoy::{Call, Calls, RateLimits, unimplemented};
 
-pub(crate) async fn serve(
-    listener: TcpListener,
+/// The services, found by the path of a call without anything in between.
+pub(crate) struct Services<H> {
+    limits: Calls<Watched>,
+    health: HealthServer<H>,
+    timeout: Duration,
+}
+
+/// The services, each call of which has so much time. Once `stopped`, the health service says so, for those who have not
+/// noticed.
+pub(crate) async fn services(
     limits: RateLimits<Watched>,
-    stopped: impl Future<Output = ()> + Send,
-) -> io::Result<()> {
-    let (health, service) = tonic_health::server::health_reporter();
-    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
-    let router = Server::builder().add_service(service).add_service(limits.into_server());
-    router.serve_with_incoming_shutdown(TcpIncoming::from(listener), stopped).await.map_err(io::Error::other)
+    timeout: Duration,
+    stopped: impl Future<Output = ()> + Send + 'static,
+) -> Services<impl Health> {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    reporter.set_service_status("", ServingStatus::Serving).await;
+    tokio::spawn(async move {
+        stopped.await;
+        reporter.set_service_status("", ServingStatus::NotServing).await;
+    });
+    Services { limits: Calls::new(limits), health, timeout }
+}
+
+impl<H: Health> Service<Request<Incoming>> for Services<H> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Within<Call>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        use tower_service::Service;
+        let path = request.uri().path();
+        let call = if path == Calls::<Watched>::PATH {
+            self.limits.call(request)
+        } else if service(path) == Some(HealthServer::<H>::NAME) {
+            self.health.clone().call(request)
+        } else {
+            unimplemented()
+        };
+        bounds::grpc(call, self.timeout)
+    }
+}
+
+/// The service in `/package.Service/Method`.
+fn service(path: &str) -> Option<&str> {
+    Some(path.strip_prefix('/')?.split_once('/')?.0)
 }

@@ -1,22 +1,20 @@
 //! `Metrics`: what a server counts, in the words of Prometheus. Labels are rules and words of ours, never a subject.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use tidegate::{Checked, Decision, Observer, Role, StoreError, StoreErrorKind};
+use tidegate::{Checked, Decision, Observer, Plan, Role, StoreError, StoreErrorKind};
+use tidegate_rules::RuleFile;
 
-/// From which share of a limit on a request counts as near it: four fifths.
-const NEAR: (u64, u64) = (4, 5);
-
-/// From a twentieth of a millisecond to a second.
-const LATENCIES: [f64; 14] =
-    [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
+use super::tally::{Beside, Outcome, Tally};
+use super::times::Times;
 
 /// What a server counts.
 pub(crate) struct Metrics {
@@ -25,10 +23,19 @@ pub(crate) struct Metrics {
     rejected: Family<RejectedLabels, Counter>,
     shadow_rejected: Family<RuleLabel, Counter>,
     near_limit: Family<RuleLabel, Counter>,
+    fallback: Family<FallbackLabels, Counter>,
     no_rule: Counter,
-    latency: Family<CallLabels, Histogram>,
+    latency: Family<CallLabels, Times>,
     errors: Family<ErrorLabels, Counter>,
     reloads: Family<OutcomeLabel, Counter>,
+    /// The counters of the checks, at hand for the next ones.
+    tally: Tally,
+    /// The times of calls that went well, by the call.
+    fine: [OnceLock<Times>; 4],
+    /// What rules count by.
+    subject_types: RwLock<HashMap<String, String>>,
+    /// From which share of a limit on a request is near it.
+    near: f64,
 }
 
 /// What a store was asked to do.
@@ -50,7 +57,14 @@ struct CheckLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RejectedLabels {
     rule: String,
+    subject_type: String,
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FallbackLabels {
+    rule: String,
+    policy: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -76,31 +90,46 @@ struct OutcomeLabel {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    /// Nothing counted yet. A request is near a limit from this share of it on.
+    pub(crate) fn new(near: f64) -> Self {
         let mut registry = Registry::default();
-        let latency = Family::<CallLabels, Histogram>::new_with_constructor(|| Histogram::new(LATENCIES));
         let metrics = Self {
             checks: Family::default(),
             rejected: Family::default(),
             shadow_rejected: Family::default(),
             near_limit: Family::default(),
+            fallback: Family::default(),
             no_rule: Counter::default(),
-            latency,
+            latency: Family::default(),
             errors: Family::default(),
             reloads: Family::default(),
+            tally: Tally::default(),
+            fine: Default::default(),
+            subject_types: RwLock::default(),
+            near,
             registry: Registry::default(),
         };
         registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
         registry.register("rate_limit_rejected", "Requests that a rule rejected", metrics.rejected.clone());
         let shadow = "Requests that a rule in shadow would have rejected";
         registry.register("rate_limit_shadow_rejected", shadow, metrics.shadow_rejected.clone());
-        let near = "Requests that passed with at least four fifths of a limit used";
-        registry.register("rate_limit_near_limit", near, metrics.near_limit.clone());
+        let near_limit = "Requests that passed with most of a limit used";
+        registry.register("rate_limit_near_limit", near_limit, metrics.near_limit.clone());
+        let fallback = "Checks that the store could not decide, by what the rule asks for then";
+        registry.register("rate_limit_fallback", fallback, metrics.fallback.clone());
         registry.register("rate_limit_no_rule", "Requests that no rule applied to", metrics.no_rule.clone());
         registry.register("rate_limit_store_latency_seconds", "Time of a call to the store", metrics.latency.clone());
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
         registry.register("rate_limit_rule_reloads", "Attempts to read the rules anew", metrics.reloads.clone());
         Self { registry, ..metrics }
+    }
+
+    /// Learns what the rules of a file count by.
+    pub(crate) fn follow(&self, file: &RuleFile) {
+        let kind = |names: Vec<&str>| if names.is_empty() { "everybody".to_owned() } else { names.join("+") };
+        let kinds = file.counted_by().map(|(rule, names)| (rule.to_string(), kind(names))).collect();
+        *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = kinds;
+        self.tally.clear();
     }
 
     /// Everything, as Prometheus reads it.
@@ -113,11 +142,12 @@ impl Metrics {
 
     pub(crate) fn store_called(&self, call: StoreCall, took: Duration, error: Option<&StoreError>) {
         let script = call.name();
-        let outcome = if error.is_some() { "error" } else { "ok" };
-        self.latency.get_or_create(&CallLabels { script, outcome }).observe(took.as_secs_f64());
-        if let Some(error) = error {
-            self.errors.get_or_create(&ErrorLabels { script, error_type: error_type(error.kind()) }).inc();
-        }
+        let times = |outcome| self.latency.get_or_create(&CallLabels { script, outcome }).clone();
+        let Some(error) = error else {
+            return self.fine[call as usize].get_or_init(|| times("ok")).add(took);
+        };
+        times("error").add(took);
+        self.errors.get_or_create(&ErrorLabels { script, error_type: error_type(error.kind()) }).inc();
     }
 
     pub(crate) fn reloaded(&self, fine: bool) {
@@ -126,25 +156,51 @@ impl Metrics {
     }
 
     fn checked(&self, check: &Checked, passed: bool) {
-        let admitted = check.outcome().admitted;
-        let outcome = match (check.role(), admitted) {
-            (Role::Shadow, true) => "shadow_allowed",
-            (Role::Shadow, false) => "shadow_rejected",
-            (_, true) => "allowed",
-            (_, false) => "rejected",
+        let (rule, algorithm) = (check.rule(), check.algorithm().as_str());
+        let outcome = match (check.role(), check.outcome().admitted) {
+            (Role::Shadow, true) => Outcome::ShadowAllowed,
+            (Role::Shadow, false) => Outcome::ShadowRejected,
+            (_, true) => Outcome::Allowed,
+            (_, false) => Outcome::Rejected,
         };
-        let rule = check.rule().to_owned();
-        let labels = CheckLabels { rule: rule.clone(), algorithm: check.algorithm().as_str(), outcome };
-        self.checks.get_or_create(&labels).inc();
-        match outcome {
-            "shadow_rejected" => _ = self.shadow_rejected.get_or_create(&RuleLabel { rule }).inc(),
-            "rejected" => {
-                let reason = if check.outcome().is_permanent() { "permanent" } else { "limit" };
-                self.rejected.get_or_create(&RejectedLabels { rule, reason }).inc();
+        let beside = match outcome {
+            Outcome::Allowed if passed && self.is_near(check) => Some(Beside::Near),
+            // A check that did not pass beside another that did, as of two quotas, rejected nothing.
+            Outcome::Rejected if passed => None,
+            Outcome::Rejected if check.outcome().is_permanent() => Some(Beside::Permanent),
+            Outcome::Rejected => Some(Beside::Limit),
+            Outcome::ShadowRejected => Some(Beside::Shadow),
+            Outcome::Allowed | Outcome::ShadowAllowed => None,
+        };
+        self.tally.of(rule, algorithm, |counters| {
+            let labels = || CheckLabels { rule: rule.to_owned(), algorithm, outcome: outcome.name() };
+            counters.outcome(outcome, || self.checks.get_or_create(&labels()).clone()).inc();
+            if let Some(beside) = beside {
+                counters.beside(beside, || self.beside(beside, rule.to_owned())).inc();
             }
-            "allowed" if passed && is_near(check) => _ = self.near_limit.get_or_create(&RuleLabel { rule }).inc(),
-            _ => {}
+        });
+    }
+
+    fn beside(&self, beside: Beside, rule: String) -> Counter {
+        match beside {
+            Beside::Near => self.near_limit.get_or_create(&RuleLabel { rule }).clone(),
+            Beside::Shadow => self.shadow_rejected.get_or_create(&RuleLabel { rule }).clone(),
+            Beside::Limit => self.rejected(rule, "limit"),
+            Beside::Permanent => self.rejected(rule, "permanent"),
         }
+    }
+
+    fn is_near(&self, check: &Checked) -> bool {
+        let outcome = check.outcome();
+        let used = outcome.limit.saturating_sub(outcome.remaining);
+        outcome.limit > 0 && used as f64 >= outcome.limit as f64 * self.near
+    }
+
+    fn rejected(&self, rule: String, reason: &'static str) -> Counter {
+        let known = self.subject_types.read().unwrap_or_else(PoisonError::into_inner);
+        // What is not among the rules is a limit for Envoy.
+        let subject_type = known.get(&rule).map_or("descriptor", String::as_str).to_owned();
+        self.rejected.get_or_create(&RejectedLabels { rule, subject_type, reason }).clone()
     }
 }
 
@@ -155,6 +211,12 @@ impl Observer for Metrics {
 
     fn no_rule(&self) {
         self.no_rule.inc();
+    }
+
+    fn undecided(&self, plan: &Plan<'_>) {
+        for (rule, policy) in plan.policies() {
+            self.fallback.get_or_create(&FallbackLabels { rule: rule.to_owned(), policy: policy.as_str() }).inc();
+        }
     }
 }
 
@@ -167,12 +229,6 @@ impl StoreCall {
             Self::Forget => "forget",
         }
     }
-}
-
-fn is_near(check: &Checked) -> bool {
-    let outcome = check.outcome();
-    let used = u128::from(outcome.limit.saturating_sub(outcome.remaining));
-    outcome.limit > 0 && used * u128::from(NEAR.1) >= u128::from(outcome.limit) * u128::from(NEAR.0)
 }
 
 fn error_type(kind: StoreErrorKind) -> &'static str {

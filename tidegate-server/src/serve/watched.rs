@@ -1,6 +1,7 @@
 //! `Watched`: any store, with the time that each call takes told to the metrics. It changes no answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::{Adjustment, Clock, Key, Plan, Store, StoreError, SystemClock, Timestamp, Verdict};
@@ -14,16 +15,26 @@ pub(crate) struct Watched {
     store: AnyStore,
     metrics: Arc<Metrics>,
     clock: SystemClock,
+    up: Arc<AtomicBool>,
 }
 
 impl Watched {
     pub(crate) fn new(store: AnyStore, metrics: Arc<Metrics>) -> Self {
-        Self { store, metrics, clock: SystemClock::new() }
+        Self { store, metrics, clock: SystemClock::new(), up: Arc::new(AtomicBool::new(true)) }
+    }
+
+    /// Whether the last call went well.
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
     }
 
     fn measured<T>(&self, call: StoreCall, begun: Timestamp, result: Result<T, StoreError>) -> Result<T, StoreError> {
         let took: Duration = self.clock.now().since(begun);
         self.metrics.store_called(call, took, result.as_ref().err());
+        // Looked at first, since most of the time nothing changes, and all cores would write to one place.
+        if self.is_up() != result.is_ok() {
+            self.up.store(result.is_ok(), Ordering::Relaxed);
+        }
         result
     }
 }

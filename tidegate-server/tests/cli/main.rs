@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod check;
+mod config;
 mod explain;
 mod manual;
 mod nonsense;

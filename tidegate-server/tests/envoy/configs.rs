@@ -18,19 +18,16 @@ fn every_mistake_is_told_with_its_place() {
         ("domain: d\ndescriptors:\n  - value: v\n", "a.yaml:3:5: the descriptor has no key; write `key: NAME`"),
         (
             "domain: d\ndescriptors:\n  - { key: k, value: v }\n  - { key: k, value: v }\n",
-            "a.yaml:4:5: there are two descriptors \"k_v\" at this level; keep one",
+            "a.yaml:4:7: there are two descriptors \"k_v\" at this level; keep one",
         ),
-        (
-            "domain: d\ndescriptors:\n  - key\n",
-            "a.yaml:3:5: this is a single value; a descriptor, with a `key`, is wanted here",
-        ),
+        ("domain: d\ndescriptors:\n  - key\n", "a.yaml:3:5: this is text; a descriptor, with a `key`, is wanted here"),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 1\n",
             "a.yaml:5:13: \"fortnight\" is no unit; write second, minute, hour, day, week, month or year",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { requests_per_unit: 1 }\n",
-            "a.yaml:4:17: the limit has no unit; write second, minute, hour, day, week, month or year",
+            "a.yaml:4:19: the limit has no unit; write second, minute, hour, day, week, month or year",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: -1 }\n",
@@ -83,7 +80,7 @@ descriptors:
 ";
     let errors = EnvoyConfig::parse([("a.yaml", text), ("b.yaml", "- x\n")], &EnvoyOptions::default()).unwrap_err();
     let places: Vec<_> = errors.problems().iter().map(|problem| (problem.line(), problem.column())).collect();
-    assert_eq!(places, [(5, 5), (6, 25), (6, 49), (8, 9), (1, 1)]);
+    assert_eq!(places, [(5, 5), (6, 25), (6, 49), (8, 9), (1, 3)]);
 }
 
 #[test]
@@ -102,6 +99,68 @@ fn a_key_at_a_place_where_it_means_nothing_is_a_warning() {
     let config = parse(text).unwrap();
     let warnings: Vec<String> = config.warnings().iter().map(ToString::to_string).collect();
     assert_eq!(warnings, ["a.yaml:4:5: \"unit\" has no effect at this place"]);
+}
+
+#[test]
+fn a_window_is_a_unit_or_several_or_any_length() {
+    let limit = |text: &str| format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{ {text} }}\n");
+    for (text, expected) in [
+        ("window: 90s, requests_per_unit: 1", "unit=UNKNOWN requests_per_unit=1"),
+        ("window: 1h, requests_per_unit: 1", "unit=HOUR requests_per_unit=1"),
+        ("unit: minute, unit_multiplier: 5, requests_per_unit: 1", "unit=UNKNOWN requests_per_unit=1"),
+        ("unit: minute, unit_multiplier: 60, requests_per_unit: 1", "unit=HOUR requests_per_unit=1"),
+        ("unit: month, unit_multiplier: 1, requests_per_unit: 1", "unit=MONTH requests_per_unit=1"),
+    ] {
+        let lines = parse(&limit(text)).unwrap().lines();
+        assert!(lines[0].contains(expected), "{text}: {lines:?}");
+    }
+    for (text, expected) in [
+        ("window: 90, requests_per_unit: 1", "a.yaml:4:27: \"90\" lacks a unit; say 10s or 10m"),
+        ("window: 2 months, requests_per_unit: 1", "a.yaml:4:27: the length of a month varies; say 30d"),
+        ("unit: day, window: 90s", "a.yaml:4:38: a limit has a `unit` or a `window`; take one of the two out"),
+        ("unit: day, unit_multiplier: 0", "a.yaml:4:47: `unit_multiplier` is a whole number from 1 to 4294967295"),
+        (
+            "unit: month, unit_multiplier: 3",
+            "a.yaml:4:49: months and years have no one length; write a `window`, such as 90d",
+        ),
+        ("window: 0s", "a.yaml:4:19: fixed_window.window: 0ns is not a whole number of microseconds, at least 1"),
+        (
+            "unlimited: true, window: 90s",
+            "a.yaml:4:44: a limit that is `unlimited` has no unit; take one of the two out",
+        ),
+        ("unit: day, metadata: 7", "a.yaml:4:40: this is a number; a set of fields is wanted here"),
+    ] {
+        assert_eq!(parse(&limit(text)).unwrap_err().to_string(), expected, "{text}");
+    }
+}
+
+/// The page about the service shows files that can be read.
+#[test]
+fn the_examples_of_the_page_can_be_read() {
+    let page = include_str!("../../../docs/envoy.md");
+    let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let (mut files, mut rules) = (0, 0);
+    for block in blocks {
+        if block.starts_with("domain:") {
+            let config = parse(block).unwrap_or_else(|errors| panic!("{errors}\n{block}"));
+            assert!(config.warnings().is_empty(), "{:?}", config.warnings());
+            files += 1;
+        } else if block.starts_with("version:") {
+            tidegate_rules::RuleFile::parse("rules.yaml", block).unwrap();
+            rules += 1;
+        }
+    }
+    assert_eq!((files, rules), (1, 1));
+}
+
+#[test]
+fn strict_mode_knows_none_of_our_keys() {
+    for ours in ["algorithm: sliding_log", "window: 90s", "unit_multiplier: 2", "count_refused: true"] {
+        let text = format!("domain: d\ndescriptors:\n  - {{ key: k, rate_limit: {{ {ours} }} }}\n");
+        let errors =
+            EnvoyConfig::parse([("a.yaml", text.as_str())], &EnvoyOptions::default().strict(true)).unwrap_err();
+        assert!(errors.to_string().contains("a.yaml:3:29: there is no key"), "{errors}");
+    }
 }
 
 #[test]

@@ -109,6 +109,8 @@ async fn health_needs_a_configuration_and_what_the_server_says() {
     assert_eq!(get(&router, "/healthcheck").await.0, StatusCode::INTERNAL_SERVER_ERROR);
     let none = RateLimits::of_config(handle(no_rules(), store(&clock())), ConfigHandle::default());
     assert_eq!(get(&of(none), "/healthcheck").await.0, StatusCode::INTERNAL_SERVER_ERROR);
+    // Nor is it well without its store.
+    assert_eq!(get(&of(failures::by_rules()), "/healthcheck").await.0, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 #[tokio::test]

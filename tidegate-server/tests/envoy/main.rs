@@ -4,13 +4,18 @@
 
 mod configs;
 mod failures;
+mod giving_back;
 mod http;
 mod lookup;
+mod metadata;
 mod modes;
 mod requests;
 mod rules;
+mod stats;
 mod statuses;
+mod wire;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -49,9 +54,7 @@ pub(crate) struct Envoy(RateLimitServiceClient<Channel>);
 
 impl Envoy {
     pub(crate) async fn of<S: Store + 'static>(service: RateLimits<S>) -> Self {
-        let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = incoming.local_addr().unwrap();
-        tokio::spawn(Server::builder().add_service(service.into_server()).serve_with_incoming(incoming));
+        let address = address_of(service);
         Self(RateLimitServiceClient::connect(format!("http://{address}")).await.unwrap())
     }
 
@@ -79,6 +82,14 @@ impl Envoy {
     pub(crate) async fn says(&mut self, request: RateLimitRequest) -> String {
         words(&self.ask(request).await.unwrap())
     }
+}
+
+/// Where a server of its own listens.
+pub(crate) fn address_of<S: Store + 'static>(service: RateLimits<S>) -> SocketAddr {
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = incoming.local_addr().unwrap();
+    tokio::spawn(Server::builder().add_service(service.into_server()).serve_with_incoming(incoming));
+    address
 }
 
 pub(crate) fn service(yaml: &str, options: &EnvoyOptions) -> RateLimits<Arc<MemoryStore>> {

@@ -16,8 +16,6 @@ descriptors:
 async fn nonsense_gets_a_clear_error() {
     let many: Vec<&[(&str, &str)]> = vec![&[("k", "v")]; 10_000];
     let long = vec![("k", "v"); 101];
-    let mut negative = hit("edge", &[&[("k", "v")]]);
-    negative.descriptors[0].is_negative_hits = true;
     let mut unit = hit("edge", &[&[("k", "v")]]);
     unit.descriptors[0].limit = Some(RateLimitOverride::default());
     let cases = [
@@ -25,7 +23,6 @@ async fn nonsense_gets_a_clear_error() {
         (hit("edge", &[]), "rate limit descriptor list must not be empty"),
         (hit("edge", &many), "10000 descriptors in one request; at most 100"),
         (hit("edge", &[&long]), "a descriptor has more than 100 entries"),
-        (negative, "hits cannot be given back: is_negative_hits is not supported"),
         (unit, "the limit of a descriptor has no unit; send one from SECOND to YEAR"),
     ];
     let (mut envoy, mut strict) = (Envoy::of_config(PLAIN).await, Envoy::strict(PLAIN).await);

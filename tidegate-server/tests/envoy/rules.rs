@@ -67,11 +67,30 @@ async fn a_refused_request_consumes_nothing_and_brings_fields_and_a_body() {
 }
 
 #[tokio::test]
-async fn a_rule_that_several_descriptors_meet_counts_once() {
+async fn a_rule_that_several_descriptors_meet_counts_the_hits_of_each() {
     let mut envoy = Envoy::of_rules(RULES).await;
     let ann: &[(&str, &str)] = &[("ip", "203.0.113.9"), ("user", "ann")];
-    let said = envoy.says(with_hits(hit("edge", &[ann, &[("ip", "203.0.113.9")]]), 1, 2)).await;
-    assert_eq!(said, "OK: OK 1/3 MINUTE edge 40s, OK 1/3 MINUTE edge 40s");
+    let both = |hits| with_hits(hit("edge", &[ann, &[("ip", "203.0.113.9")]]), 1, hits);
+    let expected = "OVER_LIMIT: OVER_LIMIT 3/3 MINUTE edge 40s, OVER_LIMIT 3/3 MINUTE edge 40s";
+    assert_eq!(envoy.says(both(3)).await, expected);
+    assert_eq!(envoy.says(both(2)).await, "OK: OK 0/3 MINUTE edge 40s, OK 0/3 MINUTE edge 40s");
+}
+
+#[tokio::test]
+async fn an_entry_can_tell_which_descriptor_a_rule_is_about() {
+    let rules = "
+version: 1
+rules:
+  - id: per-address
+    match: { action: edge, header: { x-limit: address } }
+    per: [ip]
+    fixed_window: { limit: 3, window: 1m }
+    on_failure: open
+";
+    let mut envoy = Envoy::of_rules(rules).await;
+    let address: &[(&str, &str)] = &[("header:x-limit", "address"), ("remote_address", "203.0.113.9")];
+    let both = hit("edge", &[address, &[("remote_address", "203.0.113.9"), ("user", "ann")]]);
+    assert_eq!(envoy.says(both).await, "OK: OK 2/3 MINUTE per-address 40s, OK 0");
 }
 
 #[tokio::test]
@@ -109,4 +128,22 @@ async fn a_rule_against_guessing_gives_no_numbers_away() {
     let refused = envoy.ask(guess()).await.unwrap();
     assert_eq!(crate::words(&refused), "OVER_LIMIT: OVER_LIMIT 0 600s");
     assert!(!String::from_utf8(refused.raw_body).unwrap().contains("rule_id"));
+}
+
+/// Even of a window in which nothing was counted.
+#[tokio::test]
+async fn a_window_of_the_calendar_tells_its_unit_and_its_end() {
+    let rules = "
+version: 1
+rules:
+  - { id: monthly, match: { action: m }, per: [], fixed_window: { limit: 3, window: month }, on_failure: open }
+  - { id: yearly, match: { action: y }, per: [], fixed_window: { limit: 3, window: year }, on_failure: open }
+";
+    let mut envoy = Envoy::of_rules(rules).await;
+    for (action, end) in [("m", "MONTH monthly 1388800s"), ("y", "YEAR yearly 4067200s")] {
+        let hit = || hit(action, &[&[("k", "v")]]);
+        assert_eq!(envoy.says(with_hits(hit(), 0, 0)).await, format!("OK: OK 3/3 {end}"));
+        assert_eq!(envoy.says(with_hits(hit(), 0, 3)).await, format!("OK: OK 0/3 {end}"));
+        assert_eq!(envoy.says(hit()).await, format!("OVER_LIMIT: OVER_LIMIT 0/3 {end}"));
+    }
 }

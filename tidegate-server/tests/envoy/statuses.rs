@@ -30,8 +30,8 @@ async fn a_status_has_the_limit_what_remains_and_when_it_is_whole_again() {
         ("h", "OK: OK 4/5 HOUR 2800s"),
         ("d", "OK: OK 4/5 DAY 6400s"),
         ("w", "OK: OK 4/5 WEEK 92800s"),
-        ("mo", "OK: OK 4/5 MONTH 352000s"),
-        ("y", "OK: OK 4/5 YEAR 2944000s"),
+        ("mo", "OK: OK 4/5 MONTH 1388800s"),
+        ("y", "OK: OK 4/5 YEAR 4067200s"),
         ("none", "OVER_LIMIT: OVER_LIMIT 0/0 MINUTE 40s"),
         ("free", "OK: OK 4294967295"),
         ("unknown", "OK: OK 0"),
@@ -41,6 +41,14 @@ async fn a_status_has_the_limit_what_remains_and_when_it_is_whole_again() {
         assert_eq!(envoy.says(hit("edge", &[&[(key, "v")]])).await, expected, "{key}");
     }
     assert_eq!(envoy.says(hit("elsewhere", &[&[("m", "v")]])).await, "OK: OK 0");
+}
+
+/// By default they end with the calendar's.
+#[tokio::test]
+async fn in_strict_mode_months_have_thirty_days_and_years_365() {
+    let mut envoy = Envoy::strict(UNITS).await;
+    assert_eq!(envoy.says(hit("edge", &[&[("mo", "v")]])).await, "OK: OK 4/5 MONTH 352000s");
+    assert_eq!(envoy.says(hit("edge", &[&[("y", "v")]])).await, "OK: OK 4/5 YEAR 2944000s");
 }
 
 #[tokio::test]
@@ -160,6 +168,24 @@ descriptors:
     assert_eq!(envoy.says(hit("edge", &[&[("t", "v")]])).await, "OVER_LIMIT: OVER_LIMIT 0/6 MINUTE 10s");
     assert_eq!(envoy.says(hit("edge", &[&[("l", "v")]])).await, "OK: OK 5/6 MINUTE 60s");
     assert!(envoy.says(hit("edge", &[&[("w", "v")]])).await.starts_with("OK: OK 5/6 MINUTE"));
+}
+
+#[tokio::test]
+async fn a_window_may_have_any_length() {
+    let yaml = "
+domain: edge
+descriptors:
+  - { key: w, rate_limit: { window: 90s, requests_per_unit: 6 } }
+  - { key: m, rate_limit: { unit: minute, unit_multiplier: 5, requests_per_unit: 6 } }
+  - { key: t, rate_limit: { window: 90s, requests_per_unit: 6, algorithm: token_bucket } }
+";
+    let mut envoy = Envoy::of_config(yaml).await;
+    // 1,700,000,000 is 80 seconds into a window of 90, and 200 into one of 300.
+    assert_eq!(envoy.says(hit("edge", &[&[("w", "v")]])).await, "OK: OK 5/6 UNKNOWN 10s");
+    assert_eq!(envoy.says(hit("edge", &[&[("m", "v")]])).await, "OK: OK 5/6 UNKNOWN 100s");
+    let all = with_hits(hit("edge", &[&[("t", "v")]]), 0, 6);
+    assert_eq!(envoy.says(all).await, "OK: OK 0/6 UNKNOWN 90s");
+    assert_eq!(envoy.says(hit("edge", &[&[("t", "v")]])).await, "OVER_LIMIT: OVER_LIMIT 0/6 UNKNOWN 15s");
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Request;
 use tidegate::{Limiter, ManualClock, MemoryStore, Rule, RuleSet, Store, Timestamp};
+use tidegate_server::Listener;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -102,11 +103,24 @@ fn mirror() -> Router {
 
 /// A gateway to `upstream`, which runs as long as the test.
 async fn gateway_with<S: Store + 'static>(upstream: &str, options: GatewayOptions, layer: LimitLayer<S>) -> SocketAddr {
+    gateway_at(listener().await, upstream, options, layer)
+}
+
+fn gateway_at<S: Store + 'static>(
+    listener: Listener,
+    upstream: &str,
+    options: GatewayOptions,
+    layer: LimitLayer<S>,
+) -> SocketAddr {
     let gateway = Gateway::new(&upstream.parse().unwrap(), options).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = listener.address().unwrap();
     tokio::spawn(gateway.serve(listener, layer, pending()));
     address
+}
+
+/// A free port.
+async fn listener() -> Listener {
+    Listener::bind(([127, 0, 0, 1], 0).into()).await.unwrap()
 }
 
 /// One without limits to `app`.

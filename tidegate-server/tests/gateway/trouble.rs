@@ -5,15 +5,24 @@ use std::time::Duration;
 
 use axum::Router;
 use tidegate::ManualClock;
+use tidegate_server::ConnectionLimits;
 use tidegate_server::gateway::GatewayOptions;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use crate::{START, Wire, exchange, field, gateway, gateway_with, get, limits, mirror, serve};
+use crate::{START, Wire, exchange, field, gateway, gateway_at, gateway_with, get, limits, listener, mirror, serve};
 
 const SOON: Duration = Duration::from_millis(100);
 
 async fn with(app: Router, options: GatewayOptions) -> std::net::SocketAddr {
     gateway_with(&format!("http://{}", serve(app).await), options, limits([], &ManualClock::at(START))).await
+}
+
+/// One that bounds its connections.
+async fn bounded(app: Router, bounds: ConnectionLimits) -> std::net::SocketAddr {
+    let upstream = format!("http://{}", serve(app).await);
+    let layer = limits([], &ManualClock::at(START));
+    gateway_at(listener().await.limits(bounds), &upstream, GatewayOptions::new(), layer)
 }
 
 fn silent() -> Router {
@@ -80,7 +89,7 @@ async fn a_body_that_is_too_long_is_a_413() {
 
 #[tokio::test]
 async fn a_head_that_is_too_long_is_a_431() {
-    let gateway = with(mirror(), GatewayOptions::new().max_header_bytes(8192)).await;
+    let gateway = bounded(mirror(), ConnectionLimits::new().max_header_bytes(8192)).await;
     let heard = get(gateway, "/", &format!("x-long: {}\r\n", "x".repeat(9000))).await;
     assert!(heard.starts_with("HTTP/1.1 431 "), "{heard}");
     assert!(get(gateway, "/", "x-short: x\r\n").await.starts_with("HTTP/1.1 200 "));
@@ -90,11 +99,43 @@ async fn a_head_that_is_too_long_is_a_431() {
 /// in time is closed.
 #[tokio::test]
 async fn a_client_that_never_asks_is_sent_away() {
-    let gateway = with(mirror(), GatewayOptions::new().header_timeout(SOON)).await;
+    let gateway = bounded(mirror(), ConnectionLimits::new().header_timeout(SOON)).await;
     for start in ["", "P", "PRI * HTTP/2.0\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET / HTTP/1.1\r\nhost: a\r\n"] {
         let heard = exchange(gateway, start).await;
         assert!(!heard.contains("200 OK"), "{start:?}: {heard}");
     }
+}
+
+/// Story: a client asked for a large file and read none of it; its connection, and the one behind it, were held for ever.
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_sent_away() {
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", upstream.local_addr().unwrap());
+    let writing = tokio::spawn(async move {
+        let (mut stream, _) = upstream.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n").await.unwrap();
+        while stream.write_all(&[0; 4096]).await.is_ok() {}
+    });
+    let limited = listener().await.limits(ConnectionLimits::new().write_timeout(SOON));
+    let gateway = gateway_at(limited, &address, GatewayOptions::new(), limits([], &ManualClock::at(START)));
+    let mut wire = Wire::to(gateway).await;
+    wire.say("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    writing.await.unwrap();
+}
+
+#[tokio::test]
+async fn who_comes_when_all_places_are_taken_waits_for_one() {
+    let gateway = bounded(mirror(), ConnectionLimits::new().max_connections(1)).await;
+    let mut first = Wire::to(gateway).await;
+    first.say("GET /1 HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    first.hear("GET /1 ").await;
+    let mut second = Wire::to(gateway).await;
+    second.say("GET /2 HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    first.say("GET /3 HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    first.hear("GET /3 ").await;
+    assert_eq!(second.heard, "");
+    drop(first);
+    second.hear("GET /2 ").await;
 }
 
 #[tokio::test]
@@ -106,7 +147,7 @@ async fn a_slow_answer_outlives_the_time_for_a_head() {
         gone.await.unwrap();
         "at last"
     });
-    let gateway = with(app, GatewayOptions::new().header_timeout(SOON)).await;
+    let gateway = bounded(app, ConnectionLimits::new().header_timeout(SOON)).await;
     let mut wire = Wire::to(gateway).await;
     wire.say("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     let go = answers.recv().await.unwrap();

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use tidegate::ManualClock;
+use tidegate_server::ConnectionLimits;
 use tidegate_server::gateway::GatewayOptions;
 use tokio::net::TcpListener;
 
-use crate::{START, Wire, gateway, gateway_with, get, limits, mirror};
+use crate::{START, Wire, gateway, gateway_at, gateway_with, get, limits, listener, mirror};
 
 const HANDSHAKE: &str = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\
                          sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
@@ -85,4 +86,35 @@ async fn an_upstream_that_opens_a_tunnel_unasked_is_not_followed() {
     let (upstream, _) = upstream(AGREED).await;
     let heard = get(through(upstream).await, "/", "").await;
     assert!(heard.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{heard}");
+}
+
+/// Story: there could be any number of tunnels, since each gave its place back when it was opened.
+#[tokio::test]
+async fn a_tunnel_keeps_its_place() {
+    let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("http://{}", backend.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let mut wire = Wire { stream: backend.accept().await.unwrap().0, heard: String::new() };
+            wire.hear("\r\n\r\n").await;
+            wire.say("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\nhello").await;
+            tokio::spawn(wire.rest());
+        }
+    });
+    let free = gateway(mirror()).await;
+    let one = listener().await.limits(ConnectionLimits::new().max_connections(1));
+    let door = gateway_at(one, &upstream, GatewayOptions::new(), limits([], &ManualClock::at(START)));
+    let ask = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+    let mut first = Wire::to(door).await;
+    first.say(ask).await;
+    first.hear("hello").await;
+    let mut second = Wire::to(door).await;
+    second.say(ask).await;
+    // If it had a place, it would have been answered by the time that this has been there and back a few times.
+    for _ in 0..10 {
+        get(free, "/", "").await;
+    }
+    assert_eq!(second.stream.try_read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    drop(first);
+    second.hear("hello").await;
 }

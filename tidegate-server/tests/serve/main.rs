@@ -3,7 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod api;
+mod bad_input;
+mod envoy;
+mod forward_auth;
 mod life;
+mod openapi;
+mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,29 +22,26 @@ struct Running {
     child: Child,
     said: BufReader<ChildStderr>,
     http: String,
+    grpc: String,
+    gateway: String,
     admin: String,
 }
 
 impl Running {
     /// Starts a server on free ports.
     fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .arg("serve")
-            .args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = serve(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
-        let (mut http, mut admin) = (String::new(), String::new());
+        let [mut http, mut grpc, mut gateway, mut admin] = [const { String::new() }; 4];
         loop {
             let line = line(&mut said);
-            let address = || line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+            let address = || line.split("://").nth(1).unwrap().split('/').next().unwrap().trim().to_owned();
             match line.split_whitespace().next() {
                 Some("check") => http = address(),
+                Some("Envoy") => grpc.push_str(line.split_whitespace().nth(2).unwrap()),
+                Some("gateway") => gateway = address(),
                 Some("metrics") => admin = address(),
-                Some("rules") => return Self { child, said, http, admin },
+                Some("rules") => return Self { child, said, http, grpc, gateway, admin },
                 _ => {}
             }
         }
@@ -83,6 +85,22 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The server on free ports.
+fn serve(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("serve").args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.args(arguments);
+    command
+}
+
+/// What a server says that cannot start.
+fn refused(arguments: &[&str]) -> String {
+    let done = serve(arguments).output().unwrap();
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{told}");
+    told
 }
 
 fn line(said: &mut BufReader<ChildStderr>) -> String {

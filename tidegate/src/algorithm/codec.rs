@@ -28,7 +28,7 @@ impl Found {
             Limit::FixedWindow(limit) => {
                 let width = if limit.window_micros() < 1_000_000 { 16 } else { 10 };
                 let (count, index) = split_number(bytes, width)?;
-                index.checked_mul(limit.window_micros()).filter(|start| *start < TOO_LARGE)?;
+                Some(limit.start_of(index)).filter(|start| *start < TOO_LARGE)?;
                 Some(Self::State(State::Window(fixed_window::State { index, count })))
             }
             Limit::SlidingLog(_) => {
@@ -73,4 +73,21 @@ fn number(digits: &[u8]) -> Option<u64> {
         return None;
     }
     std::str::from_utf8(digits).ok()?.parse().ok().filter(|number| *number < TOO_LARGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Window;
+
+    /// 2^53 microseconds end in June 2255.
+    #[test]
+    fn a_window_of_the_calendar_is_readable_up_to_the_largest_number() {
+        for (window, last) in [(Window::MONTH, 285 * 12 + 5), (Window::YEAR, 285)] {
+            let limit = Limit::fixed_window(9, window).unwrap();
+            let decode = |index: u64| Found::decode(&limit, format!("7{index:010}").as_bytes());
+            let found = Found::State(State::Window(fixed_window::State { index: last, count: 7 }));
+            assert_eq!((decode(last), decode(last + 1), decode(9_999_999_999)), (Some(found), None, None));
+        }
+    }
 }

@@ -1,9 +1,10 @@
-//! The fixed window: so many units in each window of the calendar, counted from the Unix epoch.
+//! The fixed window: so many units in each window of the clock, counted from the Unix epoch, or of the calendar.
 //!
-//! With a limit of L in windows of W, for every window k:
+//! With a limit of L in windows that begin at s(k), for every window k:
 //!
 //! ```text
-//! admitted(kW, (k+1)W)  ≤  L
+//! admitted(s(k), s(k+1))  ≤  L
+//! s(k) = kW for windows of a length W; for months and years, the first instant of the k-th since 1970, in UTC
 //! ```
 //!
 //! Error bound against a rolling window: an interval of length W that straddles a boundary may see up to 2·L, L just
@@ -11,31 +12,31 @@
 //!
 //! The state is the index of a window and what was counted in it.
 
-use super::{Applied, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
-use crate::Timestamp;
+use super::{Applied, Grid, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
 use crate::limit::{LimitError, whole_micros};
+use crate::{Timestamp, Window};
 use std::time::Duration;
 
 /// The parameters of a fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     limit: u64,
-    window: u64,
+    grid: Grid,
 }
 
 /// What was counted in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Which window: the number of whole windows since the epoch.
+    /// Which window: the number of whole windows (spans, months or years) since the epoch.
     pub index: u64,
     /// Units counted in it.
     pub count: u64,
 }
 
 impl FixedWindow {
-    pub(crate) fn new(limit: u64, window: Duration) -> Result<Self, LimitError> {
+    pub(crate) fn new(limit: u64, window: Window) -> Result<Self, LimitError> {
         LimitError::check_amount("fixed_window.limit", limit)?;
-        Ok(Self { limit, window: whole_micros("fixed_window.window", window)? })
+        Ok(Self { limit, grid: window.grid(|span| whole_micros("fixed_window.window", span))? })
     }
 
     /// Units allowed in a window.
@@ -43,17 +44,43 @@ impl FixedWindow {
         self.limit
     }
 
-    /// The length of a window in microseconds.
+    /// How long a window lasts.
+    pub const fn window(&self) -> Window {
+        Window::of(self.grid)
+    }
+
+    /// The length of a window in microseconds; of months and years, that of the longest.
     pub const fn window_micros(&self) -> u64 {
-        self.window
+        self.grid.longest()
+    }
+
+    /// The number of months in a window of the calendar; none for one that is a span.
+    pub const fn months(&self) -> Option<u32> {
+        self.grid.months()
+    }
+
+    /// The window as `fixed_window.lua` takes it: microseconds, or minus the number of months.
+    pub const fn window_number(&self) -> i64 {
+        self.grid.number()
+    }
+
+    pub(crate) const fn grid(&self) -> Grid {
+        self.grid
+    }
+
+    /// The first instant of a window, in microseconds.
+    #[inline(always)]
+    pub(super) const fn start_of(&self, index: u64) -> u64 {
+        self.grid.start_of(index)
     }
 
     /// The state as it counts now, and whether it was rebased.
+    #[inline(always)]
     pub(super) fn settle(&self, state: Option<State>, now: Timestamp) -> (State, bool) {
-        let index = now.as_micros() / self.window;
+        let index = self.grid.index_of(now);
         // Without a count it is as good as none, whatever window it was written in.
         match state.filter(|state| state.count > 0) {
-            Some(state) if state.index > index && state.index * self.window - now.as_micros() > MARGIN_MICROS => {
+            Some(state) if state.index > index && self.start_of(state.index) - now.as_micros() > MARGIN_MICROS => {
                 (State { index, ..state }, true)
             }
             Some(state) if state.index >= index => (state, false),
@@ -98,7 +125,7 @@ pub fn outcome(state: Option<State>, limit: &FixedWindow, now: Timestamp, standi
     if standing.consumed {
         settled.count += standing.take.total();
     }
-    let end = span_micros((settled.index + 1) * limit.window - now.as_micros());
+    let end = span_micros(limit.start_of(settled.index + 1) - now.as_micros());
     Outcome {
         remaining: limit.left(settled),
         retry_after: (!standing.admitted && standing.take.total() <= limit.limit).then_some(end),
@@ -109,5 +136,5 @@ pub fn outcome(state: Option<State>, limit: &FixedWindow, now: Timestamp, standi
 
 /// The first instant at which `state` is as good as none.
 pub fn expiry(state: State, limit: &FixedWindow) -> u64 {
-    (state.index + 1) * limit.window
+    limit.start_of(state.index + 1)
 }

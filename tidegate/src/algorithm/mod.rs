@@ -20,6 +20,7 @@
 
 mod codec;
 pub mod fixed_window;
+mod grid;
 pub mod leaky_bucket;
 pub mod lua;
 mod moment;
@@ -30,6 +31,7 @@ pub mod state;
 pub mod token_bucket;
 
 pub use codec::Found;
+pub(crate) use grid::Grid;
 pub use moment::Moment;
 pub use op::{Applied, Op, Place, Take};
 pub use state::{Change, State, View};

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use serde::Deserialize;
-use serde_json::json;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Number, json};
 use tidegate_rules::{Sample, SampleAttributes};
 
 /// The most checks of one batch.
@@ -16,12 +17,16 @@ const MOST_CHECKS: usize = 100;
 pub(crate) struct Asked {
     pub(crate) attributes: SampleAttributes,
     pub(crate) peek: bool,
+    /// Whether what it consumes may be asked back.
+    pub(crate) receipt: bool,
 }
 
 /// Several of them.
 pub(crate) struct Batch {
     pub(crate) checks: Vec<Asked>,
     pub(crate) atomic: bool,
+    /// Of one that is atomic, whether what it consumes may be asked back.
+    pub(crate) receipt: bool,
 }
 
 /// Why a call makes no sense.
@@ -42,9 +47,12 @@ struct Call {
     #[serde(default)]
     attributes: BTreeMap<String, String>,
     body: Option<String>,
+    #[serde(default, deserialize_with = "whole")]
     cost: Option<u64>,
     #[serde(default)]
     peek: bool,
+    #[serde(default)]
+    receipt: bool,
 }
 
 #[derive(Deserialize)]
@@ -53,6 +61,14 @@ struct Calls {
     checks: Vec<Call>,
     #[serde(default)]
     atomic: bool,
+    #[serde(default)]
+    receipt: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Returned {
+    receipt: String,
 }
 
 #[derive(Deserialize)]
@@ -62,12 +78,24 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
+/// A whole number that every reader of JSON can tell from the next, also if it is written with a fraction of zero.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    const LARGEST: u64 = (1 << 53) - 1;
+    let Some(number) = Option::<Number>::deserialize(deserializer)? else { return Ok(None) };
+    let of_float = |number: f64| (number >= 0.0 && number.fract() == 0.0).then_some(number as u64);
+    let whole = number.as_u64().or_else(|| number.as_f64().and_then(of_float)).filter(|number| *number <= LARGEST);
+    whole.map(Some).ok_or_else(|| D::Error::custom("a whole number is wanted here"))
+}
+
 impl Asked {
     pub(crate) fn read(body: &[u8]) -> Result<Self, Refusal> {
         Self::of(parse(body)?)
     }
 
     fn of(call: Call) -> Result<Self, Refusal> {
+        if call.headers.values().any(|values| matches!(values, OneOrMany::Many(values) if values.is_empty())) {
+            return Err(Refusal::new("headers: a list of values is empty; leave the header out"));
+        }
         let each = |(name, values): (String, OneOrMany)| {
             let values = match values {
                 OneOrMany::One(value) => vec![value],
@@ -88,7 +116,7 @@ impl Asked {
             cost: call.cost,
         };
         match sample.attributes() {
-            Ok(attributes) => Ok(Self { attributes, peek: call.peek }),
+            Ok(attributes) => Ok(Self { attributes, peek: call.peek, receipt: call.receipt && !call.peek }),
             Err(error) => Err(Refusal(error.to_string())),
         }
     }
@@ -105,8 +133,19 @@ impl Batch {
         if calls.atomic && checks.iter().any(|asked| asked.peek) {
             return Err(Refusal("a batch that is atomic cannot peek: leave `peek` out".into()));
         }
-        Ok(Self { checks, atomic: calls.atomic })
+        if calls.atomic && checks.iter().any(|asked| asked.receipt) {
+            return Err(Refusal::new("a batch that is atomic has one receipt: ask for it beside `atomic`"));
+        }
+        if calls.receipt && !calls.atomic {
+            return Err(Refusal::new("a batch that is not atomic has a receipt for each check: ask for them there"));
+        }
+        Ok(Self { checks, atomic: calls.atomic, receipt: calls.receipt })
     }
+}
+
+/// The receipt that a caller brings back.
+pub(crate) fn receipt(body: &[u8]) -> Result<String, Refusal> {
+    parse(body).map(|returned: Returned| returned.receipt)
 }
 
 fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refusal> {
@@ -122,6 +161,12 @@ fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refusal> {
         };
         Refusal(format!("line {line}, column {column}: {what}"))
     })
+}
+
+impl Refusal {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
 }
 
 impl IntoResponse for Refusal {

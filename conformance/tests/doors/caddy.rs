@@ -1,0 +1,46 @@
+//! Caddy, whose reverse proxy asks Tidegate first and goes on if the answer is good.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::client::ask;
+use crate::door::{Door, Recipe};
+use crate::process::program;
+use crate::promises::{Can, limits, store_is_lost, tidegate_is_lost};
+
+const CAN: Can = Can { fields: true, body: true, retry_after_failure: true };
+
+const CADDY: Recipe = Recipe { folder: "caddy", files: &["Caddyfile"], command: caddy, choices: &[] };
+
+const CADDY_CLOSED: Recipe = Recipe { choices: &[("handle_errors 502 504", "handle_errors 599")], ..CADDY };
+
+fn caddy(directory: &Path) -> Command {
+    let mut command = Command::new(program("caddy"));
+    command.args(["run", "--config", "Caddyfile"]).env("HOME", directory);
+    // Its administration would be on one port for all.
+    command.env("CADDY_ADMIN", format!("unix/{}", directory.join("admin").display()));
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caddy_limits_by_the_rule_file() {
+    limits(&Door::open(&CADDY).await, &CAN).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caddy_lets_the_rules_decide_while_the_store_fails() {
+    store_is_lost(&mut Door::open(&CADDY).await, &CAN).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caddy_lets_requests_pass_while_tidegate_is_down() {
+    tidegate_is_lost(&mut Door::open(&CADDY).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caddy_refuses_while_tidegate_is_down_if_told_so() {
+    let mut door = Door::open(&CADDY_CLOSED).await;
+    door.lose_tidegate();
+    let heard = door.send(&ask("GET /api/rides")).await;
+    assert_eq!(heard.status, 502, "{heard:?}");
+}

@@ -1,0 +1,61 @@
+//! The check API of several instances on one store: what one consumed the other gives back, and what each does without a store.
+
+use std::net::SocketAddr;
+
+use conformance::server::{KINDS, Server};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::{Heard, ask};
+use crate::door::Tidegate;
+
+/// All that the rules let a client have at once.
+const RIDES: &str = r#"{"method":"GET","path":"/api/rides","ip":"127.0.0.9","cost":5,"receipt":true}"#;
+
+async fn post(port: u16, path: &str, body: &str) -> Heard {
+    let to = SocketAddr::from(([127, 0, 0, 1], port));
+    ask(&format!("POST {path}")).body(body).try_send(to).await.expect("an answer")
+}
+
+async fn check(port: u16) -> Value {
+    post(port, "/v1/check", RIDES).await.json()
+}
+
+#[tokio::test]
+async fn a_receipt_of_one_instance_is_good_at_another_and_only_once() {
+    for kind in KINDS {
+        let (store, one, other) = (Server::start(kind), TempDir::new().unwrap(), TempDir::new().unwrap());
+        let (one, other) =
+            (Tidegate::start(one.path(), &store, &[]).await, Tidegate::start(other.path(), &store, &[]).await);
+        let decided = check(one.http).await;
+        assert_eq!(decided["allowed"], json!(true), "{decided}");
+        assert_eq!(check(other.http).await["allowed"], json!(false), "they share the store");
+        let returned = json!({ "receipt": decided["receipt"] }).to_string();
+        let (first, second) =
+            tokio::join!(post(one.http, "/v1/refund", &returned), post(other.http, "/v1/refund", &returned));
+        let done = [first.json()["refunded"].clone(), second.json()["refunded"].clone()];
+        assert_eq!(done.iter().filter(|done| **done == json!(true)).count(), 1, "{done:?}");
+        assert_eq!(check(other.http).await["allowed"], json!(true));
+        assert_eq!(check(one.http).await["allowed"], json!(false), "it was given back once");
+    }
+}
+
+#[tokio::test]
+async fn without_a_store_the_rules_decide_and_the_metrics_say_so() {
+    let (mut store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
+    let tidegate = Tidegate::start(directory.path(), &store, &[]).await;
+    store.kill();
+    let ride = check(tidegate.http).await;
+    assert_eq!((&ride["allowed"], &ride["degraded"]), (&json!(true), &json!(true)));
+    let login = post(tidegate.http, "/v1/check", r#"{"method":"POST","path":"/login","ip":"127.0.0.9"}"#).await;
+    assert_eq!((login.status, login.retry_after().is_some()), (503, true), "{login:?}");
+    let refund = post(tidegate.http, "/v1/refund", r#"{"receipt":"x.y"}"#).await;
+    assert_eq!(refund.status, 404, "what is no receipt needs no store");
+    let admin = SocketAddr::from(([127, 0, 0, 1], tidegate.admin));
+    let metrics = ask("GET /metrics").try_send(admin).await.unwrap().body;
+    for policy in ["degraded", "closed"] {
+        let line = metrics.lines().find(|line| line.contains(&format!("policy=\"{policy}\"")));
+        assert!(line.is_some_and(|line| line.starts_with("rate_limit_fallback_total{rule=\"")), "{metrics}");
+    }
+    assert!(metrics.contains("rate_limit_script_errors_total{script=\"decide\","), "{metrics}");
+}

@@ -1,0 +1,121 @@
+//! A client with an address of its own, and what it hears.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+
+/// A request to be sent.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    line: String,
+    from: Ipv4Addr,
+    /// Whole lines.
+    fields: Vec<String>,
+    body: String,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub(crate) status: u16,
+    fields: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+/// What to ask for, such as `GET /api/rides`, by the client 127.0.0.2 unless another is named.
+pub(crate) fn ask(line: &str) -> Ask {
+    Ask { line: line.to_owned(), from: Ipv4Addr::new(127, 0, 0, 2), fields: Vec::new(), body: String::new() }
+}
+
+impl Ask {
+    /// By the client 127.0.0.`last`. The proxies have 127.0.0.1.
+    pub(crate) fn from(mut self, last: u8) -> Self {
+        self.from = Ipv4Addr::new(127, 0, 0, last);
+        self
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.fields.push(format!("{name}: {value}\r\n"));
+        self
+    }
+
+    pub(crate) fn body(mut self, body: &str) -> Self {
+        body.clone_into(&mut self.body);
+        self
+    }
+
+    /// The answer, or nothing if nobody answers.
+    pub(crate) async fn try_send(&self, to: SocketAddr) -> Option<Heard> {
+        let socket = TcpSocket::new_v4().ok()?;
+        socket.bind((self.from, 0).into()).ok()?;
+        let mut stream = socket.connect(to).await.ok()?;
+        let (line, fields, length, body) = (&self.line, self.fields.concat(), self.body.len(), &self.body);
+        let text = format!(
+            "{line} HTTP/1.1\r\nhost: api.example.com\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(text.as_bytes()).await.ok()?;
+        let mut heard = String::new();
+        stream.read_to_string(&mut heard).await.ok()?;
+        Heard::read(&heard)
+    }
+}
+
+impl Heard {
+    fn read(text: &str) -> Option<Self> {
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let (line, fields) = head.split_once("\r\n").unwrap_or((head, ""));
+        let fields = fields.lines().filter_map(|line| line.split_once(':'));
+        let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
+        let mut heard = Self { status: line.split(' ').nth(1)?.parse().ok()?, fields, body: body.to_owned() };
+        if heard.field("transfer-encoding") == Some("chunked") {
+            heard.body = whole(body)?;
+        }
+        Some(heard)
+    }
+
+    /// The value of a field that is there at most once.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let mut found = self.fields.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        let first = found.next();
+        assert_eq!(found.next(), None, "{name} stands twice: {self:?}");
+        first
+    }
+
+    /// The seconds of `Retry-After`.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        self.field("retry-after").map(|seconds| seconds.parse().unwrap())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// What the service was asked, if it was.
+    pub(crate) fn asked(&self) -> Option<String> {
+        Some(serde_json::from_str::<Value>(&self.body).ok()?["asked"].as_str()?.to_owned())
+    }
+
+    /// All values of a field that the service was sent.
+    pub(crate) fn service_saw(&self, name: &str) -> Vec<String> {
+        let seen = self.json();
+        let fields = seen["fields"].as_array().unwrap_or_else(|| panic!("not the service's: {self:?}"));
+        let of_name = fields.iter().filter(|field| field[0] == name);
+        of_name.map(|field| field[1].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// A body that was sent in chunks.
+fn whole(mut chunks: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (size, rest) = chunks.split_once("\r\n")?;
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            return Some(body);
+        }
+        body.push_str(rest.get(..size)?);
+        chunks = rest.get(size + 2..)?;
+    }
+}

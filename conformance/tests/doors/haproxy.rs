@@ -1,0 +1,45 @@
+//! HAProxy, where a Lua action asks.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::client::ask;
+use crate::door::{Door, Recipe};
+use crate::process::program;
+use crate::promises::{Can, limits, store_is_lost, tidegate_is_lost};
+
+const CAN: Can = Can { fields: true, body: true, retry_after_failure: true };
+
+const HAPROXY: Recipe =
+    Recipe { folder: "haproxy", files: &["haproxy.cfg", "tidegate.lua"], command: haproxy, choices: &[] };
+
+const HAPROXY_CLOSED: Recipe = Recipe { choices: &[("local OPEN = true", "local OPEN = false")], ..HAPROXY };
+
+fn haproxy(_: &Path) -> Command {
+    let mut command = Command::new(program("haproxy"));
+    command.args(["-f", "haproxy.cfg", "-db"]);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn haproxy_limits_by_the_rule_file() {
+    limits(&Door::open(&HAPROXY).await, &CAN).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn haproxy_lets_the_rules_decide_while_the_store_fails() {
+    store_is_lost(&mut Door::open(&HAPROXY).await, &CAN).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn haproxy_lets_requests_pass_while_tidegate_is_down() {
+    tidegate_is_lost(&mut Door::open(&HAPROXY).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn haproxy_refuses_while_tidegate_is_down_if_told_so() {
+    let mut door = Door::open(&HAPROXY_CLOSED).await;
+    door.lose_tidegate();
+    let heard = door.send(&ask("GET /api/rides")).await;
+    assert_eq!((heard.status, heard.retry_after()), (503, Some(1)), "{heard:?}");
+}

@@ -1,0 +1,46 @@
+//! nginx, whose `auth_request` knows only 401 and 403.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::client::ask;
+use crate::door::{Door, Recipe};
+use crate::process::program;
+use crate::promises::{Can, limits, store_is_lost, tidegate_is_lost};
+
+const CAN: Can = Can { fields: true, body: false, retry_after_failure: true };
+
+const NGINX: Recipe = Recipe { folder: "nginx", files: &["nginx.conf", "tidegate.conf"], command: nginx, choices: &[] };
+
+const NGINX_CLOSED: Recipe = Recipe { choices: &[("error_page 502 504", "# error_page 502 504")], ..NGINX };
+
+fn nginx(directory: &Path) -> Command {
+    let mut command = Command::new(program("nginx"));
+    // As one process, so that none is left when it is killed.
+    command.arg("-p").arg(directory).arg("-c").arg(directory.join("nginx.conf")).args(["-e", "stderr"]);
+    command.args(["-g", "daemon off; master_process off;"]);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nginx_limits_by_the_rule_file() {
+    limits(&Door::open(&NGINX).await, &CAN).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nginx_lets_the_rules_decide_while_the_store_fails() {
+    store_is_lost(&mut Door::open(&NGINX).await, &CAN).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nginx_lets_requests_pass_while_tidegate_is_down() {
+    tidegate_is_lost(&mut Door::open(&NGINX).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nginx_refuses_while_tidegate_is_down_if_told_so() {
+    let mut door = Door::open(&NGINX_CLOSED).await;
+    door.lose_tidegate();
+    let heard = door.send(&ask("GET /api/rides")).await;
+    assert_eq!((heard.status, &heard.json()["error"]), (503, &"temporarily_unavailable".into()), "{heard:?}");
+}

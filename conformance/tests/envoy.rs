@@ -1,0 +1,118 @@
+//! Envoy's rate limit service on every store: hits that are counted, given back and charged, and what dashboards see of them.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use conformance::suite::{AnyStore, Ground, on_every_store};
+use serde_json::Value;
+use tidegate::{Limiter, RuleSet};
+use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits, Stats, router};
+use tidegate_tower::Handle;
+use tower::ServiceExt;
+
+const LIMITS: &str = "
+domain: edge
+descriptors:
+  - { key: window, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: bucket, rate_limit: { window: 90s, requests_per_unit: 5, algorithm: token_bucket } }
+  - { key: tokens, rate_limit: { unit: minute, requests_per_unit: 5, count_refused: true } }
+";
+
+const PLAIN: &str = "
+domain: edge
+descriptors:
+  - { key: window, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: dark, shadow_mode: true, rate_limit: { unit: minute, requests_per_unit: 5 } }
+";
+
+struct Envoy {
+    service: RateLimits<AnyStore>,
+    stats: Stats,
+}
+
+impl Envoy {
+    fn of(ground: &Ground, yaml: &str, strict: bool) -> Self {
+        let stats = Stats::default();
+        let options = EnvoyOptions::default().strict(strict).stats(&stats);
+        let config = ConfigHandle::new(EnvoyConfig::parse([("edge.yaml", yaml)], &options).unwrap());
+        let limiter = Limiter::new(RuleSet::new([]).unwrap(), ground.store.clone());
+        Self { service: RateLimits::of_config(Handle::new(limiter), config).strict(strict), stats }
+    }
+
+    /// The code and what remains, for each descriptor: a key and its hits, negative ones to give them back.
+    async fn asks(&self, descriptors: &[(&str, i64)]) -> String {
+        let descriptor = |(key, hits): &(&str, i64)| {
+            let (number, back) = (hits.unsigned_abs(), *hits < 0);
+            let entries = serde_json::json!([{ "key": key, "value": "v" }]);
+            serde_json::json!({ "entries": entries, "hitsAddend": number, "isNegativeHits": back })
+        };
+        let descriptors: Vec<Value> = descriptors.iter().map(descriptor).collect();
+        let body = serde_json::json!({ "domain": "edge", "descriptors": descriptors }).to_string();
+        let request = Request::post("/json").body(Body::from(body)).unwrap();
+        let response = router(self.service.clone()).oneshot(request).await.unwrap();
+        let answer: Value = serde_json::from_slice(&to_bytes(response.into_body(), 1 << 20).await.unwrap()).unwrap();
+        let status = |status: &Value| {
+            format!("{} {}", status["code"].as_str().unwrap(), status["limitRemaining"].as_u64().unwrap_or_default())
+        };
+        answer["statuses"].as_array().unwrap().iter().map(status).collect::<Vec<_>>().join(", ")
+    }
+
+    fn counted(&self, name: &str) -> String {
+        let prefix = format!("ratelimit.service.rate_limit.edge.{name}.");
+        let lines = self.stats.lines();
+        let lines = lines.lines().filter_map(|line| line.strip_prefix(&prefix)).filter(|line| !line.ends_with(": 0"));
+        lines.collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[tokio::test]
+async fn hits_are_given_back_to_the_window_of_now() {
+    on_every_store(async |ground| {
+        let envoy = Envoy::of(ground, LIMITS, false);
+        for key in ["window", "bucket"] {
+            assert_eq!(envoy.asks(&[(key, 5)]).await, "OK 0");
+            assert_eq!(envoy.asks(&[(key, -2)]).await, "OK 2");
+            assert_eq!(envoy.asks(&[(key, -9)]).await, "OK 5");
+            assert_eq!(envoy.asks(&[(key, 6)]).await, "OVER_LIMIT 5");
+        }
+        assert_eq!(envoy.asks(&[("window", 5)]).await, "OK 0");
+        ground.clock.advance(Duration::from_secs(60));
+        assert_eq!(envoy.asks(&[("window", -5)]).await, "OK 5");
+        assert_eq!(envoy.asks(&[("window", 1), ("window", -1)]).await, "OK 4, OK 5");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn charges_that_do_not_fit_use_a_limit_up() {
+    on_every_store(async |ground| {
+        let envoy = Envoy::of(ground, LIMITS, false);
+        assert_eq!(envoy.asks(&[("tokens", 3)]).await, "OK 2");
+        assert_eq!(envoy.asks(&[("tokens", 4), ("window", 1)]).await, "OVER_LIMIT 0, OK 5");
+        assert_eq!(envoy.asks(&[("tokens", 0), ("window", 0)]).await, "OVER_LIMIT 0, OK 5");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_counters_are_exact_in_both_modes() {
+    on_every_store(async |ground| {
+        for (strict, key) in [(false, "window"), (true, "dark")] {
+            let envoy = Envoy::of(ground, PLAIN, strict);
+            for hits in [3, 4, 1] {
+                envoy.asks(&[(key, hits)]).await;
+            }
+            // Near begins after 4. By one, 3 and 1 pass; in strict mode the 4 use the limit up, and the 1 is over.
+            let expected = if strict {
+                "near_limit: 1, over_limit: 3, shadow_mode: 5, total_hits: 8, within_limit: 3"
+            } else {
+                "near_limit: 1, over_limit: 2, total_hits: 8, within_limit: 4"
+            };
+            assert_eq!(envoy.counted(key), expected);
+        }
+    })
+    .await;
+}

@@ -1,0 +1,188 @@
+//! The flags about Envoy's rate limit service, and the service that they describe. What the service does is not known here.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use http::HeaderName;
+use tidegate::Secret;
+use tidegate_tower::Handle;
+
+use super::watched::Watched;
+use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits, Stats};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The flags; each stands for a variable of the reference server, named in its help.
+#[derive(Args)]
+#[allow(clippy::struct_excessive_bools, clippy::struct_field_names, reason = "each field is a flag, and named like it")]
+pub(crate) struct EnvoyArgs {
+    /// Limits for Envoy's rate limit service in the format of its reference server, instead of the rule file
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG", help_heading = "Envoy")]
+    pub(crate) envoy_config: Option<PathBuf>,
+    /// Do as that server does even where ours does better: refused hits count
+    #[arg(long, env = "TIDEGATE_ENVOY_STRICT", help_heading = "Envoy")]
+    pub(crate) envoy_strict: bool,
+    /// Let every request pass, and say in the statuses alone what is over (`SHADOW_MODE`)
+    #[arg(long, env = "TIDEGATE_ENVOY_SHADOW", help_heading = "Envoy")]
+    pub(crate) envoy_shadow: bool,
+    /// Make every limit of --envoy-config a quota: refuse only what is over all of them (`QUOTA_MODE`)
+    #[arg(long, env = "TIDEGATE_ENVOY_QUOTA", help_heading = "Envoy")]
+    pub(crate) envoy_quota: bool,
+    /// Send dynamic metadata with each answer (`RESPONSE_DYNAMIC_METADATA`)
+    #[arg(long, env = "TIDEGATE_ENVOY_METADATA", help_heading = "Envoy")]
+    pub(crate) envoy_metadata: bool,
+    /// Let several files of --envoy-config speak of one domain (`MERGE_DOMAIN_CONFIG`)
+    #[arg(long, env = "TIDEGATE_ENVOY_MERGE_DOMAINS", help_heading = "Envoy")]
+    pub(crate) envoy_merge_domains: bool,
+    /// From which share of a limit on hits count as near it in the metrics (`NEAR_LIMIT_RATIO`)
+    #[arg(
+        long,
+        value_name = "SHARE",
+        env = "TIDEGATE_ENVOY_NEAR_LIMIT",
+        default_value_t = 0.8,
+        value_parser = share,
+        help_heading = "Envoy"
+    )]
+    pub(crate) envoy_near_limit: f64,
+    /// Add header fields to answers by --envoy-config (`LIMIT_RESPONSE_HEADERS_ENABLED`)
+    #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", help_heading = "Envoy")]
+    pub(crate) envoy_headers: bool,
+    /// The field that tells the limit (`LIMIT_LIMIT_HEADER`)
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TIDEGATE_ENVOY_LIMIT_HEADER",
+        default_value = "RateLimit-Limit",
+        value_parser = field,
+        help_heading = "Envoy"
+    )]
+    pub(crate) envoy_limit_header: String,
+    /// The field that tells what remains of it (`LIMIT_REMAINING_HEADER`)
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TIDEGATE_ENVOY_REMAINING_HEADER",
+        default_value = "RateLimit-Remaining",
+        value_parser = field,
+        help_heading = "Envoy"
+    )]
+    pub(crate) envoy_remaining_header: String,
+    /// The field that tells the seconds until it is whole again (`LIMIT_RESET_HEADER`)
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TIDEGATE_ENVOY_RESET_HEADER",
+        default_value = "RateLimit-Reset",
+        value_parser = field,
+        help_heading = "Envoy"
+    )]
+    pub(crate) envoy_reset_header: String,
+}
+
+/// Envoy's rate limit service as the flags describe it.
+pub(crate) struct Envoy {
+    files: Option<Files>,
+    stats: Stats,
+    strict: bool,
+    shadow: bool,
+    metadata: bool,
+}
+
+/// Limits in the format of the reference server.
+struct Files {
+    folder: PathBuf,
+    options: EnvoyOptions,
+    config: ConfigHandle,
+}
+
+impl EnvoyArgs {
+    /// Says which flags have no effect, since there are no files for them.
+    fn warn(&self, output: &mut Output<'_>) {
+        let flags = [
+            (self.envoy_quota, "--envoy-quota"),
+            (self.envoy_merge_domains, "--envoy-merge-domains"),
+            (self.envoy_headers, "--envoy-headers"),
+        ];
+        for (_, flag) in flags.into_iter().filter(|(given, _)| *given && self.envoy_config.is_none()) {
+            output.warn(format!("{flag} has no effect without --envoy-config"));
+        }
+    }
+
+    fn options(&self, secret: &Secret, stats: &Stats) -> EnvoyOptions {
+        let options = EnvoyOptions::default()
+            .strict(self.envoy_strict)
+            .quota(self.envoy_quota)
+            .merge_domains(self.envoy_merge_domains)
+            .near_limit(self.envoy_near_limit as f32)
+            .secret(secret)
+            .stats(stats);
+        if !self.envoy_headers {
+            return options;
+        }
+        options.headers(&self.envoy_limit_header, &self.envoy_remaining_header, &self.envoy_reset_header)
+    }
+}
+
+impl Envoy {
+    /// Reads the files, if there are any.
+    pub(crate) fn open(arguments: &EnvoyArgs, secret: &Secret, output: &mut Output<'_>) -> Result<Self, Failure> {
+        arguments.warn(output);
+        let stats = Stats::default();
+        let files = match &arguments.envoy_config {
+            None => None,
+            Some(folder) => {
+                let options = arguments.options(secret, &stats);
+                let config = EnvoyConfig::load(folder, &options);
+                let config = config.map_err(|errors| Failure::usage(errors.to_string()))?;
+                config.warnings().iter().for_each(|warning| output.warn(warning));
+                Some(Files { folder: folder.clone(), options, config: ConfigHandle::new(config) })
+            }
+        };
+        Ok(Self {
+            files,
+            stats,
+            strict: arguments.envoy_strict,
+            shadow: arguments.envoy_shadow,
+            metadata: arguments.envoy_metadata,
+        })
+    }
+
+    /// The service, by its own configuration or by the rules of the limiter.
+    pub(crate) fn service(&self, handle: Handle<Watched>) -> RateLimits<Watched> {
+        let limits = match &self.files {
+            Some(files) => RateLimits::of_config(handle, files.config.clone()),
+            None => RateLimits::of_rules(handle),
+        };
+        limits.strict(self.strict).shadow(self.shadow).metadata(self.metadata).stats(&self.stats)
+    }
+
+    /// Reads the files anew; those with errors change nothing.
+    pub(crate) fn reload(&self) -> Result<(), String> {
+        let Some(files) = &self.files else { return Ok(()) };
+        let config = EnvoyConfig::load(&files.folder, &files.options).map_err(|errors| errors.to_string())?;
+        files.config.replace(config);
+        Ok(())
+    }
+
+    /// What became of hits.
+    pub(crate) const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Where the files are, if there are any.
+    pub(crate) fn folder(&self) -> Option<&PathBuf> {
+        self.files.as_ref().map(|files| &files.folder)
+    }
+}
+
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share is a number from 0 to 1, such as 0.8".to_owned())
+}
+
+fn field(text: &str) -> Result<String, String> {
+    match HeaderName::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("this is no name of a header field; use letters, digits and `-`".to_owned()),
+    }
+}

@@ -1,0 +1,102 @@
+//! Dynamic metadata.
+
+use axum::body::Body;
+use axum::http::Request;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, Value};
+use http_body_util::BodyExt;
+use serde_json::json;
+use tidegate_server::envoy::{EnvoyOptions, router};
+use tower::ServiceExt;
+
+use crate::{Envoy, hit, service, with_hits};
+
+const LIMITS: &str = "
+domain: edge
+descriptors:
+  - key: model
+    value: large
+    quota_mode: true
+    metadata: { route: { to: large, weight: 2.5 }, tags: [a, 1, true, ~], only: large }
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+  - key: model
+    value: small
+    quota_mode: true
+    metadata: { route: { to: small, from: here }, tags: [b] }
+    rate_limit: { unit: minute, requests_per_unit: 9 }
+  - key: plain
+    rate_limit: { unit: minute, requests_per_unit: 9 }
+  - key: free
+    metadata: { never: told }
+    rate_limit: { unlimited: true }
+";
+
+fn json_of(metadata: &Struct) -> serde_json::Value {
+    let value = |value: &Value| match value.kind.as_ref().unwrap() {
+        Kind::StructValue(fields) => json_of(fields),
+        Kind::ListValue(list) => list.values.iter().map(|value| json_of(&wrapped(value))["v"].clone()).collect(),
+        Kind::StringValue(text) => json!(text),
+        Kind::NumberValue(number) => json!(number),
+        Kind::BoolValue(flag) => json!(flag),
+        Kind::NullValue(_) => serde_json::Value::Null,
+    };
+    metadata.fields.iter().map(|(name, field)| (name.clone(), value(field))).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn wrapped(value: &Value) -> Struct {
+    Struct { fields: [("v".to_owned(), value.clone())].into() }
+}
+
+#[tokio::test]
+async fn a_response_tells_the_request_and_the_metadata_of_what_was_passed() {
+    let mut envoy = Envoy::of(service(LIMITS, &EnvoyOptions::default()).metadata(true)).await;
+    let models = || hit("edge", &[&[("model", "large")][..], &[("model", "small")], &[("free", "v")]]);
+    let descriptors = json!([
+        { "entries": ["model=large"] }, { "entries": ["model=small"] }, { "entries": ["free=v"] },
+    ]);
+    let first = json_of(&envoy.ask(models()).await.unwrap().dynamic_metadata.unwrap());
+    let metadata = json!({
+        "route": { "to": "large", "weight": 2.5, "from": "here" }, "tags": ["a", 1.0, true, null], "only": "large",
+    });
+    assert_eq!(first, json!({ "domain": "edge", "descriptors": descriptors, "metadata": metadata }));
+    // The large one is used up: only the other has something to say.
+    let second = json_of(&envoy.ask(models()).await.unwrap().dynamic_metadata.unwrap());
+    assert_eq!(second["metadata"], json!({ "route": { "to": "small", "from": "here" }, "tags": ["b"] }));
+}
+
+#[tokio::test]
+async fn hits_and_limits_of_the_request_are_told_too() {
+    let mut envoy = Envoy::of(service(LIMITS, &EnvoyOptions::default()).metadata(true)).await;
+    let mut request = with_hits(hit("edge", &[&[("plain", "v"), ("user", "ann")]]), 0, 3);
+    request.hits_addend = 2;
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 7, unit: RateLimitUnit::Hour.into() });
+    let told = json_of(&envoy.ask(request).await.unwrap().dynamic_metadata.unwrap());
+    let descriptor = json!({
+        "entries": ["plain=v", "user=ann"], "limit": "requests_per_unit:7 unit:HOUR", "hitsAddend": 3.0,
+    });
+    assert_eq!(told, json!({ "domain": "edge", "descriptors": [descriptor], "hitsAddend": 2.0 }));
+}
+
+#[tokio::test]
+async fn nothing_is_told_unless_it_is_wanted() {
+    let mut envoy = Envoy::of_config(LIMITS).await;
+    assert!(envoy.ask(hit("edge", &[&[("model", "small")]])).await.unwrap().dynamic_metadata.is_none());
+}
+
+#[tokio::test]
+async fn json_has_it_as_an_object() {
+    let router = router(service(LIMITS, &EnvoyOptions::default()).metadata(true));
+    let body = r#"{"domain":"edge","hitsAddend":1,"descriptors":[{"entries":[{"key":"model","value":"small"}]}]}"#;
+    let response = router.oneshot(Request::post("/json").body(Body::from(body)).unwrap()).await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let answer: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let expected = json!({
+        "domain": "edge",
+        "hitsAddend": 1,
+        "descriptors": [{ "entries": ["model=small"] }],
+        "metadata": { "route": { "to": "small", "from": "here" }, "tags": ["b"] },
+    });
+    assert_eq!(answer["dynamicMetadata"], expected);
+}

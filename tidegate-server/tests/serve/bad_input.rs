@@ -1,0 +1,219 @@
+//! Clients that make no sense, are slow, or never end: a clear status, and the others unharmed.
+
+use std::convert::Infallible;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use http::{HeaderMap, Request};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use serde_json::json;
+
+use crate::{Running, ask};
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Says all of it, hears all of the answer. The other side may have stopped reading by then.
+fn exchange(address: &str, text: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let _ = stream.write_all(text);
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    String::from_utf8_lossy(&heard).into_owned()
+}
+
+/// A call whose body ends, or does not.
+fn call(length: usize, body: &[u8]) -> Vec<u8> {
+    let head = format!("POST /v1/check HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+#[test]
+fn slow_clients_are_sent_away_and_the_others_served() {
+    let server = Running::start(&["--header-timeout", "1", "--request-timeout", "1"]);
+    let mut held: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&server.http).unwrap()).collect();
+    for stream in &mut held {
+        stream.write_all(b"POST /v1/check HTTP/1.1\r\nhost: a\r\nx-slow: ").unwrap();
+    }
+    assert_eq!(server.check("{}")["allowed"], json!(true), "beside them");
+    for mut stream in held {
+        let mut heard = Vec::new();
+        // It is closed, with or without a word.
+        let ended = stream.read_to_end(&mut heard);
+        assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+        assert!(!heard.starts_with(b"HTTP/1.1 200"));
+    }
+    for address in [&server.http, &server.admin, &server.grpc] {
+        assert_eq!(exchange(address, b"GET"), "", "{address}");
+    }
+    let stopped = exchange(&server.http, &call(100, b"{\"path\":"));
+    assert!(stopped.starts_with("HTTP/1.1 408 ") && stopped.contains("request_timeout"), "{stopped}");
+}
+
+/// The body of a gRPC call, which may stop without an end.
+struct Sent {
+    bytes: Option<Bytes>,
+    ends: bool,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.bytes.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// The `grpc-status` of a call of the rate limit service, of whose message all but the last `missing` bytes are sent.
+async fn status_of(client: SendRequest<Sent>, missing: usize, ends: bool) -> String {
+    let entries = vec![Entry { key: "k".to_owned(), value: "v".to_owned() }];
+    let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+    let request = RateLimitRequest { domain: "edge".to_owned(), descriptors, ..RateLimitRequest::default() };
+    let message = request.encode_to_vec();
+    let mut bytes = [&[0; 4][..], &[u8::try_from(message.len()).unwrap()], &message].concat();
+    bytes.truncate(bytes.len() - missing);
+    called(client, SHOULD_RATE_LIMIT, Sent { bytes: Some(bytes.into()), ends }).await
+}
+
+/// The `grpc-status` of any call.
+async fn called(mut client: SendRequest<Sent>, path: &str, body: Sent) -> String {
+    let request = Request::post(format!("http://test{path}")).header("content-type", "application/grpc");
+    let answer = client.send_request(request.header("te", "trailers").body(body).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let status = |fields: &HeaderMap| fields.get("grpc-status").map(|status| status.to_str().unwrap().to_owned());
+    let in_head = status(answer.headers());
+    let end = answer.into_body().collect().await.ok().and_then(|body| body.trailers().and_then(status));
+    in_head.or(end).unwrap()
+}
+
+async fn grpc(server: &Running) -> SendRequest<Sent> {
+    let stream = tokio::net::TcpStream::connect(&server.grpc).await.unwrap();
+    let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn a_message_that_never_ends_is_given_up_and_the_others_are_answered() {
+    let server = Running::start(&["--request-timeout", "1"]);
+    let client = grpc(&server).await;
+    let call = |missing, ends| tokio::spawn(status_of(client.clone(), missing, ends));
+    // Some stop in the middle, some after the length, and some have said it all and do not end.
+    let held: Vec<_> = (0..30).map(|number| call([1, 11, 0][number % 3], false)).collect();
+    assert_eq!(call(0, true).await.unwrap(), "0", "beside them, on the same connection");
+    for call in held {
+        assert_eq!(call.await.unwrap(), "4", "DEADLINE_EXCEEDED");
+    }
+    assert_eq!(call(0, true).await.unwrap(), "0", "after them");
+    assert_eq!(call(1, true).await.unwrap(), "13", "what ends too early is INTERNAL at once");
+}
+
+#[tokio::test]
+async fn a_path_is_a_service_and_its_method_and_all_others_are_unimplemented() {
+    let server = Running::start(&[]);
+    let client = grpc(&server).await;
+    let status = |path: &'static str| {
+        let empty = Sent { bytes: Some(Bytes::from_static(&[0; 5])), ends: true };
+        called(client.clone(), path, empty)
+    };
+    assert_eq!(status("/grpc.health.v1.Health/Check").await, "0");
+    assert_eq!(status(SHOULD_RATE_LIMIT).await, "3", "INVALID_ARGUMENT: there is no domain in it");
+    for path in [
+        "/",
+        "/grpc.health.v1.Health",
+        "/grpc.health.v1.Health/",
+        "/grpc.health.v1.Health/Chekc",
+        "/grpc.health.v1.Healthy/Check",
+        "/envoy.service.ratelimit.v3.RateLimitService/",
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimits",
+        "//envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
+    ] {
+        assert_eq!(status(path).await, "12", "{path}");
+    }
+}
+
+#[test]
+fn a_body_that_never_ends_is_cut_off() {
+    let server = Running::start(&[]);
+    let told = exchange(&server.http, &call(2_000_000, b"{"));
+    assert!(told.starts_with("HTTP/1.1 413 "), "{told}");
+    let mut endless = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    for _ in 0..40 {
+        endless.extend_from_slice(b"10000\r\n");
+        endless.resize(endless.len() + 0x10000, b' ');
+        endless.extend_from_slice(b"\r\n");
+    }
+    let told = exchange(&server.http, &endless);
+    assert!(told.is_empty() || told.starts_with("HTTP/1.1 413 "), "{told}");
+    assert_eq!(server.check("{}")["allowed"], json!(true));
+}
+
+#[test]
+fn what_is_too_long_for_a_head_is_a_431() {
+    let server = Running::start(&[]);
+    let value = "x".repeat(64 * 1024);
+    let told =
+        exchange(&server.http, format!("GET /healthz HTTP/1.1\r\nhost: a\r\nx-long: {value}\r\n\r\n").as_bytes());
+    assert!(told.starts_with("HTTP/1.1 431 "), "{told}");
+    let target = exchange(&server.http, format!("GET /{value} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes());
+    assert!(target.starts_with("HTTP/1.1 414 ") || target.starts_with("HTTP/1.1 431 "), "{target}");
+    let check = json!({ "path": "/hello", "headers": { "x-long": value } }).to_string();
+    assert_eq!(server.post("/v1/check", &check).0, 200, "told as a value, it is one");
+}
+
+#[test]
+fn what_is_not_utf_8_is_refused_in_every_text() {
+    let server = Running::start(&[]);
+    for field in ["method", "path", "host", "ip", "tenant", "action", "body"] {
+        let body = [format!("{{\"{field}\":\"/").as_bytes(), b"\xff\xfe\"}"].concat();
+        let told = exchange(&server.http, &call(body.len(), &body));
+        assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("column"), "{field}: {told}");
+    }
+    for body in [&b"{\"headers\":{\"x\":\"\xff\"}}"[..], b"{\"\xff\":1}", b"{\"attributes\":{\"\xff\":\"\"}}", b"\xff"]
+    {
+        assert!(exchange(&server.http, &call(body.len(), body)).starts_with("HTTP/1.1 400 "));
+    }
+    let head = b"GET /v1/forward-auth HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-forwarded-uri: /\xff\r\nx-api-key: \xff\r\n\r\n";
+    let told = exchange(&server.http, head);
+    assert!(told.starts_with("HTTP/1.1 400 ") || told.starts_with("HTTP/1.1 200 "), "{told}");
+    assert_eq!(server.check("{}")["allowed"], json!(true));
+}
+
+#[test]
+fn what_is_deeply_nested_costs_nothing() {
+    let server = Running::start(&[]);
+    let deep = format!("{{\"attributes\":{}", "[".repeat(500_000));
+    assert_eq!(server.post("/v1/check", &deep).0, 400);
+    assert_eq!(server.post("/v1/check/batch", &deep.replace("attributes", "checks")).0, 400);
+}
+
+#[test]
+fn a_length_beside_an_encoding_is_refused_on_every_address() {
+    let server = Running::start(&[]);
+    let both = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    for address in [&server.http, &server.admin, &server.grpc] {
+        assert!(exchange(address, both).starts_with("HTTP/1.1 400 "), "{address}");
+    }
+}
+
+#[test]
+fn what_is_not_there_says_so() {
+    let server = Running::start(&[]);
+    assert_eq!(ask(&server.http, "POST", "/v1/chekc", "{}").0, 404);
+    assert_eq!(ask(&server.http, "GET", "/v1/check", "").0, 405);
+}

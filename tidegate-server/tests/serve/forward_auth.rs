@@ -1,0 +1,107 @@
+//! What a proxy is told that asks about a request. The proxies themselves are met in the tests of the doors.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use tempfile::TempDir;
+
+use crate::Running;
+
+const RULES: &str = "\
+version: 1
+identify: { client: [header:x-api-key, ip], trusted_proxies: [127.0.0.0/8] }
+rules:
+  - { id: rides, match: { method: POST, path: /rides }, per: [client], fixed_window: { limit: 1, window: 1h }, on_failure: open }
+  - { id: shop, match: { host: shop.example }, per: [], fixed_window: { limit: 1, window: 1h }, on_failure: open }
+  - { id: queue, match: { path: /queue }, per: [], leaky_bucket: { rate: 1/h, queue: 5 }, on_failure: open }
+";
+
+/// What may be asked of a server with these rules, in one file that lives as long.
+fn start() -> (Running, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    fs::write(&file, RULES).unwrap();
+    (Running::with_rules(&file), folder)
+}
+
+/// The whole answer to a call with these lines.
+fn ask(server: &Running, target: &str, lines: &str) -> String {
+    let mut stream = TcpStream::connect(&server.http).unwrap();
+    write!(stream, "GET /v1/forward-auth{target} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n{lines}\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap()
+}
+
+#[test]
+fn a_request_is_decided_as_what_it_is_and_not_as_the_call() {
+    let (server, _folder) = start();
+    let ride = "x-forwarded-method: POST\r\nx-forwarded-uri: /rides?from=a\r\nx-forwarded-for: 203.0.113.9\r\n";
+    let first = ask(&server, "", ride);
+    assert_eq!(status(&first), "200");
+    assert!(first.contains("\r\nratelimit: \"rides\";r=0;t="), "{first}");
+    assert!(first.ends_with("\r\n\r\n"), "nothing but a yes: {first}");
+    let denied = ask(&server, "", ride);
+    assert_eq!(status(&denied), "429");
+    assert!(denied.contains("\r\nretry-after: ") && denied.contains("\r\nx-tidegate-denied: 429\r\n"), "{denied}");
+    assert!(denied.contains(r#"{"error":"rate_limit_exceeded""#), "{denied}");
+    assert_eq!(status(&ask(&server, "", &ride.replace("113.9", "113.10"))), "200", "another client");
+    assert_eq!(status(&ask(&server, "", &ride.replace("POST", "GET"))), "200", "another method");
+    let nginx = "x-original-method: POST\r\nx-original-uri: /rides\r\nx-forwarded-for: 203.0.113.9\r\n";
+    assert_eq!(status(&ask(&server, "", nginx)), "429", "the same in other words");
+    let absolute = "x-original-method: POST\r\nx-original-url: https://h/rides\r\nx-forwarded-for: 203.0.113.9\r\n";
+    assert_eq!(status(&ask(&server, "", absolute)), "429");
+    let host = "x-forwarded-uri: /\r\nx-forwarded-host: shop.example\r\n";
+    assert_eq!([status(&ask(&server, "", host)), status(&ask(&server, "", host))], ["200", "429"]);
+    assert_eq!(status(&ask(&server, "", "x-original-url: https://shop.example/\r\n")), "429", "the host of the target");
+}
+
+#[test]
+fn a_proxy_that_knows_few_statuses_gets_one_that_it_knows() {
+    let (server, _folder) = start();
+    let ride = "x-forwarded-method: POST\r\nx-forwarded-uri: /rides\r\ncontent-type: application/grpc\r\n";
+    assert_eq!(status(&ask(&server, "?deny=403", ride)), "200");
+    for (target, expected) in [("?deny=403", "403"), ("?deny=401", "401"), ("?deny=429", "429"), ("?x=y", "429")] {
+        let denied = ask(&server, target, ride);
+        assert_eq!(status(&denied), expected);
+        assert!(denied.contains("\r\nx-tidegate-denied: 429\r\n") && denied.contains("\r\nretry-after: "), "{denied}");
+    }
+    for target in ["?deny=500", "?deny=", "?deny=200", "?deny=403&deny=429"] {
+        assert_eq!(status(&ask(&server, target, ride)), "400", "{target}");
+    }
+}
+
+/// Story: nginx was told to set one field, and clients sent the other: they chose the path that they were limited by.
+#[test]
+fn what_is_told_in_two_ways_is_refused() {
+    let (server, _folder) = start();
+    for lines in [
+        "",
+        "x-forwarded-uri: /rides\r\nx-original-uri: /free\r\n",
+        "x-forwarded-uri: /rides\r\nx-forwarded-uri: /free\r\n",
+        "x-forwarded-uri: /rides\r\nx-forwarded-method: POST\r\nx-original-method: GET\r\n",
+        "x-forwarded-uri: /rides\r\nx-forwarded-host: a\r\nx-forwarded-host: b\r\n",
+        "x-forwarded-uri: rides\r\n",
+        "x-forwarded-uri: http://evil.example/rides\r\nx-forwarded-host: shop.example\r\n",
+        "x-forwarded-uri: \r\n",
+        "x-forwarded-uri: /rides\r\nx-forwarded-method: PO ST\r\n",
+    ] {
+        let answer = ask(&server, "", lines);
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("\"message\":\""), "{lines:?}: {answer}");
+    }
+    let twice = "x-forwarded-uri: /free\r\nx-original-uri: /free\r\n";
+    assert_eq!(status(&ask(&server, "", twice)), "200", "in two ways, but the same");
+}
+
+#[test]
+fn who_would_have_to_wait_is_refused_here() {
+    let (server, _folder) = start();
+    let queue = "x-forwarded-uri: /queue\r\n";
+    assert_eq!([status(&ask(&server, "", queue)), status(&ask(&server, "", queue))], ["200", "429"]);
+}

@@ -1,0 +1,25 @@
+//! The description of the API is true: a client that reads nothing else asks thousands of things that it says, and many that it
+//! does not, and every answer must be one that is described.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::Running;
+
+#[test]
+fn every_answer_is_one_that_is_described() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let schemathesis = here.join("../.tools/python/bin/schemathesis");
+    assert!(schemathesis.exists(), "schemathesis is missing: `make tools` installs it");
+    let server = Running::start(&[]);
+    let tried = Command::new(schemathesis)
+        .arg("--config-file")
+        .arg(here.join("tests/serve/schemathesis.toml"))
+        .args(["run", "--no-color", "--seed", "1", "--max-examples", "100"])
+        .arg(format!("http://{}/openapi.json", server.http))
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&tried.stdout);
+    assert!(tried.status.success() && told.contains("6 selected"), "{told}");
+}

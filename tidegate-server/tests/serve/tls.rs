@@ -1,0 +1,190 @@
+//! TLS: who is served, what they see, and how certificates change.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tempfile::TempDir;
+
+use crate::Running;
+
+/// An authority of its own.
+struct Authority {
+    certificate: rcgen::Certificate,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key.
+struct Identity {
+    certificate: rcgen::Certificate,
+    key: KeyPair,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        Self { certificate, issuer: Issuer::new(params, key) }
+    }
+
+    fn issue(&self, purpose: ExtendedKeyUsagePurpose) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.extended_key_usages = vec![purpose];
+        Identity { certificate: params.signed_by(&key, &self.issuer).unwrap(), key }
+    }
+
+    fn server(&self) -> Identity {
+        self.issue(ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    fn client(&self) -> Identity {
+        self.issue(ExtendedKeyUsagePurpose::ClientAuth)
+    }
+}
+
+impl Identity {
+    fn write(&self, folder: &Path) {
+        fs::write(folder.join("key.pem"), self.key.serialize_pem()).unwrap();
+        fs::write(folder.join("cert.pem"), self.certificate.pem()).unwrap();
+    }
+}
+
+/// What a connection to `address` says to `text`, and the certificate that it showed.
+fn say(
+    address: &str,
+    authority: &Authority,
+    client: Option<&Identity>,
+    text: &str,
+) -> std::io::Result<(Vec<u8>, CertificateDer<'static>)> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.certificate.der().clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let mut config = match client {
+        None => config.with_no_client_auth(),
+        Some(client) => {
+            let key = PrivateKeyDer::try_from(client.key.serialize_der()).unwrap();
+            config.with_client_auth_cert(vec![client.certificate.der().clone()], key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![if text == HTTP2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    let connection = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap();
+    let mut stream = StreamOwned::new(connection, TcpStream::connect(address)?);
+    stream.write_all(text.as_bytes())?;
+    stream.flush()?;
+    let mut heard = vec![0; 12];
+    stream.read_exact(&mut heard)?;
+    Ok((heard, stream.conn.peer_certificates().unwrap()[0].clone().into_owned()))
+}
+
+const ASK: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+
+/// How a client of HTTP/2 begins: with its settings, none of them.
+const HTTP2: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+fn folder(authority: &Authority) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    authority.server().write(folder.path());
+    folder
+}
+
+fn start(folder: &TempDir, more: &[&str]) -> Running {
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (path("cert.pem"), path("key.pem"));
+    let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+    Running::start(&[&tls, more].concat())
+}
+
+#[test]
+fn callers_are_served_over_tls_and_the_metrics_are_not() {
+    let authority = Authority::new();
+    let folder = folder(&authority);
+    let server = start(&folder, &[]);
+    let (heard, _) = say(&server.http, &authority, None, ASK).unwrap();
+    assert_eq!(heard, b"HTTP/1.1 200");
+    // An HTTP/2 server begins with its settings: a frame of type 4.
+    let (heard, _) = say(&server.grpc, &authority, None, HTTP2).unwrap();
+    assert_eq!(heard[3], 4);
+    assert_eq!(crate::ask(&server.admin, "GET", "/metrics", "").0, 200);
+    let mut plain = TcpStream::connect(&server.http).unwrap();
+    plain.write_all(ASK.as_bytes()).unwrap();
+    let mut heard = Vec::new();
+    // A reset is an end as well.
+    let _ = plain.read_to_end(&mut heard);
+    assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
+}
+
+#[test]
+fn with_an_authority_for_clients_only_its_clients_are_served() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let folder = folder(&authority);
+    fs::write(folder.path().join("clients.pem"), clients.certificate.pem()).unwrap();
+    let client_ca = folder.path().join("clients.pem").to_str().unwrap().to_owned();
+    let gateway = ["--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1"];
+    let server = start(&folder, &[&["--tls-client-ca", &client_ca], &gateway[..]].concat());
+    let (known, unknown) = (clients.client(), authority.client());
+    assert_eq!(say(&server.http, &authority, Some(&known), ASK).unwrap().0, b"HTTP/1.1 200");
+    assert!(say(&server.http, &authority, Some(&unknown), ASK).is_err());
+    assert!(say(&server.http, &authority, None, ASK).is_err());
+    assert!(say(&server.grpc, &authority, Some(&known), HTTP2).is_ok());
+    assert!(say(&server.grpc, &authority, None, HTTP2).is_err());
+    // Clients of the gateway are whoever they are: it answers that nobody is behind it.
+    assert_eq!(say(&server.gateway, &authority, None, ASK).unwrap().0, b"HTTP/1.1 502");
+}
+
+#[test]
+fn certificates_change_while_the_server_runs_and_broken_ones_do_not() {
+    let authority = Authority::new();
+    let folder = folder(&authority);
+    let mut server = start(&folder, &[]);
+    let (_, first) = say(&server.http, &authority, None, ASK).unwrap();
+    let next = authority.server();
+    next.write(folder.path());
+    // The first of the two files may have been read before the second was there.
+    server.hear("tls: the certificates were read anew");
+    let (_, second) = say(&server.http, &authority, None, ASK).unwrap();
+    assert_eq!((&second == next.certificate.der(), second == first), (true, false));
+    fs::write(folder.path().join("cert.pem"), "hunter2").unwrap();
+    let told = server.hear("cert.pem: ");
+    assert!(!told.contains("hunter2"), "{told}");
+    server.hear("the certificates before stay");
+    assert_eq!(say(&server.http, &authority, None, ASK).unwrap().1, second);
+    assert!(say(&server.grpc, &authority, None, HTTP2).is_ok());
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let authority = Authority::new();
+    let folder = folder(&authority);
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("empty.pem"), "").unwrap();
+    let other = authority.server();
+    fs::write(path("other.pem"), other.key.serialize_pem()).unwrap();
+    let (certificate, key) = (path("cert.pem"), path("key.pem"));
+    for (arguments, expected) in [
+        (vec!["--tls-cert", &certificate], "--tls-cert and --tls-key need each other".to_owned()),
+        (vec!["--tls-client-ca", &certificate], "--tls-cert and --tls-key need each other".to_owned()),
+        (vec!["--tls-cert", &path("none.pem"), "--tls-key", &key], format!("{}: No such file", path("none.pem"))),
+        (
+            vec!["--tls-cert", &path("empty.pem"), "--tls-key", &key],
+            format!("{}: there is not a certificate in it", path("empty.pem")),
+        ),
+        (
+            vec!["--tls-cert", &certificate, "--tls-key", &certificate],
+            format!("{certificate}: there is not a private key in it"),
+        ),
+        (vec!["--tls-cert", &certificate, "--tls-key", &path("other.pem")], format!("{certificate}: ")),
+    ] {
+        let told = crate::refused(&arguments);
+        assert!(told.starts_with(&format!("error: {expected}")), "{arguments:?}: {told}");
+    }
+}
