@@ -16,19 +16,18 @@ pub(crate) struct Figure {
     pub(crate) latencies: Latencies,
 }
 
-/// What one kind costs in terms of another, and what it should.
+/// What one kind costs in terms of another.
 struct Ratio {
     of: Kind,
     to: Kind,
-    aim: Option<f64>,
 }
 
 const RATIOS: [Ratio; 5] = [
-    Ratio { of: Kind::Rls { files: true }, to: Kind::Nothing, aim: Some(1.25) },
-    Ratio { of: Kind::Rls { files: false }, to: Kind::Nothing, aim: None },
-    Ratio { of: Kind::Gateway { limits: true }, to: Kind::Gateway { limits: false }, aim: Some(1.05) },
-    Ratio { of: Kind::Nginx { limits: true }, to: Kind::Nginx { limits: false }, aim: None },
-    Ratio { of: Kind::Gateway { limits: true }, to: Kind::Nginx { limits: true }, aim: None },
+    Ratio { of: Kind::Rls { files: true }, to: Kind::Nothing },
+    Ratio { of: Kind::Rls { files: false }, to: Kind::Nothing },
+    Ratio { of: Kind::Gateway { limits: true }, to: Kind::Gateway { limits: false } },
+    Ratio { of: Kind::Nginx { limits: true }, to: Kind::Nginx { limits: false } },
+    Ratio { of: Kind::Gateway { limits: true }, to: Kind::Nginx { limits: true } },
 ];
 
 impl Figure {
@@ -51,7 +50,7 @@ impl Figure {
     }
 }
 
-/// The ratios between what was measured: of, to, the number, and the aim.
+/// The ratios between what was measured.
 fn ratios(figures: &[Figure]) -> Vec<(&'static Ratio, f64)> {
     let of =
         |kind| figures.iter().find(|figure| figure.kind == kind).map(Figure::micros).filter(|micros| *micros > 0.0);
@@ -59,17 +58,15 @@ fn ratios(figures: &[Figure]) -> Vec<(&'static Ratio, f64)> {
 }
 
 pub(crate) fn json(figures: &[Figure]) -> (Value, Value) {
-    let ratio = |(ratio, number): &(&Ratio, f64)| json!({ "of": ratio.of.name(), "to": ratio.to.name(), "ratio": rounded(*number), "aim": ratio.aim });
+    let ratio = |(ratio, number): &(&Ratio, f64)| json!({ "of": ratio.of.name(), "to": ratio.to.name(), "ratio": rounded(*number) });
     (figures.iter().map(Figure::json).collect(), ratios(figures).iter().map(ratio).collect())
 }
 
 /// The table, and the ratios below it.
 pub(crate) fn print(figures: &[Figure], rate: u32, output: &mut Output<'_>) {
-    let wide = figures.iter().map(|figure| figure.kind.title().len()).max().unwrap_or(0).max(22);
-    let head = format!(
-        "{:wide$}  µs CPU  a second and core  p50 µs  p90 µs  p99 µs  p99.9 µs  max µs",
-        format!("latencies at {rate}/s"),
-    );
+    let wide = figures.iter().map(|figure| figure.kind.title().len()).max().unwrap_or(0);
+    output.line(format_args!("{:wide$}                             latencies at {rate} a second", ""));
+    let head = format!("{:wide$}  µs CPU  a second and core  p50 µs  p90 µs  p99 µs  p99.9 µs  max µs", "");
     output.line(output.styled(Style::Bold, head));
     for figure in figures {
         let [p50, p90, p99, p999, max] = figure.latencies.micros();
@@ -86,8 +83,7 @@ pub(crate) fn print(figures: &[Figure], rate: u32, output: &mut Output<'_>) {
     }
     output.line("");
     for (ratio, number) in ratios {
-        let aim = ratio.aim.map_or(String::new(), |aim| format!("  (aim: at most {aim})"));
-        output.line(format_args!("{} / {}  {number:.2}{aim}", ratio.of.title(), ratio.to.title()));
+        output.line(format_args!("{number:.2}  {} / {}", ratio.of.title(), ratio.to.title()));
     }
 }
 
