@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use conformance::server::{Kind, Server};
 use conformance::suite::{all_limits, name_of, passes, patient};
 use conformance::topology::{Cluster, ask};
+use redis::Connection;
 use tidegate::{Adjustment, Key, KeyStem, Limiter, PARTITIONS, Request, Rule, RuleSet, Store, StoreErrorKind, Subject};
 use tidegate_redis::RedisStore;
 use tokio::task::JoinSet;
@@ -225,36 +226,14 @@ async fn corrections_and_batches_reach_every_slot() {
 #[tokio::test]
 async fn a_plan_that_nobody_waits_for_any_more_gives_back_what_it_took() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
-    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
-    let limiter = |names: [String; 2]| {
-        let rules = names.map(|name| Rule::new(name, all_limits(5)[0]));
-        Arc::new(Limiter::new(RuleSet::new(rules).unwrap(), store.clone()))
-    };
-    let owners = |limiter: &RedisLimiter| -> Vec<usize> {
-        let names: Vec<_> = limiter.plan(&of("")).checks().iter().map(|check| name_of(check.key())).collect();
-        let mut connection = cluster.servers[0].connection();
-        let mut slot = |name| redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query::<u16>(&mut connection).unwrap();
-        names.into_iter().map(|name| cluster.first_owner(slot(name))).collect()
-    };
-    let limiters = (0..100).map(|number| limiter(["first".to_owned(), format!("second{number}")]));
-    let limiter = limiters.into_iter().find(|limiter| owners(limiter)[0] != owners(limiter)[1]).unwrap();
-    let mut second = cluster.servers[owners(&limiter)[1]].connection();
-    let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(&mut second).unwrap();
+    let (limiter, [_, mut second]) = on_two_servers(&cluster).await;
+    pause_writes(&mut second);
     let asking = Arc::clone(&limiter);
     let asked = tokio::spawn(async move { asking.check(&of("")).await });
-    let mut waits = false;
-    for _ in 0..1_000_000 {
-        tokio::task::yield_now().await;
-        let clients: String = redis::cmd("INFO").arg("clients").query(&mut second).unwrap();
-        waits = clients.contains("blocked_clients:1");
-        if waits {
-            break;
-        }
-    }
-    assert!(waits);
+    until_one_waits(&mut second).await;
     asked.abort();
     assert!(asked.await.unwrap_err().is_cancelled());
-    let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(&mut second).unwrap();
+    go_on(&mut second);
     let mut left = Vec::new();
     for _ in 0..100_000 {
         left = remaining(&limiter, "").await;
@@ -263,6 +242,28 @@ async fn a_plan_that_nobody_waits_for_any_more_gives_back_what_it_took() {
         }
     }
     assert_eq!(left, [5, 4]);
+}
+
+/// The second slot denies, and giving back to the first fails: the denial stands, and what could not be given back stays
+/// taken. So there is less than there could be, and never more.
+#[tokio::test]
+async fn what_cannot_be_given_back_stays_taken() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let (limiter, [mut first, mut second]) = on_two_servers(&cluster).await;
+    let empty = limiter.plan(&of("").cost(5));
+    limiter.store().adjust(&[Adjustment::charge(&empty.checks()[1])]).await.unwrap();
+    pause_writes(&mut second);
+    let asking = Arc::clone(&limiter);
+    let asked = tokio::spawn(async move { asking.check(&of("")).await });
+    until_one_waits(&mut second).await;
+    pause_writes(&mut first);
+    go_on(&mut second);
+    until_one_waits(&mut first).await;
+    let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut first).unwrap();
+    go_on(&mut first);
+    let decision = asked.await.unwrap().unwrap();
+    assert!(!decision.is_allowed() && decision.retry_after().is_some());
+    assert_eq!(remaining(&limiter, "").await, [4, 0]);
 }
 
 /// The wrong word in the URL is told at the start, either way.
@@ -283,6 +284,46 @@ async fn the_wrong_kind_of_url_is_told_at_the_start() {
 }
 
 // === What the tests share ===
+
+/// A limiter with two limits of five, the first on one server and the second on another, and connections to these.
+async fn on_two_servers(cluster: &Cluster) -> (Arc<RedisLimiter>, [Connection; 2]) {
+    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+    for number in 0..100 {
+        let rules = ["first".to_owned(), format!("second{number}")].map(|name| Rule::new(name, all_limits(5)[0]));
+        let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
+        let mut connection = cluster.servers[0].connection();
+        let mut owner = |place: usize| {
+            let name = name_of(limiter.plan(&of("")).checks()[place].key());
+            cluster.first_owner(redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap())
+        };
+        let owners = [owner(0), owner(1)];
+        if owners[0] != owners[1] {
+            return (Arc::new(limiter), owners.map(|owner| cluster.servers[owner].connection()));
+        }
+    }
+    panic!("all limits lie on one server");
+}
+
+/// Holds every command that may write until [`go_on`].
+fn pause_writes(connection: &mut Connection) {
+    let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(connection).unwrap();
+}
+
+fn go_on(connection: &mut Connection) {
+    let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(connection).unwrap();
+}
+
+/// Lets the other tasks go on until a paused server holds a command.
+async fn until_one_waits(connection: &mut Connection) {
+    for _ in 0..1_000_000 {
+        tokio::task::yield_now().await;
+        let clients: String = redis::cmd("INFO").arg("clients").query(connection).unwrap();
+        if clients.contains("blocked_clients:1") {
+            return;
+        }
+    }
+    panic!("nothing reaches the server");
+}
 
 fn of(user: &str) -> Request<'_> {
     Request::new("").attribute("user", user)
