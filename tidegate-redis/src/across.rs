@@ -6,7 +6,9 @@
 //! the parts before it took, and another request may be denied for it. If giving back fails, too, it stays taken until the
 //! limit has refilled.
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tidegate::algorithm::{Found, Op};
 use tidegate::{Adjustment, Judged, PARTITIONS, Plan, PlanMode, Role, Store, StoreError, Timestamp, Verdict};
@@ -41,16 +43,27 @@ struct Part<'r> {
     /// Where its checks stand in the whole plan.
     places: Vec<usize>,
     turn: Turn,
+    /// How many units of the whole plan one of this part is.
+    times: u64,
+}
+
+/// What parts are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    /// As many units as they have, up to these.
+    UpTo(u64),
+    /// These units. Of a group whose members lie apart, a member that has not all of them takes none.
+    All(u64),
 }
 
 /// When a part is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     /// It can deny: first, and the later its last denial was, the sooner.
-    Deny { denied: std::cmp::Reverse<u64> },
+    Deny { denied: Reverse<u64> },
     /// One member of a group whose members lie apart, of which one must admit.
     AnyOf(u8),
-    /// All in shadow: last, when it is known what passes.
+    /// In shadow: last, when it is known what passes.
     Beside,
 }
 
@@ -110,23 +123,20 @@ impl RedisStore {
 
     /// Says what deciding would say, part by part.
     pub(crate) async fn peek_across(&self, plan: &Plan<'_>, by: By) -> Result<Verdict, StoreError> {
-        match self.peek_parts(plan, by, plan.units()).await {
-            Err(failed) if failed.torn && by == By::Slot => Ok(self.peek_parts(plan, By::Key, plan.units()).await?),
+        match self.peek_parts(plan, by).await {
+            Err(failed) if failed.torn && by == By::Slot => Ok(self.peek_parts(plan, By::Key).await?),
             peeked => Ok(peeked?),
         }
     }
 
     async fn decide_parts(&self, plan: &Plan<'_>, by: By) -> Result<Verdict, Failed> {
         // How many units all parts have is asked first, so that hardly ever any are taken in vain.
-        let mut units = match plan.units() {
-            1 => 1,
-            most => self.peek_parts(plan, by, most).await?.granted.max(1),
-        };
+        let mut units = self.room(plan, by).await?.max(1);
         if plan.plan_mode() == PlanMode::CountEach {
-            return self.count_each(plan, self.parts(plan, by, units)).await;
+            return self.count_each(plan, units, self.parts(plan, by, Ask::All(units))).await;
         }
         for round in 1.. {
-            match self.take(plan, self.parts(plan, by, units)).await? {
+            match self.take(plan, units, self.parts(plan, by, Ask::All(units))).await? {
                 Taken::Decided(verdict) => return Ok(verdict),
                 Taken::Fewer(fewer) => units = if round < MOST_ROUNDS { fewer } else { 1 },
             }
@@ -134,23 +144,24 @@ impl RedisStore {
         Err(StoreError::new(tidegate::StoreErrorKind::Unexpected, "one unit was neither granted nor denied").into())
     }
 
-    /// Takes the units that `parts` ask for from all of them or from none.
-    async fn take(&self, plan: &Plan<'_>, parts: Vec<Part<'_>>) -> Result<Taken, Failed> {
-        let units = parts.first().map_or(1, |part| part.plan.units());
+    /// Takes `units` from all parts or from none.
+    async fn take(&self, plan: &Plan<'_>, units: u64, parts: Vec<Part<'_>>) -> Result<Taken, Failed> {
         let mut owed = Owed { store: self, taken: Vec::new() };
         let mut verdicts: Vec<Option<Verdict>> = parts.iter().map(|_| None).collect();
         let mut best_of_group = 0;
         for (index, part) in parts.iter().enumerate() {
             let verdict = match self.decide_whole(&part.plan).await {
                 Ok(verdict) => verdict,
+                // What is in shadow has no say, not even by failing.
+                Err(failed) if part.turn == Turn::Beside && !failed.torn => continue,
                 Err(failed) => return Err(owed.give_back_after(failed).await),
             };
             owed.add(part, &verdict);
             let granted = match part.turn {
                 Turn::Beside => units,
-                Turn::Deny { .. } => verdict.granted,
+                Turn::Deny { .. } => part.granted(&verdict),
                 Turn::AnyOf(_) => {
-                    best_of_group = verdict.granted.max(best_of_group);
+                    best_of_group = part.granted(&verdict).max(best_of_group);
                     let another = parts.get(index + 1).is_some_and(|next| next.turn == part.turn);
                     if another { units } else { std::mem::take(&mut best_of_group) }
                 }
@@ -188,12 +199,13 @@ impl RedisStore {
         Ok(merged(plan, 0, &parts, verdicts))
     }
 
-    /// Counts in every part, whatever the others say.
-    async fn count_each(&self, plan: &Plan<'_>, parts: Vec<Part<'_>>) -> Result<Verdict, Failed> {
-        let decided = together(parts.iter().map(async |part| self.decide_whole(&part.plan).await)).await;
+    /// Counts in every part, whatever the others say; then what is in shadow, which counts only what passes.
+    async fn count_each(&self, plan: &Plan<'_>, units: u64, parts: Vec<Part<'_>>) -> Result<Verdict, Failed> {
+        let (beside, counting): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.turn == Turn::Beside);
+        let decided = together(counting.iter().map(async |part| self.decide_whole(&part.plan).await)).await;
         let mut owed = Owed { store: self, taken: Vec::new() };
         let (mut verdicts, mut failure) = (Vec::with_capacity(parts.len()), None);
-        for (part, decided) in parts.iter().zip(decided) {
+        for (part, decided) in counting.iter().zip(decided) {
             match decided {
                 Ok(verdict) => {
                     owed.add(part, &verdict);
@@ -205,36 +217,43 @@ impl RedisStore {
         if let Some(failed) = failure {
             return Err(owed.give_back_after(failed).await);
         }
-        let granted = granted(&parts, &verdicts);
         owed.settle();
-        if granted == 0 {
-            // What is in shadow counts only what passes.
-            for (part, verdict) in parts.iter().zip(verdicts.iter().flatten()) {
-                owed.add_only(part, verdict, |role| role == Role::Shadow);
-            }
-            owed.give_back().await;
-        }
+        let granted = granted(&counting, &verdicts, units);
+        let beside = together(beside.iter().map(async |part| match granted {
+            0 => self.peek_whole(&part.plan).await.ok(),
+            units => self.decide_whole(&part.plan.clone().up_to(units)).await.ok(),
+        }));
+        // They are the last of the parts.
+        verdicts.extend(beside.await);
         Ok(merged(plan, granted, &parts, verdicts))
     }
 
-    async fn peek_parts(&self, plan: &Plan<'_>, by: By, units: u64) -> Result<Verdict, Failed> {
-        let parts = self.parts(plan, by, units);
+    /// How many units, of those that `plan` asks for, all parts have.
+    async fn room(&self, plan: &Plan<'_>, by: By) -> Result<u64, Failed> {
+        match plan.units() {
+            1 => Ok(1),
+            most => self.peek_at(&self.parts(plan, by, Ask::UpTo(most)), most).await.map(|(units, _)| units),
+        }
+    }
+
+    async fn peek_parts(&self, plan: &Plan<'_>, by: By) -> Result<Verdict, Failed> {
+        // Each part speaks of the units that it has itself; then of those that all have.
+        let units = self.room(plan, by).await?;
+        let parts = self.parts(plan, by, Ask::All(units.max(1)));
+        let (granted, verdicts) = self.peek_at(&parts, units.max(1)).await?;
+        Ok(merged(plan, granted.min(units), &parts, verdicts))
+    }
+
+    async fn peek_at(&self, parts: &[Part<'_>], units: u64) -> Result<(u64, Vec<Option<Verdict>>), Failed> {
         let mut verdicts = Vec::with_capacity(parts.len());
         for peeked in together(parts.iter().map(async |part| self.peek_whole(&part.plan).await)).await {
             verdicts.push(Some(peeked?));
         }
-        let granted = granted(&parts, &verdicts);
-        if granted < units && units > 1 {
-            // Each part spoke of the units that it has itself; now of those that all have.
-            return Box::pin(self.peek_parts(plan, by, granted.max(1)))
-                .await
-                .map(|verdict| Verdict { granted, ..verdict });
-        }
-        Ok(merged(plan, granted, &parts, verdicts))
+        Ok((granted(&parts.iter().collect::<Vec<_>>(), &verdicts, units), verdicts))
     }
 
-    /// The parts of `plan`, each asking for `units`, in the order in which they are decided.
-    fn parts<'r>(&self, plan: &Plan<'r>, by: By, units: u64) -> Vec<Part<'r>> {
+    /// The parts of `plan`, in the order in which they are decided.
+    fn parts<'r>(&self, plan: &Plan<'r>, by: By, ask: Ask) -> Vec<Part<'r>> {
         let home = |place: usize| match by {
             By::Slot => usize::from(slot_of(plan.checks()[place].key().partition())),
             By::Key => place,
@@ -247,20 +266,27 @@ impl RedisStore {
         };
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for place in all.clone() {
-            let beside = groups.iter_mut().find(|group| home(group[0]) == home(place) && !apart(group[0]));
-            match beside {
+            let alike = |one: usize, other: usize| (role(one) == Role::Shadow) == (role(other) == Role::Shadow);
+            let with =
+                |group: &&mut Vec<usize>| home(group[0]) == home(place) && !apart(group[0]) && alike(group[0], place);
+            match groups.iter_mut().find(with) {
                 Some(group) if !apart(place) => group.push(place),
                 _ => groups.push(vec![place]),
             }
         }
         let part = |places: Vec<usize>| {
-            let part = of_checks(plan, &places, units);
+            let times = match ask {
+                Ask::All(units) if apart(places[0]) => units,
+                _ => 1,
+            };
+            let (Ask::UpTo(units) | Ask::All(units)) = ask;
+            let part = of_checks(plan, &places, times).up_to(units / times);
             let turn = match role(places[0]) {
                 Role::AnyOf(group) if apart(places[0]) => Turn::AnyOf(group),
-                _ if places.iter().all(|place| role(*place) == Role::Shadow) => Turn::Beside,
-                _ => Turn::Deny { denied: std::cmp::Reverse(self.denials.last(&part)) },
+                Role::Shadow => Turn::Beside,
+                _ => Turn::Deny { denied: Reverse(self.denials.last(&part)) },
             };
-            Part { plan: part, places, turn }
+            Part { plan: part, places, turn, times }
         };
         let mut parts: Vec<Part<'r>> = groups.into_iter().map(part).collect();
         parts.sort_by_key(|part| part.turn);
@@ -268,16 +294,19 @@ impl RedisStore {
     }
 }
 
+impl Part<'_> {
+    /// The units of the whole plan that this part grants.
+    fn granted(&self, verdict: &Verdict) -> u64 {
+        verdict.granted.saturating_mul(self.times)
+    }
+}
+
 // === impl Owed ===
 
 impl<'r> Owed<'_, 'r> {
     fn add(&mut self, part: &Part<'r>, verdict: &Verdict) {
-        self.add_only(part, verdict, |_| true);
-    }
-
-    fn add_only(&mut self, part: &Part<'r>, verdict: &Verdict, wanted: impl Fn(Role) -> bool) {
         for (check, judged) in part.plan.checks().iter().zip(&verdict.judged) {
-            if judged.consumed && wanted(check.gate().role()) {
+            if judged.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted.max(1));
                 let op = Op::Refund { cost, place: judged.place };
                 self.taken.push(Adjustment { key: *check.key(), limit: check.gate().limit(), op });
@@ -309,13 +338,14 @@ impl Drop for Owed<'_, '_> {
     }
 }
 
-/// The checks at `places` as a plan of their own.
-fn of_checks<'r>(plan: &Plan<'r>, places: &[usize], units: u64) -> Plan<'r> {
+/// The checks at `places` as a plan of their own, each at the cost of so many `times`.
+fn of_checks<'r>(plan: &Plan<'r>, places: &[usize], times: u64) -> Plan<'r> {
     let checks = places.iter().map(|place| plan.checks()[*place]);
+    let checks = checks.map(|check| check.with_cost(check.cost().saturating_mul(times)));
     let delay = places.first().map_or(u64::MAX, |place| plan.take(&plan.checks()[*place], 1).longest_delay);
     // A part of a plan is one: fewer checks, whose keys differ.
     let part = Plan::new(checks).unwrap_or_else(|_| plan.clone());
-    part.mode(plan.plan_mode()).up_to(units).longest_delay(std::time::Duration::from_micros(delay))
+    part.mode(plan.plan_mode()).longest_delay(Duration::from_micros(delay))
 }
 
 /// Whether a part took something that was given back since, or was not asked at all.
@@ -323,19 +353,18 @@ fn took_or_unasked(verdict: Option<&Verdict>) -> bool {
     verdict.is_none_or(|verdict| verdict.judged.iter().any(|judged| judged.consumed))
 }
 
-/// The units that all parts together grant.
-fn granted(parts: &[Part<'_>], verdicts: &[Option<Verdict>]) -> u64 {
+/// The units, of those that were asked for, that all parts together grant.
+fn granted(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], units: u64) -> u64 {
     let of = |wanted: Turn| {
-        let verdicts = parts.iter().zip(verdicts).filter(move |(part, _)| part.turn == wanted);
-        verdicts.filter_map(|(_, verdict)| verdict.as_ref()).map(|verdict| verdict.granted)
+        let alike = parts.iter().zip(verdicts).filter(move |(part, _)| part.turn == wanted);
+        alike.filter_map(|(part, verdict)| verdict.as_ref().map(|verdict| part.granted(verdict)))
     };
-    let units = parts.first().map_or(1, |part| part.plan.units());
     let each = parts.iter().map(|part| match part.turn {
         Turn::Beside => units,
         Turn::Deny { .. } => of(part.turn).min().unwrap_or(units),
         Turn::AnyOf(_) => of(part.turn).max().unwrap_or(0),
     });
-    each.min().unwrap_or(units)
+    each.fold(units, u64::min)
 }
 
 /// One verdict of those of the parts. What a part did not say is told as if its checks were fresh.
