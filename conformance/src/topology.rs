@@ -84,6 +84,62 @@ impl Cluster {
     }
 }
 
+/// Moving a slot, step by step
+impl Cluster {
+    /// From now on, keys of `slot` that the source does not have are asked for at the target.
+    pub fn begin_to_move(&self, slot: u16, source: usize, target: usize) {
+        let slot = slot.to_string();
+        ask::<()>(&mut self.servers[target].connection(), &["SETSLOT", &slot, "IMPORTING", &self.id(source)]);
+        ask::<()>(&mut self.servers[source].connection(), &["SETSLOT", &slot, "MIGRATING", &self.id(target)]);
+    }
+
+    /// Moves every key that is left at the source.
+    pub fn move_keys(&self, slot: u16, source: usize, target: usize) {
+        let mut connection = self.servers[source].connection();
+        loop {
+            let names: Vec<Vec<u8>> = ask(&mut connection, &["GETKEYSINSLOT", &slot.to_string(), "100"]);
+            if names.is_empty() {
+                return;
+            }
+            self.migrate(source, target, &names);
+        }
+    }
+
+    /// Moves these keys.
+    pub fn migrate(&self, source: usize, target: usize, names: &[Vec<u8>]) {
+        let port = self.servers[target].port();
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(port).arg("").arg(0).arg(60_000).arg("KEYS").arg(names);
+        migrate.query::<()>(&mut self.servers[source].connection()).unwrap();
+    }
+
+    /// The target owns the slot, and everybody is told.
+    pub fn end_move(&self, slot: u16, target: usize) {
+        let (slot, owner) = (slot.to_string(), self.id(target));
+        let others = (0..self.primaries).filter(|index| *index != target);
+        for index in [target].into_iter().chain(others) {
+            ask::<()>(&mut self.servers[index].connection(), &["SETSLOT", &slot, "NODE", &owner]);
+        }
+        // Until all know that this is the newest change, another one may count as just as new, and they would quarrel.
+        let epoch = self.info(target, "cluster_my_epoch");
+        let agree = |_: &u32| (0..self.primaries).all(|index| self.info(index, "cluster_current_epoch") == epoch);
+        assert!((0..1_000_000).find(agree).is_some(), "the servers do not agree");
+    }
+
+    fn info(&self, index: usize, field: &str) -> u64 {
+        let info: String = ask(&mut self.servers[index].connection(), &["INFO"]);
+        let found = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        found.unwrap().trim().parse().unwrap()
+    }
+
+    /// How often a server answered with this error.
+    pub fn errors(&self, index: usize, code: &str) -> u64 {
+        let stats: String = redis::cmd("INFO").arg("errorstats").query(&mut self.servers[index].connection()).unwrap();
+        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
+        found.map_or(0, |count| count.trim().parse().unwrap())
+    }
+}
+
 impl Watched {
     /// Starts all of them, with further settings for the servers and for the sentinels.
     pub fn start(kind: Kind, of_servers: &[&str], of_sentinels: &[&str]) -> Self {

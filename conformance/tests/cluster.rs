@@ -4,17 +4,21 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use conformance::server::{Kind, Server};
 use conformance::suite::{all_limits, name_of, passes, patient};
-use conformance::topology::{Cluster, ask};
+use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::{Adjustment, Key, KeyStem, Limiter, PARTITIONS, Request, Rule, RuleSet, Store, StoreErrorKind, Subject};
 use tidegate_redis::RedisStore;
 use tokio::task::JoinSet;
 
 type RedisLimiter = Limiter<RedisStore>;
+
+/// More than eight tasks that move on together can spend.
+const AMOUNT: u64 = 60_000;
+const MOST_OF_A_TASK: u64 = 2_000;
 
 /// Where a key lies is computed here, and must be what servers compute.
 #[tokio::test]
@@ -40,38 +44,42 @@ async fn every_partition_is_found_where_servers_look_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
-    for limit in all_limits(400) {
+    for limit in all_limits(AMOUNT) {
         let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
         let limiter = Arc::new(Limiter::new(rules, RedisStore::connect_with(&cluster.url(), patient()).await.unwrap()));
         let slot = slot_of(&cluster, &limiter, "ann");
         let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
-        let admitted = Arc::new(AtomicU64::new(0));
+        let (admitted, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let mut running = JoinSet::new();
         for _ in 0..8 {
-            let (limiter, admitted) = (Arc::clone(&limiter), Arc::clone(&admitted));
+            let (limiter, admitted, stop) = (Arc::clone(&limiter), Arc::clone(&admitted), Arc::clone(&stop));
             running.spawn(async move {
-                for _ in 0..100 {
-                    let decision = limiter.check(&of("ann")).await.unwrap();
-                    admitted.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
+                for _ in 0..MOST_OF_A_TASK {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    assert!(limiter.check(&of("ann")).await.unwrap().is_allowed(), "there is room for all");
+                    admitted.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
-        let before = (errors(&cluster, source, "ASK"), errors(&cluster, source, "MOVED"));
-        begin_to_move(&cluster, slot, source, target);
-        // Somebody new is asked for at the new place, while ann is still at the old one.
-        assert_eq!(passes_of(&limiter, "ann", 1, 1).await + passes_of(&limiter, "bob", 1, 2).await, 3, "{limit:?}");
-        move_keys(&cluster, slot, source, target);
-        assert_eq!(passes_of(&limiter, "ann", 1, 1).await, 1, "there is room for all so far");
-        assert!(errors(&cluster, source, "ASK") > before.0, "{limit:?}: nobody met ASK");
-        end_move(&cluster, slot, target);
+        let before = (cluster.errors(source, "ASK"), cluster.errors(source, "MOVED"));
+        cluster.begin_to_move(slot, source, target);
+        assert_eq!(passes_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
+        cluster.move_keys(slot, source, target);
+        assert_eq!(passes_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
+        assert!(cluster.errors(source, "ASK") > before.0, "{limit:?}: nobody met ASK");
+        cluster.end_move(slot, target);
+        assert_eq!(passes_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
+        assert!(cluster.errors(source, "MOVED") > before.1, "{limit:?}: nobody met MOVED");
+        stop.store(true, Ordering::Relaxed);
         running.join_all().await;
-        let rest = passes_of(&limiter, "ann", 1, 500).await;
-        assert!(errors(&cluster, source, "MOVED") > before.1, "{limit:?}: nobody met MOVED");
-        assert_eq!(admitted.load(Ordering::Relaxed) + rest + 2, 400, "{limit:?}");
+        let rest = limiter.take_up_to(&of("ann"), AMOUNT).await.unwrap().granted();
+        assert_eq!(admitted.load(Ordering::Relaxed) + 3 + rest, AMOUNT, "{limit:?}");
 
-        begin_to_move(&cluster, slot, target, source);
-        move_keys(&cluster, slot, target, source);
-        end_move(&cluster, slot, source);
+        cluster.begin_to_move(slot, target, source);
+        cluster.move_keys(slot, target, source);
+        cluster.end_move(slot, source);
         assert_eq!(passes_of(&limiter, "ann", 1, 3).await, 0, "{limit:?}: moved back, and still spent");
         limiter.forget(&of("ann")).await.unwrap();
     }
@@ -89,11 +97,11 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
     let slot = slot_of(&cluster, &limiter, "ann");
     let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
     assert_eq!(passes_of(&limiter, "ann", 2, 2).await, 2);
-    begin_to_move(&cluster, slot, source, target);
+    cluster.begin_to_move(slot, source, target);
     // Half of ann's keys are there, half here, and bob's nowhere yet.
     let names: Vec<_> = limiter.plan(&of("ann")).checks().iter().map(|check| name_of(check.key())).collect();
-    migrate(&cluster, source, target, &names[..2]);
-    let before = errors(&cluster, source, "TRYAGAIN") + errors(&cluster, target, "TRYAGAIN");
+    cluster.migrate(source, target, &names[..2]);
+    let before = cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN");
     for user in ["ann", "bob"] {
         let spent = if user == "ann" { 4 } else { 0 };
         assert_eq!(passes_of(&limiter, user, 5, 2).await, 2, "{user}");
@@ -106,13 +114,13 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
         assert_eq!(passes_of(&limiter, user, 20, 1).await, 0, "{user}");
         assert_eq!(remaining(&limiter, user).await, [12 - spent; 5], "{user}: a denial takes nothing");
     }
-    assert!(errors(&cluster, source, "TRYAGAIN") + errors(&cluster, target, "TRYAGAIN") > before);
+    assert!(cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN") > before);
     let plans: Vec<_> = (0..3).map(|_| limiter.plan(&of("bob"))).collect();
     for verdict in limiter.store().decide_each(&plans).await {
         assert_eq!(verdict.unwrap().granted, 1);
     }
-    move_keys(&cluster, slot, source, target);
-    end_move(&cluster, slot, target);
+    cluster.move_keys(slot, source, target);
+    cluster.end_move(slot, target);
     assert_eq!((passes_of(&limiter, "ann", 1, 20).await, passes_of(&limiter, "bob", 1, 20).await), (8, 9));
     limiter.forget(&of("ann")).await.unwrap();
     assert_eq!(remaining(&limiter, "ann").await, [30; 5]);
@@ -351,49 +359,8 @@ fn slot_by(server: &Server, limiter: &RedisLimiter, user: &str) -> u16 {
     redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut server.connection()).unwrap()
 }
 
-/// How often a server answered with this error.
-fn errors(cluster: &Cluster, index: usize, code: &str) -> u64 {
-    let stats: String = redis::cmd("INFO").arg("errorstats").query(&mut cluster.servers[index].connection()).unwrap();
-    let found = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
-    found.map_or(0, |count| count.trim().parse().unwrap())
-}
-
 fn redirections(cluster: &Cluster) -> u64 {
-    (0..cluster.servers.len()).map(|index| errors(cluster, index, "MOVED")).sum()
-}
-
-fn begin_to_move(cluster: &Cluster, slot: u16, source: usize, target: usize) {
-    let slot = slot.to_string();
-    ask::<()>(&mut cluster.servers[target].connection(), &["SETSLOT", &slot, "IMPORTING", &cluster.id(source)]);
-    ask::<()>(&mut cluster.servers[source].connection(), &["SETSLOT", &slot, "MIGRATING", &cluster.id(target)]);
-}
-
-/// Moves every key that is left at the source.
-fn move_keys(cluster: &Cluster, slot: u16, source: usize, target: usize) {
-    let mut connection = cluster.servers[source].connection();
-    loop {
-        let names: Vec<Vec<u8>> =
-            redis::cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(100).query(&mut connection).unwrap();
-        if names.is_empty() {
-            return;
-        }
-        migrate(cluster, source, target, &names);
-    }
-}
-
-fn migrate(cluster: &Cluster, source: usize, target: usize, names: &[Vec<u8>]) {
-    let port = cluster.servers[target].port();
-    let mut migrate = redis::cmd("MIGRATE");
-    migrate.arg("127.0.0.1").arg(port).arg("").arg(0).arg(60_000).arg("KEYS").arg(names);
-    migrate.query::<()>(&mut cluster.servers[source].connection()).unwrap();
-}
-
-fn end_move(cluster: &Cluster, slot: u16, target: usize) {
-    let (slot, owner) = (slot.to_string(), cluster.id(target));
-    ask::<()>(&mut cluster.servers[target].connection(), &["SETSLOT", &slot, "NODE", &owner]);
-    for server in &cluster.servers {
-        ask::<()>(&mut server.connection(), &["SETSLOT", &slot, "NODE", &owner]);
-    }
+    (0..cluster.servers.len()).map(|index| cluster.errors(index, "MOVED")).sum()
 }
 
 /// Waits until each replica has every key of its primary.
