@@ -43,7 +43,7 @@ async fn tls_that_cannot_be_is_told() {
     let plain = server.url().replace("redis://", "rediss://");
     // The server takes the greeting for the beginning of a command, and waits for its end.
     let error = RedisStore::connect(&format!("{plain}?ca={}", authority.ca())).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Unavailable, false), "{error}");
     let empty: PathBuf = folder.path().join("empty.pem");
     std::fs::write(&empty, "nothing").unwrap();
     for (ca, why) in [(empty.to_str().unwrap(), "no certificate in it"), ("/does/not/exist", "CA file")] {
@@ -85,6 +85,11 @@ async fn the_permissions_that_the_error_names_are_enough_and_needed() {
         for limit in all_limits(5) {
             do_everything(&limiter(limit, &store), kind).await;
         }
+        let third = format!("{url}/3");
+        let error = RedisStore::connect_with(&third, patient()).await.unwrap_err();
+        assert!(error.kind() == StoreErrorKind::Denied && error.to_string().contains("+select"), "{kind:?}: {error}");
+        allow(&server, &[&words(&named)[..], &["+select"]].concat());
+        RedisStore::connect_with(&third, patient()).await.unwrap();
         for without in named.iter().filter(|word| !word.starts_with("~PREFIX")) {
             let fewer: Vec<String> = named.iter().filter(|word| *word != without).cloned().collect();
             allow(&server, &words(&fewer));

@@ -78,6 +78,8 @@ fn server_error(code: &str, detail: &str) -> StoreError {
         // What servers say of a command within a script: Redis 7.0, and later ones.
         "ERR" if detail.starts_with("The user executing the script can't") => forbidden(),
         "ERR" if detail.starts_with("ACL failure in script") => forbidden(),
+        // The client library's words for what it may not do when it connects, such as choosing a database.
+        "ERR" if detail.contains("has no permissions to run") => forbidden(),
         "OOM" => refused("the store is out of memory; raise maxmemory or give the limiter a server of its own"),
         "LOADING" => refused("the store is loading its data"),
         "BUSY" => refused("the store is busy with a long script"),
@@ -117,6 +119,11 @@ fn untrusted(error: Option<&rustls::Error>) -> StoreError {
     }
 }
 
+/// The error of a question, which has nothing to apply.
+pub(crate) fn unapplied(error: &StoreError) -> StoreError {
+    StoreError::new(error.kind(), error.to_string())
+}
+
 /// Whether the call was surely not carried out because it was never sent.
 pub(crate) fn is_unsent(error: &RedisError) -> bool {
     error.is_connection_refusal()
@@ -144,6 +151,6 @@ fn denied(message: &str) -> StoreError {
 fn forbidden() -> StoreError {
     denied(&format!(
         "the user may not do this; allow it {PERMISSIONS} on the keys ~tg1* (with a prefix of your own, ~PREFIX1* instead); \
-         behind sentinels +role too, in a cluster +cluster|slots +asking too"
+         behind sentinels +role too, in a cluster +cluster|slots +asking too, and for a database other than 0 +select too"
     ))
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tidegate::{StoreError, StoreErrorKind};
 
-use crate::error::{Failed, is_unsent, store_error};
+use crate::error::{Failed, is_unsent, store_error, unapplied};
 use crate::known::{Known, Round};
 use crate::node::{Call, Dial, Node};
 use crate::target::Address;
@@ -136,7 +136,7 @@ impl Sentinel {
         match role(&node).await {
             Ok(true) => Ok(Primary { address, node }),
             Ok(false) => Err(demoted()),
-            Err(error) => Err(unapplied(&error)),
+            Err(error) => Err(unapplied(&store_error(&error))),
         }
     }
 }
@@ -172,15 +172,9 @@ fn told_by_sentinel(error: &RedisError) -> StoreError {
         None if error.is_io_error() && store_error(error).kind() == StoreErrorKind::Unavailable => {
             return unavailable("no sentinel answers at the addresses of the URL");
         }
-        _ => return unapplied(error),
+        _ => return unapplied(&store_error(error)),
     };
     StoreError::new(StoreErrorKind::Denied, message)
-}
-
-/// The error of a question, which has nothing to apply.
-fn unapplied(error: &RedisError) -> StoreError {
-    let error = store_error(error);
-    StoreError::new(error.kind(), error.to_string())
 }
 
 fn unavailable(message: &str) -> StoreError {

@@ -12,7 +12,7 @@ use tidegate::{
 };
 
 use crate::across::{By, Denials};
-use crate::error::{Failed, store_error};
+use crate::error::{Failed, store_error, unapplied};
 use crate::link::Link;
 use crate::node::Call;
 use crate::scripts::SCRIPTS;
@@ -120,8 +120,9 @@ impl RedisStore {
         let link = Link::new(Target::parse(url)?, &options)?;
         let denials = Arc::new(Denials::new(link.has_slots()));
         let mut store = Self { link, denials, options, warnings: Arc::default() };
-        store.warnings = store.examine().await?.into();
-        store.try_permissions().await?;
+        // Nobody's request has been counted yet.
+        store.warnings = store.examine().await.map_err(|error| unapplied(&error))?.into();
+        store.try_permissions().await.map_err(|error| unapplied(&error))?;
         Ok(store)
     }
 
