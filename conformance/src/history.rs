@@ -60,6 +60,8 @@ enum Cost {
 /// How far time may run backwards in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backwards {
+    /// Not at all.
+    Never,
     /// As far as it likes.
     Freely,
     /// Never further below its highest point than the margin, which no store forgets.
@@ -207,7 +209,9 @@ impl History {
         static SUBJECTS: AtomicU64 = AtomicU64::new(1);
         // Spread like a hash: the memory store chooses a shard by the highest bits.
         let number = u128::from(SUBJECTS.fetch_add(1, Ordering::Relaxed));
-        let subject = Subject::from_hash(number.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645));
+        let hash = number.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
+        // Two by two in one partition, so that in a cluster some keys of a plan lie together and some apart.
+        let subject = |index: usize| Subject::from_hash(hash ^ (index as u128 / 2) << 96);
         let gates: Vec<Gate> = self
             .limits
             .iter()
@@ -223,15 +227,19 @@ impl History {
         clock.set(Timestamp::from_micros(START));
         for (number, step) in self.steps.iter().enumerate() {
             let checks = |cost: Cost| {
-                let check = |gate| Check::of(gate, subject, cost.of(gate));
-                Plan::new(gates.iter().map(check)).unwrap().mode(self.mode)
+                let check = |(index, gate)| Check::of(gate, subject(index), cost.of(gate));
+                Plan::new(gates.iter().enumerate().map(check)).unwrap().mode(self.mode)
             };
             let differ =
                 |a: &Verdict, b: &Verdict| format!("step {number}, {step:?} at {:?}:\n{a:#?}\n{b:#?}", clock.now());
             match *step {
                 Step::Move(by) => {
                     let target = by.from(clock.now().as_micros(), &self.limits[0].0, last_retry);
-                    let floor = if backwards == Backwards::Freely { START / 2 } else { highest - 2_000_000 };
+                    let floor = match backwards {
+                        Backwards::Never => highest,
+                        Backwards::WithinMargin => highest - 2_000_000,
+                        Backwards::Freely => START / 2,
+                    };
                     let now = target.clamp(floor, Timestamp::MAX.as_micros());
                     highest = highest.max(now);
                     clock.set(Timestamp::from_micros(now));
@@ -250,7 +258,7 @@ impl History {
                         return Err(differ(&a, &b));
                     }
                     last_retry = a.judged.iter().filter_map(|judged| judged.outcome.retry_after).max().or(last_retry);
-                    receipts.push(refunds(&gates, subject, &plan, &a));
+                    receipts.push(refunds(&gates, &plan, &a));
                 }
                 Step::Charge(cost) => {
                     let plan = checks(cost);
@@ -276,10 +284,10 @@ impl History {
     }
 }
 
-fn refunds<'g>(gates: &'g [Gate], subject: Subject, plan: &Plan<'_>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
+fn refunds<'g>(gates: &'g [Gate], plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
     let consumed = gates.iter().zip(plan.checks()).zip(&verdict.judged).filter(|(_, judged)| judged.consumed);
-    let refund = |((gate, check), judged): ((&'g Gate, &Check<'_>), &tidegate::Judged)| Adjustment {
-        key: *Check::of(gate, subject, 1).key(),
+    let refund = |((gate, check), judged): ((&'g Gate, &Check<'g>), &tidegate::Judged)| Adjustment {
+        key: *check.key(),
         limit: gate.limit(),
         op: Op::Refund { cost: check.cost().saturating_mul(verdict.granted.max(1)), place: judged.place },
     };

@@ -3,9 +3,11 @@
 
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+pub mod authority;
 pub mod book;
 pub mod history;
 pub mod model;
 pub mod pure;
 pub mod server;
 pub mod suite;
+pub mod topology;

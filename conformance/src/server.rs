@@ -28,6 +28,8 @@ pub struct Server {
     port: u16,
     directory: PathBuf,
     password: Option<String>,
+    /// Whether it is a cluster of its own.
+    alone_in_cluster: bool,
 }
 
 impl Kind {
@@ -54,23 +56,62 @@ impl Server {
         (0..20).find_map(|_| Self::try_start(kind, arguments)).expect("a server that starts within twenty tries")
     }
 
+    /// Starts a server that is a cluster by itself: it owns every slot, and refuses a script with keys of two.
+    pub fn start_alone_in_cluster(kind: Kind) -> Self {
+        let mut server = Self::start_in_cluster(kind);
+        server.alone_in_cluster = true;
+        let mut connection = server.connection();
+        let _: () = redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).query(&mut connection).unwrap();
+        server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
+        server
+    }
+
+    /// Starts a server in cluster mode, which knows no other yet.
+    pub fn start_in_cluster(kind: Kind) -> Self {
+        let bus = free_port().to_string();
+        let mode = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
+        let quick = ["--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"];
+        Self::start_with(kind, &[&mode[..], &quick[..]].concat())
+    }
+
+    /// Starts a sentinel with these settings.
+    pub fn start_sentinel(kind: Kind, settings: &[String]) -> Self {
+        let start = || {
+            let (directory, port) = (new_directory(), free_port());
+            let lines = format!("port {port}\nbind 127.0.0.1\n{}\n", settings.join("\n"));
+            std::fs::write(directory.join("sentinel.conf"), lines).unwrap();
+            let arguments = ["sentinel.conf", "--sentinel"].map(str::to_owned);
+            Self::spawn(kind, directory, port, &arguments, None)
+        };
+        (0..20).find_map(|_| start()).expect("a sentinel that starts within twenty tries")
+    }
+
     fn try_start(kind: Kind, arguments: &[&str]) -> Option<Self> {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("tidegate-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let (directory, port) = (new_directory(), free_port());
+        let port_text = port.to_string();
+        let standard =
+            ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--maxmemory", "1gb"];
+        let all = standard.iter().chain(arguments).map(|argument| (*argument).to_owned());
+        let password = arguments.iter().position(|argument| *argument == "--requirepass");
+        let password = password.and_then(|at| arguments.get(at + 1)).map(|password| (*password).to_owned());
+        Self::spawn(kind, directory, port, &all.collect::<Vec<_>>(), password)
+    }
+
+    fn spawn(
+        kind: Kind,
+        directory: PathBuf,
+        port: u16,
+        arguments: &[String],
+        password: Option<String>,
+    ) -> Option<Self> {
         let process = Command::new(kind.program())
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(arguments)
             .current_dir(&directory)
             .stdout(File::create(directory.join("log")).unwrap())
             .stdin(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{kind:?} does not start ({error}); `make tools` installs it"));
-        let password = arguments.iter().position(|argument| *argument == "--requirepass");
-        let password = password.and_then(|at| arguments.get(at + 1)).map(|password| (*password).to_owned());
-        let mut server = Self { process, port, directory, password };
+        let mut server = Self { process, port, directory, password, alone_in_cluster: false };
         server.wait_until_up().then_some(server)
     }
 
@@ -90,8 +131,38 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// Asks until the answer to `command` contains `text`.
+    pub fn wait_for(&self, command: &str, argument: &str, text: &str) {
+        let mut connection = self.connection();
+        let answers = |_: &u32| {
+            let answer: String = redis::cmd(command).arg(argument).query(&mut connection).unwrap();
+            answer.contains(text)
+        };
+        assert!((0..1_000_000).find(answers).is_some(), "{command} {argument} never says {text}");
+    }
+
+    /// Where it speaks to others of its cluster.
+    pub fn bus(&self) -> u16 {
+        let setting: (String, u16) =
+            redis::cmd("CONFIG").arg("GET").arg("cluster-port").query(&mut self.connection()).unwrap();
+        setting.1
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it listens, as a store is told.
     pub fn url(&self) -> String {
+        if self.alone_in_cluster {
+            return format!("redis+cluster://127.0.0.1:{}", self.port);
+        }
+        self.plain_url()
+    }
+
+    /// Where it listens.
+    pub fn plain_url(&self) -> String {
         match &self.password {
             Some(password) => format!("redis://:{password}@127.0.0.1:{}", self.port),
             None => format!("redis://127.0.0.1:{}", self.port),
@@ -120,7 +191,7 @@ impl Server {
 
     /// A plain connection to it.
     pub fn connection(&self) -> redis::Connection {
-        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+        redis::Client::open(self.plain_url()).unwrap().get_connection().unwrap()
     }
 
     /// Ends it as a crash would.
@@ -135,4 +206,17 @@ impl Drop for Server {
         self.kill();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+fn new_directory() -> PathBuf {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    let directory = std::env::temp_dir().join(format!("tidegate-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+/// A port that nobody listens at. Another process may take it before we do.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }

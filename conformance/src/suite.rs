@@ -1,4 +1,4 @@
-//! One behaviour, mounted once per store: in memory, on Redis and on Valkey, all three on a clock that the test moves.
+//! One behaviour, mounted once per store: in memory, on Redis, on Valkey and in a cluster, all on a clock that the test moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,6 +32,9 @@ pub async fn on_every_store(behaviour: impl AsyncFn(&Ground)) {
     behaviour(&Ground::on_server(Server::start(Kind::Redis)).await).await;
     println!("on Valkey");
     behaviour(&Ground::on_server(Server::start(Kind::Valkey)).await).await;
+    // One server is enough: plans across slots are decided part by part even if all slots are its own.
+    println!("in a cluster");
+    behaviour(&Ground::on_server(Server::start_alone_in_cluster(Kind::Redis)).await).await;
 }
 
 /// One limit of each kind: `amount` at once, and then so little that no test lives to see it.

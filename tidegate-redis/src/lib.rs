@@ -16,13 +16,24 @@
 //! ```
 //!
 //! The semantics live in `tidegate`, in both languages; this crate owns the input and output, in both languages. Its
-//! modules in the order of a decision: `args`, `scripts`, `reply`, with `store` around them.
+//! modules in the order of a decision: `args`, `scripts`, `link`, `reply`, with `store` around them. `link` leads to one
+//! server, to the primary that `sentinel` knows, or to the servers of a `cluster`; `across` is for plans that lie in several
+//! of its slots.
 
 mod store;
 pub use store::{DEFAULT_PREFIX, RedisOptions, RedisStore};
+mod across;
 mod args;
+mod cluster;
 mod error;
 mod health;
+mod known;
+mod link;
+mod node;
 mod reply;
 mod scripts;
+mod sentinel;
+mod slots;
+mod target;
+mod together;
 mod version;

@@ -1,29 +1,44 @@
-//! `RedisStore`: one script call for a whole plan.
+//! `RedisStore`: one script call for a whole plan. It does not know which server answers: that is the link's.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use redis::io::tcp::TcpSettings;
-use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisError, Script, Value};
+use redis::Value;
 use tidegate::algorithm::Op;
-use tidegate::{Adjustment, Clock, Key, MOST_CHECKS, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
+use tidegate::{
+    Adjustment, Check, Clock, Gate, Key, Limit, MOST_CHECKS, Plan, Store, StoreError, StoreErrorKind, Subject,
+    SystemClock, Timestamp, Verdict,
+};
 
-use crate::error::{is_noscript, store_error};
+use crate::across::{By, Denials};
+use crate::error::{Failed, store_error, unapplied};
+use crate::link::Link;
+use crate::node::Call;
 use crate::scripts::SCRIPTS;
-use crate::{args, health, reply, version};
+use crate::slots::slot_of;
+use crate::target::Target;
+use crate::together::together;
+use crate::{args, health, reply};
 
 /// The prefix of every key unless told otherwise.
 pub const DEFAULT_PREFIX: &str = "tg";
 
-/// A store on a Redis or Valkey server, shared by every instance that connects to it.
+/// A store on Redis or Valkey servers, shared by every instance that connects to them.
 ///
 /// Time is the server's. A decision is one `EVALSHA`; a server that has forgotten the script, after a restart or a flush,
 /// gets it again on the way. A decision that may have been carried out is never sent twice.
+///
+/// A plan is decided in one atomic step on a single server, behind sentinels, and in a cluster if its keys lie in one slot:
+/// those of one rule and subject do, and those of one tenant for rules that count by tenant. In a cluster, a plan across slots
+/// is decided slot by slot, each in one step, the one that denied last first. If one denies, what the others took is given
+/// back. More than the limits say never passes. Fewer may, for a moment: while a request that a later slot denies is being
+/// decided, another can be denied for what it holds in the slots before. If giving back fails, too, that is until the limit
+/// has refilled.
 #[derive(Clone)]
 pub struct RedisStore {
-    connection: ConnectionManager,
+    pub(crate) link: Link,
+    pub(crate) denials: Arc<Denials>,
     options: RedisOptions,
     warnings: Arc<[String]>,
 }
@@ -32,8 +47,8 @@ pub struct RedisStore {
 #[derive(Clone)]
 pub struct RedisOptions {
     prefix: Arc<str>,
-    response_timeout: Duration,
-    connection_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) connection_timeout: Duration,
     clock: Option<Arc<dyn Clock>>,
 }
 
@@ -85,36 +100,29 @@ impl RedisOptions {
 
 /// Connecting
 impl RedisStore {
-    /// Connects to `url` (`redis://[user:password@]host[:port][/database]`) with the default options.
+    /// Connects to `url` with the default options.
+    ///
+    /// ```text
+    /// redis://[user:password@]host[:port][/database]                        one server
+    /// redis+sentinel://[user:password@]host:port,host:port/NAME[/database]  the primary that the sentinels name
+    /// redis+cluster://[user:password@]host:port,host:port                   a cluster
+    /// ```
+    ///
+    /// Each also as `rediss…`, over TLS: certificates are checked, against those that the system trusts or those in the file
+    /// `?ca=/path`. Sentinels that want a password of their own get it by `?sentinel_user=…&sentinel_password=…`.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Self::connect_with(url, RedisOptions::new()).await
     }
 
-    /// Connects, checks the version of the server, and loads the scripts.
+    /// Connects, looks at the servers, loads the scripts, and tries whether they may run.
     pub async fn connect_with(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         options.check()?;
-        if url.starts_with("rediss:") {
-            let message = "TLS is not supported yet: rediss:// cannot be used, put a TLS proxy in front of redis://";
-            return Err(StoreError::new(StoreErrorKind::Unsupported, message));
-        }
-        let failed = |error: RedisError| store_error(&error);
-        let info =
-            url.into_connection_info().map_err(failed)?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(options.response_timeout))
-            .set_connection_timeout(Some(options.connection_timeout))
-            .set_number_of_retries(1)
-            .set_pipeline_buffer_size(1024);
-        let client = Client::open(info).map_err(failed)?;
-        let connection = ConnectionManager::new_with_config(client, config).await.map_err(failed)?;
-        let mut info = redis::cmd("INFO");
-        let info: String =
-            info.arg(&["server", "memory"]).query_async(&mut connection.clone()).await.map_err(failed)?;
-        version::check(&info)?;
-        let store = Self { connection, options, warnings: health::warnings(&info).into() };
-        for script in SCRIPTS.all() {
-            store.load(script).await?;
-        }
+        let link = Link::new(Target::parse(url)?, &options)?;
+        let denials = Arc::new(Denials::new(link.has_slots()));
+        let mut store = Self { link, denials, options, warnings: Arc::default() };
+        // Nobody's request has been counted yet.
+        store.warnings = store.examine().await.map_err(|error| unapplied(&error))?.into();
+        store.try_permissions().await.map_err(|error| unapplied(&error))?;
         Ok(store)
     }
 
@@ -123,66 +131,121 @@ impl RedisStore {
         &self.warnings
     }
 
-    async fn load(&self, script: &Script) -> Result<(), StoreError> {
-        script.load_async(&mut self.connection.clone()).await.map(drop).map_err(|error| store_error(&error))
+    /// Looks at every server that decides, and loads the scripts.
+    async fn examine(&self) -> Result<Vec<String>, StoreError> {
+        // Under an injected time there is nothing to compare the server's with.
+        let host = self.options.clock.is_none().then(SystemClock::new);
+        let mut warnings = Vec::new();
+        for (address, node) in self.link.primaries().await? {
+            let found = health::Found::ask(&node, self.link.has_slots(), host.as_ref()).await?;
+            for script in SCRIPTS.all() {
+                node.load(script).await.map_err(|error| store_error(&error))?;
+            }
+            let told = found.warnings().into_iter();
+            warnings
+                .extend(told.map(|told| address.as_ref().map_or(told.clone(), |address| format!("{address}: {told}"))));
+        }
+        Ok(warnings)
+    }
+
+    /// Tries everything that a user needs to be allowed, under a key of its own, once on every server. What else may fail at
+    /// the moment is not told here: it is by the first decision.
+    async fn try_permissions(&self) -> Result<(), StoreError> {
+        let limit = Limit::fixed_window(1, Duration::from_secs(1));
+        let limit =
+            limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to try permissions with"))?;
+        let gate = Gate::of_rule("start probe", limit);
+        for partition in self.link.partitions().await {
+            let check = Check::of(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
+            let Ok(plan) = Plan::new([check]) else { continue };
+            let charge = [Adjustment::charge(&check)];
+            let tried = [
+                self.decide(&plan).await.map(drop),
+                self.peek(&plan).await.map(drop),
+                self.adjust(&charge).await,
+                self.forget(&[*check.key()]).await,
+            ];
+            let denied = tried.into_iter().filter_map(Result::err).find(|error| error.kind() == StoreErrorKind::Denied);
+            denied.map_or(Ok(()), Err)?;
+        }
+        Ok(())
     }
 }
 
 /// Deciding many plans at once
 impl RedisStore {
-    /// Decides each plan on its own, all in one round trip. One that fails does not touch the others.
+    /// Decides each plan on its own, all in one round trip (to each server of a cluster, where a plan across slots takes more).
+    /// One that fails does not touch the others.
     pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
-        let commands: Vec<(Cmd, &Script, bool)> = plans.iter().map(|plan| self.decide_command(plan)).collect();
-        let mut pipeline = Pipeline::with_capacity(commands.len());
-        for (command, _, _) in &commands {
-            pipeline.add_command(command.clone());
-        }
-        let replies = self.connection.clone().req_packed_commands(&pipeline, 0, commands.len()).await;
-        let mut verdicts = Vec::with_capacity(plans.len());
-        match replies {
-            Ok(replies) => {
-                for ((reply, plan), (command, script, single)) in replies.into_iter().zip(plans).zip(&commands) {
-                    let reply = match reply.extract_error() {
-                        Err(error) if is_noscript(&error) => self.reload_and_send(command, script).await,
-                        reply => reply.map_err(|error| store_error(&error)),
-                    };
-                    verdicts.push(reply.and_then(|reply| decided(plan, *single, &reply)));
+        let whole: Vec<bool> = plans.iter().map(|plan| !self.is_across(plan) && bounded(plan).is_ok()).collect();
+        let calls: Vec<(u16, Call)> = plans
+            .iter()
+            .zip(&whole)
+            .filter(|(_, whole)| **whole)
+            .map(|(plan, _)| (slot_of_plan(plan), self.decide_call(plan)))
+            .collect();
+        let mut replies = self.link.send_each(&calls).await.into_iter();
+        let verdicts = plans.iter().zip(whole).map(|(plan, whole)| {
+            let reply = if whole { replies.next() } else { None };
+            async move {
+                match reply {
+                    Some(Ok(reply)) => decided(plan, &reply),
+                    Some(Err(failed)) if !failed.torn => Err(failed.error),
+                    _ => self.decide(plan).await,
                 }
             }
-            Err(error) => verdicts.extend(plans.iter().map(|_| Err(store_error(&error)))),
-        }
-        verdicts
+        });
+        together(verdicts.collect::<Vec<_>>()).await
     }
 }
 
 impl RedisStore {
-    fn decide_command(&self, plan: &Plan<'_>) -> (Cmd, &'static Script, bool) {
+    /// Decides `plan`, all keys of which lie in one slot.
+    pub(crate) async fn decide_whole(&self, plan: &Plan<'_>) -> Result<Verdict, Failed> {
+        let reply = self.link.send(slot_of_plan(plan), &self.decide_call(plan)).await?;
+        Ok(decided(plan, &reply)?)
+    }
+
+    /// Peeks at `plan`, all keys of which lie in one slot.
+    pub(crate) async fn peek_whole(&self, plan: &Plan<'_>) -> Result<Verdict, Failed> {
+        let mut call = Call::of("EVALSHA_RO", SCRIPTS.peek());
+        args::decide(&mut call.command, &self.options.prefix, plan, self.now());
+        let reply = self.link.send(slot_of_plan(plan), &call).await?;
+        Ok(reply::verdict(plan, false, &reply)?)
+    }
+
+    fn decide_call(&self, plan: &Plan<'_>) -> Call {
         let (script, single) = SCRIPTS.decide(plan);
-        let mut command = evalsha("EVALSHA", script);
+        let mut call = Call::of("EVALSHA", script);
         let append = if single { args::decide_one } else { args::decide };
-        append(&mut command, &self.options.prefix, plan, self.now());
-        (command, script, single)
+        append(&mut call.command, &self.options.prefix, plan, self.now());
+        call
     }
 
-    fn adjust_command(&self, adjustments: &[Adjustment<'_>]) -> Cmd {
-        let mut command = evalsha("EVALSHA", SCRIPTS.adjust());
-        args::adjust(&mut command, &self.options.prefix, adjustments, self.now());
-        command
+    /// Adjustments by slot, one call for each; and for each key by itself, for when a slot is being moved.
+    fn adjust_calls(&self, adjustments: &[Adjustment<'_>]) -> Vec<(u16, Call, Vec<Call>)> {
+        let home =
+            |adjustment: &Adjustment<'_>| if self.link.has_slots() { slot_of(adjustment.key.partition()) } else { 0 };
+        let call = |adjustments: &[Adjustment<'_>]| {
+            let mut call = Call::of("EVALSHA", SCRIPTS.adjust());
+            args::adjust(&mut call.command, &self.options.prefix, adjustments, self.now());
+            call
+        };
+        let groups = grouped(adjustments, |one, other| home(one) == home(other));
+        let calls = groups.into_iter().map(|group| {
+            let keys = grouped(&group, |one, other| one.key == other.key);
+            let single = if keys.len() > 1 && self.link.has_slots() { keys } else { Vec::new() };
+            (group.first().map_or(0, home), call(&group), single.iter().map(|group| call(group)).collect())
+        });
+        calls.collect()
     }
 
-    /// Sends a call of `script`, and loads it first if the server does not know it.
-    async fn send(&self, command: &Cmd, script: &Script) -> Result<Value, StoreError> {
-        let reply = self.connection.clone().req_packed_command(command).await.and_then(Value::extract_error);
-        match reply {
-            Err(error) if is_noscript(&error) => self.reload_and_send(command, script).await,
-            reply => reply.map_err(|error| store_error(&error)),
-        }
-    }
-
-    async fn reload_and_send(&self, command: &Cmd, script: &Script) -> Result<Value, StoreError> {
-        self.load(script).await?;
-        let reply = self.connection.clone().req_packed_command(command).await.and_then(Value::extract_error);
-        reply.map_err(|error| store_error(&error))
+    async fn send_adjustments(&self, calls: &[(u16, Call, Vec<Call>)]) -> Result<(), StoreError> {
+        let sent = calls.iter().map(async |(slot, call, by_key)| match self.link.send(*slot, call).await {
+            Err(failed) if failed.torn => all(together(by_key.iter().map(|call| self.link.send(*slot, call))).await),
+            reply => Ok(reply.map(drop)?),
+        });
+        all(together(sent).await)
     }
 
     fn now(&self) -> Option<Timestamp> {
@@ -193,47 +256,88 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         bounded(plan)?;
-        let (command, script, single) = self.decide_command(plan);
-        let reply = self.send(&command, script).await?;
-        decided(plan, single, &reply)
+        if self.is_across(plan) {
+            return self.decide_across(plan, By::Slot).await;
+        }
+        match self.decide_whole(plan).await {
+            Err(failed) if failed.torn && plan.checks().len() > 1 => self.decide_across(plan, By::Key).await,
+            decided => Ok(decided?),
+        }
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         bounded(plan)?;
-        let mut command = evalsha("EVALSHA_RO", SCRIPTS.peek());
-        args::decide(&mut command, &self.options.prefix, plan, self.now());
-        let reply = self.send(&command, SCRIPTS.peek()).await?;
-        reply::verdict(plan, false, &reply)
+        if self.is_across(plan) {
+            return self.peek_across(plan, By::Slot).await;
+        }
+        match self.peek_whole(plan).await {
+            Err(failed) if failed.torn && plan.checks().len() > 1 => self.peek_across(plan, By::Key).await,
+            peeked => Ok(peeked?),
+        }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
             return Err(StoreError::new(StoreErrorKind::Unexpected, "a take is decided, not adjusted"));
         }
-        self.send(&self.adjust_command(adjustments), SCRIPTS.adjust()).await.map(drop)
+        self.send_adjustments(&self.adjust_calls(adjustments)).await
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         if let (Ok(runtime), false) = (tokio::runtime::Handle::try_current(), adjustments.is_empty()) {
-            let (store, command) = (self.clone(), self.adjust_command(adjustments));
-            runtime.spawn(async move { store.send(&command, SCRIPTS.adjust()).await });
+            let (store, calls) = (self.clone(), self.adjust_calls(adjustments));
+            runtime.spawn(async move { store.send_adjustments(&calls).await });
         }
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let mut command = redis::cmd("DEL");
-        for key in keys {
-            command.arg(args::name(&self.options.prefix, key));
-        }
-        let reply = self.connection.clone().req_packed_command(&command).await.and_then(Value::extract_error);
-        reply.map(drop).map_err(|error| store_error(&error))
+        // In a cluster one by one: keys of one slot may be on two servers while it is moved.
+        let groups = grouped(keys, |_, _| !self.link.has_slots());
+        let sent = groups.iter().map(async |keys| {
+            let mut command = redis::cmd("DEL");
+            for key in keys {
+                command.arg(args::name(&self.options.prefix, key));
+            }
+            let slot = keys.first().map_or(0, |key| slot_of(key.partition()));
+            self.link.send(slot, &Call { command, script: None }).await
+        });
+        all(together(sent).await)
     }
 }
 
-/// The reply of the script for a single check, or for any plan.
+/// The first failure, if any. If others were carried out, then so may have been the whole.
+fn all<T, E: Into<StoreError>>(results: Vec<Result<T, E>>) -> Result<(), StoreError> {
+    let (mut failure, mut succeeded) = (None, false);
+    for result in results {
+        match result {
+            Ok(_) => succeeded = true,
+            Err(error) => failure = failure.or(Some(error.into())),
+        }
+    }
+    match failure {
+        Some(error) if succeeded => Err(error.possibly_applied()),
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// `items` in groups of those that belong together, in the order of their first.
+fn grouped<T: Copy>(items: &[T], together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for item in items {
+        match groups.iter_mut().find(|group| together(&group[0], item)) {
+            Some(group) => group.push(*item),
+            None => groups.push(vec![*item]),
+        }
+    }
+    groups
+}
+
+/// The slot of the first key, and so of all, if they lie in one. Any will do for a plan without keys.
+fn slot_of_plan(plan: &Plan<'_>) -> u16 {
+    plan.checks().first().map_or(0, |check| slot_of(check.key().partition()))
+}
+
 /// The reply tells what each check says in the bits of one number, which has no room for more.
 fn bounded(plan: &Plan<'_>) -> Result<(), StoreError> {
     let checks = plan.checks().len();
@@ -244,14 +348,10 @@ fn bounded(plan: &Plan<'_>) -> Result<(), StoreError> {
     Err(StoreError::new(StoreErrorKind::Unexpected, message))
 }
 
-fn decided(plan: &Plan<'_>, single: bool, reply: &Value) -> Result<Verdict, StoreError> {
+/// The verdict in the reply of the script for a single check, or for any plan.
+fn decided(plan: &Plan<'_>, reply: &Value) -> Result<Verdict, StoreError> {
+    let (_, single) = SCRIPTS.decide(plan);
     if single { reply::verdict_of_one(plan, reply) } else { reply::verdict(plan, true, reply) }
-}
-
-fn evalsha(verb: &str, script: &Script) -> Cmd {
-    let mut command = redis::cmd(verb);
-    command.arg(script.get_hash());
-    command
 }
 
 impl Default for RedisOptions {

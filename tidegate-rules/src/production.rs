@@ -194,9 +194,10 @@ fn lifetimes(rules: &[&Compiled]) -> CheckItem {
 fn tags(facts: &Deployment) -> CheckItem {
     const NAME: &str = "keys have cluster tags";
     match facts.scheme() {
-        Some(scheme) if scheme.contains("cluster") || scheme.contains("sentinel") => {
-            let detail = "keys carry tags, but this version speaks to a single server; give it the address of one";
-            CheckItem::unmet(NAME, detail)
+        Some("redis+cluster" | "rediss+cluster") => {
+            let detail = "every key carries one; a decision whose keys lie in one slot is atomic, and one across slots never \
+                          admits more than the limits say";
+            CheckItem::met(NAME, detail)
         }
         _ => CheckItem::met(NAME, "every key carries one; on a single server every decision is atomic"),
     }
@@ -263,7 +264,12 @@ fn concurrency(facts: &Deployment) -> CheckItem {
                           them a store to share";
             CheckItem::unknown(NAME, detail)
         }
-        Some("redis") => {
+        Some("redis+cluster" | "rediss+cluster") => {
+            let detail = "a decision is one script call for each slot, atomic there; the tests of Tidegate show that any number \
+                          of instances never admit more than the limit";
+            CheckItem::met(NAME, detail)
+        }
+        Some("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel") => {
             let detail = "a decision is one script call, atomic on the server; the tests of Tidegate show that any number \
                           of instances admit exactly the limit";
             CheckItem::met(NAME, detail)

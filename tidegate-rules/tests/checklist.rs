@@ -83,12 +83,16 @@ fn a_deployment_matters() {
     assert_eq!(item(GOOD, &without(Some("memory:")), "concurrency").0, Unknown);
     assert_eq!(item(GOOD, &without(Some("memory:")), "scripts").1, "the memory store has no scripts");
     assert_eq!(item(GOOD, &without(Some("redis://cache")), "concurrency").0, Met);
-    for unknown in ["rediss://cache", "redis+cluster://a:1,b:2", "hunter2", "", "Redis://cache", "postgres://cache"] {
+    for known in ["rediss://cache", "redis+sentinel://a:1,b:2/NAME", "rediss+cluster://a:1,b:2"] {
+        assert_eq!(item(GOOD, &without(Some(known)), "concurrency").0, Met, "{known}");
+    }
+    for unknown in ["redis+proxy://a:1", "hunter2", "", "Redis://cache", "postgres://cache"] {
         let (state, detail) = item(GOOD, &without(Some(unknown)), "concurrency");
         assert_eq!(state, Unmet, "{unknown} is no store that anything is proven of");
         assert!(detail.starts_with("this version knows no such store") && !detail.contains("hunter2"), "{detail}");
     }
-    assert_eq!(item(GOOD, &without(Some("redis+cluster://a:1,b:2")), "tags").0, Unmet);
+    let (state, detail) = item(GOOD, &without(Some("redis+cluster://a:1,b:2")), "tags");
+    assert!(state == Met && detail.contains("across slots"), "{detail}");
 }
 
 #[test]

@@ -139,7 +139,8 @@ pub(crate) struct CheckArgs {
     /// The rule file; `-` is the standard input
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     pub(crate) rules: PathBuf,
-    /// Where the state is: `memory:`, which forgets it at the end, or redis://host:port
+    /// Where the state is: `memory:`, which forgets it at the end, or redis://host:port, or with
+    /// redis+sentinel:// or redis+cluster:// several; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
     /// How many times to ask, one right after the other

@@ -13,14 +13,16 @@ use tidegate_redis::RedisStore;
 ///
 /// assert!(matches!(StoreUrl::parse("memory:"), Ok(StoreUrl::Memory)));
 /// assert!(matches!(StoreUrl::parse("redis://127.0.0.1:6379"), Ok(StoreUrl::Redis(_))));
-/// assert_eq!(StoreUrl::parse("rediss://h").err(), Some("TLS is not supported yet: put a TLS proxy in front of redis://"));
+/// assert!(matches!(StoreUrl::parse("rediss+cluster://a:6379,b:6379"), Ok(StoreUrl::Redis(_))));
+/// assert_eq!(StoreUrl::parse("valkey://h").err(), Some("a Valkey server is written `redis://`, too"));
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreUrl {
     /// `memory:`: in this process, gone with it.
     Memory,
-    /// `redis://…`: on a Redis or Valkey server. The URL may hold a password.
+    /// `redis://…`, `redis+sentinel://…` or `redis+cluster://…`, or with `rediss` over TLS: on Redis or Valkey servers. The
+    /// URL may hold a password.
     Redis(String),
 }
 
@@ -48,15 +50,23 @@ impl StoreUrl {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err("a store is a URL: `memory:`, or one such as `redis://127.0.0.1:6379`");
         };
+        let has_address = rest.len() > 2 && rest.starts_with("//");
         match scheme {
             "memory" if rest.is_empty() => Ok(Self::Memory),
             "memory" => Err("the memory store has no address: write `memory:`"),
-            "redis" if rest.len() > 2 && rest.starts_with("//") => Ok(Self::Redis(url.to_owned())),
-            "redis" => Err("the address is missing: write one such as `redis://127.0.0.1:6379`"),
+            "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster"
+                if has_address =>
+            {
+                Ok(Self::Redis(url.to_owned()))
+            }
+            "redis" | "rediss" => Err("the address is missing: write one such as `redis://127.0.0.1:6379`"),
+            "redis+sentinel" | "rediss+sentinel" => {
+                Err("the address is missing: write one such as `redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/NAME`")
+            }
+            "redis+cluster" | "rediss+cluster" => {
+                Err("the address is missing: write one such as `redis+cluster://10.0.0.1:6379,10.0.0.2:6379`")
+            }
             "valkey" => Err("a Valkey server is written `redis://`, too"),
-            "rediss" => Err("TLS is not supported yet: put a TLS proxy in front of redis://"),
-            "redis+sentinel" => Err("Sentinel is not supported yet: name the primary with redis://"),
-            "redis+cluster" => Err("a cluster is not supported yet: name a single server with redis://"),
             _ => Err("there is no such store: write `memory:`, or a URL such as `redis://127.0.0.1:6379`"),
         }
     }
@@ -128,11 +138,21 @@ mod tests {
 
     #[test]
     fn a_refused_url_is_told_what_to_write_and_not_repeated() {
-        for url in
-            ["", "redis", "redis:", "redis://", "memory", "memory://", "rediss://:pw7@h", "valkey://:pw7@h", "pw7:x"]
-        {
+        for url in [
+            "",
+            "redis",
+            "redis:",
+            "redis://",
+            "rediss://",
+            "redis+sentinel://",
+            "rediss+cluster:",
+            "memory",
+            "memory://",
+            "valkey://:pw7@h",
+            "pw7:x",
+        ] {
             let why = StoreUrl::parse(url).err();
-            assert!(why.is_some_and(|why| why.contains("redis://") || why.contains("memory:")), "{url}: {why:?}");
+            assert!(why.is_some_and(|why| why.contains("://") || why.contains("memory:")), "{url}: {why:?}");
             assert!(!why.unwrap().contains("pw7"), "{url}");
         }
     }
@@ -140,6 +160,13 @@ mod tests {
     #[test]
     fn only_what_others_can_read_is_shared() {
         assert!(!StoreUrl::parse("memory:").is_ok_and(|url| url.is_shared()));
-        assert!(StoreUrl::parse("redis://:pw7@127.0.0.1:1/2").is_ok_and(|url| url.is_shared()));
+        for url in [
+            "redis://:pw7@127.0.0.1:1/2",
+            "rediss://h",
+            "redis+sentinel://h:1,h:2/NAME",
+            "rediss+cluster://h:1,h:2?ca=/x",
+        ] {
+            assert!(StoreUrl::parse(url).is_ok_and(|url| url.is_shared()), "{url}");
+        }
     }
 }

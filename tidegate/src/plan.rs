@@ -360,6 +360,12 @@ impl<'r> Check<'r> {
         self.security
     }
 
+    /// The same check at another cost of one unit.
+    pub fn with_cost(mut self, cost: u64) -> Self {
+        self.cost = cost.min(MORE_THAN_ANY);
+        self
+    }
+
     /// The cost of one unit.
     pub const fn cost(&self) -> u64 {
         self.cost

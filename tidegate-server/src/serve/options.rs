@@ -22,7 +22,8 @@ pub(crate) struct ServeArgs {
     /// The rule file; left out, an example
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     pub(crate) rules: Option<PathBuf>,
-    /// Where the state is: `memory:` for this process alone, or redis://host:port
+    /// Where the state is: `memory:` for this process alone, or redis://host:port, or with
+    /// redis+sentinel:// or redis+cluster:// several; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
     /// Where the check API listens

@@ -14,10 +14,7 @@ fn an_error_names_the_flag_and_the_way_out_but_not_what_was_typed() {
         ("--path hunter2", "error: --path: a path begins with `/`; give the host in a field of its own\n"),
         ("--ip hunter2", "error: --ip: this is no address; write one such as 203.0.113.9\n"),
         ("--store hunter2", "error: --store: a store is a URL: `memory:`, or one such as `redis://127.0.0.1:6379`\n"),
-        (
-            "--store rediss://:hunter2@h",
-            "error: --store: TLS is not supported yet: put a TLS proxy in front of redis://\n",
-        ),
+        ("--store valkey://:hunter2@h", "error: --store: a Valkey server is written `redis://`, too\n"),
         (
             "--store hunter2://h",
             "error: --store: there is no such store: write `memory:`, or a URL such as `redis://127.0.0.1:6379`\n",

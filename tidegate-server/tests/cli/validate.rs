@@ -97,7 +97,7 @@ fn a_store_that_is_none_is_no_proof() {
     for (store, why) in [
         ("hunter2", "a store is a URL: `memory:`, or one such as `redis://127.0.0.1:6379`"),
         ("redis://", "the address is missing: write one such as `redis://127.0.0.1:6379`"),
-        ("rediss://:hunter2@cache", "TLS is not supported yet: put a TLS proxy in front of redis://"),
+        ("valkey://:hunter2@cache", "a Valkey server is written `redis://`, too"),
     ] {
         let ran = shell.run(&format!("rules validate --production --store {store} rules.yaml"));
         let expected = format!("error: --store: {why}\n");

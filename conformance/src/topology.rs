@@ -1,0 +1,177 @@
+//! Several real servers that belong together: a cluster, or a primary with its replica and sentinels. All of them on free
+//! ports, stopped when dropped.
+
+use redis::{Connection, FromRedisValue};
+
+use crate::server::{Kind, Server};
+
+/// The name under which sentinels know the primary.
+pub const NAME: &str = "limits";
+
+/// A cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The primaries first, then a replica for each, if there are any.
+    pub servers: Vec<Server>,
+    primaries: usize,
+}
+
+/// A primary, its replica, and three sentinels that watch them.
+#[derive(Debug)]
+pub struct Watched {
+    /// The primary.
+    pub primary: Server,
+    /// What will be promoted.
+    pub replica: Server,
+    /// Who watches.
+    pub sentinels: Vec<Server>,
+}
+
+impl Cluster {
+    /// Starts this many primaries, with a replica for each or none, and waits until all agree.
+    pub fn start(kind: Kind, primaries: usize, with_replicas: bool) -> Self {
+        let count = if with_replicas { 2 * primaries } else { primaries };
+        let cluster = Self { servers: (0..count).map(|_| Server::start_in_cluster(kind)).collect(), primaries };
+        for (index, server) in cluster.servers.iter().enumerate() {
+            let mut connection = server.connection();
+            if index < primaries {
+                let slot = |index: usize| 16_384 * index / primaries;
+                ask::<()>(
+                    &mut connection,
+                    &["ADDSLOTSRANGE", &slot(index).to_string(), &(slot(index + 1) - 1).to_string()],
+                );
+            }
+            ask::<()>(&mut connection, &["SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+            if index > 0 {
+                let first = &cluster.servers[0];
+                ask::<()>(&mut connection, &["MEET", "127.0.0.1", &first.port().to_string(), &first.bus().to_string()]);
+            }
+        }
+        for server in &cluster.servers {
+            server.wait_for("CLUSTER", "INFO", &format!("cluster_known_nodes:{count}"));
+        }
+        for index in primaries..count {
+            let primary = cluster.id(index - primaries);
+            // A server that has not heard of the primary's slots yet refuses.
+            let mut connection = cluster.servers[index].connection();
+            let replicates =
+                |_: &u32| redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary).query::<()>(&mut connection).is_ok();
+            assert!((0..1_000_000).find(replicates).is_some(), "it becomes no replica");
+        }
+        for (index, server) in cluster.servers.iter().enumerate() {
+            server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
+            if index >= primaries {
+                server.wait_for("INFO", "replication", "master_link_status:up");
+            }
+        }
+        cluster
+    }
+
+    /// Where it is, by every server.
+    pub fn url(&self) -> String {
+        let addresses: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+        format!("redis+cluster://{}", addresses.join(","))
+    }
+
+    /// The primary, of those that it was started with, that owns `slot` at the start.
+    pub fn first_owner(&self, slot: u16) -> usize {
+        (0..self.primaries).rev().find(|index| 16_384 * index / self.primaries <= usize::from(slot)).unwrap()
+    }
+
+    /// The id of a server.
+    pub fn id(&self, index: usize) -> String {
+        ask(&mut self.servers[index].connection(), &["MYID"])
+    }
+}
+
+/// Moving a slot, step by step
+impl Cluster {
+    /// From now on, keys of `slot` that the source does not have are asked for at the target.
+    pub fn begin_to_move(&self, slot: u16, source: usize, target: usize) {
+        let slot = slot.to_string();
+        ask::<()>(&mut self.servers[target].connection(), &["SETSLOT", &slot, "IMPORTING", &self.id(source)]);
+        ask::<()>(&mut self.servers[source].connection(), &["SETSLOT", &slot, "MIGRATING", &self.id(target)]);
+    }
+
+    /// Moves every key that is left at the source.
+    pub fn move_keys(&self, slot: u16, source: usize, target: usize) {
+        let mut connection = self.servers[source].connection();
+        loop {
+            let names: Vec<Vec<u8>> = ask(&mut connection, &["GETKEYSINSLOT", &slot.to_string(), "100"]);
+            if names.is_empty() {
+                return;
+            }
+            self.migrate(source, target, &names);
+        }
+    }
+
+    /// Moves these keys.
+    pub fn migrate(&self, source: usize, target: usize, names: &[Vec<u8>]) {
+        let port = self.servers[target].port();
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(port).arg("").arg(0).arg(60_000).arg("KEYS").arg(names);
+        migrate.query::<()>(&mut self.servers[source].connection()).unwrap();
+    }
+
+    /// The target owns the slot, and everybody is told.
+    pub fn end_move(&self, slot: u16, target: usize) {
+        let (slot, owner) = (slot.to_string(), self.id(target));
+        let others = (0..self.primaries).filter(|index| *index != target);
+        for index in [target].into_iter().chain(others) {
+            ask::<()>(&mut self.servers[index].connection(), &["SETSLOT", &slot, "NODE", &owner]);
+        }
+        // Until all know that this is the newest change, another one may count as just as new, and they would quarrel.
+        let epoch = self.info(target, "cluster_my_epoch");
+        let agree = |_: &u32| (0..self.primaries).all(|index| self.info(index, "cluster_current_epoch") == epoch);
+        assert!((0..1_000_000).find(agree).is_some(), "the servers do not agree");
+    }
+
+    fn info(&self, index: usize, field: &str) -> u64 {
+        let info: String = ask(&mut self.servers[index].connection(), &["INFO"]);
+        let found = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        found.unwrap().trim().parse().unwrap()
+    }
+
+    /// How often a server answered with this error.
+    pub fn errors(&self, index: usize, code: &str) -> u64 {
+        let stats: String = redis::cmd("INFO").arg("errorstats").query(&mut self.servers[index].connection()).unwrap();
+        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
+        found.map_or(0, |count| count.trim().parse().unwrap())
+    }
+}
+
+impl Watched {
+    /// Starts all of them, with further settings for the servers and for the sentinels.
+    pub fn start(kind: Kind, of_servers: &[&str], of_sentinels: &[&str]) -> Self {
+        let primary = Server::start_with(kind, &[&["--repl-diskless-sync-delay", "0"], of_servers].concat());
+        let port = primary.port().to_string();
+        let replica = Server::start_with(kind, &[&["--replicaof", "127.0.0.1", &port], of_servers].concat());
+        replica.wait_for("INFO", "replication", "master_link_status:up");
+        let mut settings = vec![
+            format!("sentinel monitor {NAME} 127.0.0.1 {port} 2"),
+            format!("sentinel down-after-milliseconds {NAME} 500"),
+            format!("sentinel failover-timeout {NAME} 2000"),
+        ];
+        settings.extend(of_sentinels.iter().map(|setting| (*setting).to_owned()));
+        let sentinels: Vec<_> = (0..3).map(|_| Server::start_sentinel(kind, &settings)).collect();
+        Self { primary, replica, sentinels }
+    }
+
+    /// Waits until every sentinel knows the replica and the other sentinels.
+    pub fn wait_until_known(&self) {
+        for sentinel in &self.sentinels {
+            sentinel.wait_for("INFO", "sentinel", "slaves=1,sentinels=3");
+        }
+    }
+
+    /// Where it is, by its sentinels.
+    pub fn url(&self) -> String {
+        let addresses: Vec<_> = self.sentinels.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+        format!("redis+sentinel://{}/{NAME}", addresses.join(","))
+    }
+}
+
+/// What `CLUSTER` and these words are answered with.
+pub fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
+    redis::cmd("CLUSTER").arg(words).query(connection).unwrap_or_else(|error| panic!("CLUSTER {words:?}: {error}"))
+}

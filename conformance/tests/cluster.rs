@@ -1,0 +1,377 @@
+//! A real cluster: slots that move while requests come, primaries that die, plans whose keys lie apart. Every count is exact,
+//! since the limits refill too slowly to matter.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use conformance::server::{Kind, Server};
+use conformance::suite::{all_limits, name_of, passes, patient};
+use conformance::topology::Cluster;
+use redis::Connection;
+use tidegate::{Adjustment, Key, KeyStem, Limiter, PARTITIONS, Request, Rule, RuleSet, Store, StoreErrorKind, Subject};
+use tidegate_redis::RedisStore;
+use tokio::task::JoinSet;
+
+type RedisLimiter = Limiter<RedisStore>;
+
+/// More than eight tasks that move on together can spend.
+const AMOUNT: u64 = 60_000;
+const MOST_OF_A_TASK: u64 = 2_000;
+
+/// Where a key lies is computed here, and must be what servers compute.
+#[tokio::test]
+async fn every_partition_is_found_where_servers_look_for_it() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+    let stem = KeyStem::of_rule("r", &all_limits(1)[0], "");
+    let keys: Vec<Key<'_>> = (0..PARTITIONS)
+        .map(|partition| {
+            let subject = Subject::from_hash(u128::from(partition) << 96);
+            Key::new(&stem, subject, subject)
+        })
+        .collect();
+    let before = redirections(&cluster);
+    for keys in keys.chunks(64) {
+        store.forget(keys).await.unwrap();
+    }
+    assert_eq!(redirections(&cluster), before, "a key was looked for at the wrong server");
+}
+
+/// The slot of a busy key moves from one primary to another, step by step, while eight tasks take from it. What is on its way
+/// meets `ASK` and then `MOVED`; each request is counted once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    for limit in all_limits(AMOUNT) {
+        let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
+        let limiter = Arc::new(Limiter::new(rules, RedisStore::connect_with(&cluster.url(), patient()).await.unwrap()));
+        let slot = slot_of(&cluster, &limiter, "ann");
+        let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
+        let (admitted, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let mut running = JoinSet::new();
+        for _ in 0..8 {
+            let (limiter, admitted, stop) = (Arc::clone(&limiter), Arc::clone(&admitted), Arc::clone(&stop));
+            running.spawn(async move {
+                for _ in 0..MOST_OF_A_TASK {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    assert!(limiter.check(&of("ann")).await.unwrap().is_allowed(), "there is room for all");
+                    admitted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let before = (cluster.errors(source, "ASK"), cluster.errors(source, "MOVED"));
+        cluster.begin_to_move(slot, source, target);
+        assert_eq!(passes_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
+        cluster.move_keys(slot, source, target);
+        assert_eq!(passes_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
+        assert!(cluster.errors(source, "ASK") > before.0, "{limit:?}: nobody met ASK");
+        cluster.end_move(slot, target);
+        assert_eq!(passes_of(&limiter, "ann", 1, 1).await, 1, "{limit:?}");
+        assert!(cluster.errors(source, "MOVED") > before.1, "{limit:?}: nobody met MOVED");
+        stop.store(true, Ordering::Relaxed);
+        running.join_all().await;
+        let rest = limiter.take_up_to(&of("ann"), AMOUNT).await.unwrap().granted();
+        assert_eq!(admitted.load(Ordering::Relaxed) + 3 + rest, AMOUNT, "{limit:?}");
+
+        cluster.begin_to_move(slot, target, source);
+        cluster.move_keys(slot, target, source);
+        cluster.end_move(slot, source);
+        assert_eq!(passes_of(&limiter, "ann", 1, 3).await, 0, "{limit:?}: moved back, and still spent");
+        limiter.forget(&of("ann")).await.unwrap();
+    }
+}
+
+/// While a slot moves, a script that names several of its keys may find only some of them, and is refused (`TRYAGAIN`). Then
+/// the keys are asked for one by one, and the count is the same.
+#[tokio::test]
+async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let limits = all_limits(30);
+    let rules = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).per(["user"]));
+    let limiter =
+        Limiter::new(RuleSet::new(rules).unwrap(), RedisStore::connect_with(&cluster.url(), patient()).await.unwrap());
+    let slot = slot_of(&cluster, &limiter, "ann");
+    let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
+    assert_eq!(passes_of(&limiter, "ann", 2, 2).await, 2);
+    cluster.begin_to_move(slot, source, target);
+    // Half of ann's keys are there, half here, and bob's nowhere yet.
+    let names: Vec<_> = limiter.plan(&of("ann")).checks().iter().map(|check| name_of(check.key())).collect();
+    cluster.migrate(source, target, &names[..2]);
+    let before = cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN");
+    for user in ["ann", "bob"] {
+        let spent = if user == "ann" { 4 } else { 0 };
+        assert_eq!(passes_of(&limiter, user, 5, 2).await, 2, "{user}");
+        assert_eq!(remaining(&limiter, user).await, [20 - spent; 5], "{user}");
+        let receipt = limiter.check(&of(user).cost(3)).await.unwrap().receipt();
+        limiter.refund(receipt).await.unwrap();
+        limiter.charge(&of(user)).await.unwrap();
+        assert_eq!(remaining(&limiter, user).await, [19 - spent; 5], "{user}");
+        assert_eq!(limiter.take_up_to(&of(user), 7).await.unwrap().granted(), 7, "{user}");
+        assert_eq!(passes_of(&limiter, user, 20, 1).await, 0, "{user}");
+        assert_eq!(remaining(&limiter, user).await, [12 - spent; 5], "{user}: a denial takes nothing");
+    }
+    assert!(cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN") > before);
+    let plans: Vec<_> = (0..3).map(|_| limiter.plan(&of("bob"))).collect();
+    for verdict in limiter.store().decide_each(&plans).await {
+        assert_eq!(verdict.unwrap().granted, 1);
+    }
+    cluster.move_keys(slot, source, target);
+    cluster.end_move(slot, target);
+    assert_eq!((passes_of(&limiter, "ann", 1, 20).await, passes_of(&limiter, "bob", 1, 20).await), (8, 9));
+    limiter.forget(&of("ann")).await.unwrap();
+    assert_eq!(remaining(&limiter, "ann").await, [30; 5]);
+}
+
+/// A primary dies. Until its replica is promoted, what it owned is an error that is worth another try; everybody else goes
+/// on. Then the new primary is found, without help, and knows what was spent.
+#[tokio::test]
+async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let mut cluster = Cluster::start(kind, 3, true);
+        let store = RedisStore::connect(&cluster.url()).await.unwrap();
+        let rules = RuleSet::new([Rule::new("api", all_limits(10)[0]).per(["user"])]).unwrap();
+        let limiter = Limiter::new(rules, store);
+        let users: Vec<String> = (0..30).map(|number| format!("user-{number}")).collect();
+        for user in &users {
+            assert_eq!(passes_of(&limiter, user, 3, 2).await, 2, "{kind:?} {user}");
+        }
+        wait_for_replicas(&cluster, &limiter, &users);
+        cluster.servers[1].kill();
+        let lost = |user: &str| cluster.first_owner(slot_by(&cluster.servers[0], &limiter, user)) == 1;
+        assert!(users.iter().any(|user| lost(user)) && users.iter().any(|user| !lost(user)));
+        for user in &users {
+            let mut answer = limiter.check(&of(user)).await;
+            for _ in 0..10_000 {
+                let Err(error) = &answer else { break };
+                assert!(error.is_transient(), "{kind:?} {user}: {error}");
+                answer = limiter.check(&of(user)).await;
+            }
+            // Who had to try again may have been counted by the dead, and by nobody else.
+            assert_eq!(answer.unwrap().remaining(), Some(3), "{kind:?} {user}");
+            assert_eq!(passes_of(&limiter, user, 1, 9).await, 3, "{kind:?} {user}");
+        }
+    }
+}
+
+/// A plan whose keys lie in several slots is decided slot by slot. However many instances ask at once, never more pass than
+/// the strictest limit says; once nobody asks, nothing that was denied is still held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let [bucket, _, fixed, log, sliding] = all_limits(60);
+    for (number, wide) in [bucket, fixed, log, sliding].into_iter().enumerate() {
+        let narrow = all_limits(20)[[0, 2, 3, 4][3 - number]];
+        let rules = RuleSet::new([
+            Rule::new(format!("wide{number}"), wide),
+            Rule::new(format!("user{number}"), wide).per(["user"]),
+            Rule::new(format!("narrow{number}"), narrow),
+        ])
+        .unwrap();
+        let mut running = JoinSet::new();
+        for task in 0..8 {
+            let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+            let limiter = Limiter::new(rules.clone(), store);
+            running.spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..25 {
+                    let decision = limiter.check(&of(if task % 2 == 0 { "ann" } else { "bob" })).await.unwrap();
+                    assert!(decision.is_allowed() || decision.retry_after().is_some());
+                    admitted += u64::from(decision.is_allowed());
+                }
+                admitted
+            });
+        }
+        let admitted: u64 = running.join_all().await.into_iter().sum();
+        let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+        let limiter = Limiter::new(rules, store);
+        assert!(admitted <= 20, "{wide:?}: {admitted}");
+        // A request that was denied for what another held for a moment may come again.
+        let later = passes_of(&limiter, "ann", 1, 40).await;
+        assert_eq!(admitted + later, 20, "{wide:?}");
+        let [wide_left, ann_left, narrow_left] = remaining(&limiter, "ann").await[..] else { panic!("three checks") };
+        let bob_left = remaining(&limiter, "bob").await[1];
+        assert_eq!((wide_left, narrow_left), (40, 0), "{wide:?}");
+        assert_eq!(ann_left + bob_left, 100, "{wide:?}");
+    }
+}
+
+/// Refunds, charges and what is forgotten find every slot, too, and so do batches.
+#[tokio::test]
+async fn corrections_and_batches_reach_every_slot() {
+    let cluster = Cluster::start(Kind::Valkey, 3, false);
+    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+    let rules = all_limits(10).into_iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), limit));
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
+    let receipt = limiter.check(&of("").cost(4)).await.unwrap().receipt();
+    assert_eq!(remaining(&limiter, "").await, [6; 5]);
+    limiter.refund(receipt).await.unwrap();
+    limiter.charge(&of("").cost(3)).await.unwrap();
+    assert_eq!(remaining(&limiter, "").await, [7; 5]);
+    store.adjust_soon(&limiter.plan(&of("")).checks().iter().map(Adjustment::charge).collect::<Vec<_>>());
+    for _ in 0..100_000 {
+        if remaining(&limiter, "").await == [6; 5] {
+            break;
+        }
+    }
+    let each = Limiter::new(RuleSet::new([Rule::new("each", all_limits(3)[0]).per(["user"])]).unwrap(), store.clone());
+    let users: Vec<_> = (0..40).map(|number| format!("u{}", number % 10)).collect();
+    let mut plans: Vec<_> = users.iter().map(|user| each.plan(&of(user))).collect();
+    plans.extend((0..8).map(|_| limiter.plan(&of(""))));
+    let granted: Vec<u64> =
+        store.decide_each(&plans).await.into_iter().map(|verdict| verdict.unwrap().granted).collect();
+    assert_eq!(granted[..40].iter().sum::<u64>(), 30, "ten users, three each");
+    assert_eq!(granted[40..].iter().sum::<u64>(), 6, "and six across all slots");
+    limiter.forget(&of("")).await.unwrap();
+    assert_eq!(passes(&limiter, 10, 2).await, 1);
+}
+
+/// The caller stops waiting in the middle of a plan across slots. What was taken so far is given back; only the call that is
+/// on its way when nobody waits any more counts, as it does on a single server.
+#[tokio::test]
+async fn a_plan_that_nobody_waits_for_any_more_gives_back_what_it_took() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let (limiter, [_, mut second]) = on_two_servers(&cluster).await;
+    pause_writes(&mut second);
+    let asking = Arc::clone(&limiter);
+    let asked = tokio::spawn(async move { asking.check(&of("")).await });
+    until_one_waits(&mut second).await;
+    asked.abort();
+    assert!(asked.await.unwrap_err().is_cancelled());
+    go_on(&mut second);
+    let mut left = Vec::new();
+    for _ in 0..100_000 {
+        left = remaining(&limiter, "").await;
+        if left[0] == 5 {
+            break;
+        }
+    }
+    assert_eq!(left, [5, 4]);
+}
+
+/// The second slot denies, and giving back to the first fails: the denial stands, and what could not be given back stays
+/// taken. So there is less than there could be, and never more.
+#[tokio::test]
+async fn what_cannot_be_given_back_stays_taken() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let (limiter, [mut first, mut second]) = on_two_servers(&cluster).await;
+    let empty = limiter.plan(&of("").cost(5));
+    limiter.store().adjust(&[Adjustment::charge(&empty.checks()[1])]).await.unwrap();
+    pause_writes(&mut second);
+    let asking = Arc::clone(&limiter);
+    let asked = tokio::spawn(async move { asking.check(&of("")).await });
+    until_one_waits(&mut second).await;
+    pause_writes(&mut first);
+    go_on(&mut second);
+    until_one_waits(&mut first).await;
+    let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut first).unwrap();
+    go_on(&mut first);
+    let decision = asked.await.unwrap().unwrap();
+    assert!(!decision.is_allowed() && decision.retry_after().is_some());
+    assert_eq!(remaining(&limiter, "").await, [4, 0]);
+}
+
+/// The wrong word in the URL is told at the start, either way.
+#[tokio::test]
+async fn the_wrong_kind_of_url_is_told_at_the_start() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let (single, member) = (Server::start(kind), Server::start_in_cluster(kind));
+        let as_cluster = single.url().replace("redis://", "redis+cluster://");
+        for (url, remedy) in [(as_cluster, "write redis://"), (member.plain_url(), "write redis+cluster://")] {
+            let error = RedisStore::connect_with(&url, patient()).await.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{kind:?}: {error}");
+            assert!(error.to_string().contains(remedy), "{kind:?}: {error}");
+        }
+        let empty = member.plain_url().replace("redis://", "redis+cluster://");
+        let error = RedisStore::connect_with(&empty, patient()).await.unwrap_err();
+        assert!(error.kind() == StoreErrorKind::Refused && error.is_transient(), "{kind:?}: {error}");
+    }
+}
+
+// === What the tests share ===
+
+/// A limiter with two limits of five, the first on one server and the second on another, and connections to these.
+async fn on_two_servers(cluster: &Cluster) -> (Arc<RedisLimiter>, [Connection; 2]) {
+    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+    for number in 0..100 {
+        let rules = ["first".to_owned(), format!("second{number}")].map(|name| Rule::new(name, all_limits(5)[0]));
+        let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
+        let mut connection = cluster.servers[0].connection();
+        let mut owner = |place: usize| {
+            let name = name_of(limiter.plan(&of("")).checks()[place].key());
+            cluster.first_owner(redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap())
+        };
+        let owners = [owner(0), owner(1)];
+        if owners[0] != owners[1] {
+            return (Arc::new(limiter), owners.map(|owner| cluster.servers[owner].connection()));
+        }
+    }
+    panic!("all limits lie on one server");
+}
+
+/// Holds every command that may write until [`go_on`].
+fn pause_writes(connection: &mut Connection) {
+    let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(connection).unwrap();
+}
+
+fn go_on(connection: &mut Connection) {
+    let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(connection).unwrap();
+}
+
+/// Lets the other tasks go on until a paused server holds a command.
+async fn until_one_waits(connection: &mut Connection) {
+    for _ in 0..1_000_000 {
+        tokio::task::yield_now().await;
+        let clients: String = redis::cmd("INFO").arg("clients").query(connection).unwrap();
+        if clients.contains("blocked_clients:1") {
+            return;
+        }
+    }
+    panic!("nothing reaches the server");
+}
+
+fn of(user: &str) -> Request<'_> {
+    Request::new("").attribute("user", user)
+}
+
+async fn passes_of(limiter: &RedisLimiter, user: &str, cost: u64, times: u64) -> u64 {
+    let mut passed = 0;
+    for _ in 0..times {
+        passed += u64::from(limiter.check(&of(user).cost(cost)).await.unwrap().is_allowed());
+    }
+    passed
+}
+
+async fn remaining(limiter: &RedisLimiter, user: &str) -> Vec<u64> {
+    let peeked = limiter.peek(&of(user)).await.unwrap();
+    peeked.checks().iter().map(|check| check.outcome().remaining).collect()
+}
+
+fn slot_of(cluster: &Cluster, limiter: &RedisLimiter, user: &str) -> u16 {
+    slot_by(&cluster.servers[0], limiter, user)
+}
+
+fn slot_by(server: &Server, limiter: &RedisLimiter, user: &str) -> u16 {
+    let name = name_of(limiter.plan(&of(user)).checks()[0].key());
+    redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut server.connection()).unwrap()
+}
+
+fn redirections(cluster: &Cluster) -> u64 {
+    (0..cluster.servers.len()).map(|index| cluster.errors(index, "MOVED")).sum()
+}
+
+/// Waits until each replica has every key of its primary.
+fn wait_for_replicas(cluster: &Cluster, limiter: &RedisLimiter, users: &[String]) {
+    for index in 0..3 {
+        let mut connection = cluster.servers[index].connection();
+        let mine = users.iter().find(|user| cluster.first_owner(slot_of(cluster, limiter, user)) == index);
+        let name = name_of(limiter.plan(&of(mine.unwrap())).checks()[0].key());
+        // A write of this connection, in a slot that is here, after all others.
+        let _: () = redis::cmd("SET").arg([&name[..7], b"last"].concat()).arg(1).query(&mut connection).unwrap();
+        let reached: u64 = redis::cmd("WAIT").arg(1).arg(60_000).query(&mut connection).unwrap();
+        assert_eq!(reached, 1);
+    }
+}

@@ -1,0 +1,139 @@
+//! A real primary with its replica and three sentinels: the failover is followed, a sentinel may be lost, and nothing is
+//! counted twice.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use conformance::server::{KINDS, Kind, Server};
+use conformance::suite::{all_limits, passes, patient};
+use conformance::topology::{NAME, Watched};
+use tidegate::{Decision, Limit, Limiter, Request, Rule, RuleSet, StoreErrorKind};
+use tidegate_redis::RedisStore;
+
+/// The primary dies. Until the sentinels agree on another, each request is an error that is worth another try; then the new
+/// primary is found without help, and knows what was spent.
+#[tokio::test]
+async fn a_failover_is_followed_and_nothing_is_forgotten() {
+    for kind in KINDS {
+        let mut watched = Watched::start(kind, &[], &[]);
+        watched.wait_until_known();
+        let store = RedisStore::connect(&watched.url()).await.unwrap();
+        for limit in all_limits(10) {
+            assert_eq!(passes(&limiter(limit, &store), 3, 2).await, 2, "{kind:?} {limit:?}");
+        }
+        wait_for_replica(&watched.primary);
+        watched.primary.kill();
+        // A sentinel dies with it: two are enough to agree, and one is enough to be asked.
+        watched.sentinels[0].kill();
+        for limit in all_limits(10) {
+            let limiter = limiter(limit, &store);
+            assert_eq!(persist(&limiter).await.remaining(), Some(3), "{kind:?} {limit:?}");
+            assert_eq!(passes(&limiter, 1, 9).await, 3, "{kind:?} {limit:?}");
+        }
+    }
+}
+
+/// Trap 35: the old primary is demoted and its connections stay up. What it refuses as `READONLY` was not carried out, so it
+/// is sent to the new one within the same request.
+#[tokio::test]
+async fn a_demoted_primary_is_left_within_the_same_request() {
+    for kind in KINDS {
+        let watched = Watched::start(kind, &[], &[]);
+        let store = RedisStore::connect_with(&watched.url(), patient()).await.unwrap();
+        let limiter = limiter(all_limits(10)[0], &store);
+        assert_eq!(passes(&limiter, 1, 4).await, 4, "{kind:?}");
+        wait_for_replica(&watched.primary);
+        // By hand, and with other sentinels that say so at once: those who watch would take their time.
+        let (old, new) = (&watched.primary, &watched.replica);
+        for sentinel in &watched.sentinels {
+            let mut connection = sentinel.connection();
+            let mut tell = |words: &[&str]| redis::cmd("SENTINEL").arg(words).query::<()>(&mut connection).unwrap();
+            tell(&["REMOVE", NAME]);
+            tell(&["MONITOR", NAME, "127.0.0.1", &new.port().to_string(), "2"]);
+        }
+        let follow = |server: &Server, words: [&str; 2]| {
+            redis::cmd("REPLICAOF").arg(&words[..]).query::<()>(&mut server.connection()).unwrap();
+        };
+        follow(new, ["NO", "ONE"]);
+        follow(old, ["127.0.0.1", &new.port().to_string()]);
+        let decision = limiter.check(&Request::new("")).await.unwrap();
+        assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(5)), "{kind:?}");
+        assert_eq!(passes(&limiter, 1, 9).await, 5, "{kind:?}");
+    }
+}
+
+/// Sentinels have passwords of their own, and so have the servers that they watch.
+#[tokio::test]
+async fn sentinels_and_servers_may_want_different_passwords() {
+    let servers = ["--requirepass", "pw-of-servers", "--masterauth", "pw-of-servers"];
+    let auth = format!("sentinel auth-pass {NAME} pw-of-servers");
+    let watched = Watched::start(Kind::Redis, &servers, &["requirepass pw-of-sentinels", &auth]);
+    let with_password = watched.url().replace("://", "://:pw-of-servers@");
+    let store = RedisStore::connect(&format!("{with_password}?sentinel_password=pw-of-sentinels")).await.unwrap();
+    assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
+
+    let bare = format!("{}?sentinel_password=pw-of-sentinels", watched.url());
+    for (url, remedy) in [
+        (with_password.clone(), "add ?sentinel_password="),
+        (format!("{with_password}?sentinel_password=wrong"), "a sentinel refuses"),
+        (bare, "put it into the URL"),
+    ] {
+        let error = RedisStore::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains(remedy) && !error.to_string().contains("pw-of"), "{error}");
+    }
+}
+
+/// What the sentinels do not know, or cannot say, is told in words.
+#[tokio::test]
+async fn a_name_that_nobody_knows_and_sentinels_that_are_gone_are_told() {
+    let mut watched = Watched::start(Kind::Redis, &[], &[]);
+    let wrong = watched.url().replace(NAME, "unheard-of");
+    let error = RedisStore::connect(&wrong).await.unwrap_err();
+    assert!(error.to_string().contains("know no primary of this name"), "{error}");
+    let url = watched.url();
+    for sentinel in &mut watched.sentinels {
+        sentinel.kill();
+    }
+    let error = RedisStore::connect(&url).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("no sentinel answers"), "{error}");
+    // A server where a sentinel should be.
+    let server = watched.primary.url().replace("redis://", "redis+sentinel://");
+    let error = RedisStore::connect(&format!("{server}/{NAME}")).await.unwrap_err();
+    assert!(!error.is_transient() && error.to_string().contains("no sentinel at"), "{error}");
+}
+
+/// Sentinels that are gone matter only when they are needed.
+#[tokio::test]
+async fn a_store_that_knows_its_primary_needs_no_sentinel() {
+    let mut watched = Watched::start(Kind::Redis, &[], &[]);
+    let store = RedisStore::connect(&watched.url()).await.unwrap();
+    for sentinel in &mut watched.sentinels {
+        sentinel.kill();
+    }
+    assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
+}
+
+// === What the tests share ===
+
+fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
+    Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone())
+}
+
+/// Asks until there is an answer. Every error until then must say that another try is worth it.
+async fn persist(limiter: &Limiter<RedisStore>) -> Decision {
+    for _ in 0..10_000 {
+        match limiter.check(&Request::new("")).await {
+            Ok(decision) => return decision,
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+    }
+    panic!("no primary is found");
+}
+
+/// Waits until the replica has everything that was written so far.
+fn wait_for_replica(primary: &Server) {
+    let mut connection = primary.connection();
+    let _: () = redis::cmd("SET").arg("last").arg(1).query(&mut connection).unwrap();
+    let reached: u64 = redis::cmd("WAIT").arg(1).arg(60_000).query(&mut connection).unwrap();
+    assert_eq!(reached, 1);
+}

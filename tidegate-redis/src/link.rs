@@ -1,0 +1,94 @@
+//! `Link`: sends a call for a slot to whoever answers for it: one server, the primary of sentinels, or a server of a cluster.
+//! Only here is it known which of these it is.
+
+use std::sync::Arc;
+
+use redis::Value;
+use tidegate::{PARTITIONS, StoreError};
+
+use crate::cluster::Cluster;
+use crate::error::Failed;
+use crate::node::{Call, Dial, Node};
+use crate::sentinel::Sentinel;
+use crate::slots::slot_of;
+use crate::store::RedisOptions;
+use crate::target::{Address, Target, Topology};
+
+/// The way to the store. Clones share connections.
+#[derive(Clone)]
+pub(crate) enum Link {
+    /// One server.
+    Single(Node),
+    /// The primary that sentinels name.
+    Sentinel(Arc<Sentinel>),
+    /// The servers of a cluster.
+    Cluster(Arc<Cluster>),
+}
+
+impl Link {
+    /// The way to `target`. Nothing is connected to yet.
+    pub(crate) fn new(target: Target, options: &RedisOptions) -> Result<Self, StoreError> {
+        let dial = Dial::new(&target, options)?;
+        Ok(match target.topology {
+            Topology::Single => Self::Single(dial.first()?),
+            Topology::Sentinel { name, credentials } => {
+                let watchers = dial.clone().with_credentials(credentials);
+                Self::Sentinel(Arc::new(Sentinel::new(dial, watchers, target.addresses, name)))
+            }
+            Topology::Cluster => Self::Cluster(Arc::new(Cluster::new(dial, target.addresses))),
+        })
+    }
+
+    /// Whether keys of different slots cannot be in one call.
+    pub(crate) const fn has_slots(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Sends `call`, all keys of which lie in `slot`.
+    pub(crate) async fn send(&self, slot: u16, call: &Call) -> Result<Value, Failed> {
+        match self {
+            Self::Single(node) => node.send(call, false).await.map_err(|error| Failed::by(&error)),
+            Self::Sentinel(sentinel) => sentinel.send(call).await,
+            Self::Cluster(cluster) => cluster.send(slot, call).await,
+        }
+    }
+
+    /// Sends all `calls`, in one round trip to each server. One that fails does not touch the others.
+    pub(crate) async fn send_each(&self, calls: &[(u16, Call)]) -> Vec<Result<Value, Failed>> {
+        match self {
+            Self::Single(node) => {
+                let batch: Vec<&Call> = calls.iter().map(|(_, call)| call).collect();
+                match node.send_each(&batch).await {
+                    Ok(replies) => replies.into_iter().map(|reply| reply.map_err(|error| Failed::by(&error))).collect(),
+                    Err(error) => calls.iter().map(|_| Err(Failed::by(&error))).collect(),
+                }
+            }
+            Self::Sentinel(sentinel) => sentinel.send_each(calls).await,
+            Self::Cluster(cluster) => cluster.send_each(calls).await,
+        }
+    }
+
+    /// Every server that decides, with its address where there may be several.
+    pub(crate) async fn primaries(&self) -> Result<Vec<(Option<Address>, Node)>, StoreError> {
+        let found = match self {
+            Self::Single(node) => return Ok(vec![(None, node.clone())]),
+            Self::Sentinel(sentinel) => sentinel.primaries().await?,
+            Self::Cluster(cluster) => cluster.primaries().await?,
+        };
+        Ok(found.into_iter().map(|(address, node)| (Some(address), node)).collect())
+    }
+
+    /// A partition on each server that decides.
+    pub(crate) async fn partitions(&self) -> Vec<u16> {
+        let Self::Cluster(cluster) = self else { return vec![0] };
+        let (mut found, mut seen) = (Vec::new(), Vec::new());
+        for partition in 0..PARTITIONS {
+            let owner = cluster.owner(slot_of(partition)).await;
+            if owner.is_some() && !seen.contains(&owner) {
+                seen.push(owner);
+                found.push(partition);
+            }
+        }
+        found
+    }
+}
