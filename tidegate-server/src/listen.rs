@@ -31,6 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use connection::{Client, Door, connection};
 pub(crate) use connection::{Place, Secure};
 pub(crate) use tasks::{Starter, Tasks};
+pub(crate) use wire::wait;
 
 /// How long no connection is taken after one could not be, such as when there are too many open files.
 const BREATHER: Duration = Duration::from_millis(100);

@@ -126,11 +126,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
     }
 }
 
-#[allow(
-    clippy::disallowed_methods,
-    reason = "a limit on connections runs by the runtime's own time, as those of hyper do"
-)]
-fn wait(timeout: Duration) -> Sleep {
+/// Waits, to bound how long a client may take.
+#[allow(clippy::disallowed_methods, reason = "a limit on clients runs by the runtime's own time, as those of hyper do")]
+pub(crate) fn wait(timeout: Duration) -> Sleep {
     tokio::time::sleep(timeout)
 }
 

@@ -16,6 +16,8 @@ use serde_json::json;
 use tokio::time::Sleep;
 use tonic::Status;
 
+use crate::listen::wait;
+
 /// The largest body of a call.
 const LARGEST_BODY: usize = 1024 * 1024;
 
@@ -63,11 +65,6 @@ where
         let late = || Status::deadline_exceeded("the call took too long").into_http();
         waits.as_mut().poll(context).map(|()| Ok(late()))
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "a limit on calls runs by the runtime's own time, as those of hyper do")]
-fn wait(timeout: Duration) -> Sleep {
-    tokio::time::sleep(timeout)
 }
 
 fn too_long() -> Response {

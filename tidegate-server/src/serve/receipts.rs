@@ -8,13 +8,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::api::Refusal;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tidegate::{
     Check, Clock, Gate, KeyStem, Limit, LimitError, Limiter, Plan, Rate, Receipt, Role, Secret, Store, StoreError,
     Subject, SubjectHasher, SystemClock, Timestamp,
 };
+
+use super::api::Refusal;
 
 /// How long a receipt is good for.
 const LIFE: Duration = Duration::from_secs(3600);
