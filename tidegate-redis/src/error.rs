@@ -1,5 +1,6 @@
 //! What went wrong, in words that say what to do. Nothing here repeats a URL, which may hold a password.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ pub(crate) fn store_error(error: &RedisError) -> StoreError {
 
 /// The store error for an error that the server itself reported: by its code, as every command refused whole.
 fn server_error(code: &str, detail: &str) -> StoreError {
-    let refused = |message: &str| StoreError::new(StoreErrorKind::Refused, message);
+    let refused = |message: &'static str| StoreError::new(StoreErrorKind::Refused, message);
     match code {
         "UNREADABLE" => unreadable(detail.trim().parse().unwrap_or(1)),
         "WRONGTYPE" => StoreError::new(
@@ -109,7 +110,7 @@ fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
 /// The handshake failed, so nothing was sent.
 fn untrusted(error: Option<&rustls::Error>) -> StoreError {
     match error {
-        Some(rustls::Error::InvalidCertificate(why)) => denied(&format!(
+        Some(rustls::Error::InvalidCertificate(why)) => denied(format!(
             "the certificate of the store is not trusted ({why:?}); name the CA that signed it: rediss://host?ca=/path"
         )),
         Some(rustls::Error::InvalidMessage(_)) => {
@@ -140,16 +141,16 @@ pub(crate) fn is_noscript(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-fn unavailable(message: &str) -> StoreError {
+fn unavailable(message: &'static str) -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, message)
 }
 
-fn denied(message: &str) -> StoreError {
+fn denied(message: impl Into<Cow<'static, str>>) -> StoreError {
     StoreError::new(StoreErrorKind::Denied, message)
 }
 
 fn forbidden() -> StoreError {
-    denied(&format!(
+    denied(format!(
         "the user may not do this; allow it {PERMISSIONS} on the keys ~tg1* (with a prefix of your own, ~PREFIX1* instead); \
          behind sentinels +role too, in a cluster +cluster|slots +asking too, and for a database other than 0 +select too"
     ))

@@ -177,6 +177,6 @@ fn told_by_sentinel(error: &RedisError) -> StoreError {
     StoreError::new(StoreErrorKind::Denied, message)
 }
 
-fn unavailable(message: &str) -> StoreError {
+fn unavailable(message: &'static str) -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, message)
 }

@@ -136,7 +136,14 @@ impl RuleFile {
         // By itself, since of rules that share a budget only the first has a check in the plan.
         let place = self.matching.rules.iter().position(|matched| matched.id == rule.matched.id).unwrap_or_default();
         let values = counted.values(&rule.matched);
-        let plan = rules.plan_of(Match { rule: place, plan: facts.plan(), values: &values, cost });
+        let plan = rules.plan_of(Match {
+            rule: place,
+            plan: facts.plan(),
+            values: &values,
+            cost,
+            on_failure: None,
+            anonymous: false,
+        });
         let checks = plan.checks();
         let mut subject: Vec<SubjectPart> = Vec::new();
         if let Some(tenant) = &counted.tenant {

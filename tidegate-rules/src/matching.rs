@@ -149,7 +149,15 @@ impl Matcher for Matching {
             let rule = &self.rules[place as usize];
             let counted = rule.counted(&facts);
             let cost = rule.cost.of(&facts, self);
-            found(Match { rule: place as usize, plan: facts.plan(), values: &counted.values(rule), cost });
+            let values = counted.values(rule);
+            found(Match {
+                rule: place as usize,
+                plan: facts.plan(),
+                values: &values,
+                cost,
+                on_failure: None,
+                anonymous: false,
+            });
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::decision::RETRY_AFTER_FAILURE;
 use crate::headers::{self, Headers};
 use crate::plan::Role;
 use crate::{Checked, Contract, Decision};
@@ -15,9 +16,6 @@ const TOO_MANY: &str = "Too many requests. Retry later.";
 const NEUTRAL: &str = "Too many requests.";
 const NEVER: &str = "The request costs more than the limit ever allows at once. Waiting does not help.";
 const UNAVAILABLE: &str = "The request cannot be checked against its limits at the moment. Retry later.";
-
-/// When to come back while the store fails; nobody knows better.
-const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// The most media ranges that are read of an `Accept` field; browsers send fewer than ten.
 const MOST_RANGES: usize = 64;

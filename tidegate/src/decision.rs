@@ -9,7 +9,7 @@ use crate::algorithm::{Grid, Outcome, Place};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::receipt::Receipt;
-use crate::{Few, Judged, Subject, Timestamp, Verdict, Window};
+use crate::{Few, Judged, StoreErrorKind, Subject, Timestamp, Verdict, Window};
 
 /// The answer to a request.
 ///
@@ -43,9 +43,13 @@ pub struct Decision {
     shown: Option<u16>,
     delay: Duration,
     checks: Few<Checked>,
+    degraded: Option<StoreErrorKind>,
     /// Further rules that share a check through a budget.
     sharing: Vec<Sharing>,
 }
+
+/// When to come back while the store fails; nobody knows better.
+pub(crate) const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// A rule whose cost is part of a check that is named after another: both share a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +93,7 @@ impl Decision {
                 shown: enforced.then_some(0),
                 delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
                 checks: Few::One(Checked::new(check, judged)),
+                degraded: None,
                 sharing,
             };
         }
@@ -96,7 +101,22 @@ impl Decision {
             plan.checks().iter().zip(judged).map(|(check, judged)| Checked::new(check, judged)).collect();
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
-        Self { granted, decided_at, shown: most_restrictive(&checks, granted > 0), delay, checks, sharing }
+        let shown = most_restrictive(&checks, granted > 0);
+        Self { granted, decided_at, shown, delay, checks, degraded: None, sharing }
+    }
+
+    /// The same decision, made without the store, since that failed.
+    pub(crate) fn degraded_by(mut self, kind: StoreErrorKind) -> Self {
+        self.degraded = Some(kind);
+        self
+    }
+
+    /// Why it was decided without the store: how that failed. None if the store decided, which is the usual case.
+    ///
+    /// Such a decision knows only what this instance has let pass in the meantime: its numbers are those of the instance's
+    /// share, which doors do not show, and its [receipt](Self::receipt) is empty.
+    pub const fn degraded(&self) -> Option<StoreErrorKind> {
+        self.degraded
     }
 
     /// Whether the request passes.
@@ -156,7 +176,11 @@ impl Decision {
 
     /// The time after which the same request passes if nothing else happens. None if it passed, or never will.
     pub fn retry_after(&self) -> Option<Duration> {
-        if self.is_allowed() { None } else { self.shown()?.outcome.retry_after }
+        if self.is_allowed() {
+            return None;
+        }
+        // What is more than the share of one instance may be less than the whole limit, once the store is back.
+        self.shown()?.outcome.retry_after.or_else(|| self.degraded.map(|_| RETRY_AFTER_FAILURE))
     }
 
     /// For a denied request: the time after which it could be on its way, the delay of a leaky bucket included.
@@ -167,7 +191,8 @@ impl Decision {
 
     /// Denied, and no waiting helps: the cost is above what a limit can ever admit.
     pub fn is_permanent(&self) -> bool {
-        !self.is_allowed() && self.shown().is_some_and(|check| check.outcome.is_permanent())
+        let permanent = |check: &Checked| check.outcome.is_permanent();
+        !self.is_allowed() && self.degraded.is_none() && self.shown().is_some_and(permanent)
     }
 
     /// Whether a rule applied about which answers must give nothing away.
@@ -188,13 +213,17 @@ impl Decision {
         rejecting.map(Checked::rule).filter(move |rule| last.replace(*rule) != Some(*rule))
     }
 
-    /// What was consumed and where, to give it back later. A denied decision has an empty one. There is one for each
+    /// What was consumed and where, to give it back later. A denied decision has an empty one, and so has a
+    /// [degraded](Self::degraded) one. There is one for each
     /// decision, which is used up by it, since nothing may be given back twice.
     pub fn receipt(self) -> Receipt {
         self.consumed()
     }
 
     pub(crate) fn consumed(&self) -> Receipt {
+        if self.degraded.is_some() {
+            return Receipt::empty();
+        }
         // What costs nothing consumed nothing, but it may turn out to have cost something.
         let free = |check: &Checked| check.cost == 0 && self.is_allowed() && check.role != Role::Shadow;
         let taken = self.checks.iter().enumerate().filter(|(_, check)| check.consumed || free(check));

@@ -119,7 +119,8 @@ impl Contract {
     /// The fields for the answer to a request, whether it was allowed or denied.
     ///
     /// There are none if no rule applied, or only rules in shadow. If a rule that guards against guessing applied, there is
-    /// at most `Retry-After`. A denial for good has no `Retry-After`, since no waiting helps.
+    /// at most `Retry-After`; so if the decision is [degraded](Decision::degraded), since nobody knows then what remains. A
+    /// denial for good has no `Retry-After`, since no waiting helps.
     pub fn headers(&self, decision: &Decision) -> Headers {
         let mut headers = Headers::new();
         self.each(decision, |field, text| headers.push((field.name(), text.to_owned())));
@@ -130,7 +131,7 @@ impl Contract {
     pub fn each(&self, decision: &Decision, mut tell: impl FnMut(Field, &str)) {
         let mut text = String::with_capacity(USUAL_LENGTH);
         let secret = decision.is_security();
-        if let Some(shown) = decision.shown().filter(|_| !secret) {
+        if let Some(shown) = decision.shown().filter(|_| !secret && decision.degraded().is_none()) {
             if let Some(Draft::Draft11) = self.ratelimit {
                 push_policies(&mut text, decision);
                 tell(Field::Policy, &text);

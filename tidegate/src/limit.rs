@@ -147,6 +147,37 @@ impl Limit {
         }
     }
 
+    /// The part of it that one of so many instances may hand out by itself: an equal part, rounded down, but never nothing
+    /// of something. What instances hand out together is then at most the limit, or one each where there are more of them.
+    ///
+    /// ```
+    /// # use tidegate::{Limit, Rate};
+    /// let limit = Limit::token_bucket(20, Rate::per_second(10)?)?;
+    /// assert_eq!(limit.share(3), Limit::token_bucket(6, Rate::new(10, std::time::Duration::from_secs(3))?)?);
+    /// assert_eq!(limit.share(100).amount(), 1);
+    /// # Ok::<(), tidegate::LimitError>(())
+    /// ```
+    pub fn share(&self, instances: u32) -> Self {
+        let instances = u64::from(instances.max(1));
+        let part = |amount: u64| if amount == 0 { 0 } else { (amount / instances).max(1) };
+        let share = match self {
+            Self::TokenBucket(limit) => Self::token_bucket(part(limit.capacity()), limit.refill().part(instances)),
+            Self::LeakyBucket(limit) => {
+                Self::leaky_bucket(limit.drain().part(instances), part(limit.queue() + 1).saturating_sub(1))
+            }
+            Self::FixedWindow(limit) => Self::fixed_window(part(limit.limit()), limit.window()),
+            Self::SlidingLog(limit) => {
+                Self::sliding_log(part(limit.limit()), Duration::from_micros(limit.window_micros()))
+            }
+            Self::SlidingWindow(limit) => {
+                let window = Duration::from_micros(limit.slice_micros() * limit.slices());
+                Self::sliding_window(part(limit.limit()), window, limit.slices())
+            }
+        };
+        // A part of what can be decided can be decided, too.
+        share.unwrap_or(*self)
+    }
+
     /// Which kind of limit it is.
     pub const fn algorithm(&self) -> Algorithm {
         match self {

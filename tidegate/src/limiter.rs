@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::fallback::Fallback;
 use crate::plan::Plan;
 use crate::store::{Adjustment, Store, StoreError};
 use crate::turns::Turns;
@@ -31,6 +32,7 @@ pub struct Limiter<S> {
     secret: Secret,
     pub(crate) store: S,
     observer: Option<Arc<dyn Observer>>,
+    fallback: Fallback,
     pub(crate) turns: Turns,
 }
 
@@ -38,7 +40,8 @@ pub struct Limiter<S> {
 impl<S: Store> Limiter<S> {
     /// A limiter with the [public](Secret::public) secret and no observer.
     pub fn new(rules: RuleSet, store: S) -> Self {
-        Self { rules, secret: Secret::public(), store, observer: None, turns: Turns::default() }
+        let (secret, fallback) = (Secret::public(), Fallback::alone());
+        Self { rules, secret, store, observer: None, fallback, turns: Turns::default() }
     }
 
     /// Hashes subjects with `secret`, which all instances must share.
@@ -59,6 +62,7 @@ impl<S: Store> Limiter<S> {
             secret: self.secret.clone(),
             store: self.store.clone(),
             observer: self.observer.clone(),
+            fallback: self.fallback.clone(),
             turns: Turns::default(),
         }
     }
@@ -68,11 +72,28 @@ impl<S: Store> Limiter<S> {
         self.observer = Some(Arc::new(observer));
         self
     }
+
+    /// Says how many instances share the store, for as long as it does not know itself: while the store fails, a rule that is
+    /// [local](crate::OnFailure::Local) then has one of so many [shares](crate::Limit::share).
+    pub fn instances(mut self, instances: u32) -> Self {
+        self.fallback.instances = instances;
+        self
+    }
+
+    /// Judges in `memory` while the store fails, instead of in a memory store with room for as many keys as usual.
+    pub fn fallback(mut self, memory: MemoryStore) -> Self {
+        self.fallback = self.fallback.within(memory);
+        self
+    }
 }
 
 /// Deciding
 impl<S: Store> Limiter<S> {
     /// Decides `request` and consumes its cost if it passes.
+    ///
+    /// If the store fails, the request is judged as its rules [say](crate::OnFailure), and the decision is
+    /// [degraded](Decision::degraded). An error means that a rule wants to be closed then: refuse the request, as a failure of
+    /// the service.
     pub async fn check(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
         self.decide(&self.plan(request)).await
     }
@@ -84,7 +105,10 @@ impl<S: Store> Limiter<S> {
             return Ok(Self::unlimited(&plan));
         }
         // Nothing was decided, so the observer only hears of a failure.
-        self.observed(self.store.peek(&plan).await).map(|verdict| Decision::new(&plan, &verdict))
+        match self.observed(self.store.peek(&plan).await) {
+            Ok(verdict) => Ok(Decision::new(&plan, &verdict)),
+            Err(error) => self.fallback.peek(&plan, error, self.store.instances()),
+        }
     }
 
     /// Takes as many units as there are, up to `most`, in one step; each costs what the request costs.
@@ -102,11 +126,23 @@ impl<S: Store> Limiter<S> {
         if plan.checks().is_empty() {
             return Ok(self.passed_by(plan));
         }
-        let decided = self.observed(self.store.decide(plan).await);
-        if let (Some(observer), true) = (&self.observer, decided.is_err()) {
+        match self.observed(self.store.decide(plan).await) {
+            Ok(verdict) => Ok(self.decided(plan, &verdict)),
+            Err(error) => self.fall_back(plan, error),
+        }
+    }
+
+    /// Decides a plan without the store, as its rules ask for, since the store failed with `error`: for doors that ask the
+    /// store themselves. Returns the error if a rule wants to be closed then.
+    pub fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
+        if let Some(observer) = &self.observer {
             observer.undecided(plan);
         }
-        decided.map(|verdict| self.decided(plan, &verdict))
+        let decision = self.fallback.decide(plan, error, self.store.instances())?;
+        if let Some(observer) = &self.observer {
+            observer.decided(&decision);
+        }
+        Ok(decision)
     }
 }
 

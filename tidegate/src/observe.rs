@@ -21,8 +21,8 @@ pub trait Observer: Send + Sync {
         let _ = error;
     }
 
-    /// A request was not decided, since the store failed; each of its rules now does what its
-    /// [policy](crate::Plan::policies) says.
+    /// A request was not decided by the store, since that failed; each of its rules now does what its
+    /// [policy](crate::Plan::policies) says. If none refuses it, the [degraded](Decision::degraded) decision comes next.
     fn undecided(&self, plan: &Plan<'_>) {
         let _ = plan;
     }

@@ -28,6 +28,7 @@ pub struct Plan<'r> {
     mode: PlanMode,
     units: u64,
     longest_delay: u64,
+    budget: Option<Duration>,
     /// Further rules that share a check through a budget; hardly ever any.
     sharing: Vec<Sharing>,
 }
@@ -66,6 +67,7 @@ pub struct Gate {
     stem: KeyStem,
     plan: Option<Arc<str>>,
     on_failure: OnFailure,
+    emergency: Option<Limit>,
     security: bool,
     /// The time in which the whole limit comes back, in microseconds.
     window: Grid,
@@ -116,7 +118,14 @@ impl<'r> Plan<'r> {
 
     #[inline(always)]
     pub(crate) fn from_distinct(checks: Few<Check<'r>>) -> Self {
-        Self { checks, mode: PlanMode::AllOrNothing, units: 1, longest_delay: u64::MAX, sharing: Vec::new() }
+        Self {
+            checks,
+            mode: PlanMode::AllOrNothing,
+            units: 1,
+            longest_delay: u64::MAX,
+            budget: None,
+            sharing: Vec::new(),
+        }
     }
 
     /// Appends a check, whose cost is added to that of an earlier one with the same key, if there may be one.
@@ -167,6 +176,13 @@ impl<'r> Plan<'r> {
         self.longest_delay = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         self
     }
+
+    /// Leaves the store at most this much time: for a door whose caller does not wait longer. A store has a budget of its own;
+    /// the smaller one counts.
+    pub fn within(mut self, budget: Duration) -> Self {
+        self.budget = Some(self.budget.map_or(budget, |known| known.min(budget)));
+        self
+    }
 }
 
 /// Reading a plan
@@ -184,13 +200,27 @@ impl<'r> Plan<'r> {
     /// Whether the request must be refused while the store fails: one of its rules asks for that. So must one that meets more
     /// limits than a store decides at once, since it would fail for ever.
     pub fn fails_closed(&self) -> bool {
-        self.checks.len() > MOST_CHECKS || self.policies().any(|(_, policy)| !policy.lets_pass())
+        self.checks.len() > MOST_CHECKS || self.enforced().any(Check::fails_closed)
     }
 
     /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.
     pub fn policies(&self) -> impl Iterator<Item = (&str, OnFailure)> {
-        let enforced = self.checks.iter().filter(|check| check.gate.role != Role::Shadow);
-        enforced.map(|check| (check.gate.rule.as_str(), check.on_failure))
+        self.enforced().map(|check| (check.gate.rule.as_str(), check.on_failure))
+    }
+
+    fn enforced(&self) -> impl Iterator<Item = &Check<'r>> {
+        self.checks.iter().filter(|check| check.gate.role != Role::Shadow)
+    }
+
+    /// The same question to other checks, all or nothing. Their keys must differ.
+    pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
+        let (units, longest_delay) = (self.units, self.longest_delay);
+        Plan { units, longest_delay, ..Plan::from_distinct(checks.collect()) }
+    }
+
+    /// The time that the store has, if a door says so.
+    pub const fn budget(&self) -> Option<Duration> {
+        self.budget
     }
 
     pub(crate) fn sharing(&self) -> &[Sharing] {
@@ -260,9 +290,15 @@ impl Gate {
             stem,
             plan: None,
             on_failure: OnFailure::default(),
+            emergency: None,
             security: false,
             window: limit.grid(),
         }
+    }
+
+    /// The same gate, with another limit.
+    pub(crate) fn with_limit(&self, limit: Limit) -> Self {
+        Self { limit, window: limit.grid(), ..self.clone() }
     }
 
     /// The same gate, with the limit that the rule has in this plan.
@@ -274,6 +310,12 @@ impl Gate {
     /// Sets what happens while the store fails.
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
+        self
+    }
+
+    /// Sets what one instance lets pass under [`OnFailure::Static`].
+    pub fn emergency(mut self, limit: Option<Limit>) -> Self {
+        self.emergency = limit;
         self
     }
 
@@ -319,6 +361,11 @@ impl Gate {
         self.plan.clone()
     }
 
+    /// What one instance lets pass under [`OnFailure::Static`], whoever asks.
+    pub const fn emergency_limit(&self) -> Option<&Limit> {
+        self.emergency.as_ref()
+    }
+
     pub(crate) const fn window(&self) -> Grid {
         self.window
     }
@@ -358,6 +405,26 @@ impl<'r> Check<'r> {
     /// Whether answers must give nothing away, for this rule or for one that shares the check.
     pub const fn is_security(&self) -> bool {
         self.security
+    }
+
+    /// What happens to the request while the store fails.
+    pub const fn on_failure(&self) -> OnFailure {
+        self.on_failure
+    }
+
+    /// Whether the request must be refused while the store fails. A static rule without a cap has nothing to go by.
+    fn fails_closed(&self) -> bool {
+        match self.on_failure {
+            OnFailure::Closed => true,
+            OnFailure::Static => self.gate.emergency.is_none(),
+            OnFailure::Open | OnFailure::Degraded | OnFailure::Local => false,
+        }
+    }
+
+    /// The same check, with another policy for the time that the store fails.
+    pub(crate) const fn with_policy(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = on_failure;
+        self
     }
 
     /// The same check at another cost of one unit.

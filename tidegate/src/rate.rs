@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::limit::{LimitError, whole_micros};
+use crate::limit::{LONGEST_SPAN, LimitError, whole_micros};
 
 /// An amount per period, such as 10 per second or 1 per month, kept as a reduced fraction of units and microseconds.
 ///
@@ -61,6 +61,13 @@ impl Rate {
     /// Units in one [period](Self::period_micros), after reduction.
     pub const fn amount(self) -> u64 {
         self.amount
+    }
+
+    /// One of so many equal parts. A part that is slower than one period in a hundred years is that.
+    pub(crate) fn part(self, parts: u64) -> Self {
+        let period = self.period.saturating_mul(parts).min(LONGEST_SPAN);
+        let divisor = greatest_common_divisor(self.amount, period);
+        Self { amount: self.amount / divisor, period: period / divisor }
     }
 
     /// Microseconds in which [`amount`](Self::amount) units come, after reduction.

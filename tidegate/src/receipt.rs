@@ -53,6 +53,10 @@ impl Receipt {
         Self { entries: taken.map(entry).collect() }
     }
 
+    pub(crate) fn empty() -> Self {
+        Self { entries: Few::default() }
+    }
+
     /// Whether there is nothing to give back.
     pub fn is_empty(&self) -> bool {
         self.entries.iter().all(|entry| entry.cost == 0)

@@ -1,5 +1,7 @@
 //! `Rule`: a written limit, before it is checked and indexed by a [`RuleSet`](crate::RuleSet).
 
+use std::time::Duration;
+
 use smol_str::SmolStr;
 
 use crate::Limit;
@@ -26,10 +28,22 @@ pub enum OnFailure {
     Open,
     /// It is refused, as a failure of the service and not as one of the caller.
     Closed,
-    /// It is judged by this instance alone. Until instances can do that, it is refused like [`Closed`](Self::Closed).
+    /// It is judged by this instance alone, in memory, at its [share](crate::Limit::share) of the limit.
     Local,
+    /// It passes as long as this instance has not let more pass than the rule's [emergency limit](Rule::emergency) says,
+    /// whoever asks.
+    Static,
     /// It passes, and the application is told, so that it can do less.
     Degraded,
+}
+
+/// What becomes of subjects that nobody vouches for, such as addresses: whoever wants many of them has many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anonymous {
+    /// How many of them a shared store remembers at the same time; further new ones share overflow buckets.
+    pub most: u64,
+    /// After how much time one that has not been seen is forgotten, even if its limit remembers longer.
+    pub forget_after: Option<Duration>,
 }
 
 /// What is limited, per whom, and how.
@@ -54,6 +68,8 @@ pub struct Rule {
     pub(crate) mode: RuleMode,
     pub(crate) budget: Option<SmolStr>,
     pub(crate) on_failure: OnFailure,
+    pub(crate) emergency: Option<Limit>,
+    pub(crate) anonymous: Option<Anonymous>,
     pub(crate) security: bool,
     pub(crate) message: Option<SmolStr>,
     pub(crate) actual: Option<SmolStr>,
@@ -77,6 +93,8 @@ impl Rule {
             mode: RuleMode::default(),
             budget: None,
             on_failure: OnFailure::default(),
+            emergency: None,
+            anonymous: None,
             security: false,
             message: None,
             actual: None,
@@ -127,6 +145,19 @@ impl Rule {
         self
     }
 
+    /// Says how much one instance lets pass under [`OnFailure::Static`], of everybody together.
+    pub fn emergency(mut self, limit: Limit) -> Self {
+        self.emergency = Some(limit);
+        self
+    }
+
+    /// Says that nobody vouches for its subjects, and what becomes of them when there are many. Rules of a
+    /// [`Matcher`](crate::Matcher) are told with each request whether somebody does.
+    pub fn anonymous(mut self, anonymous: Anonymous) -> Self {
+        self.anonymous = Some(anonymous);
+        self
+    }
+
     /// Guards against guessing: answers tell no more than that, and when, to try again.
     pub fn security(mut self) -> Self {
         self.security = true;
@@ -173,6 +204,13 @@ impl Rule {
     }
 }
 
+impl Default for Anonymous {
+    /// A million, each as long as its limit remembers.
+    fn default() -> Self {
+        Self { most: 1_000_000, forget_after: None }
+    }
+}
+
 impl OnFailure {
     /// Its name, as rule files write it.
     pub const fn as_str(self) -> &'static str {
@@ -181,6 +219,7 @@ impl OnFailure {
             Self::Closed => "closed",
             Self::Local => "local",
             Self::Degraded => "degraded",
+            Self::Static => "static",
         }
     }
 
@@ -193,12 +232,13 @@ impl OnFailure {
         match self {
             Self::Open => 0,
             Self::Degraded => 1,
-            Self::Local => 2,
-            Self::Closed => 3,
+            Self::Static => 2,
+            Self::Local => 3,
+            Self::Closed => 4,
         }
     }
 
-    /// Whether a request passes while the store fails.
+    /// Whether requests pass while the store fails, however many there are.
     pub const fn lets_pass(self) -> bool {
         matches!(self, Self::Open | Self::Degraded)
     }

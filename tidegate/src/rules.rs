@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
 use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
-use crate::rule::{Rule, RuleMode};
+use crate::rule::{OnFailure, Rule, RuleMode};
 use crate::subject::SubjectHasher;
 use crate::{Contract, Few, Limit, Request, Secret};
 
@@ -56,6 +56,10 @@ pub struct Match<'m> {
     pub values: &'m [Option<&'m str>],
     /// What the request costs.
     pub cost: u64,
+    /// What happens to it while the store fails, where that is not what the rule says of all requests.
+    pub on_failure: Option<OnFailure>,
+    /// Whether nobody vouches for whom it counts.
+    pub anonymous: bool,
 }
 
 /// Rules that fit together.
@@ -181,7 +185,8 @@ impl RuleSet {
         if let Some(matcher) = &self.matcher {
             matcher.find(request, &mut |found| {
                 let ready = &self.rules[found.rule];
-                ready.add_checks(&mut plan, found.values.iter().copied(), found.plan, found.cost);
+                let values = found.values.iter().copied();
+                ready.add_checks(&mut plan, values, found.plan, found.cost, found.on_failure);
             });
             return plan;
         }
@@ -189,7 +194,7 @@ impl RuleSet {
             let ready = &self.rules[*index as usize];
             let values = ready.rule.per.iter().map(|name| request.value(name));
             let plan_name = if ready.plans.is_empty() { "" } else { request.value(PLAN).unwrap_or_default() };
-            ready.add_checks(&mut plan, values, plan_name, ready.rule.cost.unwrap_or(request.units()));
+            ready.add_checks(&mut plan, values, plan_name, ready.rule.cost.unwrap_or(request.units()), None);
         }
         plan
     }
@@ -198,7 +203,8 @@ impl RuleSet {
     pub fn plan_of(&self, found: Match<'_>) -> Plan<'_> {
         let mut plan = Plan::from_distinct(Few::default());
         if let Some(ready) = self.rules.get(found.rule) {
-            ready.add_checks(&mut plan, found.values.iter().copied(), found.plan, found.cost);
+            let values = found.values.iter().copied();
+            ready.add_checks(&mut plan, values, found.plan, found.cost, found.on_failure);
         }
         plan
     }
@@ -299,6 +305,7 @@ impl Ready {
         values: impl ExactSizeIterator<Item = Option<&'v str>> + Clone,
         plan_name: &str,
         cost: u64,
+        on_failure: Option<OnFailure>,
     ) {
         // Who has no tenant is spread by subject: nobody else shares their checks.
         let tenant = self.tenant.as_ref().and_then(|(place, hasher)| {
@@ -311,6 +318,7 @@ impl Ready {
             // With no subject, the partition comes from the rule instead: constants spread over the slots.
             let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
             let check = Check::new(gate, Key::new(gate.stem(), tenant.unwrap_or(own), subject), cost);
+            let check = on_failure.map_or(check, |policy| check.with_policy(policy));
             plan.add(check, self.rule.budget.is_some());
         }
     }
@@ -330,7 +338,7 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             _ => KeyStem::of_rule(&rule.id, limit, name),
         };
         let gate = Gate::new(rule.id.clone(), name.clone(), *limit, role, stem);
-        gate.of_plan(plan).on_failure(rule.on_failure).security(rule.security)
+        gate.of_plan(plan).on_failure(rule.on_failure).emergency(rule.emergency).security(rule.security)
     };
     limits.iter().map(gate).collect()
 }
@@ -352,6 +360,9 @@ fn check(rule: &Rule, ids: &mut HashSet<SmolStr>, budgets: &mut HashMap<SmolStr,
     }
     if let Some(cost) = rule.cost.filter(|cost| *cost > LARGEST_AMOUNT) {
         return error(format!("the cost {cost} is above the largest value, {LARGEST_AMOUNT}"));
+    }
+    if rule.on_failure == OnFailure::Static && rule.emergency.is_none() {
+        return error("it is static while the store fails, but has no emergency limit; give it one".into());
     }
     if let Some(budget) = &rule.budget {
         let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());

@@ -1,5 +1,6 @@
 //! `Store`: decides a whole plan in one atomic step. It owns the state and the time.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -29,6 +30,11 @@ pub trait Store: Send + Sync {
 
     /// Forgets everything about these keys.
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// How many instances share it, as far as it knows: it goes by what it saw last, while it cannot be reached.
+    fn instances(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// A store that several limiters share, such as those before and after a change of rules.
@@ -52,6 +58,10 @@ impl<S: Store> Store for Arc<S> {
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
         S::forget(self, keys)
     }
+
+    fn instances(&self) -> Option<u32> {
+        S::instances(self)
+    }
 }
 
 /// A charge or a refund for one key.
@@ -69,7 +79,7 @@ pub struct Adjustment<'r> {
 #[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
-    message: String,
+    message: Cow<'static, str>,
     possibly_applied: bool,
 }
 
@@ -79,6 +89,8 @@ pub struct StoreError {
 pub enum StoreErrorKind {
     /// The store cannot be reached, closed the connection, or did not answer in time.
     Unavailable,
+    /// So many calls wait for the store already that this one was not sent.
+    Overloaded,
     /// The store answers, but cannot serve now: it is loading, out of memory, busy, demoted or without its replicas.
     Refused,
     /// The store does not let us in: a password or a permission is missing or wrong.
@@ -100,7 +112,7 @@ impl<'r> Adjustment<'r> {
 
 impl StoreError {
     /// An error that left the store as it was.
-    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+    pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), possibly_applied: false }
     }
 
@@ -117,12 +129,27 @@ impl StoreError {
 
     /// Whether the same call may succeed later without anybody changing anything.
     pub const fn is_transient(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Refused)
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Overloaded | StoreErrorKind::Refused)
     }
 
     /// Whether the decision may have been carried out: then it must not be sent again, or it would count twice.
     pub const fn is_possibly_applied(&self) -> bool {
         self.possibly_applied
+    }
+}
+
+impl StoreErrorKind {
+    /// Its name in answers and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Overloaded => "overloaded",
+            Self::Refused => "refused",
+            Self::Denied => "denied",
+            Self::Unreadable => "unreadable",
+            Self::Unsupported => "unsupported",
+            Self::Unexpected => "unexpected",
+        }
     }
 }
 
