@@ -85,14 +85,24 @@ async fn hold(decision: Option<&Decision>, timer: &impl Timer) {
     }
 }
 
+/// What the store says. If it fails, that is the answer: what this process would say by itself is of no use to anybody.
 async fn one(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool) -> Result<Decision, StoreError> {
-    if peek { limiter.peek(request).await } else { limiter.check(request).await }
+    let plan = limiter.plan(request);
+    if plan.checks().is_empty() {
+        return limiter.decide(&plan).await;
+    }
+    let store = limiter.store();
+    let verdict = if peek { store.peek(&plan).await } else { store.decide(&plan).await };
+    Ok(Decision::new(&plan, &verdict?))
 }
 
 /// What a door does with the request while the store fails.
 fn meanwhile(rules: &RuleSet, request: &Request<'_>) -> &'static str {
-    if rules.resolve(request).fails_closed() {
+    let plan = rules.resolve(request);
+    if plan.fails_closed() {
         "Meanwhile doors refuse this request with 503: a rule that applies says so in `on_failure`."
+    } else if plan.policies().any(|(_, policy)| !policy.lets_pass()) {
+        "Meanwhile each instance judges this request by itself: a rule that applies says so in `on_failure`."
     } else {
         "Meanwhile doors let this request pass: no rule that applies says otherwise in `on_failure`."
     }

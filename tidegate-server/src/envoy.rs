@@ -36,6 +36,7 @@ mod service;
 mod stats;
 mod statuses;
 mod unit;
+mod waits;
 mod written;
 
 pub(crate) use calls::{Call, Calls, unimplemented};

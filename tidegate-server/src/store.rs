@@ -130,6 +130,13 @@ impl Store for AnyStore {
             Self::Redis(store) => store.forget(keys).await,
         }
     }
+
+    fn instances(&self) -> Option<u32> {
+        match self {
+            Self::Memory(store) => store.instances(),
+            Self::Redis(store) => store.instances(),
+        }
+    }
 }
 
 #[cfg(test)]

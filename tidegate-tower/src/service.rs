@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::header::ACCEPT;
 use http::request::Parts;
 use http::{Request, Response, response};
-use tidegate::{Answer, Contract, Decision, Receipt, Rule, Store};
+use tidegate::{Answer, Contract, Decision, Receipt, Rule, Store, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attributes::joined;
@@ -27,16 +27,17 @@ pub struct LimitService<T, S> {
     layer: LimitLayer<S>,
 }
 
-/// The store failed, and the rules let requests pass then: an extension of the request, so that the application can do
-/// less than usual.
+/// The store failed, and the request passes by what its rules say of that: an extension of the request, so that the application
+/// can do less than usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Degraded;
+pub struct Degraded {
+    /// How the store failed.
+    pub reason: StoreErrorKind,
+}
 
 /// What becomes of a request.
 enum Judged<B> {
     Passes(Pass),
-    /// It passes without a decision, since the store failed.
-    Degraded,
     Refused(Response<ResponseBody<B>>),
 }
 
@@ -50,6 +51,7 @@ struct Pass {
     fields: Fields,
     /// Whether a rule applied about which answers must give nothing away.
     is_security: bool,
+    degraded: Option<Degraded>,
     delay: Duration,
     /// What was taken, if it may have to be given back or corrected.
     receipt: Option<Receipt>,
@@ -62,6 +64,7 @@ impl Pass {
         Self {
             fields: Fields::of(contract(settings, current), &decision),
             is_security: decision.is_security(),
+            degraded: decision.degraded().map(|reason| Degraded { reason }),
             delay,
             receipt: (settles || !delay.is_zero()).then(|| decision.receipt()),
         }
@@ -114,12 +117,10 @@ where
     let pass = match judge(settings, &current, &parts).await {
         Judged::Passes(pass) => pass,
         Judged::Refused(refusal) => return Ok(refusal),
-        Judged::Degraded => {
-            parts.extensions.insert(Degraded);
-            let response = inner.call(Request::from_parts(parts, body)).await?;
-            return Ok(response.map(ResponseBody::inner));
-        }
     };
+    if let Some(degraded) = pass.degraded {
+        parts.extensions.insert(degraded);
+    }
     let receipt = if pass.delay.is_zero() {
         pass.receipt
     } else {
@@ -148,8 +149,7 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     match current.limiter.decide(&plan).await {
         Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::new(settings, current, decision)),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
-        Err(_) if plan.fails_closed() => Judged::Refused(failed(settings, current, parts)),
-        Err(_) => Judged::Degraded,
+        Err(_) => Judged::Refused(failed(settings, current, parts)),
     }
 }
 

@@ -2,7 +2,7 @@
 //! as a hash.
 
 use serde::Serialize;
-use tidegate::{Checked, Decision, Role};
+use tidegate::{Checked, Decision, Role, StoreErrorKind};
 
 use crate::span::millis;
 
@@ -19,6 +19,9 @@ pub struct CheckAnswer<'d> {
     /// Denied, and no waiting helps.
     permanent: bool,
     degraded: bool,
+    /// How the store failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded_reason: Option<&'static str>,
     shadow_would_reject: Vec<&'d str>,
     checks: Vec<One<'d>>,
 }
@@ -44,18 +47,21 @@ struct One<'d> {
 impl<'d> CheckAnswer<'d> {
     /// The answer that says what `decision` says.
     pub fn new(decision: &'d Decision) -> Self {
+        // Without the store nobody knows what remains of the whole: only when to ask again is told.
+        let known = decision.degraded().is_none();
         Self {
             allowed: decision.is_allowed(),
             rule: decision.rule(),
-            limit: decision.limit(),
-            remaining: decision.remaining(),
+            limit: decision.limit().filter(|_| known),
+            remaining: decision.remaining().filter(|_| known),
             retry_after_ms: decision.retry_after().map(millis),
-            reset_after_ms: decision.reset_after().map(millis),
+            reset_after_ms: decision.reset_after().filter(|_| known).map(millis),
             delay_ms: millis(decision.delay()),
             permanent: decision.is_permanent(),
-            degraded: false,
+            degraded: !known,
+            degraded_reason: decision.degraded().map(StoreErrorKind::as_str),
             shadow_would_reject: decision.shadow_would_reject().collect(),
-            checks: decision.checks().iter().map(One::new).collect(),
+            checks: decision.checks().iter().filter(|_| known).map(One::new).collect(),
         }
     }
 }

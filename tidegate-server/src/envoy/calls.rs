@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::pb::RateLimitRequest;
 use super::service::{LARGEST_MESSAGE, RateLimits};
+use super::waits::waits;
 
 /// What most messages fit in, and what an allocator has at hand.
 const USUAL_MESSAGE: usize = 1024;
@@ -68,9 +69,10 @@ impl<S: Store + 'static> UnaryService<RateLimitRequest> for ShouldRateLimit<S> {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Vec<u8>>, Status>> + Send>>;
 
     fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
-        let (limits, request) = (Arc::clone(&self.0), request.into_inner());
+        let (limits, waits) = (Arc::clone(&self.0), waits(request.metadata()));
+        let request = request.into_inner();
         Box::pin(async move {
-            let answer = limits.answer(&request).await;
+            let answer = limits.answer(&request, waits).await;
             answer.map(|answer| Response::new(answer.encode_to_vec())).map_err(|refusal| limits.status(&refusal))
         })
     }

@@ -35,7 +35,7 @@ async fn decide<S: Store + 'static>(State(service): State<RateLimits<S>>, body: 
         Ok(request) => request,
         Err(problem) => return (StatusCode::BAD_REQUEST, problem).into_response(),
     };
-    match service.answer(&request).await {
+    match service.answer(&request, None).await {
         Ok(answer) => {
             let status = match Code::try_from(answer.overall_code) {
                 Ok(Code::Ok) => StatusCode::OK,
@@ -44,7 +44,7 @@ async fn decide<S: Store + 'static>(State(service): State<RateLimits<S>>, body: 
             };
             (status, [(CONTENT_TYPE, "application/json")], json::response(&answer).to_string()).into_response()
         }
-        Err(refusal @ (Refusal::Unavailable | Refusal::Degraded)) if !service.is_strict() => {
+        Err(refusal @ (Refusal::Unavailable | Refusal::Degraded(_))) if !service.is_strict() => {
             (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")], refusal.to_string()).into_response()
         }
         Err(refusal) => (StatusCode::BAD_REQUEST, refusal.to_string()).into_response(),

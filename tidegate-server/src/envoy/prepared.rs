@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tidegate::algorithm::{self, Op, Take, View};
-use tidegate::{Adjustment, Check, Decision, Few, Limiter, Plan, PlanError, PlanMode, Store};
+use tidegate::{
+    Adjustment, Check, Decision, Few, Limiter, Plan, PlanError, PlanMode, Store, StoreError, StoreErrorKind,
+};
 
 use super::lookup::Configured;
 use super::pb::{RateLimit, RateLimitDescriptor, RateLimitRequest};
@@ -75,8 +77,8 @@ pub(super) enum Refusal {
     Invalid(String),
     /// The store failed, and limits must not be passed by then.
     Unavailable,
-    /// The store failed, and the request passes.
-    Degraded,
+    /// The store failed, and this was decided without it.
+    Degraded(Box<Decision>),
 }
 
 impl Refusal {
@@ -108,34 +110,68 @@ pub(super) fn plan<'r>(checks: impl IntoIterator<Item = Check<'r>>, strict: bool
 impl Prepared<'_> {
     /// Gives back what is given back, then decides the whole request in one step. Where a descriptor only looks, there is a
     /// look before it, and a request that does not pass that consumes nothing.
-    pub(super) async fn decide<S: Store>(&self, limiter: &Limiter<S>, strict: bool) -> Result<Judged, Refusal> {
+    async fn decide<S: Store>(&self, limiter: &Limiter<S>, strict: bool) -> Result<Judged, Refusal> {
         let plan = &self.counted;
+        let failed = |error| self.without_store(limiter, error);
         let returned = match &self.returned {
-            Some(plan) => Some(give_back(limiter, plan).await?),
+            Some(plan) => Some(give_back(limiter, plan).await.map_err(failed)?),
             None => None,
         };
         let looked = match &self.looked {
-            Some(plan) => Some(look(limiter, plan).await?),
+            Some(plan) => Some(look(limiter, plan).await.map_err(failed)?),
             None => None,
         };
-        let before = if self.asks_before { Some(look(limiter, plan).await?) } else { None };
+        let before = if self.asks_before { Some(look(limiter, plan).await.map_err(failed)?) } else { None };
         let passes = looked.as_ref().is_none_or(Decision::is_allowed);
         let counts = plan.checks().iter().any(|check| check.cost() > 0);
         let mut judged = Judged { allowed: passes, counted: None, looked, returned, before };
         let only_else = !counts && (judged.looked.is_some() || judged.returned.is_some());
         if !only_else && (passes || strict) {
-            let decision = limiter.decide(plan).await.map_err(|_| failed(plan))?;
+            let decision = limiter.decide(plan).await.map_err(|_| Refusal::Unavailable)?;
+            if decision.degraded().is_some() {
+                return Err(Refusal::Degraded(Box::new(decision)));
+            }
             judged.allowed &= decision.is_allowed();
             judged.counted = Some(decision);
         }
         if !judged.allowed && !strict {
-            self.charge(limiter, judged.counted.as_ref()).await?;
+            // The request is refused either way: what cannot be counted leaves the limit more generous, not the answer.
+            let _ = self.charge(limiter, judged.counted.as_ref()).await;
         }
         Ok(judged)
     }
 
+    /// [Decides](Self::decide) the request in the time that there is, whatever the store does.
+    pub(super) async fn decide_within<S: Store>(
+        mut self,
+        limiter: &Limiter<S>,
+        strict: bool,
+        budget: Duration,
+    ) -> (Self, Result<Judged, Refusal>) {
+        // The store is told, so that it notices silence in time.
+        self.counted = self.counted.within(budget);
+        self.looked = self.looked.map(|plan| plan.within(budget));
+        self.returned = self.returned.map(|plan| plan.within(budget));
+        let judged = match tokio::time::timeout(budget, self.decide(limiter, strict)).await {
+            Ok(judged) => judged,
+            Err(_) => Err(self.without_store(limiter, too_late())),
+        };
+        (self, judged)
+    }
+
+    /// What its limits ask for when the store has failed.
+    pub(super) fn without_store<S: Store>(&self, limiter: &Limiter<S>, error: StoreError) -> Refusal {
+        if [&self.looked, &self.returned].into_iter().flatten().any(Plan::fails_closed) {
+            return Refusal::Unavailable;
+        }
+        match limiter.fall_back(&self.counted, error) {
+            Ok(decision) => Refusal::Degraded(Box::new(decision)),
+            Err(_) => Refusal::Unavailable,
+        }
+    }
+
     /// Counts what was refused where a limit wants that: it has happened, and the limit is used up by it at most.
-    async fn charge<S: Store>(&self, limiter: &Limiter<S>, decision: Option<&Decision>) -> Result<(), Refusal> {
+    async fn charge<S: Store>(&self, limiter: &Limiter<S>, decision: Option<&Decision>) -> Result<(), StoreError> {
         let consumed = |place: usize| decision.is_some_and(|decision| decision.checks()[place].is_consumed());
         let charged = self.wanted.iter().filter(|wanted| wanted.counts_refused());
         let mut places: Vec<usize> = charged.flat_map(|wanted| wanted.places.iter().copied()).collect();
@@ -146,7 +182,7 @@ impl Prepared<'_> {
         if charges.is_empty() {
             return Ok(());
         }
-        limiter.store().adjust(&charges).await.map_err(|_| failed(&self.counted))
+        limiter.store().adjust(&charges).await
     }
 }
 
@@ -157,14 +193,19 @@ impl Wanted<'_> {
     }
 }
 
-async fn look<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, Refusal> {
-    let verdict = limiter.store().peek(plan).await.map_err(|_| failed(plan))?;
+fn too_late() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the store did not answer in the time that the caller has")
+        .possibly_applied()
+}
+
+async fn look<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+    let verdict = limiter.store().peek(plan).await?;
     Ok(Decision::new(plan, &verdict))
 }
 
 /// Gives hits back to the window or slice that the store is in, and to buckets; never more than was counted there. Then it
 /// looks what there is.
-async fn give_back<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, Refusal> {
+async fn give_back<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
     let now = look(limiter, plan).await?.decided_at();
     let refund = |check: &Check<'_>| {
         let (limit, cost) = (check.gate().limit(), check.cost());
@@ -176,12 +217,8 @@ async fn give_back<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<De
         ..Adjustment::charge(check)
     });
     let refunds: Vec<Adjustment<'_>> = refunds.collect();
-    limiter.store().adjust(&refunds).await.map_err(|_| failed(plan))?;
+    limiter.store().adjust(&refunds).await?;
     look(limiter, plan).await
-}
-
-fn failed(plan: &Plan<'_>) -> Refusal {
-    if plan.fails_closed() { Refusal::Unavailable } else { Refusal::Degraded }
 }
 
 impl Judged {

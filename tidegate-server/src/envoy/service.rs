@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tidegate::{Clock, Headers, Limiter, Rule, Store, SystemClock};
+use tidegate::{Clock, Decision, Headers, Limiter, Rule, Store, SystemClock};
 use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Request, Response, Status};
 
@@ -12,9 +13,10 @@ use super::matched::Matched;
 use super::pb::{
     Code, DescriptorStatus, HeaderValue, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
-use super::prepared::{Judged, Prepared, Refusal};
+use super::prepared::{Prepared, Refusal};
 use super::stats::{Event, Stats};
-use super::statuses::{count, passed, passes, statuses};
+use super::statuses::{count, over, passed, passes, statuses};
+use super::waits::{budget, waits};
 use super::{metadata, rules};
 use crate::degraded::DEGRADED;
 use crate::store::answers;
@@ -112,50 +114,80 @@ impl<S: Store + 'static> RateLimits<S> {
 
 /// Deciding
 impl<S: Store + 'static> RateLimits<S> {
-    /// The answer to a request, or why there is none.
-    pub(super) async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+    /// The answer to a request whose caller waits so long, or why there is none.
+    pub(super) async fn answer(
+        &self,
+        request: &RateLimitRequest,
+        waits: Option<Duration>,
+    ) -> Result<RateLimitResponse, Refusal> {
         let begun = self.clock.now();
-        let answered = self.decided(request).await;
+        let budget = budget(waits);
+        let limiter = self.handle.limiter();
+        let answered = self.decided(&limiter, request, budget).await;
         self.stats.request(self.clock.now().since(begun));
         match answered {
             Err(Refusal::Invalid(_)) => self.stats.count(Event::ServiceError),
-            Err(Refusal::Unavailable | Refusal::Degraded) => self.stats.count(Event::StoreError),
+            Err(Refusal::Unavailable | Refusal::Degraded(_)) => self.stats.count(Event::StoreError),
             Ok(_) => {}
         }
         match answered {
-            Err(Refusal::Degraded) => Ok(degraded(request)),
+            Err(Refusal::Degraded(decision)) => Ok(self.degraded(&limiter, request, &decision)),
             answered => answered,
         }
     }
 
-    async fn decided(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+    async fn decided(
+        &self,
+        limiter: &Limiter<S>,
+        request: &RateLimitRequest,
+        budget: Duration,
+    ) -> Result<RateLimitResponse, Refusal> {
         check(request)?;
-        let limiter = self.handle.limiter();
         match &self.config {
-            None => self.by_rules(&limiter, request).await,
+            None => self.by_rules(limiter, request, budget).await,
             Some(handle) => {
                 let config = handle.current();
                 let config = config.ok_or_else(|| Refusal::Invalid("no rate limit configuration loaded".into()))?;
-                self.by_config(&limiter, &config, request).await
+                self.by_config(limiter, &config, request, budget).await
             }
         }
     }
 
-    async fn by_rules(&self, limiter: &Limiter<S>, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+    async fn by_rules(
+        &self,
+        limiter: &Limiter<S>,
+        request: &RateLimitRequest,
+        budget: Duration,
+    ) -> Result<RateLimitResponse, Refusal> {
         let prepared = rules::prepare(limiter, request, self.strict)?;
-        let judged = prepared.decide(limiter, self.strict).await?;
+        let (prepared, judged) = prepared.decide_within(limiter, self.strict, budget).await;
+        let judged = judged?;
         let statuses = statuses(&prepared.wanted, &judged, self.strict);
         let mut response = self.response(request, &prepared, judged.allowed, statuses);
         let (Some(decision), contract) = (judged.shown(), limiter.rules().contract()) else { return Ok(response) };
         if judged.allowed {
             response.response_headers_to_add = fields(contract.headers(decision));
         } else if !self.shadow {
-            let rule = decision.rule().and_then(|id| limiter.rules().rule(id));
-            let answer = contract.denied(decision, rule.and_then(Rule::message_text), None);
-            response.response_headers_to_add = fields(answer.headers);
-            response.raw_body = answer.body.into_bytes();
+            tell_denial(&mut response, limiter, decision);
         }
         Ok(response)
+    }
+
+    /// What was decided without the store. No status has numbers then: nobody knows what is left of the whole.
+    fn degraded(&self, limiter: &Limiter<S>, request: &RateLimitRequest, decision: &Decision) -> RateLimitResponse {
+        let passes = decision.is_allowed() || self.shadow;
+        let status = if decision.is_allowed() { passed() } else { over() };
+        let mut response = RateLimitResponse {
+            overall_code: if passes { Code::Ok } else { Code::OverLimit }.into(),
+            statuses: request.descriptors.iter().map(|_| status.clone()).collect(),
+            ..RateLimitResponse::default()
+        };
+        if passes {
+            response.request_headers_to_add = vec![field(DEGRADED.as_str(), "true".to_owned())];
+        } else {
+            tell_denial(&mut response, limiter, decision);
+        }
+        response
     }
 
     async fn by_config(
@@ -163,10 +195,12 @@ impl<S: Store + 'static> RateLimits<S> {
         limiter: &Limiter<S>,
         config: &EnvoyConfig,
         request: &RateLimitRequest,
+        budget: Duration,
     ) -> Result<RateLimitResponse, Refusal> {
         let mut matched = Matched::new(config, request)?;
         let prepared = matched.prepared(self.strict)?;
-        let judged: Judged = prepared.decide(limiter, self.strict).await?;
+        let (prepared, judged) = prepared.decide_within(limiter, self.strict, budget).await;
+        let judged = judged?;
         let statuses = statuses(&prepared.wanted, &judged, self.strict);
         count(config, request, &prepared.wanted, &judged);
         let allowed = if self.strict { passes(config, &prepared.wanted, &statuses) } else { judged.allowed };
@@ -202,7 +236,7 @@ impl<S: Store + 'static> RateLimits<S> {
         let code = match refusal {
             _ if self.strict => Grpc::Unknown,
             Refusal::Invalid(_) => Grpc::InvalidArgument,
-            Refusal::Unavailable | Refusal::Degraded => Grpc::Unavailable,
+            Refusal::Unavailable | Refusal::Degraded(_) => Grpc::Unavailable,
         };
         Status::new(code, refusal.to_string())
     }
@@ -233,7 +267,10 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.answer(request.get_ref()).await.map(Response::new).map_err(|refusal| self.status(&refusal))
+        self.answer(request.get_ref(), waits(request.metadata()))
+            .await
+            .map(Response::new)
+            .map_err(|refusal| self.status(&refusal))
     }
 }
 
@@ -254,13 +291,12 @@ fn check(request: &RateLimitRequest) -> Result<(), Refusal> {
     Err(Refusal::Invalid(problem))
 }
 
-fn degraded(request: &RateLimitRequest) -> RateLimitResponse {
-    RateLimitResponse {
-        overall_code: Code::Ok.into(),
-        statuses: request.descriptors.iter().map(|_| passed()).collect(),
-        request_headers_to_add: vec![field(DEGRADED.as_str(), "true".to_owned())],
-        ..RateLimitResponse::default()
-    }
+/// What a refused caller gets beside the code.
+fn tell_denial<S: Store>(response: &mut RateLimitResponse, limiter: &Limiter<S>, decision: &Decision) {
+    let rule = decision.rule().and_then(|id| limiter.rules().rule(id));
+    let answer = limiter.rules().contract().denied(decision, rule.and_then(Rule::message_text), None);
+    response.response_headers_to_add = fields(answer.headers);
+    response.raw_body = answer.body.into_bytes();
 }
 
 fn fields(headers: Headers) -> Vec<HeaderValue> {
@@ -289,7 +325,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::Invalid(problem) => f.write_str(problem),
             // What the store said may name hosts; that is for its observer.
-            Self::Unavailable | Self::Degraded => {
+            Self::Unavailable | Self::Degraded(_) => {
                 f.write_str("the limits cannot be checked at the moment; retry later")
             }
         }

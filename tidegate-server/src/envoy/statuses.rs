@@ -21,6 +21,11 @@ pub(super) fn passed() -> DescriptorStatus {
     DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }
 }
 
+/// The status of a descriptor whose request was refused, when more is not known.
+pub(super) fn over() -> DescriptorStatus {
+    DescriptorStatus { code: Code::OverLimit.into(), ..DescriptorStatus::default() }
+}
+
 /// Whether a request passes by its statuses alone, as in strict mode: no limit is over, and not all quotas are.
 pub(super) fn passes(config: &EnvoyConfig, wanted: &[Wanted<'_>], statuses: &[DescriptorStatus]) -> bool {
     let (mut quotas, mut left) = (false, false);

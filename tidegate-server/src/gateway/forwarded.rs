@@ -90,6 +90,7 @@ fn append(headers: &mut HeaderMap, peer: IpAddr) {
 #[cfg(test)]
 mod tests {
     use http::Request;
+    use tidegate::StoreErrorKind;
 
     use super::*;
 
@@ -123,7 +124,10 @@ mod tests {
 
     #[test]
     fn a_request_that_was_not_counted_says_so() {
-        assert_eq!(told(Request::get("/").extension(Degraded), false)["x-tidegate-degraded"], "true");
+        assert_eq!(
+            told(Request::get("/").extension(Degraded { reason: StoreErrorKind::Unavailable }), false)["x-tidegate-degraded"],
+            "true"
+        );
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn unknown() -> Response {
 async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Answer> {
     let (limiter, request) = (engine.limiter(), asked.attributes.request());
     let decided = if asked.peek { limiter.peek(&request).await } else { limiter.check(&request).await };
-    said(engine, &limiter, asked.receipt, decided, || limiter.plan(&request).fails_closed())
+    said(engine, &limiter, asked.receipt, decided)
 }
 
 /// All checks as one plan, or why they are too many for one.
@@ -102,7 +102,7 @@ async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Answer
             "checks: together they meet {limits} limits; at most {MOST_CHECKS} if atomic"
         )));
     }
-    Ok(said(engine, &limiter, batch.receipt, limiter.decide(&plan).await, || plan.fails_closed()))
+    Ok(said(engine, &limiter, batch.receipt, limiter.decide(&plan).await))
 }
 
 fn said(
@@ -110,7 +110,6 @@ fn said(
     limiter: &Limiter<Watched>,
     receipt: bool,
     decided: Result<Decision, StoreError>,
-    fails_closed: impl Fn() -> bool,
 ) -> Result<Value, Answer> {
     match decided {
         Ok(decision) => {
@@ -121,9 +120,7 @@ fn said(
             }
             Ok(answer)
         }
-        Err(_) if fails_closed() => Err(limiter.rules().contract().failed(None)),
-        // The rules let it pass, and nothing more is known.
-        Err(_) => Ok(json!({ "allowed": true, "degraded": true })),
+        Err(_) => Err(limiter.rules().contract().failed(None)),
     }
 }
 

@@ -78,7 +78,8 @@ impl Engine {
         let metrics = Arc::new(Metrics::new(arguments.near_limit));
         metrics.follow(&file);
         let store = Watched::new(store, Arc::clone(&metrics));
-        let limiter = Limiter::new(file.rules().clone(), store).secret(&secret).observer(Arc::clone(&metrics));
+        let limiter = Limiter::new(file.rules().clone(), store).instances(arguments.instances);
+        let limiter = limiter.secret(&secret).observer(Arc::clone(&metrics));
         Ok(Self {
             handle: Handle::new(limiter),
             metrics,

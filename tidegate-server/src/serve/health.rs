@@ -1,4 +1,6 @@
 //! `/healthz`: the process answers. `/readyz`: it can decide, by which rules and on which store.
+//!
+//! It is ready without its store, too: then its rules say what to do, which they could not if nobody sent it requests any more.
 
 use std::sync::Arc;
 
@@ -6,8 +8,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use http::StatusCode;
 use serde_json::json;
+use tidegate::Store;
 
 use super::engine::{Engine, Part};
 use crate::store::answers;
@@ -18,16 +20,17 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
 
 async fn ready(State(engine): State<Arc<Engine>>) -> Response {
     let loaded = engine.loaded();
-    let reached = answers(engine.limiter().store()).await;
+    let limiter = engine.limiter();
+    let reached = answers(limiter.store()).await;
     let body = json!({
-        "ready": reached,
-        "store": { "kind": engine.store_name(), "reached": reached },
+        "ready": true,
+        "degraded": !reached,
+        "store": { "kind": engine.store_name(), "reached": reached, "instances": limiter.store().instances() },
         "rules": {
             "source": engine.rules_name(), "version": loaded.version, "rules": loaded.rules, "refused": loaded.refused,
         },
         "envoy": { "refused": engine.refused(Part::Envoy) },
         "tls": { "refused": engine.refused(Part::Certificates) },
     });
-    let status = if reached { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(body)).into_response()
+    Json(body).into_response()
 }

@@ -10,7 +10,7 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tidegate::{Checked, Decision, Observer, Plan, Role, StoreError, StoreErrorKind};
+use tidegate::{Checked, Decision, Observer, Plan, Role, StoreError};
 use tidegate_rules::RuleFile;
 
 use super::tally::{Beside, Outcome, Tally};
@@ -24,6 +24,7 @@ pub(crate) struct Metrics {
     shadow_rejected: Family<RuleLabel, Counter>,
     near_limit: Family<RuleLabel, Counter>,
     fallback: Family<FallbackLabels, Counter>,
+    degraded: Family<DegradedLabels, Counter>,
     no_rule: Counter,
     latency: Family<CallLabels, Times>,
     errors: Family<ErrorLabels, Counter>,
@@ -68,6 +69,12 @@ struct FallbackLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DegradedLabels {
+    outcome: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RuleLabel {
     rule: String,
 }
@@ -99,6 +106,7 @@ impl Metrics {
             shadow_rejected: Family::default(),
             near_limit: Family::default(),
             fallback: Family::default(),
+            degraded: Family::default(),
             no_rule: Counter::default(),
             latency: Family::default(),
             errors: Family::default(),
@@ -117,6 +125,8 @@ impl Metrics {
         registry.register("rate_limit_near_limit", near_limit, metrics.near_limit.clone());
         let fallback = "Checks that the store could not decide, by what the rule asks for then";
         registry.register("rate_limit_fallback", fallback, metrics.fallback.clone());
+        let degraded = "Requests that were judged without the store, by what came of it and how the store failed";
+        registry.register("rate_limit_degraded", degraded, metrics.degraded.clone());
         registry.register("rate_limit_no_rule", "Requests that no rule applied to", metrics.no_rule.clone());
         registry.register("rate_limit_store_latency_seconds", "Time of a call to the store", metrics.latency.clone());
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
@@ -147,7 +157,7 @@ impl Metrics {
             return self.fine[call as usize].get_or_init(|| times("ok")).add(took);
         };
         times("error").add(took);
-        self.errors.get_or_create(&ErrorLabels { script, error_type: error_type(error.kind()) }).inc();
+        self.errors.get_or_create(&ErrorLabels { script, error_type: error.kind().as_str() }).inc();
     }
 
     pub(crate) fn reloaded(&self, fine: bool) {
@@ -207,6 +217,10 @@ impl Metrics {
 impl Observer for Metrics {
     fn decided(&self, decision: &Decision) {
         decision.checks().iter().for_each(|check| self.checked(check, decision.is_allowed()));
+        if let Some(reason) = decision.degraded() {
+            let (outcome, reason) = (if decision.is_allowed() { "allowed" } else { "rejected" }, reason.as_str());
+            self.degraded.get_or_create(&DegradedLabels { outcome, reason }).inc();
+        }
     }
 
     fn no_rule(&self) {
@@ -228,17 +242,6 @@ impl StoreCall {
             Self::Adjust => "adjust",
             Self::Forget => "forget",
         }
-    }
-}
-
-fn error_type(kind: StoreErrorKind) -> &'static str {
-    match kind {
-        StoreErrorKind::Unavailable => "unavailable",
-        StoreErrorKind::Refused => "refused",
-        StoreErrorKind::Denied => "denied",
-        StoreErrorKind::Unreadable => "unreadable",
-        StoreErrorKind::Unsupported => "unsupported",
-        _ => "unexpected",
     }
 }
 

@@ -26,6 +26,10 @@ pub(crate) struct ServeArgs {
     /// redis+sentinel:// or redis+cluster:// several; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
+    /// How many instances share the store, for as long as they have not counted each other there: while it fails, a rule
+    /// with `on_failure: local` has one of so many shares
+    #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
+    pub(crate) instances: u32,
     /// Where the check API listens
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub(crate) http: SocketAddr,

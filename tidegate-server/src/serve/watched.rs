@@ -63,4 +63,8 @@ impl Store for Watched {
         let begun = self.clock.now();
         self.measured(StoreCall::Forget, begun, self.store.forget(keys).await)
     }
+
+    fn instances(&self) -> Option<u32> {
+        self.store.instances()
+    }
 }

@@ -129,7 +129,8 @@ rules:
 #[tokio::test]
 async fn a_store_that_fails_gives_nothing_back() {
     let config = ConfigHandle::new(configs::parse(LIMITS).unwrap());
-    let mut envoy = Envoy::of(RateLimits::of_config(handle(no_rules(), Arc::new(failures::Gone)), config)).await;
+    let mut envoy =
+        Envoy::of(RateLimits::of_config(handle(no_rules(), Arc::<failures::Gone>::default()), config)).await;
     assert_eq!(envoy.ask(back(take("w", 1), 0)).await.unwrap_err().code(), Code::Unavailable);
 }
 

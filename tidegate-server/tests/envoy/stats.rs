@@ -137,7 +137,7 @@ async fn requests_errors_and_configurations_are_counted() {
     assert!(missing.is_err());
     has("ratelimit.service.config_load_error: 2");
     let config = ConfigHandle::new(EnvoyConfig::parse([("a.yaml", LIMITS)], &EnvoyOptions::default()).unwrap());
-    let gone = RateLimits::of_config(handle(no_rules(), Arc::new(failures::Gone)), config).stats(&stats);
+    let gone = RateLimits::of_config(handle(no_rules(), Arc::<failures::Gone>::default()), config).stats(&stats);
     Envoy::of(gone).await.ask(hit("edge", &[&[("plain", "v")]])).await.unwrap_err();
     has("ratelimit.service.call.should_rate_limit.redis_error: 1");
 }

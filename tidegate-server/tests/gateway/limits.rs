@@ -146,3 +146,18 @@ async fn while_the_store_is_away_the_upstream_is_told_or_spared() {
         assert!(!heard.contains("degraded: no"), "{heard}");
     }
 }
+
+#[tokio::test]
+async fn while_the_store_is_away_a_local_rule_lets_its_share_pass() {
+    let rules = RuleSet::new([Rule::new("api", at_once(4)).on_failure(OnFailure::Local)]).unwrap();
+    let limiter = Limiter::new(rules, Gone).instances(2);
+    let gateway = limited(mirror(), LimitLayer::new(limiter)).await;
+    for _ in 0..2 {
+        let heard = get(gateway, "/", "").await;
+        assert!(heard.starts_with("HTTP/1.1 200 ") && heard.contains("\nx-tidegate-degraded: true\n"), "{heard}");
+        assert!(!heard.contains("ratelimit"), "{heard}");
+    }
+    let heard = get(gateway, "/", "").await;
+    assert!(heard.starts_with("HTTP/1.1 429 ") && field(&heard, "retry-after").is_some(), "{heard}");
+    assert!(!heard.contains("ratelimit"), "{heard}");
+}

@@ -1,0 +1,311 @@
+//! While the store fails: what each policy makes of a request, and how the policies of several rules compose.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tidegate::{
+    Adjustment, Contract, Decision, Key, Limit, Limiter, ManualClock, MemoryStore, Observer, OnFailure, Plan, Rate,
+    Request, Rule, RuleMode, RuleSet, Store, StoreError, StoreErrorKind, Verdict,
+};
+
+/// A store that can be told to fail, and how many it is shared by.
+#[derive(Clone)]
+struct Switched {
+    memory: Arc<MemoryStore>,
+    fails: Arc<AtomicBool>,
+    instances: Arc<AtomicU32>,
+}
+
+impl Switched {
+    fn new(clock: &ManualClock) -> Self {
+        let memory = Arc::new(MemoryStore::new().clock(clock.clone()));
+        Self { memory, fails: Arc::default(), instances: Arc::default() }
+    }
+
+    fn failing(clock: &ManualClock) -> Self {
+        let store = Self::new(clock);
+        store.fails.store(true, Ordering::Relaxed);
+        store
+    }
+
+    fn state(&self) -> Result<(), StoreError> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "it went away"));
+        }
+        Ok(())
+    }
+}
+
+impl Store for Switched {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.state()?;
+        self.memory.decide(plan).await
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.state()?;
+        self.memory.peek(plan).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.state()?;
+        self.memory.adjust(adjustments).await
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        self.memory.adjust_soon(adjustments);
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        self.state()?;
+        self.memory.forget(keys).await
+    }
+
+    fn instances(&self) -> Option<u32> {
+        Some(self.instances.load(Ordering::Relaxed)).filter(|instances| *instances > 0)
+    }
+}
+
+/// Nothing here waits, so a future is ready when it is asked once.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn limiter(store: &Switched, clock: &ManualClock, rules: impl IntoIterator<Item = Rule>) -> Limiter<Switched> {
+    let memory = MemoryStore::new().clock(clock.clone());
+    Limiter::new(RuleSet::new(rules).unwrap(), store.clone()).fallback(memory)
+}
+
+/// A bucket that refills too slowly to matter.
+fn bucket(capacity: u64) -> Limit {
+    Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap()
+}
+
+/// How many of `times` pass; None if one is refused with an error.
+fn passed(limiter: &Limiter<Switched>, request: &Request<'_>, times: usize) -> Option<usize> {
+    let decisions: Option<Vec<Decision>> = (0..times).map(|_| now(limiter.check(request)).ok()).collect();
+    decisions.map(|decisions| decisions.iter().filter(|decision| decision.is_allowed()).count())
+}
+
+#[test]
+fn each_policy_does_what_it_says() {
+    let clock = ManualClock::default();
+    for (policy, expected) in [
+        (OnFailure::Open, Some(30)),
+        (OnFailure::Degraded, Some(30)),
+        (OnFailure::Closed, None),
+        (OnFailure::Local, Some(20)),
+        (OnFailure::Static, Some(7)),
+    ] {
+        let rule = Rule::new("api", bucket(20)).per(["user"]).on_failure(policy).emergency(bucket(7));
+        let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+        let ann = Request::new("").attribute("user", "ann");
+        assert_eq!(passed(&limiter, &ann, 30), expected, "{policy:?}");
+        if expected.is_some() {
+            let decision = now(limiter.check(&ann)).unwrap();
+            assert_eq!(decision.degraded(), Some(StoreErrorKind::Unavailable), "{policy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_local_rule_counts_each_subject_and_a_static_one_counts_everybody() {
+    let clock = ManualClock::default();
+    for (policy, expected) in [(OnFailure::Local, 2), (OnFailure::Static, 0)] {
+        let rule = Rule::new("api", bucket(2)).per(["user"]).on_failure(policy).emergency(bucket(2));
+        let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+        assert_eq!(passed(&limiter, &Request::new("").attribute("user", "ann"), 5), Some(2));
+        assert_eq!(passed(&limiter, &Request::new("").attribute("user", "bob"), 5), Some(expected), "{policy:?}");
+    }
+}
+
+#[test]
+fn a_share_is_by_the_instances_that_the_store_saw_last_and_else_by_the_configured_number() {
+    let clock = ManualClock::default();
+    let store = Switched::failing(&clock);
+    let rules = || [Rule::new("api", bucket(20)).on_failure(OnFailure::Local)];
+    let configured = limiter(&store, &clock, rules()).instances(4);
+    assert_eq!(passed(&configured, &Request::new(""), 30), Some(5));
+    store.instances.store(3, Ordering::Relaxed);
+    let counted = limiter(&store, &clock, rules()).instances(4);
+    assert_eq!(passed(&counted, &Request::new(""), 30), Some(6));
+    store.instances.store(100, Ordering::Relaxed);
+    assert_eq!(passed(&limiter(&store, &clock, rules()), &Request::new(""), 30), Some(1));
+}
+
+#[test]
+fn a_denial_by_the_store_is_never_passed_by() {
+    let clock = ManualClock::default();
+    let store = Switched::new(&clock);
+    for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Degraded] {
+        let limiter = limiter(&store, &clock, [Rule::new("api", bucket(0)).on_failure(policy)]);
+        let denied = now(limiter.check(&Request::new(""))).unwrap();
+        assert!(!denied.is_allowed() && denied.degraded().is_none(), "{policy:?}");
+    }
+}
+
+#[test]
+fn one_closed_rule_refuses_whatever_the_others_say() {
+    let clock = ManualClock::default();
+    let rules = |mode| {
+        let closed = Rule::new("pay", bucket(9)).on_failure(OnFailure::Closed).mode(mode);
+        [Rule::new("api", bucket(9)).on_failure(OnFailure::Local), Rule::new("all", bucket(9)), closed]
+    };
+    let store = Switched::failing(&clock);
+    let closed = limiter(&store, &clock, rules(RuleMode::Enabled));
+    assert_eq!(now(closed.check(&Request::new(""))).unwrap_err().to_string(), "it went away");
+    // In shadow it has no say, not even by failing.
+    assert_eq!(passed(&limiter(&store, &clock, rules(RuleMode::Shadow)), &Request::new(""), 20), Some(9));
+}
+
+#[test]
+fn local_and_static_rules_are_all_or_nothing_together() {
+    let clock = ManualClock::default();
+    let rules = [
+        Rule::new("user", bucket(10)).per(["user"]).on_failure(OnFailure::Local),
+        Rule::new("all", bucket(50)).on_failure(OnFailure::Static).emergency(bucket(3)),
+        Rule::new("open", bucket(0)),
+    ];
+    let limiter = limiter(&Switched::failing(&clock), &clock, rules);
+    let ann = Request::new("").attribute("user", "ann");
+    assert_eq!(passed(&limiter, &ann, 20), Some(3), "the static rule stops ann, and the open one has no say");
+    let denied = now(limiter.check(&ann)).unwrap();
+    assert_eq!(
+        (denied.rule(), denied.checks()[0].outcome().remaining),
+        (Some("all"), 7),
+        "what it denies took nothing"
+    );
+}
+
+#[test]
+fn a_static_rule_of_several_limits_has_one_cap() {
+    let clock = ManualClock::default();
+    let rule = Rule::with_limits("api", [("a".into(), bucket(50)), ("b".into(), bucket(60))]);
+    let rule = rule.on_failure(OnFailure::Static).emergency(bucket(4));
+    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+    assert_eq!(passed(&limiter, &Request::new("").cost(3), 20), Some(4), "it counts requests");
+}
+
+#[test]
+fn a_static_rule_without_a_cap_is_no_rule() {
+    let error = RuleSet::new([Rule::new("api", bucket(1)).on_failure(OnFailure::Static)]).unwrap_err();
+    assert!(error.to_string().contains("emergency limit"), "{error}");
+}
+
+#[test]
+fn what_was_judged_without_the_store_is_no_longer_asked_when_it_is_back() {
+    let clock = ManualClock::default();
+    let store = Switched::new(&clock);
+    let limiter = limiter(&store, &clock, [Rule::new("api", bucket(5)).on_failure(OnFailure::Local)]);
+    assert_eq!(passed(&limiter, &Request::new(""), 3), Some(3));
+    store.fails.store(true, Ordering::Relaxed);
+    assert_eq!(passed(&limiter, &Request::new(""), 9), Some(5));
+    store.fails.store(false, Ordering::Relaxed);
+    let back = now(limiter.check(&Request::new(""))).unwrap();
+    assert_eq!((back.degraded(), back.remaining()), (None, Some(1)), "the store knows what it counted before");
+    store.fails.store(true, Ordering::Relaxed);
+    assert_eq!(passed(&limiter, &Request::new(""), 9), Some(0), "a store that comes and goes gives nothing anew");
+    clock.advance(Duration::from_secs(3600));
+    assert_eq!(passed(&limiter, &Request::new(""), 9), Some(1));
+}
+
+#[test]
+fn rules_that_change_keep_what_was_judged_without_the_store() {
+    let clock = ManualClock::default();
+    let rule = || Rule::new("api", bucket(5)).on_failure(OnFailure::Local);
+    let before = limiter(&Switched::failing(&clock), &clock, [rule()]);
+    assert_eq!(passed(&before, &Request::new(""), 9), Some(5));
+    let after = before.with_rules(RuleSet::new([rule()]).unwrap());
+    assert_eq!(passed(&after, &Request::new(""), 9), Some(0));
+}
+
+#[test]
+fn nothing_is_shown_of_what_nobody_knows() {
+    let clock = ManualClock::default();
+    let rule = Rule::new("api", bucket(2)).on_failure(OnFailure::Local);
+    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+    let allowed = now(limiter.check(&Request::new(""))).unwrap();
+    assert_eq!(Contract::new().headers(&allowed), []);
+    assert!(allowed.receipt().is_empty());
+    assert_eq!(passed(&limiter, &Request::new(""), 1), Some(1));
+    let denied = Contract::new().denied(&now(limiter.check(&Request::new(""))).unwrap(), None, None);
+    assert_eq!((denied.status, denied.headers[0].0), (429, "retry-after"));
+    assert!(denied.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{denied:?}");
+}
+
+#[test]
+fn what_is_too_much_for_a_share_is_not_refused_for_good() {
+    let clock = ManualClock::default();
+    let rule = Rule::new("api", bucket(20)).on_failure(OnFailure::Local);
+    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]).instances(4);
+    let denied = now(limiter.check(&Request::new("").cost(8))).unwrap();
+    assert!(!denied.is_allowed() && !denied.is_permanent());
+    assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
+}
+
+#[test]
+fn a_peek_judges_without_the_store_too_and_takes_nothing() {
+    let clock = ManualClock::default();
+    let limiter =
+        limiter(&Switched::failing(&clock), &clock, [Rule::new("api", bucket(1)).on_failure(OnFailure::Local)]);
+    for _ in 0..3 {
+        let peeked = now(limiter.peek(&Request::new(""))).unwrap();
+        assert!(peeked.is_allowed() && peeked.degraded().is_some());
+    }
+    assert_eq!(passed(&limiter, &Request::new(""), 3), Some(1));
+    assert!(!now(limiter.peek(&Request::new(""))).unwrap().is_allowed());
+}
+
+#[test]
+fn the_observer_hears_of_the_failure_of_the_policies_and_of_the_decision() {
+    #[derive(Clone, Default)]
+    struct Heard(Arc<Mutex<Vec<String>>>);
+    impl Observer for Heard {
+        fn decided(&self, decision: &Decision) {
+            self.0.lock().unwrap().push(format!("{} {:?}", decision.is_allowed(), decision.degraded()));
+        }
+        fn store_failed(&self, error: &StoreError) {
+            self.0.lock().unwrap().push(error.to_string());
+        }
+        fn undecided(&self, plan: &Plan<'_>) {
+            self.0.lock().unwrap().extend(plan.policies().map(|(rule, policy)| format!("{rule} {}", policy.as_str())));
+        }
+    }
+    let (clock, heard) = (ManualClock::default(), Heard::default());
+    let rules = [Rule::new("api", bucket(0)).on_failure(OnFailure::Local), Rule::new("all", bucket(9))];
+    let limiter = limiter(&Switched::failing(&clock), &clock, rules).observer(heard.clone());
+    assert_eq!(passed(&limiter, &Request::new(""), 1), Some(0));
+    assert_eq!(*heard.0.lock().unwrap(), ["it went away", "api local", "all open", "false Some(Unavailable)"]);
+}
+
+#[test]
+fn shares_of_all_instances_are_together_at_most_the_limit() {
+    let rate = Rate::per_second(7).unwrap();
+    let window = Duration::from_secs(60);
+    for amount in [0, 1, 2, 5, 12, 100, 4_503_599_627_370_495] {
+        let limits = [
+            Limit::token_bucket(amount.min(1 << 34), rate).unwrap(),
+            Limit::fixed_window(amount, window).unwrap(),
+            Limit::fixed_window(amount, tidegate::Window::MONTH).unwrap(),
+            Limit::sliding_log(amount.min(65_535), window).unwrap(),
+            Limit::sliding_window(amount, window, 6).unwrap(),
+            Limit::leaky_bucket(rate, amount.min(1 << 34)).unwrap(),
+        ];
+        for limit in limits {
+            assert_eq!(limit.share(1), limit);
+            for instances in [2, 3, 12, 1000, u32::MAX] {
+                let share = limit.share(instances);
+                let (whole, part) = (limit.amount(), share.amount());
+                assert_eq!(part, if whole == 0 { 0 } else { (whole / u64::from(instances)).max(1) }, "{limit:?}");
+                assert_eq!(share.algorithm(), limit.algorithm());
+            }
+        }
+    }
+    let share = Limit::token_bucket(20, rate).unwrap().share(3);
+    assert_eq!(share, Limit::token_bucket(6, Rate::new(7, Duration::from_secs(3)).unwrap()).unwrap());
+}
