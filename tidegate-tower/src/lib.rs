@@ -24,7 +24,7 @@
 //! http::Request ──▶ tidegate::Request ──▶ Limiter::check ──▶ hold ──▶ inner service ──▶ settle ──▶ http::Response
 //!                     only what rules read       │                                                   + limit headers
 //!                                                ├── denied: 429, or RESOURCE_EXHAUSTED in gRPC
-//!                                                └── store failed: 503, or on without limits, with `Degraded`
+//!                                                └── store failed: 503, or judged without it, with `Degraded`
 //! ```
 //!
 //! - **Who asks.** Rules count by attributes: `method`, `path`, `query` (as it was sent), `host` (without the port, in lower
@@ -40,8 +40,8 @@
 //! - **Denied.** 429 with the contract's header fields and body; the inner service is not called. Requests whose content type
 //!   is gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the fields as metadata.
 //! - **The store failed.** If a rule of the request is closed on failure, 503 (`UNAVAILABLE` in gRPC). Otherwise the request
-//!   passes without limit headers, and has the extension [`Degraded`]. The failure itself goes to the limiter's
-//!   [`Observer`](tidegate::Observer).
+//!   is judged without the store, as its rules say; if it passes, it has the extension [`Degraded`]. There are no limit headers
+//!   then. The failure itself goes to the limiter's [`Observer`](tidegate::Observer).
 //! - **The real cost** may be known only from the answer: a rule names the header that tells it
 //!   ([`Rule::actual`](tidegate::Rule::actual)), or [`LimitLayer::settle`] does.
 //!
