@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{all_limits, passes, patient};
+use conformance::suite::{all_limits, passes, patient, persist};
 use conformance::topology::{NAME, Watched};
-use tidegate::{Decision, Limit, Limiter, Request, Rule, RuleSet, StoreErrorKind};
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
 
 /// The primary dies. Until the sentinels agree on another, each request is an error that is worth another try; then the new
@@ -16,7 +16,7 @@ async fn a_failover_is_followed_and_nothing_is_forgotten() {
     for kind in KINDS {
         let mut watched = Watched::start(kind, &[], &[]);
         watched.wait_until_known();
-        let store = RedisStore::connect(&watched.url()).await.unwrap();
+        let store = RedisStore::connect_with(&watched.url(), patient()).await.unwrap();
         for limit in all_limits(10) {
             assert_eq!(passes(&limiter(limit, &store), 3, 2).await, 2, "{kind:?} {limit:?}");
         }
@@ -26,7 +26,8 @@ async fn a_failover_is_followed_and_nothing_is_forgotten() {
         watched.sentinels[0].kill();
         for limit in all_limits(10) {
             let limiter = limiter(limit, &store);
-            assert_eq!(persist(&limiter).await.remaining(), Some(3), "{kind:?} {limit:?}");
+            let decision = persist(async || limiter.check(&Request::new("")).await).await;
+            assert_eq!(decision.remaining(), Some(3), "{kind:?} {limit:?}");
             assert_eq!(passes(&limiter, 1, 9).await, 3, "{kind:?} {limit:?}");
         }
     }
@@ -68,7 +69,9 @@ async fn sentinels_and_servers_may_want_different_passwords() {
     let auth = format!("sentinel auth-pass {NAME} pw-of-servers");
     let watched = Watched::start(Kind::Redis, &servers, &["requirepass pw-of-sentinels", &auth]);
     let with_password = watched.url().replace("://", "://:pw-of-servers@");
-    let store = RedisStore::connect(&format!("{with_password}?sentinel_password=pw-of-sentinels")).await.unwrap();
+    let store = RedisStore::connect_with(&format!("{with_password}?sentinel_password=pw-of-sentinels"), patient())
+        .await
+        .unwrap();
     assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
 
     let bare = format!("{}?sentinel_password=pw-of-sentinels", watched.url());
@@ -106,7 +109,7 @@ async fn a_name_that_nobody_knows_and_sentinels_that_are_gone_are_told() {
 #[tokio::test]
 async fn a_store_that_knows_its_primary_needs_no_sentinel() {
     let mut watched = Watched::start(Kind::Redis, &[], &[]);
-    let store = RedisStore::connect(&watched.url()).await.unwrap();
+    let store = RedisStore::connect_with(&watched.url(), patient()).await.unwrap();
     for sentinel in &mut watched.sentinels {
         sentinel.kill();
     }
@@ -116,18 +119,7 @@ async fn a_store_that_knows_its_primary_needs_no_sentinel() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
-    Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone())
-}
-
-/// Asks until there is an answer. Every error until then must say that another try is worth it.
-async fn persist(limiter: &Limiter<RedisStore>) -> Decision {
-    for _ in 0..10_000 {
-        match limiter.check(&Request::new("")).await {
-            Ok(decision) => return decision,
-            Err(error) => assert!(error.is_transient(), "{error}"),
-        }
-    }
-    panic!("no primary is found");
+    Limiter::new(RuleSet::new([Rule::new("api", limit).on_failure(OnFailure::Closed)]).unwrap(), store.clone())
 }
 
 /// Waits until the replica has everything that was written so far.
