@@ -5,6 +5,7 @@
 
 mod crowd;
 mod example;
+pub(crate) mod failure;
 mod identity;
 pub(crate) mod limits;
 mod reach;
@@ -15,7 +16,7 @@ use crate::problem::{MOST_PROBLEMS, Problem, Severity};
 use example::Example;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 26] = [
+pub(crate) const CODES: [&str; 25] = [
     "colon-segment",
     "cost-above-limit",
     "duplicate-rule",
@@ -24,7 +25,6 @@ pub(crate) const CODES: [&str; 26] = [
     "forgeable-cost",
     "free-until-settled",
     "huge-log",
-    "local-refuses",
     "login-by-ip-alone",
     "long-queue",
     "looks-like-security",
@@ -50,6 +50,9 @@ const NOT_COMPARED: &str = "not-compared";
 /// How much work comparing rules may be, in comparisons of two values. Rules that share nothing are never compared, so only
 /// a file that would be slow to match reaches this; it then takes about a second.
 const MOST_WORK: usize = 20_000_000;
+
+/// The most rules or routes that are named in one place; the others are counted.
+pub(crate) const MOST_NAMED: usize = 8;
 
 /// Looks for the classic mistakes.
 pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
@@ -105,6 +108,17 @@ fn together(ready: &Ready, rules: &[&Compiled], found: &mut Vec<Problem>) {
 /// How much there is to compare about a rule.
 fn weight(rule: &Compiled) -> usize {
     example::weight(&rule.matched.condition) + rule.matched.per.len() + rule.limits.len() + rule.plans.len()
+}
+
+/// The names in a row, if there are any; of many, some are counted.
+pub(crate) fn named<T: AsRef<str>>(names: &[T]) -> Option<String> {
+    let more = names.len().saturating_sub(MOST_NAMED);
+    let row = names[..names.len() - more].iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match (names.is_empty(), more) {
+        (true, _) => None,
+        (_, 0) => Some(row),
+        (_, more) => Some(format!("{row} and {more} more")),
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::cost::Cost;
 use crate::facts::Facts;
 use crate::identity::{Found, Identity, Reading, Source};
 use crate::index::{Index, Places};
+use crate::policy::Policy;
 
 /// Everything about a rule file that a request is held against.
 #[derive(Debug)]
@@ -42,6 +43,7 @@ pub(crate) struct Matched {
     pub(crate) per: Arc<[Identity]>,
     pub(crate) tenant: TenantIn,
     pub(crate) cost: Cost,
+    pub(crate) on_failure: Policy,
 }
 
 /// What the tenant has to do with whom a rule counts.
@@ -155,7 +157,7 @@ impl Matcher for Matching {
                 plan: facts.plan(),
                 values: &values,
                 cost,
-                on_failure: None,
+                on_failure: rule.on_failure.of(&facts),
                 anonymous: false,
             });
         }
@@ -173,6 +175,7 @@ impl Matcher for Matching {
         for rule in &self.rules {
             rule.per.iter().for_each(|identity| identity.reads(&self.reading, &mut names));
             rule.cost.reads(self, &mut names);
+            rule.on_failure.reads(&mut names);
         }
         // Plans and scopes may ask for these whatever the rules count by.
         self.tenant.reads(&self.reading, &mut names);

@@ -78,7 +78,7 @@ impl Compiler<'_> {
         self.constructed(Limit::sliding_window(at.limit.value.0, window, slices), span)
     }
 
-    fn constructed(&mut self, limit: Result<Limit, LimitError>, span: &Span) -> Option<Limit> {
+    pub(super) fn constructed(&mut self, limit: Result<Limit, LimitError>, span: &Span) -> Option<Limit> {
         limit.map_err(|error| _ = self.error("inexact", span, error.to_string())).ok()
     }
 
