@@ -1,6 +1,7 @@
 //! Compiling: from the file as it is [written](crate::written) to what a request is held against, with every problem that
 //! the values have. What is only unwise is left to the [lints](crate::lint).
 
+mod anonymous;
 mod by_route;
 mod condition;
 mod cost;
@@ -22,6 +23,7 @@ use crate::problem::{MOST_PROBLEMS, Problem};
 use crate::read::At;
 use crate::source::Span;
 use crate::suggest::suggest;
+use crate::word::Authenticated;
 use crate::written;
 
 pub(crate) use rule::Compiled;
@@ -44,8 +46,8 @@ pub(crate) struct Ready {
 /// What compiling goes through with: the problems so far, and the names that may be used.
 pub(crate) struct Compiler<'p> {
     problems: &'p mut Vec<Problem>,
-    /// Headers that a client cannot forge.
-    authenticated: HashSet<SmolStr>,
+    /// What a client cannot forge.
+    authenticated: Authenticated,
     plans: Vec<SmolStr>,
     /// Something was lost because it was wrong, so what is missing has been reported already.
     partial: bool,
@@ -56,8 +58,13 @@ pub(crate) struct Compiler<'p> {
 /// Compiles a file. There may be errors among the problems that this adds; then the result is good for lints only.
 pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Ready {
     let partial = file.lost_rules;
-    let mut compiler =
-        Compiler { problems, authenticated: HashSet::new(), plans: Vec::new(), partial, pers: HashMap::new() };
+    let mut compiler = Compiler {
+        problems,
+        authenticated: Authenticated::default(),
+        plans: Vec::new(),
+        partial,
+        pers: HashMap::new(),
+    };
     compiler.version(file.version.as_ref());
     let (reading, identities, identify) = compiler.identify(&file.identify);
     compiler.plans = plan_names(file);

@@ -68,6 +68,8 @@ pub struct Applied {
     pub subject: Vec<SubjectPart>,
     /// The subject as stores, logs and metrics see it.
     pub subject_hash: String,
+    /// Whether nobody vouches for it.
+    pub anonymous: bool,
     /// What the request costs.
     pub cost: u64,
     /// What happens to the request while the store fails, as far as this rule is concerned.
@@ -148,7 +150,7 @@ impl RuleFile {
             values: &values,
             cost,
             on_failure: policy,
-            anonymous: false,
+            anonymous: counted.anonymous,
         });
         let checks = plan.checks();
         let mut subject: Vec<SubjectPart> = Vec::new();
@@ -163,6 +165,7 @@ impl RuleFile {
         Applied {
             subject,
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
+            anonymous: counted.anonymous,
             cost,
             on_failure,
             emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe),

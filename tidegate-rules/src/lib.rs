@@ -53,6 +53,7 @@ mod path;
 mod policy;
 mod query;
 mod routes;
+mod word;
 
 /// The reference's example runs like any other.
 #[cfg(doctest)]

@@ -10,13 +10,14 @@ mod identity;
 pub(crate) mod limits;
 mod reach;
 pub(crate) mod security;
+mod strangers;
 
 use crate::compile::{Compiled, Ready};
 use crate::problem::{MOST_PROBLEMS, Problem, Severity};
 use example::Example;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 25] = [
+pub(crate) const CODES: [&str; 26] = [
     "colon-segment",
     "cost-above-limit",
     "duplicate-rule",
@@ -34,6 +35,7 @@ pub(crate) const CODES: [&str; 25] = [
     NOT_COMPARED,
     "plan-of-another-shape",
     "security-fails-open",
+    "strangers-remembered",
     "too-many-checks",
     "trust-everyone",
     "unauthenticated-header",
@@ -69,6 +71,7 @@ pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
     for rule in &rules {
         security::lint(rule, &mut found);
         limits::lint(rule, &mut found);
+        found.extend(strangers::lint(ready, rule));
     }
     reach::conditions(ready, &mut found);
     together(ready, &rules, &mut found);

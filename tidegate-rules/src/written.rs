@@ -1,6 +1,7 @@
 //! The rule file as it is written: one type for each section, with the place of every value. The schema is generated from
 //! these types and serde reads into them; what the values mean is decided when they are [compiled](crate::compile).
 
+mod anonymous;
 mod by_route;
 mod cost;
 mod identify;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub(crate) use anonymous::Anonymous;
 pub(crate) use by_route::ByRoute;
 pub(crate) use cost::{Cost, CostTable};
 pub(crate) use identify::{Identify, Sources};
@@ -89,6 +91,8 @@ pub(crate) struct Rule {
     /// What happens while the store fails: a word (`open` if left out, `closed`, `local`, `degraded`), `{ static: 100/s }`, or
     /// a table by method or route.
     pub(crate) on_failure: Option<At<OnFailure>>,
+    /// What becomes of those whom nobody vouches for, when there are many.
+    pub(crate) anonymous: Option<At<Anonymous>>,
     /// Whether it is applied.
     pub(crate) mode: Option<At<Mode>>,
     /// Guards against guessing: answers then tell no more than when to try again.

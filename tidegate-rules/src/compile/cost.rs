@@ -48,7 +48,7 @@ impl Compiler<'_> {
 
     /// Who could set the cost of a request could make it free.
     fn authenticated(&mut self, at: &At<String>) -> Option<()> {
-        if self.authenticated.contains(at.to_ascii_lowercase().as_str()) {
+        if self.authenticated.contains(at) {
             return Some(());
         }
         let message = format!("a client could set the header `{}` and name its own price", at.value);

@@ -86,7 +86,7 @@ impl Compiler<'_> {
         quantity::rate(at).map_err(|why| _ = self.error("rate", &at.span, why)).ok()
     }
 
-    fn duration(&mut self, at: &At<String>) -> Option<Duration> {
+    pub(super) fn duration(&mut self, at: &At<String>) -> Option<Duration> {
         let error = |why| {
             let problem = self.error("duration", &at.span, why);
             if quantity::window(at).is_ok() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use tidegate::{Limit, Rule, RuleMode};
+use tidegate::{Anonymous, Limit, Rule, RuleMode};
 
 use super::on_failure::Failing;
 use super::{Compiler, Overrides};
@@ -26,6 +26,8 @@ pub(crate) struct Compiled {
     pub(crate) has_policy: bool,
     /// What one instance lets pass where the policy is `static`.
     pub(crate) emergency: Option<Limit>,
+    /// What becomes of strangers, if it is written.
+    pub(crate) anonymous: Option<Anonymous>,
     pub(crate) security: Option<bool>,
     pub(crate) message: Option<SmolStr>,
     pub(crate) budget: Option<SmolStr>,
@@ -60,6 +62,9 @@ impl Compiled {
         if let Some(cap) = self.emergency {
             rule = rule.emergency(cap);
         }
+        if let Some(anonymous) = self.anonymous {
+            rule = rule.anonymous(anonymous);
+        }
         if self.security == Some(true) {
             rule = rule.security();
         }
@@ -93,6 +98,7 @@ impl Compiler<'_> {
         let (per, tenant) = self.per(written, identities);
         let cost = written.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
         let failing = written.on_failure.as_ref().map_or(Some(Failing::default()), |at| self.on_failure(&at.value));
+        let anonymous = written.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
         let mut plans = overrides.get(&id).cloned().unwrap_or_default();
         if let Some([(name, _)]) = limits.as_deref() {
             // The same name means the same key: a tenant that changes its plan keeps what it has spent.
@@ -125,6 +131,7 @@ impl Compiler<'_> {
             }),
             has_policy: written.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             emergency: failing.cap,
+            anonymous: anonymous?,
             security: written.security.as_ref().map(|security| security.value),
             message: written.message.as_ref().map(|message| SmolStr::new(message.trim())),
             budget: written.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
@@ -186,7 +193,7 @@ impl Compiler<'_> {
         }
         let source = self.source(at)?;
         let name = SmolStr::new(&at.value);
-        Some(Identity { kinds: vec![name.clone()], name, sources: vec![source], given: None })
+        Some(Identity::new(name.clone(), vec![(source, name)], &self.authenticated))
     }
 }
 

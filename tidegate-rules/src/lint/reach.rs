@@ -114,10 +114,17 @@ fn outdoes(strict: &Compiled, rule: &Compiled) -> bool {
     comparable(strict)
         && comparable(rule)
         && failure::is_as_strict(strict, rule)
+        && remembers_as_long(strict, rule)
         && same_cost(&strict.matched.cost, &rule.matched.cost)
         && counts_together(&strict.matched, &rule.matched)
         && in_every_plan(strict, rule)
         && strict.matched.condition.covers(&rule.matched.condition)
+}
+
+/// Whether `strict` forgets strangers no earlier than `rule`.
+fn remembers_as_long(strict: &Compiled, rule: &Compiled) -> bool {
+    let forgets = |rule: &Compiled| rule.anonymous.and_then(|anonymous| anonymous.forget_after);
+    forgets(strict).is_none_or(|after| forgets(rule).is_some_and(|other| other <= after))
 }
 
 fn same_cost(a: &Cost, b: &Cost) -> bool {
