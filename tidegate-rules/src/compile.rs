@@ -1,10 +1,13 @@
 //! Compiling: from the file as it is [written](crate::written) to what a request is held against, with every problem that
 //! the values have. What is only unwise is left to the [lints](crate::lint).
 
+mod anonymous;
+mod by_route;
 mod condition;
 mod cost;
 mod identify;
 mod limit;
+mod on_failure;
 mod rule;
 
 use std::collections::{HashMap, HashSet};
@@ -20,6 +23,7 @@ use crate::problem::{MOST_PROBLEMS, Problem};
 use crate::read::At;
 use crate::source::Span;
 use crate::suggest::suggest;
+use crate::word::Authenticated;
 use crate::written;
 
 pub(crate) use rule::Compiled;
@@ -42,8 +46,8 @@ pub(crate) struct Ready {
 /// What compiling goes through with: the problems so far, and the names that may be used.
 pub(crate) struct Compiler<'p> {
     problems: &'p mut Vec<Problem>,
-    /// Headers that a client cannot forge.
-    authenticated: HashSet<SmolStr>,
+    /// What a client cannot forge.
+    authenticated: Authenticated,
     plans: Vec<SmolStr>,
     /// Something was lost because it was wrong, so what is missing has been reported already.
     partial: bool,
@@ -54,8 +58,13 @@ pub(crate) struct Compiler<'p> {
 /// Compiles a file. There may be errors among the problems that this adds; then the result is good for lints only.
 pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Ready {
     let partial = file.lost_rules;
-    let mut compiler =
-        Compiler { problems, authenticated: HashSet::new(), plans: Vec::new(), partial, pers: HashMap::new() };
+    let mut compiler = Compiler {
+        problems,
+        authenticated: Authenticated::default(),
+        plans: Vec::new(),
+        partial,
+        pers: HashMap::new(),
+    };
     compiler.version(file.version.as_ref());
     let (reading, identities, identify) = compiler.identify(&file.identify);
     compiler.plans = plan_names(file);
@@ -66,10 +75,11 @@ pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Read
         named("plan").unwrap_or_else(identify::attribute("plan"))
     });
     let overrides = compiler.overrides(file);
-    let rules: Vec<_> = file.rules.iter().filter_map(|rule| compiler.rule(rule, &identities, &overrides)).collect();
+    let mut rules: Vec<_> = file.rules.iter().filter_map(|rule| compiler.rule(rule, &identities, &overrides)).collect();
     compiler.unique_ids(file);
     compiler.known_rules(file);
     compiler.budgets(&rules);
+    compiler.caps_of_budgets(&mut rules);
     let plan_of_tenant = compiler.tenants(file);
     let mut matched: Vec<_> =
         rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matched.clone()).collect();
@@ -209,6 +219,25 @@ impl Compiler<'_> {
                         .help("give both the same `per` and `scope`"),
                 );
             }
+        }
+    }
+
+    /// Where rules that share a budget meet, the first stands for all, so it must know the cap of any.
+    fn caps_of_budgets(&mut self, rules: &mut [Compiled]) {
+        let mut caps: HashMap<SmolStr, (Limit, SmolStr)> = HashMap::new();
+        for rule in &*rules {
+            let (Some(budget), Some(cap)) = (&rule.budget, rule.emergency) else { continue };
+            let (known, other) = caps.entry(budget.clone()).or_insert_with(|| (cap, rule.matched.id.clone()));
+            if *known != cap {
+                let message =
+                    format!("it shares budget `{budget}` with rule `{other}`, which has another `static` cap");
+                let problem = Problem::error("budget", message, rule.on_failure_span.clone());
+                self.problems.push(problem.help("give both the same cap"));
+            }
+        }
+        for rule in rules {
+            let shared = rule.budget.as_ref().and_then(|budget| caps.get(budget));
+            rule.emergency = rule.emergency.or(shared.map(|(cap, _)| *cap));
         }
     }
 

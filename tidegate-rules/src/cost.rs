@@ -3,12 +3,11 @@
 use smol_str::SmolStr;
 use tidegate::LARGEST_AMOUNT;
 
-use crate::condition::is_method;
+use crate::by_route::ByRoute;
 use crate::expression::Expression;
 use crate::facts::Facts;
 use crate::identity::Source;
 use crate::matching::Matching;
-use crate::path::Pattern;
 
 /// What a request costs.
 #[derive(Clone, Debug, Default)]
@@ -25,18 +24,10 @@ pub(crate) enum Cost {
 /// Costs by route, else from a header or an expression, else the default.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
-    pub(crate) routes: Vec<Route>,
+    pub(crate) routes: ByRoute<u64>,
     pub(crate) from: From,
     pub(crate) default: u64,
     pub(crate) most: u64,
-}
-
-/// A method, a path, or both, and what they cost.
-#[derive(Clone, Debug)]
-pub(crate) struct Route {
-    pub(crate) method: Option<SmolStr>,
-    pub(crate) path: Option<Pattern>,
-    pub(crate) cost: u64,
 }
 
 /// What tells the cost when no route does.
@@ -62,8 +53,7 @@ impl Cost {
     /// The attributes that it reads.
     pub(crate) fn reads(&self, matching: &Matching, names: &mut Vec<SmolStr>) {
         let Self::Table(table) = self else { return };
-        names.extend(table.routes.iter().any(|route| route.method.is_some()).then(|| "method".into()));
-        names.extend(table.routes.iter().any(|route| route.path.is_some()).then(|| "path".into()));
+        table.routes.reads(names);
         match &table.from {
             From::Default => {}
             From::Header(name) => names.push(name.clone()),
@@ -84,8 +74,8 @@ impl Cost {
 
 impl Table {
     fn of(&self, facts: &Facts<'_, '_>, matching: &Matching) -> u64 {
-        if let Some(route) = self.routes.iter().find(|route| route.fits(facts)) {
-            return route.cost;
+        if let Some(cost) = self.routes.of(facts) {
+            return cost;
         }
         let told = match &self.from {
             From::Default => None,
@@ -97,13 +87,6 @@ impl Table {
             }
         };
         told.map_or(self.default, |cost| cost.min(self.most))
-    }
-}
-
-impl Route {
-    fn fits(&self, facts: &Facts<'_, '_>) -> bool {
-        self.method.as_ref().is_none_or(|wanted| facts.method().is_some_and(|method| is_method(wanted, method)))
-            && self.path.as_ref().is_none_or(|pattern| facts.path().is_some_and(|path| pattern.matches(path)))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::{self, Write};
 
 use smol_str::SmolStr;
-use tidegate::{Limit, Match, Request, RuleMode, RuleSet, Secret};
+use tidegate::{Limit, Match, OnFailure, Request, RuleMode, RuleSet, Secret};
 
 use crate::compile::Compiled;
 use crate::condition::Mismatch;
@@ -68,8 +68,14 @@ pub struct Applied {
     pub subject: Vec<SubjectPart>,
     /// The subject as stores, logs and metrics see it.
     pub subject_hash: String,
+    /// Whether nobody vouches for it.
+    pub anonymous: bool,
     /// What the request costs.
     pub cost: u64,
+    /// What happens to the request while the store fails, as far as this rule is concerned.
+    pub on_failure: OnFailure,
+    /// How much one instance lets pass then, in words, if that is [static](OnFailure::Static).
+    pub emergency: Option<String>,
     /// Its limits, with the keys under which they are counted.
     pub limits: Vec<LimitExplained>,
 }
@@ -136,13 +142,15 @@ impl RuleFile {
         // By itself, since of rules that share a budget only the first has a check in the plan.
         let place = self.matching.rules.iter().position(|matched| matched.id == rule.matched.id).unwrap_or_default();
         let values = counted.values(&rule.matched);
+        let policy = rule.matched.on_failure.of(facts);
+        let on_failure = policy.unwrap_or(rule.matched.on_failure.otherwise);
         let plan = rules.plan_of(Match {
             rule: place,
             plan: facts.plan(),
             values: &values,
             cost,
-            on_failure: None,
-            anonymous: false,
+            on_failure: policy,
+            anonymous: counted.anonymous,
         });
         let checks = plan.checks();
         let mut subject: Vec<SubjectPart> = Vec::new();
@@ -157,7 +165,10 @@ impl RuleFile {
         Applied {
             subject,
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
+            anonymous: counted.anonymous,
             cost,
+            on_failure,
+            emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe),
             limits: checks
                 .iter()
                 .map(|check| {

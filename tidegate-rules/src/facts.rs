@@ -9,7 +9,9 @@ use smol_str::SmolStr;
 use tidegate::Request;
 
 use crate::claims;
+use crate::identity::Found;
 use crate::matching::Matching;
+use crate::word::Word;
 
 /// A request as the rules see it.
 pub(crate) struct Facts<'m, 'q> {
@@ -17,8 +19,8 @@ pub(crate) struct Facts<'m, 'q> {
     pub(crate) matching: &'m Matching,
     path: OnceCell<Option<Cow<'q, str>>>,
     host: OnceCell<Option<Cow<'q, str>>>,
-    tenant: OnceCell<Option<Cow<'q, str>>>,
-    plan: OnceCell<SmolStr>,
+    tenant: OnceCell<Option<Found<'q>>>,
+    plan: OnceCell<(SmolStr, Word)>,
     client: OnceCell<Option<IpAddr>>,
     body: OnceCell<Option<Value>>,
     claims: OnceCell<Option<Value>>,
@@ -68,18 +70,36 @@ impl<'m, 'q> Facts<'m, 'q> {
 
     /// The tenant.
     pub(crate) fn tenant(&self) -> Option<&str> {
-        let find = || self.matching.tenant.find(self).map(|found| found.value);
-        self.tenant.get_or_init(find).as_deref()
+        self.found_tenant().map(|found| &*found.value)
+    }
+
+    /// Who stands behind the tenant, or behind there being none.
+    pub(crate) fn tenant_word(&self) -> Word {
+        self.found_tenant().map_or_else(|| self.matching.tenant.missing(), |found| found.word)
+    }
+
+    fn found_tenant(&self) -> Option<&Found<'q>> {
+        self.tenant.get_or_init(|| self.matching.tenant.find(self)).as_ref()
     }
 
     /// The plan: what the request says, else that of its tenant, else the default one; empty if there is none.
     pub(crate) fn plan(&self) -> &str {
+        &self.found_plan().0
+    }
+
+    /// Who stands behind the plan. Plans are few and say nothing about who it is, unless a client can make them up.
+    pub(crate) fn plan_word(&self) -> Word {
+        self.found_plan().1
+    }
+
+    fn found_plan(&self) -> &(SmolStr, Word) {
         self.plan.get_or_init(|| {
             if let Some(found) = self.matching.plan.find(self) {
-                return SmolStr::new(&found.value);
+                let word = if found.word == Word::Vouched { Word::Nobody } else { found.word };
+                return (SmolStr::new(&found.value), word);
             }
             let of_tenant = self.tenant().and_then(|tenant| self.matching.plan_of_tenant.get(tenant));
-            of_tenant.unwrap_or(&self.matching.default_plan).clone()
+            (of_tenant.unwrap_or(&self.matching.default_plan).clone(), Word::Nobody)
         })
     }
 

@@ -11,6 +11,7 @@ use crate::facts::Facts;
 use crate::forwarded::{self, ForwardedBy, Trust};
 use crate::ip::{self, Prefixes};
 use crate::query;
+use crate::word::{Authenticated, Word};
 
 /// Where a value is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub(crate) struct Identity {
     pub(crate) sources: Vec<Source>,
     /// How the sources are written: the kind of a subject that was found there.
     pub(crate) kinds: Vec<SmolStr>,
+    /// Who stands behind each of them.
+    pub(crate) words: Vec<Word>,
     /// An attribute that says it all, which only the application can set.
     pub(crate) given: Option<SmolStr>,
 }
@@ -57,6 +60,8 @@ pub(crate) struct Found<'q> {
     pub(crate) value: Cow<'q, str>,
     /// Whether it belongs to a tenant, as users and keys do, and addresses and constants do not.
     pub(crate) of_tenant: bool,
+    /// Who stands behind it.
+    pub(crate) word: Word,
 }
 
 /// How sources are read.
@@ -72,18 +77,36 @@ pub(crate) struct Reading {
 }
 
 impl Identity {
+    /// A name for these sources, each with how it is written.
+    pub(crate) fn new(name: SmolStr, sources: Vec<(Source, SmolStr)>, authenticated: &Authenticated) -> Self {
+        let words = sources.iter().map(|(source, _)| authenticated.word(source)).collect();
+        let (sources, kinds) = sources.into_iter().unzip();
+        Self { name, sources, kinds, words, given: None }
+    }
+
+    /// The same, unless the application gives it under its name.
+    pub(crate) fn or_given(self) -> Self {
+        Self { given: Some(self.name.clone()), ..self }
+    }
+
     /// Who the request is from, or nobody that is known.
     pub(crate) fn find<'q>(&self, facts: &Facts<'_, 'q>) -> Option<Found<'q>> {
         if let Some(value) = self.given.as_ref().and_then(|name| present(facts.request.value(name)?)) {
-            return Some(Found { kind: self.name.clone(), value: value.into(), of_tenant: true });
+            return Some(Found { kind: self.name.clone(), value: value.into(), of_tenant: true, word: Word::Vouched });
         }
-        let found = |(source, kind): (&Source, &SmolStr)| {
+        let found = |((source, kind), word): ((&Source, &SmolStr), &Word)| {
             let value = source.read(facts)?;
             // With a single source there is nothing to tell apart, and the application may give the value itself.
             let kind = if self.sources.len() == 1 { &self.name } else { kind };
-            Some(Found { kind: kind.clone(), value, of_tenant: source.is_of_tenant() })
+            Some(Found { kind: kind.clone(), value, of_tenant: source.is_of_tenant(), word: *word })
         };
-        self.sources.iter().zip(&self.kinds).find_map(found)
+        self.sources.iter().zip(&self.kinds).zip(&self.words).find_map(found)
+    }
+
+    /// Who stands behind it where it was not found: whoever does not say who it is, unless it was never about that.
+    pub(crate) fn missing(&self) -> Word {
+        let about_nobody = !self.words.is_empty() && self.words.iter().all(|word| *word == Word::Nobody);
+        if about_nobody { Word::Nobody } else { Word::Anyone }
     }
 
     /// Whether any of its sources belongs to a tenant.

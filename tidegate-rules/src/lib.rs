@@ -37,6 +37,7 @@ mod sample;
 pub use sample::{Sample, SampleAttributes, SampleError};
 mod testing;
 pub use testing::{Failure, RuleSeen, TestOutcome, TestRun, run_tests, test_schema};
+mod by_route;
 mod claims;
 mod condition;
 mod cost;
@@ -49,8 +50,10 @@ mod index;
 mod ip;
 mod matching;
 mod path;
+mod policy;
 mod query;
 mod routes;
+mod word;
 
 /// The reference's example runs like any other.
 #[cfg(doctest)]

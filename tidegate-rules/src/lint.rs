@@ -5,10 +5,12 @@
 
 mod crowd;
 mod example;
+pub(crate) mod failure;
 mod identity;
 pub(crate) mod limits;
 mod reach;
 pub(crate) mod security;
+mod strangers;
 
 use crate::compile::{Compiled, Ready};
 use crate::problem::{MOST_PROBLEMS, Problem, Severity};
@@ -24,7 +26,6 @@ pub(crate) const CODES: [&str; 26] = [
     "forgeable-cost",
     "free-until-settled",
     "huge-log",
-    "local-refuses",
     "login-by-ip-alone",
     "long-queue",
     "looks-like-security",
@@ -34,6 +35,7 @@ pub(crate) const CODES: [&str; 26] = [
     NOT_COMPARED,
     "plan-of-another-shape",
     "security-fails-open",
+    "strangers-remembered",
     "too-many-checks",
     "trust-everyone",
     "unauthenticated-header",
@@ -51,6 +53,9 @@ const NOT_COMPARED: &str = "not-compared";
 /// a file that would be slow to match reaches this; it then takes about a second.
 const MOST_WORK: usize = 20_000_000;
 
+/// The most rules or routes that are named in one place; the others are counted.
+pub(crate) const MOST_NAMED: usize = 8;
+
 /// Looks for the classic mistakes.
 pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
     if problems.iter().any(|problem| problem.severity() == Severity::Error) {
@@ -66,6 +71,7 @@ pub(crate) fn lint(ready: &Ready, problems: &mut Vec<Problem>) {
     for rule in &rules {
         security::lint(rule, &mut found);
         limits::lint(rule, &mut found);
+        found.extend(strangers::lint(ready, rule));
     }
     reach::conditions(ready, &mut found);
     together(ready, &rules, &mut found);
@@ -105,6 +111,17 @@ fn together(ready: &Ready, rules: &[&Compiled], found: &mut Vec<Problem>) {
 /// How much there is to compare about a rule.
 fn weight(rule: &Compiled) -> usize {
     example::weight(&rule.matched.condition) + rule.matched.per.len() + rule.limits.len() + rule.plans.len()
+}
+
+/// The names in a row, if there are any; of many, some are counted.
+pub(crate) fn named<T: AsRef<str>>(names: &[T]) -> Option<String> {
+    let more = names.len().saturating_sub(MOST_NAMED);
+    let row = names[..names.len() - more].iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match (names.is_empty(), more) {
+        (true, _) => None,
+        (_, 0) => Some(row),
+        (_, more) => Some(format!("{row} and {more} more")),
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use crate::cost::Cost;
 use crate::facts::Facts;
 use crate::identity::{Found, Identity, Reading, Source};
 use crate::index::{Index, Places};
+use crate::policy::Policy;
+use crate::word::Word;
 
 /// Everything about a rule file that a request is held against.
 #[derive(Debug)]
@@ -42,6 +44,7 @@ pub(crate) struct Matched {
     pub(crate) per: Arc<[Identity]>,
     pub(crate) tenant: TenantIn,
     pub(crate) cost: Cost,
+    pub(crate) on_failure: Policy,
 }
 
 /// What the tenant has to do with whom a rule counts.
@@ -60,6 +63,8 @@ pub(crate) enum TenantIn {
 pub(crate) struct Counted<'q> {
     pub(crate) tenant: Option<String>,
     pub(crate) found: Few<Option<Found<'q>>>,
+    /// Whether nobody vouches for any of it.
+    pub(crate) anonymous: bool,
 }
 
 impl Matching {
@@ -99,7 +104,12 @@ impl Matched {
         let find = |identity: &Identity| match identity.name.as_str() {
             // A plan may come from the tenant, and those who have the same one share what is counted by it.
             "plan" if facts.plan().is_empty() => None,
-            "plan" => Some(Found { kind: "plan".into(), value: facts.plan().to_owned().into(), of_tenant: false }),
+            "plan" => Some(Found {
+                kind: "plan".into(),
+                value: facts.plan().to_owned().into(),
+                of_tenant: false,
+                word: facts.plan_word(),
+            }),
             _ => identity.find(facts),
         };
         let found: Few<_> = self.per.iter().map(find).collect();
@@ -109,7 +119,22 @@ impl Matched {
             TenantIn::Subject => true,
         };
         let tenant = if scoped { facts.tenant().map(str::to_owned) } else { None };
-        Counted { tenant, found }
+        let anonymous = self.is_anonymous(&found, tenant.is_some(), facts);
+        Counted { tenant, found, anonymous }
+    }
+
+    /// Whether nobody vouches for any part of whom it counts. What does not say who it is, such as a path, is no such part.
+    fn is_anonymous(&self, found: &[Option<Found<'_>>], with_tenant: bool, facts: &Facts<'_, '_>) -> bool {
+        let by_tenant = with_tenant || self.tenant == TenantIn::Subject;
+        let tenant = by_tenant.then(|| facts.tenant_word());
+        let word = |(identity, found): (&Identity, &Option<Found<'_>>)| match found {
+            Some(found) => found.word,
+            None if identity.name == "plan" => Word::Nobody,
+            None => identity.missing(),
+        };
+        let mut words =
+            self.per.iter().zip(found).map(word).chain(tenant).filter(|word| *word != Word::Nobody).peekable();
+        words.peek().is_some() && words.all(|word| word != Word::Vouched)
     }
 
     /// The names of what it counts by, in the order of [`Counted::values`].
@@ -155,8 +180,8 @@ impl Matcher for Matching {
                 plan: facts.plan(),
                 values: &values,
                 cost,
-                on_failure: None,
-                anonymous: false,
+                on_failure: rule.on_failure.of(&facts),
+                anonymous: counted.anonymous,
             });
         }
     }
@@ -173,6 +198,7 @@ impl Matcher for Matching {
         for rule in &self.rules {
             rule.per.iter().for_each(|identity| identity.reads(&self.reading, &mut names));
             rule.cost.reads(self, &mut names);
+            rule.on_failure.reads(&mut names);
         }
         // Plans and scopes may ask for these whatever the rules count by.
         self.tenant.reads(&self.reading, &mut names);

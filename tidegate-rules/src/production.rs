@@ -9,12 +9,10 @@ use tidegate::{Algorithm, RuleMode};
 
 use crate::compile::Compiled;
 use crate::identity::{Identity, Source};
-use crate::lint::{limits, security};
+use crate::lint::failure::Passing;
+use crate::lint::{failure as policies, limits, named, security};
 use crate::matching::TenantIn;
 use crate::{RuleFile, quantity};
-
-/// The most rules that an item names; the others are counted.
-const MOST_NAMED: usize = 8;
 
 /// The most rules whose ids make good labels of a metric.
 const MOST_LABELS: usize = 1_000;
@@ -132,13 +130,7 @@ impl Deployment {
 /// The ids of the rules that are so, if there are any.
 fn those(rules: &[&Compiled], are: impl Fn(&Compiled) -> bool) -> Option<String> {
     let ids: Vec<&str> = rules.iter().filter(|rule| are(rule)).map(|rule| rule.matched.id.as_str()).collect();
-    let more = ids.len().saturating_sub(MOST_NAMED);
-    let named = ids[..ids.len() - more].join(", ");
-    match (ids.is_empty(), more) {
-        (true, _) => None,
-        (_, 0) => Some(named),
-        (_, more) => Some(format!("{named} and {more} more")),
-    }
+    named(&ids)
 }
 
 fn explicit(rules: &[&Compiled]) -> CheckItem {
@@ -219,13 +211,13 @@ fn latency() -> CheckItem {
 
 fn failure(rules: &[&Compiled]) -> CheckItem {
     const NAME: &str = "every rule has a failure policy";
-    if let Some(ids) = those(rules, |rule| rule.on_failure.is_none()) {
+    if let Some(ids) = those(rules, |rule| !rule.has_policy) {
         let detail = format!("what happens while the store fails is not written: {ids}; say `on_failure` in each");
         return CheckItem::unmet(NAME, detail);
     }
-    let open = |rule: &Compiled| security::is_security(rule) && rule.on_failure.unwrap_or_default().lets_pass();
+    let open = |rule: &Compiled| security::is_security(rule) && policies::passing(rule) != Passing::None;
     if let Some(ids) = those(rules, open) {
-        return CheckItem::unmet(NAME, format!("guesses pass while the store fails: {ids}; say `on_failure: closed`"));
+        return CheckItem::unmet(NAME, format!("guesses pass while the store fails: {ids}; say `closed` or `local`"));
     }
     CheckItem::met(NAME, "every rule says what happens while the store fails")
 }

@@ -14,6 +14,9 @@ const LONGEST_TEXT: usize = 64;
 /// The most decimals of a number: ten to this power still fits.
 const MOST_DECIMALS: usize = 18;
 
+/// How to write a rate.
+const SAY_RATE: &str = "say 10/s or 100/m";
+
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
@@ -88,15 +91,10 @@ pub(crate) fn window(text: &str) -> Result<Window, String> {
 
 /// A rate: an amount and a time, such as `10/s`, `5/10m`, `0.5/s` or `10 per second`.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
-    const SAY: &str = "say 10/s or 100/m";
-    let whole = bounded(text)?;
-    let Some((amount, time)) = whole.split_once('/').or_else(|| whole.split_once(" per ")) else {
-        return Err(format!("{text:?} is not a rate, which is an amount in some time; {SAY}"));
-    };
-    let (number, factor) = amount_of(amount.trim()).map_err(|problem| format!("{problem}; {SAY}"))?;
-    let time = time.trim();
+    let (amount, time) = amount_and_time(text)?;
+    let (number, factor) = amount_of(amount).map_err(|problem| format!("{problem}; {SAY_RATE}"))?;
     let period = match word(time) {
-        ("", "") => return Err(format!("{text:?} lacks the time; {SAY}")),
+        ("", "") => return Err(format!("{text:?} lacks the time; {SAY_RATE}")),
         // A unit alone stands for one of it.
         (unit, "") => micros_of(unit)?,
         _ => u64::try_from(duration(time)?.as_micros()).unwrap_or(u64::MAX), // (never above the longest span)
@@ -108,6 +106,17 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     // What does not fit is far above any bound, and refused below.
     let part = |of: u128| u64::try_from(of / divisor).unwrap_or(u64::MAX);
     Rate::new(part(units), Duration::from_micros(part(micros))).map_err(|error| error.to_string())
+}
+
+/// A rate with what passes at once under it: the amount as it is written, so 600 of `600/m`.
+pub(crate) fn cap(text: &str) -> Result<(u64, Rate), String> {
+    let rate = rate(text)?;
+    let (number, factor) = amount_of(amount_and_time(text)?.0).map_err(|problem| format!("{problem}; {SAY_RATE}"))?;
+    let whole = || {
+        let period = show_duration(Duration::from_micros(rate.period_micros()));
+        format!("{text:?} is no whole number at once; say {}/{period}", rate.amount())
+    };
+    number.times(factor).map(|amount| (amount, rate)).map_err(|_| whole())
 }
 
 /// A count: `600`, `10_000`, `10k` (thousands) or `5M` (millions).
@@ -178,6 +187,15 @@ fn bounded(text: &str) -> Result<&str, String> {
         return Ok(text.trim());
     }
     Err(format!("a text of {} bytes is no quantity; say it in at most {LONGEST_TEXT}", text.len()))
+}
+
+/// The two sides of a rate.
+fn amount_and_time(text: &str) -> Result<(&str, &str), String> {
+    let whole = bounded(text)?;
+    match whole.split_once('/').or_else(|| whole.split_once(" per ")) {
+        Some((amount, time)) => Ok((amount.trim(), time.trim())),
+        None => Err(format!("{text:?} is not a rate, which is an amount in some time; {SAY_RATE}")),
+    }
 }
 
 /// The whole text as a number and the factor of its suffix.

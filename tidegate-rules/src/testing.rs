@@ -13,6 +13,7 @@ mod junit;
 mod run;
 mod script;
 mod show;
+mod unavailable;
 mod written;
 
 use std::path::Path;

@@ -1,9 +1,12 @@
 //! The rule file as it is written: one type for each section, with the place of every value. The schema is generated from
 //! these types and serde reads into them; what the values mean is decided when they are [compiled](crate::compile).
 
+mod anonymous;
+mod by_route;
 mod cost;
 mod identify;
 mod limit;
+mod on_failure;
 mod scalar;
 
 use std::collections::BTreeMap;
@@ -11,9 +14,12 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub(crate) use anonymous::Anonymous;
+pub(crate) use by_route::ByRoute;
 pub(crate) use cost::{Cost, CostTable};
 pub(crate) use identify::{Identify, Sources};
 pub(crate) use limit::{FixedWindow, LeakyBucket, Limits, SlidingLog, SlidingWindow, TokenBucket};
+pub(crate) use on_failure::{Cap, OnFailure, Policy, PolicyTable, PolicyWord};
 pub(crate) use scalar::{Amount, Word};
 
 use crate::read::{At, OneOrMany};
@@ -82,8 +88,11 @@ pub(crate) struct Rule {
     pub(crate) cost: Option<At<Cost>>,
     /// Shares one allowance with every rule that names the same budget.
     pub(crate) budget: Option<At<String>>,
-    /// What happens while the store fails.
+    /// What happens while the store fails: a word (`open` if left out, `closed`, `local`, `degraded`), `{ static: 100/s }`, or
+    /// a table by method or route.
     pub(crate) on_failure: Option<At<OnFailure>>,
+    /// What becomes of those whom nobody vouches for, when there are many.
+    pub(crate) anonymous: Option<At<Anonymous>>,
     /// Whether it is applied.
     pub(crate) mode: Option<At<Mode>>,
     /// Guards against guessing: answers then tell no more than when to try again.
@@ -159,20 +168,6 @@ pub(crate) enum Scope {
     Tenant,
     /// They are not.
     Global,
-}
-
-/// What happens to requests while the store fails.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum OnFailure {
-    /// They pass.
-    Open,
-    /// They are refused with 503.
-    Closed,
-    /// Each instance judges for itself. In this version they are refused like `closed`.
-    Local,
-    /// They pass, and the application is told.
-    Degraded,
 }
 
 /// Whether a rule is applied.

@@ -232,7 +232,7 @@ fn arbitrary_texts_are_read_or_refused() {
 /// Pieces of rule files in any order find more than arbitrary texts do.
 #[test]
 fn arbitrary_mixtures_of_its_words_are_read_or_refused() {
-    const WORDS: [&str; 36] = [
+    const WORDS: [&str; 40] = [
         "version: 1\n",
         "rules:\n",
         "- id: a\n",
@@ -260,6 +260,10 @@ fn arbitrary_mixtures_of_its_words_are_read_or_refused() {
         "- path: /health\n",
         "- ip: 10.0.0.0/8\n",
         "  mode: shadow\n",
+        "  on_failure: { POST: closed, /a/*: { static: 1/s } }\n",
+        "  on_failure: { static: 2/s }\n",
+        "  on_failure: static\n",
+        "  anonymous: { most: 5, forget_after: 1m }\n",
         "  budget: b\n",
         "http: { ratelimit: off }\n",
         "&a ",

@@ -3,7 +3,8 @@
 use tidegate::LARGEST_AMOUNT;
 
 use super::Compiler;
-use crate::cost::{Cost, From, Route, Table};
+use crate::by_route::ByRoute;
+use crate::cost::{Cost, From, Table};
 use crate::expression::Expression;
 use crate::identity::header;
 use crate::read::At;
@@ -15,7 +16,12 @@ impl Compiler<'_> {
             written::Cost::Number(at) => self.amount(at).map(Cost::Fixed),
             written::Cost::Text(at) => {
                 let from = From::Expression(self.expression(at)?);
-                Some(Cost::Table(Box::new(Table { routes: Vec::new(), from, default: 1, most: LARGEST_AMOUNT })))
+                Some(Cost::Table(Box::new(Table {
+                    routes: ByRoute::default(),
+                    from,
+                    default: 1,
+                    most: LARGEST_AMOUNT,
+                })))
             }
             written::Cost::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
         }
@@ -26,10 +32,7 @@ impl Compiler<'_> {
             let message = "either a header or an expression tells the cost";
             self.error("cost", &at.span, message).set_help("keep one of the two");
         }
-        let mut routes = Vec::new();
-        for (key, cost) in &written.routes {
-            routes.push(self.route(key, cost)?);
-        }
+        let routes = self.by_route(&written.routes, Self::amount)?;
         let from = match (&written.header, &written.expression) {
             (Some(at), _) => {
                 self.authenticated(at)?;
@@ -43,23 +46,9 @@ impl Compiler<'_> {
         Some(Table { routes, from, default, most })
     }
 
-    /// `POST`, `/exports/*` or `POST /rides`.
-    fn route(&mut self, key: &At<String>, cost: &At<Amount>) -> Option<Route> {
-        let cost = self.amount(cost)?;
-        let at = |text: &str| At { value: text.to_owned(), span: key.span.clone() };
-        let (method, path) = match key.split_once(' ') {
-            Some((method, path)) => (Some(at(method)), Some(at(path.trim()))),
-            None if key.starts_with('/') => (None, Some(at(key))),
-            None => (Some(at(key)), None),
-        };
-        let method = method.map_or(Some(None), |at| self.method(&at).map(Some))?;
-        let path = path.map_or(Some(None), |at| self.pattern(&at).map(Some))?;
-        Some(Route { method, path, cost })
-    }
-
     /// Who could set the cost of a request could make it free.
     fn authenticated(&mut self, at: &At<String>) -> Option<()> {
-        if self.authenticated.contains(at.to_ascii_lowercase().as_str()) {
+        if self.authenticated.contains(at) {
             return Some(());
         }
         let message = format!("a client could set the header `{}` and name its own price", at.value);

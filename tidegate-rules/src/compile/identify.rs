@@ -9,6 +9,7 @@ use crate::ip::{self, Prefixes};
 use crate::read::At;
 use crate::source::Span;
 use crate::suggest::nearest;
+use crate::word::Authenticated;
 use crate::written::{Identify, Sources};
 
 /// The names that exist without being defined, and where they come from then.
@@ -26,23 +27,19 @@ pub(crate) struct Places {
     pub(crate) names: Vec<(SmolStr, Span)>,
     /// The sources of each of the names.
     pub(crate) sources: Vec<Vec<Span>>,
-    /// Headers that a client cannot forge, in lower case.
-    pub(crate) authenticated: Vec<SmolStr>,
+    /// What a client cannot forge.
+    pub(crate) authenticated: Authenticated,
 }
 
 /// An identity that only the application can give, under its own name.
 pub(super) fn attribute(name: &'static str) -> impl FnOnce() -> Identity {
-    move || Identity { name: name.into(), sources: Vec::new(), kinds: Vec::new(), given: Some(name.into()) }
+    move || Identity::new(name.into(), Vec::new(), &Authenticated::default()).or_given()
 }
 
 impl Compiler<'_> {
     pub(super) fn identify(&mut self, written: &Identify) -> (Reading, Vec<Identity>, Places) {
-        let mut places = Places::default();
-        for name in &written.authenticated.0 {
-            let name = SmolStr::new(name.to_ascii_lowercase());
-            self.authenticated.insert(name.clone());
-            places.authenticated.push(name);
-        }
+        self.authenticated = Authenticated::new(written.authenticated.0.iter().map(|name| name.as_str()));
+        let mut places = Places { authenticated: self.authenticated.clone(), ..Places::default() };
         let reading = self.reading(written, &mut places);
         let mut identities: Vec<Identity> = Vec::new();
         for (name, sources) in &written.names {
@@ -54,9 +51,8 @@ impl Compiler<'_> {
         }
         for (name, source) in BUILT_IN {
             if !identities.iter().any(|identity| identity.name == name) {
-                let sources = Source::parse(source).ok().into_iter().collect::<Vec<_>>();
-                let kinds = sources.iter().map(|_| SmolStr::new(source)).collect();
-                identities.push(Identity { name: name.into(), sources, kinds, given: Some(name.into()) });
+                let sources = Source::parse(source).ok().map(|parsed| (parsed, source.into())).into_iter().collect();
+                identities.push(Identity::new(name.into(), sources, &self.authenticated).or_given());
             }
         }
         (reading, identities, places)
@@ -87,8 +83,7 @@ impl Compiler<'_> {
                     .help(format!("did you mean the setting `{setting}`?")),
             );
         }
-        let (sources, kinds) = parsed.into_iter().unzip();
-        Some(Identity { name: SmolStr::new(&name.value), sources, kinds, given: Some(SmolStr::new(&name.value)) })
+        Some(Identity::new(SmolStr::new(&name.value), parsed, &self.authenticated).or_given())
     }
 
     /// A source; claims are only read from a header that somebody has verified.

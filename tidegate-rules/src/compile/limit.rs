@@ -78,7 +78,7 @@ impl Compiler<'_> {
         self.constructed(Limit::sliding_window(at.limit.value.0, window, slices), span)
     }
 
-    fn constructed(&mut self, limit: Result<Limit, LimitError>, span: &Span) -> Option<Limit> {
+    pub(super) fn constructed(&mut self, limit: Result<Limit, LimitError>, span: &Span) -> Option<Limit> {
         limit.map_err(|error| _ = self.error("inexact", span, error.to_string())).ok()
     }
 
@@ -86,7 +86,7 @@ impl Compiler<'_> {
         quantity::rate(at).map_err(|why| _ = self.error("rate", &at.span, why)).ok()
     }
 
-    fn duration(&mut self, at: &At<String>) -> Option<Duration> {
+    pub(super) fn duration(&mut self, at: &At<String>) -> Option<Duration> {
         let error = |why| {
             let problem = self.error("duration", &at.span, why);
             if quantity::window(at).is_ok() {

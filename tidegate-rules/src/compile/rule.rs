@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use tidegate::{Limit, OnFailure, Rule, RuleMode};
+use tidegate::{Anonymous, Limit, Rule, RuleMode};
 
+use super::on_failure::Failing;
 use super::{Compiler, Overrides};
 use crate::cost::Cost;
 use crate::identity::{Identity, header};
@@ -21,8 +22,12 @@ pub(crate) struct Compiled {
     pub(crate) limits: Vec<(SmolStr, Limit)>,
     pub(crate) plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
     pub(crate) mode: RuleMode,
-    /// As it is written, if it is.
-    pub(crate) on_failure: Option<OnFailure>,
+    /// Whether it says what happens while the store fails.
+    pub(crate) has_policy: bool,
+    /// What one instance lets pass where the policy is `static`.
+    pub(crate) emergency: Option<Limit>,
+    /// What becomes of strangers, if it is written.
+    pub(crate) anonymous: Option<Anonymous>,
     pub(crate) security: Option<bool>,
     pub(crate) message: Option<SmolStr>,
     pub(crate) budget: Option<SmolStr>,
@@ -50,9 +55,15 @@ impl Compiled {
         let mut rule = Rule::with_limits(self.matched.id.clone(), self.limits.clone())
             .per(self.matched.names())
             .mode(self.mode)
-            .on_failure(self.on_failure.unwrap_or_default());
+            .on_failure(self.matched.on_failure.otherwise);
         for (plan, limits) in &self.plans {
             rule = rule.plan(plan.clone(), limits.clone());
+        }
+        if let Some(cap) = self.emergency {
+            rule = rule.emergency(cap);
+        }
+        if let Some(anonymous) = self.anonymous {
+            rule = rule.anonymous(anonymous);
         }
         if self.security == Some(true) {
             rule = rule.security();
@@ -86,6 +97,8 @@ impl Compiler<'_> {
         let condition = written.r#match.as_ref().map(|asked| self.condition(&asked.value)).unwrap_or_default();
         let (per, tenant) = self.per(written, identities);
         let cost = written.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
+        let failing = written.on_failure.as_ref().map_or(Some(Failing::default()), |at| self.on_failure(&at.value));
+        let anonymous = written.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
         let mut plans = overrides.get(&id).cloned().unwrap_or_default();
         if let Some([(name, _)]) = limits.as_deref() {
             // The same name means the same key: a tenant that changes its plan keeps what it has spent.
@@ -98,8 +111,17 @@ impl Compiler<'_> {
             self.error("plan-of-several", &written.id.span, message).set_help("make a rule of each of its limits");
         }
         let span = |at: Option<Span>| at.unwrap_or_else(|| written.id.span.clone());
+        let failing = failing?;
         Some(Compiled {
-            matched: Matched { id, condition: Box::new(condition), rest: None, per, tenant, cost: cost? },
+            matched: Matched {
+                id,
+                condition: Box::new(condition),
+                rest: None,
+                per,
+                tenant,
+                cost: cost?,
+                on_failure: failing.policy,
+            },
             limits: limits?,
             plans,
             mode: written.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
@@ -107,12 +129,9 @@ impl Compiler<'_> {
                 Mode::Disabled => RuleMode::Disabled,
                 Mode::Shadow => RuleMode::Shadow,
             }),
-            on_failure: written.on_failure.as_ref().map(|policy| match policy.value {
-                written::OnFailure::Open => OnFailure::Open,
-                written::OnFailure::Closed => OnFailure::Closed,
-                written::OnFailure::Local => OnFailure::Local,
-                written::OnFailure::Degraded => OnFailure::Degraded,
-            }),
+            has_policy: written.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
+            emergency: failing.cap,
+            anonymous: anonymous?,
             security: written.security.as_ref().map(|security| security.value),
             message: written.message.as_ref().map(|message| SmolStr::new(message.trim())),
             budget: written.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
@@ -174,7 +193,7 @@ impl Compiler<'_> {
         }
         let source = self.source(at)?;
         let name = SmolStr::new(&at.value);
-        Some(Identity { kinds: vec![name.clone()], name, sources: vec![source], given: None })
+        Some(Identity::new(name.clone(), vec![(source, name)], &self.authenticated))
     }
 }
 

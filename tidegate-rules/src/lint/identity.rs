@@ -15,6 +15,7 @@ use crate::matching::TenantIn;
 use crate::problem::{MOST_PROBLEMS, Problem};
 use crate::source::Span;
 use crate::suggest::nearest;
+use crate::word::{Authenticated, Word};
 
 /// The names that mean something by themselves.
 const BUILT_IN: [&str; 4] = ["tenant", "client", "user", "plan"];
@@ -25,23 +26,10 @@ const SHORTEST: (u8, u8) = (8, 16);
 /// To how many names an unused one is compared.
 const MOST_NAMES: usize = 100;
 
-/// What is known about those who send a value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
-    /// Nobody can choose it freely: an address, something verified, something that the application sets.
-    Good,
-    /// Any client can send what it likes.
-    Forged,
-    /// It does not say who it is: a path, a constant. It is always there.
-    Nobody,
-    /// A field of the body, which names an account and may be anything.
-    Claimed,
-}
-
 /// What a file says about whom to believe.
 struct Believing<'r> {
     ready: &'r Ready,
-    authenticated: HashSet<&'r str>,
+    authenticated: &'r Authenticated,
     /// Judged once, since many rules may count by one.
     named: HashMap<&'r str, Judged<'r>>,
 }
@@ -101,16 +89,15 @@ fn trusts_everyone(network: &IpNet, span: &Span) -> Option<Problem> {
 
 impl<'r> Believing<'r> {
     fn new(ready: &'r Ready) -> Self {
-        let authenticated = ready.identify.authenticated.iter().map(SmolStr::as_str).collect();
-        let mut believing = Self { ready, authenticated, named: HashMap::new() };
+        let mut believing = Self { ready, authenticated: &ready.identify.authenticated, named: HashMap::new() };
         believing.named =
             written(ready).map(|(identity, spans)| (&*identity.name, believing.judged(identity, spans))).collect();
         believing
     }
 
     fn judged(&self, identity: &Identity, spans: &'r [Span]) -> Judged<'r> {
-        let good = |source| self.word(source) == Word::Good;
-        let forged = self.reached(identity).position(|source| self.word(source) == Word::Forged);
+        let good = |source| matches!(self.word(source), Word::Vouched | Word::Address);
+        let forged = self.reached(identity).position(|source| self.word(source) == Word::Anyone);
         let host = self.reached(identity).position(|source| *source == Source::Host);
         let host = host.filter(|_| !self.authenticated.contains("host"));
         let good = forged.is_none() && (identity.sources.is_empty() || identity.sources.iter().any(good));
@@ -127,24 +114,12 @@ impl<'r> Believing<'r> {
     }
 
     fn word(&self, source: &Source) -> Word {
-        let listed = |name: &str| self.authenticated.contains(name.to_ascii_lowercase().as_str());
-        let verified = |is: bool| if is { Word::Good } else { Word::Forged };
-        match source {
-            // An unverified claim is an error of its own.
-            Source::Ip | Source::Net(_) | Source::Claim(_) => Word::Good,
-            Source::Path | Source::Host | Source::Action | Source::Constant(_) => Word::Nobody,
-            Source::Attribute(name) if name == "method" => Word::Nobody,
-            Source::Attribute(name) => name.strip_prefix("header:").map_or(Word::Good, |name| verified(listed(name))),
-            Source::Query(name) => verified(listed(&format!("query:{name}"))),
-            Source::Cookie(name) => verified(listed("cookie") || listed(&format!("cookie:{name}"))),
-            Source::Body(_) => Word::Claimed,
-        }
+        self.authenticated.word(source)
     }
 
     /// The sources that it can come to: what is always there hides all that follow.
     fn reached<'i>(&self, identity: &'i Identity) -> impl Iterator<Item = &'i Source> {
-        let always =
-            |source: &Source| matches!(source, Source::Ip | Source::Net(_)) || self.word(source) == Word::Nobody;
+        let always = |source: &Source| matches!(self.word(source), Word::Address | Word::Nobody);
         let last = identity.sources.iter().position(always).map_or(identity.sources.len(), |last| last + 1);
         identity.sources[..last].iter()
     }
@@ -184,7 +159,7 @@ impl<'r> Believing<'r> {
     }
 
     fn forged_tenant(&self, identity: &Identity, spans: &[Span]) -> Option<Problem> {
-        let untrue = |source: &Source| matches!(self.word(source), Word::Forged | Word::Claimed);
+        let untrue = |source: &Source| matches!(self.word(source), Word::Anyone | Word::Claimed);
         let place = identity.sources.iter().position(untrue)?;
         let (name, kind) = (&identity.name, &identity.kinds[place]);
         let message = format!("a client can send any `{kind}`, and so choose its {name}");
@@ -239,12 +214,12 @@ impl<'r> Believing<'r> {
             let place = self.named.get(name)?.forged?;
             return Some((format!("`{}` as its {name}", identity.kinds[place]), identity.sources[place].clone()));
         }
-        let source = Source::parse(name).ok().filter(|source| self.word(source) == Word::Forged)?;
+        let source = Source::parse(name).ok().filter(|source| self.word(source) == Word::Anyone)?;
         Some((format!("`{name}`"), source))
     }
 
     fn forged_exemption(&self, condition: &Condition, span: &Span) -> Option<Problem> {
-        let verified = |name: &SmolStr| self.word(&Source::Attribute(name.clone())) == Word::Good;
+        let verified = |name: &SmolStr| self.word(&Source::Attribute(name.clone())) == Word::Vouched;
         let (name, _) = condition.headers.first()?;
         // Whoever must also come from a network, or be a tenant, is not exempt by a header alone.
         let asks_more = !(condition.networks.is_empty() && condition.tenants.is_empty() && condition.plans.is_empty());

@@ -48,7 +48,7 @@ pub(crate) fn dearest(rule: &Compiled) -> Option<(&str, u64, u64)> {
         Cost::Fixed(cost) => Some(*cost),
         Cost::Table(table) => {
             let default = matches!(table.from, From::Default).then_some(table.default);
-            table.routes.iter().map(|route| route.cost).chain(default).max()
+            table.routes.values().chain(default).max()
         }
     }?;
     // A limit of 0 is a way to say no, and has a lint of its own.
@@ -121,7 +121,7 @@ fn free_until_settled(rule: &Compiled) -> Option<Problem> {
     let (Some(header), Cost::Table(table)) = (&rule.actual, &rule.matched.cost) else { return None };
     // What an expression comes to is not known here; but where it fails, the default stands.
     let told_as_nothing = table.most == 0 && !matches!(table.from, From::Default);
-    let can_be_nothing = table.default == 0 || told_as_nothing || table.routes.iter().any(|route| route.cost == 0);
+    let can_be_nothing = table.default == 0 || told_as_nothing || table.routes.values().any(|cost| cost == 0);
     if !can_be_nothing {
         return None;
     }

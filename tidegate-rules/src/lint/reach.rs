@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use smol_str::SmolStr;
 use tidegate::{Limit, Rate, RuleMode};
 
+use super::failure;
 use crate::compile::{Compiled, Ready};
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -30,9 +31,10 @@ pub(super) fn conditions(ready: &Ready, found: &mut Vec<Problem>) {
         found.extend(condition.paths.iter().filter_map(|pattern| colon(pattern, span)));
     }
     for rule in ready.rules.iter().filter(|rule| !rule.is_disabled()) {
+        let paths = rule.matched.on_failure.routes.paths();
+        found.extend(paths.filter_map(|pattern| colon(pattern, &rule.on_failure_span)));
         let Cost::Table(table) = &rule.matched.cost else { continue };
-        let paths = table.routes.iter().filter_map(|route| route.path.as_ref());
-        found.extend(paths.filter_map(|pattern| colon(pattern, &rule.cost_span)));
+        found.extend(table.routes.paths().filter_map(|pattern| colon(pattern, &rule.cost_span)));
     }
 }
 
@@ -109,14 +111,20 @@ pub(super) fn outdone(place: usize, rule: &Compiled, beside: &[(usize, &Compiled
 /// the strict one never has more left.
 fn outdoes(strict: &Compiled, rule: &Compiled) -> bool {
     let comparable = |rule: &Compiled| rule.mode == RuleMode::Enabled && rule.budget.is_none() && rule.actual.is_none();
-    let refuses_on_failure = |rule: &Compiled| !rule.on_failure.unwrap_or_default().lets_pass();
     comparable(strict)
         && comparable(rule)
-        && (refuses_on_failure(strict) || !refuses_on_failure(rule))
+        && failure::is_as_strict(strict, rule)
+        && remembers_as_long(strict, rule)
         && same_cost(&strict.matched.cost, &rule.matched.cost)
         && counts_together(&strict.matched, &rule.matched)
         && in_every_plan(strict, rule)
         && strict.matched.condition.covers(&rule.matched.condition)
+}
+
+/// Whether `strict` forgets strangers no earlier than `rule`.
+fn remembers_as_long(strict: &Compiled, rule: &Compiled) -> bool {
+    let forgets = |rule: &Compiled| rule.anonymous.and_then(|anonymous| anonymous.forget_after);
+    forgets(strict).is_none_or(|after| forgets(rule).is_some_and(|other| other <= after))
 }
 
 fn same_cost(a: &Cost, b: &Cost) -> bool {

@@ -1,8 +1,9 @@
 //! Lints about rules against guessing: logins, codes, passwords. Such a rule must hold at the boundary of a window, hold
 //! when the store fails, count by the account as well as by the address, and give nothing away.
 
-use tidegate::{Algorithm, OnFailure};
+use tidegate::Algorithm;
 
+use super::failure::{self, Passing};
 use super::limits;
 use crate::compile::Compiled;
 use crate::condition::Condition;
@@ -18,11 +19,6 @@ const WORDS: [&str; 12] =
 const PAIRS: [[&str; 2]; 3] = [["sign", "in"], ["log", "in"], ["log", "on"]];
 
 pub(super) fn lint(rule: &Compiled, found: &mut Vec<Problem>) {
-    if rule.on_failure == Some(OnFailure::Local) {
-        let message = "in this version `local` refuses like `closed` while the store fails";
-        let problem = Problem::note("local-refuses", message, rule.on_failure_span.clone());
-        found.push(problem.help("if that will not do, `open` and `degraded` let requests pass"));
-    }
     if let (None, Some(word)) = (rule.security, suspicious(&rule.matched.condition)) {
         let message = format!("`{word}` sounds like something that is guessed at, and the rule does not say");
         let help = "say `security: true` (answers then give nothing away) or `security: false`";
@@ -38,11 +34,23 @@ pub(super) fn lint(rule: &Compiled, found: &mut Vec<Problem>) {
             found.push(Problem::warning("fixed-window-on-security", message, placed.span.clone()).help(help));
         }
     }
-    if rule.on_failure.unwrap_or_default().lets_pass() {
-        let message = "while the store fails nobody counts the guesses";
-        let problem = Problem::warning("security-fails-open", message, rule.on_failure_span.clone());
-        found.push(problem.help("say `on_failure: closed`, or `local`"));
-    }
+    found.extend(fails_open(rule));
+}
+
+/// Guesses that pass while the store fails.
+fn fails_open(rule: &Compiled) -> Option<Problem> {
+    let (message, help) = match failure::passing(rule) {
+        Passing::None => return None,
+        Passing::All => {
+            ("while the store fails nobody counts the guesses".to_owned(), "say `on_failure: closed`, or `local`")
+        }
+        Passing::Some(requests) => (
+            format!("while the store fails nobody counts the guesses of {requests}"),
+            "say `closed` or `local` for them too, with `default` for what no route fits; what nobody guesses at may have a \
+             rule of its own",
+        ),
+    };
+    Some(Problem::warning("security-fails-open", message, rule.on_failure_span.clone()).help(help))
 }
 
 /// Whether a rule is against guessing: it says so, or it sounds like it and does not deny it.

@@ -2,8 +2,9 @@
 
 use tidegate::Limit;
 
-use super::{CheckItem, MOST_NAMED};
+use super::CheckItem;
 use crate::compile::Compiled;
+use crate::lint::MOST_NAMED;
 use crate::matching::TenantIn;
 
 /// A key with a value of one number, its name and lifetime included (`docs/figures.md`).

@@ -3,14 +3,14 @@
 
 use tidegate::Checked;
 
-use super::judge::Seen;
+use super::judge::Decided;
 use super::script::{Counts, Field, Wanted};
 use crate::condition::Mismatch;
 use crate::facts::Facts;
 use crate::quantity::show_duration;
 
 /// About requests that became something else.
-pub(super) fn of_counts(counts: &Counts, seen: &Seen<'_>) -> Option<String> {
+pub(super) fn of_counts(counts: &Counts, seen: &Decided<'_>) -> Option<String> {
     if let Some(rule) = &counts.by
         && seen.decision.rule() != Some(rule)
     {
@@ -27,7 +27,7 @@ pub(super) fn of_counts(counts: &Counts, seen: &Seen<'_>) -> Option<String> {
 }
 
 /// About a field of an answer.
-pub(super) fn of_field(wanted: &Wanted, seen: &Seen<'_>) -> Option<String> {
+pub(super) fn of_field(wanted: &Wanted, seen: &Decided<'_>) -> Option<String> {
     let refused = !seen.decision.is_allowed();
     match &wanted.field {
         Field::Rule => of_rule(wanted.value.as_deref()?, seen),
@@ -45,12 +45,12 @@ pub(super) fn of_field(wanted: &Wanted, seen: &Seen<'_>) -> Option<String> {
 }
 
 /// Why `rule` is not the one that the answer is about.
-fn of_rule(rule: &str, seen: &Seen<'_>) -> Option<String> {
+fn of_rule(rule: &str, seen: &Decided<'_>) -> Option<String> {
     if seen.decision.rule() == Some(rule) {
         return None;
     }
     let Some(check) = seen.decision.checks().iter().find(|check| check.rule() == rule) else {
-        return does_not_apply(rule, seen);
+        return lets_pass(rule, seen).or_else(|| does_not_apply(rule, seen));
     };
     let outcome = check.outcome();
     Some(match (outcome.admitted, seen.decision.is_allowed()) {
@@ -60,8 +60,16 @@ fn of_rule(rule: &str, seen: &Seen<'_>) -> Option<String> {
     })
 }
 
+/// Why a rule that applies was not asked: the store fails, and it lets pass then.
+fn lets_pass(rule: &str, seen: &Decided<'_>) -> Option<String> {
+    seen.decision.degraded()?;
+    let plan = seen.rules.rules().resolve(seen.request);
+    let (_, policy) = plan.policies().find(|(id, _)| *id == rule)?;
+    Some(format!("the store fails, and `{rule}` is {} then", policy.as_str()))
+}
+
 /// What a rule asks for that the request is not.
-fn does_not_apply(rule: &str, seen: &Seen<'_>) -> Option<String> {
+fn does_not_apply(rule: &str, seen: &Decided<'_>) -> Option<String> {
     let facts = Facts::new(seen.request, &seen.rules.matching);
     let compiled = seen.rules.compiled.iter().find(|compiled| compiled.matched.id == rule)?;
     let Some(mismatch) = compiled.matched.condition.mismatch(&facts) else {
@@ -74,7 +82,7 @@ fn does_not_apply(rule: &str, seen: &Seen<'_>) -> Option<String> {
 }
 
 /// Why no rule applies at all: an exemption, or the rule that comes closest.
-fn nothing_applies(seen: &Seen<'_>) -> String {
+fn nothing_applies(seen: &Decided<'_>) -> String {
     let facts = Facts::new(seen.request, &seen.rules.matching);
     let enabled = seen.rules.compiled.iter().filter(|compiled| !compiled.is_disabled());
     let nearest = enabled.filter_map(|compiled| {
@@ -90,7 +98,7 @@ fn nothing_applies(seen: &Seen<'_>) -> String {
     why.unwrap_or_else(|| "no rule applies".into()) + ". If that is meant, expect `no_rule`"
 }
 
-fn exemption(seen: &Seen<'_>) -> Option<String> {
+fn exemption(seen: &Decided<'_>) -> Option<String> {
     let facts = Facts::new(seen.request, &seen.rules.matching);
     let place = seen.rules.matching.exemption(&facts)?;
     Some(format!("the exemption in line {} of the rules applies", seen.rules.exempt_lines.get(place)?))
@@ -105,14 +113,14 @@ fn differs(mismatch: &Mismatch) -> String {
 }
 
 /// How much more would pass.
-fn room(seen: &Seen<'_>) -> Option<String> {
+fn room(seen: &Decided<'_>) -> Option<String> {
     let check = seen.decision.shown()?;
     let outcome = check.outcome();
     Some(format!("the last one passed: {} of {} are left under `{}`", outcome.remaining, outcome.limit, check.rule()))
 }
 
 /// When it would pass.
-fn wait(seen: &Seen<'_>) -> Option<String> {
+fn wait(seen: &Decided<'_>) -> Option<String> {
     let check = seen.decision.shown().filter(|_| !seen.decision.is_allowed())?;
     let (rule, outcome) = (check.rule(), check.outcome());
     Some(match seen.decision.retry_after() {
@@ -123,6 +131,6 @@ fn wait(seen: &Seen<'_>) -> Option<String> {
     })
 }
 
-fn is_quiet(seen: &Seen<'_>) -> bool {
+fn is_quiet(seen: &Decided<'_>) -> bool {
     seen.decision.checks().iter().any(Checked::is_security)
 }

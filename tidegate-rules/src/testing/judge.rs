@@ -8,6 +8,7 @@ use tidegate::{Checked, Decision, Request};
 
 use super::hint;
 use super::script::{Counts, Expectation, Field, Wanted};
+use super::unavailable::Unavailable;
 use crate::source::Span;
 use crate::{RuleFile, quantity};
 
@@ -16,12 +17,22 @@ use crate::{RuleFile, quantity};
 pub(super) struct Tally {
     pub(super) allowed: u64,
     pub(super) no_rule: u64,
+    /// How many were refused because the store fails.
+    pub(super) unavailable: u64,
     /// How many each rule refused, in the order in which they did.
     pub(super) denied: Vec<(SmolStr, u64)>,
 }
 
 /// What is known when a step is over.
-pub(super) struct Seen<'s> {
+pub(super) enum Seen<'s> {
+    /// The last request was decided, by the store or without it.
+    Decided(Decided<'s>),
+    /// It was refused because the store fails.
+    Unavailable(Unavailable<'s>),
+}
+
+/// What is known if the last request was decided.
+pub(super) struct Decided<'s> {
     pub(super) rules: &'s RuleFile,
     pub(super) request: &'s Request<'s>,
     /// The last one.
@@ -41,14 +52,14 @@ pub(super) struct Mismatch {
 }
 
 /// Everything that is otherwise than expected.
-pub(super) fn judge(expectation: &Expectation, seen: &Seen<'_>) -> Vec<Mismatch> {
-    let counts = expectation.counts.as_ref().filter(|counts| !counts.fit(seen.tally));
+pub(super) fn judge(expectation: &Expectation, seen: &Seen<'_>, tally: &Tally) -> Vec<Mismatch> {
+    let counts = expectation.counts.as_ref().filter(|counts| !counts.fit(tally));
     let counts = counts.map(|counts| Mismatch {
         what: "outcome".into(),
         span: counts.span.clone(),
-        expected: counts.show(seen.tally.sum()),
-        got: seen.tally.show(),
-        note: hint::of_counts(counts, seen),
+        expected: counts.show(tally.sum()),
+        got: tally.show(),
+        note: seen.note_on_counts(counts),
     });
     let fields = expectation.wanted.iter().filter_map(|wanted| {
         let got = seen.field(&wanted.field);
@@ -59,10 +70,10 @@ pub(super) fn judge(expectation: &Expectation, seen: &Seen<'_>) -> Vec<Mismatch>
 }
 
 fn field(wanted: &Wanted, got: Option<String>, seen: &Seen<'_>) -> Mismatch {
-    let note = hint::of_field(wanted, seen);
+    let note = seen.note_on_field(wanted);
     let shown = |value: Option<String>| value.unwrap_or_else(|| "none".into());
     let got = match wanted.field {
-        Field::RetryAfter if seen.decision.is_permanent() => "never".into(),
+        Field::RetryAfter if seen.is_permanent() => "never".into(),
         _ => shown(got),
     };
     let expected = if wanted.value.as_deref() == Some("*") { "any value".into() } else { shown(wanted.value.clone()) };
@@ -72,8 +83,14 @@ fn field(wanted: &Wanted, got: Option<String>, seen: &Seen<'_>) -> Mismatch {
 // === impl Tally ===
 
 impl Tally {
-    pub(super) fn add(&mut self, decision: &Decision) {
-        if decision.checks().is_empty() {
+    /// Adds what was decided; nothing if the store failed and a rule is closed then.
+    pub(super) fn add(&mut self, decision: Option<&Decision>) {
+        let Some(decision) = decision else {
+            self.unavailable += 1;
+            return;
+        };
+        // Of a request that passes while the store fails no rule may have been asked, and yet some apply.
+        if decision.checks().is_empty() && decision.degraded().is_none() {
             self.no_rule += 1;
         } else if decision.is_allowed() {
             self.allowed += 1;
@@ -91,7 +108,7 @@ impl Tally {
     }
 
     fn sum(&self) -> u64 {
-        self.allowed + self.no_rule + self.denied()
+        self.allowed + self.no_rule + self.unavailable + self.denied()
     }
 
     /// `15 allowed, 5 denied by api`.
@@ -108,6 +125,7 @@ impl Tally {
             part(*count, format!("denied by {rule}"));
         }
         part(self.no_rule, "no_rule".into());
+        part(self.unavailable, "unavailable".into());
         parts.join(", ")
     }
 }
@@ -121,6 +139,7 @@ impl Counts {
         fits(self.allowed, tally.allowed)
             && fits(self.denied, tally.denied())
             && fits(self.no_rule, tally.no_rule)
+            && fits(self.unavailable, tally.unavailable)
             && self.by.as_ref().is_none_or(by)
     }
 
@@ -131,6 +150,7 @@ impl Counts {
             (self.allowed, "allowed".to_owned()),
             (self.denied, format!("denied{by}")),
             (self.no_rule, "no_rule".to_owned()),
+            (self.unavailable, "unavailable".to_owned()),
         ];
         let shown = parts.into_iter().filter_map(|(count, what)| match count? {
             1 if sum == 1 => Some(what),
@@ -144,6 +164,36 @@ impl Counts {
 
 impl Seen<'_> {
     /// A field of the last answer, as it is shown.
+    fn field(&self, field: &Field) -> Option<String> {
+        match self {
+            Self::Decided(seen) => seen.field(field),
+            Self::Unavailable(seen) => seen.field(field),
+        }
+    }
+
+    fn note_on_counts(&self, counts: &Counts) -> Option<String> {
+        match self {
+            Self::Decided(seen) => hint::of_counts(counts, seen),
+            Self::Unavailable(seen) => seen.note(),
+        }
+    }
+
+    fn note_on_field(&self, wanted: &Wanted) -> Option<String> {
+        match self {
+            Self::Decided(seen) => hint::of_field(wanted, seen),
+            Self::Unavailable(seen) => seen.note(),
+        }
+    }
+
+    fn is_permanent(&self) -> bool {
+        matches!(self, Self::Decided(seen) if seen.decision.is_permanent())
+    }
+}
+
+// === impl Decided ===
+
+impl Decided<'_> {
+    /// A field of the answer, as it is shown.
     fn field(&self, field: &Field) -> Option<String> {
         let decision = self.decision;
         match field {
@@ -177,8 +227,7 @@ impl Seen<'_> {
     }
 
     fn message(&self) -> Option<String> {
-        let body: serde_json::Value = serde_json::from_str(&self.answer()?.body).ok()?;
-        body["message"].as_str().map(str::to_owned)
+        message(&self.answer()?)
     }
 
     /// The refusal as a door would send it.
@@ -189,4 +238,10 @@ impl Seen<'_> {
         let rule = self.decision.rule().and_then(|rule| self.rules.rules().rule(rule));
         Some(self.rules.rules().contract().denied(self.decision, rule.and_then(tidegate::Rule::message_text), None))
     }
+}
+
+/// What a refused caller reads.
+pub(super) fn message(answer: &tidegate::Answer) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
+    body["message"].as_str().map(str::to_owned)
 }

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Request, Timestamp};
+use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Request, StoreError, StoreErrorKind, Timestamp};
 
-use super::judge::{self, Seen, Tally};
+use super::judge::{self, Decided, Seen, Tally};
 use super::script::{Scene, Script, Step};
+use super::unavailable::Unavailable;
 use super::{Failure, RuleSeen, TestOutcome, TestRun, show};
 use crate::RuleFile;
 use crate::source::Source;
@@ -18,6 +19,7 @@ pub(super) fn run(script: &Script, rules: &RuleFile, source: &Source, rules_path
         rules,
         source,
         start: script.start,
+        instances: script.instances,
         coverage: here.map(|id| RuleSeen { id: id.to_string(), applied: 0, denied: 0 }).collect(),
     };
     let tests = script.scenes.iter().map(|scene| stage.play(scene)).collect();
@@ -29,13 +31,16 @@ struct Stage<'s> {
     rules: &'s RuleFile,
     source: &'s Source,
     start: Timestamp,
+    instances: u32,
     coverage: Vec<RuleSeen>,
 }
 
 impl Stage<'_> {
     fn play(&mut self, scene: &Scene) -> TestOutcome {
         let clock = ManualClock::at(self.start);
-        let limiter = Limiter::new(self.rules.rules().clone(), MemoryStore::new().clock(clock.clone()));
+        let memory = || MemoryStore::new().clock(clock.clone());
+        let limiter = Limiter::new(self.rules.rules().clone(), memory());
+        let limiter = limiter.instances(self.instances).fallback(memory());
         let mut failures = Vec::new();
         for (place, step) in scene.steps.iter().enumerate() {
             failures.extend(self.step(step, place + 1, &limiter, &clock));
@@ -55,14 +60,23 @@ impl Stage<'_> {
         for sent in 0..step.send {
             at = if sent == 0 { step.at } else { at + step.every };
             clock.set(self.start.plus(at));
-            let decision = if step.peek { peek(limiter, &request) } else { limiter.check_now(&request) };
-            self.cover(&decision);
-            tally.add(&decision);
+            let decision = match (step.store_fails, step.peek) {
+                (true, _) => without_store(limiter, &request),
+                (_, true) => Some(peek(limiter, &request)),
+                _ => Some(limiter.check_now(&request)),
+            };
+            // What happens while the store fails says nothing about the limits themselves.
+            decision.iter().filter(|_| !step.store_fails).for_each(|decision| self.cover(decision));
+            tally.add(decision.as_ref());
             last = Some(decision);
         }
         let (Some(expectation), Some(decision)) = (&step.expectation, last) else { return Vec::new() };
-        let seen = Seen { rules: self.rules, request: &request, decision: &decision, tally: &tally, at };
-        let mismatches = judge::judge(expectation, &seen);
+        let (rules, request, tally) = (self.rules, &request, &tally);
+        let seen = match &decision {
+            Some(decision) => Seen::Decided(Decided { rules, request, decision, tally, at }),
+            None => Seen::Unavailable(Unavailable { rules, request }),
+        };
+        let mismatches = judge::judge(expectation, &seen, tally);
         mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, place, at)).collect()
     }
 
@@ -90,4 +104,13 @@ fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
         return limiter.check_now(request);
     }
     Decision::new(&plan, &limiter.store().peek_now(&plan))
+}
+
+/// What becomes of a request while the store fails; nothing if a rule is closed then.
+fn without_store(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Option<Decision> {
+    let plan = limiter.plan(request);
+    if plan.checks().is_empty() {
+        return Some(limiter.check_now(request));
+    }
+    limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "the test says so")).ok()
 }

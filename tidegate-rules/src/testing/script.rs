@@ -25,6 +25,8 @@ const MOST_REQUESTS: u64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) start: Timestamp,
+    /// How many instances share the store.
+    pub(super) instances: u32,
     pub(super) scenes: Vec<Scene>,
 }
 
@@ -45,6 +47,7 @@ pub(super) struct Step {
     pub(super) send: u64,
     pub(super) every: Duration,
     pub(super) peek: bool,
+    pub(super) store_fails: bool,
     pub(super) sample: Sample,
     pub(super) brought: SampleAttributes,
     pub(super) expectation: Option<Expectation>,
@@ -78,7 +81,8 @@ impl Script {
         }
         let scenes = file.tests.iter().map(|test| scripting.scene(test, &common)).collect();
         scripting.unique_names(file);
-        Self { start: scripting.start, scenes }
+        let instances = file.instances.as_ref().map_or(1, |at| scripting.instances(at));
+        Self { start: scripting.start, instances, scenes }
     }
 }
 
@@ -128,8 +132,25 @@ impl Scripting<'_> {
                 self.error("request", &at.span, error.to_string());
             }
         });
-        let peek = step.peek.as_ref().is_some_and(|peek| peek.value);
-        Some(Step { span: at.span.clone(), at: begins, send, every, peek, sample, brought: brought.ok()?, expectation })
+        let says = |field: &written::Given<At<bool>>| field.as_ref().is_some_and(|at| at.value);
+        let (peek, store_fails) = (says(&step.peek), says(&step.store_fails));
+        if let (true, true, Some(at)) = (peek, store_fails, &*step.peek) {
+            let message = "a store that fails cannot be asked what would happen";
+            self.error("peek", &at.span, message).set_help("keep one of `peek` and `store_fails`");
+        }
+        let (span, brought) = (at.span.clone(), brought.ok()?);
+        Some(Step { span, at: begins, send, every, peek, store_fails, sample, brought, expectation })
+    }
+
+    fn instances(&mut self, at: &At<u64>) -> u32 {
+        match u32::try_from(at.value) {
+            Ok(instances) if instances > 0 => instances,
+            _ => {
+                let message = format!("{} is out of range: 1 to {} are possible", at.value, u32::MAX);
+                self.error("instances", &at.span, message).set_help("leave it out for one");
+                1
+            }
+        }
     }
 
     /// When a step begins.

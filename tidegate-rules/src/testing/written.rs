@@ -23,6 +23,9 @@ pub(crate) struct TestFile {
     /// When every test begins, in UTC: `2026-01-01T00:00:00Z` if left out. It matters to windows, which follow the clock.
     #[serde(default)]
     pub(crate) start: Given<At<String>>,
+    /// How many instances share the store, for rules that are `local` while it fails. 1 if left out.
+    #[serde(default)]
+    pub(crate) instances: Given<At<u64>>,
     /// What all requests of the file have in common.
     #[serde(default, deserialize_with = "given")]
     pub(crate) request: Request,
@@ -57,6 +60,8 @@ pub(crate) struct Step {
     pub(crate) every: Given<At<String>>,
     /// Asks what would happen, and spends nothing.
     pub(crate) peek: Given<At<bool>>,
+    /// The store fails while these requests come, and each rule does what its `on_failure` says.
+    pub(crate) store_fails: Given<At<bool>>,
     /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
     pub(crate) cost: Given<At<u64>>,
     /// What is different from the requests of the test. Fields replace those of the test, or take them away (`~`);
@@ -118,6 +123,8 @@ pub(crate) enum Fate {
     Denied,
     /// No rule applies, or an exemption does.
     NoRule,
+    /// It is refused with 503: the store fails, and a rule is closed then.
+    Unavailable,
 }
 
 /// How many pass, and what the answer to the last one says. Only what is given is compared; nothing (`~`) is an error.
@@ -130,6 +137,8 @@ pub(crate) struct Details {
     pub(crate) denied: Given<Denied>,
     /// To how many no rule applies.
     pub(crate) no_rule: Given<At<u64>>,
+    /// How many are refused with 503, because the store fails and a rule is closed then.
+    pub(crate) unavailable: Given<At<u64>>,
     /// The rule that the answer is about.
     pub(crate) rule: Given<At<String>>,
     /// The most that this rule could ever admit at once.
@@ -146,7 +155,7 @@ pub(crate) struct Details {
     pub(crate) permanent: Given<At<bool>>,
     /// What it costs under the rule that the answer is about.
     pub(crate) cost: Given<At<u64>>,
-    /// The status of the answer: 200 if it passes, 429 if not.
+    /// The status of the answer: 200 if it passes, 429 if not, 503 if the store fails and a rule is closed then.
     pub(crate) status: Given<At<u64>>,
     /// Headers of the answer by name: the value, `*` for any, nothing (`~`) for a header that must not be there.
     #[serde(deserialize_with = "given")]

@@ -5,7 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
-use super::Amount;
+use super::by_route::is_route;
+use super::{Amount, ByRoute};
 use crate::read::At;
 
 /// What a request costs.
@@ -36,7 +37,7 @@ pub(crate) struct CostTable {
     /// The most that a header or an expression may say.
     pub(crate) max: Option<At<Amount>>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, Amount>")]
-    pub(crate) routes: Vec<(At<String>, At<Amount>)>,
+    pub(crate) routes: ByRoute<At<Amount>>,
 }
 
 impl<'de> Deserialize<'de> for CostTable {
@@ -56,9 +57,7 @@ impl<'de> Deserialize<'de> for CostTable {
                         "actual" => table.actual = Some(entries.next_value()?),
                         "default" => table.default = Some(entries.next_value()?),
                         "max" => table.max = Some(entries.next_value()?),
-                        route if route.starts_with(|first: char| first == '/' || first.is_ascii_uppercase()) => {
-                            table.routes.push((key, entries.next_value()?));
-                        }
+                        route if is_route(route) => table.routes.push((key, entries.next_value()?)),
                         other => {
                             return Err(A::Error::custom(format!(
                                 "`{other}` is no field of a cost; possible are `header`, `expression`, `actual`, \

@@ -5,6 +5,7 @@ mod cost;
 mod identity;
 mod reach;
 mod security;
+mod strangers;
 
 use tidegate_rules::Severity;
 
@@ -32,5 +33,5 @@ const fn case(
 /// All of them.
 pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
     let first = identity::IDENTITY.iter().chain(&cost::COST).chain(&security::SECURITY);
-    first.chain(&reach::REACH).chain(&amounts::LIMITS)
+    first.chain(&reach::REACH).chain(&amounts::LIMITS).chain(&strangers::STRANGERS)
 }

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const SECURITY: [Case; 11] = [
+pub(super) const SECURITY: [Case; 12] = [
     case(
         "looks-like-security",
         Severity::Note,
@@ -64,11 +64,18 @@ pub(super) const SECURITY: [Case; 11] = [
         ("degraded", "local"),
     ),
     case(
-        "local-refuses",
-        Severity::Note,
-        (3, 43),
-        "rules:\n- { id: a, per: attr:account, on_failure: local, sliding_log: { limit: 5, window: 10m } }",
-        ("local", "closed"),
+        "security-fails-open",
+        Severity::Warning,
+        (3, 45),
+        "rules:\n- { id: a, per: attr:account, on_failure: { GET /pin: open, default: local }, security: true, sliding_log: { limit: 5, window: 10m } }",
+        ("open", "{ static: 10/s }"),
+    ),
+    case(
+        "security-fails-open",
+        Severity::Warning,
+        (3, 77),
+        "rules:\n- { id: a, per: attr:account, match: { method: [POST, PUT] }, on_failure: { POST: closed }, security: true, sliding_log: { limit: 5, window: 10m } }",
+        ("POST: closed", "POST: closed, PUT: local"),
     ),
     case(
         "login-by-ip-alone",

@@ -72,11 +72,16 @@ fn print_applied(rule: &RuleExplained, applied: &Applied, output: &mut Output<'_
     let subject = if subject.is_empty() { "nothing: everybody shares it".to_owned() } else { subject.join(", ") };
     output.line(format_args!("    counts by  {subject}"));
     output.line(format_args!("    subject    {}", applied.subject_hash));
+    if applied.anonymous {
+        output.line(format_args!("    anonymous  nobody vouches for this subject"));
+    }
     output.line(format_args!("    cost       {}", applied.cost));
     for limit in &applied.limits {
         output.line(format_args!("    limit      {}", words(limit)));
         output.line(format_args!("    key        {}", output.styled(Style::Dim, &limit.key)));
     }
+    let cap = applied.emergency.as_ref().map(|cap| format!(", {cap}, of everybody together")).unwrap_or_default();
+    output.line(format_args!("    on failure {}{cap}", applied.on_failure.as_str()));
 }
 
 fn part(part: &SubjectPart) -> String {

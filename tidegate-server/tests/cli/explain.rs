@@ -17,6 +17,7 @@ Rules that apply
     cost       1
     limit      token bucket: 3 at once, then 1/d
     key        KEY
+    on failure open
 
 Rules that do not apply
   login      there is no action, the rule wants login
@@ -123,4 +124,24 @@ fn what_a_terminal_would_obey_is_shown_and_not_obeyed() {
     command.args(["rules", "explain", "rules.yaml", "--action", "login", "--attr", "account=\u{1b}[2Jx\u{202e}"]);
     let ran = Ran::from(command.output().unwrap());
     assert!(ran.out.contains("attr:account = \\u{1b}[2Jx\\u{202e}\n"), "{ran:?}");
+}
+
+#[test]
+fn it_says_what_happens_to_this_request_while_the_store_fails() {
+    let shell = Shell::new();
+    shell.write(
+        "failing.yaml",
+        "version: 1\nrules:\n- { id: a, per: [ip], token_bucket: { capacity: 3, refill: 1/s }, \
+         on_failure: { POST /pay: closed, POST: { static: 600/m }, default: local } }\n",
+    );
+    let out = |line: &str| shell.run(&format!("rules explain failing.yaml --ip 203.0.113.9 {line}")).out;
+    assert!(out("-X GET --path /").contains("\n    on failure local\n"));
+    assert!(out("-X POST --path /pay").contains("\n    on failure closed\n"));
+    let capped = "    on failure static, token bucket: 600 at once, then 10/s, of everybody together\n";
+    assert!(out("-X POST --path /").contains(capped), "{}", out("-X POST --path /"));
+    assert!(out("").contains("\n    anonymous  nobody vouches for this subject\n"), "{}", out(""));
+    let told = shell.run("rules explain failing.yaml -X POST --path / --json").json();
+    let rule = &told["rules"][0];
+    assert_eq!((&rule["on_failure"], &rule["anonymous"]), (&"static".into(), &true.into()));
+    assert_eq!(rule["emergency"], "token bucket: 600 at once, then 10/s");
 }

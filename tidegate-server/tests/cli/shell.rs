@@ -26,6 +26,7 @@ rules:
     per: [client]
     token_bucket: { capacity: 3, refill: 1/d }
     on_failure: open
+    anonymous: { forget_after: 3d }
   - id: login
     match: { action: login }
     per: [attr:account]

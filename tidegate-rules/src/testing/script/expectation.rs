@@ -15,12 +15,13 @@ pub(in crate::testing) struct Expectation {
 }
 
 /// How many requests should pass and be refused. What is not given may be anything.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::testing) struct Counts {
     pub(in crate::testing) span: Span,
     pub(in crate::testing) allowed: Option<u64>,
     pub(in crate::testing) denied: Option<u64>,
     pub(in crate::testing) no_rule: Option<u64>,
+    pub(in crate::testing) unavailable: Option<u64>,
     /// The rule that refuses all that are refused.
     pub(in crate::testing) by: Option<String>,
 }
@@ -56,12 +57,12 @@ impl Scripting<'_> {
     pub(super) fn expectation(&mut self, at: &At<Expect>, send: u64) -> Expectation {
         match &at.value {
             Expect::Text(fate) => {
-                let mut counts =
-                    Counts { span: fate.span.clone(), allowed: None, denied: None, no_rule: None, by: None };
+                let mut counts = Counts { span: fate.span.clone(), ..Counts::default() };
                 match fate.value {
                     Fate::Allowed => counts.allowed = Some(send),
                     Fate::Denied => counts.denied = Some(send),
                     Fate::NoRule => counts.no_rule = Some(send),
+                    Fate::Unavailable => counts.unavailable = Some(send),
                 }
                 Expectation { counts: Some(counts), wanted: Vec::new() }
             }
@@ -80,7 +81,8 @@ impl Scripting<'_> {
     fn counts(&mut self, details: &Details, send: u64) -> Option<Counts> {
         let number = |at: &Given<At<u64>>| at.as_ref().map(|at| at.value);
         let (allowed, no_rule) = (number(&details.allowed), number(&details.no_rule));
-        let others = allowed.unwrap_or(0).saturating_add(no_rule.unwrap_or(0));
+        let unavailable = number(&details.unavailable);
+        let others = [allowed, no_rule, unavailable].into_iter().flatten().fold(0, u64::saturating_add);
         let (denied, by) = match &*details.denied {
             None => (None, None),
             Some(Denied::Number(number)) => (Some(number.value), None),
@@ -94,7 +96,8 @@ impl Scripting<'_> {
             Denied::Text(rule) => rule.span.clone(),
         });
         let allowed_span = details.allowed.as_ref().map(|at| at.span.clone());
-        let span = allowed_span.or(denied_span).or_else(|| details.no_rule.as_ref().map(|at| at.span.clone()))?;
+        let rest = details.no_rule.as_ref().or(details.unavailable.as_ref());
+        let span = allowed_span.or(denied_span).or_else(|| rest.map(|at| at.span.clone()))?;
         let sum = others.saturating_add(denied.unwrap_or(0));
         // With both told, nothing is left over.
         if sum > send || (allowed.is_some() && denied.is_some() && sum != send) {
@@ -104,7 +107,7 @@ impl Scripting<'_> {
             let message = "a rule is said to refuse some, but all are said to pass";
             self.error("count", &span, message).set_help("the numbers must add up to `send`");
         }
-        Some(Counts { span, allowed, denied, no_rule, by })
+        Some(Counts { span, allowed, denied, no_rule, unavailable, by })
     }
 
     fn wanted(&mut self, details: &Details) -> Vec<Wanted> {

@@ -26,7 +26,12 @@ struct Rule<'e> {
     differs: Option<Differs<'e>>,
     subject: Option<Vec<Part<'e>>>,
     subject_hash: Option<&'e str>,
+    /// Whether nobody vouches for the subject.
+    anonymous: Option<bool>,
     cost: Option<u64>,
+    on_failure: Option<&'static str>,
+    /// What one instance lets pass while the store fails, if `on_failure` is `static`.
+    emergency: Option<&'e str>,
     limits: Option<Vec<Limit<'e>>>,
 }
 
@@ -98,7 +103,10 @@ impl<'e> Rule<'e> {
             differs,
             subject: applied.map(parts),
             subject_hash: applied.map(|applied| applied.subject_hash.as_str()),
+            anonymous: applied.map(|applied| applied.anonymous),
             cost: applied.map(|applied| applied.cost),
+            on_failure: applied.map(|applied| applied.on_failure.as_str()),
+            emergency: applied.and_then(|applied| applied.emergency.as_deref()),
             limits: applied.map(limits),
         }
     }

@@ -1,0 +1,37 @@
+//! Compiling what becomes of strangers: numbers and times that can hold.
+
+use std::time::Duration;
+
+use tidegate::{Anonymous, LARGEST_AMOUNT};
+
+use super::Compiler;
+use crate::read::At;
+use crate::written::{self, Amount};
+
+impl Compiler<'_> {
+    pub(super) fn anonymous(&mut self, written: &written::Anonymous) -> Option<Anonymous> {
+        let default = Anonymous::default();
+        let most = written.most.as_ref().map_or(Some(default.most), |at| self.most(at));
+        let forget_after = written.forget_after.as_ref().map_or(Some(None), |at| self.forget_after(at).map(Some));
+        Some(Anonymous { most: most?, forget_after: forget_after? })
+    }
+
+    fn most(&mut self, at: &At<Amount>) -> Option<u64> {
+        if (1..=LARGEST_AMOUNT).contains(&at.value.0) {
+            return Some(at.value.0);
+        }
+        let message = format!("{} is out of range: 1 to {LARGEST_AMOUNT} are possible", at.value.0);
+        self.error("anonymous", &at.span, message).set_help("it is how many strangers have a limit of their own");
+        None
+    }
+
+    fn forget_after(&mut self, at: &At<String>) -> Option<Duration> {
+        let span = self.duration(at)?;
+        if span.is_zero() {
+            let message = "whoever is forgotten at once has no limit";
+            self.error("anonymous", &at.span, message).set_help("say for how long one matters, such as `10m`");
+            return None;
+        }
+        Some(span)
+    }
+}
