@@ -135,7 +135,7 @@ async fn a_server_that_goes_away_refuses_what_is_closed_and_lets_the_rest_pass()
         .unwrap();
         let layer = LimitLayer::new(Limiter::new(rules, server.store_with(patient()).await));
         let page = async |request: axum::extract::Request| match request.extensions().get::<Degraded>() {
-            Some(Degraded) => StatusCode::NON_AUTHORITATIVE_INFORMATION,
+            Some(Degraded { .. }) => StatusCode::NON_AUTHORITATIVE_INFORMATION,
             None => StatusCode::OK,
         };
         let open = Router::new().route("/", get(page)).layer(layer.clone());

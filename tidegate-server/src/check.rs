@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &CheckArgs, output: &mut Output<'_>) -> Result<Exit
 
 /// The time of the runtime, for those who ask to be held.
 #[allow(clippy::disallowed_methods, reason = "this is where a `Timer` is made of it")]
-fn timer() -> impl Timer {
+pub(crate) fn timer() -> impl Timer {
     tidegate::timer(tokio::time::sleep)
 }
 

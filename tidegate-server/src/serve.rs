@@ -16,9 +16,11 @@ mod grpc;
 mod health;
 mod metrics;
 mod openapi;
+mod opening;
 mod options;
 mod receipts;
 mod reload;
+mod servers;
 mod tally;
 mod times;
 mod watched;
@@ -40,6 +42,7 @@ use crate::failure::Failure;
 use crate::listen::{Listener, Tasks, Tls};
 use crate::output::Output;
 use engine::Engine;
+use opening::Told;
 
 /// How often is looked whether the store still answers, to say so. More often, and a store that comes and goes would fill a log.
 const STORE_LOOKS: Duration = Duration::from_secs(1);
@@ -52,6 +55,8 @@ pub struct Server {
     admin: SocketAddr,
     gateway: Option<SocketAddr>,
     engine: Arc<Engine>,
+    /// What is found out about the store while it runs.
+    told: Told,
     stop: watch::Sender<bool>,
     doors: JoinSet<bool>,
 }
@@ -61,7 +66,7 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
     runtime.block_on(async {
-        let server = Server::start(arguments, output).await?;
+        let mut server = Server::start(arguments, output).await?;
         let deaf = |error: std::io::Error| Failure::usage(format!("signals cannot be listened to: {error}"));
         let mut stopped = std::pin::pin!(reload::stopped().map_err(deaf)?);
         let mut reloading = reload::watch(&server.engine).map_err(deaf)?;
@@ -71,6 +76,7 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
             tokio::select! {
                 () = &mut stopped => break,
                 told = reloading.told() => output.say(told),
+                Some(told) = server.told.recv() => output.warn(told),
                 _ = look.tick() => {
                     let up = server.engine.is_store_up();
                     match (std::mem::replace(&mut store_up, up), up) {
@@ -94,7 +100,8 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
 impl Server {
     /// Opens the store, reads the rules, and listens; port 0 takes a free one.
     pub(crate) async fn start(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
-        let engine = Arc::new(Engine::open(arguments, output).await?);
+        let (engine, told) = Engine::open(arguments, output).await?;
+        let engine = Arc::new(engine);
         let gateway = arguments.gateway()?;
         let listen = |flag, address, tls: Option<&Tls>| listen(flag, address, tls.cloned(), arguments);
         let (http, http_listener) = listen("--http", arguments.http, engine.tls()).await?;
@@ -118,7 +125,7 @@ impl Server {
                 Some(address)
             }
         };
-        Ok(Self { http, grpc, admin, gateway, engine, stop, doors })
+        Ok(Self { http, grpc, admin, gateway, engine, told, stop, doors })
     }
 
     /// Where the check API listens.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Adjustment, Key, KeyStem, Limit, MemoryStore, Plan, Store, StoreError, Subject, Verdict};
-use tidegate_redis::RedisStore;
+use tidegate_redis::{RedisOptions, RedisStore, ServerState};
 
 /// Where a store is.
 ///
@@ -78,11 +78,39 @@ impl StoreUrl {
 }
 
 impl AnyStore {
-    /// Opens the store at `url`.
+    /// Opens the store at `url`, and looks at its servers: for a program that asks and is gone. It does not count as an
+    /// instance.
     pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::default())),
-            StoreUrl::Redis(url) => RedisStore::connect(url).await.map(Self::Redis),
+            StoreUrl::Redis(url) => {
+                let options = RedisOptions::new().heartbeats(false);
+                RedisStore::connect_with(url, options).await.map(Self::Redis)
+            }
+        }
+    }
+
+    /// The store at `url`, whether or not anybody is there.
+    pub(crate) fn at(url: &StoreUrl, options: RedisOptions) -> Result<Self, StoreError> {
+        match url {
+            StoreUrl::Memory => Ok(Self::Memory(Arc::default())),
+            StoreUrl::Redis(url) => RedisStore::open(url, options).map(Self::Redis),
+        }
+    }
+
+    /// Looks at the servers, and says what an operator should change.
+    pub(crate) async fn examine(&self) -> Result<Vec<String>, StoreError> {
+        match self {
+            Self::Memory(_) => Ok(Vec::new()),
+            Self::Redis(store) => store.examine().await,
+        }
+    }
+
+    /// How it gets on with its servers, if it has any.
+    pub(crate) fn servers(&self) -> Vec<ServerState> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(store) => store.state(),
         }
     }
 

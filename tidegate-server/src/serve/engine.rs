@@ -11,6 +11,7 @@ use tidegate_tower::Handle;
 use super::envoy::Envoy;
 use super::example;
 use super::metrics::Metrics;
+use super::opening::{self, Told};
 use super::options::ServeArgs;
 use super::receipts::Receipts;
 use super::watched::Watched;
@@ -18,7 +19,7 @@ use crate::envoy::RateLimits;
 use crate::failure::Failure;
 use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::output::Output;
-use crate::store::{AnyStore, StoreUrl};
+use crate::store::StoreUrl;
 
 /// What every door shares.
 pub(crate) struct Engine {
@@ -58,7 +59,7 @@ pub(crate) struct Loaded {
 }
 
 impl Engine {
-    pub(crate) async fn open(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
+    pub(crate) async fn open(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<(Self, Told), Failure> {
         let url = StoreUrl::parse(&arguments.store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
         let secret = arguments.secret.secret()?;
         if secret.is_none() && url.is_shared() {
@@ -67,20 +68,17 @@ impl Engine {
         let files = arguments.tls()?;
         let file = read(arguments.rules.as_ref())?;
         output.report(file.report());
-        let store = AnyStore::open(&url).await.map_err(|error| Failure::Store { error, meanwhile: "" })?;
-        for warning in store.warnings() {
-            output.warn(warning);
-        }
+        let (store, told) = opening::open(&url, arguments, output).await?;
         let receipts =
             Receipts::new(secret.as_ref(), url.is_shared()).map_err(|error| Failure::usage(error.to_string()))?;
         let secret = secret.unwrap_or_else(Secret::public);
         let envoy = Envoy::open(&arguments.envoy, &secret, output)?;
-        let metrics = Arc::new(Metrics::new(arguments.near_limit));
+        let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
         metrics.follow(&file);
         let store = Watched::new(store, Arc::clone(&metrics));
         let limiter = Limiter::new(file.rules().clone(), store).instances(arguments.instances);
         let limiter = limiter.secret(&secret).observer(Arc::clone(&metrics));
-        Ok(Self {
+        let engine = Self {
             handle: Handle::new(limiter),
             metrics,
             path: arguments.rules.clone(),
@@ -92,7 +90,8 @@ impl Engine {
             refused: Mutex::default(),
             tls: tls(files.clone())?,
             gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
-        })
+        };
+        Ok((engine, told))
     }
 
     pub(crate) const fn handle(&self) -> &Handle<Watched> {

@@ -22,10 +22,13 @@ async fn ready(State(engine): State<Arc<Engine>>) -> Response {
     let loaded = engine.loaded();
     let limiter = engine.limiter();
     let reached = answers(limiter.store()).await;
+    let servers = limiter.store().store().servers();
+    let servers: Vec<_> =
+        servers.iter().map(|server| json!({ "address": server.address, "breaker": server.breaker.as_str() })).collect();
     let body = json!({
         "ready": true,
         "degraded": !reached,
-        "store": { "kind": engine.store_name(), "reached": reached, "instances": limiter.store().instances() },
+        "store": { "kind": engine.store_name(), "reached": reached, "instances": limiter.store().instances(), "servers": servers },
         "rules": {
             "source": engine.rules_name(), "version": loaded.version, "rules": loaded.rules, "refused": loaded.refused,
         },

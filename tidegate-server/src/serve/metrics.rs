@@ -13,8 +13,10 @@ use prometheus_client::registry::Registry;
 use tidegate::{Checked, Decision, Observer, Plan, Role, StoreError};
 use tidegate_rules::RuleFile;
 
+use super::servers::Servers;
 use super::tally::{Beside, Outcome, Tally};
 use super::times::Times;
+use crate::store::AnyStore;
 
 /// What a server counts.
 pub(crate) struct Metrics {
@@ -97,8 +99,9 @@ struct OutcomeLabel {
 }
 
 impl Metrics {
-    /// Nothing counted yet. A request is near a limit from this share of it on.
-    pub(crate) fn new(near: f64) -> Self {
+    /// Nothing counted yet. A request is near a limit from this share of it on. The servers of `store` are asked for whenever
+    /// somebody looks.
+    pub(crate) fn new(near: f64, store: AnyStore) -> Self {
         let mut registry = Registry::default();
         let metrics = Self {
             checks: Family::default(),
@@ -131,6 +134,7 @@ impl Metrics {
         registry.register("rate_limit_store_latency_seconds", "Time of a call to the store", metrics.latency.clone());
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
         registry.register("rate_limit_rule_reloads", "Attempts to read the rules anew", metrics.reloads.clone());
+        registry.register_collector(Box::new(Servers(store)));
         Self { registry, ..metrics }
     }
 

@@ -26,6 +26,9 @@ pub(crate) struct ServeArgs {
     /// redis+sentinel:// or redis+cluster:// several; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
+    /// How many milliseconds a decision may take on a shared store; then each rule does what its `on_failure` says
+    #[arg(long, value_name = "MS", env = "TIDEGATE_STORE_BUDGET", value_parser = value_parser!(u64).range(1..=60_000), default_value_t = 25)]
+    pub(crate) store_budget: u64,
     /// How many instances share the store, for as long as they have not counted each other there: while it fails, a rule
     /// with `on_failure: local` has one of so many shares
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]

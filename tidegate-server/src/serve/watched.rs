@@ -23,6 +23,11 @@ impl Watched {
         Self { store, metrics, clock: SystemClock::new(), up: Arc::new(AtomicBool::new(true)) }
     }
 
+    /// The store itself.
+    pub(crate) const fn store(&self) -> &AnyStore {
+        &self.store
+    }
+
     /// Whether the last call went well.
     pub(crate) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
