@@ -206,3 +206,30 @@ impl Matcher for Matching {
         names
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RuleFile;
+
+    /// What stores are told is what an explanation tells; the tests of the latter have every case.
+    #[test]
+    fn a_match_says_whether_nobody_vouches_and_what_happens_on_failure() {
+        let file = RuleFile::parse(
+            "rules.yaml",
+            "version: 1\nidentify: { client: [header:x-key, ip], authenticated: x-key }\nrules:\n\
+             - { id: a, per: [client], on_failure: { POST: closed }, token_bucket: { capacity: 1, refill: 1/s } }\n",
+        );
+        let matching = file.unwrap_or_else(|report| panic!("{report}")).matching;
+        let told = |attributes: &[(&'static str, &'static str)]| {
+            let mut told = Vec::new();
+            let start = Request::new("").attribute("ip", "192.0.2.1");
+            let request = attributes.iter().fold(start, |request, (name, value)| request.attribute(name, value));
+            matching.find(&request, &mut |found| told.push((found.anonymous, found.on_failure)));
+            told
+        };
+        assert_eq!(told(&[]), [(true, None)]);
+        assert_eq!(told(&[("header:x-key", "k")]), [(false, None)]);
+        assert_eq!(told(&[("method", "POST")]), [(true, Some(tidegate::OnFailure::Closed))]);
+    }
+}

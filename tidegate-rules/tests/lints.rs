@@ -140,6 +140,59 @@ fn a_setting_with_a_slip_of_the_pen_is_told_once() {
     assert_eq!(codes(&report(file)), ["identity"]);
 }
 
+/// Rule `a` is never stricter than `b` while the store works; it may be while it does not.
+#[test]
+fn a_rule_that_is_stricter_while_the_store_fails_is_of_use() {
+    let told = |a: &str, b: &str| {
+        codes(&report(&format!(
+            "rules:\n- {{ id: a, per: ip, on_failure: {a}, fixed_window: {{ limit: 9, window: 1m }} }}\n\
+             - {{ id: b, per: ip, on_failure: {b}, fixed_window: {{ limit: 8, window: 1m }} }}"
+        )))
+    };
+    for (a, b) in [
+        ("open", "degraded"),
+        ("open", "{ static: 1/s }"),
+        ("{ static: 1/s }", "closed"),
+        ("local", "local"),
+        ("{ POST: closed }", "{ POST: closed }"),
+    ] {
+        assert_eq!(told(a, b), ["never-decides"], "{a} beside {b}");
+    }
+    for (a, b) in [
+        ("closed", "local"),
+        ("local", "{ static: 1/s }"),
+        ("{ static: 1/s }", "{ static: 2/s }"),
+        ("{ POST: closed }", "open"),
+        ("closed", "{ GET: open, default: closed }"),
+    ] {
+        assert_eq!(told(a, b), [""; 0], "{a} beside {b}");
+    }
+}
+
+#[test]
+fn guesses_that_pass_are_told_by_route() {
+    let told = |asked: &str, on_failure: &str| {
+        let found = report(&format!(
+            "rules:\n- {{ id: a, match: {{ {asked} }}, per: attr:account, security: true, on_failure: {on_failure}, \
+             sliding_log: {{ limit: 5, window: 10m }} }}"
+        ));
+        found.problems().iter().map(|problem| problem.message().to_owned()).collect::<String>()
+    };
+    let all = "while the store fails nobody counts the guesses";
+    assert_eq!(told("path: /pin", "{ GET: open, POST: degraded }"), all);
+    assert_eq!(told("path: /pin", "{ POST: closed }"), format!("{all} of what no route fits"));
+    let some = format!("{all} of `GET`, `/a/*`, and of what no route fits");
+    assert_eq!(told("path: /pin", "{ GET: open, POST: closed, /a/*: degraded }"), some);
+    // What no route fits does not come to this rule.
+    for (asked, on_failure) in [
+        ("method: [POST, HEAD], path: /pin", "{ POST: closed, GET: local }"),
+        ("method: POST, path: [/pin, /a/b]", "{ /pin: closed, POST /a/*: { static: 1/s } }"),
+        ("method: POST, path: /pin", "{ GET: open, default: closed }"),
+    ] {
+        assert_eq!(told(asked, on_failure), "", "{asked}: {on_failure}");
+    }
+}
+
 #[test]
 fn rules_that_share_a_budget_are_no_duplicates() {
     let file = "rules:\n- { id: a, per: ip, budget: b, fixed_window: { limit: 9, window: 1m } }\n\

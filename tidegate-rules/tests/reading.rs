@@ -200,6 +200,14 @@ fn a_file_of_a_hundred_megabytes_or_of_other_bytes_is_refused_before_it_is_parse
     assert!(report.to_string().contains("No such file"), "{report}");
 }
 
+#[test]
+fn a_mistake_in_the_yaml_itself_tells_its_place_once() {
+    let report = RuleFile::parse("rules.yaml", "version: 1\n  rules: [a\n").expect_err("no YAML");
+    let problem = &report.problems()[0];
+    assert_eq!((problem.code(), report.position(problem)), ("yaml", (2, 8)));
+    assert_eq!(problem.message(), "mapping values are not allowed in this context");
+}
+
 /// Every field of ten thousand rules, and a mistake in each of them: read in one go, not once for each mistake.
 #[test]
 fn ten_thousand_full_rules_are_read() {

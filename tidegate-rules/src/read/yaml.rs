@@ -62,7 +62,15 @@ fn shorten(message: &str) -> String {
         Some((place, rest)) if place.starts_with("line ") => rest,
         _ => rest,
     };
-    rest.split(", set DuplicateKeyPolicy").next().unwrap_or(rest).trim().to_owned()
+    let rest = rest.split(", set DuplicateKeyPolicy").next().unwrap_or(rest).trim();
+    let is_place = |place: &str| {
+        let (line, column) = place.split_once(", column ").unwrap_or_default();
+        [line, column].iter().all(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    match rest.rsplit_once(" at line ") {
+        Some((message, place)) if is_place(place) => message.to_owned(),
+        _ => rest.to_owned(),
+    }
 }
 
 enum Raw {
