@@ -23,9 +23,12 @@
 mod store;
 pub use store::{DEFAULT_PREFIX, RedisOptions, RedisStore};
 mod across;
+mod adjust;
 mod args;
 mod cluster;
 mod error;
+mod flood;
+pub use flood::Strangers;
 mod health;
 mod known;
 mod link;

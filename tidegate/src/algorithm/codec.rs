@@ -45,6 +45,17 @@ impl Found {
         }
     }
 
+    /// The first instant, in microseconds, at which it decides like none; 0 if there was nothing.
+    pub fn expiry(&self, limit: &Limit) -> u64 {
+        match (self, limit) {
+            (Self::State(state), _) => super::expiry(state, limit),
+            (Self::Log(summary), Limit::SlidingLog(limit)) if summary.newest > 0 => {
+                summary.newest + limit.window_micros()
+            }
+            (Self::Fresh | Self::Log(_), _) => 0,
+        }
+    }
+
     /// As an outcome sees it.
     pub fn view(&self) -> View<'_> {
         match self {
