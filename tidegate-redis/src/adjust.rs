@@ -68,8 +68,9 @@ impl RedisStore {
 
     async fn send_group(&self, slot: u16, group: &Group) -> Result<(), Failed> {
         let (now, created) = reply::adjusted(&self.link.send(slot, &group.call).await?)?;
-        for newcomer in created.into_iter().filter_map(|place| group.newcomers.get(place)?.as_ref()) {
-            self.flood.charged(newcomer, now);
+        if group.newcomers.iter().any(Option::is_some) {
+            let created = created.into_iter().filter_map(|place| group.newcomers.get(place)?.as_ref());
+            self.flood.adjusted(now, created);
         }
         Ok(())
     }

@@ -125,12 +125,13 @@ impl Flood {
         }
     }
 
-    /// Counts a stranger whose key was created by a charge.
-    pub(crate) fn charged(&self, newcomer: &Newcomer, now: Timestamp) {
-        let Newcomer { whose, limit, op } = newcomer;
-        if let Some(change) = algorithm::apply(None, limit, now, *op).change {
-            self.now.store(now.as_micros(), Ordering::Relaxed);
-            self.count(whose, None, algorithm::expiry(&State::new(change), limit));
+    /// Counts strangers whose keys were created by a charge.
+    pub(crate) fn adjusted<'n>(&self, now: Timestamp, created: impl Iterator<Item = &'n Newcomer>) {
+        self.now.store(now.as_micros(), Ordering::Relaxed);
+        for Newcomer { whose, limit, op } in created {
+            if let Some(change) = algorithm::apply(None, limit, now, *op).change {
+                self.count(whose, None, algorithm::expiry(&State::new(change), limit));
+            }
         }
     }
 
@@ -162,7 +163,7 @@ impl Flood {
         crowd.ring.alive() >= crowd.share
     }
 
-    /// Counts a key that now lives until `after`, and would have lived until `before` if it is not new.
+    /// Counts a key whose state now matters until `after`, and which would have expired at `before` if it is not new.
     fn count(&self, whose: &Whose, before: Option<u64>, after: u64) {
         loop {
             if let Some(crowd) = self.crowds.read().unwrap_or_else(PoisonError::into_inner).get(&whose.stem) {
@@ -201,7 +202,7 @@ impl Crowd {
         let after = after.min(now.saturating_add(longest.unwrap_or(u64::MAX))).saturating_add(MARGIN_MICROS);
         self.ring.advance(now);
         match before {
-            Some(before) => self.ring.renew(before.saturating_add(MARGIN_MICROS), after),
+            Some(before) => self.ring.renew(before, after),
             None => {
                 self.created += 1;
                 self.ring.add(after);

@@ -1,7 +1,7 @@
 //! What the scripts reply, and the verdict that the library makes of it.
 
 use redis::Value;
-use tidegate::algorithm::Found;
+use tidegate::algorithm::{Found, MARGIN_MICROS};
 use tidegate::{Check, Few, Plan, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 /// What a script says about a plan.
@@ -72,13 +72,14 @@ impl Reply {
         verdict
     }
 
-    /// When the state that was found for a check would have expired, in microseconds; none if there was nothing.
+    /// When the key of a check would have expired, in microseconds; none if there was none.
     pub(crate) fn expiry_before(&self, index: usize, check: &Check<'_>) -> Option<u64> {
-        let (_, found) = self.found.get(index).filter(|(_, found)| *found != Found::Fresh)?;
-        match self.marks.get(index).and_then(|mark| u64::try_from(*mark).ok()) {
-            Some(left) if check.forget_after().is_some() => Some(self.now.as_micros().saturating_add(left * 1_000)),
-            _ => Some(found.expiry(check.gate().limit())),
-        }
+        let expiry = self.found.get(index)?.1.expiry(check.gate().limit(), self.now)?;
+        let left = self.marks.get(index).filter(|_| check.forget_after().is_some());
+        Some(match left.and_then(|left| u64::try_from(*left).ok()) {
+            Some(left) => self.now.as_micros().saturating_add(left.saturating_mul(1_000)),
+            None => expiry.saturating_add(MARGIN_MICROS),
+        })
     }
 }
 

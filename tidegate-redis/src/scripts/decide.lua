@@ -26,7 +26,9 @@ for i = 1, checks do
   if STRANGERS then
     keys[i], longest[i], mark[i] = KEYS[i], struct.unpack('<d', ARGV[1], 9 + 8 * i), 0
     if found[i] then
-      if CONSUME and longest[i] < math.huge then mark[i] = math.max(call('PTTL', KEYS[i]) - margin, 0) end
+      if CONSUME and longest[i] < math.huge then
+        mark[i] = math.max(call('PTTL', KEYS[i]) - margin + MARGIN / 1000, 0)
+      end
     elseif KEYS[checks + i] ~= KEYS[i] then
       keys[i], longest[i], mark[i] = KEYS[checks + i], math.huge, -1
       found[i] = call('GET', keys[i])

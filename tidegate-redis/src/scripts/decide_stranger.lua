@@ -10,7 +10,7 @@
 local key, longest, mark = KEYS[1], struct.unpack('<d', ARGV[2]), 0
 local found = call('GET', key)
 if found then
-  if longest < math.huge then mark = math.max(call('PTTL', key) - margin, 0) end
+  if longest < math.huge then mark = math.max(call('PTTL', key) - margin + MARGIN / 1000, 0) end
 elseif KEYS[2] then
   key, longest, mark = KEYS[2], math.huge, -1
   found = call('GET', key)

@@ -1,7 +1,7 @@
 //! Reading what the Lua twins write: the values under the keys, and the log's summary.
 
 use super::{Moment, State, View, fixed_window, sliding_log, sliding_window};
-use crate::Limit;
+use crate::{Limit, Timestamp};
 
 /// Numbers in values stay below this; what does not was not written by us.
 const TOO_LARGE: u64 = 1 << 53;
@@ -45,14 +45,16 @@ impl Found {
         }
     }
 
-    /// The first instant, in microseconds, at which it decides like none; 0 if there was nothing.
-    pub fn expiry(&self, limit: &Limit) -> u64 {
+    /// The first instant, in microseconds, at which it decides like none; that has come for a log without entries, at `now`.
+    /// None if there was nothing.
+    pub fn expiry(&self, limit: &Limit, now: Timestamp) -> Option<u64> {
         match (self, limit) {
-            (Self::State(state), _) => super::expiry(state, limit),
+            (Self::Fresh, _) => None,
+            (Self::State(state), _) => Some(super::expiry(state, limit)),
             (Self::Log(summary), Limit::SlidingLog(limit)) if summary.newest > 0 => {
-                summary.newest + limit.window_micros()
+                Some(summary.newest + limit.window_micros())
             }
-            (Self::Fresh | Self::Log(_), _) => 0,
+            (Self::Log(_), _) => Some(now.as_micros()),
         }
     }
 
