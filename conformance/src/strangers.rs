@@ -11,6 +11,10 @@ use tidegate::{
 };
 use tidegate_redis::RedisStore;
 
+/// Any store, but what it says of checks that cost nothing is left out: those who have nothing are not judged on what they share.
+#[derive(Debug)]
+pub struct WithoutFree<S>(pub S);
+
 /// How strangers are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treated {
@@ -150,4 +154,37 @@ impl Store for StrangersStore {
         }
         Ok(())
     }
+}
+
+impl<S: Store> Store for WithoutFree<S> {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.0.decide(plan).await.map(|verdict| without_free(plan, verdict))
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.0.peek(plan).await.map(|verdict| without_free(plan, verdict))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.0.adjust(adjustments).await
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        self.0.adjust_soon(adjustments);
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        self.0.forget(keys).await
+    }
+}
+
+fn without_free(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
+    for (check, judged) in plan.checks().iter().zip(verdict.judged.iter_mut()) {
+        if check.cost() == 0 {
+            judged.outcome.remaining = 0;
+            judged.outcome.reset_after = Duration::ZERO;
+            judged.outcome.delay = Duration::ZERO;
+        }
+    }
+    verdict
 }

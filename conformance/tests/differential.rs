@@ -13,7 +13,8 @@ use conformance::history::{self, ALGORITHMS, Backwards, History};
 use conformance::model::ModelStore;
 use conformance::pure::PureStore;
 use conformance::server::{Kind, Server};
-use conformance::strangers::{StrangersStore, Treated};
+use conformance::strangers::{StrangersStore, Treated, WithoutFree};
+use conformance::suite::patient;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::{ManualClock, MemoryStore, Store};
@@ -77,10 +78,10 @@ fn strangers_agree_with_rust(treated: Treated) -> u64 {
     let runtime = runtime();
     let overflowed = [Kind::Redis, Kind::Valkey].map(|kind| {
         let (server, all) = (Server::start(kind), OnceLock::new());
-        each_kind(&format!("strangers in {kind:?} {treated:?} = rust"), Backwards::Freely, DOSE / 2, |clock| {
-            let store = runtime.block_on(server.store_with(RedisOptions::new().clock(clock.clone())));
+        each_kind(&format!("strangers in {kind:?} {treated:?} = rust"), Backwards::Freely, DOSE / 5, |clock| {
+            let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
             let strangers = all.get_or_init(|| Arc::new(StrangersStore::new(store, treated)));
-            (Arc::clone(strangers), PureStore::new(clock.clone()))
+            (WithoutFree(Arc::clone(strangers)), WithoutFree(PureStore::new(clock.clone())))
         });
         all.get().unwrap().overflowed()
     });
