@@ -250,3 +250,74 @@ fn longest(gate: &Gate) -> Option<u64> {
 fn lock(crowd: &Mutex<Crowd>) -> MutexGuard<'_, Crowd> {
     crowd.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use tidegate::Subject;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+
+    fn gate(most: u64) -> Gate {
+        let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
+        Gate::of_rule("login-ip", limit).anonymous(Anonymous { most, forget_after: None })
+    }
+
+    fn check(gate: &Gate, subject: u128) -> Check<'_> {
+        Check::of(gate, Subject::from_hash(subject), 1).with_anonymous(true)
+    }
+
+    /// So many strangers get a key.
+    fn fill(flood: &Flood, gate: &Gate, strangers: u128) {
+        let newcomers: Vec<_> =
+            (0..strangers).filter_map(|subject| Newcomer::of(&Adjustment::charge(&check(gate, subject)))).collect();
+        flood.adjusted(NOW, newcomers.iter());
+    }
+
+    fn overflows(flood: &Flood, check: Check<'_>, instances: Option<u32>) -> bool {
+        has_overflow(&flood.treatment(&Plan::new([check]).unwrap(), instances))
+    }
+
+    #[test]
+    fn each_of_several_instances_has_its_part_of_the_cap() {
+        let (flood, gate) = (Flood::default(), gate(100));
+        fill(&flood, &gate, 49);
+        assert!(!overflows(&flood, check(&gate, 1000), Some(2)));
+        fill(&flood, &gate, 1);
+        assert!(overflows(&flood, check(&gate, 1000), Some(2)));
+        assert!(!overflows(&flood, check(&gate, 1000), None), "alone, it has all of it");
+        assert!(overflows(&flood, check(&gate, 1000), Some(1_000_000)), "at least one");
+        assert_eq!((share(gate.anonymous_bounds(), Some(0)), share(gate.anonymous_bounds(), Some(1000))), (100, 1));
+    }
+
+    #[test]
+    fn only_strangers_who_cost_something_are_treated_in_another_way() {
+        let (flood, gate) = (Flood::default(), gate(1));
+        fill(&flood, &gate, 1);
+        let newcomer = check(&gate, 1000);
+        assert!(overflows(&flood, newcomer, None));
+        for usual in [newcomer.with_anonymous(false), newcomer.with_cost(0)] {
+            assert!(flood.treatment(&Plan::new([usual]).unwrap(), None).is_empty());
+        }
+        // In one plan with a stranger, everybody else has no bucket to fall back to.
+        let other = Gate::of_rule("api", Limit::fixed_window(1, Duration::from_secs(1)).unwrap());
+        let plan = Plan::new([Check::of(&other, Subject::from_hash(1), 1), newcomer]).unwrap();
+        let treatment = flood.treatment(&plan, None);
+        assert_eq!((treatment[0].overflow.is_some(), treatment[1].overflow.is_some()), (false, true));
+    }
+
+    /// No two checks of a plan may share a state, or one would be judged on what the other took.
+    #[test]
+    fn two_newcomers_in_one_plan_have_buckets_beside_each_other() {
+        let (flood, gate) = (Flood::default(), gate(1));
+        fill(&flood, &gate, 1);
+        let far = 5 << 96;
+        let plan = Plan::new([1000, 1001, far].map(|subject| check(&gate, subject))).unwrap();
+        let keys: Vec<Key<'_>> = flood.treatment(&plan, None).iter().filter_map(|treated| treated.overflow).collect();
+        let [one, other, elsewhere] = keys[..] else { panic!("{keys:?}") };
+        assert_eq!((one, other), (plan.checks()[0].key().overflow(0), plan.checks()[0].key().overflow(1)));
+        assert_eq!(elsewhere, plan.checks()[2].key().overflow(0));
+    }
+}
