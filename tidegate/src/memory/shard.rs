@@ -10,9 +10,10 @@ use crate::{Limit, Timestamp};
 pub(super) const LARGEST_SHARD: usize = 896;
 
 /// Buckets looked at for outdated keys: by each call that adds a key, by every [`REST`]th that changes one (to look at a
-/// bucket is to wait for memory), and by one that finds no room.
+/// bucket is to wait for memory), and by one that finds no room. Of strangers many may come, so each looks at fewer.
 const SWEEP: usize = 4;
 const SWEEP_WHEN_FULL: usize = 64;
+const SWEEP_FOR_STRANGER: usize = 16;
 const REST: u32 = 32;
 
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Shard {
         if self.table.len() + earlier < most_keys || self.get(id).is_some() {
             return true;
         }
-        self.sweep(now.as_micros(), SWEEP_WHEN_FULL);
+        self.sweep(now.as_micros(), if stranger { SWEEP_FOR_STRANGER } else { SWEEP_WHEN_FULL });
         self.table.len() + earlier < most_keys
     }
 
