@@ -5,12 +5,12 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Cell, Draw, Options, Table, cpu, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::cmd;
-use tidegate::{Anonymous, Check, Gate, Limit, MemoryStore, Plan, Subject};
+use tidegate::{Anonymous, Check, Clock, Gate, Limit, MemoryStore, Plan, Subject, SystemClock};
 use tidegate_redis::RedisOptions;
 use tokio::runtime::Runtime;
 
@@ -40,13 +40,13 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         let runtime = Runtime::new().unwrap();
         let patient = RedisOptions::new().response_timeout(Duration::from_secs(60));
         let store = runtime.block_on(server.store_with(patient));
-        let gate = gate(most);
+        let (gate, clock) = (gate(most), SystemClock::new());
         let mut used = || {
             let info: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
             let memory: f64 = cpu::field(&info, "used_memory").parse().unwrap();
             (memory, resident(), cpu::server_micros(&mut connection))
         };
-        let (mut draw, mut passed, before, start) = (Draw::new(7), 0, used(), now());
+        let (mut draw, mut passed, before, start) = (Draw::new(7), 0, used(), clock.now());
         for batch in 0..subjects.div_ceil(BATCH) {
             let size = BATCH.min(subjects - batch * BATCH);
             let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, draw.hash(), most.is_some())).collect();
@@ -54,7 +54,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
                 passed += verdict.unwrap().granted;
             }
         }
-        let (seconds, after) = (start.elapsed().as_secs_f64(), used());
+        let (seconds, after) = (clock.now().since(start).as_secs_f64(), used());
         let keys: f64 = cmd("DBSIZE").query(&mut server.connection()).unwrap();
         let cells = [
             (seconds, 1),
@@ -73,14 +73,14 @@ fn in_memory(subjects: usize) -> Table {
     let columns = ["what", "seconds", "passed", "keys", "process MiB", "users after it with a key of their own, %"];
     let mut table = Table::new(format!("In process: {subjects} new subjects"), columns);
     for (what, vouched) in [("users", true), ("strangers", false)] {
-        let most_keys = subjects / 10;
+        let (most_keys, clock) = (subjects / 10, SystemClock::new());
         let (store, gate, before, start) =
-            (MemoryStore::new().most_keys(most_keys), gate(Some(u64::MAX)), resident(), now());
+            (MemoryStore::new().most_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
         let (mut draw, mut passed) = (Draw::new(7), 0);
         for _ in 0..subjects {
             passed += store.decide_now(&plan(&gate, draw.hash(), !vouched)).granted;
         }
-        let (seconds, after, keys) = (start.elapsed().as_secs_f64(), resident(), store.keys());
+        let (seconds, after, keys) = (clock.now().since(start).as_secs_f64(), resident(), store.keys());
         let users = most_keys / 10;
         let own = (0..users).filter(|_| !store.decide_now(&plan(&gate, draw.hash(), false)).judged[0].overflowed);
         let own = own.count() as f64 / users as f64 * 100.0;
@@ -106,9 +106,4 @@ fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
-}
-
-#[allow(clippy::disallowed_methods, reason = "how long a flood takes is wall time")]
-fn now() -> Instant {
-    Instant::now()
 }

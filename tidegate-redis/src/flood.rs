@@ -201,12 +201,11 @@ impl Crowd {
     fn count(&mut self, now: u64, before: Option<u64>, after: u64, longest: Option<u64>) {
         let after = after.min(now.saturating_add(longest.unwrap_or(u64::MAX))).saturating_add(MARGIN_MICROS);
         self.ring.advance(now);
-        match before {
-            Some(before) => self.ring.renew(before, after),
-            None => {
-                self.created += 1;
-                self.ring.add(after);
-            }
+        if let Some(before) = before {
+            self.ring.renew(before, after);
+        } else {
+            self.created += 1;
+            self.ring.add(after);
         }
     }
 }

@@ -62,6 +62,7 @@ pub(crate) struct Sharing {
 
 /// What one check of a plan says, and what it is about.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct Checked {
     pub(crate) rule: SmolStr,
     pub(crate) limit_name: SmolStr,
