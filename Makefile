@@ -91,6 +91,7 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench redis_bytes
 	cargo bench -p conformance --bench redis_cpu
 	cargo bench -p conformance --bench slices
+	cargo bench -p conformance --bench flood
 	cargo run --release --quiet -p tidegate-server -- bench
 
 tools: redis proxies $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(SCHEMATHESIS) $(DENY) ## Installs what is missing: stores, proxies, checkers

@@ -290,6 +290,7 @@ fn refunds<'g>(gates: &'g [Gate], plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adj
         key: *check.key(),
         limit: gate.limit(),
         op: Op::Refund { cost: check.cost().saturating_mul(verdict.granted.max(1)), place: judged.place },
+        stranger: None,
     };
     consumed.map(refund).collect()
 }

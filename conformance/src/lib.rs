@@ -9,5 +9,6 @@ pub mod history;
 pub mod model;
 pub mod pure;
 pub mod server;
+pub mod strangers;
 pub mod suite;
 pub mod topology;

@@ -49,7 +49,7 @@ impl Store for PureStore {
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         let mut states = self.states.lock().unwrap();
-        for Adjustment { key, limit, op } in adjustments {
+        for Adjustment { key, limit, op, .. } in adjustments {
             let state = states.get(&name(key));
             if let Some(change) = algorithm::apply(state, limit, self.clock.now(), *op).change {
                 commit(&mut states, &name(key), change);

@@ -7,11 +7,14 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use conformance::history::{self, ALGORITHMS, Backwards, History};
 use conformance::model::ModelStore;
 use conformance::pure::PureStore;
 use conformance::server::{Kind, Server};
+use conformance::strangers::{StrangersStore, Treated, WithoutFree};
+use conformance::suite::patient;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::{ManualClock, MemoryStore, Store};
@@ -56,6 +59,33 @@ fn parts_in_a_cluster_agree_with_rust() {
         let store = runtime.block_on(server.store_with(RedisOptions::new().clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
+}
+
+/// Each request comes from somebody new, when there are too many of those: they share a bucket, and are judged like one subject.
+#[test]
+fn strangers_who_share_a_bucket_agree_with_rust() {
+    let overflowed = strangers_agree_with_rust(Treated::AsCrowd);
+    assert!(overflowed > DOSE, "{overflowed}: hardly anybody shared a bucket");
+}
+
+/// The scripts for strangers whose own keys have an early end, which is never reached.
+#[test]
+fn strangers_with_keys_of_their_own_agree_with_rust() {
+    assert_eq!(strangers_agree_with_rust(Treated::AsForgotten), 0);
+}
+
+fn strangers_agree_with_rust(treated: Treated) -> u64 {
+    let runtime = runtime();
+    let overflowed = [Kind::Redis, Kind::Valkey].map(|kind| {
+        let (server, all) = (Server::start(kind), OnceLock::new());
+        each_kind(&format!("strangers in {kind:?} {treated:?} = rust"), Backwards::Freely, DOSE / 5, |clock| {
+            let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
+            let strangers = all.get_or_init(|| Arc::new(StrangersStore::new(store, treated)));
+            (WithoutFree(Arc::clone(strangers)), WithoutFree(PureStore::new(clock.clone())))
+        });
+        all.get().unwrap().overflowed()
+    });
+    overflowed.into_iter().min().unwrap()
 }
 
 fn lua_agrees_with_rust(kind: Kind) {

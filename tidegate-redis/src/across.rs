@@ -14,6 +14,7 @@ use tidegate::algorithm::{Found, Op};
 use tidegate::{Adjustment, Judged, PARTITIONS, Plan, PlanMode, Role, Store, StoreError, Timestamp, Verdict};
 
 use crate::error::Failed;
+use crate::flood;
 use crate::slots::slot_of;
 use crate::store::RedisStore;
 use crate::together::together;
@@ -305,11 +306,12 @@ impl Part<'_> {
 
 impl<'r> Owed<'_, 'r> {
     fn add(&mut self, part: &Part<'r>, verdict: &Verdict) {
-        for (check, judged) in part.plan.checks().iter().zip(&verdict.judged) {
+        for (index, (check, judged)) in part.plan.checks().iter().zip(&verdict.judged).enumerate() {
             if judged.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted.max(1));
-                let op = Op::Refund { cost, place: judged.place };
-                self.taken.push(Adjustment { key: *check.key(), limit: check.gate().limit(), op });
+                let taken = Adjustment::of(check, Op::Refund { cost, place: judged.place });
+                let key = if judged.overflowed { flood::overflow(&part.plan, index) } else { taken.key };
+                self.taken.push(Adjustment { key, ..taken });
             }
         }
     }

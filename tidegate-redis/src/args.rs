@@ -2,29 +2,45 @@
 
 use redis::Cmd;
 use tidegate::algorithm::{Op, Place};
-use tidegate::{Adjustment, Check, Limit, Plan, PlanMode, Role, Timestamp};
+use tidegate::{Adjustment, Check, Key, Limit, Plan, PlanMode, Role, Timestamp};
 
+use crate::flood::{Treated, has_overflow};
 use crate::scripts::kind;
 
-/// Appends what `decide_one.lua` takes.
-pub(crate) fn decide_one(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, now: Option<Timestamp>) {
+/// Appends what `decide_one.lua` takes, or `decide_stranger.lua` if there is something in `treatment`.
+pub(crate) fn decide_one(
+    cmd: &mut Cmd,
+    prefix: &str,
+    plan: &Plan<'_>,
+    treatment: &[Treated<'_>],
+    now: Option<Timestamp>,
+) {
     let [check] = plan.checks() else { return };
-    cmd.arg(1).arg(name(prefix, check.key()));
+    let overflow = treatment.first().and_then(|treated| treated.overflow);
+    cmd.arg(1 + usize::from(overflow.is_some())).arg(name(prefix, check.key()));
+    if let Some(overflow) = overflow {
+        cmd.arg(name(prefix, &overflow));
+    }
     let mut numbers = Numbers::default();
     numbers.take(plan, check);
     cmd.arg(numbers.bytes());
+    if let [treated] = treatment {
+        let mut numbers = Numbers::default();
+        numbers.span(treated.longest);
+        cmd.arg(numbers.bytes());
+    }
     injected(cmd, now);
 }
 
-/// Appends what `decide.lua` takes, to decide or to peek.
-pub(crate) fn decide(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, now: Option<Timestamp>) {
-    cmd.arg(plan.checks().len());
-    for check in plan.checks() {
-        cmd.arg(name(prefix, check.key()));
-    }
+/// Appends what `decide.lua` takes, to decide or to peek: the usual, or for strangers if there is something in `treatment`.
+pub(crate) fn decide(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, treatment: &[Treated<'_>], now: Option<Timestamp>) {
+    keys(cmd, prefix, plan.checks().iter().map(Check::key), treatment);
     let mut numbers = Numbers::default();
     numbers.push(plan.units());
     numbers.push(u64::from(plan.plan_mode() == PlanMode::CountEach));
+    for treated in treatment {
+        numbers.span(treated.longest);
+    }
     cmd.arg(numbers.bytes());
     for check in plan.checks() {
         let mut numbers = Numbers::default();
@@ -40,13 +56,17 @@ pub(crate) fn decide(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, now: Option<T
     injected(cmd, now);
 }
 
-/// Appends what `adjust.lua` takes.
-pub(crate) fn adjust(cmd: &mut Cmd, prefix: &str, adjustments: &[Adjustment<'_>], now: Option<Timestamp>) {
-    cmd.arg(adjustments.len());
-    for adjustment in adjustments {
-        cmd.arg(name(prefix, &adjustment.key));
-    }
-    for Adjustment { limit, op, .. } in adjustments {
+/// Appends what `adjust.lua` takes: the usual, or for strangers if there is an overflow bucket in `treatment`.
+pub(crate) fn adjust(
+    cmd: &mut Cmd,
+    prefix: &str,
+    adjustments: &[Adjustment<'_>],
+    treatment: &[Treated<'_>],
+    now: Option<Timestamp>,
+) {
+    let seconds = if has_overflow(treatment) { treatment } else { &[] };
+    keys(cmd, prefix, adjustments.iter().map(|adjustment| &adjustment.key), seconds);
+    for (index, Adjustment { limit, op, .. }) in adjustments.iter().enumerate() {
         let (code, cost, place) = match op {
             Op::Charge { cost } => (3, *cost, Place::default()),
             Op::Refund { cost, place } => (4, *cost, *place),
@@ -56,16 +76,33 @@ pub(crate) fn adjust(cmd: &mut Cmd, prefix: &str, adjustments: &[Adjustment<'_>]
         let mut numbers = Numbers::default();
         numbers.push(kind(limit) as u64);
         numbers.push(code);
+        numbers.span(treatment.get(index).and_then(|treated| treated.longest));
         numbers.limit(limit, cost, u64::MAX, place);
         cmd.arg(numbers.bytes());
     }
     injected(cmd, now);
 }
 
-pub(crate) fn name(prefix: &str, key: &tidegate::Key<'_>) -> Vec<u8> {
+pub(crate) fn name(prefix: &str, key: &Key<'_>) -> Vec<u8> {
     let mut name = Vec::with_capacity(48);
     key.write_name(prefix, &mut name);
     name
+}
+
+/// Appends these keys with their number; then, if there is something in `treatment`, for each the overflow bucket or itself.
+fn keys<'k>(
+    cmd: &mut Cmd,
+    prefix: &str,
+    keys: impl ExactSizeIterator<Item = &'k Key<'k>> + Clone,
+    treatment: &[Treated<'_>],
+) {
+    cmd.arg(keys.len() + treatment.len());
+    for key in keys.clone() {
+        cmd.arg(name(prefix, key));
+    }
+    for (key, treated) in keys.zip(treatment) {
+        cmd.arg(name(prefix, treated.overflow.as_ref().unwrap_or(key)));
+    }
 }
 
 fn injected(cmd: &mut Cmd, now: Option<Timestamp>) {
@@ -93,6 +130,11 @@ impl Numbers {
         }
     }
 
+    /// A span in microseconds, or an infinite one.
+    fn span(&mut self, span: Option<u64>) {
+        self.push_f64(span.filter(|span| *span < 1 << 53).map_or(f64::INFINITY, |span| span as f64));
+    }
+
     fn take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
         let take = plan.take(check, 1);
         self.limit(check.gate().limit(), take.cost, take.longest_delay, Place::default());
@@ -107,7 +149,7 @@ impl Numbers {
             }
             Limit::LeakyBucket(leaky) => {
                 self.bucket(leaky.bucket(), cost);
-                self.push_f64(if longest_delay < 1 << 53 { longest_delay as f64 } else { f64::INFINITY });
+                self.span(Some(longest_delay));
                 self.push(place.moment().micros);
                 self.push(place.moment().part);
             }

@@ -11,7 +11,7 @@ use tidegate::{StoreError, StoreErrorKind};
 use crate::reply::unreadable;
 
 /// What a user needs to be allowed, as `ACL SETUSER` takes it.
-pub(crate) const PERMISSIONS: &str = "+evalsha +evalsha_ro +script|load +time +get +psetex +del +info";
+pub(crate) const PERMISSIONS: &str = "+evalsha +evalsha_ro +script|load +time +get +psetex +pttl +del +info";
 
 const NOBODY: &str = "nobody answers at the address of the store; is it up?";
 const SILENT: &str = "the store did not answer in time";

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Adjustment, Check, Gate, Limit, Plan, Store, StoreError, StoreErrorKind, Subject, SystemClock};
+use tidegate::{
+    Adjustment, Anonymous, Check, Gate, Limit, Plan, Store, StoreError, StoreErrorKind, Subject, SystemClock,
+};
 
 use crate::across::Denials;
 use crate::error::unapplied;
@@ -49,7 +51,7 @@ impl RedisStore {
         let denials = Arc::new(Denials::new(link.has_slots()));
         let heart = Heart::default();
         heart.start(&link, &options);
-        Ok(Self { link, denials, options, warnings: Arc::default(), heart })
+        Ok(Self { link, denials, flood: Arc::default(), options, warnings: Arc::default(), heart })
     }
 
     /// Looks at every server that decides, loads the scripts, and tries everything that a user needs to be allowed. Returns what
@@ -90,16 +92,20 @@ impl RedisStore {
         let limit = Limit::fixed_window(1, Duration::from_secs(1));
         let limit =
             limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to try permissions with"))?;
-        let gate = Gate::of_rule("start probe", limit);
+        let forgetful = Anonymous { forget_after: Some(Duration::from_secs(1)), ..Anonymous::default() };
+        let gate = Gate::of_rule("start probe", limit).anonymous(forgetful);
         // They may take longer than decisions.
         let patient = RedisOptions { budget: Patience::starting(&self.options).answer, ..self.options.clone() };
         let patient = Self { options: patient, ..self.clone() };
         for partition in self.link.partitions() {
             let check = Check::of(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
-            let Ok(plan) = Plan::new([check]) else { continue };
+            let (Ok(plan), Ok(stranger)) = (Plan::new([check]), Plan::new([check.with_anonymous(true)])) else {
+                continue;
+            };
             let charge = [Adjustment::charge(&check)];
             let tried = [
                 patient.decide(&plan).await.map(drop),
+                patient.decide(&stranger).await.map(drop),
                 patient.peek(&plan).await.map(drop),
                 patient.adjust(&charge).await,
                 patient.forget(&[*check.key()]).await,

@@ -9,6 +9,7 @@ use tidegate::algorithm::lua;
 use tidegate::{Algorithm, Limit, Plan, PlanMode};
 
 const DECIDE_ONE: &str = include_str!("scripts/decide_one.lua");
+const DECIDE_STRANGER: &str = include_str!("scripts/decide_stranger.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
 const TIME: &str = include_str!("scripts/time.lua");
 const ADJUST: &str = include_str!("scripts/adjust.lua");
@@ -20,11 +21,22 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(Scripts::compose);
 /// The text of every script, by the hash that `EVALSHA` takes.
 pub(crate) struct Scripts {
     one: [Script; 5],
-    decide: Script,
-    peek: Script,
-    adjust: Script,
+    stranger: [Script; 5],
+    decide: Among,
+    peek: Among,
+    adjust: Among,
     beat: Script,
 }
+
+/// A script for any number of checks, and the same for when strangers among them are treated in another way.
+struct Among {
+    usual: Script,
+    strangers: Script,
+}
+
+/// The keys: one for each check; or, if strangers are treated in another way, one more for each.
+const USUAL: &str = "local STRANGERS, checks = false, #KEYS\n";
+const STRANGERS: &str = "local STRANGERS, checks = true, #KEYS / 2\n";
 
 /// The limits, in the order of their kinds: name, text, and the numbers that it takes after `units`.
 const LIMITS: [(&str, &str, usize); 5] = [
@@ -41,36 +53,45 @@ impl Scripts {
         let names = LIMITS.map(|(name, _, _)| name).join(", ");
         let layouts = LIMITS.map(|(_, _, numbers)| layout(numbers)).join(", ");
         let all = format!("{texts}local limits, layouts = {{ {names} }}, {{ {layouts} }}\n");
-        Self {
-            one: LIMITS.map(|(name, text, numbers)| {
+        let one = |body: &str, injected: &str| {
+            LIMITS.map(|(name, text, numbers)| {
                 // The leaky bucket is a token bucket too.
                 let needed = if name == "leaky_bucket" { lua::TOKEN_BUCKET } else { "" };
                 let choice = format!("local limit, layout = {name}, {}\n", layout(numbers));
-                script("#!lua", &[needed, text, &choice], "ARGV[2]", DECIDE_ONE)
-            }),
-            decide: script("#!lua", &[&all, "local CONSUME = true\n"], "ARGV[#KEYS + 2]", DECIDE),
-            peek: script("#!lua flags=no-writes", &[&all, "local CONSUME = false\n"], "ARGV[#KEYS + 2]", DECIDE),
-            adjust: script("#!lua flags=allow-oom", &[&all], "ARGV[#KEYS + 1]", ADJUST),
+                script("#!lua", &[needed, text, &choice], injected, body)
+            })
+        };
+        let among = |first_line: &str, constants: &str, injected: &str, body: &str| Among {
+            usual: script(first_line, &[&all, constants, USUAL], injected, body),
+            strangers: script(first_line, &[&all, constants, STRANGERS], injected, body),
+        };
+        Self {
+            one: one(DECIDE_ONE, "ARGV[2]"),
+            stranger: one(DECIDE_STRANGER, "ARGV[3]"),
+            decide: among("#!lua", "local CONSUME = true\n", "ARGV[checks + 2]", DECIDE),
+            peek: among("#!lua flags=no-writes", "local CONSUME = false\n", "ARGV[checks + 2]", DECIDE),
+            adjust: among("#!lua flags=allow-oom", "", "ARGV[checks + 1]", ADJUST),
             beat: script("#!lua", &[], "ARGV[3]", BEAT),
         }
     }
 
-    /// The script that decides `plan`, and whether it is one for a single check.
-    pub(crate) fn decide(&self, plan: &Plan<'_>) -> (&Script, bool) {
+    /// The script that decides `plan`, by whether `strangers` in it are treated in another way.
+    pub(crate) fn decide(&self, plan: &Plan<'_>, strangers: bool) -> &Script {
         match plan.checks() {
-            [only] if plan.units() == 1 && plan.plan_mode() == PlanMode::AllOrNothing => {
-                (&self.one[kind(only.gate().limit()) - 1], true)
+            [only] if is_single(plan) => {
+                let scripts = if strangers { &self.stranger } else { &self.one };
+                &scripts[kind(only.gate().limit()) - 1]
             }
-            _ => (&self.decide, false),
+            _ => self.decide.choose(strangers),
         }
     }
 
-    pub(crate) const fn peek(&self) -> &Script {
-        &self.peek
+    pub(crate) const fn peek(&self, strangers: bool) -> &Script {
+        self.peek.choose(strangers)
     }
 
-    pub(crate) const fn adjust(&self) -> &Script {
-        &self.adjust
+    pub(crate) const fn adjust(&self, strangers: bool) -> &Script {
+        self.adjust.choose(strangers)
     }
 
     pub(crate) const fn beat(&self) -> &Script {
@@ -78,8 +99,24 @@ impl Scripts {
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
-        self.one.iter().chain([&self.decide, &self.peek, &self.adjust, &self.beat])
+        let among = [&self.decide, &self.peek, &self.adjust].into_iter();
+        self.one
+            .iter()
+            .chain(&self.stranger)
+            .chain(among.flat_map(|script| [&script.usual, &script.strangers]))
+            .chain([&self.beat])
     }
+}
+
+impl Among {
+    const fn choose(&self, strangers: bool) -> &Script {
+        if strangers { &self.strangers } else { &self.usual }
+    }
+}
+
+/// Whether `plan` is decided by a script for a single check.
+pub(crate) fn is_single(plan: &Plan<'_>) -> bool {
+    plan.checks().len() == 1 && plan.units() == 1 && plan.plan_mode() == PlanMode::AllOrNothing
 }
 
 /// A script: what it is made of, the argument that may hold an injected now, and its body.
@@ -141,9 +178,14 @@ mod tests {
 
     #[test]
     fn each_contract_tells_the_keys_and_arguments_that_are_used() {
-        for (body, injected) in
-            [(DECIDE_ONE, "ARGV[2]"), (DECIDE, "ARGV[n+2]"), (ADJUST, "ARGV[n+1]"), (BEAT, "ARGV[3]")]
-        {
+        let bodies = [
+            (DECIDE_ONE, "ARGV[2]"),
+            (DECIDE_STRANGER, "ARGV[3]"),
+            (DECIDE, "ARGV[n+2]"),
+            (ADJUST, "ARGV[n+1]"),
+            (BEAT, "ARGV[3]"),
+        ];
+        for (body, injected) in bodies {
             let contract = contract(body);
             let labels: Vec<&str> = contract.iter().map(|(label, _)| label.as_str()).collect();
             assert_eq!((labels.first(), labels.last()), (Some(&"Purpose"), Some(&"Reply")), "{body}");
@@ -156,12 +198,18 @@ mod tests {
 
     #[test]
     fn each_contract_tells_the_fields_of_the_reply() {
-        let replies = [(DECIDE_ONE, "pack('<dc0'"), (DECIDE, "reply = {"), (ADJUST, "return {"), (BEAT, "return {")];
-        for (body, reply) in replies {
+        let bodies = [
+            (DECIDE_ONE, "pack('<dc0'"),
+            (DECIDE_STRANGER, "pack('<ddc0'"),
+            (DECIDE, "reply = {"),
+            (ADJUST, "latest = {"),
+            (BEAT, "return {"),
+        ];
+        for (body, reply) in bodies {
             let told = contract(body).last().unwrap().1.split(';').count();
             let (_, fields) = body.rsplit_once(reply).unwrap();
             let fixed = fields.split(['}', ')']).next().unwrap().trim_start_matches(',').split(',').count();
-            let per_check = usize::from(body.contains("reply[i + 3]"));
+            let per_check = body.matches(" reply[").count();
             assert_eq!(told, fixed + per_check, "{body}");
         }
     }
@@ -191,10 +239,10 @@ mod tests {
                     .last()
                     .and_then(|arg| if let redis::Arg::Simple(bytes) = arg { Some(bytes.len()) } else { None })
             };
-            assert_eq!(last(&|command| args::decide_one(command, "tg", &plan, None)), Some(8 * numbers));
-            assert_eq!(last(&|command| args::decide(command, "tg", &plan, None)), Some(8 * (numbers + 2)));
+            assert_eq!(last(&|command| args::decide_one(command, "tg", &plan, &[], None)), Some(8 * numbers));
+            assert_eq!(last(&|command| args::decide(command, "tg", &plan, &[], None)), Some(8 * (numbers + 2)));
             let charge = [Adjustment::charge(&check)];
-            assert_eq!(last(&|command| args::adjust(command, "tg", &charge, None)), Some(8 * (numbers + 2)));
+            assert_eq!(last(&|command| args::adjust(command, "tg", &charge, &[], None)), Some(8 * (numbers + 3)));
         }
     }
 }

@@ -9,16 +9,19 @@ use tidegate::algorithm::Op;
 use tidegate::{Adjustment, Key, MOST_CHECKS, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 use crate::across::{By, Denials};
+use crate::adjust::{all, grouped};
+use crate::args;
 use crate::error::{Failed, silent};
+use crate::flood::{Flood, Strangers, Treated, has_overflow, without_overflow};
 use crate::heart::Heart;
 use crate::link::Link;
 use crate::node::Call;
 use crate::options::RedisOptions;
 use crate::patience::{self, Patience};
-use crate::scripts::SCRIPTS;
+use crate::reply::Reply;
+use crate::scripts::{SCRIPTS, is_single};
 use crate::slots::slot_of;
 use crate::together::together;
-use crate::{args, reply};
 
 /// A store on Redis or Valkey servers, shared by every instance that connects to them.
 ///
@@ -38,9 +41,18 @@ use crate::{args, reply};
 pub struct RedisStore {
     pub(crate) link: Link,
     pub(crate) denials: Arc<Denials>,
+    pub(crate) flood: Arc<Flood>,
     pub(crate) options: RedisOptions,
     pub(crate) warnings: Arc<[String]>,
     pub(crate) heart: Heart,
+}
+
+/// Looking at strangers
+impl RedisStore {
+    /// What this instance knows of subjects that nobody vouches for, rule by rule, for those rules that have had any.
+    pub fn strangers(&self) -> Vec<Strangers> {
+        self.flood.strangers()
+    }
 }
 
 /// Deciding many plans at once
@@ -57,18 +69,22 @@ impl RedisStore {
 impl RedisStore {
     async fn decide_each_within(&self, plans: &[Plan<'_>], budget: Duration) -> Vec<Result<Verdict, StoreError>> {
         let whole: Vec<bool> = plans.iter().map(|plan| !self.is_across(plan) && bounded(plan).is_ok()).collect();
+        let treatments: Vec<_> = plans.iter().map(|plan| self.flood.treatment(plan, self.instances())).collect();
         let calls: Vec<(u16, Call)> = plans
             .iter()
+            .zip(&treatments)
             .zip(&whole)
             .filter(|(_, whole)| **whole)
-            .map(|(plan, _)| (slot_of_plan(plan), self.decide_call(plan, Patience::within(budget))))
+            .map(|((plan, treatment), _)| {
+                (slot_of_plan(plan), self.decide_call(plan, treatment, Patience::within(budget)))
+            })
             .collect();
         let mut replies = self.link.send_each(&calls).await.into_iter();
-        let verdicts = plans.iter().zip(whole).map(|(plan, whole)| {
+        let verdicts = plans.iter().zip(treatments).zip(whole).map(|((plan, treatment), whole)| {
             let reply = if whole { replies.next() } else { None };
             async move {
                 match reply {
-                    Some(Ok(reply)) => decided(plan, &reply),
+                    Some(Ok(reply)) => self.decided(plan, &treatment, &reply),
                     Some(Err(failed)) if !failed.torn => Err(failed.error),
                     _ => self.decide(plan).await,
                 }
@@ -79,51 +95,55 @@ impl RedisStore {
 
     /// Decides `plan`, all keys of which lie in one slot.
     pub(crate) async fn decide_whole(&self, plan: &Plan<'_>) -> Result<Verdict, Failed> {
-        let reply = self.link.send(slot_of_plan(plan), &self.decide_call(plan, self.patience(plan))).await?;
-        Ok(decided(plan, &reply)?)
+        let treatment = self.flood.treatment(plan, self.instances());
+        match self.decide_treated(plan, &treatment).await {
+            // Its slot is being moved, and a stranger has no key on either side. It gets one, rather than an error.
+            Err(failed) if failed.torn && has_overflow(&treatment) => {
+                self.decide_treated(plan, &without_overflow(&treatment)).await
+            }
+            decided => decided,
+        }
+    }
+
+    async fn decide_treated(&self, plan: &Plan<'_>, treatment: &[Treated<'_>]) -> Result<Verdict, Failed> {
+        let call = self.decide_call(plan, treatment, self.patience(plan));
+        let reply = self.link.send(slot_of_plan(plan), &call).await?;
+        Ok(self.decided(plan, treatment, &reply)?)
     }
 
     /// Peeks at `plan`, all keys of which lie in one slot.
     pub(crate) async fn peek_whole(&self, plan: &Plan<'_>) -> Result<Verdict, Failed> {
-        let mut call = Call::of("EVALSHA_RO", SCRIPTS.peek(), self.patience(plan));
-        args::decide(&mut call.command, &self.options.prefix, plan, self.now());
-        let reply = self.link.send(slot_of_plan(plan), &call).await?;
-        Ok(reply::verdict(plan, false, &reply)?)
+        let treatment = self.flood.treatment(plan, self.instances());
+        match self.peek_treated(plan, &treatment).await {
+            Err(failed) if failed.torn && has_overflow(&treatment) => {
+                self.peek_treated(plan, &without_overflow(&treatment)).await
+            }
+            peeked => peeked,
+        }
     }
 
-    fn decide_call(&self, plan: &Plan<'_>, patience: Patience) -> Call {
-        let (script, single) = SCRIPTS.decide(plan);
-        let mut call = Call::of("EVALSHA", script, patience);
-        let append = if single { args::decide_one } else { args::decide };
-        append(&mut call.command, &self.options.prefix, plan, self.now());
+    async fn peek_treated(&self, plan: &Plan<'_>, treatment: &[Treated<'_>]) -> Result<Verdict, Failed> {
+        let strangers = !treatment.is_empty();
+        let mut call = Call::of("EVALSHA_RO", SCRIPTS.peek(strangers), self.patience(plan));
+        args::decide(&mut call.command, &self.options.prefix, plan, treatment, self.now());
+        let reply = self.link.send(slot_of_plan(plan), &call).await?;
+        Ok(Reply::to_any(plan, strangers, &reply)?.verdict(plan, false))
+    }
+
+    fn decide_call(&self, plan: &Plan<'_>, treatment: &[Treated<'_>], patience: Patience) -> Call {
+        let mut call = Call::of("EVALSHA", SCRIPTS.decide(plan, !treatment.is_empty()), patience);
+        let append = if is_single(plan) { args::decide_one } else { args::decide };
+        append(&mut call.command, &self.options.prefix, plan, treatment, self.now());
         call
     }
 
-    /// Adjustments by slot, one call for each; and for each key by itself, for when a slot is being moved.
-    fn adjust_calls(&self, adjustments: &[Adjustment<'_>]) -> Vec<(u16, Call, Vec<Call>)> {
-        let home =
-            |adjustment: &Adjustment<'_>| if self.link.has_slots() { slot_of(adjustment.key.partition()) } else { 0 };
-        let call = |adjustments: &[Adjustment<'_>]| {
-            let mut call = Call::of("EVALSHA", SCRIPTS.adjust(), Patience::within(self.options.budget));
-            args::adjust(&mut call.command, &self.options.prefix, adjustments, self.now());
-            call
-        };
-        let groups = grouped(adjustments, |one, other| home(one) == home(other));
-        let calls = groups.into_iter().map(|group| {
-            let keys = grouped(&group, |one, other| one.key == other.key);
-            let single = if keys.len() > 1 && self.link.has_slots() { keys } else { Vec::new() };
-            (group.first().map_or(0, home), call(&group), single.iter().map(|group| call(group)).collect())
-        });
-        calls.collect()
-    }
-
-    /// Sends adjustments, within the budget.
-    async fn send_adjustments(&self, calls: &[(u16, Call, Vec<Call>)]) -> Result<(), StoreError> {
-        let sent = calls.iter().map(async |(slot, call, by_key)| match self.link.send(*slot, call).await {
-            Err(failed) if failed.torn => all(together(by_key.iter().map(|call| self.link.send(*slot, call))).await),
-            reply => Ok(reply.map(drop)?),
-        });
-        all(in_time(self.options.budget, async { Ok(together(sent).await) }).await?)
+    /// The verdict in the reply of the script for a single check, or for any plan.
+    fn decided(&self, plan: &Plan<'_>, treatment: &[Treated<'_>], reply: &Value) -> Result<Verdict, StoreError> {
+        let read = if is_single(plan) { Reply::to_one } else { Reply::to_any };
+        let reply = read(plan, !treatment.is_empty(), reply)?;
+        let verdict = reply.verdict(plan, true);
+        self.flood.decided(plan, &reply, &verdict.judged);
+        Ok(verdict)
     }
 
     /// What deciding `plan` may take.
@@ -135,7 +155,7 @@ impl RedisStore {
         Patience::within(self.budget(plan))
     }
 
-    fn now(&self) -> Option<Timestamp> {
+    pub(crate) fn now(&self) -> Option<Timestamp> {
         self.options.clock.as_ref().map(|clock| clock.now())
     }
 }
@@ -173,13 +193,13 @@ impl Store for RedisStore {
         if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
             return Err(StoreError::new(StoreErrorKind::Unexpected, "a take is decided, not adjusted"));
         }
-        self.send_adjustments(&self.adjust_calls(adjustments)).await
+        self.send_adjustments(&self.adjusting(adjustments)).await
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         if let (Ok(runtime), false) = (tokio::runtime::Handle::try_current(), adjustments.is_empty()) {
-            let (store, calls) = (self.clone(), self.adjust_calls(adjustments));
-            runtime.spawn(async move { store.send_adjustments(&calls).await });
+            let (store, adjusting) = (self.clone(), self.adjusting(adjustments));
+            runtime.spawn(async move { store.send_adjustments(&adjusting).await });
         }
     }
 
@@ -203,36 +223,11 @@ impl Store for RedisStore {
 }
 
 /// What `future` gives, unless that takes longer than `budget`. Then nobody knows how far it came.
-async fn in_time<T>(budget: Duration, future: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+pub(crate) async fn in_time<T>(
+    budget: Duration,
+    future: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     patience::within(budget, future).await.unwrap_or_else(|| Err(silent()))
-}
-
-/// The first failure, if any. If others were carried out, then so may have been the whole.
-fn all<T, E: Into<StoreError>>(results: Vec<Result<T, E>>) -> Result<(), StoreError> {
-    let (mut failure, mut succeeded) = (None, false);
-    for result in results {
-        match result {
-            Ok(_) => succeeded = true,
-            Err(error) => failure = failure.or(Some(error.into())),
-        }
-    }
-    match failure {
-        Some(error) if succeeded => Err(error.possibly_applied()),
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
-}
-
-/// `items` in groups of those that belong together, in the order of their first.
-fn grouped<T: Copy>(items: &[T], together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
-    let mut groups: Vec<Vec<T>> = Vec::new();
-    for item in items {
-        match groups.iter_mut().find(|group| together(&group[0], item)) {
-            Some(group) => group.push(*item),
-            None => groups.push(vec![*item]),
-        }
-    }
-    groups
 }
 
 /// The slot of the first key, and so of all, if they lie in one. Any will do for a plan without keys.
@@ -248,12 +243,6 @@ fn bounded(plan: &Plan<'_>) -> Result<(), StoreError> {
     }
     let message = format!("{checks} limits apply to one request; at most {MOST_CHECKS} may: let fewer rules match it");
     Err(StoreError::new(StoreErrorKind::Unexpected, message))
-}
-
-/// The verdict in the reply of the script for a single check, or for any plan.
-fn decided(plan: &Plan<'_>, reply: &Value) -> Result<Verdict, StoreError> {
-    let (_, single) = SCRIPTS.decide(plan);
-    if single { reply::verdict_of_one(plan, reply) } else { reply::verdict(plan, true, reply) }
 }
 
 impl fmt::Debug for RedisStore {

@@ -62,6 +62,7 @@ pub(crate) struct Sharing {
 
 /// What one check of a plan says, and what it is about.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct Checked {
     pub(crate) rule: SmolStr,
     pub(crate) limit_name: SmolStr,
@@ -75,6 +76,8 @@ pub struct Checked {
     pub(crate) partition: u16,
     pub(crate) cost: u64,
     pub(crate) consumed: bool,
+    pub(crate) anonymous: bool,
+    pub(crate) overflowed: bool,
     pub(crate) place: Place,
     pub(crate) outcome: Outcome,
 }
@@ -253,6 +256,8 @@ impl Checked {
             partition: check.key().partition(),
             cost: check.cost(),
             consumed: judged.consumed,
+            anonymous: check.is_anonymous(),
+            overflowed: judged.overflowed,
             place: judged.place,
             outcome: judged.outcome,
         }
@@ -306,6 +311,17 @@ impl Checked {
     /// Whether the cost was consumed.
     pub const fn is_consumed(&self) -> bool {
         self.consumed
+    }
+
+    /// Whether nobody vouches for whom it counts.
+    pub const fn is_anonymous(&self) -> bool {
+        self.anonymous
+    }
+
+    /// Whether it was judged on an overflow bucket, which new subjects share when there are too many, and not on one of its
+    /// own. What it took there is not given back by a [refund](crate::Limiter::refund): nobody knows who would get it.
+    pub const fn is_overflowed(&self) -> bool {
+        self.overflowed
     }
 
     /// Admitted or not, with limit, remaining, retry, reset and delay.

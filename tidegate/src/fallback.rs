@@ -64,7 +64,7 @@ impl Fallback {
             judged_here(plan).map(|check| (stand_in(check, instances), check)).collect();
         let smaller = plan.with_checks(gates.iter().map(|(gate, check)| match check.on_failure() {
             OnFailure::Static => Check::new(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), 1),
-            _ => Check::new(gate, *check.key(), check.cost()),
+            _ => Check::new(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous()),
         }));
         let memory = self.memory.get_or_init(MemoryStore::new);
         let verdict = ask(memory, &smaller);

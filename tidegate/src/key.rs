@@ -9,12 +9,14 @@
 //! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
 //! window     = number unit, with the unit "us" │ "ms" │ "s" │ "m" │ "h" │ "d", or "mo" │ "y" of the calendar
 //! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window
-//! subject    = sixteen bytes, the hash
+//! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, a number: the overflow bucket of the partition, 0, or one
+//!              beside it, for those of one plan that must not share it
 //! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
 //! ```
 //!
-//! The subject comes last and has a fixed length, and nothing before it can contain the separator that ends it, so no two
-//! keys share a name. The amounts of a limit are not part of it: changing them keeps the state.
+//! The last sixteen bytes are the subject, and nothing before it can contain the separator that ends it, so no two keys share
+//! a name; a shape never ends in "+", so no subject shares one with an overflow bucket. The amounts of a limit are not part of
+//! it: changing them keeps the state.
 //!
 //! No owner begins with `@`: after `prefix version "{" partition "}@"` a store keeps what is its own.
 
@@ -37,6 +39,8 @@ pub const PARTITIONS: u16 = 1024;
 pub struct Key<'r> {
     stem: &'r KeyStem,
     partition: u16,
+    /// Whether it is that of an overflow bucket; then the subject is its number.
+    overflow: bool,
     subject: Subject,
 }
 
@@ -82,6 +86,11 @@ impl KeyStem {
         Self { text, seed }
     }
 
+    /// The stem as a number, for a table.
+    pub const fn id(&self) -> u128 {
+        self.seed
+    }
+
     /// The tag of a limit without a subject: different limits fall into different partitions.
     pub(crate) const fn own_tag(&self) -> Subject {
         Subject::from_hash(self.seed)
@@ -93,12 +102,23 @@ impl<'r> Key<'r> {
     #[inline(always)]
     pub fn new(stem: &'r KeyStem, tag: Subject, subject: Subject) -> Self {
         let partition = (tag.hash() >> 96) as u16 % PARTITIONS;
-        Self { stem, partition, subject }
+        Self { stem, partition, overflow: false, subject }
     }
 
     /// A key with a known partition, below [`PARTITIONS`].
     pub(crate) fn in_partition(stem: &'r KeyStem, partition: u16, subject: Subject) -> Self {
-        Self { stem, partition: partition % PARTITIONS, subject }
+        Self { stem, partition: partition % PARTITIONS, overflow: false, subject }
+    }
+
+    /// The key of the bucket that new subjects of its limit and partition share once there are too many of them, or the one
+    /// so many `beside` it. For shared stores, where it lies in the same slot; a store in memory has one of its own.
+    pub fn overflow(&self, beside: u8) -> Self {
+        Self { overflow: true, subject: Subject::from_hash(u128::from(beside)), ..*self }
+    }
+
+    /// What it has in common with the other keys of its limit.
+    pub const fn stem(&self) -> &'r KeyStem {
+        self.stem
     }
 
     /// Whose key it is.
@@ -121,6 +141,9 @@ impl<'r> Key<'r> {
         let (high, low) = (usize::from(self.partition >> 5), usize::from(self.partition & 31));
         name.extend_from_slice(&[b'{', DIGITS[high], DIGITS[low], b'}']);
         name.extend_from_slice(self.stem.text.as_bytes());
+        if self.overflow {
+            name.push(b'+');
+        }
         name.extend_from_slice(&self.subject.hash().to_be_bytes());
     }
 
@@ -187,6 +210,18 @@ mod tests {
         let name = name(&Key::new(&stem, subject, subject));
         assert_eq!(name.len(), 28);
         assert!(name.starts_with(b"tg1{07}api:t"));
+    }
+
+    #[test]
+    fn an_overflow_bucket_lies_in_the_slot_of_those_who_share_it_under_a_name_of_no_subject() {
+        let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
+        let stem = KeyStem::of_rule("api", &limit, "");
+        let (ann, bob) = (Subject::from_hash(7 << 96), Subject::from_hash((7 << 96) + 1));
+        let bucket = Key::new(&stem, ann, ann).overflow(0);
+        assert_eq!(name(&bucket), [&b"tg1{07}api:t+"[..], &[0; 16]].concat());
+        assert_eq!(name(&bucket), name(&Key::new(&stem, bob, bob).overflow(0)));
+        assert_ne!(name(&bucket), name(&Key::new(&stem, ann, ann).overflow(1)));
+        assert_ne!(name(&bucket), name(&Key::new(&stem, ann, Subject::from_hash(0))));
     }
 
     #[test]

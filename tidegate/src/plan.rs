@@ -2,24 +2,25 @@
 //!
 //! The same few lines stand in Lua in `tidegate-redis/src/scripts/decide.lua`.
 
+mod check;
+mod gate;
+
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::algorithm::{Grid, Take};
+pub use check::Check;
+pub use gate::{Gate, Role};
+
+use crate::algorithm::Take;
 use crate::decision::Sharing;
-use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
-use crate::{Few, Limit, OnFailure, Subject};
+use crate::{Few, OnFailure};
 
 /// The most checks in one plan.
 pub const MOST_CHECKS: usize = 32;
-
-/// A cost that no limit can ever admit; a larger one is as good as this.
-const MORE_THAN_ANY: u64 = LARGEST_AMOUNT + 1;
 
 /// What the checks of one request are, and how they combine.
 #[derive(Clone, Debug)]
@@ -42,46 +43,6 @@ pub enum PlanMode {
     AllOrNothing,
     /// Each counts on its own, and a denied request counts too, up to the limit.
     CountEach,
-}
-
-/// What a check has to say in a plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Role {
-    /// The request passes only if it admits.
-    #[default]
-    Enforced,
-    /// Judged beside, without influence: consumes if the request passes and it would itself have admitted it.
-    Shadow,
-    /// One of a group, by number: the group denies only if all its members do.
-    AnyOf(u8),
-}
-
-/// One limit of one rule, ready to be checked.
-#[derive(Clone, Debug)]
-pub struct Gate {
-    rule: SmolStr,
-    limit_name: SmolStr,
-    limit: Limit,
-    role: Role,
-    stem: KeyStem,
-    plan: Option<Arc<str>>,
-    on_failure: OnFailure,
-    emergency: Option<Limit>,
-    security: bool,
-    /// The time in which the whole limit comes back, in microseconds.
-    window: Grid,
-}
-
-/// A gate, whose key it is, and what it costs.
-#[derive(Clone, Copy, Debug)]
-pub struct Check<'r> {
-    gate: &'r Gate,
-    key: Key<'r>,
-    cost: u64,
-    /// Of the gate, or stricter: that of a rule that shares the check.
-    on_failure: OnFailure,
-    security: bool,
 }
 
 /// Why checks do not make a plan.
@@ -109,8 +70,8 @@ impl<'r> Plan<'r> {
             return Err(PlanError::TooManyChecks { checks: checks.len() });
         }
         for (index, check) in checks.iter().enumerate() {
-            if checks[..index].iter().any(|earlier| earlier.key == check.key) {
-                return Err(PlanError::SharedKey { rule: check.gate.rule.clone() });
+            if checks[..index].iter().any(|earlier| earlier.key() == check.key()) {
+                return Err(PlanError::SharedKey { rule: check.gate().rule().clone() });
             }
         }
         Ok(Self::from_distinct(checks))
@@ -131,13 +92,11 @@ impl<'r> Plan<'r> {
     /// Appends a check, whose cost is added to that of an earlier one with the same key, if there may be one.
     #[inline]
     pub(crate) fn add(&mut self, check: Check<'r>, may_be_shared: bool) {
-        let shared = self.checks.iter_mut().enumerate().find(|(_, known)| may_be_shared && known.key == check.key);
+        let shared = self.checks.iter_mut().enumerate().find(|(_, known)| may_be_shared && known.key() == check.key());
         match shared {
             Some((place, known)) => {
-                known.cost = known.cost.saturating_add(check.cost).min(MORE_THAN_ANY);
-                known.on_failure = known.on_failure.stricter(check.on_failure);
-                known.security |= check.security;
-                self.sharing.push(Sharing { check: place, rule: check.gate.rule.clone(), cost: check.cost });
+                known.join(&check);
+                self.sharing.push(Sharing { check: place, rule: check.gate().rule().clone(), cost: check.cost() });
             }
             None => self.checks.push(check),
         }
@@ -146,13 +105,13 @@ impl<'r> Plan<'r> {
     /// This plan and another as one: all or nothing over both. Where they share a key, the costs add up.
     pub fn and(mut self, other: &Plan<'r>) -> Self {
         for (place, check) in other.checks.iter().enumerate() {
-            let at = self.checks.iter().position(|known| known.key == check.key).unwrap_or(self.checks.len());
+            let at = self.checks.iter().position(|known| known.key() == check.key()).unwrap_or(self.checks.len());
             let parts = || other.sharing.iter().filter(|part| part.check == place);
             // What its further rules cost is told by them; the rest is its own.
-            let own = check.cost.saturating_sub(parts().map(|part| part.cost).fold(0, u64::saturating_add));
-            self.add(Check { cost: own, ..*check }, true);
+            let own = check.cost().saturating_sub(parts().map(|part| part.cost).fold(0, u64::saturating_add));
+            self.add(check.with_cost(own), true);
             for part in parts() {
-                self.checks[at].cost = self.checks[at].cost.saturating_add(part.cost).min(MORE_THAN_ANY);
+                self.checks[at].add_cost(part.cost);
                 self.sharing.push(Sharing { check: at, ..part.clone() });
             }
         }
@@ -205,11 +164,11 @@ impl<'r> Plan<'r> {
 
     /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.
     pub fn policies(&self) -> impl Iterator<Item = (&str, OnFailure)> {
-        self.enforced().map(|check| (check.gate.rule.as_str(), check.on_failure))
+        self.enforced().map(|check| (check.gate().rule().as_str(), check.on_failure()))
     }
 
     fn enforced(&self) -> impl Iterator<Item = &Check<'r>> {
-        self.checks.iter().filter(|check| check.gate.role != Role::Shadow)
+        self.checks.iter().filter(|check| check.gate().role() != Role::Shadow)
     }
 
     /// The same question to other checks, all or nothing. Their keys must differ.
@@ -235,7 +194,7 @@ impl<'r> Plan<'r> {
     /// What `check` is asked for, `units` times.
     #[inline(always)]
     pub fn take(&self, check: &Check<'_>, units: u64) -> Take {
-        Take { cost: check.cost, units, longest_delay: self.longest_delay }
+        Take { cost: check.cost(), units, longest_delay: self.longest_delay }
     }
 }
 
@@ -246,11 +205,11 @@ impl Plan<'_> {
     pub fn granted(&self, room: impl Fn(usize) -> u64) -> u64 {
         let mut granted = self.units;
         for (index, check) in self.checks.iter().enumerate() {
-            granted = match check.gate.role {
+            granted = match check.gate().role() {
                 Role::Enforced => granted.min(room(index)),
                 Role::Shadow => granted,
                 Role::AnyOf(group) => {
-                    let members = self.checks.iter().enumerate().filter(|(_, c)| c.gate.role == Role::AnyOf(group));
+                    let members = self.checks.iter().enumerate().filter(|(_, c)| c.gate().role() == Role::AnyOf(group));
                     granted.min(members.map(|(member, _)| room(member)).max().unwrap_or(0))
                 }
             };
@@ -261,181 +220,13 @@ impl Plan<'_> {
     /// Whether `check`, if it would admit the granted units (or one, if none were), consumes them.
     #[inline(always)]
     pub fn consumes(&self, check: &Check<'_>, admitted: bool, granted: u64) -> bool {
-        admitted && check.cost > 0 && (granted > 0 || self.counts_denied(check))
+        admitted && check.cost() > 0 && (granted > 0 || self.counts_denied(check))
     }
 
     /// Whether `check` counts a request that does not pass.
     #[inline(always)]
     pub fn counts_denied(&self, check: &Check<'_>) -> bool {
-        self.mode == PlanMode::CountEach && check.gate.role != Role::Shadow
-    }
-}
-
-// === impl Gate ===
-
-impl Gate {
-    /// A limit of `rule`, under a name that tells it from other limits of the rule (empty for the only one).
-    pub fn new(
-        rule: impl Into<SmolStr>,
-        limit_name: impl Into<SmolStr>,
-        limit: Limit,
-        role: Role,
-        stem: KeyStem,
-    ) -> Self {
-        Self {
-            rule: rule.into(),
-            limit_name: limit_name.into(),
-            limit,
-            role,
-            stem,
-            plan: None,
-            on_failure: OnFailure::default(),
-            emergency: None,
-            security: false,
-            window: limit.grid(),
-        }
-    }
-
-    /// The same gate, with another limit.
-    pub(crate) fn with_limit(&self, limit: Limit) -> Self {
-        Self { limit, window: limit.grid(), ..self.clone() }
-    }
-
-    /// The same gate, with the limit that the rule has in this plan.
-    pub fn of_plan(mut self, plan: &str) -> Self {
-        self.plan = Some(plan).filter(|plan| !plan.is_empty()).map(Into::into);
-        self
-    }
-
-    /// Sets what happens while the store fails.
-    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
-        self.on_failure = on_failure;
-        self
-    }
-
-    /// Sets what one instance lets pass under [`OnFailure::Static`].
-    pub fn emergency(mut self, limit: Option<Limit>) -> Self {
-        self.emergency = limit;
-        self
-    }
-
-    /// Sets whether answers must give nothing away.
-    pub fn security(mut self, security: bool) -> Self {
-        self.security = security;
-        self
-    }
-
-    /// The only limit of `rule`, enforced, under the rule's own key.
-    pub fn of_rule(rule: impl Into<SmolStr>, limit: Limit) -> Self {
-        let rule = rule.into();
-        let stem = KeyStem::of_rule(&rule, &limit, "");
-        Self::new(rule, "", limit, Role::Enforced, stem)
-    }
-
-    /// The id of the rule.
-    pub const fn rule(&self) -> &SmolStr {
-        &self.rule
-    }
-
-    /// The name of the limit within its rule, often empty.
-    pub const fn limit_name(&self) -> &SmolStr {
-        &self.limit_name
-    }
-
-    /// The limit.
-    pub const fn limit(&self) -> &Limit {
-        &self.limit
-    }
-
-    /// Its role.
-    pub const fn role(&self) -> Role {
-        self.role
-    }
-
-    /// The plan whose limit it is, often empty.
-    pub fn plan(&self) -> &str {
-        self.plan.as_deref().unwrap_or_default()
-    }
-
-    pub(crate) fn shared_plan(&self) -> Option<Arc<str>> {
-        self.plan.clone()
-    }
-
-    /// What one instance lets pass under [`OnFailure::Static`], whoever asks.
-    pub const fn emergency_limit(&self) -> Option<&Limit> {
-        self.emergency.as_ref()
-    }
-
-    pub(crate) const fn window(&self) -> Grid {
-        self.window
-    }
-
-    pub(crate) const fn stem(&self) -> &KeyStem {
-        &self.stem
-    }
-
-    /// What decides the partition when the rule counts everybody together.
-    pub(crate) fn own_tag(&self) -> Subject {
-        self.stem.own_tag()
-    }
-}
-
-// === impl Check ===
-
-impl<'r> Check<'r> {
-    pub(crate) fn new(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
-        Self { gate, key, cost: cost.min(MORE_THAN_ANY), on_failure: gate.on_failure, security: gate.security }
-    }
-
-    /// A check of `gate` for a subject that decides its own partition.
-    pub fn of(gate: &'r Gate, subject: Subject, cost: u64) -> Self {
-        Self::new(gate, Key::new(&gate.stem, subject, subject), cost)
-    }
-
-    /// Which limit of which rule.
-    pub const fn gate(&self) -> &'r Gate {
-        self.gate
-    }
-
-    /// Where its state is.
-    pub const fn key(&self) -> &Key<'r> {
-        &self.key
-    }
-
-    /// Whether answers must give nothing away, for this rule or for one that shares the check.
-    pub const fn is_security(&self) -> bool {
-        self.security
-    }
-
-    /// What happens to the request while the store fails.
-    pub const fn on_failure(&self) -> OnFailure {
-        self.on_failure
-    }
-
-    /// Whether the request must be refused while the store fails. A static rule without a cap has nothing to go by.
-    fn fails_closed(&self) -> bool {
-        match self.on_failure {
-            OnFailure::Closed => true,
-            OnFailure::Static => self.gate.emergency.is_none(),
-            OnFailure::Open | OnFailure::Degraded | OnFailure::Local => false,
-        }
-    }
-
-    /// The same check, with another policy for the time that the store fails.
-    pub(crate) const fn with_policy(mut self, on_failure: OnFailure) -> Self {
-        self.on_failure = on_failure;
-        self
-    }
-
-    /// The same check at another cost of one unit.
-    pub fn with_cost(mut self, cost: u64) -> Self {
-        self.cost = cost.min(MORE_THAN_ANY);
-        self
-    }
-
-    /// The cost of one unit.
-    pub const fn cost(&self) -> u64 {
-        self.cost
+        self.mode == PlanMode::CountEach && check.gate().role() != Role::Shadow
     }
 }
 

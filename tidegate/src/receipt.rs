@@ -31,6 +31,10 @@ struct Entry {
     /// Of all rules together that share the check.
     cost: u64,
     place: Place,
+    /// Whether nobody vouches for the subject.
+    anonymous: bool,
+    /// Whether it went to an overflow bucket, from which nothing is given back.
+    overflowed: bool,
     /// What rules other than the first have to do with it, through a budget.
     others: Vec<(SmolStr, u64)>,
 }
@@ -47,6 +51,8 @@ impl Receipt {
                 partition: check.partition,
                 cost: check.cost.saturating_mul(units),
                 place: check.place,
+                anonymous: check.anonymous,
+                overflowed: check.overflowed,
                 others: others.map(|other| (other.rule.clone(), other.cost.saturating_mul(units))).collect(),
             }
         };
@@ -59,7 +65,7 @@ impl Receipt {
 
     /// Whether there is nothing to give back.
     pub fn is_empty(&self) -> bool {
-        self.entries.iter().all(|entry| entry.cost == 0)
+        self.entries.iter().all(|entry| entry.returnable() == 0)
     }
 
     /// The receipt as bytes, for a caller elsewhere to keep. Who can write such bytes can give back what was never taken: sign
@@ -69,10 +75,10 @@ impl Receipt {
     /// know the sum.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![LAYOUT];
-        for entry in &self.entries {
+        for entry in self.entries.iter().filter(|entry| !entry.overflowed) {
             push(&mut bytes, &entry.rule);
             push(&mut bytes, &entry.limit_name);
-            bytes.push(u8::from(entry.plan.is_some()));
+            bytes.push(u8::from(entry.plan.is_some()) + 2 * u8::from(entry.anonymous));
             push(&mut bytes, entry.plan.as_deref().unwrap_or_default());
             bytes.extend_from_slice(&entry.subject.hash().to_be_bytes());
             bytes.extend_from_slice(&entry.partition.to_be_bytes());
@@ -90,13 +96,15 @@ impl Receipt {
         let mut entries = Few::default();
         while !bytes.is_empty() {
             let rest = &mut bytes;
+            let (rule, limit_name) = (text(rest)?.into(), text(rest)?.into());
+            let flags = array(rest).map(|[flags]| flags).filter(|flags| *flags < 4)?;
+            let plan = text(rest)?;
             entries.push(Entry {
-                rule: text(rest)?.into(),
-                limit_name: text(rest)?.into(),
-                plan: match array(rest)? {
-                    [0] => text(rest).map(|_| None)?,
-                    _ => Some(text(rest)?.into()),
-                },
+                rule,
+                limit_name,
+                plan: (flags & 1 == 1).then(|| plan.into()),
+                anonymous: flags & 2 == 2,
+                overflowed: false,
                 subject: Subject::from_hash(u128::from_be_bytes(array(rest)?)),
                 partition: u16::from_be_bytes(array(rest)?),
                 cost: u64::from_be_bytes(array(rest)?),
@@ -113,7 +121,7 @@ impl Receipt {
     /// The refunds under the rules of today: a limit that is gone has nothing to give back to.
     pub(crate) fn refunds<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
         let refund = |entry: &Entry| Op::Refund { cost: entry.cost, place: entry.place };
-        self.adjustments(rules, |entry| (entry.cost > 0).then(|| refund(entry)))
+        self.adjustments(rules, |entry| (entry.returnable() > 0).then(|| refund(entry)))
     }
 
     /// What makes of the cost that was consumed the one that it turned out to be, where that is known.
@@ -125,6 +133,7 @@ impl Receipt {
         self.adjustments(rules, |entry| {
             let actual = entry.actual(&actual)?;
             match entry.cost.checked_sub(actual) {
+                Some(_) if entry.overflowed => None,
                 Some(0) => None,
                 Some(back) => Some(Op::Refund { cost: back, place: entry.place }),
                 None => Some(Op::Charge { cost: actual - entry.cost }),
@@ -136,7 +145,8 @@ impl Receipt {
         let adjust = |entry: &Entry| {
             let gate = rules.gate(&entry.rule, entry.plan.as_deref(), &entry.limit_name)?;
             let key = Key::in_partition(gate.stem(), entry.partition, entry.subject);
-            Some(Adjustment { key, limit: gate.limit(), op: op(entry)? })
+            let stranger = entry.anonymous.then_some(gate);
+            Some(Adjustment { key, limit: gate.limit(), op: op(entry)?, stranger })
         };
         self.entries.iter().filter_map(adjust).collect()
     }
@@ -165,6 +175,11 @@ fn array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 impl Entry {
+    /// What can be given back.
+    const fn returnable(&self) -> u64 {
+        if self.overflowed { 0 } else { self.cost }
+    }
+
     /// What the rules of this entry together really cost; none if nobody tells.
     fn actual(&self, actual: impl Fn(&str) -> Option<u64>) -> Option<u64> {
         let others: u64 = self.others.iter().map(|(_, cost)| *cost).fold(0, u64::saturating_add);
@@ -189,6 +204,8 @@ mod tests {
             partition: 513,
             cost: 1 << 40,
             place: Place::before(Moment { micros: 1_763_190_000_123_456, part: 3 }),
+            anonymous: plan.is_some(),
+            overflowed: false,
             others: Vec::new(),
         };
         Receipt {
@@ -199,6 +216,14 @@ mod tests {
     #[test]
     fn a_receipt_comes_back_from_its_bytes_as_it_was() {
         assert_eq!(Receipt::from_bytes(&receipt().to_bytes()), Some(receipt()));
+    }
+
+    #[test]
+    fn what_went_to_an_overflow_bucket_is_not_given_back() {
+        let mut receipt = receipt();
+        receipt.entries.iter_mut().for_each(|entry| entry.overflowed = true);
+        assert!(receipt.is_empty());
+        assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Some(Receipt::empty()));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::limit::LARGEST_AMOUNT;
 use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
 use crate::rule::{OnFailure, Rule, RuleMode};
 use crate::subject::SubjectHasher;
-use crate::{Contract, Few, Limit, Request, Secret};
+use crate::{Contract, Few, Limit, Match, Matcher, Request, Secret};
 
 /// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
 /// share a slot.
@@ -23,44 +23,6 @@ const PLAN: &str = "plan";
 
 /// The longest name of a rule, a limit or a budget, in bytes: it is part of every key.
 const LONGEST_ID: usize = 64;
-
-/// Finds the rules that a request must pass, where an action is not enough to tell: by path, by host, by whatever a rule
-/// file can say.
-pub trait Matcher: fmt::Debug + Send + Sync {
-    /// Hands out every rule that `request` must pass, in the order of the rules.
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>));
-
-    /// The attributes that it reads: what a door must bring.
-    fn reads(&self) -> Vec<SmolStr>;
-}
-
-/// A matcher that others look at too, such as one that explains itself.
-impl<M: Matcher> Matcher for Arc<M> {
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) {
-        M::find(self, request, found);
-    }
-
-    fn reads(&self) -> Vec<SmolStr> {
-        M::reads(self)
-    }
-}
-
-/// A rule that a request must pass.
-#[derive(Clone, Copy, Debug)]
-pub struct Match<'m> {
-    /// Its place among the rules of the set; those that are disabled have none.
-    pub rule: usize,
-    /// Which of its plans applies; any other name stands for its own limits.
-    pub plan: &'m str,
-    /// Whom it counts: a value for each name of its `per`.
-    pub values: &'m [Option<&'m str>],
-    /// What the request costs.
-    pub cost: u64,
-    /// What happens to it while the store fails, where that is not what the rule says of all requests.
-    pub on_failure: Option<OnFailure>,
-    /// Whether nobody vouches for whom it counts.
-    pub anonymous: bool,
-}
 
 /// Rules that fit together.
 #[derive(Clone, Debug)]
@@ -88,6 +50,15 @@ struct Ready {
     subject: Arc<SubjectHasher>,
     /// Which of the values decides the partition, and what hashes it, where that is not the subject itself.
     tenant: Option<(usize, Arc<SubjectHasher>)>,
+}
+
+/// What a request asks of one rule, but for whom.
+struct Asked<'m> {
+    /// Which of the rule's plans applies.
+    plan: &'m str,
+    cost: u64,
+    on_failure: Option<OnFailure>,
+    anonymous: bool,
 }
 
 /// Why rules do not fit together: which rule, and what to change.
@@ -185,8 +156,7 @@ impl RuleSet {
         if let Some(matcher) = &self.matcher {
             matcher.find(request, &mut |found| {
                 let ready = &self.rules[found.rule];
-                let values = found.values.iter().copied();
-                ready.add_checks(&mut plan, values, found.plan, found.cost, found.on_failure);
+                ready.add_checks(&mut plan, found.values.iter().copied(), &Asked::by(&found));
             });
             return plan;
         }
@@ -194,7 +164,9 @@ impl RuleSet {
             let ready = &self.rules[*index as usize];
             let values = ready.rule.per.iter().map(|name| request.value(name));
             let plan_name = if ready.plans.is_empty() { "" } else { request.value(PLAN).unwrap_or_default() };
-            ready.add_checks(&mut plan, values, plan_name, ready.rule.cost.unwrap_or(request.units()), None);
+            let cost = ready.rule.cost.unwrap_or(request.units());
+            let anonymous = ready.rule.anonymous.is_some();
+            ready.add_checks(&mut plan, values, &Asked { plan: plan_name, cost, on_failure: None, anonymous });
         }
         plan
     }
@@ -203,8 +175,7 @@ impl RuleSet {
     pub fn plan_of(&self, found: Match<'_>) -> Plan<'_> {
         let mut plan = Plan::from_distinct(Few::default());
         if let Some(ready) = self.rules.get(found.rule) {
-            let values = found.values.iter().copied();
-            ready.add_checks(&mut plan, values, found.plan, found.cost, found.on_failure);
+            ready.add_checks(&mut plan, found.values.iter().copied(), &Asked::by(&found));
         }
         plan
     }
@@ -283,6 +254,13 @@ impl Hashers {
     }
 }
 
+impl<'m> Asked<'m> {
+    #[inline(always)]
+    const fn by(found: &Match<'m>) -> Self {
+        Self { plan: found.plan, cost: found.cost, on_failure: found.on_failure, anonymous: found.anonymous }
+    }
+}
+
 impl Ready {
     fn new(rule: Rule, hashers: &mut Hashers) -> Self {
         let subject = hashers.hasher(&rule.per);
@@ -303,10 +281,11 @@ impl Ready {
         &'r self,
         plan: &mut Plan<'r>,
         values: impl ExactSizeIterator<Item = Option<&'v str>> + Clone,
-        plan_name: &str,
-        cost: u64,
-        on_failure: Option<OnFailure>,
+        asked: &Asked<'_>,
     ) {
+        let Asked { plan: plan_name, cost, on_failure, anonymous } = *asked;
+        // Everybody together is one subject, of which there cannot be many.
+        let anonymous = anonymous && !self.rule.per.is_empty();
         // Who has no tenant is spread by subject: nobody else shares their checks.
         let tenant = self.tenant.as_ref().and_then(|(place, hasher)| {
             let tenant = values.clone().nth(*place).flatten()?;
@@ -317,7 +296,8 @@ impl Ready {
         for gate in in_plan.map_or(&self.gates, |(_, gates)| gates) {
             // With no subject, the partition comes from the rule instead: constants spread over the slots.
             let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
-            let check = Check::new(gate, Key::new(gate.stem(), tenant.unwrap_or(own), subject), cost);
+            let key = Key::new(gate.stem(), tenant.unwrap_or(own), subject);
+            let check = Check::new(gate, key, cost).with_anonymous(anonymous);
             let check = on_failure.map_or(check, |policy| check.with_policy(policy));
             plan.add(check, self.rule.budget.is_some());
         }
@@ -338,7 +318,8 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             _ => KeyStem::of_rule(&rule.id, limit, name),
         };
         let gate = Gate::new(rule.id.clone(), name.clone(), *limit, role, stem);
-        gate.of_plan(plan).on_failure(rule.on_failure).emergency(rule.emergency).security(rule.security)
+        let gate = gate.of_plan(plan).on_failure(rule.on_failure).emergency(rule.emergency).security(rule.security);
+        gate.anonymous(rule.anonymous.unwrap_or_default())
     };
     limits.iter().map(gate).collect()
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::algorithm::Op;
 use crate::key::Key;
-use crate::plan::Check;
+use crate::plan::{Check, Gate};
 use crate::{Limit, Plan, Verdict};
 
 /// Keeps the state of limits and decides plans on it.
@@ -73,6 +73,8 @@ pub struct Adjustment<'r> {
     pub limit: &'r Limit,
     /// [`Op::Charge`] or [`Op::Refund`]; a take is decided, not adjusted, and is refused here.
     pub op: Op,
+    /// The gate, if nobody vouches for the subject: what it says of such subjects then holds here, too.
+    pub stranger: Option<&'r Gate>,
 }
 
 /// A store that failed: what happened, whether trying later helps, and whether it may have been applied all the same.
@@ -106,7 +108,13 @@ pub enum StoreErrorKind {
 impl<'r> Adjustment<'r> {
     /// Charges what `check` costs.
     pub fn charge(check: &Check<'r>) -> Self {
-        Self { key: *check.key(), limit: check.gate().limit(), op: Op::Charge { cost: check.cost() } }
+        Self::of(check, Op::Charge { cost: check.cost() })
+    }
+
+    /// Carries out `op` where the state of `check` is.
+    pub fn of(check: &Check<'r>, op: Op) -> Self {
+        let gate = check.gate();
+        Self { key: *check.key(), limit: gate.limit(), op, stranger: check.is_anonymous().then_some(gate) }
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Judged {
     pub consumed: bool,
     /// Where it went.
     pub place: Place,
+    /// Whether it was judged on the bucket that new subjects share when there are too many, instead of one of its own.
+    pub overflowed: bool,
 }
 
 /// What to write, check by check.
@@ -131,5 +133,6 @@ fn changed(state: Option<&State>, change: Option<Change>) -> Option<State> {
 #[inline(always)]
 fn finish(limit: &Limit, view: &View<'_>, standing: Standing, now: Timestamp) -> Judged {
     let place = if standing.consumed { algorithm::place(view, limit, now, standing.take) } else { Place::default() };
-    Judged { outcome: algorithm::outcome(view, limit, now, standing), consumed: standing.consumed, place }
+    let outcome = algorithm::outcome(view, limit, now, standing);
+    Judged { outcome, consumed: standing.consumed, place, overflowed: false }
 }

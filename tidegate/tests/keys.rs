@@ -16,6 +16,8 @@ struct Parts {
     name: String,
     tag: u128,
     subject: u128,
+    /// Of an overflow bucket, by its number, instead of the subject's own.
+    overflow: Option<u8>,
 }
 
 impl Parts {
@@ -23,8 +25,8 @@ impl Parts {
         let of = if self.budget { KeyStem::of_budget } else { KeyStem::of_rule };
         let stem = of(&self.owner, &self.limit, &self.name);
         let mut name = Vec::new();
-        Key::new(&stem, Subject::from_hash(self.tag << 96), Subject::from_hash(self.subject))
-            .write_name("tg", &mut name);
+        let key = Key::new(&stem, Subject::from_hash(self.tag << 96), Subject::from_hash(self.subject));
+        self.overflow.map_or(key, |beside| key.overflow(beside)).write_name("tg", &mut name);
         name
     }
 }
@@ -49,8 +51,14 @@ fn limit() -> impl Strategy<Value = Limit> {
 
 fn parts() -> impl Strategy<Value = Parts> {
     let subject = prop_oneof![0..4u128, any::<u128>()];
-    (any::<bool>(), text(), limit(), text(), 0..4u128, subject)
-        .prop_map(|(budget, owner, limit, name, tag, subject)| Parts { budget, owner, limit, name, tag, subject })
+    let overflow = prop_oneof![3 => Just(None), 1 => (0..4u8).prop_map(Some)];
+    (any::<bool>(), text(), limit(), text(), 0..4u128, subject, overflow).prop_map(
+        |(budget, owner, limit, name, tag, subject, overflow)| {
+            // Whose key it would have been is not in the name of an overflow bucket.
+            let subject = if overflow.is_some() { 0 } else { subject };
+            Parts { budget, owner, limit, name, tag, subject, overflow }
+        },
+    )
 }
 
 proptest! {
@@ -75,7 +83,7 @@ proptest! {
     fn amounts_are_not_in_the_name(one in 1..1000u64, other in 1..1000u64, subject in any::<u128>()) {
         let name = |amount| {
             let limit = Limit::fixed_window(amount, Duration::from_secs(1)).unwrap();
-            Parts { budget: false, owner: "r".into(), limit, name: String::new(), tag: 0, subject }.name()
+            Parts { budget: false, owner: "r".into(), limit, name: String::new(), tag: 0, subject, overflow: None }.name()
         };
         prop_assert_eq!(name(one), name(other));
     }
@@ -84,8 +92,8 @@ proptest! {
 /// The grammar read backwards by somebody who knows nothing but the page: whatever the names are, the parts come out.
 #[test]
 fn arbitrary_names_are_read_back_from_a_key() {
-    bolero::check!().with_type::<(bool, String, String, u64, u128)>().for_each(
-        |(budget, owner, limit, window, subject)| {
+    bolero::check!().with_type::<(bool, String, String, u64, u128, Option<u8>)>().for_each(
+        |(budget, owner, limit, window, subject, overflow)| {
             let window = Duration::from_micros(window % 1_000_000_000_000 + 1);
             let kind = Limit::fixed_window(1, window).unwrap();
             let parts = Parts {
@@ -95,11 +103,13 @@ fn arbitrary_names_are_read_back_from_a_key() {
                 name: limit.clone(),
                 tag: 7,
                 subject: *subject,
+                overflow: *overflow,
             };
             let name = parts.name();
             let (front, tail) = name.split_at(name.len() - 16);
-            assert_eq!(tail, subject.to_be_bytes());
+            assert_eq!(tail, overflow.map_or(*subject, u128::from).to_be_bytes());
             let front = std::str::from_utf8(front).unwrap();
+            let front = if overflow.is_some() { front.strip_suffix('+').unwrap() } else { front };
             let (head, shape) = front.strip_prefix("tg1{07}").unwrap().split_once(':').unwrap();
             let (shape, name) = shape.split_once('.').unwrap_or((shape, ""));
             assert!(shape.starts_with('f') && shape[1..].starts_with(|digit: char| digit.is_ascii_digit()));

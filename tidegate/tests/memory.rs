@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{Anonymous, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
 
 /// A limiter of `capacity` per user, with a refill too slow to matter, and room for `most_keys`.
 fn limiter(capacity: u64, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
@@ -121,4 +121,71 @@ fn a_plan_does_not_sweep_away_what_it_was_judged_on() {
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(4)));
         clock.advance(Duration::from_secs(13));
     }
+}
+
+/// A limiter of a rule per address, for whom nobody vouches, and one per user, with a refill too slow to matter.
+fn with_strangers(anonymous: Anonymous, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
+    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let limit = Limit::token_bucket(3, Rate::per_hour(1).unwrap()).unwrap();
+    let rules = [
+        Rule::new("public", limit).action("public").per(["ip"]).anonymous(anonymous),
+        Rule::new("api", limit).action("api").per(["user"]),
+    ];
+    let store = MemoryStore::new().most_keys(most_keys).clock(clock.clone());
+    (Limiter::new(RuleSet::new(rules).unwrap(), store), clock)
+}
+
+/// A flood of strangers fills three quarters of the room, shares a bucket from then on, and leaves room for everybody else.
+#[test]
+fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
+    const ROOM: usize = 100_000;
+    let (limiter, _) = with_strangers(Anonymous::default(), ROOM);
+    let stranger = |name: &str| limiter.check_now(&Request::new("public").attribute("ip", name));
+    assert!(stranger("ann").is_allowed());
+    let mut passed = 0;
+    for number in 0..1_000_000 {
+        passed += u64::from(stranger(&format!("stranger {number}")).is_allowed());
+    }
+    let own = limiter.store().keys() - 1;
+    assert!((ROOM * 7 / 10..=ROOM * 3 / 4).contains(&own), "{own}");
+    assert_eq!(passed, own as u64 - 1 + 3, "those who have a bucket of their own but ann, and three who share one");
+    let decision = stranger("ann");
+    assert_eq!((decision.remaining(), decision.checks()[0].is_overflowed()), (Some(1), false), "ann was there before");
+    assert!(stranger("carl").checks()[0].is_overflowed());
+    for number in 0..ROOM / 10 {
+        let user = format!("user {number}");
+        let decision = limiter.check_now(&Request::new("api").attribute("user", &user));
+        assert!(decision.is_allowed() && !decision.checks()[0].is_overflowed(), "{user}");
+        assert_eq!(decision.remaining(), Some(2), "{user}");
+    }
+}
+
+#[test]
+fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
+    let forget_after = Some(Duration::from_secs(60));
+    let (limiter, clock) = with_strangers(Anonymous { forget_after, ..Anonymous::default() }, 64);
+    let ann = Request::new("public").attribute("ip", "ann");
+    let user = Request::new("api").attribute("user", "bob");
+    let left = |request: &Request<'_>| limiter.check_now(request).remaining();
+    assert_eq!((left(&ann), left(&user)), (Some(2), Some(2)));
+    // Whoever comes again is remembered from then on.
+    clock.advance(Duration::from_secs(50));
+    assert_eq!(left(&ann), Some(1));
+    clock.advance(Duration::from_secs(61));
+    assert_eq!(left(&ann), Some(0), "two seconds more, for clocks that step back");
+    clock.advance(Duration::from_secs(62));
+    assert_eq!((left(&ann), left(&user)), (Some(2), Some(1)));
+}
+
+/// What was taken from a bucket that many share is nobody's to give back.
+#[test]
+fn a_refund_of_what_was_shared_gives_nothing_back() {
+    let (limiter, _) = with_strangers(Anonymous::default(), 1);
+    let ask = |name: &str| limiter.check_now(&Request::new("public").attribute("ip", name));
+    assert!(ask("ann").is_allowed());
+    let shared = ask("bob");
+    assert!(shared.checks()[0].is_overflowed());
+    let receipt = shared.receipt();
+    assert!(receipt.is_empty());
+    assert_eq!(ask("carl").remaining(), Some(1));
 }

@@ -66,7 +66,7 @@ impl ModelStore {
             } else if consume && !admitted && each {
                 after.charge(ask.now, ask.cost);
             }
-            judged.push(Judged { outcome: after.outcome(before, ask, admitted), consumed, place });
+            judged.push(Judged { outcome: after.outcome(before, ask, admitted), consumed, place, overflowed: false });
             if consumed || (consume && !admitted && (each || *rebased)) {
                 models.insert(name(check.key()), after);
             }
@@ -92,7 +92,7 @@ impl Store for ModelStore {
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         let now = self.clock.now().as_micros();
         let mut models = self.models.lock().unwrap();
-        for Adjustment { key, limit, op } in adjustments {
+        for Adjustment { key, limit, op, .. } in adjustments {
             let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
             match op {
                 Op::Charge { cost } => model.charge(now, *cost),

@@ -1,14 +1,19 @@
 -- Purpose    Decide a plan: judge every check on what is there, combine, then write; or only judge, for a peek. It must be
 --            one script: a plan is all or nothing, and nobody may come between its checks.
+--            Of subjects that nobody vouches for (STRANGERS), there may be too many, or they are forgotten early.
 -- KEYS[i]    where the state of check i is
--- ARGV[1]    eight-byte numbers: units asked for; 1 if each check counts on its own, else 0
+-- KEYS[n+i]  for strangers: the overflow bucket that decides if there is no state, or the same key again
+-- ARGV[1]    eight-byte numbers: units asked for; 1 if each check counts on its own, else 0; for strangers, check by check, how
+--            long its state is remembered at most, in microseconds, or infinite
 -- ARGV[i+1]  eight-byte numbers: kind; role (0 enforced, 1 shadow, 2 and up a group); what the limit takes after its units
 -- ARGV[n+2]  tests only: now, in microseconds
--- Reply      now; which checks admit, as bits; units granted; what was found, check by check
-local checks = #KEYS
+-- Reply      now; which checks admit, as bits; units granted; what was found, check by check; for strangers, check by check,
+--            -1 if the overflow bucket decided, otherwise how many milliseconds a state that is forgotten early had left
 local units, count_each = struct.unpack('<dd', ARGV[1])
 local kinds, roles, found, room = {}, {}, {}, {}
 local admitted, value, expiry, view = {}, {}, {}, {}
+local keys, longest, mark = KEYS
+if STRANGERS then keys, longest, mark = {}, {}, {} end
 
 local function apply(i, state, op, times)
   return limits[kinds[i]](state, now, op, times, struct.unpack(layouts[kinds[i]], ARGV[i + 1], 17))
@@ -18,6 +23,17 @@ local best_of_group = {}
 for i = 1, checks do
   kinds[i], roles[i] = struct.unpack('<dd', ARGV[i + 1])
   found[i] = call('GET', KEYS[i])
+  if STRANGERS then
+    keys[i], longest[i], mark[i] = KEYS[i], struct.unpack('<d', ARGV[1], 9 + 8 * i), 0
+    if found[i] then
+      if CONSUME and longest[i] < math.huge then
+        mark[i] = math.max(call('PTTL', KEYS[i]) - margin + MARGIN / 1000, 0)
+      end
+    elseif KEYS[checks + i] ~= KEYS[i] then
+      keys[i], longest[i], mark[i] = KEYS[checks + i], math.huge, -1
+      found[i] = call('GET', keys[i])
+    end
+  end
   if units == 1 then
     admitted[i], value[i], expiry[i], view[i] = apply(i, found[i], TAKE, 1)
     room[i] = admitted[i] and 1 or 0
@@ -53,8 +69,10 @@ end
 local reply = { now, bits, granted }
 for i = 1, checks do
   if CONSUME and value[i] then
-    call('PSETEX', KEYS[i], string.format('%d', (expiry[i] - now) / 1000 + margin), value[i])
+    if STRANGERS then expiry[i] = math.min(expiry[i], now + longest[i]) end
+    call('PSETEX', keys[i], string.format('%d', (expiry[i] - now) / 1000 + margin), value[i])
   end
   reply[i + 3] = view[i] or found[i]
+  if STRANGERS then reply[checks + i + 3] = mark[i] end
 end
 return reply

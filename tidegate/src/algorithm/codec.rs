@@ -1,7 +1,7 @@
 //! Reading what the Lua twins write: the values under the keys, and the log's summary.
 
 use super::{Moment, State, View, fixed_window, sliding_log, sliding_window};
-use crate::Limit;
+use crate::{Limit, Timestamp};
 
 /// Numbers in values stay below this; what does not was not written by us.
 const TOO_LARGE: u64 = 1 << 53;
@@ -42,6 +42,19 @@ impl Found {
                 let slices = sliding_window::State { index: *index, counts: counts.into() };
                 Some(Self::State(State::Slices(Box::new(slices))))
             }
+        }
+    }
+
+    /// The first instant, in microseconds, at which it decides like none; that has come for a log without entries, at `now`.
+    /// None if there was nothing.
+    pub fn expiry(&self, limit: &Limit, now: Timestamp) -> Option<u64> {
+        match (self, limit) {
+            (Self::Fresh, _) => None,
+            (Self::State(state), _) => Some(super::expiry(state, limit)),
+            (Self::Log(summary), Limit::SlidingLog(limit)) if summary.newest > 0 => {
+                Some(summary.newest + limit.window_micros())
+            }
+            (Self::Log(_), _) => Some(now.as_micros()),
         }
     }
 

@@ -40,7 +40,7 @@ local function sliding_log(state, now, op, units, cost, place, limit, window)
       end
       if blocker > now then blocker = now end
     end
-    view = string.format('%d,%d,%d', used, first < size and math.min(newest, now) or 0, blocker)
+    if state then view = string.format('%d,%d,%d', used, first < size and math.min(newest, now) or 0, blocker) end
     if counted == 0 and (admitted or not rebased) then return admitted, nil, nil, view end
   elseif op == CHARGE then
     counted = math.min(cost * units, left)

@@ -32,12 +32,12 @@ impl<'s> Locked<'s> {
         (0..self.spots.len()).map(|index| self.get(index)).collect()
     }
 
-    pub(super) fn has_room(&mut self, index: usize, now: Timestamp) -> bool {
+    pub(super) fn has_room(&mut self, index: usize, now: Timestamp, stranger: bool) -> bool {
         // Checks of the same plan that come before may need room in the same shard.
         let home = self.spots[index].home;
         let earlier = (0..index).filter(|other| self.spots[*other].home == home && self.get(*other).is_none()).count();
         let (shard, id) = self.shard(index);
-        shard.has_room(id, now, earlier)
+        shard.has_room(id, now, earlier, stranger)
     }
 
     /// From now on the state of this check is the overflow bucket `id`, or one beside it, if another check of the plan
@@ -52,9 +52,22 @@ impl<'s> Locked<'s> {
         self.spots[index] = Spot { id, home: OVERFLOW };
     }
 
-    pub(super) fn update(&mut self, index: usize, limit: &Limit, change: Change) {
+    /// Whether the state of this check is an overflow bucket.
+    pub(super) fn is_overflow(&self, index: usize) -> bool {
+        self.spots[index].home == OVERFLOW
+    }
+
+    /// Drops the state of this check if it is to be forgotten by now.
+    pub(super) fn forget_outdated(&mut self, index: usize, now: Timestamp) {
         let (shard, id) = self.shard(index);
-        shard.update(id, limit, change);
+        shard.forget_outdated(id, now);
+    }
+
+    /// Changes the state of this check. If it is its own, it is kept until the `latest` instant at most.
+    pub(super) fn update(&mut self, index: usize, limit: &Limit, change: Change, latest: u64) {
+        let latest = if self.is_overflow(index) { u64::MAX } else { latest };
+        let (shard, id) = self.shard(index);
+        shard.update(id, limit, change, latest);
     }
 
     /// Lets every shard look for outdated keys, once nobody needs what was found any more.

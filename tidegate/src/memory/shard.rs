@@ -10,9 +10,10 @@ use crate::{Limit, Timestamp};
 pub(super) const LARGEST_SHARD: usize = 896;
 
 /// Buckets looked at for outdated keys: by each call that adds a key, by every [`REST`]th that changes one (to look at a
-/// bucket is to wait for memory), and by one that finds no room.
+/// bucket is to wait for memory), and by one that finds no room. Of strangers many may come, so each looks at fewer.
 const SWEEP: usize = 4;
 const SWEEP_WHEN_FULL: usize = 64;
+const SWEEP_FOR_STRANGER: usize = 16;
 const REST: u32 = 32;
 
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Shard {
 #[derive(Debug)]
 struct Slot {
     id: u128,
-    /// Microseconds; from then on the state decides like none, and has done so for a margin.
+    /// Microseconds; from then on the state decides like none, and has done so for a margin. Or it is to be forgotten then.
     outdated_at: u64,
     state: State,
 }
@@ -45,20 +46,31 @@ impl Shard {
         self.table.find(hash(id), |slot| slot.id == id).map(|slot| &slot.state)
     }
 
-    /// Whether `id` is there or would find room now, after `earlier` other new keys. Looks for outdated keys first.
+    /// Whether `id` is there or would find room now, after `earlier` other new keys. Looks for outdated keys first. A quarter
+    /// of the shard has no room for strangers, however many come.
     #[inline(always)]
-    pub(super) fn has_room(&mut self, id: u128, now: Timestamp, earlier: usize) -> bool {
-        if self.table.len() + earlier < self.most_keys || self.get(id).is_some() {
+    pub(super) fn has_room(&mut self, id: u128, now: Timestamp, earlier: usize, stranger: bool) -> bool {
+        let most_keys = if stranger { self.most_keys - self.most_keys / 4 } else { self.most_keys };
+        if self.table.len() + earlier < most_keys || self.get(id).is_some() {
             return true;
         }
-        self.sweep(now.as_micros(), SWEEP_WHEN_FULL);
-        self.table.len() + earlier < self.most_keys
+        self.sweep(now.as_micros(), if stranger { SWEEP_FOR_STRANGER } else { SWEEP_WHEN_FULL });
+        self.table.len() + earlier < most_keys
     }
 
-    /// Changes the state at `id`, and keeps it until it stops mattering.
+    /// Drops what is at `id` if it is outdated: for states that are forgotten before they decide like none.
+    pub(super) fn forget_outdated(&mut self, id: u128, now: Timestamp) {
+        if let Ok(entry) = self.table.find_entry(hash(id), |slot| slot.id == id)
+            && entry.get().outdated_at <= now.as_micros()
+        {
+            entry.remove();
+        }
+    }
+
+    /// Changes the state at `id`, and keeps it until it stops mattering, or until the `latest` instant, in microseconds.
     #[inline(always)]
-    pub(super) fn update(&mut self, id: u128, limit: &Limit, change: Change) {
-        let outdated_at = |state: &State| algorithm::expiry(state, limit) + MARGIN_MICROS;
+    pub(super) fn update(&mut self, id: u128, limit: &Limit, change: Change, latest: u64) {
+        let outdated_at = |state: &State| algorithm::expiry(state, limit).min(latest).saturating_add(MARGIN_MICROS);
         if let Some(slot) = self.table.find_mut(hash(id), |slot| slot.id == id) {
             slot.state.commit(change);
             slot.outdated_at = outdated_at(&slot.state);

@@ -1,0 +1,109 @@
+//! A million subjects that nobody has seen before, as fast as they come: how long it takes, and what it leaves in the server and
+//! in the process. The limit remembers each for ten minutes, so that none is forgotten on the way.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Cell, Draw, Options, Table, cpu, report};
+use conformance::server::{KINDS, Kind, Server};
+use redis::cmd;
+use tidegate::{Anonymous, Check, Clock, Gate, Limit, MemoryStore, Plan, Subject, SystemClock};
+use tidegate_redis::RedisOptions;
+use tokio::runtime::Runtime;
+
+const BATCH: usize = 500;
+const MIB: f64 = 1024.0 * 1024.0;
+
+fn main() {
+    let options = Options::from_command_line();
+    let subjects = options.keys(1_000_000);
+    let mut tables: Vec<Table> = KINDS.into_iter().map(|kind| on_server(kind, subjects)).collect();
+    tables.push(in_memory(subjects));
+    report(&options, &tables);
+}
+
+fn on_server(kind: Kind, subjects: usize) -> Table {
+    let columns = ["what", "seconds", "passed", "keys", "server MiB", "process MiB", "µs CPU of the server for each"];
+    let mut table = Table::new(format!("{kind:?}: {subjects} new subjects"), columns);
+    let cases = [
+        ("users, for whom somebody vouches", None),
+        ("strangers, of whom all may have a key", Some(u64::MAX)),
+        ("strangers, of whom 10,000 may have a key", Some(10_000)),
+        ("strangers, of whom 1,000 may have a key", Some(1_000)),
+    ];
+    for (what, most) in cases {
+        let server = Server::start(kind);
+        let mut connection = server.connection();
+        let runtime = Runtime::new().unwrap();
+        let patient = RedisOptions::new().response_timeout(Duration::from_secs(60));
+        let store = runtime.block_on(server.store_with(patient));
+        let (gate, clock) = (gate(most), SystemClock::new());
+        let mut used = || {
+            let info: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
+            let memory: f64 = cpu::field(&info, "used_memory").parse().unwrap();
+            (memory, resident(), cpu::server_micros(&mut connection))
+        };
+        let (mut draw, mut passed, before, start) = (Draw::new(7), 0, used(), clock.now());
+        for batch in 0..subjects.div_ceil(BATCH) {
+            let size = BATCH.min(subjects - batch * BATCH);
+            let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, draw.hash(), most.is_some())).collect();
+            for verdict in runtime.block_on(store.decide_each(&plans)) {
+                passed += verdict.unwrap().granted;
+            }
+        }
+        let (seconds, after) = (clock.now().since(start).as_secs_f64(), used());
+        let keys: f64 = cmd("DBSIZE").query(&mut server.connection()).unwrap();
+        let cells = [
+            (seconds, 1),
+            (passed as f64, 0),
+            (keys, 0),
+            ((after.0 - before.0) / MIB, 1),
+            ((after.1 - before.1) / MIB, 1),
+            ((after.2 - before.2) / subjects as f64, 2),
+        ];
+        table.row([Cell::from(what)].into_iter().chain(cells.map(|(number, decimals)| Cell::Number(number, decimals))));
+    }
+    table
+}
+
+fn in_memory(subjects: usize) -> Table {
+    let columns = ["what", "seconds", "passed", "keys", "process MiB", "users after it with a key of their own, %"];
+    let mut table = Table::new(format!("In process: {subjects} new subjects"), columns);
+    for (what, vouched) in [("users", true), ("strangers", false)] {
+        let (most_keys, clock) = (subjects / 10, SystemClock::new());
+        let (store, gate, before, start) =
+            (MemoryStore::new().most_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
+        let (mut draw, mut passed) = (Draw::new(7), 0);
+        for _ in 0..subjects {
+            passed += store.decide_now(&plan(&gate, draw.hash(), !vouched)).granted;
+        }
+        let (seconds, after, keys) = (clock.now().since(start).as_secs_f64(), resident(), store.keys());
+        let users = most_keys / 10;
+        let own = (0..users).filter(|_| !store.decide_now(&plan(&gate, draw.hash(), false)).judged[0].overflowed);
+        let own = own.count() as f64 / users as f64 * 100.0;
+        let cells = [(seconds, 1), (passed as f64, 0), (keys as f64, 0), ((after - before) / MIB, 1), (own, 1)];
+        let what = format!("{what}, room for {most_keys} keys");
+        let numbers = cells.map(|(number, decimals)| Cell::Number(number, decimals));
+        table.row([Cell::Text(what)].into_iter().chain(numbers));
+    }
+    table
+}
+
+fn gate(most: Option<u64>) -> Gate {
+    let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
+    Gate::of_rule("login-ip", limit).anonymous(Anonymous { most: most.unwrap_or(1), forget_after: None })
+}
+
+fn plan(gate: &Gate, hash: u128, anonymous: bool) -> Plan<'_> {
+    Plan::new([Check::of(gate, Subject::from_hash(hash), 1).with_anonymous(anonymous)]).unwrap()
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
+}

@@ -1,0 +1,190 @@
+//! `StrangersStore`: takes every subject of a plan for one that nobody vouches for. Its verdicts must be those of any other store.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::algorithm::Op;
+use tidegate::{
+    Adjustment, Anonymous, Check, Gate, Key, KeyStem, Limit, Plan, Role, Store, StoreError, Subject, Verdict,
+};
+use tidegate_redis::RedisStore;
+
+/// Any store, but what it says of checks that cost nothing is left out: those who have nothing are not judged on what they share.
+#[derive(Debug)]
+pub struct WithoutFree<S>(pub S);
+
+/// How strangers are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treated {
+    /// There are too many, and each request is one more: all of them share a bucket, and are one subject to it.
+    AsCrowd,
+    /// They are forgotten early, but not so early that any history lasts that long.
+    AsForgotten,
+}
+
+/// A Redis store that knows strangers only.
+#[derive(Debug)]
+pub struct StrangersStore {
+    store: RedisStore,
+    treated: Treated,
+    stems: Mutex<HashMap<u128, KeyStem>>,
+    newcomers: AtomicU64,
+    overflowed: AtomicU64,
+}
+
+impl StrangersStore {
+    /// On `store`, which must not be in a cluster: there, some refunds are the store's own.
+    pub fn new(store: RedisStore, treated: Treated) -> Self {
+        Self { store, treated, stems: Mutex::default(), newcomers: AtomicU64::new(0), overflowed: AtomicU64::new(0) }
+    }
+
+    /// How many checks were judged on an overflow bucket.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// The same gate for strangers: one is a crowd, or ten thousand days are early. In a crowd, each subject of a history has
+    /// gates of its own, since all who share a partition share a bucket.
+    fn gate(&self, key: &Key<'_>, limit: &Limit, role: Role) -> Gate {
+        let stem = match self.treated {
+            Treated::AsForgotten => key.stem().clone(),
+            Treated::AsCrowd => {
+                let stem = KeyStem::of_rule(&format!("{:x}", whose(key)), limit, "");
+                self.stems.lock().unwrap().insert(whose(key), stem.clone());
+                stem
+            }
+        };
+        Gate::new("r", "", *limit, role, stem).anonymous(match self.treated {
+            Treated::AsCrowd => Anonymous { most: 1, forget_after: None },
+            Treated::AsForgotten => {
+                Anonymous { most: u64::MAX, forget_after: Some(Duration::from_secs(10_000 * 86_400)) }
+            }
+        })
+    }
+
+    /// The same subject, or in a crowd somebody new of the same partition.
+    fn subject(&self, key: &Key<'_>) -> Subject {
+        match self.treated {
+            Treated::AsForgotten => key.subject(),
+            Treated::AsCrowd => {
+                let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
+                Subject::from_hash(key.subject().hash() >> 96 << 96 | newcomer)
+            }
+        }
+    }
+
+    /// Sees to it that there is a crowd now under each of these gates, by somebody of another partition.
+    async fn crowd(&self, gates: &[Gate], key: impl Fn(usize) -> u16) -> Result<(), StoreError> {
+        if self.treated == Treated::AsForgotten {
+            return Ok(());
+        }
+        for (index, gate) in gates.iter().enumerate() {
+            // The first may be one of a crowd that is over, which the store learns by it.
+            for _ in 0..2 {
+                let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
+                let elsewhere = u128::from(key(index) ^ 1) << 96 | newcomer;
+                let check = Check::of(gate, Subject::from_hash(elsewhere), 1).with_anonymous(true);
+                self.store.adjust(&[Adjustment::charge(&check)]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, plan: &Plan<'_>, consume: bool) -> Result<Verdict, StoreError> {
+        let gate = |check: &Check<'_>| self.gate(check.key(), check.gate().limit(), check.gate().role());
+        let gates: Vec<Gate> = plan.checks().iter().map(gate).collect();
+        self.crowd(&gates, |index| plan.checks()[index].key().partition()).await?;
+        let checks = plan.checks().iter().zip(&gates);
+        let checks =
+            checks.map(|(check, gate)| Check::of(gate, self.subject(check.key()), check.cost()).with_anonymous(true));
+        let delay = plan.checks().first().map_or(u64::MAX, |check| plan.take(check, 1).longest_delay);
+        let strangers = Plan::new(checks).unwrap().mode(plan.plan_mode()).up_to(plan.units());
+        let strangers = strangers.longest_delay(Duration::from_micros(delay));
+        let verdict = if consume { self.store.decide(&strangers).await } else { self.store.peek(&strangers).await };
+        let mut verdict = verdict?;
+        for judged in verdict.judged.iter_mut().filter(|judged| judged.overflowed) {
+            judged.overflowed = false;
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(verdict)
+    }
+}
+
+/// A subject under a limit, as a number.
+fn whose(key: &Key<'_>) -> u128 {
+    key.stem().id() ^ key.subject().hash()
+}
+
+impl Store for StrangersStore {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.ask(plan, true).await
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.ask(plan, false).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        for Adjustment { key, limit, op, .. } in adjustments {
+            let gate = self.gate(key, limit, Role::Enforced);
+            self.crowd(std::slice::from_ref(&gate), |_| key.partition()).await?;
+            let check = Check::of(&gate, self.subject(key), 1).with_anonymous(true);
+            let strange = Adjustment::of(&check, *op);
+            // A receipt gives nothing back to a bucket that is shared; the script can.
+            let shared = matches!(op, Op::Refund { .. }) && self.treated == Treated::AsCrowd;
+            let key = if shared { strange.key.overflow(0) } else { strange.key };
+            self.store.adjust(&[Adjustment { key, ..strange }]).await?;
+        }
+        Ok(())
+    }
+
+    fn adjust_soon(&self, _: &[Adjustment<'_>]) {
+        panic!("no history leaves adjustments behind");
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        for key in keys {
+            let stem = self.stems.lock().unwrap().get(&whose(key)).cloned();
+            match stem {
+                Some(stem) => self.store.forget(&[Key::new(&stem, key.subject(), key.subject()).overflow(0)]).await?,
+                None => self.store.forget(&[*key]).await?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: Store> Store for WithoutFree<S> {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.0.decide(plan).await.map(|verdict| without_free(plan, verdict))
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.0.peek(plan).await.map(|verdict| without_free(plan, verdict))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.0.adjust(adjustments).await
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        self.0.adjust_soon(adjustments);
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        self.0.forget(keys).await
+    }
+}
+
+fn without_free(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
+    for (check, judged) in plan.checks().iter().zip(verdict.judged.iter_mut()) {
+        if check.cost() == 0 {
+            judged.outcome.remaining = 0;
+            judged.outcome.reset_after = Duration::ZERO;
+            judged.outcome.delay = Duration::ZERO;
+        }
+    }
+    verdict
+}
