@@ -1,0 +1,72 @@
+//! The fault suite: every [fault](Fault) on real servers, under load from several instances, for every policy at once. Each run
+//! makes a [`Row`] for each policy, which knows what it promises; tests hold it to that, and `make faults` prints it.
+
+mod fault;
+mod ground;
+mod load;
+mod page;
+mod row;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Clock, OnFailure, SystemClock};
+
+pub use self::fault::{Effect, FAULTS, Fault, Loss, POLICIES};
+use self::ground::Ground;
+pub use self::load::{Counts, INSTANCES, Scale};
+use self::load::{Instance, Load, request, until};
+pub use self::page::{FIGURES, figures, promises};
+pub use self::row::Row;
+use crate::server::Kind;
+
+/// How many decisions of the store in a row mean that it is back.
+const BACK: u64 = 10;
+
+/// Lets `fault` happen to a store of this kind, under load, and tells what came of it under each policy.
+pub async fn run(fault: Fault, kind: Kind, scale: Scale) -> Vec<Row> {
+    let (mut ground, clock) = (Ground::start(fault, kind, &scale).await, SystemClock::new());
+    let mut instances = Vec::new();
+    for _ in 0..INSTANCES {
+        instances.push(Arc::new(Instance::open(&ground.url, &scale, ground.limit).await));
+    }
+    let load = Load::start(&instances, scale);
+    load.goes_on(scale.before).await;
+    let mark = load.counts();
+    let fine = mark.iter().flatten().all(|counts| counts.without_store() + counts.late == 0);
+    assert!(fine, "{}: there is trouble before there is any:\n{load:?}", fault.name());
+
+    let struck = clock.now();
+    ground.strike(fault, &scale, &instances, &load).await;
+    let seen = |policy: OnFailure, counts: &Counts| match fault.effect() {
+        Effect::Unnoticed => counts.by_store() >= scale.during,
+        // A policy that has an end of its own is seen to reach it.
+        Effect::Outage(_) => {
+            let ends = matches!(policy, OnFailure::Local | OnFailure::Static);
+            counts.without_store() >= scale.during && (!ends || counts.held > 0)
+        }
+        Effect::OutageThatEnds(_) => counts.without_store() > 0,
+    };
+    load.until(&format!("{}: it is not noticed", fault.name()), &mark, seen).await;
+    ground.mend(fault, &scale).await;
+    let mended = if matches!(fault.effect(), Effect::OutageThatEnds(_)) { struck } else { clock.now() };
+    let back = |_, counts: &Counts| counts.in_a_row >= BACK;
+    load.until(&format!("{}: the store does not come back", fault.name()), &load.counts(), back).await;
+    let recovery = Duration::from_micros(clock.now().as_micros() - mended.as_micros());
+
+    let (counts, quiet) = load.stop(&instances, &scale, 3).await;
+    let calm = quiet.iter().flatten().all(|counts| counts.without_store() + counts.late == 0);
+    assert!(calm, "{}: it is over, and still not every decision is the store's: {quiet:?}", fault.name());
+    let mut rows = Vec::new();
+    for (place, policy) in POLICIES.into_iter().enumerate() {
+        let rest = instances[0].now().take_up_to(&request(policy), ground.limit).await.unwrap();
+        assert_eq!(rest.degraded(), None, "{}", fault.name());
+        let counts = counts.iter().fold(None, |sum: Option<Counts>, instance| {
+            Some(sum.map_or(instance[place].clone(), |sum| sum.and(&instance[place])))
+        });
+        let (counts, rest) = (counts.unwrap_or_default(), rest.granted());
+        let sent_on = ground.proxy.as_ref().map(|proxy| proxy.passed().decisions);
+        rows.push(Row { fault, policy, scale, limit: ground.limit, counts, rest, recovery, sent_on });
+    }
+    rows
+}
