@@ -15,7 +15,7 @@ use tidegate::{Clock, OnFailure, SystemClock};
 pub use self::fault::{Effect, FAULTS, Fault, Loss, POLICIES};
 use self::ground::Ground;
 pub use self::load::{Counts, INSTANCES, Scale};
-use self::load::{Instance, Load, request, until};
+use self::load::{Instance, Load, request};
 pub use self::page::{FIGURES, figures, promises};
 pub use self::row::Row;
 use crate::server::Kind;

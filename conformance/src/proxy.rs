@@ -178,10 +178,16 @@ async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let asked = AtomicBool::new(false);
     let ((requests, sent), (replies, told)) = (unbounded_channel(), unbounded_channel());
     let up = async {
-        tokio::try_join!(take_requests(from_client, requests, &shared, &asked), deliver(sent, to_server, &shared.up))
+        tokio::try_join!(
+            take_requests(from_client, requests, &shared, &asked),
+            deliver(sent, to_server, &shared, &shared.up)
+        )
     };
     let down = async {
-        tokio::try_join!(take_replies(from_server, replies, &shared, &asked), deliver(told, to_client, &shared.down))
+        tokio::try_join!(
+            take_replies(from_server, replies, &shared, &asked),
+            deliver(told, to_client, &shared, &shared.down)
+        )
     };
     let blackhole = async {
         let _ = trouble.wait_for(|trouble| *trouble == Trouble::Blackhole).await;
@@ -266,11 +272,20 @@ async fn take_replies(
     }
 }
 
-/// Writes what comes along `line`, each at its time and after what came before.
-async fn deliver(mut line: UnboundedReceiver<Line>, mut to: OwnedWriteHalf, count: &AtomicU64) -> io::Result<()> {
+/// Writes what comes along `line`, each at its time and after what came before; and at once when the trouble is over.
+async fn deliver(
+    mut line: UnboundedReceiver<Line>,
+    mut to: OwnedWriteHalf,
+    shared: &Shared,
+    count: &AtomicU64,
+) -> io::Result<()> {
+    let mut trouble = shared.trouble.subscribe();
     while let Some((due, bytes)) = line.recv().await {
         if due > Instant::now() {
-            sleep_until(due).await;
+            tokio::select! {
+                () = sleep_until(due) => {}
+                _ = trouble.wait_for(|trouble| *trouble == Trouble::None) => {}
+            }
         }
         to.write_all(&bytes).await?;
         count.fetch_add(bytes.len() as u64, Ordering::SeqCst);

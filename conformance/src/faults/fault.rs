@@ -154,7 +154,7 @@ impl Fault {
             Self::Promotion => {
                 ("promotion", "the primary of the slot is killed; it has a replica", OutageThatEnds(EITHER))
             }
-            Self::ClusterDown => ("CLUSTERDOWN", "another slot is served by nobody", Outage(&[Refused])),
+            Self::ClusterDown => ("CLUSTERDOWN", "another slot is served by nobody", Outage(EITHER)),
             Self::Loading => ("LOADING", "the server is killed, and takes its time to load its data", Outage(EITHER)),
             Self::Busy => ("BUSY", "a script does not end", Outage(EITHER)),
             Self::ClockJumps => ("clock jumps", "ten minutes ahead, ten back, and to the right time", Unnoticed),

@@ -33,7 +33,9 @@ enum Servers {
 
 /// What a server that forgets nothing when it is killed is started with.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-const FOREIGN_BYTES: usize = 4 << 20;
+/// Keys of somebody else, twice what the server may keep: a script is asked for memory once, before it writes.
+const FILL: &str = "for i = 1, 8 do redis.call('SET', 'foreign:' .. i, string.rep('x', 4194304)) end";
+const EMPTY: &str = "for i = 1, 8 do redis.call('DEL', 'foreign:' .. i) end";
 const STRANGERS: u32 = 5_000;
 
 impl Ground {
@@ -45,7 +47,9 @@ impl Ground {
                 let often = ["--loading-process-events-interval-bytes", "1024"];
                 Servers::One(Server::start_with(kind, &[&DURABLE[..], &often[..]].concat()))
             }
-            Fault::OutOfMemory => Servers::One(Server::start_with(kind, &["--maxmemory", "16mb"])),
+            Fault::OutOfMemory => {
+                Servers::One(Server::start_with(kind, &["--maxmemory", "16mb", "--maxmemory-policy", "noeviction"]))
+            }
             Fault::Busy => Servers::One(Server::start_with(kind, &["--busy-reply-threshold", "5"])),
             Fault::ClusterDown => Servers::One(Server::start_alone_in_cluster(kind)),
             Fault::ClockJumps => Servers::One(Server::start_with_clock(kind)),
@@ -87,7 +91,7 @@ impl Ground {
             Fault::Hang => self.server().hang(),
             Fault::Unavailable | Fault::DataLost => self.server_mut().kill(),
             Fault::Loading => block_in_place(|| self.server_mut().restart_with(&["--key-load-delay", "20000"])),
-            Fault::OutOfMemory => block_in_place(|| fill(self.server())),
+            Fault::OutOfMemory => self.tell(&["EVAL", FILL, "0"]),
             Fault::ReadOnly => self.tell(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]),
             Fault::ClusterDown => self.tell(&["CLUSTER", "DELSLOTS", &self.other_slot(scale)]),
             Fault::Busy => run_for_ever(self.server()),
@@ -119,7 +123,7 @@ impl Ground {
             Fault::Hang => self.server().go_on(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().restart_with(&[])),
             Fault::Loading => self.tell(&["CONFIG", "SET", "key-load-delay", "0"]),
-            Fault::OutOfMemory => self.tell(&["DEL", "foreign:0", "foreign:1", "foreign:2", "foreign:3", "foreign:4"]),
+            Fault::OutOfMemory => self.tell(&["EVAL", EMPTY, "0"]),
             Fault::ReadOnly => self.tell(&["REPLICAOF", "NO", "ONE"]),
             Fault::ClusterDown => self.tell(&["CLUSTER", "ADDSLOTS", &self.other_slot(scale)]),
             Fault::Busy => self.tell(&["SCRIPT", "KILL"]),
@@ -207,21 +211,13 @@ fn tell<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
     command.arg(&words[1..]).query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
-/// Fills a server with keys of somebody else, until it takes no more.
-fn fill(server: &Server) {
-    let (mut connection, value) = (server.connection(), "x".repeat(FOREIGN_BYTES));
-    let mut full = |number: &u32| {
-        redis::cmd("SET").arg(format!("foreign:{number}")).arg(&value).query::<()>(&mut connection).is_err()
-    };
-    let written = (0..10).find(&mut full).expect("a server that is full");
-    assert!(written <= 5, "mending deletes five");
-}
-
 /// Gives a server something to load: a thousand keys, in the file that it reads first.
 fn fill_for_loading(server: &Server) {
     let (mut connection, value) = (server.connection(), "x".repeat(2_000));
     let mut pipe = redis::pipe();
-    (0..1_000).for_each(|number| drop(pipe.set(format!("foreign:{number}"), &value).ignore()));
+    for number in 0..1_000 {
+        pipe.set(format!("foreign:{number}"), &value).ignore();
+    }
     pipe.query::<()>(&mut connection).unwrap();
     tell::<redis::Value>(&mut connection, &["BGREWRITEAOF"]);
     server.wait_for("INFO", "persistence", "aof_rewrite_in_progress:0");
