@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tidegate::{Key, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Store, Timestamp};
+use tidegate::{
+    Key, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Store, StoreError, Timestamp,
+};
 use tidegate_redis::RedisOptions;
 pub use tidegate_server::AnyStore;
 
@@ -78,10 +80,31 @@ pub async fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
     limiter.peek(&Request::new("")).await.unwrap().remaining().unwrap()
 }
 
+/// Asks until there is an answer. Every error until then must say that another try is worth it. In between the other tasks go
+/// on: those that connect again.
+pub async fn persist<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> T {
+    let answer = async {
+        loop {
+            match ask().await {
+                Ok(answer) => return answer,
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), answer).await.expect("an answer within two minutes")
+}
+
+/// Waits until `limiter` is answered by its store.
+pub async fn until_answered<S: Store>(limiter: &Limiter<S>) {
+    let plan = limiter.plan(&Request::new(""));
+    persist(async || limiter.store().peek(&plan).await).await;
+}
+
 /// Options for a store that waits for its answers however busy the machine is.
 pub fn patient() -> RedisOptions {
     let long = Duration::from_secs(60);
-    RedisOptions::new().response_timeout(long).connection_timeout(long)
+    RedisOptions::new().budget(long).connection_timeout(long)
 }
 
 /// The name under which a Redis store with the default prefix keeps `key`.

@@ -9,8 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{all_limits, limits_over, name_of, passes, patient};
-use tidegate::{Limit, Limiter, Plan, PlanMode, Request, Rule, RuleSet, Store, StoreError, StoreErrorKind, Window};
+use conformance::suite::{all_limits, limits_over, name_of, passes, patient, persist};
+use tidegate::{
+    Limit, Limiter, OnFailure, Plan, PlanMode, Request, Rule, RuleSet, Store, StoreError, StoreErrorKind, Window,
+};
 use tidegate_redis::RedisStore;
 
 /// Somebody else's list stands where our state should be.
@@ -69,7 +71,7 @@ async fn one_unreadable_value_leaves_the_other_checks_untouched() {
         let (store, mut connection) = (server.store_with(patient()).await, server.connection());
         for bad in 0..5 {
             let rules = all_limits(10).into_iter().enumerate();
-            let rules = RuleSet::new(rules.map(|(i, limit)| Rule::new(format!("r{i}"), limit))).unwrap();
+            let rules = RuleSet::new(rules.map(|(i, limit)| closed(format!("r{i}"), limit))).unwrap();
             let limiter = Limiter::new(rules, store.clone());
             let name = name_of(limiter.plan(&Request::new("")).checks()[bad].key());
             let _: () = redis::cmd("SET").arg(&name).arg("newer").query(&mut connection).unwrap();
@@ -162,12 +164,7 @@ async fn a_server_that_dies_is_reported_and_its_successor_is_found() {
                 assert!(error.is_transient(), "{kind:?} {limit:?}: {error:?}");
             }
             server = Server::start_with(kind, &["--unixsocket", socket]);
-            let decision = loop {
-                match limiter.check(&Request::new("")).await {
-                    Ok(decision) => break decision,
-                    Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?}: {error}"),
-                }
-            };
+            let decision = persist(async || limiter.check(&Request::new("")).await).await;
             assert_eq!(decision.remaining(), Some(4), "{kind:?} {limit:?}");
         }
         let _ = std::fs::remove_file(socket);
@@ -194,7 +191,12 @@ async fn a_server_that_is_too_old_is_refused_by_its_version() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
-    Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone())
+    Limiter::new(RuleSet::new([closed("api", limit)]).unwrap(), store.clone())
+}
+
+/// A rule that shows when the store fails.
+fn closed(name: impl Into<String>, limit: Limit) -> Rule {
+    Rule::new(name.into(), limit).on_failure(OnFailure::Closed)
 }
 
 /// The errors of everything that can be asked, of which nothing may succeed.

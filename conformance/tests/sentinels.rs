@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{all_limits, passes, patient};
+use conformance::suite::{all_limits, passes, patient, persist};
 use conformance::topology::{NAME, Watched};
-use tidegate::{Decision, Limit, Limiter, Request, Rule, RuleSet, StoreErrorKind};
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
 
 /// The primary dies. Until the sentinels agree on another, each request is an error that is worth another try; then the new
@@ -26,7 +26,8 @@ async fn a_failover_is_followed_and_nothing_is_forgotten() {
         watched.sentinels[0].kill();
         for limit in all_limits(10) {
             let limiter = limiter(limit, &store);
-            assert_eq!(persist(&limiter).await.remaining(), Some(3), "{kind:?} {limit:?}");
+            let decision = persist(async || limiter.check(&Request::new("")).await).await;
+            assert_eq!(decision.remaining(), Some(3), "{kind:?} {limit:?}");
             assert_eq!(passes(&limiter, 1, 9).await, 3, "{kind:?} {limit:?}");
         }
     }
@@ -116,18 +117,7 @@ async fn a_store_that_knows_its_primary_needs_no_sentinel() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
-    Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone())
-}
-
-/// Asks until there is an answer. Every error until then must say that another try is worth it.
-async fn persist(limiter: &Limiter<RedisStore>) -> Decision {
-    for _ in 0..10_000 {
-        match limiter.check(&Request::new("")).await {
-            Ok(decision) => return decision,
-            Err(error) => assert!(error.is_transient(), "{error}"),
-        }
-    }
-    panic!("no primary is found");
+    Limiter::new(RuleSet::new([Rule::new("api", limit).on_failure(OnFailure::Closed)]).unwrap(), store.clone())
 }
 
 /// Waits until the replica has everything that was written so far.

@@ -8,9 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
-use conformance::suite::{START, all_limits, left, limits_over, name_of, on_every_store, passes, patient};
+use conformance::suite::{
+    START, all_limits, left, limits_over, name_of, on_every_store, passes, patient, until_answered,
+};
 use redis::Connection;
-use tidegate::{Limit, Limiter, Request, Rule, RuleSet, Store, StoreErrorKind, Timestamp};
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, Store, StoreErrorKind, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 /// Trap 31: a server that lost its scripts, by a flush, a restart or a failover, answers `NOSCRIPT`. Nobody notices.
@@ -64,8 +66,8 @@ async fn a_decision_without_an_answer_is_reported_and_not_sent_again() {
     for kind in KINDS {
         let server = Server::start(kind);
         let mut connection = server.connection();
-        let impatient = server.store_with(RedisOptions::new().response_timeout(Duration::from_millis(200))).await;
         for limit in all_limits(10) {
+            let impatient = server.store_with(RedisOptions::new().budget(Duration::from_millis(200))).await;
             let (patient, impatient) =
                 (limiter(limit, &server.store_with(patient()).await), limiter(limit, &impatient));
             pause_writes(&mut connection);
@@ -104,6 +106,7 @@ async fn a_decision_whose_connection_breaks_is_reported_and_not_sent_again() {
             assert!(error.is_transient() && error.is_possibly_applied(), "{kind:?} {limit:?}: {error:?}");
             let remaining = left(&limiter(limit, &server.store_with(patient()).await)).await;
             assert!((9..=10).contains(&remaining), "{kind:?} {limit:?}: charged {} times", 10 - remaining);
+            until_answered(&cut).await;
             assert_eq!(passes(&cut, 1, 20).await, remaining, "{kind:?} {limit:?}");
         }
     }
@@ -237,7 +240,7 @@ async fn a_server_out_of_memory_refuses_loudly_and_still_takes_refunds() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
-    Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone())
+    Limiter::new(RuleSet::new([Rule::new("api", limit).on_failure(OnFailure::Closed)]).unwrap(), store.clone())
 }
 
 /// Holds every command that may write until [`go_on`].

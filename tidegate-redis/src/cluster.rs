@@ -2,14 +2,16 @@
 //! out is not sent again: only an answer that says that nothing ran, or a refused connection, sends a call elsewhere.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use tidegate::{StoreError, StoreErrorKind};
 
-use crate::error::{Failed, is_unsent, store_error};
+use crate::error::{Failed, NodeError, unapplied};
 use crate::known::{Known, Round};
 use crate::node::{Call, Dial, Node};
+use crate::patience::Patience;
 use crate::slots::SlotMap;
 use crate::target::Address;
 use crate::together::together;
@@ -26,6 +28,8 @@ pub(crate) struct Cluster {
     /// Where the URL says that servers are.
     seeds: Vec<Address>,
     map: Known<Arc<SlotMap>>,
+    /// Who was said to own a slot that was looked for elsewhere: they know best how the slots lie.
+    hint: Mutex<Option<Address>>,
     /// Servers that were spoken to. One that owns nothing any more is dropped with the next map.
     nodes: Mutex<HashMap<Address, Node>>,
 }
@@ -33,12 +37,12 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A cluster that is found through `seeds`. Nothing is connected to yet.
     pub(crate) fn new(dial: Dial, seeds: Vec<Address>) -> Self {
-        Self { dial, seeds, map: Known::nothing(), nodes: Mutex::default() }
+        Self { dial, seeds, map: Known::nothing(), hint: Mutex::default(), nodes: Mutex::default() }
     }
 
     /// Sends `call` to the owner of `slot`.
-    pub(crate) async fn send(&self, slot: u16, call: &Call) -> Result<Value, Failed> {
-        let (mut address, mut round) = self.locate(slot, &[]).await?;
+    pub(crate) async fn send(self: &Arc<Self>, slot: u16, call: &Call) -> Result<Value, Failed> {
+        let (mut address, mut round) = self.locate(slot, call.patience).await?;
         let mut asking = false;
         let mut hops = 1;
         loop {
@@ -54,20 +58,19 @@ impl Cluster {
                 Some((ErrorKind::Server(ServerErrorKind::Ask), target)) => (address, asking) = (target, true),
                 Some((_, target)) => {
                     self.map.doubt(round);
-                    // The new owner knows best. If it does not answer, the call finds that out by itself.
-                    if let Ok((_, later)) = self.map(std::slice::from_ref(&target), &[]).await {
-                        round = later;
-                    }
+                    *self.hint.lock().unwrap_or_else(PoisonError::into_inner) = Some(target.clone());
+                    // It is known where to go; the map may follow.
+                    round = self.map(call.patience).await?.1;
                     (address, asking) = (target, false);
                 }
                 None => {
                     if doubts_owner(&error) {
                         self.map.doubt(round);
                     }
-                    if !is_unsent(&error) {
+                    if error.down().is_none() {
                         return Err(Failed::by(&error));
                     }
-                    let (next, later) = self.locate(slot, std::slice::from_ref(&address)).await?;
+                    let (next, later) = self.locate(slot, call.patience).await?;
                     if next == address {
                         return Err(Failed::by(&error));
                     }
@@ -78,8 +81,12 @@ impl Cluster {
     }
 
     /// Sends all `calls`, in one round trip to each server. One that fails does not touch the others.
-    pub(crate) async fn send_each(&self, calls: &[(u16, Call)]) -> Vec<Result<Value, Failed>> {
-        let map = self.map(&[], &[]).await.map(|(map, _)| map).unwrap_or_default();
+    pub(crate) async fn send_each(self: &Arc<Self>, calls: &[(u16, Call)]) -> Vec<Result<Value, Failed>> {
+        let Some((_, first)) = calls.first() else { return Vec::new() };
+        let map = match self.map(first.patience).await {
+            Ok((map, _)) => map,
+            Err(error) => return calls.iter().map(|_| Err(unapplied(&error).into())).collect(),
+        };
         let mut by_owner: HashMap<Option<&Address>, Vec<usize>> = HashMap::new();
         for (index, (slot, _)) in calls.iter().enumerate() {
             by_owner.entry(map.owner(*slot)).or_default().push(index);
@@ -94,18 +101,23 @@ impl Cluster {
     }
 
     /// Every primary that owns slots.
-    pub(crate) async fn primaries(&self) -> Result<Vec<(Address, Node)>, StoreError> {
-        let (map, _) = self.map(&[], &[]).await?;
+    pub(crate) async fn primaries(self: &Arc<Self>, patience: Patience) -> Result<Vec<(Address, Node)>, StoreError> {
+        let (map, _) = self.map(patience).await?;
         map.primaries().into_iter().map(|address| Ok((address.clone(), self.node(address)?))).collect()
     }
 
     /// The owner of `slot`, as far as is known.
-    pub(crate) async fn owner(&self, slot: u16) -> Option<Address> {
-        self.map(&[], &[]).await.ok().and_then(|(map, _)| map.owner(slot).cloned())
+    pub(crate) fn owner(&self, slot: u16) -> Option<Address> {
+        self.map.now().and_then(|map| map.owner(slot).cloned())
+    }
+
+    /// Every server that was spoken to, of those that are known now.
+    pub(crate) fn known(&self) -> Vec<Node> {
+        self.nodes().values().cloned().collect()
     }
 
     async fn send_batch(
-        &self,
+        self: &Arc<Self>,
         address: Option<&Address>,
         places: &[usize],
         calls: &[(u16, Call)],
@@ -118,13 +130,13 @@ impl Cluster {
         let mut answers = Vec::with_capacity(places.len());
         let mut replies = match replies {
             Ok(replies) => replies.into_iter(),
-            Err(error) if is_unsent(&error) => Vec::new().into_iter(),
+            Err(error) if error.down().is_some() => Vec::new().into_iter(),
             Err(error) => return places.iter().map(|_| Err(Failed::by(&error))).collect(),
         };
         for index in places {
             let (slot, call) = &calls[*index];
             answers.push(match replies.next() {
-                Some(Err(error)) if !error.is_cluster_error() || is_torn(&error) => Err(Failed::by(&error)),
+                Some(Err(error)) if error.is_torn() || !is_elsewhere(&error) => Err(Failed::by(&error)),
                 Some(Ok(reply)) => Ok(reply),
                 // It was not carried out: by itself it finds its way.
                 Some(Err(_)) | None => self.send(*slot, call).await,
@@ -134,34 +146,39 @@ impl Cluster {
     }
 
     /// The owner of `slot`. A map that knows none is asked for once more.
-    async fn locate(&self, slot: u16, avoid: &[Address]) -> Result<(Address, Round), StoreError> {
-        let (map, round) = self.map(&[], avoid).await?;
+    async fn locate(self: &Arc<Self>, slot: u16, patience: Patience) -> Result<(Address, Round), StoreError> {
+        let (map, round) = self.map(patience).await?;
         if let Some(owner) = map.owner(slot) {
             return Ok((owner.clone(), round));
         }
-        self.map.doubt(round);
-        let (map, round) = self.map(&[], avoid).await?;
+        let (map, round) = self.map.renewed(round, patience, self.learn()).await?;
         let owner = map.owner(slot).cloned().ok_or_else(|| {
             StoreError::new(StoreErrorKind::Refused, "no server of the cluster owns the slot of this key at the moment")
         });
         owner.map(|owner| (owner, round))
     }
 
-    /// The map, asked anew if it is in doubt: `first` those who should know, and last those to `avoid`.
-    async fn map(&self, first: &[Address], avoid: &[Address]) -> Result<(Arc<SlotMap>, Round), StoreError> {
-        self.map.take(async |before| self.ask_for_map(before, first, avoid).await).await
+    async fn map(self: &Arc<Self>, patience: Patience) -> Result<(Arc<SlotMap>, Round), StoreError> {
+        self.map.take(patience, self.learn()).await
     }
 
-    async fn ask_for_map(
-        &self,
-        before: Option<Arc<SlotMap>>,
-        first: &[Address],
-        avoid: &[Address],
-    ) -> Result<Arc<SlotMap>, StoreError> {
+    /// Asks in a task of its own, which keeps what it needs.
+    fn learn(
+        self: &Arc<Self>,
+    ) -> impl Fn(Option<Arc<SlotMap>>) -> Pin<Box<dyn Future<Output = Result<Arc<SlotMap>, StoreError>> + Send>> {
+        let cluster = Arc::clone(self);
+        move |before| {
+            let cluster = Arc::clone(&cluster);
+            Box::pin(async move { cluster.ask_for_map(before).await })
+        }
+    }
+
+    /// Asks one server after the other. One that is known to be silent costs no time.
+    async fn ask_for_map(&self, before: Option<Arc<SlotMap>>) -> Result<Arc<SlotMap>, StoreError> {
+        let hint = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take();
         let known: Vec<Address> = before.iter().flat_map(|map| map.primaries()).cloned().collect();
-        let others = known.iter().chain(&self.seeds).filter(|address| !avoid.contains(address));
         let mut asked: Vec<&Address> = Vec::new();
-        for address in first.iter().chain(others).chain(avoid) {
+        for address in hint.iter().chain(&known).chain(&self.seeds) {
             if !asked.contains(&address) {
                 asked.push(address);
             }
@@ -181,13 +198,14 @@ impl Cluster {
     }
 
     async fn ask_one_for_map(&self, address: &Address) -> Result<SlotMap, StoreError> {
-        let reply = self.node(address)?.query::<Value>(redis::cmd("CLUSTER").arg("SLOTS")).await;
-        let reply = reply.map_err(|error| match error.detail() {
+        let question = self.dial.learning();
+        let reply = self.node(address)?.query::<Value>(redis::cmd("CLUSTER").arg("SLOTS"), question).await;
+        let reply = reply.map_err(|error| match error.told().and_then(RedisError::detail) {
             Some(detail) if detail.contains("cluster support disabled") => {
                 let message = "the server is not part of a cluster: write redis:// instead of redis+cluster://";
                 StoreError::new(StoreErrorKind::Unsupported, message)
             }
-            _ => store_error(&error),
+            _ => unapplied(&StoreError::from(&error)),
         })?;
         let map = SlotMap::parse(&reply, address).ok_or_else(|| {
             let message = "the server's list of slots makes no sense; is something between us and the cluster?";
@@ -216,17 +234,18 @@ impl Cluster {
 }
 
 /// Where `error`, told by `answering`, sends the call: for now (`ASK`) or for good (`MOVED`).
-fn redirection(error: &RedisError, answering: &Address) -> Option<(ErrorKind, Address)> {
+fn redirection(error: &NodeError, answering: &Address) -> Option<(ErrorKind, Address)> {
+    let error = error.told()?;
     let (address, _) = error.redirect_node()?;
     Some((error.kind(), Address::told_by(answering, address)?))
 }
 
-/// Whether some keys of the call are here and some there.
-fn is_torn(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
+/// Whether the call was not carried out, and may be elsewhere.
+fn is_elsewhere(error: &NodeError) -> bool {
+    error.told().is_some_and(RedisError::is_cluster_error)
 }
 
 /// Whether the slot may have, or soon get, another owner.
-fn doubts_owner(error: &RedisError) -> bool {
-    error.is_io_error() || matches!(error.code(), Some("CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING"))
+fn doubts_owner(error: &NodeError) -> bool {
+    error.is_silence() || matches!(error.code(), Some("CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING"))
 }

@@ -13,6 +13,30 @@ use crate::reply::unreadable;
 /// What a user needs to be allowed, as `ACL SETUSER` takes it.
 pub(crate) const PERMISSIONS: &str = "+evalsha +evalsha_ro +script|load +time +get +psetex +del +info";
 
+const NOBODY: &str = "nobody answers at the address of the store; is it up?";
+const SILENT: &str = "the store did not answer in time";
+const BROKEN: &str = "the connection to the store broke";
+
+/// What came of a call to one server instead of a reply.
+#[derive(Clone, Debug)]
+pub(crate) enum NodeError {
+    /// It was not sent, since there is no connection to the server.
+    Down(Arc<Reason>),
+    /// It was not sent, since so many others are on their way.
+    Overloaded,
+    /// What the server or the connection said to it.
+    Told(RedisError),
+}
+
+/// Why there is no connection to a server.
+#[derive(Debug)]
+pub(crate) struct Reason {
+    kind: StoreErrorKind,
+    message: Cow<'static, str>,
+    /// What the last attempt to connect ran into.
+    error: Option<RedisError>,
+}
+
 /// A call that failed.
 #[derive(Debug)]
 pub(crate) struct Failed {
@@ -21,10 +45,119 @@ pub(crate) struct Failed {
     pub(crate) torn: bool,
 }
 
+// === impl NodeError ===
+
+impl NodeError {
+    /// Whether the call was surely not carried out, and why.
+    pub(crate) const fn down(&self) -> Option<&Arc<Reason>> {
+        match self {
+            Self::Down(reason) => Some(reason),
+            Self::Overloaded | Self::Told(_) => None,
+        }
+    }
+
+    /// What was said to a call that was sent.
+    pub(crate) const fn told(&self) -> Option<&RedisError> {
+        match self {
+            Self::Told(error) => Some(error),
+            Self::Down(_) | Self::Overloaded => None,
+        }
+    }
+
+    /// The code of a server's error.
+    pub(crate) fn code(&self) -> Option<&str> {
+        self.told().and_then(RedisError::code)
+    }
+
+    /// Whether nothing is known of the server: it was silent, or there is no connection to it.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            Self::Down(_) => true,
+            Self::Overloaded => false,
+            Self::Told(error) => error.code().is_none(),
+        }
+    }
+
+    /// Whether the server does not know the script: nothing ran, so loading it and asking again is safe.
+    pub(crate) fn is_noscript(&self) -> bool {
+        self.is_told(ServerErrorKind::NoScript)
+    }
+
+    /// Whether some keys of the call are here and some there. Nothing ran.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.is_told(ServerErrorKind::TryAgain)
+    }
+
+    fn is_told(&self, kind: ServerErrorKind) -> bool {
+        self.told().is_some_and(|error| error.kind() == ErrorKind::Server(kind))
+    }
+}
+
+impl From<&NodeError> for StoreError {
+    fn from(error: &NodeError) -> Self {
+        match error {
+            NodeError::Down(reason) => Self::new(reason.kind, reason.message.clone()),
+            NodeError::Overloaded => {
+                Self::new(StoreErrorKind::Overloaded, "too many calls wait for an answer of the store already")
+            }
+            NodeError::Told(error) => store_error(error),
+        }
+    }
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// There has not been a connection yet.
+    pub(crate) const NOT_YET: Self = Self::unavailable("there is no connection to the store yet");
+    /// Answers did not come in time.
+    pub(crate) const SILENT: Self = Self::unavailable(SILENT);
+    /// The connection broke.
+    pub(crate) const BROKEN: Self = Self::unavailable(BROKEN);
+
+    /// An attempt to connect ran into `error`. What may pass by itself is told without allocating, however many calls are.
+    pub(crate) fn of(error: RedisError) -> Self {
+        let reason = if error.is_timeout() {
+            Self::unavailable("no connection to the store could be made in time; is its address right, and is it up?")
+        } else if is_unresolved(&error) {
+            Self::unavailable("the host name of the store leads nowhere; is it right, and does DNS know it?")
+        } else if error.is_connection_refusal() {
+            Self::unavailable(NOBODY)
+        } else if error.is_connection_dropped() {
+            Self::unavailable(BROKEN)
+        } else {
+            let told = store_error(&error);
+            Self { kind: told.kind(), message: told.to_string().into(), error: None }
+        };
+        Self { error: Some(error), ..reason }
+    }
+
+    /// Whether the server did not let us in.
+    pub(crate) fn is_authentication(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.kind() == ErrorKind::AuthenticationFailed)
+    }
+
+    /// Whether the name could not be looked up.
+    pub(crate) fn is_unresolved(&self) -> bool {
+        self.error.as_ref().is_some_and(is_unresolved)
+    }
+
+    /// Whether it may pass by itself.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.kind == StoreErrorKind::Unavailable
+    }
+
+    const fn unavailable(message: &'static str) -> Self {
+        Self { kind: StoreErrorKind::Unavailable, message: Cow::Borrowed(message), error: None }
+    }
+}
+
+// === impl Failed ===
+
 impl Failed {
-    /// The failure for an error of a command that was sent.
-    pub(crate) fn by(error: &RedisError) -> Self {
-        Self { error: store_error(error), torn: error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain) }
+    /// The failure for an error of a call.
+    pub(crate) fn by(error: &NodeError) -> Self {
+        Self { error: error.into(), torn: error.is_torn() }
     }
 }
 
@@ -51,11 +184,9 @@ pub(crate) fn store_error(error: &RedisError) -> StoreError {
             StoreError::new(StoreErrorKind::Unexpected, "the URL of the store is not one that can be connected to")
         }
         _ if tls_error(error).is_some() => untrusted(tls_error(error)),
-        _ if error.is_connection_refusal() => unavailable("nobody answers at the address of the store; is it up?"),
-        _ if error.is_timeout() => unavailable("the store did not answer in time").possibly_applied(),
-        _ if error.is_io_error() || error.is_connection_dropped() => {
-            unavailable("the connection to the store broke").possibly_applied()
-        }
+        _ if error.is_connection_refusal() => unavailable(NOBODY),
+        _ if error.is_timeout() => silent(),
+        _ if error.is_io_error() || error.is_connection_dropped() => unavailable(BROKEN).possibly_applied(),
         kind => {
             let message = format!("the store answered something unexpected ({kind:?})");
             StoreError::new(StoreErrorKind::Unexpected, message).possibly_applied()
@@ -103,8 +234,11 @@ pub(crate) const IN_A_CLUSTER: &str = "the server is part of a cluster: write re
 
 /// What TLS itself has to say, such as that a certificate is not to be trusted.
 fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
-    let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
-    shared.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
+    io_error(error)?.get_ref()?.downcast_ref()
+}
+
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?.downcast_ref()
 }
 
 /// The handshake failed, so nothing was sent.
@@ -125,20 +259,20 @@ pub(crate) fn unapplied(error: &StoreError) -> StoreError {
     StoreError::new(error.kind(), error.to_string())
 }
 
-/// Whether the call was surely not carried out because it was never sent.
-pub(crate) fn is_unsent(error: &RedisError) -> bool {
-    error.is_connection_refusal()
+/// The time is up. Nobody knows how far the call came.
+pub(crate) fn silent() -> StoreError {
+    unavailable(SILENT).possibly_applied()
+}
+
+/// Whether a name could not be looked up. The standard library has no kind for that, only these words.
+fn is_unresolved(error: &RedisError) -> bool {
+    io_error(error).is_some_and(|error| error.to_string().contains("failed to lookup address"))
 }
 
 /// The beginning of what a server says, without anything that could upset a terminal or a log. Keys may stand in it,
 /// subjects only hashed.
 fn visible(detail: &str) -> String {
     detail.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(200).collect()
-}
-
-/// Whether the server does not know the script: nothing ran, so loading it and asking again is safe.
-pub(crate) fn is_noscript(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 fn unavailable(message: &'static str) -> StoreError {

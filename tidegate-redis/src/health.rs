@@ -2,8 +2,9 @@
 
 use tidegate::{Clock, StoreError, StoreErrorKind, SystemClock};
 
-use crate::error::{IN_A_CLUSTER, store_error};
+use crate::error::IN_A_CLUSTER;
 use crate::node::Node;
+use crate::patience::Patience;
 use crate::version;
 
 /// By how much the clocks of a server and of this host may differ without a word, in microseconds.
@@ -23,17 +24,23 @@ pub(crate) struct Found {
 
 impl Found {
     /// Asks `node`, and refuses one that cannot serve. Without the clock of this `host`, clocks are not compared.
-    pub(crate) async fn ask(node: &Node, as_cluster: bool, host: Option<&SystemClock>) -> Result<Self, StoreError> {
-        let failed = |error| store_error(&error);
-        let info = node.query::<String>(redis::cmd("INFO").arg(SECTIONS)).await.map_err(failed)?;
+    pub(crate) async fn ask(
+        node: &Node,
+        as_cluster: bool,
+        host: Option<&SystemClock>,
+        patience: Patience,
+    ) -> Result<Self, StoreError> {
+        let failed = |error| StoreError::from(&error);
+        let info = node.query::<String>(redis::cmd("INFO").arg(SECTIONS), patience).await.map_err(failed)?;
         let mut found = Self { info, ..Self::default() };
         found.check(as_cluster)?;
         let before = host.map(|clock| clock.now().as_micros());
-        let (seconds, micros) = node.query::<(u64, u64)>(&redis::cmd("TIME")).await.map_err(failed)?;
+        let (seconds, micros) = node.query::<(u64, u64)>(&redis::cmd("TIME"), patience).await.map_err(failed)?;
         if let (Some(before), Some(after)) = (before, host.map(|clock| clock.now().as_micros())) {
             found.ahead = ahead(seconds * 1_000_000 + micros, before, after);
         }
-        (found.save, found.appendfsync) = (setting(node, "save").await, setting(node, "appendfsync").await);
+        found.save = setting(node, "save", patience).await;
+        found.appendfsync = setting(node, "appendfsync", patience).await;
         Ok(found)
     }
 
@@ -100,8 +107,8 @@ impl Found {
 const SECTIONS: &[&str] = &["server", "memory", "persistence", "replication", "cluster"];
 
 /// What `CONFIG GET` says; nothing where it is forbidden, as many providers do.
-async fn setting(node: &Node, name: &str) -> String {
-    let answer = node.query::<Vec<String>>(redis::cmd("CONFIG").arg("GET").arg(name)).await;
+async fn setting(node: &Node, name: &str, patience: Patience) -> String {
+    let answer = node.query::<Vec<String>>(redis::cmd("CONFIG").arg("GET").arg(name), patience).await;
     answer.ok().and_then(|pair| pair.into_iter().nth(1)).unwrap_or_default()
 }
 

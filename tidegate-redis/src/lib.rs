@@ -21,19 +21,29 @@
 //! of its slots.
 
 mod store;
-pub use store::{DEFAULT_PREFIX, RedisOptions, RedisStore};
+pub use store::RedisStore;
+mod options;
+pub use options::{DEFAULT_PREFIX, RedisOptions};
+mod opening;
+mod state;
+pub use state::ServerState;
 mod across;
 mod args;
+mod breaker;
 mod cluster;
-mod error;
 mod health;
 mod known;
+mod line;
 mod link;
 mod node;
-mod reply;
 mod scripts;
 mod sentinel;
 mod slots;
 mod target;
 mod together;
 mod version;
+pub use breaker::BreakerState;
+mod error;
+mod patience;
+mod reply;
+mod way;

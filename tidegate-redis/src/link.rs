@@ -9,9 +9,10 @@ use tidegate::{PARTITIONS, StoreError};
 use crate::cluster::Cluster;
 use crate::error::Failed;
 use crate::node::{Call, Dial, Node};
+use crate::options::RedisOptions;
+use crate::patience::Patience;
 use crate::sentinel::Sentinel;
 use crate::slots::slot_of;
-use crate::store::RedisOptions;
 use crate::target::{Address, Target, Topology};
 
 /// The way to the store. Clones share connections.
@@ -33,7 +34,7 @@ impl Link {
             Topology::Single => Self::Single(dial.first()?),
             Topology::Sentinel { name, credentials } => {
                 let watchers = dial.clone().with_credentials(credentials);
-                Self::Sentinel(Arc::new(Sentinel::new(dial, watchers, target.addresses, name)))
+                Self::Sentinel(Arc::new(Sentinel::new(dial, &watchers, &target.addresses, name)?))
             }
             Topology::Cluster => Self::Cluster(Arc::new(Cluster::new(dial, target.addresses))),
         })
@@ -47,7 +48,14 @@ impl Link {
     /// Sends `call`, all keys of which lie in `slot`.
     pub(crate) async fn send(&self, slot: u16, call: &Call) -> Result<Value, Failed> {
         match self {
-            Self::Single(node) => node.send(call, false).await.map_err(|error| Failed::by(&error)),
+            Self::Single(node) => {
+                let reply = node.send(call, false).await;
+                // The name may lead to another server by now.
+                if reply.as_ref().is_err_and(|error| matches!(error.code(), Some("READONLY" | "MASTERDOWN"))) {
+                    node.renew();
+                }
+                reply.map_err(|error| Failed::by(&error))
+            }
             Self::Sentinel(sentinel) => sentinel.send(call).await,
             Self::Cluster(cluster) => cluster.send(slot, call).await,
         }
@@ -69,21 +77,30 @@ impl Link {
     }
 
     /// Every server that decides, with its address where there may be several.
-    pub(crate) async fn primaries(&self) -> Result<Vec<(Option<Address>, Node)>, StoreError> {
+    pub(crate) async fn primaries(&self, patience: Patience) -> Result<Vec<(Option<Address>, Node)>, StoreError> {
         let found = match self {
             Self::Single(node) => return Ok(vec![(None, node.clone())]),
-            Self::Sentinel(sentinel) => sentinel.primaries().await?,
-            Self::Cluster(cluster) => cluster.primaries().await?,
+            Self::Sentinel(sentinel) => sentinel.primaries(patience).await?,
+            Self::Cluster(cluster) => cluster.primaries(patience).await?,
         };
         Ok(found.into_iter().map(|(address, node)| (Some(address), node)).collect())
     }
 
+    /// Every server that decides, as far as is known.
+    pub(crate) fn known(&self) -> Vec<Node> {
+        match self {
+            Self::Single(node) => vec![node.clone()],
+            Self::Sentinel(sentinel) => sentinel.known(),
+            Self::Cluster(cluster) => cluster.known(),
+        }
+    }
+
     /// A partition on each server that decides.
-    pub(crate) async fn partitions(&self) -> Vec<u16> {
+    pub(crate) fn partitions(&self) -> Vec<u16> {
         let Self::Cluster(cluster) = self else { return vec![0] };
         let (mut found, mut seen) = (Vec::new(), Vec::new());
         for partition in 0..PARTITIONS {
-            let owner = cluster.owner(slot_of(partition)).await;
+            let owner = cluster.owner(slot_of(partition));
             if owner.is_some() && !seen.contains(&owner) {
                 seen.push(owner);
                 found.push(partition);

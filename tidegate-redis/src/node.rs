@@ -1,24 +1,29 @@
-//! `Node`: one server and its connection. It sends, loads a script that is missing, and never sends anything twice that may
-//! have been carried out. `Dial` knows how to reach servers of one store.
+//! `Node`: one server. It sends, loads a script that is missing, and never sends anything twice that may have been carried
+//! out. `Dial` knows how to reach servers of one store.
 
 use std::sync::Arc;
 
-use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::aio::ConnectionLike;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, Pipeline, RedisConnectionInfo, RedisResult, Script,
+    Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, Pipeline, RedisConnectionInfo, Script,
     TlsCertificates, Value,
 };
 use tidegate::{StoreError, StoreErrorKind};
 
-use crate::error::{is_noscript, store_error};
-use crate::store::RedisOptions;
+use crate::error::{NodeError, store_error};
+use crate::line::Line;
+use crate::options::RedisOptions;
+use crate::patience::Patience;
+use crate::state::ServerState;
 use crate::target::{Address, Target};
+use crate::way::{Destination, Way};
 
 /// One server.
 #[derive(Clone)]
 pub(crate) struct Node {
-    connection: ConnectionManager,
+    address: Arc<str>,
+    line: Line,
 }
 
 /// How to reach the servers of one store: what they have in common.
@@ -27,13 +32,14 @@ pub(crate) struct Dial {
     info: ConnectionInfo,
     /// The certificates to trust, as PEM; none trusts those of the system.
     ca: Option<Arc<[u8]>>,
-    config: ConnectionManagerConfig,
+    options: RedisOptions,
 }
 
-/// A command, with the script that it calls.
+/// A command, with the script that it calls, and how long it waits.
 pub(crate) struct Call {
     pub(crate) command: Cmd,
     pub(crate) script: Option<&'static Script>,
+    pub(crate) patience: Patience,
 }
 
 impl Dial {
@@ -46,12 +52,7 @@ impl Dial {
             // has chosen one keeps it.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(options.response_timeout))
-            .set_connection_timeout(Some(options.connection_timeout))
-            .set_number_of_retries(1)
-            .set_pipeline_buffer_size(1024);
-        Ok(Self { info, ca, config })
+        Ok(Self { info, ca, options: options.clone() })
     }
 
     /// The same, with other credentials.
@@ -75,7 +76,13 @@ impl Dial {
         self.node(self.info.clone().set_addr(addr))
     }
 
+    /// How long questions about the topology wait.
+    pub(crate) fn learning(&self) -> Patience {
+        Patience::learning(&self.options)
+    }
+
     fn node(&self, info: ConnectionInfo) -> Result<Node, StoreError> {
+        let address = info.addr().to_string();
         let client = match &self.ca {
             Some(ca) => {
                 let certificates = TlsCertificates { client_tls: None, root_cert: Some(ca.to_vec()) };
@@ -83,36 +90,44 @@ impl Dial {
             }
             None => Client::open(info),
         };
-        let connection = client.and_then(|client| ConnectionManager::new_lazy_with_config(client, self.config.clone()));
-        connection.map(|connection| Node { connection }).map_err(|error| store_error(&error))
+        let client = client.map_err(|error| store_error(&error))?;
+        Ok(Node::new(&address, Destination::Server(client), &self.options))
     }
 }
 
 impl Node {
+    /// The server there, which is called `address`.
+    pub(crate) fn new(address: &str, to: Destination, options: &RedisOptions) -> Self {
+        Self { address: address.into(), line: Line::new(Way::new(to, options), options) }
+    }
+
     /// Sends `call`; first `ASKING`, to a server that is about to become the owner of the slot.
-    pub(crate) async fn send(&self, call: &Call, asking: bool) -> RedisResult<Value> {
-        let reply = self.send_once(&call.command, asking).await;
+    pub(crate) async fn send(&self, call: &Call, asking: bool) -> Result<Value, NodeError> {
+        let reply = self.send_once(&call.command, call.patience, asking).await;
         match (reply, call.script) {
             // Nothing ran, so that it may be sent again.
-            (Err(error), Some(script)) if is_noscript(&error) => {
-                self.load(script).await?;
-                self.send_once(&call.command, asking).await
+            (Err(error), Some(script)) if error.is_noscript() => {
+                self.load(script, call.patience).await?;
+                self.send_once(&call.command, call.patience, asking).await
             }
             (reply, _) => reply,
         }
     }
 
     /// Sends all `calls` in one round trip. One that fails does not touch the others.
-    pub(crate) async fn send_each(&self, calls: &[&Call]) -> RedisResult<Vec<RedisResult<Value>>> {
+    pub(crate) async fn send_each(&self, calls: &[&Call]) -> Result<Vec<Result<Value, NodeError>>, NodeError> {
+        let Some(first) = calls.first() else { return Ok(Vec::new()) };
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in calls {
             pipeline.add_command(call.command.clone());
         }
-        let replies = self.connection.clone().req_packed_commands(&pipeline, 0, calls.len()).await?;
+        let mut turn = self.line.begin(first.patience).await?;
+        let replies = turn.wire.req_packed_commands(&pipeline, 0, calls.len()).await;
+        let replies = turn.end(replies)?;
         let mut answers = Vec::with_capacity(calls.len());
         for (reply, call) in replies.into_iter().zip(calls) {
-            answers.push(match (reply.extract_error(), call.script) {
-                (Err(error), Some(_)) if is_noscript(&error) => self.send(call, false).await,
+            answers.push(match (reply.extract_error().map_err(NodeError::Told), call.script) {
+                (Err(error), Some(_)) if error.is_noscript() => self.send(call, false).await,
                 (reply, _) => reply,
             });
         }
@@ -120,36 +135,49 @@ impl Node {
     }
 
     /// Sends `command` and reads the answer.
-    pub(crate) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
-        command.query_async(&mut self.connection.clone()).await
+    pub(crate) async fn query<T: FromRedisValue>(&self, command: &Cmd, patience: Patience) -> Result<T, NodeError> {
+        let reply = self.send_once(command, patience, false).await?;
+        redis::from_redis_value(reply).map_err(|error| NodeError::Told(error.into()))
     }
 
     /// Gives the server `script`.
-    pub(crate) async fn load(&self, script: &Script) -> RedisResult<()> {
-        script.load_async(&mut self.connection.clone()).await.map(drop)
+    pub(crate) async fn load(&self, script: &Script, patience: Patience) -> Result<(), NodeError> {
+        let mut turn = self.line.begin(patience).await?;
+        let loaded = script.load_async(&mut turn.wire).await;
+        turn.end(loaded).map(drop)
     }
 
-    async fn send_once(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
-        let mut connection = self.connection.clone();
+    /// The server is not what it should be: its name is looked up anew, though not for each call that finds that out.
+    pub(crate) fn renew(&self) {
+        self.line.renew();
+    }
+
+    /// How the connection is.
+    pub(crate) fn state(&self) -> ServerState {
+        self.line.state(&self.address)
+    }
+
+    async fn send_once(&self, command: &Cmd, patience: Patience, asking: bool) -> Result<Value, NodeError> {
+        let mut turn = self.line.begin(patience).await?;
         if !asking {
-            return connection.req_packed_command(command).await.and_then(Value::extract_error);
+            let reply = turn.wire.req_packed_command(command).await.and_then(Value::extract_error);
+            return turn.end(reply);
         }
         let mut pipeline = Pipeline::with_capacity(2);
         pipeline.cmd("ASKING").add_command(command.clone());
-        let mut replies = connection.req_packed_commands(&pipeline, 0, 2).await?;
-        replies.pop().unwrap_or(Value::Nil).extract_error()
+        let replies = turn.wire.req_packed_commands(&pipeline, 0, 2).await;
+        turn.end(replies.and_then(|mut replies| replies.pop().unwrap_or(Value::Nil).extract_error()))
     }
 }
 
 impl Call {
     /// A call of `script` by `verb`, to which keys and arguments are to be appended.
-    pub(crate) fn of(verb: &str, script: &'static Script) -> Self {
+    pub(crate) fn of(verb: &str, script: &'static Script, patience: Patience) -> Self {
         let mut command = redis::cmd(verb);
         command.arg(script.get_hash());
-        Self { command, script: Some(script) }
+        Self { command, script: Some(script), patience }
     }
 }
-
 fn read_ca(path: &str) -> Result<Arc<[u8]>, StoreError> {
     let wrong = |why: String| {
         let message = format!("the CA file of the store, {path:?}, cannot be used: {why}");

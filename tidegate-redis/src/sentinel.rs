@@ -1,23 +1,23 @@
 //! `Sentinel`: sends calls to the primary that the sentinels name, and asks them again when it is gone or demoted. What may
 //! have been carried out is not sent again.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use redis::{ErrorKind, RedisError, RedisResult, Value};
+use redis::Value;
 use tidegate::{StoreError, StoreErrorKind};
 
-use crate::error::{Failed, is_unsent, store_error, unapplied};
+use crate::error::{Failed, NodeError, store_error, unapplied};
 use crate::known::{Known, Round};
 use crate::node::{Call, Dial, Node};
+use crate::patience::Patience;
 use crate::target::Address;
 
 /// The sentinels, and the primary that they name.
 pub(crate) struct Sentinel {
     /// For the primary.
     dial: Dial,
-    /// For the sentinels, which have users and passwords of their own.
-    watchers: Dial,
-    sentinels: Vec<Address>,
+    sentinels: Vec<Node>,
     /// The one that answered last, which is asked first.
     first: AtomicUsize,
     name: String,
@@ -31,34 +31,27 @@ struct Primary {
 }
 
 impl Sentinel {
-    /// The primary `name` of these sentinels. Nothing is connected to yet.
-    pub(crate) fn new(dial: Dial, watchers: Dial, sentinels: Vec<Address>, name: String) -> Self {
-        Self { dial, watchers, sentinels, first: AtomicUsize::new(0), name, primary: Known::nothing() }
+    /// The primary `name` of the sentinels at these addresses, which have users and passwords of their own and are reached by
+    /// `watchers`. Nothing is connected to yet.
+    pub(crate) fn new(dial: Dial, watchers: &Dial, sentinels: &[Address], name: String) -> Result<Self, StoreError> {
+        let sentinels = sentinels.iter().map(|address| watchers.at(address)).collect::<Result<_, _>>()?;
+        Ok(Self { dial, sentinels, first: AtomicUsize::new(0), name, primary: Known::nothing() })
     }
 
     /// Sends `call` to the primary.
-    pub(crate) async fn send(&self, call: &Call) -> Result<Value, Failed> {
-        let (primary, round) = self.primary().await?;
+    pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Value, Failed> {
+        let (primary, round) = self.primary(call.patience).await?;
         let reply = primary.node.send(call, false).await;
-        if !self.must_go_elsewhere(&reply, round) {
-            return reply.map_err(|error| Failed::by(&error));
-        }
-        let (primary, round) = self.primary().await?;
-        let reply = primary.node.send(call, false).await;
-        self.must_go_elsewhere(&reply, round);
-        reply.map_err(|error| Failed::by(&error))
+        self.or_elsewhere(call, round, reply).await
     }
 
     /// Sends all `calls` in one round trip. One that fails does not touch the others.
-    pub(crate) async fn send_each(&self, calls: &[(u16, Call)]) -> Vec<Result<Value, Failed>> {
+    pub(crate) async fn send_each(self: &Arc<Self>, calls: &[(u16, Call)]) -> Vec<Result<Value, Failed>> {
+        let Some((_, first)) = calls.first() else { return Vec::new() };
         let calls: Vec<&Call> = calls.iter().map(|(_, call)| call).collect();
-        let all_fail = |error: StoreError| {
-            let same = |_| Err(Failed::from(StoreError::new(error.kind(), error.to_string())));
-            calls.iter().map(same).collect()
-        };
-        let (primary, round) = match self.primary().await {
+        let (primary, round) = match self.primary(first.patience).await {
             Ok(found) => found,
-            Err(error) => return all_fail(error),
+            Err(error) => return calls.iter().map(|_| Err(unapplied(&error).into())).collect(),
         };
         let replies = match primary.node.send_each(&calls).await {
             Ok(replies) => replies,
@@ -66,32 +59,69 @@ impl Sentinel {
         };
         let mut answers = Vec::with_capacity(calls.len());
         for (reply, call) in replies.into_iter().zip(calls) {
-            let elsewhere = self.must_go_elsewhere(&reply, round);
-            answers.push(if elsewhere { self.send(call).await } else { reply.map_err(|error| Failed::by(&error)) });
+            answers.push(self.or_elsewhere(call, round, reply).await);
         }
         answers
     }
 
     /// The primary, as the sentinels name it.
-    pub(crate) async fn primaries(&self) -> Result<Vec<(Address, Node)>, StoreError> {
-        self.primary().await.map(|(primary, _)| vec![(primary.address, primary.node)])
+    pub(crate) async fn primaries(self: &Arc<Self>, patience: Patience) -> Result<Vec<(Address, Node)>, StoreError> {
+        self.primary(patience).await.map(|(primary, _)| vec![(primary.address, primary.node)])
     }
 
-    /// Whether the call was not carried out and another server may be the primary. Also doubts the primary if it should be.
-    fn must_go_elsewhere(&self, reply: &RedisResult<Value>, round: Round) -> bool {
-        let Err(error) = reply else { return false };
-        let demoted = is_demoted(error);
-        if demoted || error.is_io_error() {
+    /// The primary, as far as is known.
+    pub(crate) fn known(&self) -> Vec<Node> {
+        self.primary.now().into_iter().map(|primary| primary.node).collect()
+    }
+
+    /// The reply of the primary of `round`; if it was not carried out there and another server is the primary now, that one's.
+    async fn or_elsewhere(
+        self: &Arc<Self>,
+        call: &Call,
+        round: Round,
+        reply: Result<Value, NodeError>,
+    ) -> Result<Value, Failed> {
+        let error = match reply {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        let found = if is_demoted(&error) {
+            self.primary.renewed(round, call.patience, self.learn()).await
+        } else if error.is_silence() {
             self.primary.doubt(round);
+            self.primary(call.patience).await
+        } else {
+            return Err(Failed::by(&error));
+        };
+        match found {
+            Ok((primary, later)) if later > round && (is_demoted(&error) || error.down().is_some()) => {
+                let reply = primary.node.send(call, false).await;
+                if reply.as_ref().is_err_and(|error| is_demoted(error) || error.is_silence()) {
+                    self.primary.doubt(later);
+                }
+                reply.map_err(|error| Failed::by(&error))
+            }
+            _ => Err(Failed::by(&error)),
         }
-        demoted || is_unsent(error)
     }
 
-    async fn primary(&self) -> Result<(Primary, Round), StoreError> {
-        self.primary.take(async |before| self.ask(before).await).await
+    async fn primary(self: &Arc<Self>, patience: Patience) -> Result<(Primary, Round), StoreError> {
+        self.primary.take(patience, self.learn()).await
     }
 
-    /// Asks one sentinel after the other, until one names a server that says itself that it is a primary.
+    /// Asks in a task of its own, which keeps what it needs.
+    fn learn(
+        self: &Arc<Self>,
+    ) -> impl Fn(Option<Primary>) -> std::pin::Pin<Box<dyn Future<Output = Result<Primary, StoreError>> + Send>> {
+        let sentinel = Arc::clone(self);
+        move |before| {
+            let sentinel = Arc::clone(&sentinel);
+            Box::pin(async move { sentinel.ask(before).await })
+        }
+    }
+
+    /// Asks one sentinel after the other, until one names a server that says itself that it is a primary. One that is known to
+    /// be silent costs no time.
     async fn ask(&self, before: Option<Primary>) -> Result<Primary, StoreError> {
         let mut failure = None;
         let first = self.first.load(Ordering::Relaxed);
@@ -110,46 +140,38 @@ impl Sentinel {
         Err(failure.unwrap_or_else(|| unavailable("no sentinel has an address")))
     }
 
-    async fn ask_one(&self, sentinel: &Address, before: Option<&Primary>) -> Result<Primary, StoreError> {
+    async fn ask_one(&self, sentinel: &Node, before: Option<&Primary>) -> Result<Primary, StoreError> {
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let named = self.watchers.at(sentinel)?.query::<Option<(String, u16)>>(&question).await;
+        let named = sentinel.query::<Option<(String, u16)>>(&question, self.dial.learning()).await;
         let named = named.map_err(|error| told_by_sentinel(&error))?;
         let Some((host, port)) = named else {
             let message = "the sentinels know no primary of this name; it stands in the URL after the addresses";
             return Err(StoreError::new(StoreErrorKind::Refused, message));
         };
         let address = Address { host, port };
-        let mut reason = None;
-        if let Some(known) = before.filter(|known| known.address == address) {
-            match role(&known.node).await {
-                Ok(true) => return Ok(known.clone()),
-                Ok(false) => return Err(demoted()),
-                Err(error) => reason = Some(error),
-            }
-        }
-        // A connection that was refused before may be made now: the server may have come back.
-        if reason.as_ref().is_some_and(RedisError::is_timeout) {
-            return Err(unavailable("the primary that the sentinels name does not answer in time"));
-        }
-        let node = self.dial.at(&address)?;
-        match role(&node).await {
+        // A server that is known already makes its own connections anew, whoever it is by then.
+        let node = match before.filter(|known| known.address == address) {
+            Some(known) => known.node.clone(),
+            None => self.dial.at(&address)?,
+        };
+        match self.role(&node).await {
             Ok(true) => Ok(Primary { address, node }),
             Ok(false) => Err(demoted()),
-            Err(error) => Err(unapplied(&store_error(&error))),
+            Err(error) => Err(unapplied(&StoreError::from(&error))),
         }
+    }
+
+    /// Whether the server says that it is a primary.
+    async fn role(&self, node: &Node) -> Result<bool, NodeError> {
+        let reply = node.query::<Value>(&redis::cmd("ROLE"), self.dial.learning()).await?;
+        let Value::Array(fields) = reply else { return Ok(false) };
+        Ok(matches!(fields.first(), Some(Value::BulkString(role)) if role == b"master"))
     }
 }
 
-/// Whether the server says that it is a primary.
-async fn role(node: &Node) -> RedisResult<bool> {
-    let reply = node.query::<Value>(&redis::cmd("ROLE")).await?;
-    let Value::Array(fields) = reply else { return Ok(false) };
-    Ok(matches!(fields.first(), Some(Value::BulkString(role)) if role == b"master"))
-}
-
 /// Whether the answer says that the server is not the primary any more. Nothing was carried out.
-fn is_demoted(error: &RedisError) -> bool {
+fn is_demoted(error: &NodeError) -> bool {
     matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
 }
 
@@ -158,23 +180,35 @@ fn demoted() -> StoreError {
     StoreError::new(StoreErrorKind::Refused, message)
 }
 
-fn told_by_sentinel(error: &RedisError) -> StoreError {
-    let message = match error.code() {
-        Some("NOAUTH") => "a sentinel wants a password of its own; add ?sentinel_password=… to the URL",
-        _ if error.kind() == ErrorKind::AuthenticationFailed => "a sentinel refuses its user or password",
-        Some("NOPERM") => {
-            "the user of the sentinels may not ask for the primary; allow it +sentinel|get-master-addr-by-name"
+fn told_by_sentinel(error: &NodeError) -> StoreError {
+    let denied = |message| StoreError::new(StoreErrorKind::Denied, message);
+    let told = match error {
+        NodeError::Told(told) => told,
+        NodeError::Down(reason) if reason.is_authentication() => {
+            return denied("a sentinel refuses its user or password");
         }
-        Some("ERR") if error.detail().is_some_and(|detail| detail.contains("unknown command")) => {
-            let message = "there is no sentinel at an address of the URL, but a server: write redis:// for that";
-            return StoreError::new(StoreErrorKind::Unsupported, message);
+        NodeError::Down(reason) if reason.is_unresolved() => {
+            return unavailable("the host name of a sentinel leads nowhere; is it right, and does DNS know it?");
         }
-        None if error.is_io_error() && store_error(error).kind() == StoreErrorKind::Unavailable => {
+        NodeError::Down(reason) if reason.is_unavailable() => {
             return unavailable("no sentinel answers at the addresses of the URL");
         }
-        _ => return unapplied(&store_error(error)),
+        NodeError::Down(_) | NodeError::Overloaded => return error.into(),
     };
-    StoreError::new(StoreErrorKind::Denied, message)
+    match told.code() {
+        Some("NOAUTH") => denied("a sentinel wants a password of its own; add ?sentinel_password=… to the URL"),
+        Some("NOPERM") => {
+            denied("the user of the sentinels may not ask for the primary; allow it +sentinel|get-master-addr-by-name")
+        }
+        Some("ERR") if told.detail().is_some_and(|detail| detail.contains("unknown command")) => {
+            let message = "there is no sentinel at an address of the URL, but a server: write redis:// for that";
+            StoreError::new(StoreErrorKind::Unsupported, message)
+        }
+        None if store_error(told).kind() == StoreErrorKind::Unavailable => {
+            unavailable("no sentinel answers at the addresses of the URL")
+        }
+        _ => unapplied(&store_error(told)),
+    }
 }
 
 fn unavailable(message: &'static str) -> StoreError {

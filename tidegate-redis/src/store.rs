@@ -6,23 +6,18 @@ use std::time::Duration;
 
 use redis::Value;
 use tidegate::algorithm::Op;
-use tidegate::{
-    Adjustment, Check, Clock, Gate, Key, Limit, MOST_CHECKS, Plan, Store, StoreError, StoreErrorKind, Subject,
-    SystemClock, Timestamp, Verdict,
-};
+use tidegate::{Adjustment, Key, MOST_CHECKS, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 use crate::across::{By, Denials};
-use crate::error::{Failed, store_error, unapplied};
+use crate::error::{Failed, silent};
 use crate::link::Link;
 use crate::node::Call;
+use crate::options::RedisOptions;
+use crate::patience::{self, Patience};
 use crate::scripts::SCRIPTS;
 use crate::slots::slot_of;
-use crate::target::Target;
 use crate::together::together;
-use crate::{args, health, reply};
-
-/// The prefix of every key unless told otherwise.
-pub const DEFAULT_PREFIX: &str = "tg";
+use crate::{args, reply};
 
 /// A store on Redis or Valkey servers, shared by every instance that connects to them.
 ///
@@ -35,154 +30,36 @@ pub const DEFAULT_PREFIX: &str = "tg";
 /// back. More than the limits say never passes. Fewer may, for a moment: while a request that a later slot denies is being
 /// decided, another can be denied for what it holds in the slots before. If giving back fails, too, that is until the limit
 /// has refilled.
+///
+/// No decision takes longer than its [budget](RedisOptions::budget). A server that does not answer is soon known to be silent,
+/// and then every decision fails at once, until it has answered again.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) link: Link,
     pub(crate) denials: Arc<Denials>,
-    options: RedisOptions,
-    warnings: Arc<[String]>,
-}
-
-/// How to use the server.
-#[derive(Clone)]
-pub struct RedisOptions {
-    prefix: Arc<str>,
-    pub(crate) response_timeout: Duration,
-    pub(crate) connection_timeout: Duration,
-    clock: Option<Arc<dyn Clock>>,
-}
-
-/// Options
-impl RedisOptions {
-    /// The prefix [`DEFAULT_PREFIX`], half a second for an answer, one for a connection.
-    pub fn new() -> Self {
-        Self {
-            prefix: DEFAULT_PREFIX.into(),
-            response_timeout: Duration::from_millis(500),
-            connection_timeout: Duration::from_secs(1),
-            clock: None,
-        }
-    }
-
-    /// Puts `prefix` before every key: without braces, which would decide the slot, and short, since every key has it.
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// How long to wait for an answer.
-    pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.response_timeout = timeout;
-        self
-    }
-
-    /// How long to wait for a connection.
-    pub fn connection_timeout(mut self, timeout: Duration) -> Self {
-        self.connection_timeout = timeout;
-        self
-    }
-
-    /// Decides by `clock` instead of the server's time: for tests. Keys then live an hour longer, so that the real time
-    /// does not take them away.
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Some(Arc::new(clock));
-        self
-    }
-
-    fn check(&self) -> Result<(), StoreError> {
-        if self.prefix.len() > 32 || self.prefix.contains(|c: char| c == '{' || c == '}' || !c.is_ascii_graphic()) {
-            let message = "the prefix must be at most 32 visible ASCII characters without braces";
-            return Err(StoreError::new(StoreErrorKind::Unexpected, message));
-        }
-        Ok(())
-    }
-}
-
-/// Connecting
-impl RedisStore {
-    /// Connects to `url` with the default options.
-    ///
-    /// ```text
-    /// redis://[user:password@]host[:port][/database]                        one server
-    /// redis+sentinel://[user:password@]host:port,host:port/NAME[/database]  the primary that the sentinels name
-    /// redis+cluster://[user:password@]host:port,host:port                   a cluster
-    /// ```
-    ///
-    /// Each also as `rediss…`, over TLS: certificates are checked, against those that the system trusts or those in the file
-    /// `?ca=/path`. Sentinels that want a password of their own get it by `?sentinel_user=…&sentinel_password=…`.
-    pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        Self::connect_with(url, RedisOptions::new()).await
-    }
-
-    /// Connects, looks at the servers, loads the scripts, and tries whether they may run.
-    pub async fn connect_with(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
-        options.check()?;
-        let link = Link::new(Target::parse(url)?, &options)?;
-        let denials = Arc::new(Denials::new(link.has_slots()));
-        let mut store = Self { link, denials, options, warnings: Arc::default() };
-        // Nobody's request has been counted yet.
-        store.warnings = store.examine().await.map_err(|error| unapplied(&error))?.into();
-        store.try_permissions().await.map_err(|error| unapplied(&error))?;
-        Ok(store)
-    }
-
-    /// What was found at the start that an operator should change, in plain words.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    /// Looks at every server that decides, and loads the scripts.
-    async fn examine(&self) -> Result<Vec<String>, StoreError> {
-        // Under an injected time there is nothing to compare the server's with.
-        let host = self.options.clock.is_none().then(SystemClock::new);
-        let mut warnings = Vec::new();
-        for (address, node) in self.link.primaries().await? {
-            let found = health::Found::ask(&node, self.link.has_slots(), host.as_ref()).await?;
-            for script in SCRIPTS.all() {
-                node.load(script).await.map_err(|error| store_error(&error))?;
-            }
-            let told = found.warnings().into_iter();
-            warnings
-                .extend(told.map(|told| address.as_ref().map_or(told.clone(), |address| format!("{address}: {told}"))));
-        }
-        Ok(warnings)
-    }
-
-    /// Tries everything that a user needs to be allowed, under a key of its own, once on every server. What else may fail at
-    /// the moment is not told here: it is by the first decision.
-    async fn try_permissions(&self) -> Result<(), StoreError> {
-        let limit = Limit::fixed_window(1, Duration::from_secs(1));
-        let limit =
-            limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to try permissions with"))?;
-        let gate = Gate::of_rule("start probe", limit);
-        for partition in self.link.partitions().await {
-            let check = Check::of(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
-            let Ok(plan) = Plan::new([check]) else { continue };
-            let charge = [Adjustment::charge(&check)];
-            let tried = [
-                self.decide(&plan).await.map(drop),
-                self.peek(&plan).await.map(drop),
-                self.adjust(&charge).await,
-                self.forget(&[*check.key()]).await,
-            ];
-            let denied = tried.into_iter().filter_map(Result::err).find(|error| error.kind() == StoreErrorKind::Denied);
-            denied.map_or(Ok(()), Err)?;
-        }
-        Ok(())
-    }
+    pub(crate) options: RedisOptions,
+    pub(crate) warnings: Arc<[String]>,
 }
 
 /// Deciding many plans at once
 impl RedisStore {
     /// Decides each plan on its own, all in one round trip (to each server of a cluster, where a plan across slots takes more).
-    /// One that fails does not touch the others.
+    /// One that fails does not touch the others. All of them share one budget, the smallest.
     pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
+        let budget = plans.iter().map(|plan| self.budget(plan)).min().unwrap_or_default();
+        let decided = patience::within(budget, self.decide_each_within(plans, budget)).await;
+        decided.unwrap_or_else(|| plans.iter().map(|_| Err(silent())).collect())
+    }
+}
+
+impl RedisStore {
+    async fn decide_each_within(&self, plans: &[Plan<'_>], budget: Duration) -> Vec<Result<Verdict, StoreError>> {
         let whole: Vec<bool> = plans.iter().map(|plan| !self.is_across(plan) && bounded(plan).is_ok()).collect();
         let calls: Vec<(u16, Call)> = plans
             .iter()
             .zip(&whole)
             .filter(|(_, whole)| **whole)
-            .map(|(plan, _)| (slot_of_plan(plan), self.decide_call(plan)))
+            .map(|(plan, _)| (slot_of_plan(plan), self.decide_call(plan, Patience::within(budget))))
             .collect();
         let mut replies = self.link.send_each(&calls).await.into_iter();
         let verdicts = plans.iter().zip(whole).map(|(plan, whole)| {
@@ -197,26 +74,24 @@ impl RedisStore {
         });
         together(verdicts.collect::<Vec<_>>()).await
     }
-}
 
-impl RedisStore {
     /// Decides `plan`, all keys of which lie in one slot.
     pub(crate) async fn decide_whole(&self, plan: &Plan<'_>) -> Result<Verdict, Failed> {
-        let reply = self.link.send(slot_of_plan(plan), &self.decide_call(plan)).await?;
+        let reply = self.link.send(slot_of_plan(plan), &self.decide_call(plan, self.patience(plan))).await?;
         Ok(decided(plan, &reply)?)
     }
 
     /// Peeks at `plan`, all keys of which lie in one slot.
     pub(crate) async fn peek_whole(&self, plan: &Plan<'_>) -> Result<Verdict, Failed> {
-        let mut call = Call::of("EVALSHA_RO", SCRIPTS.peek());
+        let mut call = Call::of("EVALSHA_RO", SCRIPTS.peek(), self.patience(plan));
         args::decide(&mut call.command, &self.options.prefix, plan, self.now());
         let reply = self.link.send(slot_of_plan(plan), &call).await?;
         Ok(reply::verdict(plan, false, &reply)?)
     }
 
-    fn decide_call(&self, plan: &Plan<'_>) -> Call {
+    fn decide_call(&self, plan: &Plan<'_>, patience: Patience) -> Call {
         let (script, single) = SCRIPTS.decide(plan);
-        let mut call = Call::of("EVALSHA", script);
+        let mut call = Call::of("EVALSHA", script, patience);
         let append = if single { args::decide_one } else { args::decide };
         append(&mut call.command, &self.options.prefix, plan, self.now());
         call
@@ -227,7 +102,7 @@ impl RedisStore {
         let home =
             |adjustment: &Adjustment<'_>| if self.link.has_slots() { slot_of(adjustment.key.partition()) } else { 0 };
         let call = |adjustments: &[Adjustment<'_>]| {
-            let mut call = Call::of("EVALSHA", SCRIPTS.adjust());
+            let mut call = Call::of("EVALSHA", SCRIPTS.adjust(), Patience::within(self.options.budget));
             args::adjust(&mut call.command, &self.options.prefix, adjustments, self.now());
             call
         };
@@ -240,12 +115,22 @@ impl RedisStore {
         calls.collect()
     }
 
+    /// Sends adjustments, within the budget.
     async fn send_adjustments(&self, calls: &[(u16, Call, Vec<Call>)]) -> Result<(), StoreError> {
         let sent = calls.iter().map(async |(slot, call, by_key)| match self.link.send(*slot, call).await {
             Err(failed) if failed.torn => all(together(by_key.iter().map(|call| self.link.send(*slot, call))).await),
             reply => Ok(reply.map(drop)?),
         });
-        all(together(sent).await)
+        all(in_time(self.options.budget, async { Ok(together(sent).await) }).await?)
+    }
+
+    /// What deciding `plan` may take.
+    fn budget(&self, plan: &Plan<'_>) -> Duration {
+        plan.budget().map_or(self.options.budget, |budget| budget.min(self.options.budget))
+    }
+
+    fn patience(&self, plan: &Plan<'_>) -> Patience {
+        Patience::within(self.budget(plan))
     }
 
     fn now(&self) -> Option<Timestamp> {
@@ -256,24 +141,30 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         bounded(plan)?;
-        if self.is_across(plan) {
-            return self.decide_across(plan, By::Slot).await;
-        }
-        match self.decide_whole(plan).await {
-            Err(failed) if failed.torn && plan.checks().len() > 1 => self.decide_across(plan, By::Key).await,
-            decided => Ok(decided?),
-        }
+        let decided = async {
+            if self.is_across(plan) {
+                return self.decide_across(plan, By::Slot).await;
+            }
+            match self.decide_whole(plan).await {
+                Err(failed) if failed.torn && plan.checks().len() > 1 => self.decide_across(plan, By::Key).await,
+                decided => Ok(decided?),
+            }
+        };
+        in_time(self.budget(plan), decided).await
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         bounded(plan)?;
-        if self.is_across(plan) {
-            return self.peek_across(plan, By::Slot).await;
-        }
-        match self.peek_whole(plan).await {
-            Err(failed) if failed.torn && plan.checks().len() > 1 => self.peek_across(plan, By::Key).await,
-            peeked => Ok(peeked?),
-        }
+        let peeked = async {
+            if self.is_across(plan) {
+                return self.peek_across(plan, By::Slot).await;
+            }
+            match self.peek_whole(plan).await {
+                Err(failed) if failed.torn && plan.checks().len() > 1 => self.peek_across(plan, By::Key).await,
+                peeked => Ok(peeked?),
+            }
+        };
+        in_time(self.budget(plan), peeked).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -299,10 +190,15 @@ impl Store for RedisStore {
                 command.arg(args::name(&self.options.prefix, key));
             }
             let slot = keys.first().map_or(0, |key| slot_of(key.partition()));
-            self.link.send(slot, &Call { command, script: None }).await
+            self.link.send(slot, &Call { command, script: None, patience: Patience::within(self.options.budget) }).await
         });
-        all(together(sent).await)
+        all(in_time(self.options.budget, async { Ok(together(sent).await) }).await?)
     }
+}
+
+/// What `future` gives, unless that takes longer than `budget`. Then nobody knows how far it came.
+async fn in_time<T>(budget: Duration, future: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    patience::within(budget, future).await.unwrap_or_else(|| Err(silent()))
 }
 
 /// The first failure, if any. If others were carried out, then so may have been the whole.
@@ -352,12 +248,6 @@ fn bounded(plan: &Plan<'_>) -> Result<(), StoreError> {
 fn decided(plan: &Plan<'_>, reply: &Value) -> Result<Verdict, StoreError> {
     let (_, single) = SCRIPTS.decide(plan);
     if single { reply::verdict_of_one(plan, reply) } else { reply::verdict(plan, true, reply) }
-}
-
-impl Default for RedisOptions {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl fmt::Debug for RedisStore {
