@@ -186,7 +186,9 @@ pub(crate) fn store_error(error: &RedisError) -> StoreError {
         _ if tls_error(error).is_some() => untrusted(tls_error(error)),
         _ if error.is_connection_refusal() => unavailable(NOBODY),
         _ if error.is_timeout() => silent(),
-        _ if error.is_io_error() || error.is_connection_dropped() => unavailable(BROKEN).possibly_applied(),
+        _ if error.is_io_error() || error.is_connection_dropped() || is_cut(error) => {
+            unavailable(BROKEN).possibly_applied()
+        }
         kind => {
             let message = format!("the store answered something unexpected ({kind:?})");
             StoreError::new(StoreErrorKind::Unexpected, message).possibly_applied()
@@ -267,6 +269,12 @@ pub(crate) fn silent() -> StoreError {
 /// Whether a name could not be looked up. The standard library has no kind for that, only these words.
 fn is_unresolved(error: &RedisError) -> bool {
     io_error(error).is_some_and(|error| error.to_string().contains("failed to lookup address"))
+}
+
+/// Whether the connection broke in the middle of a reply. To the client library that is a reply that makes no sense, since it
+/// ends too early.
+fn is_cut(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Parse && error.to_string().contains("end of input")
 }
 
 /// The beginning of what a server says, without anything that could upset a terminal or a log. Keys may stand in it,
