@@ -57,16 +57,15 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale) -> Vec<Row> {
     let (counts, quiet) = load.stop(&instances, &scale, 3).await;
     let calm = quiet.iter().flatten().all(|counts| counts.without_store() + counts.late == 0);
     assert!(calm, "{}: it is over, and still not every decision is the store's: {quiet:?}", fault.name());
+    let asked: u64 = counts.iter().flatten().map(|counts| counts.sent).sum();
+    let sent_on = ground.proxy.as_ref().map(|proxy| (proxy.passed().decisions, asked));
     let mut rows = Vec::new();
     for (place, policy) in POLICIES.into_iter().enumerate() {
         let rest = instances[0].now().take_up_to(&request(policy), ground.limit).await.unwrap();
         assert_eq!(rest.degraded(), None, "{}", fault.name());
-        let counts = counts.iter().fold(None, |sum: Option<Counts>, instance| {
-            Some(sum.map_or(instance[place].clone(), |sum| sum.and(&instance[place])))
-        });
-        let (counts, rest) = (counts.unwrap_or_default(), rest.granted());
-        let sent_on = ground.proxy.as_ref().map(|proxy| proxy.passed().decisions);
-        rows.push(Row { fault, policy, scale, limit: ground.limit, counts, rest, recovery, sent_on });
+        let counts = counts[1..].iter().fold(counts[0][place].clone(), |sum, instance| sum.and(&instance[place]));
+        let (rest, limit) = (rest.granted(), ground.limit);
+        rows.push(Row { fault, policy, scale, limit, counts, rest, recovery, sent_on });
     }
     rows
 }

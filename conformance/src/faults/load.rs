@@ -114,7 +114,7 @@ impl Scale {
 
     /// The options of a store.
     pub fn options(&self) -> RedisOptions {
-        RedisOptions::new().response_timeout(self.budget * 4 / 5)
+        RedisOptions::new().budget(self.budget)
     }
 
     /// A rule for each policy, which all have the same limit, and one that is for strangers.

@@ -25,8 +25,9 @@ pub struct Row {
     /// The time from when the store was mended, or from the fault where servers mend it themselves, until all decisions were
     /// the store's again.
     pub recovery: Duration,
-    /// How many decisions left for the store under all policies together, where somebody on the way counted them.
-    pub sent_on: Option<u64>,
+    /// How many decisions left for the store under all policies together, where somebody on the way counted them, and how many
+    /// were asked for.
+    pub sent_on: Option<(u64, u64)>,
 }
 
 impl Row {
@@ -66,6 +67,7 @@ impl Row {
         promise(late == 0, "a decision took longer than many budgets");
         promise(self.counts.by_store() + self.counts.without_store() == sent, "a decision was lost");
         promise(self.over_admission() <= self.bound(), "more passed than the bound says");
+        promise(self.sent_on.is_none_or(|(sent_on, asked)| sent_on <= asked), "a decision was sent twice");
         // What was not answered may have been counted, and nothing else.
         let unanswered = self.counts.without_store();
         promise(allowed + self.rest + unanswered >= self.limit, "something was counted that nobody asked for");
