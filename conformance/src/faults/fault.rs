@@ -124,6 +124,11 @@ impl Fault {
         }
     }
 
+    /// Whether the server is there and says nothing, so that it takes time to notice.
+    pub const fn is_silence(self) -> bool {
+        matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle)
+    }
+
     /// The one of this name.
     pub fn by_name(name: &str) -> Option<Self> {
         FAULTS.into_iter().find(|fault| fault.name() == name)

@@ -108,7 +108,9 @@ impl Ground {
                     load.goes_on(5).await;
                 }
             }
-            Fault::InstanceRestart => instances[0].restart(&self.url, scale, self.limit).await,
+            Fault::InstanceRestart => {
+                instances[0].restart(&self.url, scale.rules(self.limit), scale.options(fault)).await;
+            }
             Fault::Flood => flood(instances).await,
             Fault::SlotMove => self.move_slot(scale, load).await,
             Fault::Failover | Fault::Promotion => block_in_place(|| self.kill_primary(scale)),

@@ -12,7 +12,7 @@ use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::fault::POLICIES;
+use super::fault::{Fault, POLICIES};
 
 /// How many instances there are.
 pub const INSTANCES: usize = 2;
@@ -20,17 +20,18 @@ pub const INSTANCES: usize = 2;
 /// The tenant that asks. All its keys lie in one slot.
 pub(super) const TENANT: &str = "acme";
 
-/// How often the budget is up before a decision counts as late: so often that no busy machine explains it.
-const LATE: u32 = 40;
-
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How much load, on what limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// The time that a decision may take.
+    /// The time that a decision may take where the server is silent.
     pub budget: Duration,
+    /// The same where it is not: then nobody has to wait for it.
+    pub calm_budget: Duration,
+    /// When a decision counts as late: so much that no busy machine explains it, and less than the second budget.
+    pub late: Duration,
     /// How many ask at the same time, of each instance and under each policy.
     pub workers: usize,
     /// How often each of them asks.
@@ -84,10 +85,12 @@ pub(super) struct Load {
 }
 
 impl Scale {
-    /// Little load and a generous budget, so that a busy machine is not mistaken for a fault.
+    /// Little load and generous budgets, so that a busy machine is not mistaken for a fault.
     pub const fn of_tests() -> Self {
         Self {
-            budget: Duration::from_millis(200),
+            budget: Duration::from_millis(500),
+            calm_budget: Duration::from_secs(30),
+            late: Duration::from_secs(20),
             workers: 2,
             pace: Duration::from_millis(10),
             tight: 60,
@@ -102,6 +105,8 @@ impl Scale {
     pub const fn of_figures() -> Self {
         Self {
             budget: Duration::from_millis(25),
+            calm_budget: Duration::from_millis(25),
+            late: Duration::from_secs(1),
             workers: 4,
             pace: Duration::from_millis(4),
             tight: 1000,
@@ -112,9 +117,9 @@ impl Scale {
         }
     }
 
-    /// The options of a store.
-    pub fn options(&self) -> RedisOptions {
-        RedisOptions::new().budget(self.budget)
+    /// The options of a store that suffers `fault`.
+    pub fn options(&self, fault: Fault) -> RedisOptions {
+        RedisOptions::new().budget(if fault.is_silence() { self.budget } else { self.calm_budget })
     }
 
     /// A rule for each policy, which all have the same limit, and one that is for strangers.
@@ -142,21 +147,21 @@ pub(super) fn request(policy: OnFailure) -> Request<'static> {
 // === impl Instance ===
 
 impl Instance {
-    /// An instance on the store at `url`.
-    pub(super) async fn open(url: &str, scale: &Scale, limit: u64) -> Self {
-        Self(RwLock::new(Arc::new(Self::limiter(url, scale, limit).await)))
+    /// An instance with these rules on the store at `url`.
+    pub(super) async fn open(url: &str, rules: RuleSet, options: RedisOptions) -> Self {
+        Self(RwLock::new(Arc::new(Self::limiter(url, rules, options).await)))
     }
 
     /// Drops everything that the process knows, and opens it anew.
-    pub(super) async fn restart(&self, url: &str, scale: &Scale, limit: u64) {
-        let anew = Arc::new(Self::limiter(url, scale, limit).await);
+    pub(super) async fn restart(&self, url: &str, rules: RuleSet, options: RedisOptions) {
+        let anew = Arc::new(Self::limiter(url, rules, options).await);
         *self.0.write().unwrap() = anew;
     }
 
-    async fn limiter(url: &str, scale: &Scale, limit: u64) -> Limiter<RedisStore> {
-        let store = RedisStore::connect_with(url, scale.options()).await;
+    async fn limiter(url: &str, rules: RuleSet, options: RedisOptions) -> Limiter<RedisStore> {
+        let store = RedisStore::connect_with(url, options).await;
         let store = store.unwrap_or_else(|error| panic!("an instance cannot be opened: {error}"));
-        Limiter::new(scale.rules(limit), store).instances(INSTANCES as u32)
+        Limiter::new(rules, store).instances(INSTANCES as u32)
     }
 
     /// What decides.
@@ -273,29 +278,13 @@ impl Load {
         self.until("the load does not go on", &mark, |_, counts| counts.answered() >= decisions).await;
     }
 
-    /// Lets everybody come to an end, and then ask so many times more, one after the other. Returns what was told in all, and
-    /// at the end.
-    pub(super) async fn stop(
-        mut self,
-        instances: &[Arc<Instance>],
-        scale: &Scale,
-        more: u64,
-    ) -> (Vec<Vec<Counts>>, Vec<Vec<Counts>>) {
+    /// Lets everybody come to an end. Returns what was told in all.
+    pub(super) async fn stop(mut self) -> Vec<Vec<Counts>> {
         self.stop.store(true, Ordering::SeqCst);
         while let Some(ended) = self.running.join_next().await {
             ended.unwrap();
         }
-        let mark = self.counts();
-        for (instance, row) in instances.iter().zip(&*self.counts) {
-            for (policy, counts) in POLICIES.into_iter().zip(row) {
-                for _ in 0..more {
-                    ask(instance, policy, scale, counts).await;
-                }
-            }
-        }
-        let all = self.counts();
-        let quiet = all.iter().zip(&mark).map(|(now, then)| now.iter().zip(then).map(|(n, t)| n.since(t)).collect());
-        (all.clone(), quiet.collect())
+        self.counts()
     }
 }
 
@@ -334,7 +323,7 @@ async fn ask(instance: &Instance, policy: OnFailure, scale: &Scale, counts: &Mut
     let (limiter, clock) = (instance.now(), SystemClock::new());
     counts.lock().unwrap().sent += 1;
     let asked = clock.now();
-    let told = timeout(scale.budget * LATE, limiter.check(&request(policy))).await.ok();
+    let told = timeout(scale.late, limiter.check(&request(policy))).await.ok();
     let took = clock.now().as_micros().saturating_sub(asked.as_micros());
     counts.lock().unwrap().add(told, Duration::from_micros(took));
 }

@@ -58,8 +58,8 @@ pub fn figures(rows: &[Row], scale: &Scale, command: &str, written: &str) -> Str
     let mut page = format!(
         "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Budget {:?}, {INSTANCES} instances, {} that ask at once under each \
          policy of each instance, one request every {:?} each. Times are wall time on a machine that also runs the servers and \
-         the load; nothing is asserted about them but that no decision took 40 budgets.\n\n",
-        scale.budget, scale.workers, scale.pace
+         the load; nothing is asserted about them but that no decision took {:?}.\n\n",
+        scale.budget, scale.workers, scale.pace, scale.late
     );
     page.push_str(
         "`allowed` and `denied` were decided by the store, `passed` and `held` without it, `refused` are errors. ",
