@@ -223,6 +223,9 @@ fn server_error(code: &str, detail: &str) -> StoreError {
         "MISCONF" => refused("the store cannot save its data and refuses to write; see its log"),
         "CLUSTERDOWN" | "TRYAGAIN" => refused("the cluster does not serve this slot at the moment"),
         "MOVED" | "ASK" => refused("the cluster is moving this slot about, and it was not found in time"),
+        "NOSCRIPT" => {
+            refused("the store forgets scripts as fast as it gets them; does somebody flush them all the time?")
+        }
         "CROSSSLOT" => StoreError::new(StoreErrorKind::Unsupported, IN_A_CLUSTER),
         _ => {
             let message = format!("the server reported an error: {code} {}", visible(detail));
