@@ -101,10 +101,10 @@ pub async fn until_answered<S: Store>(limiter: &Limiter<S>) {
     persist(async || limiter.store().peek(&plan).await).await;
 }
 
-/// Options for a store that waits for its answers however busy the machine is.
+/// Options for a store that waits for its answers however busy the machine is, and has no keys but those of the test.
 pub fn patient() -> RedisOptions {
     let long = Duration::from_secs(60);
-    RedisOptions::new().budget(long).connection_timeout(long)
+    RedisOptions::new().budget(long).connection_timeout(long).heartbeats(false)
 }
 
 /// The name under which a Redis store with the default prefix keeps `key`.

@@ -134,7 +134,7 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
 async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let mut cluster = Cluster::start(kind, 3, true);
-        let store = RedisStore::connect(&cluster.url()).await.unwrap();
+        let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
         let rule = Rule::new("api", all_limits(10)[0]).per(["user"]).on_failure(OnFailure::Closed);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
         let users: Vec<String> = (0..30).map(|number| format!("user-{number}")).collect();

@@ -16,7 +16,7 @@ async fn a_failover_is_followed_and_nothing_is_forgotten() {
     for kind in KINDS {
         let mut watched = Watched::start(kind, &[], &[]);
         watched.wait_until_known();
-        let store = RedisStore::connect(&watched.url()).await.unwrap();
+        let store = RedisStore::connect_with(&watched.url(), patient()).await.unwrap();
         for limit in all_limits(10) {
             assert_eq!(passes(&limiter(limit, &store), 3, 2).await, 2, "{kind:?} {limit:?}");
         }
@@ -69,7 +69,9 @@ async fn sentinels_and_servers_may_want_different_passwords() {
     let auth = format!("sentinel auth-pass {NAME} pw-of-servers");
     let watched = Watched::start(Kind::Redis, &servers, &["requirepass pw-of-sentinels", &auth]);
     let with_password = watched.url().replace("://", "://:pw-of-servers@");
-    let store = RedisStore::connect(&format!("{with_password}?sentinel_password=pw-of-sentinels")).await.unwrap();
+    let store = RedisStore::connect_with(&format!("{with_password}?sentinel_password=pw-of-sentinels"), patient())
+        .await
+        .unwrap();
     assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
 
     let bare = format!("{}?sentinel_password=pw-of-sentinels", watched.url());
@@ -107,7 +109,7 @@ async fn a_name_that_nobody_knows_and_sentinels_that_are_gone_are_told() {
 #[tokio::test]
 async fn a_store_that_knows_its_primary_needs_no_sentinel() {
     let mut watched = Watched::start(Kind::Redis, &[], &[]);
-    let store = RedisStore::connect(&watched.url()).await.unwrap();
+    let store = RedisStore::connect_with(&watched.url(), patient()).await.unwrap();
     for sentinel in &mut watched.sentinels {
         sentinel.kill();
     }

@@ -2,14 +2,13 @@
 //! out is not sent again: only an answer that says that nothing ran, or a refused connection, sends a call elsewhere.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::error::{Failed, NodeError, unapplied};
-use crate::known::{Known, Round};
+use crate::known::{Asked, Known, Round};
 use crate::node::{Call, Dial, Node};
 use crate::patience::Patience;
 use crate::slots::SlotMap;
@@ -163,9 +162,7 @@ impl Cluster {
     }
 
     /// Asks in a task of its own, which keeps what it needs.
-    fn learn(
-        self: &Arc<Self>,
-    ) -> impl Fn(Option<Arc<SlotMap>>) -> Pin<Box<dyn Future<Output = Result<Arc<SlotMap>, StoreError>> + Send>> {
+    fn learn(self: &Arc<Self>) -> impl Fn(Option<Arc<SlotMap>>) -> Asked<Arc<SlotMap>> {
         let cluster = Arc::clone(self);
         move |before| {
             let cluster = Arc::clone(&cluster);

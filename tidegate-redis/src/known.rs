@@ -5,6 +5,7 @@
 //! waits for what is new, and only as long as those before it did not wait in vain.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ pub(crate) struct Known<T>(Arc<Inner<T>>);
 /// How often it had been learnt when a value was taken: who doubts says which one it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Round(u64);
+
+/// A question that is being asked.
+pub(crate) type Asked<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 struct Inner<T> {
     state: Mutex<State<T>>,

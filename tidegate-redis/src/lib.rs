@@ -32,6 +32,7 @@ mod args;
 mod breaker;
 mod cluster;
 mod health;
+mod heart;
 mod known;
 mod line;
 mod link;

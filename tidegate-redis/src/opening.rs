@@ -8,6 +8,7 @@ use tidegate::{Adjustment, Check, Gate, Limit, Plan, Store, StoreError, StoreErr
 use crate::across::Denials;
 use crate::error::unapplied;
 use crate::health;
+use crate::heart::Heart;
 use crate::link::Link;
 use crate::options::RedisOptions;
 use crate::patience::Patience;
@@ -40,11 +41,15 @@ impl RedisStore {
 
     /// A store at `url`, whether or not anybody is there: it works as soon as its servers do, and every decision fails until
     /// then. An error means that the URL or the options cannot be right.
+    ///
+    /// Within a tokio runtime it begins at once to count as an [instance](Self::instances), otherwise when it is examined.
     pub fn open(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
         options.check()?;
         let link = Link::new(Target::parse(url)?, &options)?;
         let denials = Arc::new(Denials::new(link.has_slots()));
-        Ok(Self { link, denials, options, warnings: Arc::default() })
+        let heart = Heart::default();
+        heart.start(&link, &options);
+        Ok(Self { link, denials, options, warnings: Arc::default(), heart })
     }
 
     /// Looks at every server that decides, loads the scripts, and tries everything that a user needs to be allowed. Returns what
@@ -52,6 +57,7 @@ impl RedisStore {
     pub async fn examine(&self) -> Result<Vec<String>, StoreError> {
         // Nobody's request has been counted yet.
         let warnings = self.look().await.map_err(|error| unapplied(&error))?;
+        self.heart.start(&self.link, &self.options);
         self.try_permissions().await.map_err(|error| unapplied(&error))?;
         Ok(warnings)
     }

@@ -15,6 +15,7 @@ pub struct RedisOptions {
     pub(crate) budget: Duration,
     pub(crate) connection_timeout: Duration,
     pub(crate) most_in_flight: usize,
+    pub(crate) heartbeats: bool,
     pub(crate) clock: Option<Arc<dyn Clock>>,
 }
 
@@ -28,6 +29,7 @@ impl RedisOptions {
             budget: Duration::from_millis(25),
             connection_timeout: Duration::from_secs(1),
             most_in_flight: 1024,
+            heartbeats: true,
             clock: None,
         }
     }
@@ -56,6 +58,13 @@ impl RedisOptions {
     /// [overloaded](StoreErrorKind::Overloaded). A batch counts as one.
     pub fn most_in_flight(mut self, calls: usize) -> Self {
         self.most_in_flight = calls;
+        self
+    }
+
+    /// Whether this store counts as an instance, and says every few seconds that it lives. A program that only looks, and is
+    /// gone in a moment, should not: others would leave it a share for as long as they remember it.
+    pub fn heartbeats(mut self, beats: bool) -> Self {
+        self.heartbeats = beats;
         self
     }
 

@@ -12,6 +12,7 @@ const DECIDE_ONE: &str = include_str!("scripts/decide_one.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
 const TIME: &str = include_str!("scripts/time.lua");
 const ADJUST: &str = include_str!("scripts/adjust.lua");
+const BEAT: &str = include_str!("scripts/beat.lua");
 
 /// Every script of the store.
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(Scripts::compose);
@@ -22,6 +23,7 @@ pub(crate) struct Scripts {
     decide: Script,
     peek: Script,
     adjust: Script,
+    beat: Script,
 }
 
 /// The limits, in the order of their kinds: name, text, and the numbers that it takes after `units`.
@@ -49,6 +51,7 @@ impl Scripts {
             decide: script("#!lua", &[&all, "local CONSUME = true\n"], "ARGV[#KEYS + 2]", DECIDE),
             peek: script("#!lua flags=no-writes", &[&all, "local CONSUME = false\n"], "ARGV[#KEYS + 2]", DECIDE),
             adjust: script("#!lua flags=allow-oom", &[&all], "ARGV[#KEYS + 1]", ADJUST),
+            beat: script("#!lua", &[], "ARGV[3]", BEAT),
         }
     }
 
@@ -70,8 +73,12 @@ impl Scripts {
         &self.adjust
     }
 
+    pub(crate) const fn beat(&self) -> &Script {
+        &self.beat
+    }
+
     pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
-        self.one.iter().chain([&self.decide, &self.peek, &self.adjust])
+        self.one.iter().chain([&self.decide, &self.peek, &self.adjust, &self.beat])
     }
 }
 
@@ -134,7 +141,9 @@ mod tests {
 
     #[test]
     fn each_contract_tells_the_keys_and_arguments_that_are_used() {
-        for (body, injected) in [(DECIDE_ONE, "ARGV[2]"), (DECIDE, "ARGV[n+2]"), (ADJUST, "ARGV[n+1]")] {
+        for (body, injected) in
+            [(DECIDE_ONE, "ARGV[2]"), (DECIDE, "ARGV[n+2]"), (ADJUST, "ARGV[n+1]"), (BEAT, "ARGV[3]")]
+        {
             let contract = contract(body);
             let labels: Vec<&str> = contract.iter().map(|(label, _)| label.as_str()).collect();
             assert_eq!((labels.first(), labels.last()), (Some(&"Purpose"), Some(&"Reply")), "{body}");
@@ -147,7 +156,8 @@ mod tests {
 
     #[test]
     fn each_contract_tells_the_fields_of_the_reply() {
-        for (body, reply) in [(DECIDE_ONE, "pack('<dc0'"), (DECIDE, "reply = {"), (ADJUST, "return {")] {
+        let replies = [(DECIDE_ONE, "pack('<dc0'"), (DECIDE, "reply = {"), (ADJUST, "return {"), (BEAT, "return {")];
+        for (body, reply) in replies {
             let told = contract(body).last().unwrap().1.split(';').count();
             let (_, fields) = body.rsplit_once(reply).unwrap();
             let fixed = fields.split(['}', ')']).next().unwrap().trim_start_matches(',').split(',').count();

@@ -8,7 +8,7 @@ use redis::Value;
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::error::{Failed, NodeError, store_error, unapplied};
-use crate::known::{Known, Round};
+use crate::known::{Asked, Known, Round};
 use crate::node::{Call, Dial, Node};
 use crate::patience::Patience;
 use crate::target::Address;
@@ -110,9 +110,7 @@ impl Sentinel {
     }
 
     /// Asks in a task of its own, which keeps what it needs.
-    fn learn(
-        self: &Arc<Self>,
-    ) -> impl Fn(Option<Primary>) -> std::pin::Pin<Box<dyn Future<Output = Result<Primary, StoreError>> + Send>> {
+    fn learn(self: &Arc<Self>) -> impl Fn(Option<Primary>) -> Asked<Primary> {
         let sentinel = Arc::clone(self);
         move |before| {
             let sentinel = Arc::clone(&sentinel);

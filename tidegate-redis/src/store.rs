@@ -10,6 +10,7 @@ use tidegate::{Adjustment, Key, MOST_CHECKS, Plan, Store, StoreError, StoreError
 
 use crate::across::{By, Denials};
 use crate::error::{Failed, silent};
+use crate::heart::Heart;
 use crate::link::Link;
 use crate::node::Call;
 use crate::options::RedisOptions;
@@ -39,6 +40,7 @@ pub struct RedisStore {
     pub(crate) denials: Arc<Denials>,
     pub(crate) options: RedisOptions,
     pub(crate) warnings: Arc<[String]>,
+    pub(crate) heart: Heart,
 }
 
 /// Deciding many plans at once
@@ -193,6 +195,10 @@ impl Store for RedisStore {
             self.link.send(slot, &Call { command, script: None, patience: Patience::within(self.options.budget) }).await
         });
         all(in_time(self.options.budget, async { Ok(together(sent).await) }).await?)
+    }
+
+    fn instances(&self) -> Option<u32> {
+        self.instances()
     }
 }
 

@@ -15,6 +15,8 @@
 //!
 //! The subject comes last and has a fixed length, and nothing before it can contain the separator that ends it, so no two
 //! keys share a name. The amounts of a limit are not part of it: changing them keeps the state.
+//!
+//! No owner begins with `@`: after `prefix version "{" partition "}@"` a store keeps what is its own.
 
 use std::fmt::Write;
 
