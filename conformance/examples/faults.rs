@@ -5,6 +5,7 @@
 use conformance::faults::{FAULTS, Fault, Row, Scale, figures, promises, run};
 use conformance::server::Kind;
 use tidegate::{Clock, SystemClock};
+use tokio::sync::Semaphore;
 
 const COMMAND: &str = "make faults";
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
@@ -25,7 +26,8 @@ async fn main() {
     for fault in if chosen.is_empty() { FAULTS.to_vec() } else { chosen.clone() } {
         eprintln!("{}: {}", fault.name(), fault.happens());
         // By itself, so that all threads of the runtime serve it.
-        rows.extend(tokio::spawn(run(fault, kind, scale)).await.expect("a fault that comes to its end"));
+        let ran = tokio::spawn(async move { run(fault, kind, scale, &Semaphore::new(1)).await }).await;
+        rows.extend(ran.expect("a fault that comes to its end"));
     }
     let problems: Vec<_> = rows.iter().flat_map(Row::problems).collect();
     let written = format!("Measured on {}, on {kind:?}", date());

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Clock, OnFailure, SystemClock};
+use tokio::sync::Semaphore;
 
 pub use self::fault::{Effect, FAULTS, Fault, Loss, POLICIES};
 use self::ground::Ground;
@@ -24,14 +25,17 @@ use crate::suite::patient;
 /// How many decisions of the store in a row mean that it is back.
 const BACK: u64 = 10;
 
-/// Lets `fault` happen to a store of this kind, under load, and tells what came of it under each policy.
-pub async fn run(fault: Fault, kind: Kind, scale: Scale) -> Vec<Row> {
+/// Lets `fault` happen to a store of this kind, under load, and tells what came of it under each policy. When everything is
+/// ready it waits for one of `turns`.
+pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> Vec<Row> {
     let (mut ground, clock) = (Ground::start(fault, kind, &scale).await, SystemClock::new());
     let mut instances = Vec::new();
     for _ in 0..INSTANCES {
         let (rules, options) = (scale.rules(ground.limit), scale.options(fault));
         instances.push(Arc::new(Instance::open(&ground.url, rules, options).await));
     }
+    Instance::know_each_other(&instances).await;
+    let _turn = turns.acquire().await.unwrap();
     let load = Load::start(&instances, scale);
     load.goes_on(scale.before).await;
     let mark = load.counts();

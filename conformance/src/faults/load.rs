@@ -161,7 +161,14 @@ impl Instance {
     async fn limiter(url: &str, rules: RuleSet, options: RedisOptions) -> Limiter<RedisStore> {
         let store = RedisStore::connect_with(url, options).await;
         let store = store.unwrap_or_else(|error| panic!("an instance cannot be opened: {error}"));
-        Limiter::new(rules, store).instances(INSTANCES as u32)
+        Limiter::new(rules, store)
+    }
+
+    /// Waits until all know from their heartbeats how many they are.
+    pub(super) async fn know_each_other(instances: &[Arc<Self>]) {
+        let counts = || instances.iter().map(|instance| instance.now().store().instances()).collect::<Vec<_>>();
+        let known = || counts().iter().all(|count| *count == Some(INSTANCES as u32));
+        until("instances do not know of each other", known, || format!("{:?}", counts())).await;
     }
 
     /// What decides.

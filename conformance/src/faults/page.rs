@@ -29,6 +29,18 @@ whose answer got lost may have been counted all the same: then less passes, neve
 
 ";
 
+const NOTES: &str = "
+- The *share* of an instance is its part of the limit, by the number of instances that were heard of last. One that has just
+  started is not known to the others for up to five seconds; if the store fails then, the shares add up to more than the limit.
+  A share and a cap refill as their limits do, and are handed out once, however often the store goes and comes back.
+- *OOM*: whoever has used up a limit is still denied by the store, since that takes no memory.
+- *Failover* and *promotion*: replication is asynchronous. A primary that is killed takes with it what it answered last and had
+  not sent on: at most what was under way at once, unless its replica lags. One that is cut off and goes on would answer until it
+  notices; `min-replicas-to-write 1` ends that.
+- *Clock jumps*: a step ahead is time that has passed, and refills; a step back gives nothing back and locks nobody out.
+
+";
+
 /// What is promised: the part of the page that is the same whoever writes it.
 pub fn promises() -> String {
     let mut page = INTRODUCTION.to_owned();
@@ -49,7 +61,7 @@ pub fn promises() -> String {
             line(&format!("`{}`", policy.as_str()), got(policy), &bound(fault, policy));
         }
     }
-    page.push('\n');
+    page.push_str(NOTES);
     page
 }
 
