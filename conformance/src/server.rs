@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::process::{Pid, Signal, kill_process};
+use tidegate::{Clock, SystemClock};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 /// Which program to start.
@@ -25,6 +27,10 @@ pub const KINDS: [Kind; 2] = [Kind::Redis, Kind::Valkey];
 #[derive(Debug)]
 pub struct Server {
     process: Child,
+    kind: Kind,
+    arguments: Vec<String>,
+    /// Whether its clock is the test's.
+    fake_time: bool,
     port: u16,
     directory: PathBuf,
     password: Option<String>,
@@ -53,7 +59,14 @@ impl Server {
     /// Starts a server with further arguments.
     pub fn start_with(kind: Kind, arguments: &[&str]) -> Self {
         // Another process may take the port between our looking and the server's binding: then look again.
-        (0..20).find_map(|_| Self::try_start(kind, arguments)).expect("a server that starts within twenty tries")
+        let start = || Self::try_start(kind, arguments, false);
+        (0..20).find_map(|_| start()).expect("a server that starts within twenty tries")
+    }
+
+    /// Starts a server whose wall clock the test [moves](Self::move_clock).
+    pub fn start_with_clock(kind: Kind) -> Self {
+        let start = || Self::try_start(kind, &[], true);
+        (0..20).find_map(|_| start()).expect("a server that starts within twenty tries")
     }
 
     /// Starts a server that is a cluster by itself: it owns every slot, and refuses a script with keys of two.
@@ -80,13 +93,13 @@ impl Server {
             let (directory, port) = (new_directory(), free_port());
             let lines = format!("port {port}\nbind 127.0.0.1\n{}\n", settings.join("\n"));
             std::fs::write(directory.join("sentinel.conf"), lines).unwrap();
-            let arguments = ["sentinel.conf", "--sentinel"].map(str::to_owned);
-            Self::spawn(kind, directory, port, &arguments, None)
+            let arguments = ["sentinel.conf", "--sentinel"].map(str::to_owned).to_vec();
+            Self::spawn(kind, directory, port, arguments, None, false)
         };
         (0..20).find_map(|_| start()).expect("a sentinel that starts within twenty tries")
     }
 
-    fn try_start(kind: Kind, arguments: &[&str]) -> Option<Self> {
+    fn try_start(kind: Kind, arguments: &[&str], fake_time: bool) -> Option<Self> {
         let (directory, port) = (new_directory(), free_port());
         let port_text = port.to_string();
         let standard =
@@ -94,24 +107,20 @@ impl Server {
         let all = standard.iter().chain(arguments).map(|argument| (*argument).to_owned());
         let password = arguments.iter().position(|argument| *argument == "--requirepass");
         let password = password.and_then(|at| arguments.get(at + 1)).map(|password| (*password).to_owned());
-        Self::spawn(kind, directory, port, &all.collect::<Vec<_>>(), password)
+        Self::spawn(kind, directory, port, all.collect(), password, fake_time)
     }
 
     fn spawn(
         kind: Kind,
         directory: PathBuf,
         port: u16,
-        arguments: &[String],
+        arguments: Vec<String>,
         password: Option<String>,
+        fake_time: bool,
     ) -> Option<Self> {
-        let process = Command::new(kind.program())
-            .args(arguments)
-            .current_dir(&directory)
-            .stdout(File::create(directory.join("log")).unwrap())
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{kind:?} does not start ({error}); `make tools` installs it"));
-        let mut server = Self { process, port, directory, password, alone_in_cluster: false };
+        let process = run(kind, &directory, &arguments, fake_time);
+        let mut server =
+            Self { process, kind, arguments, fake_time, port, directory, password, alone_in_cluster: false };
         server.wait_until_up().then_some(server)
     }
 
@@ -201,6 +210,51 @@ impl Server {
     }
 }
 
+/// What a server may suffer
+impl Server {
+    /// Starts it again after it was killed, at the same address, with what it had on disk and further arguments.
+    pub fn restart_with(&mut self, arguments: &[&str]) {
+        self.kill();
+        let further = arguments.iter().map(|argument| (*argument).to_owned());
+        let all: Vec<_> = self.arguments.iter().cloned().chain(further).collect();
+        for _ in 0..20 {
+            self.process = run(self.kind, &self.directory, &all, self.fake_time);
+            if self.wait_until_up() {
+                return;
+            }
+        }
+        panic!("{:?} does not start again at port {}", self.kind, self.port);
+    }
+
+    /// Stops it where it is: connections stay up, and nothing is answered.
+    pub fn hang(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on after [`hang`](Self::hang).
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Moves its wall clock so many seconds away from the real time, and returns when it goes by that.
+    pub fn move_clock(&self, seconds: i64) {
+        assert!(self.fake_time, "a server that was started with the clock of the test");
+        std::fs::write(self.directory.join(CLOCK), format!("{seconds:+}\n")).unwrap();
+        let (mut connection, host) = (self.connection(), SystemClock::new());
+        let moved = |_: &u32| {
+            let (now, _): (i64, i64) = redis::cmd("TIME").query(&mut connection).unwrap();
+            let real = i64::try_from(host.now().as_micros() / 1_000_000).unwrap();
+            (now - real - seconds).abs() < 60
+        };
+        assert!((0..1_000_000).find(moved).is_some(), "its clock does not move");
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
@@ -208,10 +262,40 @@ impl Drop for Server {
     }
 }
 
+/// The file that tells a server with a clock of the test how far that is from the real time.
+const CLOCK: &str = "clock";
+
+fn run(kind: Kind, directory: &Path, arguments: &[String], fake_time: bool) -> Child {
+    let mut command = Command::new(kind.program());
+    command.args(arguments).current_dir(directory).stdin(Stdio::null());
+    command.stdout(File::create(directory.join("log")).unwrap());
+    if fake_time {
+        let clock = directory.join(CLOCK);
+        std::fs::write(&clock, "+0\n").unwrap();
+        // An allocator of the server's own asks for the time before the library can tell it, and waits for ever: so the usual
+        // one stands before it.
+        let libraries = format!("{} libc.so.6", fake_time_library().display());
+        command.env("LD_PRELOAD", libraries).env("FAKETIME_TIMESTAMP_FILE", clock);
+        // The wall clock jumps, and timers go on.
+        command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
+    command.spawn().unwrap_or_else(|error| panic!("{kind:?} does not start ({error}); `make tools` installs it"))
+}
+
+fn fake_time_library() -> PathBuf {
+    let places = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let places = places.chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
+    let mut libraries = places.map(|place| place.join("faketime/libfaketime.so.1"));
+    libraries.find(|library| library.exists()).expect("libfaketime, which `make tools` installs")
+}
+
 fn new_directory() -> PathBuf {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
-    let directory = std::env::temp_dir().join(format!("tidegate-{}-{number}", std::process::id()));
+    // In memory where that is possible: servers write down what they know of each other, and wait for the disk.
+    let memory = Path::new("/dev/shm");
+    let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    let directory = place.join(format!("tidegate-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     directory
 }

@@ -1,5 +1,7 @@
 //! Adjustments: charges and refunds, one script for those of each slot. They are never refused, so nothing is decided here.
 
+use std::pin::pin;
+
 use tidegate::{Adjustment, StoreError};
 
 use crate::error::Failed;
@@ -59,7 +61,7 @@ impl RedisStore {
                 }
                 sent => Ok(sent?),
             });
-        all(in_time(self.options.budget, async { Ok(together(sent).await) }).await?)
+        all(in_time(self.options.budget, pin!(async { Ok(together(sent).await) })).await?)
     }
 
     fn adjust_call(&self, adjustments: &[Adjustment<'_>], treatment: &[Treated<'_>]) -> Group {

@@ -123,7 +123,7 @@ impl Reason {
             Self::unavailable("the host name of the store leads nowhere; is it right, and does DNS know it?")
         } else if error.is_connection_refusal() {
             Self::unavailable(NOBODY)
-        } else if error.is_connection_dropped() {
+        } else if tls_error(&error).is_none() && is_broken(&error) {
             Self::unavailable(BROKEN)
         } else {
             let told = store_error(&error);
@@ -186,7 +186,7 @@ pub(crate) fn store_error(error: &RedisError) -> StoreError {
         _ if tls_error(error).is_some() => untrusted(tls_error(error)),
         _ if error.is_connection_refusal() => unavailable(NOBODY),
         _ if error.is_timeout() => silent(),
-        _ if error.is_io_error() || error.is_connection_dropped() => unavailable(BROKEN).possibly_applied(),
+        _ if is_broken(error) => unavailable(BROKEN).possibly_applied(),
         kind => {
             let message = format!("the store answered something unexpected ({kind:?})");
             StoreError::new(StoreErrorKind::Unexpected, message).possibly_applied()
@@ -219,6 +219,7 @@ fn server_error(code: &str, detail: &str) -> StoreError {
         "MASTERDOWN" => refused("the store is a replica that lost its primary"),
         "NOREPLICAS" => refused("the store has fewer replicas than min-replicas-to-write"),
         "MISCONF" => refused("the store cannot save its data and refuses to write; see its log"),
+        "NOSCRIPT" => refused("the store forgot a script that it had just been given; who flushes them?"),
         "CLUSTERDOWN" | "TRYAGAIN" => refused("the cluster does not serve this slot at the moment"),
         "MOVED" | "ASK" => refused("the cluster is moving this slot about, and it was not found in time"),
         "CROSSSLOT" => StoreError::new(StoreErrorKind::Unsupported, IN_A_CLUSTER),
@@ -262,6 +263,13 @@ pub(crate) fn unapplied(error: &StoreError) -> StoreError {
 /// The time is up. Nobody knows how far the call came.
 pub(crate) fn silent() -> StoreError {
     unavailable(SILENT).possibly_applied()
+}
+
+/// Whether the connection ended, if only in the middle of an answer: the client library calls that one an answer that cannot be
+/// read.
+fn is_broken(error: &RedisError) -> bool {
+    let is_cut = || error.kind() == ErrorKind::Parse && error.to_string().contains("end of input");
+    error.is_io_error() || error.is_connection_dropped() || is_cut()
 }
 
 /// Whether a name could not be looked up. The standard library has no kind for that, only these words.

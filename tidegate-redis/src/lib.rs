@@ -50,4 +50,6 @@ pub use breaker::BreakerState;
 mod error;
 mod patience;
 mod reply;
+#[cfg(test)]
+mod simulation;
 mod way;

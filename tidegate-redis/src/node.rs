@@ -19,6 +19,9 @@ use crate::state::ServerState;
 use crate::target::{Address, Target};
 use crate::way::{Destination, Way};
 
+/// How often one call gives a server a script that it has forgotten.
+const MOST_LOADS: u32 = 3;
+
 /// One server.
 #[derive(Clone)]
 pub(crate) struct Node {
@@ -103,15 +106,18 @@ impl Node {
 
     /// Sends `call`; first `ASKING`, to a server that is about to become the owner of the slot.
     pub(crate) async fn send(&self, call: &Call, asking: bool) -> Result<Value, NodeError> {
-        let reply = self.send_once(&call.command, call.patience, asking).await;
-        match (reply, call.script) {
-            // Nothing ran, so that it may be sent again.
-            (Err(error), Some(script)) if error.is_noscript() => {
-                self.load(script, call.patience).await?;
-                self.send_once(&call.command, call.patience, asking).await
+        let mut reply = self.send_once(&call.command, call.patience, asking).await;
+        for _ in 0..MOST_LOADS {
+            match (&reply, call.script) {
+                // Nothing ran, so that it may be sent again. Between the two, somebody may have flushed it once more.
+                (Err(error), Some(script)) if error.is_noscript() => {
+                    self.load(script, call.patience).await?;
+                    reply = self.send_once(&call.command, call.patience, asking).await;
+                }
+                _ => break,
             }
-            (reply, _) => reply,
         }
+        reply
     }
 
     /// Sends all `calls` in one round trip. One that fails does not touch the others.

@@ -1,6 +1,7 @@
 //! `RedisStore`: one script call for a whole plan. It does not know which server answers: that is the link's.
 
 use std::fmt;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ impl RedisStore {
     /// One that fails does not touch the others. All of them share one budget, the smallest.
     pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
         let budget = plans.iter().map(|plan| self.budget(plan)).min().unwrap_or_default();
-        let decided = patience::within(budget, self.decide_each_within(plans, budget)).await;
+        let decided = patience::within(budget, pin!(self.decide_each_within(plans, budget))).await;
         decided.unwrap_or_else(|| plans.iter().map(|_| Err(silent())).collect())
     }
 }
@@ -165,28 +166,32 @@ impl Store for RedisStore {
         bounded(plan)?;
         let decided = async {
             if self.is_across(plan) {
-                return self.decide_across(plan, By::Slot).await;
+                return Box::pin(self.decide_across(plan, By::Slot)).await;
             }
             match self.decide_whole(plan).await {
-                Err(failed) if failed.torn && plan.checks().len() > 1 => self.decide_across(plan, By::Key).await,
+                Err(failed) if failed.torn && plan.checks().len() > 1 => {
+                    Box::pin(self.decide_across(plan, By::Key)).await
+                }
                 decided => Ok(decided?),
             }
         };
-        in_time(self.budget(plan), decided).await
+        in_time(self.budget(plan), pin!(decided)).await
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         bounded(plan)?;
         let peeked = async {
             if self.is_across(plan) {
-                return self.peek_across(plan, By::Slot).await;
+                return Box::pin(self.peek_across(plan, By::Slot)).await;
             }
             match self.peek_whole(plan).await {
-                Err(failed) if failed.torn && plan.checks().len() > 1 => self.peek_across(plan, By::Key).await,
+                Err(failed) if failed.torn && plan.checks().len() > 1 => {
+                    Box::pin(self.peek_across(plan, By::Key)).await
+                }
                 peeked => Ok(peeked?),
             }
         };
-        in_time(self.budget(plan), peeked).await
+        in_time(self.budget(plan), pin!(peeked)).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -214,7 +219,7 @@ impl Store for RedisStore {
             let slot = keys.first().map_or(0, |key| slot_of(key.partition()));
             self.link.send(slot, &Call { command, script: None, patience: Patience::within(self.options.budget) }).await
         });
-        all(in_time(self.options.budget, async { Ok(together(sent).await) }).await?)
+        all(in_time(self.options.budget, pin!(async { Ok(together(sent).await) })).await?)
     }
 
     fn instances(&self) -> Option<u32> {
@@ -222,10 +227,11 @@ impl Store for RedisStore {
     }
 }
 
-/// What `future` gives, unless that takes longer than `budget`. Then nobody knows how far it came.
+/// What `future` gives, unless that takes longer than `budget`. Then nobody knows how far it came. It is pinned where it was
+/// made: it is large, and would be copied into each of the futures around it.
 pub(crate) async fn in_time<T>(
     budget: Duration,
-    future: impl Future<Output = Result<T, StoreError>>,
+    future: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<T, StoreError> {
     patience::within(budget, future).await.unwrap_or_else(|| Err(silent()))
 }

@@ -19,6 +19,9 @@ pub(crate) struct Way {
 /// Where it leads.
 pub(crate) enum Destination {
     Server(Client),
+    /// A server that only exists in a simulation.
+    #[cfg(test)]
+    Simulated(std::sync::Arc<crate::simulation::World>),
 }
 
 impl Way {
@@ -36,6 +39,8 @@ impl Way {
     pub(crate) async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         let mut wire = match &self.to {
             Destination::Server(client) => client.get_multiplexed_async_connection_with_config(&self.config).await?,
+            #[cfg(test)]
+            Destination::Simulated(world) => crate::simulation::World::connect(world, &self.config).await?,
         };
         wire.set_response_timeout(self.answer);
         match wire.req_packed_command(&redis::cmd("PING")).await {

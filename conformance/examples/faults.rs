@@ -1,0 +1,55 @@
+//! `make faults`: lets every fault happen under more load than the tests do, prints what came of it, and writes the page
+//! `docs/faults.md`. With the name of a fault, only that one, and nothing is written; with `--valkey`, on that; with `--quick`,
+//! under the load of the tests.
+
+use conformance::faults::{FAULTS, Fault, Row, Scale, figures, promises, run};
+use conformance::server::Kind;
+use tidegate::{Clock, SystemClock};
+use tokio::sync::Semaphore;
+
+const COMMAND: &str = "make faults";
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let flag = |name: &str| arguments.iter().any(|argument| argument == name);
+    let kind = if flag("--valkey") { Kind::Valkey } else { Kind::Redis };
+    let scale = if flag("--quick") { Scale::of_tests() } else { Scale::of_figures() };
+    let names: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+    let by_name = |name: &&String| {
+        let known: Vec<_> = FAULTS.iter().map(|fault| fault.name()).collect();
+        Fault::by_name(name).unwrap_or_else(|| panic!("there is no fault {name:?}; there are {known:?}"))
+    };
+    let chosen: Vec<_> = names.iter().map(by_name).collect();
+    let mut rows = Vec::new();
+    for fault in if chosen.is_empty() { FAULTS.to_vec() } else { chosen.clone() } {
+        eprintln!("{}: {}", fault.name(), fault.happens());
+        // By itself, so that all threads of the runtime serve it.
+        let ran = tokio::spawn(async move { run(fault, kind, scale, &Semaphore::new(1)).await }).await;
+        rows.extend(ran.expect("a fault that comes to its end"));
+    }
+    let problems: Vec<_> = rows.iter().flat_map(Row::problems).collect();
+    let written = format!("Measured on {}, on {kind:?}", date());
+    let page = figures(&rows, &scale, COMMAND, &written);
+    println!("{page}");
+    for problem in &problems {
+        eprintln!("{problem}");
+    }
+    assert!(problems.is_empty(), "not every promise was kept");
+    if arguments.is_empty() {
+        std::fs::write(PAGE, promises() + &page).expect("a page that can be written");
+    }
+}
+
+/// Today, in UTC.
+fn date() -> String {
+    let days = SystemClock::new().now().as_micros() / 86_400_000_000;
+    // Howard Hinnant's civil_from_days, for days after 1970.
+    let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    format!("{}-{month:02}-{day:02}", 400 * era + year + u64::from(month <= 2))
+}

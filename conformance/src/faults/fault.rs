@@ -1,0 +1,180 @@
+//! `Fault`: everything that may happen to a store, by name, with what callers are promised while it does. A table, which the
+//! suite runs and the page in `docs/` shows; nothing happens here.
+
+use tidegate::OnFailure;
+use tidegate::StoreErrorKind::{self, Refused, Unavailable};
+
+/// The policies, in the order of tables.
+pub const POLICIES: [OnFailure; 5] =
+    [OnFailure::Open, OnFailure::Closed, OnFailure::Local, OnFailure::Degraded, OnFailure::Static];
+
+/// Something that happens to the store, or to an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// Nothing arrives.
+    Timeout,
+    /// The server is killed.
+    Unavailable,
+    /// The server is stopped.
+    Hang,
+    /// Replies take too long.
+    Latency,
+    /// Replies take long, but not too long.
+    SlightLatency,
+    /// Connections break in the middle of a reply.
+    Cut,
+    /// Replies come byte by byte.
+    Trickle,
+    /// The server forgets the scripts.
+    NoScript,
+    /// The server starts again, and has forgotten everything.
+    DataLost,
+    /// The server is full.
+    OutOfMemory,
+    /// The server becomes a replica.
+    ReadOnly,
+    /// The primary behind sentinels is killed.
+    Failover,
+    /// A slot moves to another server of the cluster.
+    SlotMove,
+    /// A primary of a cluster is killed.
+    Promotion,
+    /// The cluster does not serve.
+    ClusterDown,
+    /// The server loads its data.
+    Loading,
+    /// The server runs a long script.
+    Busy,
+    /// The clock of the server jumps.
+    ClockJumps,
+    /// An instance starts anew.
+    InstanceRestart,
+    /// Many new subjects come.
+    Flood,
+}
+
+/// All of them.
+pub const FAULTS: [Fault; 20] = [
+    Fault::Timeout,
+    Fault::Unavailable,
+    Fault::Hang,
+    Fault::Latency,
+    Fault::SlightLatency,
+    Fault::Cut,
+    Fault::Trickle,
+    Fault::NoScript,
+    Fault::DataLost,
+    Fault::OutOfMemory,
+    Fault::ReadOnly,
+    Fault::Failover,
+    Fault::SlotMove,
+    Fault::Promotion,
+    Fault::ClusterDown,
+    Fault::Loading,
+    Fault::Busy,
+    Fault::ClockJumps,
+    Fault::InstanceRestart,
+    Fault::Flood,
+];
+
+/// What callers notice of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: the store decides everything.
+    Unnoticed,
+    /// The policies of the rules speak, for one of these reasons, until the fault is mended.
+    Outage(&'static [StoreErrorKind]),
+    /// The same, until the servers have mended it themselves.
+    OutageThatEnds(&'static [StoreErrorKind]),
+}
+
+/// What the store has forgotten when it is over, and so may hand out once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing.
+    Nothing,
+    /// What was written last, and had not reached the replica.
+    Unreplicated,
+    /// Everything.
+    Everything,
+}
+
+impl Fault {
+    /// Its name, as the requirements have it.
+    pub const fn name(self) -> &'static str {
+        self.entry().0
+    }
+
+    /// How it is brought about.
+    pub const fn happens(self) -> &'static str {
+        self.entry().1
+    }
+
+    /// What callers notice of it.
+    pub const fn effect(self) -> Effect {
+        self.entry().2
+    }
+
+    /// What the store has forgotten when it is over.
+    pub const fn loss(self) -> Loss {
+        match self {
+            Self::DataLost => Loss::Everything,
+            Self::Failover | Self::Promotion => Loss::Unreplicated,
+            _ => Loss::Nothing,
+        }
+    }
+
+    /// Whether the server is there and says nothing, so that it takes time to notice.
+    pub const fn is_silence(self) -> bool {
+        matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle)
+    }
+
+    /// The one of this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        FAULTS.into_iter().find(|fault| fault.name() == name)
+    }
+
+    const fn entry(self) -> (&'static str, &'static str, Effect) {
+        use Effect::{Outage, OutageThatEnds, Unnoticed};
+        const SILENT: &[StoreErrorKind] = &[Unavailable];
+        const EITHER: &[StoreErrorKind] = &[Refused, Unavailable];
+        match self {
+            Self::Timeout => ("timeout", "packets are swallowed in both directions", Outage(SILENT)),
+            Self::Unavailable => {
+                ("unavailable", "the server is killed, and started again with its data", Outage(SILENT))
+            }
+            Self::Hang => ("hang", "the server is stopped (SIGSTOP), and goes on later", Outage(SILENT)),
+            Self::Latency => ("latency", "replies take twice the budget", Outage(SILENT)),
+            Self::SlightLatency => ("latency below the budget", "replies take a fifth of the budget", Unnoticed),
+            Self::Cut => {
+                ("cut mid-reply", "each connection breaks two bytes into the reply to a decision", Outage(SILENT))
+            }
+            Self::Trickle => ("trickle", "replies come byte by byte, a quarter of the budget for each", Outage(SILENT)),
+            Self::NoScript => ("NOSCRIPT", "the scripts are flushed, again and again", Unnoticed),
+            Self::DataLost => ("data lost", "the server is killed, and started again empty", Outage(SILENT)),
+            Self::OutOfMemory => ("OOM", "foreign keys fill the server, which evicts none", Outage(&[Refused])),
+            Self::ReadOnly => ("READONLY", "the server is made a replica, and a primary again", Outage(EITHER)),
+            Self::Failover => ("sentinel failover", "the primary is killed", OutageThatEnds(EITHER)),
+            Self::SlotMove => ("MOVED and ASK", "the slot moves to another server and back, twice", Unnoticed),
+            Self::Promotion => {
+                ("promotion", "the primary of the slot is killed; it has a replica", OutageThatEnds(EITHER))
+            }
+            Self::ClusterDown => ("CLUSTERDOWN", "another slot is served by nobody", Outage(EITHER)),
+            Self::Loading => ("LOADING", "the server is killed, and takes its time to load its data", Outage(EITHER)),
+            Self::Busy => ("BUSY", "a script does not end", Outage(EITHER)),
+            Self::ClockJumps => ("clock jumps", "ten minutes ahead, ten back, and to the right time", Unnoticed),
+            Self::InstanceRestart => ("instance restart", "one of two instances is dropped and opened anew", Unnoticed),
+            Self::Flood => ("subject flood", "five thousand new subjects under another rule", Unnoticed),
+        }
+    }
+}
+
+impl Effect {
+    /// Why decisions may be made without the store.
+    pub const fn reasons(self) -> &'static [StoreErrorKind] {
+        match self {
+            Self::Unnoticed => &[],
+            Self::Outage(reasons) | Self::OutageThatEnds(reasons) => reasons,
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! `Load`: instances that ask all the time, one rule for each policy, and what they are told. It knows nothing of faults.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use tidegate::{
+    Clock, Decision, Limit, Limiter, OnFailure, Rate, Request, Rule, RuleSet, StoreError, StoreErrorKind, SystemClock,
+};
+use tidegate_redis::{RedisOptions, RedisStore};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::fault::{Fault, POLICIES};
+
+/// How many instances there are.
+pub const INSTANCES: usize = 2;
+
+/// The tenant that asks. All its keys lie in one slot.
+pub(super) const TENANT: &str = "acme";
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much load, on what limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// The time that a decision may take where the server is silent.
+    pub budget: Duration,
+    /// The same where it is not: then nobody has to wait for it.
+    pub calm_budget: Duration,
+    /// When a decision counts as late: so much that no busy machine explains it, and less than the second budget.
+    pub late: Duration,
+    /// How many ask at the same time, of each instance and under each policy.
+    pub workers: usize,
+    /// How often each of them asks.
+    pub pace: Duration,
+    /// The limit of each rule where it is to be used up.
+    pub tight: u64,
+    /// The limit of each rule where every single unit is to be accounted for.
+    pub wide: u64,
+    /// What a static rule lets pass without the store.
+    pub cap: u64,
+    /// How many decisions are made, of each instance and under each policy, before and during the fault.
+    pub before: u64,
+    /// See `before`.
+    pub during: u64,
+}
+
+/// One process of those that share the store.
+#[derive(Debug)]
+pub(super) struct Instance(RwLock<Arc<Limiter<RedisStore>>>);
+
+/// What one instance was told under one policy.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Asked for.
+    pub sent: u64,
+    /// Allowed by the store.
+    pub allowed: u64,
+    /// Denied by the store.
+    pub denied: u64,
+    /// Allowed without the store, and flagged.
+    pub passed: u64,
+    /// Denied without the store, and flagged.
+    pub held: u64,
+    /// Refused, since the store failed.
+    pub refused: u64,
+    /// Not answered in a time that is many budgets.
+    pub late: u64,
+    /// How many of the last decisions in a row the store made.
+    pub in_a_row: u64,
+    /// Why the store failed, if it did.
+    pub reasons: Vec<StoreErrorKind>,
+    /// How long the longest decision took.
+    pub worst: Duration,
+}
+
+/// What is asked all the time, and what is told.
+pub(super) struct Load {
+    counts: Arc<Vec<Vec<Mutex<Counts>>>>,
+    stop: Arc<AtomicBool>,
+    running: JoinSet<()>,
+}
+
+impl Scale {
+    /// Little load and generous budgets, so that a busy machine is not mistaken for a fault.
+    pub const fn of_tests() -> Self {
+        Self {
+            budget: Duration::from_millis(500),
+            calm_budget: Duration::from_secs(30),
+            late: Duration::from_secs(20),
+            workers: 2,
+            pace: Duration::from_millis(10),
+            tight: 60,
+            wide: 100_000,
+            cap: 10,
+            before: 5,
+            during: 40,
+        }
+    }
+
+    /// The budget that everybody has who does not choose, and more load.
+    pub const fn of_figures() -> Self {
+        Self {
+            budget: Duration::from_millis(25),
+            calm_budget: Duration::from_millis(25),
+            late: Duration::from_secs(1),
+            workers: 4,
+            pace: Duration::from_millis(4),
+            tight: 1000,
+            wide: 100_000,
+            cap: 100,
+            before: 50,
+            during: 1000,
+        }
+    }
+
+    /// The options of a store that suffers `fault`.
+    pub fn options(&self, fault: Fault) -> RedisOptions {
+        RedisOptions::new().budget(if fault.is_silence() { self.budget } else { self.calm_budget })
+    }
+
+    /// A rule for each policy, which all have the same limit, and one that is for strangers.
+    pub fn rules(&self, limit: u64) -> RuleSet {
+        let limit = slow(limit);
+        let rule = |policy: OnFailure| {
+            let name = policy.as_str();
+            Rule::new(name, limit).action(name).per(["tenant"]).on_failure(policy).emergency(slow(self.cap))
+        };
+        let strangers = Rule::new("flood", limit).action("flood").per(["address"]);
+        RuleSet::new(POLICIES.map(rule).into_iter().chain([strangers])).unwrap()
+    }
+}
+
+/// So much at once, and then so little that no test lives to see it.
+pub(super) fn slow(amount: u64) -> Limit {
+    Limit::token_bucket(amount, Rate::per_hour(1).unwrap()).unwrap()
+}
+
+/// What is asked under `policy`.
+pub(super) fn request(policy: OnFailure) -> Request<'static> {
+    Request::new(policy.as_str()).attribute("tenant", TENANT)
+}
+
+// === impl Instance ===
+
+impl Instance {
+    /// An instance with these rules on the store at `url`.
+    pub(super) async fn open(url: &str, rules: RuleSet, options: RedisOptions) -> Self {
+        Self(RwLock::new(Arc::new(Self::limiter(url, rules, options).await)))
+    }
+
+    /// Drops everything that the process knows, and opens it anew.
+    pub(super) async fn restart(&self, url: &str, rules: RuleSet, options: RedisOptions) {
+        let anew = Arc::new(Self::limiter(url, rules, options).await);
+        *self.0.write().unwrap() = anew;
+    }
+
+    async fn limiter(url: &str, rules: RuleSet, options: RedisOptions) -> Limiter<RedisStore> {
+        let store = RedisStore::connect_with(url, options).await;
+        let store = store.unwrap_or_else(|error| panic!("an instance cannot be opened: {error}"));
+        Limiter::new(rules, store)
+    }
+
+    /// Waits until all know from their heartbeats how many they are.
+    pub(super) async fn know_each_other(instances: &[Arc<Self>]) {
+        let counts = || instances.iter().map(|instance| instance.now().store().instances()).collect::<Vec<_>>();
+        let known = || counts().iter().all(|count| *count == Some(INSTANCES as u32));
+        until("instances do not know of each other", known, || format!("{:?}", counts())).await;
+    }
+
+    /// What decides.
+    pub(super) fn now(&self) -> Arc<Limiter<RedisStore>> {
+        Arc::clone(&self.0.read().unwrap())
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// Decided by the store.
+    pub fn by_store(&self) -> u64 {
+        self.allowed + self.denied
+    }
+
+    /// Decided without the store.
+    pub fn without_store(&self) -> u64 {
+        self.passed + self.held + self.refused
+    }
+
+    /// Both together.
+    pub fn and(mut self, other: &Self) -> Self {
+        self.sent += other.sent;
+        self.allowed += other.allowed;
+        self.denied += other.denied;
+        self.passed += other.passed;
+        self.held += other.held;
+        self.refused += other.refused;
+        self.late += other.late;
+        self.in_a_row = self.in_a_row.min(other.in_a_row);
+        other.reasons.iter().for_each(|reason| self.because(*reason));
+        self.worst = self.worst.max(other.worst);
+        self
+    }
+
+    fn add(&mut self, told: Option<Result<Decision, StoreError>>, took: Duration) {
+        self.worst = self.worst.max(took);
+        let (count, reason) = match told {
+            None => (&mut self.late, None),
+            Some(Err(error)) => (&mut self.refused, Some(error.kind())),
+            Some(Ok(decision)) => {
+                let count = match (decision.is_allowed(), decision.degraded()) {
+                    (true, None) => &mut self.allowed,
+                    (false, None) => &mut self.denied,
+                    (true, Some(_)) => &mut self.passed,
+                    (false, Some(_)) => &mut self.held,
+                };
+                self.in_a_row += 1;
+                (count, decision.degraded())
+            }
+        };
+        *count += 1;
+        if let Some(reason) = reason {
+            self.because(reason);
+            self.in_a_row = 0;
+        }
+    }
+
+    fn because(&mut self, reason: StoreErrorKind) {
+        if !self.reasons.contains(&reason) {
+            self.reasons.push(reason);
+        }
+    }
+}
+
+// === impl Load ===
+
+impl Load {
+    /// Everybody asks, until [`stop`](Self::stop).
+    pub(super) fn start(instances: &[Arc<Instance>], scale: Scale) -> Self {
+        let count = |_: &OnFailure| Mutex::new(Counts::default());
+        let counts: Arc<Vec<Vec<_>>> =
+            Arc::new(instances.iter().map(|_| POLICIES.iter().map(count).collect()).collect());
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut running = JoinSet::new();
+        for (place, instance) in instances.iter().enumerate() {
+            for (row, policy) in POLICIES.into_iter().enumerate() {
+                for _ in 0..scale.workers {
+                    let (instance, counts, stop) = (Arc::clone(instance), Arc::clone(&counts), Arc::clone(&stop));
+                    running.spawn(async move {
+                        let mut pace = interval(scale.pace);
+                        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                        while !stop.load(Ordering::SeqCst) {
+                            pace.tick().await;
+                            ask(&instance, policy, &scale, &counts[place][row]).await;
+                        }
+                    });
+                }
+            }
+        }
+        Self { counts, stop, running }
+    }
+
+    /// What every instance was told under every policy so far.
+    pub(super) fn counts(&self) -> Vec<Vec<Counts>> {
+        self.counts.iter().map(|row| row.iter().map(|counts| counts.lock().unwrap().clone()).collect()).collect()
+    }
+
+    /// Waits until `condition` holds for every instance and policy: it is given what was told since `mark`, by which
+    /// `in_a_row` is not touched.
+    pub(super) async fn until(&self, what: &str, mark: &[Vec<Counts>], condition: impl Fn(OnFailure, &Counts) -> bool) {
+        let holds = || {
+            let counts = self.counts();
+            let rows = counts.iter().flatten().zip(mark.iter().flatten());
+            rows.zip(POLICIES.into_iter().cycle()).all(|((now, then), policy)| condition(policy, &now.since(then)))
+        };
+        until(what, holds, || format!("{self:?}")).await;
+    }
+
+    /// Waits until everybody has asked so many times more.
+    pub(super) async fn goes_on(&self, decisions: u64) {
+        let mark = self.counts();
+        self.until("the load does not go on", &mark, |_, counts| counts.answered() >= decisions).await;
+    }
+
+    /// Lets everybody come to an end. Returns what was told in all.
+    pub(super) async fn stop(mut self) -> Vec<Vec<Counts>> {
+        self.stop.store(true, Ordering::SeqCst);
+        while let Some(ended) = self.running.join_next().await {
+            ended.unwrap();
+        }
+        self.counts()
+    }
+}
+
+impl fmt::Debug for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (instance, row) in self.counts().iter().enumerate() {
+            for (policy, counts) in POLICIES.iter().zip(row) {
+                writeln!(f, "instance {instance}, {}: {counts:?}", policy.as_str())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Counts {
+    fn answered(&self) -> u64 {
+        self.by_store() + self.without_store()
+    }
+
+    /// What came after `then`. The longest time, and how many there were in a row, are as now.
+    fn since(&self, then: &Self) -> Self {
+        Self {
+            sent: self.sent - then.sent,
+            allowed: self.allowed - then.allowed,
+            denied: self.denied - then.denied,
+            passed: self.passed - then.passed,
+            held: self.held - then.held,
+            refused: self.refused - then.refused,
+            late: self.late - then.late,
+            ..self.clone()
+        }
+    }
+}
+
+async fn ask(instance: &Instance, policy: OnFailure, scale: &Scale, counts: &Mutex<Counts>) {
+    let (limiter, clock) = (instance.now(), SystemClock::new());
+    counts.lock().unwrap().sent += 1;
+    let asked = clock.now();
+    let told = timeout(scale.late, limiter.check(&request(policy))).await.ok();
+    let took = clock.now().as_micros().saturating_sub(asked.as_micros());
+    counts.lock().unwrap().add(told, Duration::from_micros(took));
+}
+
+/// Waits until `condition` holds. If that takes too long, it says what the matter is.
+pub(super) async fn until(what: &str, condition: impl Fn() -> bool, matter: impl Fn() -> String) {
+    let looking = async {
+        let mut pause = interval(Duration::from_millis(2));
+        while !condition() {
+            pause.tick().await;
+        }
+    };
+    assert!(timeout(PATIENCE, looking).await.is_ok(), "{what}:\n{}", matter());
+}

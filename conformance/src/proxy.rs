@@ -1,0 +1,308 @@
+//! `Proxy`: a TCP proxy in front of a real server, that makes trouble when it is told to and counts what passes. It understands
+//! nothing of what it carries: that a decision is among it is told by bytes to look for.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+/// What the proxy does to what it carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing.
+    None,
+    /// What the server says arrives so much later.
+    DelayReplies(Duration),
+    /// What the server is told arrives so much later.
+    DelayRequests(Duration),
+    /// A connection on which a decision is asked for breaks in the middle of the next reply, after so many bytes. What asks
+    /// for none, such as a `PING`, is answered.
+    CutReplies(usize),
+    /// Whatever is sent is swallowed, on connections that exist and on new ones. These break when the trouble is over: what
+    /// was swallowed does not come back.
+    Blackhole,
+    /// What the server says arrives byte by byte, with a pause before each.
+    Trickle(Duration),
+    /// Connections break, and nobody listens.
+    Refuse,
+}
+
+/// A proxy that runs until it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+    running: AbortHandle,
+}
+
+/// What passed so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Decisions that clients sent, whether they arrived or not.
+    pub decisions: u64,
+    /// Bytes that reached the server.
+    pub up: u64,
+    /// Bytes that reached a client.
+    pub down: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: u16,
+    /// What the request for a decision contains, and nothing else.
+    mark: Vec<u8>,
+    trouble: watch::Sender<Trouble>,
+    listening: watch::Sender<bool>,
+    connections: AtomicU64,
+    decisions: AtomicU64,
+    up: AtomicU64,
+    down: AtomicU64,
+}
+
+/// Bytes on their way, and when they arrive.
+type Line = (Instant, Vec<u8>);
+
+impl Proxy {
+    /// A proxy in front of the server at this port of this machine. Requests that contain `mark` count as decisions.
+    pub async fn start(server: u16, mark: &[u8]) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            server,
+            mark: mark.to_vec(),
+            trouble: watch::Sender::new(Trouble::None),
+            listening: watch::Sender::new(true),
+            connections: AtomicU64::new(0),
+            decisions: AtomicU64::new(0),
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+        });
+        let running = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
+        Self { port, shared, running }
+    }
+
+    /// From now on it makes this trouble. Returns when it does so to new connections.
+    pub async fn make(&self, trouble: Trouble) {
+        self.shared.trouble.send_replace(trouble);
+        let mut listening = self.shared.listening.subscribe();
+        let wanted = trouble != Trouble::Refuse;
+        listening.wait_for(|listening| *listening == wanted).await.expect("a proxy that runs");
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What passed so far.
+    pub fn passed(&self) -> Passed {
+        let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        Passed {
+            connections: count(&self.shared.connections),
+            decisions: count(&self.shared.decisions),
+            up: count(&self.shared.up),
+            down: count(&self.shared.down),
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let address = listener.local_addr().unwrap();
+    let (mut listener, mut trouble) = (Some(listener), shared.trouble.subscribe());
+    // Dropped with the proxy, and with them every connection.
+    let mut connections = JoinSet::new();
+    loop {
+        let refuses = *trouble.borrow_and_update() == Trouble::Refuse;
+        if refuses {
+            listener = None;
+            connections.shutdown().await;
+        } else if listener.is_none() {
+            listener = Some(listen_again(address).await);
+        }
+        shared.listening.send_replace(!refuses);
+        let Some(listener) = &listener else {
+            let _ = trouble.changed().await;
+            continue;
+        };
+        tokio::select! {
+            accepted = listener.accept() => if let Ok((client, _)) = accepted {
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                connections.spawn(carry(client, Arc::clone(&shared)));
+            },
+            _ = trouble.changed() => {}
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// The port was ours a moment ago. Should somebody have got it in the meantime, it is most likely only for a moment.
+async fn listen_again(address: SocketAddr) -> TcpListener {
+    for _ in 0..10_000 {
+        if let Ok(listener) = TcpListener::bind(address).await {
+            return listener;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("somebody else listens at {address} now");
+}
+
+/// Carries what a client and the server tell each other, until one of them is gone or trouble wants it.
+async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+    let mut trouble = shared.trouble.subscribe();
+    let _ = client.set_nodelay(true);
+    if *trouble.borrow_and_update() == Trouble::Blackhole {
+        // A client that hears nothing goes away by itself at some time; until then its bytes go nowhere.
+        let (mut from_client, _to_client) = client.into_split();
+        return swallow(&mut from_client, &shared, &mut trouble).await;
+    }
+    let server = TcpStream::connect(("127.0.0.1", shared.server)).await?;
+    let _ = server.set_nodelay(true);
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    let asked = AtomicBool::new(false);
+    let ((requests, sent), (replies, told)) = (unbounded_channel(), unbounded_channel());
+    let up = async {
+        tokio::try_join!(
+            take_requests(from_client, requests, &shared, &asked),
+            deliver(sent, to_server, &shared, &shared.up)
+        )
+    };
+    let down = async {
+        tokio::try_join!(
+            take_replies(from_server, replies, &shared, &asked),
+            deliver(told, to_client, &shared, &shared.down)
+        )
+    };
+    let blackhole = async {
+        let _ = trouble.wait_for(|trouble| *trouble == Trouble::Blackhole).await;
+        let _ = trouble.wait_for(|trouble| *trouble != Trouble::Blackhole).await;
+    };
+    tokio::select! {
+        ended = up => ended.map(drop),
+        ended = down => ended.map(drop),
+        () = blackhole => Ok(()),
+    }
+}
+
+async fn swallow(
+    from_client: &mut OwnedReadHalf,
+    shared: &Shared,
+    trouble: &mut watch::Receiver<Trouble>,
+) -> io::Result<()> {
+    let (mut buffer, mut seen) = (vec![0; 16_384], Seen::default());
+    loop {
+        tokio::select! {
+            read = from_client.read(&mut buffer) => match read? {
+                0 => return Ok(()),
+                length => { shared.decisions.fetch_add(seen.count(&buffer[..length], &shared.mark), Ordering::SeqCst); }
+            },
+            _ = trouble.wait_for(|trouble| *trouble != Trouble::Blackhole) => return Ok(()),
+        }
+    }
+}
+
+async fn take_requests(
+    mut from_client: OwnedReadHalf,
+    line: UnboundedSender<Line>,
+    shared: &Shared,
+    asked: &AtomicBool,
+) -> io::Result<()> {
+    let (mut buffer, mut seen) = (vec![0; 16_384], Seen::default());
+    loop {
+        let length = from_client.read(&mut buffer).await?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let decisions = seen.count(&buffer[..length], &shared.mark);
+        shared.decisions.fetch_add(decisions, Ordering::SeqCst);
+        let delay = match *shared.trouble.borrow() {
+            Trouble::Blackhole => continue,
+            Trouble::DelayRequests(delay) => delay,
+            Trouble::CutReplies(_) if decisions > 0 => {
+                asked.store(true, Ordering::SeqCst);
+                Duration::ZERO
+            }
+            _ => Duration::ZERO,
+        };
+        let _ = line.send((Instant::now() + delay, buffer[..length].to_vec()));
+    }
+}
+
+/// Ends when the server has no more to say; what is on its way then still arrives.
+async fn take_replies(
+    mut from_server: OwnedReadHalf,
+    line: UnboundedSender<Line>,
+    shared: &Shared,
+    asked: &AtomicBool,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 16_384];
+    loop {
+        let length = from_server.read(&mut buffer).await?;
+        let (trouble, now) = (*shared.trouble.borrow(), Instant::now());
+        match trouble {
+            _ if length == 0 => return Ok(()),
+            Trouble::Blackhole => {}
+            Trouble::CutReplies(after) if asked.load(Ordering::SeqCst) => {
+                let _ = line.send((now, buffer[..after.min(length)].to_vec()));
+                return Ok(());
+            }
+            Trouble::Trickle(pause) => {
+                let bytes = buffer[..length].iter().zip(1..);
+                bytes.for_each(|(byte, place)| drop(line.send((now + pause * place, vec![*byte]))));
+            }
+            Trouble::DelayReplies(delay) => drop(line.send((now + delay, buffer[..length].to_vec()))),
+            _ => drop(line.send((now, buffer[..length].to_vec()))),
+        }
+    }
+}
+
+/// Writes what comes along `line`, each at its time and after what came before; and at once when the trouble is over.
+async fn deliver(
+    mut line: UnboundedReceiver<Line>,
+    mut to: OwnedWriteHalf,
+    shared: &Shared,
+    count: &AtomicU64,
+) -> io::Result<()> {
+    let mut trouble = shared.trouble.subscribe();
+    while let Some((due, bytes)) = line.recv().await {
+        if due > Instant::now() {
+            tokio::select! {
+                () = sleep_until(due) => {}
+                _ = trouble.wait_for(|trouble| *trouble == Trouble::None) => {}
+            }
+        }
+        to.write_all(&bytes).await?;
+        count.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+/// The end of what was seen so far: a mark may lie across two reads.
+#[derive(Default)]
+struct Seen(Vec<u8>);
+
+impl Seen {
+    fn count(&mut self, bytes: &[u8], mark: &[u8]) -> u64 {
+        self.0.extend_from_slice(bytes);
+        let found = self.0.windows(mark.len()).filter(|window| *window == mark).count();
+        let keep = self.0.len().min(mark.len() - 1);
+        self.0.drain(..self.0.len() - keep);
+        found as u64
+    }
+}

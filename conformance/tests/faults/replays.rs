@@ -1,0 +1,59 @@
+//! A decision that may have been carried out is not sent again: somebody on the way counts.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use conformance::proxy::{Proxy, Trouble};
+use conformance::server::{KINDS, Server};
+use conformance::suite::{all_limits, name_of, patient};
+use tidegate::{Limit, Limiter, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
+use tidegate_redis::{RedisOptions, RedisStore};
+
+const BUDGET: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(60);
+
+/// How the answer gets lost, and how many times the server may then have counted it.
+const TROUBLES: [(Trouble, RangeInclusive<u64>); 4] = [
+    (Trouble::Blackhole, 0..=0),
+    (Trouble::DelayReplies(LONG), 1..=1),
+    (Trouble::DelayRequests(LONG), 0..=1),
+    (Trouble::CutReplies(2), 1..=1),
+];
+
+/// The answer gets lost in every way there is. The decision leaves once, counts at most once, and is told as possibly applied.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_whose_answer_is_lost_is_sent_once() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let direct = server.store_with(patient()).await;
+        for (number, (trouble, counted)) in TROUBLES.into_iter().enumerate() {
+            for limit in all_limits(10) {
+                let (rules, pay) = (rules(number, limit), Request::new("pay"));
+                let mark = name_of(Limiter::new(rules.clone(), MemoryStore::new()).plan(&pay).checks()[0].key());
+                let proxy = Proxy::start(server.port(), &mark).await;
+                let url = format!("redis://127.0.0.1:{}", proxy.port());
+                let store =
+                    RedisStore::connect_with(&url, RedisOptions::new().budget(BUDGET).heartbeats(false)).await.unwrap();
+                let through = Limiter::new(rules.clone(), store);
+                proxy.make(trouble).await;
+                let error = through.check(&pay).await.unwrap_err();
+                assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?} {trouble:?}: {error}");
+                assert!(error.is_possibly_applied(), "{kind:?} {limit:?} {trouble:?}: {error:?}");
+                proxy.make(Trouble::None).await;
+                // When the way is open again, whoever wanted to send it once more would have done so.
+                let back = async { while through.check(&Request::new("look")).await.is_err() {} };
+                tokio::time::timeout(LONG, back).await.expect("a store that is back");
+                assert_eq!(proxy.passed().decisions, 1, "{kind:?} {limit:?} {trouble:?}");
+                let left = Limiter::new(rules, direct.clone()).peek(&pay).await.unwrap().remaining().unwrap();
+                assert!(counted.contains(&(10 - left)), "{kind:?} {limit:?} {trouble:?}: {left} left");
+            }
+        }
+    }
+}
+
+/// A rule for what is counted, and one for looking whether the store is there.
+fn rules(number: usize, limit: Limit) -> RuleSet {
+    let pay = Rule::new(format!("pay{number}"), limit).action("pay");
+    let look = Rule::new("look", all_limits(60_000)[0]).action("look");
+    RuleSet::new([pay, look].map(|rule| rule.on_failure(OnFailure::Closed))).unwrap()
+}
