@@ -147,7 +147,14 @@ impl Story {
         let node = Node::new("simulated", Destination::Simulated(Arc::clone(&world)), &options);
         let link = Link::Single(node);
         let denials = Arc::new(Denials::new(false));
-        let store = RedisStore { link, denials, options, warnings: Arc::default(), heart: Heart::default() };
+        let store = RedisStore {
+            link,
+            denials,
+            flood: Arc::default(),
+            options,
+            warnings: Arc::default(),
+            heart: Heart::default(),
+        };
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
         let rules = RuleSet::new([Rule::new("api", limit).on_failure(policy).emergency(emergency)]).unwrap();
         let limiter = Limiter::new(rules, store).instances(INSTANCES).fallback(MemoryStore::new().clock(clock));
