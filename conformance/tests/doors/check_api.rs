@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::client::{Heard, ask};
 use crate::door::Tidegate;
+use crate::process::until;
 
 /// All that the rules let a client have at once.
 const RIDES: &str = r#"{"method":"GET","path":"/api/rides","ip":"127.0.0.9","cost":5,"receipt":true}"#;
@@ -58,4 +59,40 @@ async fn without_a_store_the_rules_decide_and_the_metrics_say_so() {
         assert!(line.is_some_and(|line| line.starts_with("rate_limit_fallback_total{rule=\"")), "{metrics}");
     }
     assert!(metrics.contains("rate_limit_script_errors_total{script=\"decide\","), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_server_starts_without_its_store_and_takes_it_when_it_comes() {
+    let (mut store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
+    store.kill();
+    let tidegate = Tidegate::start(directory.path(), &store, &[]).await;
+    assert!(tidegate.said().contains("nobody answers at the address of the store"), "{}", tidegate.said());
+    let http = SocketAddr::from(([127, 0, 0, 1], tidegate.http));
+    let ready = || async { ask("GET /readyz").try_send(http).await.expect("an answer") };
+    let without = ready().await;
+    assert_eq!((without.status, &without.json()["degraded"]), (200, &json!(true)), "{without:?}");
+    assert_eq!(check(tidegate.http).await["degraded_reason"], json!("unavailable"));
+
+    store.restart_with(&["--maxmemory-policy", "allkeys-lru"]);
+    until("the store decides", async || (check(tidegate.http).await["degraded"] == json!(false)).then_some(())).await;
+    assert_eq!(check(tidegate.http).await["allowed"], json!(false), "it has spent all that there is");
+    let with = ready().await.json();
+    assert_eq!(
+        (&with["degraded"], &with["store"]["servers"][0]["breaker"]),
+        (&json!(false), &json!("closed")),
+        "{with}"
+    );
+    // What the start would have said is said now.
+    until("the warnings", async || tidegate.said().contains("allkeys-lru").then_some(())).await;
+    let counted = async || (ready().await.json()["store"]["instances"] == json!(1)).then_some(());
+    until("it counts itself", counted).await;
+    let admin = SocketAddr::from(([127, 0, 0, 1], tidegate.admin));
+    let metrics = ask("GET /metrics").try_send(admin).await.unwrap().body;
+    for line in [
+        "rate_limit_instances 1",
+        "rate_limit_store_up{server=\"127.0.0.1:",
+        "rate_limit_degraded_total{outcome=\"allowed\"",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 }

@@ -122,6 +122,11 @@ impl Tidegate {
         };
         Self { http: port("check API"), grpc: port("Envoy RLS"), admin: port("metrics"), process }
     }
+
+    /// What it has said so far.
+    pub(crate) fn said(&self) -> String {
+        self.process.said()
+    }
 }
 
 /// A proxy through which the service answers; none if it has ended before.
