@@ -20,7 +20,7 @@ mod opening;
 mod options;
 mod receipts;
 mod reload;
-mod servers;
+mod shared;
 mod tally;
 mod times;
 mod watched;

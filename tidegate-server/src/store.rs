@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Adjustment, Key, KeyStem, Limit, MemoryStore, Plan, Store, StoreError, Subject, Verdict};
-use tidegate_redis::{RedisOptions, RedisStore, ServerState};
+use tidegate_redis::{RedisOptions, RedisStore, ServerState, Strangers};
 
 /// Where a store is.
 ///
@@ -103,6 +103,14 @@ impl AnyStore {
         match self {
             Self::Memory(_) => Ok(Vec::new()),
             Self::Redis(store) => store.examine().await,
+        }
+    }
+
+    /// What is known of subjects that nobody vouches for, on a shared store.
+    pub(crate) fn strangers(&self) -> Vec<Strangers> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(store) => store.strangers(),
         }
     }
 

@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use tidegate::{Checked, Decision, Observer, Plan, Role, StoreError};
 use tidegate_rules::RuleFile;
 
-use super::servers::Servers;
+use super::shared::Shared;
 use super::tally::{Beside, Outcome, Tally};
 use super::times::Times;
 use crate::store::AnyStore;
@@ -27,6 +27,7 @@ pub(crate) struct Metrics {
     near_limit: Family<RuleLabel, Counter>,
     fallback: Family<FallbackLabels, Counter>,
     degraded: Family<DegradedLabels, Counter>,
+    overflow: Family<RuleLabel, Counter>,
     no_rule: Counter,
     latency: Family<CallLabels, Times>,
     errors: Family<ErrorLabels, Counter>,
@@ -77,8 +78,8 @@ struct DegradedLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RuleLabel {
-    rule: String,
+pub(crate) struct RuleLabel {
+    pub(crate) rule: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -110,6 +111,7 @@ impl Metrics {
             near_limit: Family::default(),
             fallback: Family::default(),
             degraded: Family::default(),
+            overflow: Family::default(),
             no_rule: Counter::default(),
             latency: Family::default(),
             errors: Family::default(),
@@ -130,11 +132,13 @@ impl Metrics {
         registry.register("rate_limit_fallback", fallback, metrics.fallback.clone());
         let degraded = "Requests that were judged without the store, by what came of it and how the store failed";
         registry.register("rate_limit_degraded", degraded, metrics.degraded.clone());
+        let overflow = "Checks of new subjects that shared a bucket, since there were too many of them";
+        registry.register("rate_limit_overflow", overflow, metrics.overflow.clone());
         registry.register("rate_limit_no_rule", "Requests that no rule applied to", metrics.no_rule.clone());
         registry.register("rate_limit_store_latency_seconds", "Time of a call to the store", metrics.latency.clone());
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
         registry.register("rate_limit_rule_reloads", "Attempts to read the rules anew", metrics.reloads.clone());
-        registry.register_collector(Box::new(Servers(store)));
+        registry.register_collector(Box::new(Shared(store)));
         Self { registry, ..metrics }
     }
 
@@ -169,7 +173,7 @@ impl Metrics {
         self.reloads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    fn checked(&self, check: &Checked, passed: bool) {
+    fn checked(&self, check: &Checked, passed: bool, degraded: bool) {
         let (rule, algorithm) = (check.rule(), check.algorithm().as_str());
         let outcome = match (check.role(), check.outcome().admitted) {
             (Role::Shadow, true) => Outcome::ShadowAllowed,
@@ -178,7 +182,8 @@ impl Metrics {
             (_, false) => Outcome::Rejected,
         };
         let beside = match outcome {
-            Outcome::Allowed if passed && self.is_near(check) => Some(Beside::Near),
+            // A share that is used up says nothing of the whole.
+            Outcome::Allowed if passed && !degraded && self.is_near(check) => Some(Beside::Near),
             // A check that did not pass beside another that did, as of two quotas, rejected nothing.
             Outcome::Rejected if passed => None,
             Outcome::Rejected if check.outcome().is_permanent() => Some(Beside::Permanent),
@@ -186,6 +191,9 @@ impl Metrics {
             Outcome::ShadowRejected => Some(Beside::Shadow),
             Outcome::Allowed | Outcome::ShadowAllowed => None,
         };
+        if check.is_overflowed() {
+            self.overflow.get_or_create(&RuleLabel { rule: rule.to_owned() }).inc();
+        }
         self.tally.of(rule, algorithm, |counters| {
             let labels = || CheckLabels { rule: rule.to_owned(), algorithm, outcome: outcome.name() };
             counters.outcome(outcome, || self.checks.get_or_create(&labels()).clone()).inc();
@@ -220,7 +228,8 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn decided(&self, decision: &Decision) {
-        decision.checks().iter().for_each(|check| self.checked(check, decision.is_allowed()));
+        let (passed, degraded) = (decision.is_allowed(), decision.degraded().is_some());
+        decision.checks().iter().for_each(|check| self.checked(check, passed, degraded));
         if let Some(reason) = decision.degraded() {
             let (outcome, reason) = (if decision.is_allowed() { "allowed" } else { "rejected" }, reason.as_str());
             self.degraded.get_or_create(&DegradedLabels { outcome, reason }).inc();
