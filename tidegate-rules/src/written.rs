@@ -71,6 +71,9 @@ pub(crate) struct Rule {
     pub(crate) per: At<OneOrMany<At<String>>>,
     /// Whether users and keys of two tenants are told apart (`tenant`, the default) or not (`global`).
     pub(crate) scope: Option<At<Scope>>,
+    /// What decides in which slot of a cluster its keys are: `tenant` (the default if it counts by one), `subject` (to spread a
+    /// large tenant over all servers), `rule`, or `const:NAME` (together with all rules of that name).
+    pub(crate) tag: Option<At<String>>,
     /// So many at once, then a sustained rate.
     pub(crate) token_bucket: Option<At<TokenBucket>>,
     /// A constant rate; what comes early waits in a queue.

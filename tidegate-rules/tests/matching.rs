@@ -350,3 +350,26 @@ fn the_index_forgets_nobody() {
         }
     });
 }
+
+/// The partitions of a tenant's users under a rule with this tag.
+fn partitions(tag: &str) -> Result<usize, String> {
+    let text = format!(
+        "version: 1\nidentify: {{ tenant: header:x-tenant, user: header:x-user, authenticated: [x-tenant, x-user] }}\nrules:\n- {{ \
+         id: a, per: [user], tag: '{tag}', fixed_window: {{ limit: 9, window: 1m }}, on_failure: open }}\n"
+    );
+    let file = RuleFile::parse("rules.yaml", &text).map_err(|report| report.to_string())?;
+    let users: Vec<String> = (0..50).map(|user| user.to_string()).collect();
+    let found = users.iter().map(|user| {
+        let request = Request::new("").attribute("header:x-tenant", "acme").attribute("header:x-user", user);
+        file.rules().resolve(&request).checks()[0].key().partition()
+    });
+    Ok(found.collect::<std::collections::BTreeSet<_>>().len())
+}
+
+#[test]
+fn a_large_tenant_is_spread_where_the_rule_says_so() {
+    assert_eq!([partitions("tenant"), partitions("rule"), partitions("const:pay")], [Ok(1), Ok(1), Ok(1)]);
+    assert!(partitions("subject").is_ok_and(|partitions| partitions > 40));
+    let wrong = partitions("users").unwrap_err();
+    assert!(wrong.contains("write `tenant`, `subject`, `rule` or `const:NAME`"), "{wrong}");
+}

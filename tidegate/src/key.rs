@@ -91,6 +91,11 @@ impl KeyStem {
         self.seed
     }
 
+    /// The tag of a name: whatever has the same one falls into the same partition.
+    pub(crate) fn tag_of(name: &str) -> Subject {
+        Subject::from_hash(SipHasher24::new().hash(name.as_bytes()).as_u128())
+    }
+
     /// The tag of a limit without a subject: different limits fall into different partitions.
     pub(crate) const fn own_tag(&self) -> Subject {
         Subject::from_hash(self.seed)

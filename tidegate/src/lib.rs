@@ -32,7 +32,7 @@ pub use request::Request;
 mod subject;
 pub use subject::{Secret, Subject, SubjectHasher};
 mod rule;
-pub use rule::{Anonymous, OnFailure, Rule, RuleMode};
+pub use rule::{Anonymous, OnFailure, Rule, RuleMode, Tag};
 mod matcher;
 pub use matcher::{Match, Matcher};
 mod rules;

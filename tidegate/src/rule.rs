@@ -46,6 +46,22 @@ pub struct Anonymous {
     pub forget_after: Option<Duration>,
 }
 
+/// What decides in which partition the keys of a rule lie, and so in which slot of a cluster. Checks of one request that lie in
+/// one slot are decided in one step there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tag {
+    /// The tenant if the rule counts by tenant, else the subject, else the rule.
+    #[default]
+    Usual,
+    /// The whole subject: users of one large tenant are then spread over all servers.
+    Subject,
+    /// The rule: all its subjects lie together.
+    Rule,
+    /// A name: the keys of all rules with this tag lie together. They are all on one server, so it is for few.
+    Constant(SmolStr),
+}
+
 /// What is limited, per whom, and how.
 ///
 /// ```
@@ -70,6 +86,7 @@ pub struct Rule {
     pub(crate) on_failure: OnFailure,
     pub(crate) emergency: Option<Limit>,
     pub(crate) anonymous: Option<Anonymous>,
+    pub(crate) tag: Tag,
     pub(crate) security: bool,
     pub(crate) message: Option<SmolStr>,
     pub(crate) actual: Option<SmolStr>,
@@ -95,6 +112,7 @@ impl Rule {
             on_failure: OnFailure::default(),
             emergency: None,
             anonymous: None,
+            tag: Tag::Usual,
             security: false,
             message: None,
             actual: None,
@@ -155,6 +173,12 @@ impl Rule {
     /// [`Matcher`](crate::Matcher) are told with each request whether somebody does.
     pub fn anonymous(mut self, anonymous: Anonymous) -> Self {
         self.anonymous = Some(anonymous);
+        self
+    }
+
+    /// Says what decides in which partition its keys lie. Another tag starts its limits afresh.
+    pub fn tag(mut self, tag: Tag) -> Self {
+        self.tag = tag;
         self
     }
 

@@ -10,9 +10,9 @@ use smol_str::SmolStr;
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
 use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
-use crate::rule::{OnFailure, Rule, RuleMode};
+use crate::rule::{OnFailure, Rule, RuleMode, Tag};
 use crate::subject::SubjectHasher;
-use crate::{Contract, Few, Limit, Match, Matcher, Request, Secret};
+use crate::{Contract, Few, Limit, Match, Matcher, Request, Secret, Subject};
 
 /// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
 /// share a slot.
@@ -50,6 +50,8 @@ struct Ready {
     subject: Arc<SubjectHasher>,
     /// Which of the values decides the partition, and what hashes it, where that is not the subject itself.
     tenant: Option<(usize, Arc<SubjectHasher>)>,
+    /// What decides the partition, where that is the same for all subjects.
+    fixed: Option<Subject>,
 }
 
 /// What a request asks of one rule, but for whom.
@@ -264,7 +266,13 @@ impl<'m> Asked<'m> {
 impl Ready {
     fn new(rule: Rule, hashers: &mut Hashers) -> Self {
         let subject = hashers.hasher(&rule.per);
-        let tenant = rule.per.iter().position(|name| name == TENANT).filter(|_| rule.per.len() > 1);
+        let tenant = rule.per.iter().position(|name| name == TENANT);
+        let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.tag == Tag::Usual);
+        let fixed = match &rule.tag {
+            Tag::Usual | Tag::Subject => None,
+            Tag::Rule => Some(KeyStem::tag_of(rule.budget.as_ref().unwrap_or(&rule.id))),
+            Tag::Constant(name) => Some(KeyStem::tag_of(name)),
+        };
         let plans = rule.plans.iter().map(|(plan, limits)| (plan.clone(), gates(&rule, plan, limits))).collect();
         Self {
             gates: gates(&rule, "", &rule.limits),
@@ -272,6 +280,7 @@ impl Ready {
             rule,
             subject,
             tenant: tenant.map(|place| (place, hashers.hasher(&[TENANT.into()]))),
+            fixed,
         }
     }
 
@@ -292,11 +301,12 @@ impl Ready {
             Some(hasher.subject([Some(tenant)].into_iter()))
         });
         let subject = self.subject.subject(values);
+        let tag = self.fixed.or(tenant);
         let in_plan = self.plans.iter().find(|(name, _)| name == plan_name);
         for gate in in_plan.map_or(&self.gates, |(_, gates)| gates) {
             // With no subject, the partition comes from the rule instead: constants spread over the slots.
             let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
-            let key = Key::new(gate.stem(), tenant.unwrap_or(own), subject);
+            let key = Key::new(gate.stem(), tag.unwrap_or(own), subject);
             let check = Check::new(gate, key, cost).with_anonymous(anonymous);
             let check = on_failure.map_or(check, |policy| check.with_policy(policy));
             plan.add(check, self.rule.budget.is_some());
@@ -347,10 +357,11 @@ fn check(rule: &Rule, ids: &mut HashSet<SmolStr>, budgets: &mut HashMap<SmolStr,
     }
     if let Some(budget) = &rule.budget {
         let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
-        if first.limits != rule.limits || first.plans != rule.plans || first.per != rule.per {
+        let alike = first.limits == rule.limits && first.plans == rule.plans;
+        if !alike || first.per != rule.per || first.tag != rule.tag {
             let other = &first.id;
             return error(format!(
-                "it shares budget {budget:?} with rule {other:?}; give both the same limits and `per`"
+                "it shares budget {budget:?} with rule {other:?}; give both the same limits, `per` and tag"
             ));
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use tidegate::{Anonymous, Limit, Rule, RuleMode};
+use tidegate::{Anonymous, Limit, Rule, RuleMode, Tag};
 
 use super::on_failure::Failing;
 use super::{Compiler, Overrides};
@@ -28,6 +28,7 @@ pub(crate) struct Compiled {
     pub(crate) emergency: Option<Limit>,
     /// What becomes of strangers, if it is written.
     pub(crate) anonymous: Option<Anonymous>,
+    pub(crate) tag: Tag,
     pub(crate) security: Option<bool>,
     pub(crate) message: Option<SmolStr>,
     pub(crate) budget: Option<SmolStr>,
@@ -55,6 +56,7 @@ impl Compiled {
         let mut rule = Rule::with_limits(self.matched.id.clone(), self.limits.clone())
             .per(self.matched.names())
             .mode(self.mode)
+            .tag(self.tag.clone())
             .on_failure(self.matched.on_failure.otherwise);
         for (plan, limits) in &self.plans {
             rule = rule.plan(plan.clone(), limits.clone());
@@ -132,6 +134,7 @@ impl Compiler<'_> {
             has_policy: written.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             emergency: failing.cap,
             anonymous: anonymous?,
+            tag: written.tag.as_ref().map_or(Some(Tag::Usual), |tag| self.tag(tag, tenant))?,
             security: written.security.as_ref().map(|security| security.value),
             message: written.message.as_ref().map(|message| SmolStr::new(message.trim())),
             budget: written.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
@@ -152,6 +155,28 @@ impl Compiler<'_> {
         if id.is_empty() || id.len() > 64 || !id.chars().all(fits) {
             let message = "an id has 1 to 64 letters, digits, `-`, `_`, `.` or `/`";
             self.error("id", &id.span, message).set_help("it is part of keys, headers and metrics");
+        }
+    }
+
+    /// What decides the partition of a rule's keys.
+    fn tag(&mut self, at: &At<String>, tenant: TenantIn) -> Option<Tag> {
+        match at.as_str() {
+            "tenant" if tenant != TenantIn::No => Some(Tag::Usual),
+            "tenant" => {
+                let message = "the rule does not count by tenant, so the tenant cannot decide where its keys are";
+                self.error("tag", &at.span, message).set_help("leave it out, or add `tenant` to `per`");
+                None
+            }
+            "subject" => Some(Tag::Subject),
+            "rule" => Some(Tag::Rule),
+            text => match text.strip_prefix("const:").filter(|name| !name.is_empty() && name.len() <= 64) {
+                Some(name) => Some(Tag::Constant(name.into())),
+                None => {
+                    let message = format!("`{text}` does not say what decides where the keys are");
+                    self.error("tag", &at.span, message).set_help("write `tenant`, `subject`, `rule` or `const:NAME`");
+                    None
+                }
+            },
         }
     }
 

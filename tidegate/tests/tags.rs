@@ -1,0 +1,69 @@
+//! Where keys lie: what decides the partition, and so the slot of a cluster and the server.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tidegate::{Limit, Request, Rule, RuleSet, Tag};
+
+fn rule(id: &str) -> Rule {
+    let limits = ["minute", "hour"].map(|name| {
+        let window = Duration::from_secs(if name == "minute" { 60 } else { 3600 });
+        (name.into(), Limit::fixed_window(9, window).unwrap())
+    });
+    Rule::with_limits(id, limits)
+}
+
+/// The partitions of a tenant's hundred users.
+fn partitions(rules: &RuleSet) -> BTreeSet<u16> {
+    let users: Vec<String> = (0..100).map(|user| user.to_string()).collect();
+    let requests = users.iter().map(|user| Request::new("").attribute("tenant", "acme").attribute("user", user));
+    requests
+        .flat_map(|request| {
+            let plan = rules.resolve(&request);
+            plan.checks().iter().map(|check| check.key().partition()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn a_tenant_lies_in_one_partition_unless_it_is_spread() {
+    let of = |tag| partitions(&RuleSet::new([rule("api").per(["tenant", "user"]).tag(tag)]).unwrap());
+    assert_eq!(of(Tag::Usual).len(), 1);
+    assert!(of(Tag::Subject).len() > 80, "{:?}", of(Tag::Subject));
+    assert_eq!(of(Tag::Rule).len(), 1);
+    assert_ne!(of(Tag::Rule), of(Tag::Usual));
+}
+
+#[test]
+fn limits_of_one_subject_lie_together_however_it_is_tagged() {
+    for tag in [Tag::Usual, Tag::Subject, Tag::Rule, Tag::Constant("checkout".into())] {
+        let rules = RuleSet::new([rule("api").per(["user"]).tag(tag.clone())]).unwrap();
+        let plan = rules.resolve(&Request::new("").attribute("user", "ann"));
+        let partitions: BTreeSet<u16> = plan.checks().iter().map(|check| check.key().partition()).collect();
+        assert_eq!((plan.checks().len(), partitions.len()), (2, 1), "{tag:?}");
+    }
+}
+
+#[test]
+fn rules_with_the_same_constant_lie_together_and_others_do_not() {
+    let together = |names: [&str; 2]| {
+        let rules = names.map(|name| rule(&format!("of {name}")).tag(Tag::Constant(name.into())));
+        let [mut one, other] = rules;
+        if names[0] == names[1] {
+            one = rule("another").per(["user"]).tag(Tag::Constant(names[0].into()));
+        }
+        partitions(&RuleSet::new([one, other]).unwrap()).len()
+    };
+    assert_eq!(together(["checkout", "checkout"]), 1);
+    assert_eq!(together(["checkout", "search"]), 2);
+}
+
+#[test]
+fn rules_that_share_a_budget_must_lie_together() {
+    let shared = |id, tag| rule(id).per(["tenant", "user"]).budget("api").tag(tag);
+    assert!(RuleSet::new([shared("a", Tag::Rule), shared("b", Tag::Rule)]).is_ok());
+    let error = RuleSet::new([shared("a", Tag::Rule), shared("b", Tag::Subject)]).unwrap_err();
+    assert!(error.to_string().contains("the same limits, `per` and tag"), "{error}");
+    let rules = RuleSet::new([shared("a", Tag::Rule), shared("b", Tag::Rule)]).unwrap();
+    assert_eq!(partitions(&rules).len(), 1);
+}
