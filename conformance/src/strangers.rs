@@ -31,18 +31,20 @@ pub struct StrangersStore {
     treated: Treated,
     stems: Mutex<HashMap<u128, KeyStem>>,
     newcomers: AtomicU64,
+    asked: AtomicU64,
     overflowed: AtomicU64,
 }
 
 impl StrangersStore {
     /// On `store`, which must not be in a cluster: there, some refunds are the store's own.
     pub fn new(store: RedisStore, treated: Treated) -> Self {
-        Self { store, treated, stems: Mutex::default(), newcomers: AtomicU64::new(0), overflowed: AtomicU64::new(0) }
+        let [newcomers, asked, overflowed] = [0; 3].map(AtomicU64::new);
+        Self { store, treated, stems: Mutex::default(), newcomers, asked, overflowed }
     }
 
-    /// How many checks were judged on an overflow bucket.
-    pub fn overflowed(&self) -> u64 {
-        self.overflowed.load(Ordering::Relaxed)
+    /// How many checks there were that cost something, under limits of more than nothing, and how many were judged on an overflow bucket.
+    pub fn overflowed(&self) -> (u64, u64) {
+        (self.asked.load(Ordering::Relaxed), self.overflowed.load(Ordering::Relaxed))
     }
 
     /// The same gate for strangers: one is a crowd, or ten thousand days are early. In a crowd, each subject of a history has
@@ -104,6 +106,10 @@ impl StrangersStore {
         let strangers = strangers.longest_delay(Duration::from_micros(delay));
         let verdict = if consume { self.store.decide(&strangers).await } else { self.store.peek(&strangers).await };
         let mut verdict = verdict?;
+        // Under a limit of nothing nobody gets a key, and so there is no crowd.
+        let checks = plan.checks().iter().zip(&verdict.judged);
+        let asked = checks.filter(|(check, judged)| check.cost() > 0 && judged.outcome.limit > 0).count();
+        self.asked.fetch_add(asked as u64, Ordering::Relaxed);
         for judged in verdict.judged.iter_mut().filter(|judged| judged.overflowed) {
             judged.overflowed = false;
             self.overflowed.fetch_add(1, Ordering::Relaxed);
