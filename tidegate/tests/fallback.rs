@@ -1,5 +1,7 @@
 //! While the store fails: what each policy makes of a request, and how the policies of several rules compose.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};

@@ -1,5 +1,7 @@
 //! Where keys lie: what decides the partition, and so the slot of a cluster and the server.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

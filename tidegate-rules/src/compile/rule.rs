@@ -169,14 +169,14 @@ impl Compiler<'_> {
             }
             "subject" => Some(Tag::Subject),
             "rule" => Some(Tag::Rule),
-            text => match text.strip_prefix("const:").filter(|name| !name.is_empty() && name.len() <= 64) {
-                Some(name) => Some(Tag::Constant(name.into())),
-                None => {
+            text => {
+                let name = text.strip_prefix("const:").filter(|name| !name.is_empty() && name.len() <= 64);
+                if name.is_none() {
                     let message = format!("`{text}` does not say what decides where the keys are");
                     self.error("tag", &at.span, message).set_help("write `tenant`, `subject`, `rule` or `const:NAME`");
-                    None
                 }
-            },
+                name.map(|name| Tag::Constant(name.into()))
+            }
         }
     }
 
