@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use conformance::{KINDS, Server};
+use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tidegate_redis::RedisStore;
 use tidegate_rules::RuleFile;
@@ -34,7 +34,8 @@ fn read(path: &Path) -> Value {
 /// Every manifest that `kubectl apply -k` would send, generated ones left out.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let kustomization = read(&folder.join("kustomization.yaml"));
-    let resources = kustomization["resources"].as_array().unwrap().iter().map(|name| folder.join(name.as_str().unwrap()));
+    let resources =
+        kustomization["resources"].as_array().unwrap().iter().map(|name| folder.join(name.as_str().unwrap()));
     resources.flat_map(|path| if path.is_dir() { manifests(&path) } else { vec![path] }).collect()
 }
 
@@ -51,9 +52,11 @@ fn the_schemas_of_the_api_take_every_manifest() {
 #[test]
 fn a_manifest_with_a_mistake_is_found() {
     let folder = tempfile::tempdir().unwrap();
-    let wrong = fs::read_to_string(root().join("redis/stateful-set.yaml")).unwrap().replace("periodSeconds", "periodSecond");
+    let wrong =
+        fs::read_to_string(root().join("redis/stateful-set.yaml")).unwrap().replace("periodSeconds", "periodSecond");
     fs::write(folder.path().join("wrong.yaml"), wrong).unwrap();
-    let checked = tool("kubernetes-validate").args(["--strict", "-k", KUBERNETES]).arg(folder.path().join("wrong.yaml")).output();
+    let checked =
+        tool("kubernetes-validate").args(["--strict", "-k", KUBERNETES]).arg(folder.path().join("wrong.yaml")).output();
     assert!(!checked.unwrap().status.success());
 }
 
@@ -81,13 +84,18 @@ fn what_refers_to_another_names_it_as_it_is_called() {
     let gateway = read(&root().join("gateway/deployment.yaml"));
     assert_eq!(service["spec"]["clusterIP"], json!("None"), "headless");
     assert_eq!(redis["spec"]["serviceName"], service["metadata"]["name"]);
-    for (set, labels) in [(&redis, &service["spec"]["selector"]), (&gateway, &gateway["spec"]["selector"]["matchLabels"])] {
+    for (set, labels) in
+        [(&redis, &service["spec"]["selector"]), (&gateway, &gateway["spec"]["selector"]["matchLabels"])]
+    {
         assert_eq!(set["spec"]["template"]["metadata"]["labels"], *labels);
         assert_eq!(set["spec"]["selector"]["matchLabels"], *labels);
     }
     let variables = gateway["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
     let value = |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap()["value"].clone();
-    assert_eq!(value("TIDEGATE_STORE"), json!(format!("redis://{}:6379", service["metadata"]["name"].as_str().unwrap())));
+    assert_eq!(
+        value("TIDEGATE_STORE"),
+        json!(format!("redis://{}:6379", service["metadata"]["name"].as_str().unwrap()))
+    );
     for (folder, set) in [("redis", &redis), ("gateway", &gateway)] {
         let generated = read(&root().join(folder).join("kustomization.yaml"))["configMapGenerator"][0].clone();
         assert_eq!(set["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"], generated["name"]);
@@ -135,7 +143,8 @@ async fn a_server_with_this_configuration_starts_and_draws_no_warning() {
             let pair: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query(&mut connection).unwrap();
             pair[1].clone()
         };
-        let expected = [("maxmemory", "268435456"), ("tcp-backlog", "511"), ("timeout", "0"), ("appendonly", "no"), ("save", "")];
+        let expected =
+            [("maxmemory", "268435456"), ("tcp-backlog", "511"), ("timeout", "0"), ("appendonly", "no"), ("save", "")];
         for (name, value) in expected {
             assert_eq!(told(name), value, "{kind:?}: {name}");
         }
