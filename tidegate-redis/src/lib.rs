@@ -26,6 +26,7 @@ mod across;
 mod args;
 mod cluster;
 mod error;
+mod forget;
 mod health;
 mod known;
 mod link;

@@ -39,14 +39,14 @@ pub const DEFAULT_PREFIX: &str = "tg";
 pub struct RedisStore {
     pub(crate) link: Link,
     pub(crate) denials: Arc<Denials>,
-    options: RedisOptions,
+    pub(crate) options: RedisOptions,
     warnings: Arc<[String]>,
 }
 
 /// How to use the server.
 #[derive(Clone)]
 pub struct RedisOptions {
-    prefix: Arc<str>,
+    pub(crate) prefix: Arc<str>,
     pub(crate) response_timeout: Duration,
     pub(crate) connection_timeout: Duration,
     clock: Option<Arc<dyn Clock>>,
