@@ -11,6 +11,7 @@
 //! is measured takes part in a decision.
 
 mod admitted;
+mod aims;
 mod backend;
 mod draw;
 mod endpoint;
@@ -20,11 +21,17 @@ mod index;
 mod ledger;
 mod machine;
 mod matching;
+mod numbers;
 mod options;
 mod others;
+mod page;
 mod phase;
+mod plot;
+mod report;
 mod riders;
 mod store;
+mod table;
+mod told;
 mod town;
 
 use std::sync::Arc;
@@ -40,10 +47,13 @@ use crate::output::Output;
 use crate::traffic;
 use found::Found;
 use phase::{Evening, Phase};
+use report::Report;
 use store::Hosted;
 
 pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let timer: Arc<dyn Timer> = Arc::new(traffic::timer());
+    // Whether the page can be written is better known before than after.
+    std::fs::write(&arguments.report, "").map_err(|error| unwritten(arguments, &error))?;
     let hosted = Hosted::open(arguments.store()?, format!("surge{:08x}", timer.now().as_micros() as u32))?;
     let (crowd, gateways) = (runtime()?, runtime()?);
     let evening = Evening {
@@ -53,30 +63,95 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
         gateways: gateways.handle().clone(),
         timer,
     };
-    let mut found: Vec<Found> = Vec::new();
-    crowd.block_on(async {
-        for phase in Phase::ALL {
-            let stopped = std::future::pending();
-            found.push(
-                phase
-                    .run(&evening, stopped, |progress| {
-                        output.say(format!(
-                            "{} {}: {} {} {} {}",
-                            phase.number(),
-                            progress.second,
-                            progress.served,
-                            progress.refused,
-                            progress.failed,
-                            progress.waiting
-                        ));
-                    })
-                    .await?,
-            );
+    notes(&evening, output);
+    let date = report::date(evening.timer.now());
+    let (phases, stopped) = crowd.block_on(phases(&evening, output))?;
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        date,
+        command: arguments.command(),
+        seed: arguments.seed,
+        users: arguments.users,
+        instances: evening.instances,
+        seconds_per_phase: evening.shape.span.as_secs(),
+        time_out_seconds: evening.shape.patience.as_secs(),
+        store: hosted.name.clone(),
+        processors: machine::processors(),
+        debug_build: cfg!(debug_assertions),
+        stopped,
+        doubts: doubts(&phases),
+        aims: aims::judge(&phases, evening.shape.full && !stopped),
+        phases,
+    };
+    std::fs::write(&arguments.report, page::page(&report)).map_err(|error| unwritten(arguments, &error))?;
+    if arguments.json {
+        output.json(&report);
+    } else {
+        told::ends(&report, output);
+    }
+    for doubt in &report.doubts {
+        output.warn(doubt);
+    }
+    output.say(format_args!("report: {}", arguments.report.display()));
+    if stopped {
+        return Err(Failure::usage("stopped by a signal, so that the report has only what was found until then"));
+    }
+    Ok(Exit::yes(report.is_proof()))
+}
+
+/// All phases, one after the other, and whether a signal has ended them before their time. Either way nothing is left in a store
+/// that is somebody else's.
+async fn phases(evening: &Evening<'_>, output: &mut Output<'_>) -> Result<(Vec<Found>, bool), Failure> {
+    let stopped = crate::serve::told_to_stop();
+    let stopped = stopped.map_err(|error| Failure::usage(format!("signals cannot be listened to: {error}")))?;
+    let mut stopped = std::pin::pin!(stopped);
+    let (mut phases, mut failure, mut ended) = (Vec::new(), None, false);
+    for phase in Phase::ALL {
+        told::begins(phase, output);
+        let ran = phase.run(evening, &mut stopped, |progress| told::goes(progress, output)).await;
+        match ran {
+            Ok((found, early)) => {
+                phases.push(found);
+                ended = early;
+            }
+            Err(why) => failure = Some(why),
         }
-        hosted.clean().await
-    })?;
-    output.json(&found);
-    Ok(Exit::Fine)
+        if ended || failure.is_some() {
+            break;
+        }
+    }
+    output.progress("");
+    let cleaned = evening.hosted.clean().await;
+    match failure {
+        Some(failure) => Err(failure),
+        None => cleaned.map(|_| (phases, ended)),
+    }
+}
+
+/// What whoever waits for the figures should know.
+fn notes(evening: &Evening<'_>, output: &mut Output<'_>) {
+    if !evening.hosted.is_shared() {
+        output.warn(
+            "there is neither redis-server nor valkey-server on this machine, so nothing can be shared: ONE gateway runs, and \
+             keeps its limits in memory. Install one of them, or name a store with --store, to see what twelve do",
+        );
+    }
+    if cfg!(debug_assertions) {
+        output.warn("this is a debug build; its times mean nothing");
+    }
+}
+
+/// What spoils the figures, of any phase.
+fn doubts(phases: &[Found]) -> Vec<String> {
+    let doubts = |found: &Found| {
+        let phase = found.phase;
+        found.doubts().into_iter().map(move |doubt| format!("phase {phase}: {doubt}"))
+    };
+    phases.iter().flat_map(doubts).collect()
+}
+
+fn unwritten(arguments: &SurgeArgs, error: &std::io::Error) -> Failure {
+    Failure::usage(format!("--report {}: {error}; choose another file", arguments.report.display()))
 }
 
 fn runtime() -> Result<Runtime, Failure> {

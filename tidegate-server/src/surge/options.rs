@@ -1,5 +1,6 @@
 //! The flags of `tidegate surge`, and the shape of the evening that they ask for. Nothing is started here.
 
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -80,6 +81,26 @@ impl SurgeArgs {
             patience: Duration::from_secs(patience),
             full: !self.quick && seconds >= FULL && self.users >= 2000,
         }
+    }
+
+    /// The command that would do the same again. The store is not repeated: there may be a password in it.
+    pub(crate) fn command(&self) -> String {
+        let mut command = "tidegate surge".to_owned();
+        if self.quick {
+            command.push_str(" --quick");
+        }
+        let numbers = [("--users", u64::from(self.users), 2000), ("--instances", u64::from(self.instances), 12)];
+        let seconds = self.seconds.map(|seconds| ("--seconds", u64::from(seconds), 0));
+        for (flag, value, usual) in numbers.into_iter().chain(seconds).chain([("--seed", self.seed, 1)]) {
+            if value != usual {
+                // Writing to a string does not fail.
+                let _ = write!(command, " {flag} {value}");
+            }
+        }
+        if self.store.is_some() {
+            command.push_str(" --store …");
+        }
+        command
     }
 
     /// The store that was asked for. Memory is not shared, so it is none.

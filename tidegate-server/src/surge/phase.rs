@@ -65,6 +65,8 @@ pub(crate) struct Look {
 /// How a phase goes, as far as it has gone.
 pub(crate) struct Progress {
     pub(crate) second: u64,
+    /// How many seconds there will be.
+    pub(crate) of: u64,
     pub(crate) served: u64,
     pub(crate) refused: u64,
     pub(crate) failed: u64,
@@ -112,37 +114,41 @@ impl Phase {
         }
     }
 
-    /// Lets the evening happen, until its end or until it is stopped.
+    /// Lets the evening happen, until its end or until it is stopped, and says whether it was.
     pub(crate) async fn run(
         self,
         evening: &Evening<'_>,
         stopped: impl Future<Output = ()>,
         mut tell: impl FnMut(&Progress),
-    ) -> Result<Found, Failure> {
+    ) -> Result<(Found, bool), Failure> {
         let Evening { shape, instances, hosted, ref gateways, ref timer } = *evening;
         let rules = self.rules()?;
         let failed = |error: io::Error| Failure::usage(format!("the service cannot be started: {error}"));
         let backend = Backend::start(shape.seed, Arc::clone(timer)).await.map_err(failed)?;
         let fleet = Fleet::start(gateways, instances, backend.address, &rules, &self.shared(hosted), timer).await?;
-        let town = Arc::new(Town::new(&fleet.addresses, Arc::clone(timer), shape, timer.now().plus(BREATH)));
+        let mut town = Town::new(&fleet.addresses, Arc::clone(timer), shape);
         town.open().await.map_err(|error| Failure::usage(format!("a gateway cannot be reached: {error}")))?;
+        town.begin(timer.now().plus(BREATH));
+        let town = Arc::new(town);
 
         let (before, mut crowd) = (Machine::now(), crowd(&town));
         let looks = Arc::new(Mutex::new(Vec::new()));
         crowd.spawn(look(Arc::clone(&town), Arc::clone(&backend.parts), Arc::clone(&looks)));
-        tokio::select! {
-            () = progress(&town, &looks, &mut tell) => (),
-            () = stopped => (),
-        }
+        let early = tokio::select! {
+            () = progress(&town, &looks, &mut tell) => false,
+            () = stopped => true,
+        };
         let lasted = timer.now().since(town.start);
-        grace(&town, lasted >= shape.span).await;
+        if !early {
+            grace(&town).await;
+        }
         town.ledger().cut_off(timer.now());
         let cpu = before.and_then(|before| Machine::now()?.since(before));
         let looks = std::mem::take(&mut *looks.lock().unwrap_or_else(PoisonError::into_inner));
         let found = Found::new(self, evening, &town, &backend.parts, &fleet.watched, &rules, &looks, cpu, lasted);
         crowd.shutdown().await;
         fleet.stop().await;
-        Ok(found)
+        Ok((found, early))
     }
 }
 
@@ -184,13 +190,13 @@ async fn progress(town: &Town, looks: &Mutex<Vec<Look>>, tell: &mut impl FnMut(&
             refused += counted.refused;
             failed += counted.failed;
         }
-        tell(&Progress { second, served, refused, failed, waiting });
+        tell(&Progress { second, of: town.shape.span.as_secs(), served, refused, failed, waiting });
     }
 }
 
-/// Lets what is under way end, for a moment, if the phase was not stopped.
-async fn grace(town: &Town, whole: bool) {
-    let mut left = if whole { GRACE } else { Duration::ZERO };
+/// Lets what is under way end, for a moment.
+async fn grace(town: &Town) {
+    let mut left = GRACE;
     while !left.is_zero() && town.ledger().under_way() > 0 {
         town.timer.sleep(LOOKS).await;
         left = left.saturating_sub(LOOKS);

@@ -17,7 +17,7 @@ use super::town::{Told, Town};
 const GLANCE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(300));
 
 /// Who hammers taps again after so long without an answer.
-const TAP: Duration = Duration::from_millis(250);
+const TAP: Duration = Duration::from_millis(300);
 
 /// So many taps of one finger are under way at most.
 const TAPS: usize = 20;
@@ -90,6 +90,8 @@ impl Rider {
         if self.temper != Temper::Hammering {
             return town.ask(Party::Rider(self.number), &self.user, endpoint, due, town.shape.patience).await;
         }
+        // Answers that came while nobody looked are history.
+        while self.taps.try_join_next().is_some() {}
         self.tap(town, endpoint, due);
         let mut again = due.plus(TAP);
         loop {

@@ -40,7 +40,8 @@ impl Hosted {
         }
         for program in PROGRAMS {
             if let Some((server, folder, port)) = start(program)? {
-                let (at, name) = (Some(format!("redis://127.0.0.1:{port}")), format!("a {program} of its own"));
+                let (at, name) =
+                    (Some(format!("redis://127.0.0.1:{port}")), format!("{} of its own", version(program)));
                 return Ok(Self { at, prefix, name, _server: Some((server, folder)), borrowed: false });
             }
         }
@@ -70,6 +71,14 @@ impl Hosted {
     }
 }
 
+/// The program with its version, such as `redis-server 7.0.15`.
+fn version(program: &str) -> String {
+    let said = Command::new(program).arg("--version").output().map(|output| output.stdout);
+    let said = String::from_utf8_lossy(&said.unwrap_or_default()).into_owned();
+    let version = said.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    version.map_or(program.to_owned(), |version| format!("{program} {version}"))
+}
+
 /// Starts a server that keeps nothing on disk; none if there is no such program.
 fn start(program: &str) -> Result<Option<(Child, TempDir, u16)>, Failure> {
     let failed = |error: io::Error| Failure::usage(format!("{program} cannot be started: {error}"));
@@ -84,7 +93,7 @@ fn start(program: &str) -> Result<Option<(Child, TempDir, u16)>, Failure> {
         let mut command = Command::new(program);
         command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]).args(memory);
         // In a group of its own: what is typed on the terminal is for us, and ends it through us.
-        command.current_dir(folder.path()).env_clear().process_group(0);
+        command.current_dir(folder.path()).process_group(0);
         let mut server = match Child::start(&mut command) {
             Ok(server) => server,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -49,8 +49,9 @@ pub(crate) struct Told {
 }
 
 impl Town {
-    /// A town in which everything begins at `start`.
-    pub(crate) fn new(addresses: &[SocketAddr], timer: Arc<dyn Timer>, shape: Shape, start: Timestamp) -> Self {
+    /// A town in which everything begins now.
+    pub(crate) fn new(addresses: &[SocketAddr], timer: Arc<dyn Timer>, shape: Shape) -> Self {
+        let start = timer.now();
         Self {
             gateways: addresses.iter().map(Gate::new).collect(),
             next: AtomicUsize::new(0),
@@ -60,6 +61,12 @@ impl Town {
             start,
             end: start.plus(shape.span),
         }
+    }
+
+    /// Lets everything begin at `start`.
+    pub(crate) fn begin(&mut self, start: Timestamp) {
+        *self.ledger() = Ledger::new(start, self.shape.span, self.shape.users);
+        (self.start, self.end) = (start, start.plus(self.shape.span));
     }
 
     /// Opens a connection to each gateway, so that nobody waits for the first.
