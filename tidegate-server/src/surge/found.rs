@@ -18,6 +18,12 @@ use super::town::Town;
 /// A request that left so much later than it was due is the load's fault.
 const LATE: Duration = Duration::from_millis(20);
 
+/// So large a share of them may be, before the times are in doubt.
+const FEW: f64 = 0.01;
+
+/// Processors that are busier than this are at their end.
+const BUSY: f64 = 0.9;
+
 /// So many points are enough for the curve of the riders.
 const CURVE: usize = 200;
 
@@ -178,19 +184,18 @@ impl Found {
 
     /// What spoils the figures and is the machine's fault, or the store's.
     pub(crate) fn doubts(&self) -> Vec<String> {
-        let mut doubts = Vec::new();
-        if self.load.too_late > 0.01 {
-            let (percent, late) = (self.load.too_late * 100.0, LATE.as_millis());
-            doubts.push(format!(
-                "{percent:.1} % of the requests left more than {late} ms late: the load fell behind, so the times are partly the \
-                 machine's and not the servers'"
-            ));
+        let (mut faults, mut doubts) = (Vec::new(), Vec::new());
+        if let Some(cpu) = self.load.cpu.filter(|cpu| *cpu > BUSY) {
+            faults.push(format!("the processors were {:.0} % busy", cpu * 100.0));
         }
-        if let Some(cpu) = self.load.cpu.filter(|cpu| *cpu > 0.9) {
-            let percent = cpu * 100.0;
+        if self.load.too_late > FEW {
+            let (percent, late) = (self.load.too_late * 100.0, LATE.as_millis());
+            faults.push(format!("{percent:.1} % of the requests left more than {late} ms late"));
+        }
+        if !faults.is_empty() {
+            let faults = faults.join(" and ");
             doubts.push(format!(
-                "the processors were {percent:.0} % busy, so the times are the machine's and not the servers'; close other \
-                 programs, or try fewer --users"
+                "{faults}, so the times are the machine's and not the servers'; close other programs, or try fewer --users"
             ));
         }
         if self.undecided > 0 {

@@ -27,7 +27,7 @@ const BOT_PATIENCE: Duration = Duration::from_secs(5);
 const KEPT: u32 = 30;
 
 /// Within this time a convoy is out of the tunnel.
-const CONVOY: Duration = Duration::from_millis(600);
+const CONVOY: Duration = Duration::from_millis(500);
 
 /// So many drivers for a hundred riders.
 const DRIVERS_PER_HUNDRED: u32 = 20;

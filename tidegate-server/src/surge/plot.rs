@@ -61,7 +61,12 @@ impl Plot {
         for (value, text) in even_ticks(self.right) {
             let (x, y) = (self.x(value), HEIGHT - BOTTOM + 14.0);
             let text = if value > 0.0 { text } else { format!("{text} {}", self.below) };
-            let anchor = if value > 0.0 { "middle" } else { "start" };
+            let anchor = match value {
+                0.0 => "start",
+                // What ends where the picture ends stays inside.
+                value if value >= self.right * 0.98 => "end",
+                _ => "middle",
+            };
             let _ =
                 write!(svg, "<text class=\"tick\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
         }

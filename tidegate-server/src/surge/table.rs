@@ -19,8 +19,21 @@ impl Table {
     /// What became of the requests of a phase, by endpoint; 429s apart.
     pub(crate) fn of_endpoints(found: &Found) -> Self {
         let head = [
-            "", "requests", "RPS", "allowed", "average", "median", "min", "max", "p95", "p99", "failed", "cut off",
-            "429s", "average", "p99",
+            "",
+            "requests",
+            "RPS",
+            "allowed",
+            "average",
+            "median",
+            "min",
+            "max",
+            "p95",
+            "p99",
+            "failed",
+            "cut off",
+            "429s",
+            "429 average",
+            "429 p99",
         ];
         let row = |row: &Row| {
             let Times { count, average, median, min, max, p95, p99 } = row.allowed;
