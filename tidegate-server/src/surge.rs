@@ -26,6 +26,7 @@ mod options;
 mod others;
 mod page;
 mod phase;
+mod place;
 mod plot;
 mod report;
 mod riders;
@@ -47,15 +48,21 @@ use crate::output::Output;
 use crate::traffic;
 use found::Found;
 use phase::{Evening, Phase};
+use place::Place;
 use report::Report;
 use store::Hosted;
 
 pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
-    let timer: Arc<dyn Timer> = Arc::new(traffic::timer());
-    // Whether the page can be written is better known before than after.
-    std::fs::write(&arguments.report, "").map_err(|error| unwritten(arguments, &error))?;
-    let hosted = Hosted::open(arguments.store()?, format!("surge{:08x}", timer.now().as_micros() as u32))?;
+    let (timer, url): (Arc<dyn Timer>, _) = (Arc::new(traffic::timer()), arguments.store()?);
     let (crowd, gateways) = (runtime()?, runtime()?);
+    // From here on, and not only once there is something to end: until then a signal would leave the store behind.
+    let stopped = {
+        let _within = crowd.enter();
+        crate::serve::told_to_stop()
+    };
+    let stopped = stopped.map_err(|error| Failure::usage(format!("signals cannot be listened to: {error}")))?;
+    let place = Place::reserve(&arguments.report)?;
+    let hosted = Hosted::open(url, format!("surge{:08x}", timer.now().as_micros() as u32))?;
     let evening = Evening {
         shape: arguments.shape(),
         instances: if hosted.is_shared() { arguments.instances } else { 1 },
@@ -65,25 +72,9 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
     };
     notes(&evening, output);
     let date = report::date(evening.timer.now());
-    let (phases, stopped) = crowd.block_on(phases(&evening, output))?;
-    let report = Report {
-        version: env!("CARGO_PKG_VERSION"),
-        date,
-        command: arguments.command(),
-        seed: arguments.seed,
-        users: arguments.users,
-        instances: evening.instances,
-        seconds_per_phase: evening.shape.span.as_secs(),
-        time_out_seconds: evening.shape.patience.as_secs(),
-        store: hosted.name.clone(),
-        processors: machine::processors(),
-        debug_build: cfg!(debug_assertions),
-        stopped,
-        doubts: doubts(&phases),
-        aims: aims::judge(&phases, evening.shape.full && !stopped),
-        phases,
-    };
-    std::fs::write(&arguments.report, page::page(&report)).map_err(|error| unwritten(arguments, &error))?;
+    let (phases, stopped) = crowd.block_on(phases(&evening, stopped, output))?;
+    let report = Report::new(arguments, &evening, date, phases, stopped);
+    place.write(&page::page(&report))?;
     if arguments.json {
         output.json(&report);
     } else {
@@ -93,7 +84,7 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
         output.warn(doubt);
     }
     output.say(format_args!("report: {}", arguments.report.display()));
-    if stopped {
+    if report.stopped {
         return Err(Failure::usage("stopped by a signal, so that the report has only what was found until then"));
     }
     Ok(Exit::yes(report.is_proof()))
@@ -101,9 +92,11 @@ pub(crate) fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit
 
 /// All phases, one after the other, and whether a signal has ended them before their time. Either way nothing is left in a store
 /// that is somebody else's.
-async fn phases(evening: &Evening<'_>, output: &mut Output<'_>) -> Result<(Vec<Found>, bool), Failure> {
-    let stopped = crate::serve::told_to_stop();
-    let stopped = stopped.map_err(|error| Failure::usage(format!("signals cannot be listened to: {error}")))?;
+async fn phases(
+    evening: &Evening<'_>,
+    stopped: impl Future<Output = ()>,
+    output: &mut Output<'_>,
+) -> Result<(Vec<Found>, bool), Failure> {
     let mut stopped = std::pin::pin!(stopped);
     let (mut phases, mut failure, mut ended) = (Vec::new(), None, false);
     for phase in Phase::ALL {
@@ -139,19 +132,6 @@ fn notes(evening: &Evening<'_>, output: &mut Output<'_>) {
     if cfg!(debug_assertions) {
         output.warn("this is a debug build; its times mean nothing");
     }
-}
-
-/// What spoils the figures, of any phase.
-fn doubts(phases: &[Found]) -> Vec<String> {
-    let doubts = |found: &Found| {
-        let phase = found.phase;
-        found.doubts().into_iter().map(move |doubt| format!("phase {phase}: {doubt}"))
-    };
-    phases.iter().flat_map(doubts).collect()
-}
-
-fn unwritten(arguments: &SurgeArgs, error: &std::io::Error) -> Failure {
-    Failure::usage(format!("--report {}: {error}; choose another file", arguments.report.display()))
 }
 
 fn runtime() -> Result<Runtime, Failure> {

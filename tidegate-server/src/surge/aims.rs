@@ -8,7 +8,7 @@ use super::numbers::{percent, time, times, whole};
 /// Something to prove.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Aim {
-    pub(crate) aim: &'static str,
+    pub(crate) what: &'static str,
     /// What came of it.
     pub(crate) found: String,
     /// Whether it was reached; none if this run cannot tell.
@@ -23,13 +23,13 @@ pub(crate) fn judge(found: &[Found], full: bool) -> Vec<Aim> {
         aims.extend(against(before, after, full));
     }
     for after in [phase(3), phase(4)].into_iter().flatten() {
-        let aim = match after.phase {
+        let what = match after.phase {
             3 => "phase 3: nobody has more than capacity and refill allow",
             _ => "phase 4: nobody has more than capacity and refill allow",
         };
         let most = after.limit("ride-request").map_or(0.0, |kept| kept.factor);
         let found = format!("{} requests beyond a limit, at most {} of it", whole(after.overshoot()), times(most));
-        aims.push(Aim { aim, found, reached: Some(after.overshoot() == 0) });
+        aims.push(Aim { what, found, reached: Some(after.overshoot() == 0) });
     }
     aims
 }
@@ -44,23 +44,23 @@ fn against(before: &Found, after: &Found, full: bool) -> Vec<Aim> {
     let failures = after.riders.failure_rate;
     vec![
         Aim {
-            aim: "p99 of riders' allowed requests at least 60 times lower",
+            what: "p99 of riders' allowed requests at least 60 times lower",
             found: format!("{} → {}, {}", time(slow), time(quick), times(ratio)),
             reached: judged(ratio >= 60.0),
         },
-        Aim { aim: "and under 590 ms", found: time(quick), reached: judged(quick < 590.0) },
+        Aim { what: "and under 590 ms", found: time(quick), reached: judged(quick < 590.0) },
         Aim {
-            aim: "at most 0.1 % of them fail",
+            what: "at most 0.1 % of them fail",
             found: format!("{} → {}", percent(before.riders.failure_rate), percent(failures)),
             reached: judged(failures <= 0.001),
         },
         Aim {
-            aim: "a 429 takes less than 1 ms at the server, less than 10 at p99",
+            what: "a 429 takes less than 1 ms at the server, less than 10 at p99",
             found: format!("{}, {}", time(refusals.average), time(refusals.p99)),
             reached: judged(refusals.count > 0 && refusals.average < 1.0 && refusals.p99 < 10.0),
         },
         Aim {
-            aim: "no fewer riders are matched",
+            what: "no fewer riders are matched",
             found: format!("{} → {}", whole(few as u64), whole(many as u64)),
             reached: judged(many >= few),
         },

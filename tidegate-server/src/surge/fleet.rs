@@ -122,3 +122,50 @@ fn gateway(backend: SocketAddr) -> Result<Gateway, Failure> {
 fn broken(error: &dyn std::fmt::Display) -> Failure {
     Failure::usage(format!("a gateway cannot be started: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use tokio::runtime::Handle;
+
+    use super::super::backend::Backend;
+    use super::super::endpoint::Endpoint;
+    use super::super::ledger::{Ended, Party};
+    use super::super::options::Shape;
+    use super::super::phase::Phase;
+    use super::super::town::Town;
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_service_that_dies_in_the_middle_is_a_failure_for_riders_and_not_the_end() {
+        let timer: Arc<dyn Timer> = Arc::new(crate::traffic::timer());
+        let shape = Shape {
+            users: 1,
+            seed: 1,
+            span: Duration::from_secs(1),
+            arrivals: 1,
+            patience: Duration::from_secs(60),
+            full: false,
+        };
+        let mut backend = Backend::start(1, Arc::clone(&timer)).await.unwrap();
+        let rules = Phase::Capacity.rules().ok().unwrap();
+        let fleet = Fleet::start(&Handle::current(), 2, backend.address, &rules, &Shared::Nothing, &timer).await;
+        let fleet = fleet.ok().unwrap();
+        let town = Arc::new(Town::new(&fleet.addresses, Arc::clone(&timer), shape));
+        let ask = || {
+            let town = Arc::clone(&town);
+            let user = HeaderValue::from_static("ann");
+            async move { town.ask(Party::Rider(0), &user, Endpoint::Ride, town.start, shape.patience).await.ended }
+        };
+        assert_eq!(ask().await, Ended::Served);
+        let under_way = tokio::spawn(ask());
+        while backend.parts.matching.busy() == 0 {
+            tokio::task::yield_now().await;
+        }
+        backend.die();
+        assert_eq!(under_way.await.unwrap(), Ended::Failed);
+        assert_eq!(ask().await, Ended::Failed);
+        assert_eq!(town.ledger().count(&[Party::RIDERS], None).failed, 2);
+        fleet.stop().await;
+    }
+}

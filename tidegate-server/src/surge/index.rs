@@ -66,7 +66,7 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::ManualClock;
+    use tidegate::{Clock, ManualClock};
 
     use super::*;
 

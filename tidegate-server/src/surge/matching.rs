@@ -20,7 +20,7 @@ const SHORTEST: Duration = Duration::from_millis(160);
 const LONGEST: Duration = Duration::from_millis(240);
 
 /// How many may wait. More than a minute of work: as in many services, nobody ever thought about it.
-const QUEUE: u64 = 10_000;
+const QUEUE: u64 = 15_000;
 
 /// A pool of workers with a queue.
 pub(crate) struct Matching {

@@ -50,8 +50,11 @@ fn title(found: &Found) -> String {
 fn intro(report: &Report) -> String {
     let stopped =
         if report.stopped { "<p class=\"bad\">Stopped before its time: what is here is not all.</p>\n" } else { "" };
-    let doubts: String =
-        report.doubts.iter().map(|doubt| format!("<p class=\"doubt\">{}</p>\n", escaped(doubt))).collect();
+    let mut doubts = String::new();
+    for doubt in &report.doubts {
+        // Writing to a string does not fail, here and below.
+        let _ = writeln!(doubts, "<p class=\"doubt\">{}</p>", escaped(doubt));
+    }
     format!(
         "<h1>The concert, before and after</h1>\n<p class=\"lead\">{} riders, a bot and a convoy of drivers meet a service that \
          can match 150 riders a second, through {} that keep their limits in {}. Four times {} seconds, each with other \
@@ -71,7 +74,7 @@ fn aims(report: &Report) -> String {
             Some(false) => ("bad", "✗ missed"),
             None => ("open", "not judged"),
         };
-        let (aim, found) = (escaped(aim.aim), escaped(&aim.found));
+        let (aim, found) = (escaped(aim.what), escaped(&aim.found));
         let _ = writeln!(html, "<li class=\"{class}\"><span class=\"mark\">{mark}</span> {aim} <b>{found}</b></li>");
     }
     html + "</ul>\n"
@@ -141,7 +144,7 @@ fn row(
         let label = format!("phase {}: {short}", found.phase);
         let right = found.timeline.len().max(1) as f64;
         let plot = Plot { label, wide: 1.0, right, below: "s", scale, shapes: shapes(&found.timeline) };
-        let _ = write!(html, "<figure>{}<figcaption>{} {short}</figcaption></figure>\n", plot.svg(), found.phase);
+        let _ = writeln!(html, "<figure>{}<figcaption>{} {short}</figcaption></figure>", plot.svg(), found.phase);
     }
     html + "</div>\n"
 }

@@ -3,8 +3,11 @@
 use serde::Serialize;
 use tidegate::Timestamp;
 
-use super::aims::Aim;
+use super::aims::{self, Aim};
 use super::found::Found;
+use super::machine;
+use super::options::SurgeArgs;
+use super::phase::Evening;
 
 /// A run.
 #[derive(Debug, Serialize)]
@@ -31,10 +34,42 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    pub(crate) fn new(
+        arguments: &SurgeArgs,
+        evening: &Evening<'_>,
+        date: String,
+        phases: Vec<Found>,
+        stopped: bool,
+    ) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            date,
+            command: arguments.command(),
+            seed: arguments.seed,
+            users: arguments.users,
+            instances: evening.instances,
+            seconds_per_phase: evening.shape.span.as_secs(),
+            time_out_seconds: evening.shape.patience.as_secs(),
+            store: evening.hosted.name.clone(),
+            processors: machine::processors(),
+            debug_build: cfg!(debug_assertions),
+            stopped,
+            doubts: phases.iter().flat_map(doubts).collect(),
+            aims: aims::judge(&phases, evening.shape.full && !stopped),
+            phases,
+        }
+    }
+
     /// Whether every aim that could be judged was reached.
     pub(crate) fn is_proof(&self) -> bool {
         self.aims.iter().all(|aim| aim.reached != Some(false))
     }
+}
+
+/// What spoils the figures of a phase.
+fn doubts(found: &Found) -> impl Iterator<Item = String> + use<> {
+    let phase = found.phase;
+    found.doubts().into_iter().map(move |doubt| format!("phase {phase}: {doubt}"))
 }
 
 /// `2026-11-15 17:51 UTC`.

@@ -112,7 +112,10 @@ impl Table {
             let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escaped(cell));
             row.iter().map(cell).collect::<String>()
         };
-        let rows: String = self.rows.iter().map(|row| format!("<tr>{}</tr>\n", cells(row, "td"))).collect();
+        let mut rows = String::new();
+        for row in &self.rows {
+            let _ = writeln!(rows, "<tr>{}</tr>", cells(row, "td"));
+        }
         format!("<table><thead><tr>{}</tr></thead>\n<tbody>\n{rows}</tbody></table>\n", cells(&self.head, "th"))
     }
 }

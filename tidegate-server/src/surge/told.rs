@@ -38,14 +38,14 @@ pub(crate) fn ends(report: &Report, output: &mut Output<'_>) {
     }
     output.line(output.styled(Style::Bold, "Before and after"));
     table(&Table::of_phases(&report.phases), output);
-    let width = report.aims.iter().map(|aim| aim.aim.chars().count()).max().unwrap_or(0);
+    let width = report.aims.iter().map(|aim| aim.what.chars().count()).max().unwrap_or(0);
     for aim in &report.aims {
         let mark = match aim.reached {
             Some(true) => output.styled(Style::Good, "✓ reached   "),
             Some(false) => output.styled(Style::Bad, "✗ missed    "),
             None => output.styled(Style::Caution, "  not judged"),
         };
-        output.line(format_args!("{mark}  {:width$}  {}", aim.aim, aim.found));
+        output.line(format_args!("{mark}  {:width$}  {}", aim.what, aim.found));
     }
 }
 
