@@ -55,7 +55,7 @@ impl Report {
             debug_build: cfg!(debug_assertions),
             stopped,
             doubts: phases.iter().flat_map(doubts).collect(),
-            aims: aims::judge(&phases, evening.shape.full && !stopped),
+            aims: aims::judge(&phases, evening.shape.full && !stopped, evening.hosted.is_whole()),
             phases,
         }
     }

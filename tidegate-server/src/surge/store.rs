@@ -54,6 +54,12 @@ impl Hosted {
         self.at.is_some()
     }
 
+    /// Whether all rules of a request are decided in one step; a cluster may take one for each.
+    pub(crate) fn is_whole(&self) -> bool {
+        let is_cluster = |url: &String| url.split(':').next().is_some_and(|scheme| scheme.ends_with("+cluster"));
+        !self.at.as_ref().is_some_and(is_cluster)
+    }
+
     /// What the gateways of a phase share: nobody has spent anything of it yet.
     pub(crate) fn shared(&self, phase: usize) -> Shared {
         match &self.at {

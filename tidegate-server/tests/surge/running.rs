@@ -8,7 +8,6 @@ use crate::Place;
 fn four_phases_are_found_and_shared_limits_are_kept_to_the_request() {
     let place = Place::new();
     let ran = place.run("--users 30 --instances 3 --seconds 2 --seed 7 --json");
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
     let found: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((&found["seed"], &found["users"], &found["instances"]), (&json!(7), &json!(30), &json!(3)));
     assert_eq!(found["command"], "tidegate surge --users 30 --instances 3 --seconds 2 --seed 7");
@@ -27,12 +26,14 @@ fn four_phases_are_found_and_shared_limits_are_kept_to_the_request() {
     // The bot asks each of the three gateways for more than its limit.
     assert!(ride_limit(2)["overshoot"].as_u64().unwrap() > 20, "{}", ride_limit(2));
     for phase in [3, 4] {
+        assert_eq!(phases[phase - 1]["undecided"], 0, "the store did not answer in time, so limits need not hold");
         for limit in phases[phase - 1]["limits"].as_array().unwrap() {
             assert_eq!((&limit["overshoot"], &limit["beyond"]), (&json!(0), &json!(0)), "phase {phase}: {limit}");
         }
         assert!(ride_limit(phase)["admitted"].as_u64().unwrap() >= 20, "{}", ride_limit(phase));
         assert!(phases[phase - 1]["bot"]["refused"]["count"].as_u64().unwrap() > 0);
     }
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
     let aims = found["aims"].as_array().unwrap();
     let judged: Vec<&Value> = aims.iter().filter(|aim| !aim["reached"].is_null()).collect();
     assert_eq!((aims.len(), judged.len()), (7, 2), "a short run judges no times: {aims:?}");
@@ -57,7 +58,6 @@ fn complete(phase: &Value) {
     assert_eq!((&phase["crowd"]["riders"], phase["crowd"]["curve"].as_array().unwrap().len()), (&json!(30), 30));
     assert_eq!(phase["timeline"].as_array().unwrap().len(), 2);
     assert!(phase["service"]["requests"].as_u64().unwrap() > 0 && phase["load"]["late"]["count"].as_u64().unwrap() > 0);
-    assert_eq!(phase["undecided"], 0, "the store is there");
 }
 
 #[test]
