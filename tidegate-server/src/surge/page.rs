@@ -84,6 +84,7 @@ fn aims(report: &Report) -> String {
 fn over_time(phases: &[Found]) -> String {
     let mut html = "<h2>Second by second</h2>\n".to_owned();
     html.push_str("<h3>How long riders waited for what no limit refused, by when it was due</h3>\n");
+    html.push_str("<p>What still waited at the end counts with the time it had waited: there the lines fall, and nothing got better.</p>\n");
     html.push_str(&legend(&[("p99", "99th percentile"), ("median", "median")]));
     html.push_str(&row(
         phases,

@@ -81,7 +81,7 @@ impl Table {
         add("longest wait for the index", &|found| time(found.service.index_behind), "");
         add("riders matched", &|found| whole(found.crowd.matched as u64), "");
         add("fairness of rides (Jain)", &|found| format!("{:.2}", found.crowd.fairness), "");
-        add("rides of the bot", &|found| whole(found.bot.served), "");
+        add("requests of the bot let through", &|found| whole(found.bot.allowed.count), "");
         add("most that one had of its limit", &|found| kept(found, |factor, _| times(factor)), "");
         add("requests beyond a limit", &|found| kept(found, |_, beyond| whole(beyond)), "");
         Self { head, rows }
