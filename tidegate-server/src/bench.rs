@@ -2,22 +2,19 @@
 //!
 //! ```text
 //! options ──▶ cores ──▶ subjects (child processes, asks) ──▶ load: at once │ on time ──▶ figures
-//!                           └── nothing, nginx, upstream        └── lines, schedule, latencies
+//!                           └── nothing, nginx, upstream        └── latencies, and what `traffic` has
 //! ```
 //!
 //! The servers are processes of their own on one core, the load is one thread on another. It judges no figure.
 
 mod ask;
-mod child;
 mod cores;
 mod figure;
 mod latency;
-mod line;
 mod load;
 mod nginx;
 mod nothing;
 mod options;
-mod schedule;
 mod subject;
 mod upstream;
 mod url;
@@ -33,9 +30,9 @@ pub(crate) use options::BenchArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::traffic::{self, Line, NoAnswer};
 use cores::Cores;
 use figure::Figure;
-use line::{Line, NoAnswer};
 use options::Target;
 use subject::Subject;
 use upstream::Upstream;
@@ -47,7 +44,7 @@ pub(crate) fn run(arguments: &BenchArgs, output: &mut Output<'_>) -> Result<Exit
     if arguments.targets == [Target::ServeNothing] {
         return nothing::run(output);
     }
-    let timer = Arc::new(timer());
+    let timer = Arc::new(traffic::timer());
     if let Some(url) = &arguments.to.url {
         return until_stopped(url::run(arguments, url, &timer, output));
     }
@@ -71,16 +68,10 @@ pub(crate) fn run(arguments: &BenchArgs, output: &mut Output<'_>) -> Result<Exit
     Ok(Exit::Fine)
 }
 
-/// The time of the runtime.
-#[allow(clippy::disallowed_methods, reason = "this is where a `Timer` is made of it")]
-fn timer() -> impl Timer {
-    tidegate::timer(tokio::time::sleep)
-}
-
 /// Runs on this thread alone, unless a signal ends it before; either way what was started ends with the caller.
 fn until_stopped<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
+    let runtime = runtime.map_err(|error| traffic::no_runtime(&error))?;
     runtime.block_on(async {
         let stopped = crate::serve::told_to_stop();
         let stopped = stopped.map_err(|error| Failure::usage(format!("signals cannot be listened to: {error}")))?;

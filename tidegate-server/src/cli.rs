@@ -10,6 +10,7 @@ use crate::output::Colour;
 use crate::request::RequestArgs;
 use crate::secret::SecretArgs;
 use crate::serve::ServeArgs;
+use crate::surge::SurgeArgs;
 
 /// Rate limits for any service: write, check, explain and test them
 #[derive(Parser)]
@@ -36,6 +37,7 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     Check(CheckArgs),
     Bench(BenchArgs),
+    Surge(SurgeArgs),
     /// Print a script that completes commands and flags in your shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

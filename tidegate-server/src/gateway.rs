@@ -23,10 +23,11 @@ mod upload;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::{Request, Response, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use tidegate::Store;
+use tidegate::{Clock, Store};
 use tidegate_tower::{LimitLayer, LimitService, ResponseBody};
 use tower::ServiceExt;
 use tower_layer::Layer;
@@ -82,6 +83,33 @@ impl Gateway {
         let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.starter())));
         let service = hyper::service::service_fn(move |request| answer(LimitService::clone(&service), request));
         listener.into().tells_client().serve(service, tasks, shutdown).await
+    }
+
+    /// [`serve`](Self::serve), and `seen` sees the status of every answer, and how long it took from when the head of the
+    /// request was read, by `clock`.
+    pub(crate) async fn serve_seen<S>(
+        self,
+        listener: Listener,
+        layer: LimitLayer<S>,
+        shutdown: impl Future<Output = ()> + Send,
+        clock: Arc<dyn Clock>,
+        seen: Arc<dyn Fn(StatusCode, Duration) + Send + Sync>,
+    ) -> bool
+    where
+        S: Store + 'static,
+    {
+        let tasks = Tasks::new();
+        let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.starter())));
+        let service = hyper::service::service_fn(move |request| {
+            let (service, clock, seen) = (LimitService::clone(&service), Arc::clone(&clock), Arc::clone(&seen));
+            async move {
+                let begun = clock.now();
+                let response = answer(service, request).await?;
+                seen(response.status(), clock.now().since(begun));
+                Ok(response)
+            }
+        });
+        listener.tells_client().serve(service, tasks, shutdown).await
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the binary `tidegate` does: serve decisions, write, explain and test limits, and decide from the shell, and
-//! measure what all that costs.
+//! measure what all that costs and what it is good for.
 //!
 //! ```text
-//! arguments ──▶ cli ──▶ serve │ rules │ check │ bench │ manual ──▶ output ──▶ exit code
+//! arguments ──▶ cli ──▶ serve │ rules │ check │ bench │ surge │ manual ──▶ output ──▶ exit code
 //!                          └── request, secret, store
 //! ```
 //!
@@ -34,6 +34,8 @@ pub use listen::{ConnectionLimits, Listener, Tls, TlsError, TlsFiles};
 mod manual;
 mod serve;
 pub use serve::Server;
+mod surge;
+mod traffic;
 
 use std::ffi::OsString;
 
@@ -60,6 +62,7 @@ pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, ou
         Command::Check(arguments) => check::run(&arguments, output),
         Command::Bench(arguments) => bench::run(&arguments, output),
         Command::Serve(arguments) => serve::run(&arguments, output),
+        Command::Surge(arguments) => surge::run(&arguments, output),
         Command::Completions { shell } => Ok(manual::completions(shell, output)),
         Command::Man { dir } => manual::man(dir.as_deref(), output),
     };

@@ -132,6 +132,11 @@ impl Output<'_> {
         self.note(written);
     }
 
+    /// Whether somebody watches the errors as they come.
+    pub(crate) const fn is_watched(&self) -> bool {
+        self.watched
+    }
+
     /// Tells how far it has come, to whoever watches; nothing at all takes it away again.
     pub(crate) fn progress(&mut self, text: impl Display) {
         if self.watched {

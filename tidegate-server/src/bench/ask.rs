@@ -13,8 +13,8 @@ use http::{Method, Request, Uri};
 use http_body_util::Full;
 use prost::Message;
 
-use super::line::{Answer, Protocol};
 use super::upstream;
+use crate::traffic::{Answer, Protocol};
 
 /// How many clients there are to be counted.
 const CLIENTS: u16 = 1024;

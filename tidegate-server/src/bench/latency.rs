@@ -7,11 +7,10 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tidegate::Timestamp;
 
+use crate::traffic::{histogram, micros};
+
 /// The load has fallen behind if every hundredth request was this late or later by its own fault.
 const TOO_LATE: Duration = Duration::from_millis(1);
-
-/// The longest latency that is told from longer ones, in microseconds: an hour.
-const LONGEST: u64 = 3_600_000_000;
 
 /// The quantiles that are told, with their names.
 const QUANTILES: [(&str, f64); 4] = [("p50_us", 0.5), ("p90_us", 0.9), ("p99_us", 0.99), ("p99_9_us", 0.999)];
@@ -43,11 +42,9 @@ pub(crate) struct Times {
 
 impl Latencies {
     pub(crate) fn new() -> Self {
-        // The bounds are constants, and the tests make one.
-        let empty = || Histogram::new_with_bounds(1, LONGEST, 3).expect("an hour of microseconds by three digits");
         Self {
-            answered: empty(),
-            late: empty(),
+            answered: histogram(),
+            late: histogram(),
             crowded: 0,
             statuses: BTreeMap::new(),
             unanswered: 0,
@@ -142,14 +139,10 @@ impl Latencies {
     }
 }
 
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::schedule::Schedule;
     use super::*;
+    use crate::traffic::Schedule;
 
     const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 

@@ -10,8 +10,7 @@ use tokio::task::JoinSet;
 
 use super::ask::Ask;
 use super::latency::{Latencies, Times};
-use super::line::{Line, NoAnswer, PATIENCE};
-use super::schedule::Schedule;
+use crate::traffic::{Line, NoAnswer, PATIENCE, Schedule};
 
 /// The timer of the runtime is this coarse; the rest of the way to a request is spent looking at the clock.
 const COARSE: Duration = Duration::from_millis(2);
@@ -34,7 +33,7 @@ pub(crate) async fn at_once(lines: Vec<Line>, ask: &Arc<Ask>, count: u64) -> Res
                 if number >= count {
                     return Ok(line);
                 }
-                let answer = line.ask(ask.request(number)).await.map_err(|error| error.to_string())?;
+                let answer = line.ask(ask.request(number), PATIENCE).await.map_err(|error| error.to_string())?;
                 if let Some(wrong) = ask.wrong(&answer) {
                     return Err(wrong);
                 }
@@ -81,7 +80,7 @@ async fn work(
     timer: Arc<impl Timer>,
 ) -> Result<(), String> {
     while let Some((number, times)) = tickets.take(timer.as_ref()).await {
-        let answered = line.ask(ask.request(number)).await;
+        let answered = line.ask(ask.request(number), PATIENCE).await;
         let ended = timer.now();
         let status = match &answered {
             Ok(answer) => match ask.wrong(answer) {

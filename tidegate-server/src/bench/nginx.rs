@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use super::child::Child;
 use crate::failure::Failure;
+use crate::traffic::Child;
 
 /// Where it is, by name or where Debian keeps it from those who are not root.
 const PROGRAMS: [&str; 2] = ["nginx", "/usr/sbin/nginx"];

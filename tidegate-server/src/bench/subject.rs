@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use super::ask::Ask;
-use super::child::Child;
 use super::nginx;
 use super::options::{BenchArgs, Target};
 use crate::failure::Failure;
+use crate::traffic::Child;
 
 /// Limits that count every request and refuse none. Each descriptor meets one of them, and a check both.
 const RULES: &str = "\

@@ -10,12 +10,12 @@ use tidegate::Timer;
 
 use super::ask::Ask;
 use super::latency::Latencies;
-use super::line::{Line, Protocol};
 use super::load;
 use super::options::{BenchArgs, UrlArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::traffic::{Line, Protocol};
 
 /// Runs the load, and says what came back.
 pub(crate) async fn run(

@@ -10,7 +10,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-/// How long an answer may take.
+/// How long an answer may take, unless somebody knows better.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is spoken.
@@ -47,7 +47,7 @@ pub(crate) enum NoAnswer {
     Unreachable,
     /// The connection ended, or what came is no HTTP.
     Broken,
-    /// It took longer than [`PATIENCE`].
+    /// It took longer than there was patience.
     Late,
 }
 
@@ -65,9 +65,9 @@ impl Line {
         Ok(lines)
     }
 
-    /// Sends a request, and reads all of the answer.
-    pub(crate) async fn ask(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, NoAnswer> {
-        let answered = tokio::time::timeout(PATIENCE, self.answer(request)).await.unwrap_or(Err(NoAnswer::Late));
+    /// Sends a request, and reads all of the answer, which may take as long as there is patience.
+    pub(crate) async fn ask(&mut self, request: Request<Full<Bytes>>, patience: Duration) -> Result<Answer, NoAnswer> {
+        let answered = tokio::time::timeout(patience, self.answer(request)).await.unwrap_or(Err(NoAnswer::Late));
         if answered.is_err() {
             // Whatever comes on it now would answer something else.
             self.sender = None;
@@ -128,7 +128,7 @@ impl fmt::Display for NoAnswer {
         f.write_str(match self {
             Self::Unreachable => "nobody listens there",
             Self::Broken => "the connection ended before the answer did, or what came is no HTTP",
-            Self::Late => "there was no answer for ten seconds",
+            Self::Late => "there was no answer in time",
         })
     }
 }
