@@ -97,13 +97,17 @@ impl Watched {
     }
 }
 
+/// How long a gateway waits for the store: twenty times as long as it would elsewhere.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// The store of one gateway, with a connection of its own, and a place to listen at.
 async fn open(shared: Shared) -> Result<(AnyStore, Listener), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
     let store = match shared {
         Shared::Nothing => AnyStore::Memory(Arc::new(MemoryStore::new())),
         Shared::Store { url, prefix } => {
-            let options = RedisOptions::new().prefix(&prefix);
+            // Everything runs on one machine, and a load that keeps it busy must not look like a store that is silent.
+            let options = RedisOptions::new().prefix(&prefix).budget(PATIENCE);
             AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
         }
     };
