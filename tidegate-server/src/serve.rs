@@ -80,7 +80,10 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
                 _ = look.tick() => {
                     let up = server.engine.is_store_up();
                     match (std::mem::replace(&mut store_up, up), up) {
-                        (true, false) => output.warn("the store does not answer: each rule does what its on_failure says"),
+                        (true, false) => {
+                            let why = server.engine.limiter().store().why();
+                            output.warn(format!("the store fails: {why}. Each rule does what its on_failure says"));
+                        }
                         (false, true) => output.say("store: it answers again"),
                         _ => {}
                     }

@@ -44,6 +44,8 @@ pub struct Decision {
     delay: Duration,
     checks: Few<Checked>,
     degraded: Option<StoreErrorKind>,
+    /// Whether a rule applied about which answers must give nothing away, though it is not among the checks.
+    guarded: bool,
     /// Further rules that share a check through a budget.
     sharing: Vec<Sharing>,
 }
@@ -97,6 +99,7 @@ impl Decision {
                 delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
                 checks: Few::One(Checked::new(check, judged)),
                 degraded: None,
+                guarded: false,
                 sharing,
             };
         }
@@ -105,12 +108,12 @@ impl Decision {
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
         let shown = most_restrictive(&checks, granted > 0);
-        Self { granted, decided_at, shown, delay, checks, degraded: None, sharing }
+        Self { granted, decided_at, shown, delay, checks, degraded: None, guarded: false, sharing }
     }
 
     /// The same decision, made without the store, since that failed.
-    pub(crate) fn degraded_by(mut self, kind: StoreErrorKind) -> Self {
-        self.degraded = Some(kind);
+    pub(crate) fn degraded_by(mut self, kind: StoreErrorKind, guarded: bool) -> Self {
+        (self.degraded, self.guarded) = (Some(kind), guarded);
         self
     }
 
@@ -200,7 +203,7 @@ impl Decision {
 
     /// Whether a rule applied about which answers must give nothing away.
     pub fn is_security(&self) -> bool {
-        self.checks.iter().any(|check| check.security && check.role != Role::Shadow)
+        self.guarded || self.checks.iter().any(|check| check.security && check.role != Role::Shadow)
     }
 
     /// What every check says, in the order of the rules.

@@ -63,12 +63,16 @@ impl Fallback {
         let gates: Vec<(Gate, &Check<'_>)> =
             judged_here(plan).map(|check| (stand_in(check, instances), check)).collect();
         let smaller = plan.with_checks(gates.iter().map(|(gate, check)| match check.on_failure() {
-            OnFailure::Static => Check::new(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), 1),
+            // It counts requests, whatever they cost; but what costs nothing takes nothing.
+            OnFailure::Static => {
+                let requests = if check.cost() == 0 { 0 } else { plan.requests() };
+                Check::new(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), requests)
+            }
             _ => Check::new(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous()),
         }));
         let memory = self.memory.get_or_init(MemoryStore::new);
         let verdict = ask(memory, &smaller);
-        Ok(Decision::new(&smaller, &verdict).degraded_by(error.kind()))
+        Ok(Decision::new(&smaller, &verdict).degraded_by(error.kind(), plan.is_security()))
     }
 }
 
@@ -95,6 +99,6 @@ fn stand_in(check: &Check<'_>, instances: u32) -> Gate {
             let stem = KeyStem::of_rule(gate.rule(), limit, STATIC);
             Gate::new(gate.rule().clone(), STATIC, *limit, gate.role(), stem).security(check.is_security())
         }
-        _ => gate.with_limit(gate.limit().share(instances)),
+        _ => gate.with_limit(gate.limit().share(instances)).security(check.is_security()),
     }
 }

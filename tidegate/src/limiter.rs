@@ -107,7 +107,7 @@ impl<S: Store> Limiter<S> {
         // Nothing was decided, so the observer only hears of a failure.
         match self.observed(self.store.peek(&plan).await) {
             Ok(verdict) => Ok(Decision::new(&plan, &verdict)),
-            Err(error) => self.fallback.peek(&plan, error, self.store.instances()),
+            Err(error) => self.fall_back_peek(&plan, error),
         }
     }
 
@@ -130,6 +130,11 @@ impl<S: Store> Limiter<S> {
             Ok(verdict) => Ok(self.decided(plan, &verdict)),
             Err(error) => self.fall_back(plan, error),
         }
+    }
+
+    /// Says what [`fall_back`](Self::fall_back) would say, and takes nothing.
+    pub fn fall_back_peek(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
+        self.fallback.peek(plan, error, self.store.instances())
     }
 
     /// Decides a plan without the store, as its rules ask for, since the store failed with `error`: for doors that ask the

@@ -30,6 +30,8 @@ pub struct Plan<'r> {
     units: u64,
     longest_delay: u64,
     budget: Option<Duration>,
+    /// How many requests it stands for.
+    requests: u64,
     /// Further rules that share a check through a budget; hardly ever any.
     sharing: Vec<Sharing>,
 }
@@ -85,6 +87,7 @@ impl<'r> Plan<'r> {
             units: 1,
             longest_delay: u64::MAX,
             budget: None,
+            requests: 1,
             sharing: Vec::new(),
         }
     }
@@ -104,6 +107,7 @@ impl<'r> Plan<'r> {
 
     /// This plan and another as one: all or nothing over both. Where they share a key, the costs add up.
     pub fn and(mut self, other: &Plan<'r>) -> Self {
+        self.requests += other.requests;
         for (place, check) in other.checks.iter().enumerate() {
             let at = self.checks.iter().position(|known| known.key() == check.key()).unwrap_or(self.checks.len());
             let parts = || other.sharing.iter().filter(|part| part.check == place);
@@ -173,13 +177,23 @@ impl<'r> Plan<'r> {
 
     /// The same question to other checks, all or nothing. Their keys must differ.
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
-        let (units, longest_delay) = (self.units, self.longest_delay);
-        Plan { units, longest_delay, ..Plan::from_distinct(checks.collect()) }
+        let Self { units, longest_delay, requests, .. } = *self;
+        Plan { units, longest_delay, requests, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has, if a door says so.
     pub const fn budget(&self) -> Option<Duration> {
         self.budget
+    }
+
+    /// How many requests it stands for: one, or those that were put together by [`and`](Self::and).
+    pub(crate) const fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether answers must give nothing away.
+    pub(crate) fn is_security(&self) -> bool {
+        self.enforced().any(Check::is_security)
     }
 
     pub(crate) fn sharing(&self) -> &[Sharing] {

@@ -358,6 +358,12 @@ fn check(rule: &Rule, ids: &mut HashSet<SmolStr>, budgets: &mut HashMap<SmolStr,
     if let Some(budget) = &rule.budget {
         let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
         let alike = first.limits == rule.limits && first.plans == rule.plans;
+        if alike && first.emergency != rule.emergency {
+            let other = &first.id;
+            return error(format!(
+                "it shares budget {budget:?} with rule {other:?}; give both the same emergency limit"
+            ));
+        }
         if !alike || first.per != rule.per || first.tag != rule.tag {
             let other = &first.id;
             return error(format!(

@@ -311,3 +311,55 @@ fn shares_of_all_instances_are_together_at_most_the_limit() {
     let share = Limit::token_bucket(20, rate).unwrap().share(3);
     assert_eq!(share, Limit::token_bucket(6, Rate::new(7, Duration::from_secs(3)).unwrap()).unwrap());
 }
+
+#[test]
+fn what_costs_nothing_takes_nothing_of_a_cap() {
+    let clock = ManualClock::default();
+    let rule = Rule::new("api", bucket(9)).on_failure(OnFailure::Static).emergency(bucket(2));
+    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+    assert_eq!(passed(&limiter, &Request::new("").cost(0), 5), Some(5));
+    assert_eq!(passed(&limiter, &Request::new(""), 5), Some(2));
+    assert_eq!(passed(&limiter, &Request::new("").cost(0), 5), Some(5));
+}
+
+#[test]
+fn requests_that_are_decided_as_one_take_as_many_of_a_cap() {
+    let clock = ManualClock::default();
+    let rule = Rule::new("api", bucket(99)).per(["user"]).on_failure(OnFailure::Static).emergency(bucket(5));
+    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+    let (ann, bob) = (Request::new("").attribute("user", "ann"), Request::new("").attribute("user", "bob"));
+    let three = || limiter.plan(&ann).and(&limiter.plan(&ann)).and(&limiter.plan(&bob));
+    assert!(now(limiter.decide(&three())).unwrap().is_allowed());
+    assert!(!now(limiter.decide(&three())).unwrap().is_allowed());
+    assert_eq!(passed(&limiter, &ann, 5), Some(2));
+}
+
+#[test]
+fn a_rule_against_guessing_keeps_its_silence_without_the_store() {
+    let clock = ManualClock::default();
+    for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Static] {
+        let guard = Rule::new("login", bucket(9)).security().on_failure(policy).emergency(bucket(9));
+        let other = Rule::new("api", bucket(0)).on_failure(OnFailure::Local);
+        let limiter = limiter(&Switched::failing(&clock), &clock, [guard, other]);
+        let denied = now(limiter.check(&Request::new(""))).unwrap();
+        assert!(!denied.is_allowed() && denied.is_security(), "{policy:?}");
+        let answer = Contract::new().denied(&denied, None, None);
+        assert!(!answer.body.contains("rule_id"), "{policy:?}: {}", answer.body);
+    }
+    let shared = |id| Rule::new(id, bucket(0)).budget("b").on_failure(OnFailure::Local);
+    let limiter = limiter(&Switched::failing(&clock), &clock, [shared("one"), shared("two").security()]);
+    assert!(now(limiter.check(&Request::new(""))).unwrap().is_security());
+}
+
+#[test]
+fn rules_that_share_a_budget_have_the_same_cap() {
+    let shared = |id, cap: Option<u64>| {
+        let rule = Rule::new(id, bucket(9)).budget("b");
+        cap.map_or(rule.clone(), |cap| rule.on_failure(OnFailure::Static).emergency(bucket(cap)))
+    };
+    assert!(RuleSet::new([shared("one", Some(3)), shared("two", Some(3))]).is_ok());
+    for other in [Some(4), None] {
+        let error = RuleSet::new([shared("one", Some(3)), shared("two", other)]).unwrap_err();
+        assert!(error.to_string().contains("the same emergency limit"), "{error}");
+    }
+}

@@ -71,7 +71,9 @@ async fn a_server_starts_without_its_store_and_takes_it_when_it_comes() {
     let ready = || async { ask("GET /readyz").try_send(http).await.expect("an answer") };
     let without = ready().await;
     assert_eq!((without.status, &without.json()["degraded"]), (200, &json!(true)), "{without:?}");
-    assert_eq!(check(tidegate.http).await["degraded_reason"], json!("unavailable"));
+    let ride = check(tidegate.http).await;
+    assert_eq!(ride["degraded_reason"], json!("unavailable"));
+    assert!(ride.get("receipt").is_none(), "what was counted nowhere cannot be given back: {ride}");
 
     store.restart_with(&["--maxmemory-policy", "allkeys-lru"]);
     until("the store decides", async || (check(tidegate.http).await["degraded"] == json!(false)).then_some(())).await;

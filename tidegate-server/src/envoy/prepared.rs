@@ -128,15 +128,17 @@ impl Prepared<'_> {
         let only_else = !counts && (judged.looked.is_some() || judged.returned.is_some());
         if !only_else && (passes || strict) {
             let decision = limiter.decide(plan).await.map_err(|_| Refusal::Unavailable)?;
-            if decision.degraded().is_some() {
-                return Err(Refusal::Degraded(Box::new(decision)));
+            match decision.degraded() {
+                None => {}
+                Some(_) if passes => return Err(Refusal::Degraded(Box::new(decision))),
+                // The store has refused it before it failed: that stands.
+                Some(_) => return Ok(judged),
             }
             judged.allowed &= decision.is_allowed();
             judged.counted = Some(decision);
         }
         if !judged.allowed && !strict {
-            // The request is refused either way: what cannot be counted leaves the limit more generous, not the answer.
-            let _ = self.charge(limiter, judged.counted.as_ref()).await;
+            self.charge(limiter, judged.counted.as_ref());
         }
         Ok(judged)
     }
@@ -161,8 +163,16 @@ impl Prepared<'_> {
 
     /// What its limits ask for when the store has failed.
     pub(super) fn without_store<S: Store>(&self, limiter: &Limiter<S>, error: StoreError) -> Refusal {
-        if [&self.looked, &self.returned].into_iter().flatten().any(Plan::fails_closed) {
+        if self.returned.as_ref().is_some_and(Plan::fails_closed) {
             return Refusal::Unavailable;
+        }
+        if let Some(looked) = &self.looked {
+            let same = StoreError::new(error.kind(), "the store failed");
+            match limiter.fall_back_peek(looked, same) {
+                Ok(decision) if decision.is_allowed() => {}
+                Ok(decision) => return Refusal::Degraded(Box::new(decision)),
+                Err(_) => return Refusal::Unavailable,
+            }
         }
         match limiter.fall_back(&self.counted, error) {
             Ok(decision) => Refusal::Degraded(Box::new(decision)),
@@ -171,7 +181,8 @@ impl Prepared<'_> {
     }
 
     /// Counts what was refused where a limit wants that: it has happened, and the limit is used up by it at most.
-    async fn charge<S: Store>(&self, limiter: &Limiter<S>, decision: Option<&Decision>) -> Result<(), StoreError> {
+    /// Nobody waits for it, since the request is refused either way.
+    fn charge<S: Store>(&self, limiter: &Limiter<S>, decision: Option<&Decision>) {
         let consumed = |place: usize| decision.is_some_and(|decision| decision.checks()[place].is_consumed());
         let charged = self.wanted.iter().filter(|wanted| wanted.counts_refused());
         let mut places: Vec<usize> = charged.flat_map(|wanted| wanted.places.iter().copied()).collect();
@@ -179,10 +190,7 @@ impl Prepared<'_> {
         places.dedup();
         let checks = places.into_iter().filter(|place| !consumed(*place)).map(|place| &self.counted.checks()[place]);
         let charges: Vec<Adjustment<'_>> = checks.map(Adjustment::charge).collect();
-        if charges.is_empty() {
-            return Ok(());
-        }
-        limiter.store().adjust(&charges).await
+        limiter.store().adjust_soon(&charges);
     }
 }
 

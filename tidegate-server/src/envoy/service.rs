@@ -176,6 +176,9 @@ impl<S: Store + 'static> RateLimits<S> {
     /// What was decided without the store. No status has numbers then: nobody knows what is left of the whole.
     fn degraded(&self, limiter: &Limiter<S>, request: &RateLimitRequest, decision: &Decision) -> RateLimitResponse {
         let passes = decision.is_allowed() || self.shadow;
+        if !decision.is_allowed() && self.shadow {
+            self.stats.count(Event::GlobalShadow);
+        }
         let status = if decision.is_allowed() { passed() } else { over() };
         let mut response = RateLimitResponse {
             overall_code: if passes { Code::Ok } else { Code::OverLimit }.into(),

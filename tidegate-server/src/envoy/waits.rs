@@ -12,7 +12,8 @@ const WAY_BACK: Duration = Duration::from_millis(5);
 
 /// The time for a decision, if the caller waits so long.
 pub(super) fn budget(waits: Option<Duration>) -> Duration {
-    waits.map_or(LONGEST, |waits| waits.saturating_sub(WAY_BACK).min(LONGEST))
+    // Who has hardly any time leaves half of it to the way back: with none, every decision would be one without the store.
+    waits.map_or(LONGEST, |waits| waits.saturating_sub(WAY_BACK).max(waits / 2).min(LONGEST))
 }
 
 /// The time that a caller waits, if it says so.
@@ -62,6 +63,6 @@ mod tests {
             (of(20), of(1000), of(12)),
             (Duration::from_millis(15), Duration::from_millis(15), Duration::from_millis(7))
         );
-        assert_eq!((of(3), budget(None)), (Duration::ZERO, Duration::from_millis(15)));
+        assert_eq!((of(4), budget(None)), (Duration::from_millis(2), Duration::from_millis(15)));
     }
 }

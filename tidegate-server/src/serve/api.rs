@@ -115,7 +115,8 @@ fn said(
         Ok(decision) => {
             // Numbers and texts can always be written.
             let mut answer = serde_json::to_value(CheckAnswer::new(&decision)).unwrap_or(Value::Null);
-            if receipt && decision.is_allowed() {
+            // What was counted nowhere cannot be given back.
+            if receipt && decision.is_allowed() && decision.degraded().is_none() {
                 answer["receipt"] = engine.receipts().write(&decision.receipt()).into();
             }
             Ok(answer)

@@ -186,7 +186,7 @@ impl Metrics {
             Outcome::Allowed if passed && !degraded && self.is_near(check) => Some(Beside::Near),
             // A check that did not pass beside another that did, as of two quotas, rejected nothing.
             Outcome::Rejected if passed => None,
-            Outcome::Rejected if check.outcome().is_permanent() => Some(Beside::Permanent),
+            Outcome::Rejected if !degraded && check.outcome().is_permanent() => Some(Beside::Permanent),
             Outcome::Rejected => Some(Beside::Limit),
             Outcome::ShadowRejected => Some(Beside::Shadow),
             Outcome::Allowed | Outcome::ShadowAllowed => None,

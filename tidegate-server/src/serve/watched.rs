@@ -1,7 +1,7 @@
 //! `Watched`: any store, with the time that each call takes told to the metrics. It changes no answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::{Adjustment, Clock, Key, Plan, Store, StoreError, SystemClock, Timestamp, Verdict};
@@ -16,11 +16,13 @@ pub(crate) struct Watched {
     metrics: Arc<Metrics>,
     clock: SystemClock,
     up: Arc<AtomicBool>,
+    /// How it failed, when it last began to.
+    why: Arc<Mutex<String>>,
 }
 
 impl Watched {
     pub(crate) fn new(store: AnyStore, metrics: Arc<Metrics>) -> Self {
-        Self { store, metrics, clock: SystemClock::new(), up: Arc::new(AtomicBool::new(true)) }
+        Self { store, metrics, clock: SystemClock::new(), up: Arc::new(AtomicBool::new(true)), why: Arc::default() }
     }
 
     /// The store itself.
@@ -33,11 +35,19 @@ impl Watched {
         self.up.load(Ordering::Relaxed)
     }
 
+    /// How it failed, when it last began to, in words for an operator.
+    pub(crate) fn why(&self) -> String {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn measured<T>(&self, call: StoreCall, begun: Timestamp, result: Result<T, StoreError>) -> Result<T, StoreError> {
         let took: Duration = self.clock.now().since(begun);
         self.metrics.store_called(call, took, result.as_ref().err());
         // Looked at first, since most of the time nothing changes, and all cores would write to one place.
         if self.is_up() != result.is_ok() {
+            if let Err(error) = &result {
+                *self.why.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+            }
             self.up.store(result.is_ok(), Ordering::Relaxed);
         }
         result

@@ -93,6 +93,9 @@ async fn a_local_rule_is_judged_here_and_tells_no_numbers() {
     }
     let denied = envoy.ask(local()).await.unwrap();
     assert_eq!(crate::words(&denied), "OVER_LIMIT: OVER_LIMIT 0");
+    // A look finds the same, and takes nothing.
+    let looked = envoy.ask(with_hits(local(), 0, 0)).await.unwrap();
+    assert_eq!(crate::words(&looked), "OVER_LIMIT: OVER_LIMIT 0");
     assert!(denied.statuses[0].current_limit.is_none() && denied.request_headers_to_add.is_empty());
     let names: Vec<&str> = denied.response_headers_to_add.iter().map(|header| header.key.as_str()).collect();
     assert_eq!(names, ["retry-after", "content-type", "cache-control"]);
