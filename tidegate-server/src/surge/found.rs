@@ -116,9 +116,12 @@ pub(crate) struct Service {
 /// How far the load is to be trusted.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Load {
+    /// How late requests of riders and the bot left.
     pub(crate) late: Times,
-    /// Share of the requests that left later than they should.
+    /// Share of them that left later than they should.
     pub(crate) too_late: f64,
+    /// The same of drivers and clerks: a convoy is more than a small machine can send at once.
+    pub(crate) late_staff: Times,
     /// Share of the time in which the processors were busy.
     pub(crate) cpu: Option<f64>,
 }
@@ -167,7 +170,7 @@ impl Found {
             limits: watched.admitted.judge(rules),
             store_failures: watched.admitted.failures(),
             undecided: watched.admitted.undecided(),
-            load: Load::new(ledger.late(), cpu),
+            load: Load::new(&ledger, cpu),
             timeline: timeline(&ledger, looks, span),
         }
     }
@@ -190,7 +193,7 @@ impl Found {
         }
         if self.load.too_late > FEW {
             let (percent, late) = (self.load.too_late * 100.0, LATE.as_millis());
-            faults.push(format!("{percent:.1} % of the requests left more than {late} ms late"));
+            faults.push(format!("{percent:.1} % of the riders' requests left more than {late} ms late"));
         }
         if !faults.is_empty() {
             let faults = faults.join(" and ");
@@ -288,10 +291,11 @@ impl Service {
 // === impl Load ===
 
 impl Load {
-    fn new(late: &Histogram<u64>, cpu: Option<f64>) -> Self {
+    fn new(ledger: &Ledger, cpu: Option<f64>) -> Self {
+        let (late, staff) = (ledger.late(&[Party::RIDERS, Party::Bot]), ledger.late(&[Party::Staff]));
         let bound = u64::try_from(LATE.as_micros()).unwrap_or(u64::MAX);
         let too_late = late.count_between(bound, late.high()) as f64 / late.len().max(1) as f64;
-        Self { late: Times::new(late), too_late, cpu }
+        Self { late: Times::new(&late), too_late, late_staff: Times::new(&staff), cpu }
     }
 }
 

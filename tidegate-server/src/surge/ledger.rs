@@ -21,8 +21,8 @@ pub(crate) struct Ledger {
     seconds: Vec<Second>,
     /// How often each rider was matched.
     matched: Vec<u32>,
-    /// Microseconds from when a request was due to when it was sent.
-    late: Histogram<u64>,
+    /// Microseconds from when a request was due to when it was sent, by [`Party`].
+    late: [Histogram<u64>; 3],
 }
 
 /// Whose requests they are.
@@ -91,13 +91,13 @@ impl Ledger {
             counts: std::array::from_fn(|_| std::array::from_fn(|_| Count::new())),
             seconds: vec![Second::new(); seconds],
             matched: vec![0; riders as usize],
-            late: histogram(),
+            late: std::array::from_fn(|_| histogram()),
         }
     }
 
     /// A request is sent; what was said is its number.
     pub(crate) fn begin(&mut self, request: Begun) -> u64 {
-        self.late.saturating_record(micros(request.sent.since(request.due)));
+        self.late[request.party.place()].saturating_record(micros(request.sent.since(request.due)));
         self.begun += 1;
         self.under_way.insert(self.begun, request);
         self.begun
@@ -142,9 +142,14 @@ impl Ledger {
         &self.matched
     }
 
-    /// Microseconds from when requests were due to when they were sent.
-    pub(crate) const fn late(&self) -> &Histogram<u64> {
-        &self.late
+    /// Microseconds from when requests of these were due to when they were sent.
+    pub(crate) fn late(&self, parties: &[Party]) -> Histogram<u64> {
+        let mut sum = histogram();
+        for party in parties {
+            // Both have the same bounds.
+            let _ = sum.add(&self.late[party.place()]);
+        }
+        sum
     }
 
     fn add(&mut self, request: Begun, now: Timestamp, ended: Ended) {
@@ -249,7 +254,11 @@ mod tests {
         let number = ledger.begin(ride(Party::Rider(1), 500));
         ledger.end(number, at(1500), Ended::Served);
         let count = ledger.count(&[Party::RIDERS], None);
-        assert_eq!((count.served, count.allowed.max() / 1000, ledger.late().max() / 1000), (1, 1000, 1));
+        assert_eq!(
+            (count.served, count.allowed.max() / 1000, ledger.late(&[Party::RIDERS]).max() / 1000),
+            (1, 1000, 1)
+        );
+        assert!(ledger.late(&[Party::Bot, Party::Staff]).is_empty());
         assert_eq!((ledger.seconds()[0].served, ledger.seconds()[1].served), (1, 0));
         assert_eq!(ledger.matched(), [0, 1]);
     }

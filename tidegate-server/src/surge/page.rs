@@ -215,8 +215,11 @@ fn outro(report: &Report) -> String {
     html.push_str(&line("processors", &report.processors.to_string()));
     for found in &report.phases {
         let cpu = found.load.cpu.map_or("unknown".to_owned(), |cpu| format!("{:.0} % busy", cpu * 100.0));
-        let late = found.load.late.p99;
-        let told = format!("processors {cpu}; 99 % of the requests left within {late:.1} ms of when they were due");
+        let (late, staff) = (found.load.late.p99, found.load.late_staff.p99);
+        let told = format!(
+            "processors {cpu}; 99 % of the requests of riders left within {late:.1} ms of when they were due, of drivers within \
+             {staff:.0} ms"
+        );
         html.push_str(&line(&format!("load of phase {}", found.phase), &told));
     }
     html + "</dl>\n"
