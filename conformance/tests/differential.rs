@@ -12,10 +12,10 @@ use conformance::history::{self, ALGORITHMS, Backwards, History};
 use conformance::model::ModelStore;
 use conformance::pure::PureStore;
 use conformance::server::{Kind, Server};
+use conformance::suite::patient;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::{ManualClock, MemoryStore, Store};
-use tidegate_redis::RedisOptions;
 use tokio::runtime::{Builder, Runtime};
 
 /// Steps for each kind in `make test`.
@@ -42,7 +42,7 @@ fn lua_in_valkey_agrees_with_rust() {
 fn the_memory_store_agrees_with_the_redis_store() {
     let (server, runtime) = (Server::start(Kind::Redis), runtime());
     each_kind("memory store = redis store", Backwards::WithinMargin, DOSE, |clock| {
-        let store = runtime.block_on(server.store_with(RedisOptions::new().clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
         (MemoryStore::new().clock(clock.clone()), store)
     });
 }
@@ -53,7 +53,7 @@ fn the_memory_store_agrees_with_the_redis_store() {
 fn parts_in_a_cluster_agree_with_rust() {
     let (server, runtime) = (Server::start_alone_in_cluster(Kind::Redis), runtime());
     each_kind("parts in a cluster = rust", Backwards::Never, DOSE / 2, |clock| {
-        let store = runtime.block_on(server.store_with(RedisOptions::new().clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }
@@ -61,7 +61,7 @@ fn parts_in_a_cluster_agree_with_rust() {
 fn lua_agrees_with_rust(kind: Kind) {
     let (server, runtime) = (Server::start(kind), runtime());
     each_kind(&format!("lua in {kind:?} = rust"), Backwards::Freely, DOSE, |clock| {
-        let store = runtime.block_on(server.store_with(RedisOptions::new().clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }

@@ -6,8 +6,8 @@ use conformance::book::stories;
 use conformance::model::ModelStore;
 use conformance::pure::PureStore;
 use conformance::server::{KINDS, Server};
+use conformance::suite::patient;
 use tidegate::{ManualClock, MemoryStore};
-use tidegate_redis::RedisOptions;
 
 #[tokio::test]
 async fn every_store_tells_the_golden_histories() {
@@ -22,7 +22,7 @@ async fn every_store_tells_the_golden_histories() {
     }
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(RedisOptions::new().clock(clock.clone())).await;
+        let store = server.store_with(patient().clock(clock.clone())).await;
         for story in &stories {
             story.replay(&clock, store.clone(), &story.place).await;
         }

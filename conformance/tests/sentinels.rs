@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use conformance::server::{KINDS, Kind, Server};
+use conformance::authority::Authority;
+use conformance::server::{KINDS, Kind, Server, free_port};
 use conformance::suite::{all_limits, passes, patient, persist};
 use conformance::topology::{NAME, Watched};
+use tempfile::TempDir;
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
 
@@ -84,6 +86,38 @@ async fn sentinels_and_servers_may_want_different_passwords() {
         assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
         assert!(error.to_string().contains(remedy) && !error.to_string().contains("pw-of"), "{error}");
     }
+}
+
+/// Sentinels and the primary that they name are spoken to over TLS, and their certificates are checked.
+#[tokio::test]
+async fn sentinels_and_their_primary_are_spoken_to_over_tls() {
+    // The Valkey that the tests install speaks no TLS.
+    let kind = Kind::Redis;
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::new(folder.path());
+    let primary = authority.start(kind, "127.0.0.1", &["--tls-replication", "yes"]);
+    let address = primary.address("127.0.0.1");
+    let port = free_port();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let settings = [
+        format!("tls-port {port}"),
+        "tls-replication yes".to_owned(),
+        "tls-auth-clients no".to_owned(),
+        format!("tls-cert-file {}", file("cert.pem")),
+        format!("tls-key-file {}", file("key.pem")),
+        format!("tls-ca-cert-file {}", authority.ca()),
+        format!("sentinel monitor {NAME} {} 1", address.replace(':', " ")),
+    ];
+    let sentinel = Server::start_sentinel(kind, &settings);
+    let url = format!("rediss+sentinel://127.0.0.1:{port}/{NAME}?ca={}", authority.ca());
+    let store = RedisStore::connect_with(&url, patient()).await.unwrap();
+    assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
+    assert_eq!(store.state()[0].address, address, "at its TLS port");
+    // Neither of them is believed without its authority.
+    let other = Authority::new(&folder.path().join("other"));
+    let error = RedisStore::connect_with(&url.replace(&authority.ca(), &other.ca()), patient()).await.unwrap_err();
+    assert!(error.kind() == StoreErrorKind::Denied && error.to_string().contains("not trusted"), "{kind:?}: {error}");
+    drop(sentinel);
 }
 
 /// What the sentinels do not know, or cannot say, is told in words.

@@ -14,13 +14,13 @@
 use std::time::Duration;
 
 /// How many silent calls in a row open it.
-pub(crate) const MOST_SILENT: u32 = 3;
+const MOST_SILENT: u32 = 3;
 
 /// How long to wait before the second attempt to reach the server. The first follows at once.
 const FIRST_REST: Duration = Duration::from_millis(10);
 
 /// The longest wait between two attempts.
-pub(crate) const LONGEST_REST: Duration = Duration::from_secs(1);
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// What is known of a server.
 #[derive(Debug, Default)]
@@ -225,6 +225,11 @@ mod tests {
         breaker.settle(trial, Outcome::Answered);
         breaker.settle(old[3], Outcome::Broken);
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Closed, 1));
+        // A connection that was renewed while it worked: the old one breaks, and the new one does not.
+        let old = breaker.admit().unwrap();
+        breaker.reached();
+        breaker.settle(old, Outcome::Broken);
+        assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]

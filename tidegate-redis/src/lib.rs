@@ -18,7 +18,7 @@
 //! The semantics live in `tidegate`, in both languages; this crate owns the input and output, in both languages. Its
 //! modules in the order of a decision: `args`, `scripts`, `link`, `reply`, with `store` around them. `link` leads to one
 //! server, to the primary that `sentinel` knows, or to the servers of a `cluster`; `across` is for plans that lie in several
-//! of its slots.
+//! of its slots. A server is a `node` at the end of a `line`, and a `breaker` says whether to use that.
 
 mod store;
 pub use store::RedisStore;

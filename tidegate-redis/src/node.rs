@@ -94,7 +94,7 @@ impl Dial {
             None => Client::open(info),
         };
         let client = client.map_err(|error| store_error(&error))?;
-        Ok(Node::new(&address, Destination::Server(client), &self.options))
+        Ok(Node::new(&address, Destination::Server(Box::new(client)), &self.options))
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Way {
 
 /// Where it leads.
 pub(crate) enum Destination {
-    Server(Client),
+    Server(Box<Client>),
     /// A server that only exists in a simulation.
     #[cfg(test)]
     Simulated(std::sync::Arc<crate::simulation::World>),

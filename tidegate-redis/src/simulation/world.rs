@@ -40,6 +40,9 @@ pub(crate) enum Fate {
     Unreachable,
 }
 
+/// The fate of a server that is well: it answers soon enough, even if everybody asks at once.
+pub(crate) const WELL: Fate = Fate::Answers(1);
+
 /// The server, and everything that was seen there.
 pub(crate) struct World {
     state: Mutex<State>,
@@ -50,6 +53,8 @@ pub(crate) struct World {
 
 struct State {
     fate: Fate,
+    well_since: Option<Instant>,
+    connected_at: Option<Instant>,
     draw: Draw,
     /// Bumped when connections die.
     life: u64,
@@ -88,7 +93,9 @@ impl World {
         let Limit::FixedWindow(window) = limit else { panic!("the world only counts windows") };
         let (limit, window) = (window.limit(), window.window_micros());
         let state = State {
-            fate: Fate::Answers(2),
+            fate: WELL,
+            well_since: Some(patience::now()),
+            connected_at: None,
             draw: Draw::new(seed),
             life: 0,
             knows_script: false,
@@ -108,6 +115,7 @@ impl World {
             state.past.breaks += 1;
             state.knows_script = false;
         }
+        state.well_since = (fate == WELL).then(|| state.well_since.unwrap_or_else(patience::now));
         state.fate = fate;
         self.changed.notify_waiters();
     }
@@ -129,6 +137,14 @@ impl World {
     /// What happened so far.
     pub(crate) fn past(&self) -> Past {
         self.lock().past
+    }
+
+    /// Whether it was well when it was connected to last, and has been since, for long enough to have answered a PING.
+    pub(crate) fn is_fine(&self) -> bool {
+        let state = self.lock();
+        let greeted = |connected: Instant| connected.elapsed() > Duration::from_millis(2);
+        let since = state.well_since.zip(state.connected_at);
+        since.is_some_and(|(well, connected)| well < connected && greeted(connected))
     }
 
     /// What should not have happened.
@@ -154,7 +170,9 @@ impl World {
             let info = RedisConnectionInfo::default();
             let (wire, driver) = MultiplexedConnection::new_with_config(&info, near, config.clone()).await?;
             tokio::spawn(driver);
-            self.lock().past.connections += 1;
+            let mut state = self.lock();
+            state.past.connections += 1;
+            state.connected_at = Some(patience::now());
             Ok(wire)
         };
         // As the client library does.
