@@ -33,10 +33,10 @@ enum Servers {
 
 /// What a server that forgets nothing when it is killed is started with.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-/// Keys of somebody else, twice what the server may keep: a script is asked for memory once, before it writes.
-const FILL: &str = "local large = string.rep(string.rep('x', 4096), 1024) \
-                    for i = 1, 8 do redis.call('SET', 'foreign:' .. i, large) end";
-const EMPTY: &str = "for i = 1, 8 do redis.call('DEL', 'foreign:' .. i) end";
+/// Keys of somebody else, four mebibytes in all. A script is asked for memory once, before it writes.
+const FILL: &str = "local large = string.rep(string.rep('x', 4096), 256) \
+                    for i = 1, 4 do redis.call('SET', 'foreign:' .. i, large) end";
+const EMPTY: &str = "for i = 1, 4 do redis.call('DEL', 'foreign:' .. i) end";
 const STRANGERS: u32 = 5_000;
 
 impl Ground {
@@ -47,9 +47,6 @@ impl Ground {
             Fault::Loading => {
                 let often = ["--loading-process-events-interval-bytes", "1024"];
                 Servers::One(Server::start_with(kind, &[&DURABLE[..], &often[..]].concat()))
-            }
-            Fault::OutOfMemory => {
-                Servers::One(Server::start_with(kind, &["--maxmemory", "16mb", "--maxmemory-policy", "noeviction"]))
             }
             Fault::Busy => Servers::One(Server::start_with(kind, &["--busy-reply-threshold", "5"])),
             Fault::ClusterDown => Servers::One(Server::start_alone_in_cluster(kind)),
@@ -75,8 +72,10 @@ impl Ground {
             ground.url = format!("redis://127.0.0.1:{}", proxy.port());
             ground.proxy = Some(proxy);
         }
-        if fault == Fault::Loading {
-            block_in_place(|| fill_for_loading(ground.server()));
+        match fault {
+            Fault::Loading => block_in_place(|| fill_for_loading(ground.server())),
+            Fault::OutOfMemory => block_in_place(|| leave_little_room(ground.server())),
+            _ => {}
         }
         ground
     }
@@ -212,6 +211,18 @@ fn key(scale: &Scale, limit: u64) -> Vec<u8> {
 fn tell<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]).query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}
+
+/// Lets a server keep half of what it is going to be filled with, and evict nothing.
+fn leave_little_room(server: &Server) {
+    let mut connection = server.connection();
+    tell::<redis::Value>(&mut connection, &["EVAL", FILL, "0"]);
+    let memory: String = tell(&mut connection, &["INFO", "memory"]);
+    let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    tell::<redis::Value>(&mut connection, &["EVAL", EMPTY, "0"]);
+    let most = used.trim().parse::<u64>().unwrap() - (2 << 20);
+    tell::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    tell::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory", &most.to_string()]);
 }
 
 /// Gives a server something to load: a thousand keys, in the file that it reads first.

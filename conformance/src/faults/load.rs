@@ -108,12 +108,12 @@ impl Scale {
             calm_budget: Duration::from_millis(25),
             late: Duration::from_secs(1),
             workers: 4,
-            pace: Duration::from_millis(4),
-            tight: 1000,
+            pace: Duration::from_millis(10),
+            tight: 500,
             wide: 100_000,
             cap: 100,
-            before: 50,
-            during: 1000,
+            before: 20,
+            during: 500,
         }
     }
 
