@@ -11,6 +11,7 @@ use super::backend::Parts;
 use super::endpoint::Endpoint;
 use super::fleet::Watched;
 use super::ledger::{Count, Ledger, Party};
+use super::machine::Busy;
 use super::matching::WORKERS;
 use super::phase::{Evening, Look, Phase};
 use super::town::Town;
@@ -23,6 +24,9 @@ const FEW: f64 = 0.01;
 
 /// Processors that are busier than this are at their end.
 const BUSY: f64 = 0.9;
+
+/// If other programs have more of them than this, they are in the way.
+const OTHERS: f64 = 0.1;
 
 /// So many points are enough for the curve of the riders.
 const CURVE: usize = 200;
@@ -122,8 +126,8 @@ pub(crate) struct Load {
     pub(crate) too_late: f64,
     /// The same of drivers and clerks: a convoy is more than a small machine can send at once.
     pub(crate) late_staff: Times,
-    /// Share of the time in which the processors were busy.
-    pub(crate) cpu: Option<f64>,
+    /// What the processors did; none where the system does not tell.
+    pub(crate) cpu: Option<Busy>,
 }
 
 /// One second of a phase.
@@ -149,7 +153,7 @@ impl Found {
         watched: &Watched,
         rules: &RuleSet,
         looks: &[Look],
-        cpu: Option<f64>,
+        cpu: Option<Busy>,
         lasted: Duration,
     ) -> Self {
         let (ledger, span) = (town.ledger(), lasted.min(evening.shape.span));
@@ -188,8 +192,11 @@ impl Found {
     /// What spoils the figures and is the machine's fault, or the store's.
     pub(crate) fn doubts(&self) -> Vec<String> {
         let (mut faults, mut doubts) = (Vec::new(), Vec::new());
-        if let Some(cpu) = self.load.cpu.filter(|cpu| *cpu > BUSY) {
-            faults.push(format!("the processors were {:.0} % busy", cpu * 100.0));
+        if let Some(cpu) = self.load.cpu.filter(|cpu| cpu.share > BUSY) {
+            faults.push(format!("the processors were {:.0} % busy", cpu.share * 100.0));
+        }
+        if let Some(cpu) = self.load.cpu.filter(|cpu| cpu.others > OTHERS) {
+            faults.push(format!("other programs had {:.0} % of the processors", cpu.others * 100.0));
         }
         if self.load.too_late > FEW {
             let (percent, late) = (self.load.too_late * 100.0, LATE.as_millis());
@@ -291,7 +298,7 @@ impl Service {
 // === impl Load ===
 
 impl Load {
-    fn new(ledger: &Ledger, cpu: Option<f64>) -> Self {
+    fn new(ledger: &Ledger, cpu: Option<Busy>) -> Self {
         let (late, staff) = (ledger.late(&[Party::RIDERS, Party::Bot]), ledger.late(&[Party::Staff]));
         let bound = u64::try_from(LATE.as_micros()).unwrap_or(u64::MAX);
         let too_late = late.count_between(bound, late.high()) as f64 / late.len().max(1) as f64;

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::found::{Found, Moment};
+use super::machine::Busy;
 use super::numbers::{times, whole};
 use super::plot::{Plot, Scale, Shape};
 use super::report::Report;
@@ -214,7 +215,8 @@ fn outro(report: &Report) -> String {
     html.push_str(&line("time-out of riders", &format!("{} s", report.time_out_seconds)));
     html.push_str(&line("processors", &report.processors.to_string()));
     for found in &report.phases {
-        let cpu = found.load.cpu.map_or("unknown".to_owned(), |cpu| format!("{:.0} % busy", cpu * 100.0));
+        let busy = |cpu: Busy| format!("{:.0} % busy, {:.0} % with others", cpu.share * 100.0, cpu.others * 100.0);
+        let cpu = found.load.cpu.map_or("unknown".to_owned(), busy);
         let (late, staff) = (found.load.late.p99, found.load.late_staff.p99);
         let told = format!(
             "processors {cpu}; 99 % of the requests of riders left within {late:.1} ms of when they were due, of drivers within \

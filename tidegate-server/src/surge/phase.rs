@@ -131,7 +131,7 @@ impl Phase {
         town.begin(timer.now().plus(BREATH));
         let town = Arc::new(town);
 
-        let (before, mut crowd) = (Machine::now(), crowd(&town));
+        let (before, mut crowd) = (Machine::now(hosted.process()), crowd(&town));
         let looks = Arc::new(Mutex::new(Vec::new()));
         crowd.spawn(look(Arc::clone(&town), Arc::clone(&backend.parts), Arc::clone(&looks)));
         let early = tokio::select! {
@@ -143,7 +143,7 @@ impl Phase {
             grace(&town).await;
         }
         town.ledger().cut_off(timer.now());
-        let cpu = before.and_then(|before| Machine::now()?.since(before));
+        let cpu = before.and_then(|before| Machine::now(hosted.process())?.since(before));
         let looks = std::mem::take(&mut *looks.lock().unwrap_or_else(PoisonError::into_inner));
         let found = Found::new(self, evening, &town, &backend.parts, &fleet.watched, &rules, &looks, cpu, lasted);
         crowd.shutdown().await;

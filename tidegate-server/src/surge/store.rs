@@ -26,7 +26,7 @@ pub(crate) struct Hosted {
     /// What it is, for people.
     pub(crate) name: String,
     /// A server of our own, which goes before the folder that it runs in.
-    _server: Option<(Child, TempDir)>,
+    server: Option<(Child, TempDir)>,
     /// Whether keys must be taken away at the end.
     borrowed: bool,
 }
@@ -36,17 +36,22 @@ impl Hosted {
     pub(crate) fn open(url: Option<String>, prefix: String) -> Result<Self, Failure> {
         if let Some(url) = url {
             let name = "the store of --store".to_owned();
-            return Ok(Self { at: Some(url), prefix, name, _server: None, borrowed: true });
+            return Ok(Self { at: Some(url), prefix, name, server: None, borrowed: true });
         }
         for program in PROGRAMS {
             if let Some((server, folder, port)) = start(program)? {
                 let (at, name) =
                     (Some(format!("redis://127.0.0.1:{port}")), format!("{} of its own", version(program)));
-                return Ok(Self { at, prefix, name, _server: Some((server, folder)), borrowed: false });
+                return Ok(Self { at, prefix, name, server: Some((server, folder)), borrowed: false });
             }
         }
         let name = "the memory of one gateway".to_owned();
-        Ok(Self { at: None, prefix, name, _server: None, borrowed: false })
+        Ok(Self { at: None, prefix, name, server: None, borrowed: false })
+    }
+
+    /// The process of a server of our own.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.server.as_ref().map(|(server, _)| server.id())
     }
 
     /// Whether gateways can share anything.

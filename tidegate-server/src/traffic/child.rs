@@ -26,6 +26,11 @@ impl Child {
         Ok(Self { process, said: BufReader::new(said) })
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Waits for the line that begins with `word`, and reads the address in it.
     pub(crate) fn address(&mut self, word: &str) -> Result<SocketAddr, Failure> {
         let mut heard = String::new();
