@@ -26,8 +26,12 @@ impl<'s, 'r> Owed<'s, 'r> {
             if judged.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted.max(1));
                 let taken = Adjustment::of(check, Op::Refund { cost, place: judged.place });
-                let key = if judged.overflowed { flood::overflow(part, index) } else { taken.key };
-                self.taken.push(Adjustment { key, ..taken });
+                self.taken.push(if judged.overflowed {
+                    // A bucket that is shared is not forgotten early, as a stranger is.
+                    Adjustment { key: flood::overflow(part, index), stranger: None, ..taken }
+                } else {
+                    taken
+                });
             }
         }
     }
