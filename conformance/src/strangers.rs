@@ -118,6 +118,11 @@ impl StrangersStore {
     }
 }
 
+/// The overflow bucket that the subject of `key` falls into.
+pub fn bucket_of<'r>(key: &Key<'r>) -> Key<'r> {
+    key.overflow((key.subject().hash() >> 96) as u8)
+}
+
 /// A subject under a limit, as a number.
 fn whose(key: &Key<'_>) -> u128 {
     key.stem().id() ^ key.subject().hash()
@@ -140,7 +145,7 @@ impl Store for StrangersStore {
             let strange = Adjustment::of(&check, *op);
             // A receipt gives nothing back to a bucket that is shared; the script can.
             let shared = matches!(op, Op::Refund { .. }) && self.treated == Treated::AsCrowd;
-            let key = if shared { strange.key.overflow(0) } else { strange.key };
+            let key = if shared { bucket_of(&strange.key) } else { strange.key };
             self.store.adjust(&[Adjustment { key, ..strange }]).await?;
         }
         Ok(())
@@ -154,7 +159,7 @@ impl Store for StrangersStore {
         for key in keys {
             let stem = self.stems.lock().unwrap().get(&whose(key)).cloned();
             match stem {
-                Some(stem) => self.store.forget(&[Key::new(&stem, key.subject(), key.subject()).overflow(0)]).await?,
+                Some(stem) => self.store.forget(&[bucket_of(&Key::new(&stem, key.subject(), key.subject()))]).await?,
                 None => self.store.forget(&[*key]).await?,
             }
         }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
+use conformance::strangers::bucket_of;
 use conformance::suite::{START, all_limits, limits_over, name_of, patient};
 use conformance::topology::Cluster;
 use redis::Connection;
@@ -221,7 +222,7 @@ async fn a_key_that_is_forgotten_early_never_lives_longer() {
             let left: i64 = redis::cmd("PTTL").arg(&alone).query(&mut connection).unwrap();
             assert!((1..=62_001).contains(&left), "{kind:?} {limit:?}: {left}");
             assert!(overflowed(&ask(&only, "bob").await));
-            let bucket = name_of(&only.plan(&stranger("bob")).checks()[0].key().overflow(0));
+            let bucket = name_of(&bucket_of(only.plan(&stranger("bob")).checks()[0].key()));
             let left: i64 = redis::cmd("PTTL").arg(&bucket).query(&mut connection).unwrap();
             assert!(left > 62_001, "{kind:?} {limit:?}: {left}");
             let _: () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();

@@ -5,19 +5,25 @@
 //! limits say. What can be seen in between: a request that a later part denies holds, for the time of a call or two, what
 //! the parts before it took, and another request may be denied for it. If giving back fails, too, it stays taken until the
 //! limit has refilled.
+//!
+//! Once a part has denied, the plan is denied, whatever becomes of the others: a silent server makes no error of it.
+
+mod denials;
+mod owed;
 
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::algorithm::{Found, Op};
-use tidegate::{Adjustment, Judged, PARTITIONS, Plan, PlanMode, Role, Store, StoreError, Timestamp, Verdict};
+use tidegate::algorithm::Found;
+use tidegate::{Judged, Plan, PlanMode, Role, StoreError, Timestamp, Verdict};
 
-use crate::error::Failed;
-use crate::flood;
+use crate::error::{Failed, silent};
+use crate::patience::{self, Deadline, Patience};
 use crate::slots::slot_of;
 use crate::store::RedisStore;
 use crate::together::together;
+pub(crate) use denials::Denials;
+use owed::Owed;
 
 /// How often units are asked for anew because others came in between; then it is one unit, which is there or not.
 const MOST_ROUNDS: usize = 3;
@@ -29,13 +35,6 @@ pub(crate) enum By {
     Slot,
     /// Each check on its own, while a slot is being moved key by key and a script would find only some of its keys.
     Key,
-}
-
-/// Which partitions denied, in the order of their last denial: a part that denied a moment ago is likely to do it again, and
-/// if it is the first, nothing has to be given back.
-pub(crate) struct Denials {
-    count: AtomicU64,
-    last: Vec<AtomicU64>,
 }
 
 /// Some checks of a plan, as a plan of their own.
@@ -75,36 +74,6 @@ enum Taken {
     Fewer(u64),
 }
 
-/// What was taken and has to be given back unless the whole plan passes: also when the caller stops waiting.
-struct Owed<'s, 'r> {
-    store: &'s RedisStore,
-    taken: Vec<Adjustment<'r>>,
-}
-
-impl Denials {
-    /// None yet; without slots, none will be asked for.
-    pub(crate) fn new(has_slots: bool) -> Self {
-        let partitions = if has_slots { PARTITIONS } else { 0 };
-        Self { count: AtomicU64::new(0), last: (0..partitions).map(|_| AtomicU64::new(0)).collect() }
-    }
-
-    fn last(&self, plan: &Plan<'_>) -> u64 {
-        let last =
-            |partition: u16| self.last.get(usize::from(partition)).map_or(0, |last| last.load(Ordering::Relaxed));
-        plan.checks().iter().map(|check| last(check.key().partition())).max().unwrap_or(0)
-    }
-
-    fn add(&self, plan: &Plan<'_>, verdict: &Verdict) {
-        let now = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        for (check, judged) in plan.checks().iter().zip(&verdict.judged) {
-            if let (false, Some(last)) = (judged.outcome.admitted, self.last.get(usize::from(check.key().partition())))
-            {
-                last.store(now, Ordering::Relaxed);
-            }
-        }
-    }
-}
-
 /// Deciding across slots
 impl RedisStore {
     /// Whether the keys of `plan` lie in several slots that matter.
@@ -115,29 +84,34 @@ impl RedisStore {
     }
 
     /// Decides `plan` part by part.
-    pub(crate) async fn decide_across(&self, plan: &Plan<'_>, by: By) -> Result<Verdict, StoreError> {
-        match self.decide_parts(plan, by).await {
-            Err(failed) if failed.torn && by == By::Slot => Ok(self.decide_parts(plan, By::Key).await?),
+    pub(crate) async fn decide_across(
+        &self,
+        plan: &Plan<'_>,
+        by: By,
+        deadline: Deadline,
+    ) -> Result<Verdict, StoreError> {
+        match self.decide_parts(plan, by, deadline).await {
+            Err(failed) if failed.torn && by == By::Slot => Ok(self.decide_parts(plan, By::Key, deadline).await?),
             decided => Ok(decided?),
         }
     }
 
     /// Says what deciding would say, part by part.
-    pub(crate) async fn peek_across(&self, plan: &Plan<'_>, by: By) -> Result<Verdict, StoreError> {
-        match self.peek_parts(plan, by).await {
-            Err(failed) if failed.torn && by == By::Slot => Ok(self.peek_parts(plan, By::Key).await?),
+    pub(crate) async fn peek_across(&self, plan: &Plan<'_>, by: By, deadline: Deadline) -> Result<Verdict, StoreError> {
+        match self.peek_parts(plan, by, deadline).await {
+            Err(failed) if failed.torn && by == By::Slot => Ok(self.peek_parts(plan, By::Key, deadline).await?),
             peeked => Ok(peeked?),
         }
     }
 
-    async fn decide_parts(&self, plan: &Plan<'_>, by: By) -> Result<Verdict, Failed> {
+    async fn decide_parts(&self, plan: &Plan<'_>, by: By, deadline: Deadline) -> Result<Verdict, Failed> {
         // How many units all parts have is asked first, so that hardly ever any are taken in vain.
-        let mut units = self.room(plan, by).await?.max(1);
+        let mut units = self.room(plan, by, deadline).await?.max(1);
         if plan.plan_mode() == PlanMode::CountEach {
-            return self.count_each(plan, units, self.parts(plan, by, Ask::All(units))).await;
+            return self.count_each(plan, units, self.parts(plan, by, Ask::All(units)), deadline).await;
         }
         for round in 1.. {
-            match self.take(plan, units, self.parts(plan, by, Ask::All(units))).await? {
+            match self.take(plan, units, self.parts(plan, by, Ask::All(units)), deadline).await? {
                 Taken::Decided(verdict) => return Ok(verdict),
                 Taken::Fewer(fewer) => units = if round < MOST_ROUNDS { fewer } else { 1 },
             }
@@ -146,18 +120,24 @@ impl RedisStore {
     }
 
     /// Takes `units` from all parts or from none.
-    async fn take(&self, plan: &Plan<'_>, units: u64, parts: Vec<Part<'_>>) -> Result<Taken, Failed> {
-        let mut owed = Owed { store: self, taken: Vec::new() };
+    async fn take(
+        &self,
+        plan: &Plan<'_>,
+        units: u64,
+        parts: Vec<Part<'_>>,
+        deadline: Deadline,
+    ) -> Result<Taken, Failed> {
+        let mut owed = Owed::nothing(self);
         let mut verdicts: Vec<Option<Verdict>> = parts.iter().map(|_| None).collect();
         let mut best_of_group = 0;
         for (index, part) in parts.iter().enumerate() {
-            let verdict = match self.decide_whole(&part.plan).await {
+            let verdict = match self.decide_part(&part.plan, deadline).await {
                 Ok(verdict) => verdict,
                 // What is in shadow has no say, not even by failing.
                 Err(failed) if part.turn == Turn::Beside && !failed.torn => continue,
                 Err(failed) => return Err(owed.give_back_after(failed).await),
             };
-            owed.add(part, &verdict);
+            owed.add(&part.plan, &verdict);
             let granted = match part.turn {
                 Turn::Beside => units,
                 Turn::Deny { .. } => part.granted(&verdict),
@@ -170,8 +150,7 @@ impl RedisStore {
             if granted == 0 {
                 self.denials.add(&part.plan, &verdict);
                 verdicts[index] = Some(verdict);
-                owed.give_back().await;
-                return self.denied(plan, parts, verdicts).await.map(Taken::Decided);
+                return Ok(Taken::Decided(self.denied(plan, parts, verdicts, owed, deadline).await));
             }
             if granted < units {
                 owed.give_back().await;
@@ -184,73 +163,120 @@ impl RedisStore {
     }
 
     /// What is said to a denied plan: what the parts that denied found, and what all others would say now that they have
-    /// back what was taken. One that cannot be asked is told as if it were fresh: the denial stands without it.
+    /// back what was taken. One that cannot be asked soon is told as if it were fresh: the denial stands without it.
     async fn denied(
         &self,
         plan: &Plan<'_>,
         parts: Vec<Part<'_>>,
         mut verdicts: Vec<Option<Verdict>>,
-    ) -> Result<Verdict, Failed> {
+        mut owed: Owed<'_, '_>,
+        deadline: Deadline,
+    ) -> Verdict {
+        let (began, most) = (patience::now(), deadline.details());
+        // This goes on, however long it takes; it is waited for only for the sake of what is told.
+        if let Some(giving_back) = owed.give_back_beside() {
+            let _ = patience::within(most / 2, giving_back).await;
+        }
         let missing = verdicts.iter().enumerate().filter(|(_, verdict)| took_or_unasked(verdict.as_ref()));
         let missing: Vec<usize> = missing.map(|(index, _)| index).collect();
-        let peeked = together(missing.iter().map(async |index| self.peek_whole(&parts[*index].plan).await)).await;
+        let rest = most.saturating_sub(began.elapsed());
+        let peeks = missing.iter().map(|index| self.peek_soon(&parts[*index].plan, rest, deadline));
+        let peeked = together(peeks.collect::<Vec<_>>()).await;
         for (index, peeked) in missing.into_iter().zip(peeked) {
-            verdicts[index] = peeked.ok();
+            verdicts[index] = peeked;
         }
-        Ok(merged(plan, 0, &parts, verdicts))
+        merged(plan, 0, &parts, verdicts)
     }
 
     /// Counts in every part, whatever the others say; then what is in shadow, which counts only what passes.
-    async fn count_each(&self, plan: &Plan<'_>, units: u64, parts: Vec<Part<'_>>) -> Result<Verdict, Failed> {
+    async fn count_each(
+        &self,
+        plan: &Plan<'_>,
+        units: u64,
+        parts: Vec<Part<'_>>,
+        deadline: Deadline,
+    ) -> Result<Verdict, Failed> {
         let (beside, counting): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.turn == Turn::Beside);
-        let decided = together(counting.iter().map(async |part| self.decide_whole(&part.plan).await)).await;
-        let mut owed = Owed { store: self, taken: Vec::new() };
-        let (mut verdicts, mut failure) = (Vec::with_capacity(parts.len()), None);
-        for (part, decided) in counting.iter().zip(decided) {
-            match decided {
-                Ok(verdict) => {
-                    owed.add(part, &verdict);
-                    verdicts.push(Some(verdict));
-                }
-                Err(failed) => failure = failure.or(Some(failed)),
+        let decided = together(counting.iter().map(async |part| self.decide_part(&part.plan, deadline).await)).await;
+        let mut owed = Owed::nothing(self);
+        for (part, decided) in counting.iter().zip(&decided) {
+            if let Ok(verdict) = decided {
+                owed.add(&part.plan, verdict);
             }
         }
-        if let Some(failed) = failure {
+        let (mut verdicts, failure) = told(decided);
+        let denied = is_denied(&counting, &verdicts);
+        // What was torn can be counted key by key.
+        if let Some(failed) = failure.filter(|failed| failed.torn || !denied) {
             return Err(owed.give_back_after(failed).await);
         }
         owed.settle();
-        let granted = granted(&counting, &verdicts, units);
+        let granted = if denied { 0 } else { granted(&counting, &verdicts, units) };
+        let most = deadline.details();
         let beside = together(beside.iter().map(async |part| match granted {
-            0 => self.peek_whole(&part.plan).await.ok(),
-            units => self.decide_whole(&part.plan.clone().up_to(units)).await.ok(),
+            0 => self.peek_soon(&part.plan, most, deadline).await,
+            units => self.decide_part(&part.plan.clone().up_to(units), deadline).await.ok(),
         }));
         // They are the last of the parts.
         verdicts.extend(beside.await);
         Ok(merged(plan, granted, &parts, verdicts))
     }
 
-    /// How many units, of those that `plan` asks for, all parts have.
-    async fn room(&self, plan: &Plan<'_>, by: By) -> Result<u64, Failed> {
-        match plan.units() {
-            1 => Ok(1),
-            most => self.peek_at(&self.parts(plan, by, Ask::UpTo(most)), most).await.map(|(units, _)| units),
+    /// Decides a part in what is left of the time, and not to the end of it.
+    async fn decide_part(&self, part: &Plan<'_>, deadline: Deadline) -> Result<Verdict, Failed> {
+        let decided = patience::within(deadline.next(), self.decide_whole(part, deadline.patience())).await;
+        decided.unwrap_or_else(|| Err(silent().into()))
+    }
+
+    /// What a part would say, if it says so within `most`.
+    async fn peek_soon(&self, part: &Plan<'_>, most: Duration, deadline: Deadline) -> Option<Verdict> {
+        patience::within(most, self.peek_whole(part, deadline.patience())).await?.ok()
+    }
+
+    /// How many units, of those that `plan` asks for, all parts have. One that fails has no say if another has none.
+    async fn room(&self, plan: &Plan<'_>, by: By, deadline: Deadline) -> Result<u64, Failed> {
+        let most = plan.units();
+        if most == 1 {
+            return Ok(1);
+        }
+        // What is found is asked for afterwards, so that half of the time is for that.
+        let parts = self.parts(plan, by, Ask::UpTo(most));
+        let (verdicts, failure) = self.peek_at(&parts, deadline.next() / 2).await;
+        let all: Vec<&Part<'_>> = parts.iter().collect();
+        match failure {
+            None => Ok(granted(&all, &verdicts, most)),
+            Some(failed) if failed.torn || !is_denied(&all, &verdicts) => Err(failed),
+            Some(_) => {
+                for (part, verdict) in parts.iter().zip(&verdicts) {
+                    if let Some(verdict) = verdict.as_ref().filter(|verdict| verdict.granted == 0) {
+                        self.denials.add(&part.plan, verdict);
+                    }
+                }
+                Ok(0)
+            }
         }
     }
 
-    async fn peek_parts(&self, plan: &Plan<'_>, by: By) -> Result<Verdict, Failed> {
+    async fn peek_parts(&self, plan: &Plan<'_>, by: By, deadline: Deadline) -> Result<Verdict, Failed> {
         // Each part speaks of the units that it has itself; then of those that all have.
-        let units = self.room(plan, by).await?;
+        let units = self.room(plan, by, deadline).await?;
         let parts = self.parts(plan, by, Ask::All(units.max(1)));
-        let (granted, verdicts) = self.peek_at(&parts, units.max(1)).await?;
+        let (verdicts, failure) = self.peek_at(&parts, deadline.next()).await;
+        // Nothing is decided here: who asks what there is gets an error rather than a guess.
+        if let Some(failed) = failure {
+            return Err(failed);
+        }
+        let granted = granted(&parts.iter().collect::<Vec<_>>(), &verdicts, units.max(1));
         Ok(merged(plan, granted.min(units), &parts, verdicts))
     }
 
-    async fn peek_at(&self, parts: &[Part<'_>], units: u64) -> Result<(u64, Vec<Option<Verdict>>), Failed> {
-        let mut verdicts = Vec::with_capacity(parts.len());
-        for peeked in together(parts.iter().map(async |part| self.peek_whole(&part.plan).await)).await {
-            verdicts.push(Some(peeked?));
-        }
-        Ok((granted(&parts.iter().collect::<Vec<_>>(), &verdicts, units), verdicts))
+    /// What each of `parts` says within `most`, and the first failure.
+    async fn peek_at(&self, parts: &[Part<'_>], most: Duration) -> (Vec<Option<Verdict>>, Option<Failed>) {
+        let peek = async |part: &Part<'_>| {
+            let peeked = patience::within(most, self.peek_whole(&part.plan, Patience::within(most))).await;
+            peeked.unwrap_or_else(|| Err(silent().into()))
+        };
+        told(together(parts.iter().map(peek)).await)
     }
 
     /// The parts of `plan`, in the order in which they are decided.
@@ -302,44 +328,6 @@ impl Part<'_> {
     }
 }
 
-// === impl Owed ===
-
-impl<'r> Owed<'_, 'r> {
-    fn add(&mut self, part: &Part<'r>, verdict: &Verdict) {
-        for (index, (check, judged)) in part.plan.checks().iter().zip(&verdict.judged).enumerate() {
-            if judged.consumed {
-                let cost = check.cost().saturating_mul(verdict.granted.max(1));
-                let taken = Adjustment::of(check, Op::Refund { cost, place: judged.place });
-                let key = if judged.overflowed { flood::overflow(&part.plan, index) } else { taken.key };
-                self.taken.push(Adjustment { key, ..taken });
-            }
-        }
-    }
-
-    /// The plan has passed: it is not owed any more.
-    fn settle(&mut self) {
-        self.taken.clear();
-    }
-
-    /// Gives everything back; whether that worked. What fails is not tried again, since it may have been carried out.
-    async fn give_back(&mut self) -> bool {
-        let taken = std::mem::take(&mut self.taken);
-        taken.is_empty() || self.store.adjust(&taken).await.is_ok()
-    }
-
-    async fn give_back_after(&mut self, failed: Failed) -> Failed {
-        let Failed { error, torn } = failed;
-        let clean = self.give_back().await;
-        Failed { error: if clean { error } else { error.possibly_applied() }, torn: torn && clean }
-    }
-}
-
-impl Drop for Owed<'_, '_> {
-    fn drop(&mut self) {
-        self.store.adjust_soon(&self.taken);
-    }
-}
-
 /// The checks at `places` as a plan of their own, each at the cost of so many `times`.
 fn of_checks<'r>(plan: &Plan<'r>, places: &[usize], times: u64) -> Plan<'r> {
     let checks = places.iter().map(|place| plan.checks()[*place]);
@@ -353,6 +341,27 @@ fn of_checks<'r>(plan: &Plan<'r>, places: &[usize], times: u64) -> Plan<'r> {
 /// Whether a part took something that was given back since, or was not asked at all.
 fn took_or_unasked(verdict: Option<&Verdict>) -> bool {
     verdict.is_none_or(|verdict| verdict.judged.iter().any(|judged| judged.consumed))
+}
+
+/// What each part said, and the first failure.
+fn told(said: Vec<Result<Verdict, Failed>>) -> (Vec<Option<Verdict>>, Option<Failed>) {
+    let mut failure = None;
+    let verdicts = said.into_iter().map(|said| said.map_err(|failed| failure = failure.take().or(Some(failed))).ok());
+    (verdicts.collect(), failure)
+}
+
+/// Whether what some parts said is a denial, whatever the others would say.
+fn is_denied(parts: &[&Part<'_>], verdicts: &[Option<Verdict>]) -> bool {
+    let denies = |verdict: &Option<Verdict>| verdict.as_ref().is_some_and(|verdict| verdict.granted == 0);
+    parts.iter().zip(verdicts).any(|(part, verdict)| match part.turn {
+        Turn::Beside => false,
+        Turn::Deny { .. } => denies(verdict),
+        Turn::AnyOf(_) => parts
+            .iter()
+            .zip(verdicts)
+            .filter(|(member, _)| member.turn == part.turn)
+            .all(|(_, verdict)| denies(verdict)),
+    })
 }
 
 /// The units, of those that were asked for, that all parts together grant.

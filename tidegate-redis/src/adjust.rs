@@ -3,6 +3,8 @@
 use std::pin::pin;
 
 use tidegate::{Adjustment, StoreError};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::error::Failed;
 use crate::flood::{Newcomer, Treated, has_overflow, without_overflow};
@@ -62,6 +64,13 @@ impl RedisStore {
                 sent => Ok(sent?),
             });
         all(in_time(self.options.budget, pin!(async { Ok(together(sent).await) })).await?)
+    }
+
+    /// Sends adjustments in a task of their own, which goes on whether or not it is waited for.
+    pub(crate) fn adjust_beside(&self, adjustments: &[Adjustment<'_>]) -> Option<JoinHandle<Result<(), StoreError>>> {
+        let runtime = Handle::try_current().ok().filter(|_| !adjustments.is_empty())?;
+        let (store, adjusting) = (self.clone(), self.adjusting(adjustments));
+        Some(runtime.spawn(async move { store.send_adjustments(&adjusting).await }))
     }
 
     fn adjust_call(&self, adjustments: &[Adjustment<'_>], treatment: &[Treated<'_>]) -> Group {

@@ -29,6 +29,8 @@ pub(crate) struct Cluster {
     map: Known<Arc<SlotMap>>,
     /// Who was said to own a slot that was looked for elsewhere: they know best how the slots lie.
     hint: Mutex<Option<Address>>,
+    /// Who was silent, or said that they cannot serve what they own: cut off from the others, they keep an old map.
+    avoided: Mutex<Vec<Address>>,
     /// Servers that were spoken to. One that owns nothing any more is dropped with the next map.
     nodes: Mutex<HashMap<Address, Node>>,
 }
@@ -36,7 +38,14 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A cluster that is found through `seeds`. Nothing is connected to yet.
     pub(crate) fn new(dial: Dial, seeds: Vec<Address>) -> Self {
-        Self { dial, seeds, map: Known::nothing(), hint: Mutex::default(), nodes: Mutex::default() }
+        Self {
+            dial,
+            seeds,
+            map: Known::nothing(),
+            hint: Mutex::default(),
+            avoided: Mutex::default(),
+            nodes: Mutex::default(),
+        }
     }
 
     /// Sends `call` to the owner of `slot`.
@@ -64,6 +73,7 @@ impl Cluster {
                 }
                 None => {
                     if doubts_owner(&error) {
+                        self.avoid(&address);
                         self.map.doubt(round);
                     }
                     if error.down().is_none() {
@@ -174,12 +184,8 @@ impl Cluster {
     async fn ask_for_map(&self, before: Option<Arc<SlotMap>>) -> Result<Arc<SlotMap>, StoreError> {
         let hint = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take();
         let known: Vec<Address> = before.iter().flat_map(|map| map.primaries()).cloned().collect();
-        let mut asked: Vec<&Address> = Vec::new();
-        for address in hint.iter().chain(&known).chain(&self.seeds) {
-            if !asked.contains(&address) {
-                asked.push(address);
-            }
-        }
+        let avoided = std::mem::take(&mut *self.avoided.lock().unwrap_or_else(PoisonError::into_inner));
+        let asked = in_order(hint.iter().chain(&known).chain(&self.seeds), &avoided);
         let mut failure = None;
         for address in asked.into_iter().take(MOST_ASKED) {
             match self.ask_one_for_map(address).await {
@@ -192,6 +198,14 @@ impl Cluster {
             }
         }
         Err(failure.unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "the cluster has no address")))
+    }
+
+    /// Asks this server last when the map is asked for next.
+    fn avoid(&self, address: &Address) {
+        let mut avoided = self.avoided.lock().unwrap_or_else(PoisonError::into_inner);
+        if !avoided.contains(address) {
+            avoided.push(address.clone());
+        }
     }
 
     async fn ask_one_for_map(&self, address: &Address) -> Result<SlotMap, StoreError> {
@@ -230,6 +244,18 @@ impl Cluster {
     }
 }
 
+/// `addresses`, each once, those to be `avoided` last.
+fn in_order<'a>(addresses: impl Iterator<Item = &'a Address>, avoided: &[Address]) -> Vec<&'a Address> {
+    let mut ordered: Vec<&Address> = Vec::new();
+    for address in addresses {
+        if !ordered.contains(&address) {
+            ordered.push(address);
+        }
+    }
+    ordered.sort_by_key(|address| avoided.contains(address));
+    ordered
+}
+
 /// Where `error`, told by `answering`, sends the call: for now (`ASK`) or for good (`MOVED`).
 fn redirection(error: &NodeError, answering: &Address) -> Option<(ErrorKind, Address)> {
     let error = error.told()?;
@@ -245,4 +271,18 @@ fn is_elsewhere(error: &NodeError) -> bool {
 /// Whether the slot may have, or soon get, another owner.
 fn doubts_owner(error: &NodeError) -> bool {
     error.is_silence() || matches!(error.code(), Some("CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_serve_is_asked_for_the_map_last() {
+        let [a, b, c] = [1, 2, 3].map(|port| Address { host: "here".to_owned(), port });
+        let known = [a.clone(), b.clone(), c.clone(), a.clone()];
+        assert_eq!(in_order(known.iter(), &[]), [&a, &b, &c]);
+        assert_eq!(in_order(known.iter(), &[a.clone(), b.clone()]), [&c, &a, &b]);
+        assert_eq!(in_order(known[..1].iter(), &[a.clone()]), [&a], "there is nobody else");
+    }
 }

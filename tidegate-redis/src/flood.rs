@@ -4,8 +4,9 @@
 //! Each instance counts, for each limit, the keys that its decisions created for such strangers, from their creation to their
 //! expiry, by the time of the server. A key whose life a decision prolongs counts longer with the instance that did it, so the
 //! counts of all instances together are the number of keys, whoever created them. While an instance counts as many as its part of
-//! the cap, the limit is *crowded*: a stranger's check is then sent with a second key, of the overflow bucket of its partition,
-//! which decides if the stranger has no key. So those who are known keep what is theirs, and new ones share 1,024 buckets.
+//! the cap, the limit is *crowded*: a stranger's check is then sent with a second key, of an overflow bucket in its partition,
+//! which decides if the stranger has no key. So those who are known keep what is theirs, and new ones share 1,024 buckets, or
+//! 256 in each partition that does not follow from the stranger.
 
 mod ring;
 
@@ -105,7 +106,7 @@ impl Flood {
         let treated = adjustments.iter().map(|Adjustment { key, op, stranger, .. }| {
             let Some(gate) = stranger else { return Treated::default() };
             let crowded = matches!(op, Op::Charge { .. }) && self.is_crowded(gate, key, instances);
-            Treated { overflow: crowded.then(|| key.overflow(0)), longest: longest(gate) }
+            Treated { overflow: crowded.then(|| key.overflow(bucket(key))), longest: longest(gate) }
         });
         usual_or(treated.collect())
     }
@@ -213,12 +214,30 @@ impl Crowd {
 /// The overflow bucket of a check of `plan`: one for each, since no two checks of a plan may share a state.
 pub(crate) fn overflow<'r>(plan: &Plan<'r>, index: usize) -> Key<'r> {
     let key = plan.checks()[index].key();
-    let alike = |earlier: &&Check<'r>| {
-        let other = earlier.key();
-        earlier.is_anonymous() && other.stem().id() == key.stem().id() && other.partition() == key.partition()
+    let alike = |check: &&Check<'r>| {
+        let other = check.key();
+        check.is_anonymous() && other.stem().id() == key.stem().id() && other.partition() == key.partition()
     };
-    let beside = plan.checks()[..index].iter().filter(alike).count();
-    key.overflow(u8::try_from(beside).unwrap_or(u8::MAX))
+    let mut taken: Vec<u8> = Vec::new();
+    let mut next = |key: &Key<'r>| {
+        let mut number = bucket(key);
+        // There are far fewer checks in a plan than numbers.
+        while taken.contains(&number) {
+            number = number.wrapping_add(1);
+        }
+        taken.push(number);
+        number
+    };
+    for check in plan.checks()[..index].iter().filter(alike) {
+        next(check.key());
+    }
+    key.overflow(next(key))
+}
+
+/// The number of the bucket in its partition that a subject falls into. Where the partition is the subject's own, it follows
+/// from these same bits, so there is one bucket in each. Where it is the rule's or a tenant's, there are 256.
+fn bucket(key: &Key<'_>) -> u8 {
+    (key.subject().hash() >> 96) as u8
 }
 
 /// `treatment` without overflow buckets: while a slot is being moved, a script must not name two keys, one of which is new.
@@ -255,7 +274,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use tidegate::Subject;
+    use std::collections::HashSet;
+    use tidegate::{PARTITIONS, Subject};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
@@ -317,6 +337,24 @@ mod tests {
         let keys: Vec<Key<'_>> = flood.treatment(&plan, None).iter().filter_map(|treated| treated.overflow).collect();
         let [one, other, elsewhere] = keys[..] else { panic!("{keys:?}") };
         assert_eq!((one, other), (plan.checks()[0].key().overflow(0), plan.checks()[0].key().overflow(1)));
-        assert_eq!(elsewhere, plan.checks()[2].key().overflow(0));
+        assert_eq!(elsewhere, plan.checks()[2].key().overflow(5));
+    }
+
+    /// One bucket for a partition is enough where strangers spread over all; where they lie in one, it would be one for all.
+    #[test]
+    fn strangers_of_one_partition_share_many_buckets_unless_it_is_their_own() {
+        let gate = gate(1);
+        let subjects = || (0..10_000_u128).map(|number| Subject::from_hash(number << 96 | number));
+        let stem = check(&gate, 0).key().stem().clone();
+        let distinct = |tag: &dyn Fn(Subject) -> Subject| {
+            let names = subjects().map(|subject| {
+                let (key, mut name) = (Key::new(&stem, tag(subject), subject), Vec::new());
+                key.overflow(bucket(&key)).write_name("", &mut name);
+                name
+            });
+            names.collect::<HashSet<_>>().len()
+        };
+        assert_eq!(distinct(&|subject| subject), usize::from(PARTITIONS));
+        assert_eq!(distinct(&|_| Subject::from_hash(7)), 256);
     }
 }

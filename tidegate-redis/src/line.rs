@@ -72,7 +72,11 @@ enum Admission {
 }
 
 /// Says that nobody tends the line any more, if its task ends without having said so.
-struct Tending(Weak<Shared>);
+struct Tending {
+    line: Weak<Shared>,
+    /// Whether it has been said.
+    done: bool,
+}
 
 impl Line {
     /// A line that nobody has asked for yet: nothing is connected to.
@@ -241,7 +245,7 @@ impl Shared {
         if let Ok(runtime) = Handle::try_current()
             && !self.tended.swap(true, Ordering::AcqRel)
         {
-            let tending = Tending(Arc::downgrade(self));
+            let tending = Tending { line: Arc::downgrade(self), done: false };
             state.task = Some(runtime.spawn(tending.run(Arc::clone(&self.way), renewing)).abort_handle());
         }
     }
@@ -292,23 +296,23 @@ impl Drop for Shared {
 
 impl Tending {
     /// Connects, as often as it takes. A line that works and is to be renewed is tried once.
-    async fn run(self, way: Arc<Way>, renewing: bool) {
+    async fn run(mut self, way: Arc<Way>, renewing: bool) {
         loop {
-            let Some(span) = self.0.upgrade().map(|line| line.lock().breaker.rest()) else { return };
+            let Some(span) = self.line.upgrade().map(|line| line.lock().breaker.rest()) else { return };
             patience::rest(span).await;
             let attempt = way.connect().await;
-            let Some(line) = self.0.upgrade() else { return };
+            let Some(line) = self.line.upgrade() else { return };
             line.attempted(attempt);
             drop(line);
             if renewing {
                 patience::rest(RENEWAL).await;
             }
-            let Some(line) = self.0.upgrade() else { return };
+            let Some(line) = self.line.upgrade() else { return };
             let state = line.lock();
             if state.wire.is_some() {
                 // Under the lock, so that whoever finds the line down from now on starts another.
                 line.tended.store(false, Ordering::Release);
-                std::mem::forget(self);
+                self.done = true;
                 return;
             }
         }
@@ -317,7 +321,7 @@ impl Tending {
 
 impl Drop for Tending {
     fn drop(&mut self) {
-        if let Some(line) = self.0.upgrade() {
+        if let (Some(line), false) = (self.line.upgrade(), self.done) {
             line.tended.store(false, Ordering::Release);
             line.changed.notify_waiters();
         }

@@ -24,6 +24,13 @@ pub(crate) struct Patience {
     pub(crate) insists: bool,
 }
 
+/// When the time of a decision that takes several calls ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    budget: Duration,
+    end: Instant,
+}
+
 impl Patience {
     /// That of a decision. It is less than its `budget`, so that a silent server is noticed before the time is up.
     pub(crate) fn within(budget: Duration) -> Self {
@@ -40,6 +47,35 @@ impl Patience {
     /// That of a question at the start.
     pub(crate) fn starting(options: &RedisOptions) -> Self {
         Self { answer: START.max(options.budget), beginning: options.connection_timeout, insists: true }
+    }
+}
+
+impl Deadline {
+    /// So long from now.
+    pub(crate) fn after(budget: Duration) -> Self {
+        // Whoever gives a year or more is not going to wait for the end of it.
+        let budget = budget.min(Duration::from_secs(31_557_600));
+        Self { budget, end: now() + budget }
+    }
+
+    /// What may be waited for the next of several calls. It ends before the time does, so that something can be made of it.
+    pub(crate) fn next(self) -> Duration {
+        self.left() / 10 * 9
+    }
+
+    /// The patience of the next call.
+    pub(crate) fn patience(self) -> Patience {
+        Patience::within(self.left())
+    }
+
+    /// What may be waited for words about a verdict that stands: never so long that it would come too late, but if there is
+    /// time, long enough to notice a silent server.
+    pub(crate) fn details(self) -> Duration {
+        (self.budget / 4).min(self.left() / 2)
+    }
+
+    fn left(self) -> Duration {
+        self.end.saturating_duration_since(now())
     }
 }
 

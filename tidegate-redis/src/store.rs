@@ -18,7 +18,7 @@ use crate::heart::Heart;
 use crate::link::Link;
 use crate::node::Call;
 use crate::options::RedisOptions;
-use crate::patience::{self, Patience};
+use crate::patience::{self, Deadline, Patience};
 use crate::reply::Reply;
 use crate::scripts::{SCRIPTS, is_single};
 use crate::slots::slot_of;
@@ -95,37 +95,47 @@ impl RedisStore {
     }
 
     /// Decides `plan`, all keys of which lie in one slot.
-    pub(crate) async fn decide_whole(&self, plan: &Plan<'_>) -> Result<Verdict, Failed> {
+    pub(crate) async fn decide_whole(&self, plan: &Plan<'_>, patience: Patience) -> Result<Verdict, Failed> {
         let treatment = self.flood.treatment(plan, self.instances());
-        match self.decide_treated(plan, &treatment).await {
+        match self.decide_treated(plan, &treatment, patience).await {
             // Its slot is being moved, and a stranger has no key on either side. It gets one, rather than an error.
             Err(failed) if failed.torn && has_overflow(&treatment) => {
-                self.decide_treated(plan, &without_overflow(&treatment)).await
+                self.decide_treated(plan, &without_overflow(&treatment), patience).await
             }
             decided => decided,
         }
     }
 
-    async fn decide_treated(&self, plan: &Plan<'_>, treatment: &[Treated<'_>]) -> Result<Verdict, Failed> {
-        let call = self.decide_call(plan, treatment, self.patience(plan));
+    async fn decide_treated(
+        &self,
+        plan: &Plan<'_>,
+        treatment: &[Treated<'_>],
+        patience: Patience,
+    ) -> Result<Verdict, Failed> {
+        let call = self.decide_call(plan, treatment, patience);
         let reply = self.link.send(slot_of_plan(plan), &call).await?;
         Ok(self.decided(plan, treatment, &reply)?)
     }
 
     /// Peeks at `plan`, all keys of which lie in one slot.
-    pub(crate) async fn peek_whole(&self, plan: &Plan<'_>) -> Result<Verdict, Failed> {
+    pub(crate) async fn peek_whole(&self, plan: &Plan<'_>, patience: Patience) -> Result<Verdict, Failed> {
         let treatment = self.flood.treatment(plan, self.instances());
-        match self.peek_treated(plan, &treatment).await {
+        match self.peek_treated(plan, &treatment, patience).await {
             Err(failed) if failed.torn && has_overflow(&treatment) => {
-                self.peek_treated(plan, &without_overflow(&treatment)).await
+                self.peek_treated(plan, &without_overflow(&treatment), patience).await
             }
             peeked => peeked,
         }
     }
 
-    async fn peek_treated(&self, plan: &Plan<'_>, treatment: &[Treated<'_>]) -> Result<Verdict, Failed> {
+    async fn peek_treated(
+        &self,
+        plan: &Plan<'_>,
+        treatment: &[Treated<'_>],
+        patience: Patience,
+    ) -> Result<Verdict, Failed> {
         let strangers = !treatment.is_empty();
-        let mut call = Call::of("EVALSHA_RO", SCRIPTS.peek(strangers), self.patience(plan));
+        let mut call = Call::of("EVALSHA_RO", SCRIPTS.peek(strangers), patience);
         args::decide(&mut call.command, &self.options.prefix, plan, treatment, self.now());
         let reply = self.link.send(slot_of_plan(plan), &call).await?;
         Ok(Reply::to_any(plan, strangers, &reply)?.verdict(plan, false))
@@ -152,10 +162,6 @@ impl RedisStore {
         plan.budget().map_or(self.options.budget, |budget| budget.min(self.options.budget))
     }
 
-    fn patience(&self, plan: &Plan<'_>) -> Patience {
-        Patience::within(self.budget(plan))
-    }
-
     pub(crate) fn now(&self) -> Option<Timestamp> {
         self.options.clock.as_ref().map(|clock| clock.now())
     }
@@ -164,34 +170,38 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         bounded(plan)?;
+        let budget = self.budget(plan);
+        let deadline = Deadline::after(budget);
         let decided = async {
             if self.is_across(plan) {
-                return Box::pin(self.decide_across(plan, By::Slot)).await;
+                return Box::pin(self.decide_across(plan, By::Slot, deadline)).await;
             }
-            match self.decide_whole(plan).await {
+            match self.decide_whole(plan, Patience::within(budget)).await {
                 Err(failed) if failed.torn && plan.checks().len() > 1 => {
-                    Box::pin(self.decide_across(plan, By::Key)).await
+                    Box::pin(self.decide_across(plan, By::Key, deadline)).await
                 }
                 decided => Ok(decided?),
             }
         };
-        in_time(self.budget(plan), pin!(decided)).await
+        in_time(budget, pin!(decided)).await
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         bounded(plan)?;
+        let budget = self.budget(plan);
+        let deadline = Deadline::after(budget);
         let peeked = async {
             if self.is_across(plan) {
-                return Box::pin(self.peek_across(plan, By::Slot)).await;
+                return Box::pin(self.peek_across(plan, By::Slot, deadline)).await;
             }
-            match self.peek_whole(plan).await {
+            match self.peek_whole(plan, Patience::within(budget)).await {
                 Err(failed) if failed.torn && plan.checks().len() > 1 => {
-                    Box::pin(self.peek_across(plan, By::Key)).await
+                    Box::pin(self.peek_across(plan, By::Key, deadline)).await
                 }
                 peeked => Ok(peeked?),
             }
         };
-        in_time(self.budget(plan), pin!(peeked)).await
+        in_time(budget, pin!(peeked)).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -202,10 +212,7 @@ impl Store for RedisStore {
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        if let (Ok(runtime), false) = (tokio::runtime::Handle::try_current(), adjustments.is_empty()) {
-            let (store, adjusting) = (self.clone(), self.adjusting(adjustments));
-            runtime.spawn(async move { store.send_adjustments(&adjusting).await });
-        }
+        drop(self.adjust_beside(adjustments));
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -1,0 +1,77 @@
+//! A plan across slots of a cluster, one server of which hangs: what another server denies is denied, and never an error.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::time::Duration;
+
+use conformance::server::Kind;
+use conformance::suite::{all_limits, name_of, patient};
+use conformance::topology::Cluster;
+use tidegate::{Adjustment, Limiter, Plan, PlanMode, Request, Rule, RuleSet, Store};
+use tidegate_redis::{RedisOptions, RedisStore};
+
+type RedisLimiter = Limiter<RedisStore>;
+
+/// Some of a store's own budget, or all of it; the first waits for a silent server each time, since nobody who is in such a
+/// hurry can say that it is silent.
+#[tokio::test]
+async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    for server in &cluster.servers {
+        // Those who are left do not stop when they have found out that one hangs.
+        let words = ["SET", "cluster-require-full-coverage", "no"];
+        let _: () = redis::cmd("CONFIG").arg(&words).query(&mut server.connection()).unwrap();
+    }
+    let quick = RedisOptions::new().budget(Duration::from_secs(2)).heartbeats(false);
+    for (number, (options, budget)) in
+        [(patient(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
+    {
+        let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
+        let (limiter, hanging) = on_two_servers(&cluster, &store, number).await;
+        let plan = || {
+            let plan = limiter.plan(&Request::new(""));
+            if let Some(budget) = budget { plan.within(budget) } else { plan }
+        };
+        // The second denies, and is known for it.
+        let all = limiter.plan(&Request::new("").cost(5));
+        store.adjust(&[Adjustment::charge(&all.checks()[1])]).await.unwrap();
+        assert_eq!(store.decide(&limiter.plan(&Request::new(""))).await.unwrap().granted, 0);
+        cluster.servers[hanging].hang();
+        for round in 0..12 {
+            let verdict = store.decide(&plan()).await;
+            assert_eq!(verdict.map_err(|error| error.to_string()).map(|verdict| verdict.granted), Ok(0), "{round}");
+        }
+        for (what, plan) in kinds(plan) {
+            let verdict = store.decide(&plan).await;
+            assert_eq!(verdict.map_err(|error| error.to_string()).map(|verdict| verdict.granted), Ok(0), "{what}");
+        }
+        cluster.servers[hanging].go_on();
+        for server in &cluster.servers {
+            server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
+        }
+    }
+}
+
+/// The other ways to ask: for several units, and counting in each part.
+fn kinds<'r>(plan: impl Fn() -> Plan<'r>) -> [(&'static str, Plan<'r>); 2] {
+    [("several units", plan().up_to(3)), ("each counts", plan().mode(PlanMode::CountEach))]
+}
+
+/// A limiter with two limits of five on two servers, and the number of the server of the first.
+async fn on_two_servers(cluster: &Cluster, store: &RedisStore, round: usize) -> (RedisLimiter, usize) {
+    for number in 0..100 {
+        let names = [format!("first{round}"), format!("second{round}-{number}")];
+        let rules = RuleSet::new(names.map(|name| Rule::new(name, all_limits(5)[0]))).unwrap();
+        let limiter = Limiter::new(rules, store.clone());
+        let mut connection = cluster.servers[0].connection();
+        let mut owner = |place: usize| {
+            let name = name_of(limiter.plan(&Request::new("")).checks()[place].key());
+            cluster.first_owner(redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap())
+        };
+        if owner(0) != owner(1) {
+            let hanging = owner(0);
+            return (limiter, hanging);
+        }
+    }
+    panic!("all limits lie on one server");
+}
