@@ -1,5 +1,7 @@
 //! The manifests for Kubernetes: the API's schemas take them, they refer to each other, and their Redis is as Tidegate wants it.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
