@@ -155,6 +155,6 @@ async fn a_server_with_this_configuration_starts_and_draws_no_warning() {
 
 #[test]
 fn the_rules_of_the_gateway_can_be_used() {
-    let file = RuleFile::load(&root().join("gateway/rules.yaml")).unwrap();
+    let file = RuleFile::load(root().join("gateway/rules.yaml")).unwrap();
     assert_eq!(file.report().to_string(), "", "without a warning");
 }
