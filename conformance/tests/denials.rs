@@ -54,8 +54,9 @@ async fn what_was_answered_in_a_batch_stays_answered_when_its_time_ends() {
     let cluster = cluster();
     let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
     let (limiter, hanging) = on_two_servers(&cluster, &store, 0).await;
-    let both = limiter.plan(&Request::new("")).within(Duration::from_secs(1));
-    let second = Plan::new([both.checks()[1]]).unwrap();
+    // The smallest budget is that of all.
+    let both = limiter.plan(&Request::new(""));
+    let second = Plan::new([both.checks()[1]]).unwrap().within(Duration::from_secs(1));
     assert_eq!(store.decide(&both).await.unwrap().granted, 1);
     cluster.servers[hanging].hang();
     let answers = store.decide_each(&[both.clone(), second.clone(), both.clone(), second.clone()]).await;
