@@ -1,4 +1,5 @@
-//! A plan across slots of a cluster, one server of which hangs: what another server denies is denied, and never an error.
+//! A cluster, one server of which hangs: what another server denies is denied, and never an error; what it answers stays
+//! answered.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -16,12 +17,7 @@ type RedisLimiter = Limiter<RedisStore>;
 /// hurry can say that it is silent.
 #[tokio::test]
 async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
-    let cluster = Cluster::start(Kind::Redis, 3, false);
-    for server in &cluster.servers {
-        // Those who are left do not stop when they have found out that one hangs.
-        let words = ["SET", "cluster-require-full-coverage", "no"];
-        let _: () = redis::cmd("CONFIG").arg(&words).query(&mut server.connection()).unwrap();
-    }
+    let cluster = cluster();
     let quick = RedisOptions::new().budget(Duration::from_secs(2)).heartbeats(false);
     for (number, (options, budget)) in
         [(patient(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
@@ -50,6 +46,35 @@ async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
             server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
         }
     }
+}
+
+/// The time of a batch ends while one of its plans still waits for a silent server.
+#[tokio::test]
+async fn what_was_answered_in_a_batch_stays_answered_when_its_time_ends() {
+    let cluster = cluster();
+    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+    let (limiter, hanging) = on_two_servers(&cluster, &store, 0).await;
+    // The smallest budget is that of all.
+    let both = limiter.plan(&Request::new(""));
+    let second = Plan::new([both.checks()[1]]).unwrap().within(Duration::from_secs(1));
+    assert_eq!(store.decide(&both).await.unwrap().granted, 1);
+    cluster.servers[hanging].hang();
+    let answers = store.decide_each(&[both.clone(), second.clone(), both.clone(), second.clone()]).await;
+    cluster.servers[hanging].go_on();
+    let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().map(|verdict| verdict.granted).ok()).collect();
+    assert_eq!(granted, [None, Some(1), None, Some(1)]);
+}
+
+// === What the tests share ===
+
+/// A cluster, whose other servers do not stop when they have found out that one hangs.
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    for server in &cluster.servers {
+        let words = ["SET", "cluster-require-full-coverage", "no"];
+        let _: () = redis::cmd("CONFIG").arg(&words).query(&mut server.connection()).unwrap();
+    }
+    cluster
 }
 
 /// The other ways to ask: for several units, and counting in each part.

@@ -89,24 +89,24 @@ impl Cluster {
         }
     }
 
-    /// Sends all `calls`, in one round trip to each server. One that fails does not touch the others.
-    pub(crate) async fn send_each(self: &Arc<Self>, calls: &[(u16, Call)]) -> Vec<Result<Value, Failed>> {
-        let Some((_, first)) = calls.first() else { return Vec::new() };
+    /// Sends all `calls`, in one round trip to each server; what becomes of each is `told`. One that fails does not touch the
+    /// others.
+    pub(crate) async fn send_each(
+        self: &Arc<Self>,
+        calls: &[(u16, Call)],
+        told: &(impl Fn(usize, Result<Value, Failed>) + Sync),
+    ) {
+        let Some((_, first)) = calls.first() else { return };
         let map = match self.map(first.patience).await {
             Ok((map, _)) => map,
-            Err(error) => return calls.iter().map(|_| Err(unapplied(&error).into())).collect(),
+            Err(error) => return (0..calls.len()).for_each(|index| told(index, Err(unapplied(&error).into()))),
         };
         let mut by_owner: HashMap<Option<&Address>, Vec<usize>> = HashMap::new();
         for (index, (slot, _)) in calls.iter().enumerate() {
             by_owner.entry(map.owner(*slot)).or_default().push(index);
         }
-        let batches = by_owner.into_iter().map(async |(address, places)| {
-            let replies = self.send_batch(address, &places, calls).await;
-            places.into_iter().zip(replies).collect::<Vec<_>>()
-        });
-        let mut replies: Vec<(usize, _)> = together(batches).await.into_iter().flatten().collect();
-        replies.sort_by_key(|(index, _)| *index);
-        replies.into_iter().map(|(_, reply)| reply).collect()
+        let batches = by_owner.into_iter();
+        together(batches.map(async |(address, places)| self.send_batch(address, &places, calls, told).await)).await;
     }
 
     /// Every primary that owns slots.
@@ -130,28 +130,31 @@ impl Cluster {
         address: Option<&Address>,
         places: &[usize],
         calls: &[(u16, Call)],
-    ) -> Vec<Result<Value, Failed>> {
+        told: &(impl Fn(usize, Result<Value, Failed>) + Sync),
+    ) {
         let batch: Vec<&Call> = places.iter().map(|index| &calls[*index].1).collect();
         let replies = match address.map(|address| self.node(address)) {
             Some(Ok(node)) => node.send_each(&batch).await,
             _ => Ok(Vec::new()),
         };
-        let mut answers = Vec::with_capacity(places.len());
         let mut replies = match replies {
             Ok(replies) => replies.into_iter(),
             Err(error) if error.down().is_some() => Vec::new().into_iter(),
-            Err(error) => return places.iter().map(|_| Err(Failed::by(&error))).collect(),
+            Err(error) => return places.iter().for_each(|index| told(*index, Err(Failed::by(&error)))),
         };
+        let mut elsewhere = Vec::new();
         for index in places {
-            let (slot, call) = &calls[*index];
-            answers.push(match replies.next() {
-                Some(Err(error)) if error.is_torn() || !is_elsewhere(&error) => Err(Failed::by(&error)),
-                Some(Ok(reply)) => Ok(reply),
+            match replies.next() {
+                Some(Err(error)) if error.is_torn() || !is_elsewhere(&error) => told(*index, Err(Failed::by(&error))),
+                Some(Ok(reply)) => told(*index, Ok(reply)),
                 // It was not carried out: by itself it finds its way.
-                Some(Err(_)) | None => self.send(*slot, call).await,
-            });
+                Some(Err(_)) | None => elsewhere.push(*index),
+            }
         }
-        answers
+        for index in elsewhere {
+            let (slot, call) = &calls[index];
+            told(index, self.send(*slot, call).await);
+        }
     }
 
     /// The owner of `slot`. A map that knows none is asked for once more.

@@ -61,18 +61,20 @@ impl Link {
         }
     }
 
-    /// Sends all `calls`, in one round trip to each server. One that fails does not touch the others.
-    pub(crate) async fn send_each(&self, calls: &[(u16, Call)]) -> Vec<Result<Value, Failed>> {
+    /// Sends all `calls`, in one round trip to each server; what becomes of each is `told` with its place, as soon as it is known.
+    /// One that fails does not touch the others.
+    pub(crate) async fn send_each(&self, calls: &[(u16, Call)], told: &(impl Fn(usize, Result<Value, Failed>) + Sync)) {
         match self {
             Self::Single(node) => {
                 let batch: Vec<&Call> = calls.iter().map(|(_, call)| call).collect();
-                match node.send_each(&batch).await {
-                    Ok(replies) => replies.into_iter().map(|reply| reply.map_err(|error| Failed::by(&error))).collect(),
-                    Err(error) => calls.iter().map(|_| Err(Failed::by(&error))).collect(),
+                let replies = node.send_each(&batch).await;
+                let replies = replies.unwrap_or_else(|error| calls.iter().map(|_| Err(error.clone())).collect());
+                for (index, reply) in replies.into_iter().enumerate() {
+                    told(index, reply.map_err(|error| Failed::by(&error)));
                 }
             }
-            Self::Sentinel(sentinel) => sentinel.send_each(calls).await,
-            Self::Cluster(cluster) => cluster.send_each(calls).await,
+            Self::Sentinel(sentinel) => sentinel.send_each(calls, told).await,
+            Self::Cluster(cluster) => cluster.send_each(calls, told).await,
         }
     }
 

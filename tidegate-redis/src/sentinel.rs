@@ -45,23 +45,25 @@ impl Sentinel {
         self.or_elsewhere(call, round, reply).await
     }
 
-    /// Sends all `calls` in one round trip. One that fails does not touch the others.
-    pub(crate) async fn send_each(self: &Arc<Self>, calls: &[(u16, Call)]) -> Vec<Result<Value, Failed>> {
-        let Some((_, first)) = calls.first() else { return Vec::new() };
+    /// Sends all `calls` in one round trip; what becomes of each is `told`. One that fails does not touch the others.
+    pub(crate) async fn send_each(
+        self: &Arc<Self>,
+        calls: &[(u16, Call)],
+        told: &(impl Fn(usize, Result<Value, Failed>) + Sync),
+    ) {
+        let Some((_, first)) = calls.first() else { return };
         let calls: Vec<&Call> = calls.iter().map(|(_, call)| call).collect();
         let (primary, round) = match self.primary(first.patience).await {
             Ok(found) => found,
-            Err(error) => return calls.iter().map(|_| Err(unapplied(&error).into())).collect(),
+            Err(error) => return (0..calls.len()).for_each(|index| told(index, Err(unapplied(&error).into()))),
         };
         let replies = match primary.node.send_each(&calls).await {
             Ok(replies) => replies,
             Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
         };
-        let mut answers = Vec::with_capacity(calls.len());
-        for (reply, call) in replies.into_iter().zip(calls) {
-            answers.push(self.or_elsewhere(call, round, reply).await);
+        for (index, (reply, call)) in replies.into_iter().zip(calls).enumerate() {
+            told(index, self.or_elsewhere(call, round, reply).await);
         }
-        answers
     }
 
     /// The primary, as the sentinels name it.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
@@ -48,6 +48,9 @@ pub struct RedisStore {
     pub(crate) heart: Heart,
 }
 
+/// What each of several plans was answered so far.
+struct Answers(Mutex<Vec<Option<Result<Verdict, StoreError>>>>);
+
 /// Looking at strangers
 impl RedisStore {
     /// What this instance knows of subjects that nobody vouches for, rule by rule, for those rules that have had any.
@@ -62,36 +65,35 @@ impl RedisStore {
     /// One that fails does not touch the others. All of them share one budget, the smallest.
     pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
         let budget = plans.iter().map(|plan| self.budget(plan)).min().unwrap_or_default();
-        let decided = patience::within(budget, pin!(self.decide_each_within(plans, budget))).await;
-        decided.unwrap_or_else(|| plans.iter().map(|_| Err(silent())).collect())
+        let answers = Answers(Mutex::new(plans.iter().map(|_| None).collect()));
+        // When the time is up, those who were answered have their answers.
+        let _ = patience::within(budget, pin!(self.decide_each_within(plans, budget, &answers))).await;
+        answers.all()
     }
 }
 
 impl RedisStore {
-    async fn decide_each_within(&self, plans: &[Plan<'_>], budget: Duration) -> Vec<Result<Verdict, StoreError>> {
-        let whole: Vec<bool> = plans.iter().map(|plan| !self.is_across(plan) && bounded(plan).is_ok()).collect();
+    async fn decide_each_within(&self, plans: &[Plan<'_>], budget: Duration, answers: &Answers) {
         let treatments: Vec<_> = plans.iter().map(|plan| self.flood.treatment(plan, self.instances())).collect();
-        let calls: Vec<(u16, Call)> = plans
-            .iter()
-            .zip(&treatments)
-            .zip(&whole)
-            .filter(|(_, whole)| **whole)
-            .map(|((plan, treatment), _)| {
-                (slot_of_plan(plan), self.decide_call(plan, treatment, Patience::within(budget)))
-            })
-            .collect();
-        let mut replies = self.link.send_each(&calls).await.into_iter();
-        let verdicts = plans.iter().zip(treatments).zip(whole).map(|((plan, treatment), whole)| {
-            let reply = if whole { replies.next() } else { None };
-            async move {
-                match reply {
-                    Some(Ok(reply)) => self.decided(plan, &treatment, &reply),
-                    Some(Err(failed)) if !failed.torn => Err(failed.error),
-                    _ => self.decide(plan).await,
-                }
+        let is_whole = |plan: &Plan<'_>| !self.is_across(plan) && bounded(plan).is_ok();
+        let whole: Vec<usize> = (0..plans.len()).filter(|place| is_whole(&plans[*place])).collect();
+        let call = |place: &usize| {
+            let plan = &plans[*place];
+            (slot_of_plan(plan), self.decide_call(plan, &treatments[*place], Patience::within(budget)))
+        };
+        let calls: Vec<(u16, Call)> = whole.iter().map(call).collect();
+        let told = |index: usize, reply: Result<Value, Failed>| {
+            let place = whole[index];
+            match reply {
+                Ok(reply) => answers.put(place, self.decided(&plans[place], &treatments[place], &reply)),
+                Err(failed) if !failed.torn => answers.put(place, Err(failed.error)),
+                Err(_) => {}
             }
-        });
-        together(verdicts.collect::<Vec<_>>()).await
+        };
+        self.link.send_each(&calls, &told).await;
+        // What was torn, and what lies in several slots.
+        let rest = answers.missing().into_iter();
+        together(rest.map(async |place| answers.put(place, self.decide(&plans[place]).await))).await;
     }
 
     /// Decides `plan`, all keys of which lie in one slot.
@@ -231,6 +233,25 @@ impl Store for RedisStore {
 
     fn instances(&self) -> Option<u32> {
         self.instances()
+    }
+}
+
+// === impl Answers ===
+
+impl Answers {
+    fn put(&self, place: usize, answer: Result<Verdict, StoreError>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(answer);
+    }
+
+    fn missing(&self) -> Vec<usize> {
+        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..answers.len()).filter(|place| answers[*place].is_none()).collect()
+    }
+
+    /// All of them, where those who are missing got none in time.
+    fn all(self) -> Vec<Result<Verdict, StoreError>> {
+        let answers = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(silent()))).collect()
     }
 }
 
