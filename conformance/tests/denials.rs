@@ -23,7 +23,7 @@ async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
         [(patient(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
     {
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
-        let (limiter, hanging) = on_two_servers(&cluster, &store, number).await;
+        let (limiter, hanging) = on_two_servers(&cluster, &store, number);
         let plan = || {
             let plan = limiter.plan(&Request::new(""));
             if let Some(budget) = budget { plan.within(budget) } else { plan }
@@ -53,7 +53,7 @@ async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
 async fn what_was_answered_in_a_batch_stays_answered_when_its_time_ends() {
     let cluster = cluster();
     let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
-    let (limiter, hanging) = on_two_servers(&cluster, &store, 0).await;
+    let (limiter, hanging) = on_two_servers(&cluster, &store, 0);
     // The smallest budget is that of all.
     let both = limiter.plan(&Request::new(""));
     let second = Plan::new([both.checks()[1]]).unwrap().within(Duration::from_secs(1));
@@ -83,7 +83,7 @@ fn kinds<'r>(plan: impl Fn() -> Plan<'r>) -> [(&'static str, Plan<'r>); 2] {
 }
 
 /// A limiter with two limits of five on two servers, and the number of the server of the first.
-async fn on_two_servers(cluster: &Cluster, store: &RedisStore, round: usize) -> (RedisLimiter, usize) {
+fn on_two_servers(cluster: &Cluster, store: &RedisStore, round: usize) -> (RedisLimiter, usize) {
     for number in 0..100 {
         let names = [format!("first{round}"), format!("second{round}-{number}")];
         let rules = RuleSet::new(names.map(|name| Rule::new(name, all_limits(5)[0]))).unwrap();
