@@ -9,8 +9,8 @@
 //! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
 //! window     = number unit, with the unit "us" │ "ms" │ "s" │ "m" │ "h" │ "d", or "mo" │ "y" of the calendar
 //! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window
-//! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, a number: the overflow bucket of the partition, 0, or one
-//!              beside it, for those of one plan that must not share it
+//! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, a number: an overflow bucket of the partition, 0 to
+//!              255, or one beside it, for those of one plan that must not share it
 //! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
 //! ```
 //!
