@@ -6,6 +6,7 @@ use tidegate::algorithm::{self, Op, Take, View};
 use tidegate::{
     Adjustment, Check, Decision, Few, Limiter, Plan, PlanError, PlanMode, Store, StoreError, StoreErrorKind,
 };
+use tokio::time::{Instant, timeout_at};
 
 use super::lookup::Configured;
 use super::pb::{RateLimit, RateLimitDescriptor, RateLimitRequest};
@@ -137,9 +138,6 @@ impl Prepared<'_> {
             judged.allowed &= decision.is_allowed();
             judged.counted = Some(decision);
         }
-        if !judged.allowed && !strict {
-            self.charge(limiter, judged.counted.as_ref());
-        }
         Ok(judged)
     }
 
@@ -154,10 +152,17 @@ impl Prepared<'_> {
         self.counted = self.counted.within(budget);
         self.looked = self.looked.map(|plan| plan.within(budget));
         self.returned = self.returned.map(|plan| plan.within(budget));
-        let judged = match tokio::time::timeout(budget, self.decide(limiter, strict)).await {
+        let ends = Instant::now() + budget;
+        let judged = match timeout_at(ends, self.decide(limiter, strict)).await {
             Ok(judged) => judged,
             Err(_) => Err(self.without_store(limiter, too_late())),
         };
+        if let Ok(Judged { allowed: false, counted, .. }) = &judged
+            && !strict
+        {
+            // The request is refused either way: what cannot be counted leaves the limit more generous, not the answer.
+            let _ = timeout_at(ends, self.charge(limiter, counted.as_ref())).await;
+        }
         (self, judged)
     }
 
@@ -181,8 +186,7 @@ impl Prepared<'_> {
     }
 
     /// Counts what was refused where a limit wants that: it has happened, and the limit is used up by it at most.
-    /// Nobody waits for it, since the request is refused either way.
-    fn charge<S: Store>(&self, limiter: &Limiter<S>, decision: Option<&Decision>) {
+    async fn charge<S: Store>(&self, limiter: &Limiter<S>, decision: Option<&Decision>) -> Result<(), StoreError> {
         let consumed = |place: usize| decision.is_some_and(|decision| decision.checks()[place].is_consumed());
         let charged = self.wanted.iter().filter(|wanted| wanted.counts_refused());
         let mut places: Vec<usize> = charged.flat_map(|wanted| wanted.places.iter().copied()).collect();
@@ -190,7 +194,10 @@ impl Prepared<'_> {
         places.dedup();
         let checks = places.into_iter().filter(|place| !consumed(*place)).map(|place| &self.counted.checks()[place]);
         let charges: Vec<Adjustment<'_>> = checks.map(Adjustment::charge).collect();
-        limiter.store().adjust_soon(&charges);
+        if charges.is_empty() {
+            return Ok(());
+        }
+        limiter.store().adjust(&charges).await
     }
 }
 
