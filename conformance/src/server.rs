@@ -131,13 +131,27 @@ impl Server {
                 return false;
             }
             if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
-                let mut first = [0];
-                stream.write_all(b"PING\r\n").unwrap();
-                // `+PONG`, or `-NOAUTH` from a server that wants a password: it is up either way.
-                return stream.read_exact(&mut first).is_ok();
+                return self.is_at(&mut stream);
             }
             std::thread::yield_now();
         }
+    }
+
+    /// Whether it is this server that answers there: a server of another test may have taken the port before.
+    fn is_at(&self, stream: &mut TcpStream) -> bool {
+        stream.write_all(b"INFO server\r\n").unwrap();
+        let (mut heard, mut more) = (Vec::new(), [0; 4096]);
+        while let Ok(read @ 1..) = stream.read(&mut more) {
+            heard.extend_from_slice(&more[..read]);
+            let text = String::from_utf8_lossy(&heard);
+            if text.starts_with("-NOAUTH") {
+                return true; // it wants a password, and is up
+            }
+            if let Some((id, _)) = text.split_once("process_id:").and_then(|(_, rest)| rest.split_once('\r')) {
+                return id == self.process.id().to_string();
+            }
+        }
+        false
     }
 
     /// Asks until the answer to `command` contains `text`.
