@@ -22,14 +22,18 @@ async fn main() {
         Fault::by_name(name).unwrap_or_else(|| panic!("there is no fault {name:?}; there are {known:?}"))
     };
     let chosen: Vec<_> = names.iter().map(by_name).collect();
-    let (mut rows, mut repeated) = (Vec::new(), 0);
+    let (mut rows, mut repeated) = (Vec::new(), Vec::new());
     for fault in if chosen.is_empty() { FAULTS.to_vec() } else { chosen.clone() } {
         eprintln!("{}: {}", fault.name(), fault.happens());
         let (of_fault, again) = repeat(fault, kind, scale).await;
         rows.extend(of_fault);
-        repeated += again;
+        if again > 0 {
+            repeated.push(format!("{} {again} times", fault.name()));
+        }
     }
-    let written = format!("Measured on {}, on {kind:?}; {repeated} of {} runs were repeated", date(), rows.len() / 5);
+    let repeated = if repeated.is_empty() { "nothing".to_owned() } else { repeated.join(", ") };
+    let written =
+        format!("Measured on {}, on {kind:?}; repeated because a promise was not kept at first: {repeated}", date());
     let page = figures(&rows, &scale, COMMAND, &written);
     println!("{page}");
     if arguments.is_empty() {

@@ -33,8 +33,9 @@ enum Servers {
 
 /// What a server that forgets nothing when it is killed is started with.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-/// Keys of somebody else, four mebibytes in all. A script is asked for memory once, before it writes.
-const FILL: &str = "local large = string.rep(string.rep('x', 4096), 256) \
+/// Keys of somebody else, a mebibyte in all: so little that the server is not silent while it writes them. A script is asked for
+/// memory once, before it writes.
+const FILL: &str = "local large = string.rep(string.rep('x', 4096), 64) \
                     for i = 1, 4 do redis.call('SET', 'foreign:' .. i, large) end";
 const EMPTY: &str = "for i = 1, 4 do redis.call('DEL', 'foreign:' .. i) end";
 const STRANGERS: u32 = 5_000;
@@ -220,7 +221,7 @@ fn leave_little_room(server: &Server) {
     let memory: String = tell(&mut connection, &["INFO", "memory"]);
     let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
     tell::<redis::Value>(&mut connection, &["EVAL", EMPTY, "0"]);
-    let most = used.trim().parse::<u64>().unwrap() - (2 << 20);
+    let most = used.trim().parse::<u64>().unwrap() - (512 << 10);
     tell::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     tell::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory", &most.to_string()]);
 }
