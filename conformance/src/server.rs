@@ -1,10 +1,12 @@
 //! A real server of its own for each test: on a free port, in a directory of its own, stopped when dropped.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -132,9 +134,8 @@ impl Server {
             }
             if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
                 let mut first = [0];
-                stream.write_all(b"PING\r\n").unwrap();
                 // `+PONG`, or `-NOAUTH` from a server that wants a password: it is up either way.
-                return stream.read_exact(&mut first).is_ok();
+                return stream.write_all(b"PING\r\n").is_ok() && stream.read_exact(&mut first).is_ok();
             }
             std::thread::yield_now();
         }
@@ -300,7 +301,13 @@ fn new_directory() -> PathBuf {
     directory
 }
 
-/// A port that nobody listens at. Another process may take it before we do.
+/// A port that nobody listens at, and that is given to nobody else in this process. Another process may take it before we do.
 pub fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        if GIVEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
 }
