@@ -1,10 +1,12 @@
 //! A real server of its own for each test: on a free port, in a directory of its own, stopped when dropped.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -139,7 +141,9 @@ impl Server {
 
     /// Whether it is this server that answers there: a server of another test may have taken the port before.
     fn is_at(&self, stream: &mut TcpStream) -> bool {
-        stream.write_all(b"INFO server\r\n").unwrap();
+        if stream.write_all(b"INFO server\r\n").is_err() {
+            return false;
+        }
         let (mut heard, mut more) = (Vec::new(), [0; 4096]);
         while let Ok(read @ 1..) = stream.read(&mut more) {
             heard.extend_from_slice(&more[..read]);
@@ -314,7 +318,13 @@ fn new_directory() -> PathBuf {
     directory
 }
 
-/// A port that nobody listens at. Another process may take it before we do.
+/// A port that nobody listens at, and that is given to nobody else in this process. Another process may take it before we do.
 pub fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        if GIVEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
 }

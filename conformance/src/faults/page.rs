@@ -79,7 +79,8 @@ pub fn figures(rows: &[Row], scale: &Scale, command: &str, written: &str) -> Str
     page.push_str(
         "The time to recover counts from when the store was mended, and where servers mend it themselves from the ",
     );
-    page.push_str("fault, until all decisions were the store's again.\n\n");
+    page.push_str("fault, until all decisions were the store's again. A machine that has no time for a server for most of a budget ");
+    page.push_str("makes a fault of its own: such a run is repeated, up to five times, and named above.\n\n");
     page.push_str(
         "| fault | policy | sent | allowed | denied | passed | held | refused | longest decision | to recover ",
     );
