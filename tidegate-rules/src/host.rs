@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-/// The normal form of a `Host` header or an authority; borrowed if it has it already.
+/// The normal form of a `HostPattern` header or an authority; borrowed if it has it already.
 pub(crate) fn normal(host: &str) -> Cow<'_, str> {
     let host = host.trim();
     let host = match host.rsplit_once(':') {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::{Limiter, ManualClock, MemoryStore, Request, Secret};
-use tidegate_rules::{RuleFile, RuleVerdict};
+use tidegate_rules::{RuleFile, RuleStatus};
 
 const LIMIT: &str = "per: [], token_bucket: { capacity: 5, refill: 1/s }";
 
@@ -344,7 +344,7 @@ fn the_index_forgets_nobody() {
         for (method, path, host, tenant, action, header) in asks {
             let attributes = [("method", method), ("path", path), ("host", host), ("header:x-tenant", tenant), ("header:h", header), ("header:g", header)];
             let explained = together.explain(&request(action, &attributes), &Secret::public()).rules;
-            let applies = |rule: &tidegate_rules::RuleExplained| matches!(rule.verdict, RuleVerdict::Applies(_));
+            let applies = |rule: &tidegate_rules::RuleExplanation| matches!(rule.status, RuleStatus::Applies(_));
             let expected: Vec<String> = explained.into_iter().filter(applies).map(|rule| rule.id).collect();
             prop_assert_eq!(ids(&together, action, &attributes), expected);
         }

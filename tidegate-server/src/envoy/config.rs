@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::SubjectHasher;
-use tidegate_rules::yaml::{self, Source};
+use tidegate_rules::yaml::{self, SourceFile};
 
 use super::lookup::{Configured, Level};
 use super::options::EnvoyOptions;
@@ -81,7 +81,7 @@ impl EnvoyConfig {
         }
         let mut texts = Vec::new();
         for path in paths {
-            texts.push(Source::load(&path).map_err(|error| failed(&path, error))?);
+            texts.push(SourceFile::load(&path).map_err(|error| failed(&path, error))?);
         }
         let mut config = Self::of_texts(texts.iter().map(|source| (source.name(), source.text())), options)?;
         if texts.is_empty() {
@@ -102,7 +102,7 @@ impl EnvoyConfig {
         let (mut domains, mut errors, mut warnings) = (HashMap::new(), Vec::new(), Vec::new());
         let owners = options.secret.hasher(["envoy limit"]);
         for (file, text) in files {
-            let (mut found, source) = (Vec::new(), Source::new(file, text));
+            let (mut found, source) = (Vec::new(), SourceFile::new(file, text));
             match yaml::parse(&source) {
                 Ok(root) => {
                     let (errors, warnings, source) = (&mut found, &mut warnings, &source);
@@ -177,7 +177,7 @@ fn counted<T>(options: &EnvoyOptions, read: Result<T, ConfigErrors>) -> Result<T
 }
 
 /// Takes in what a file says, or tells what it must not say again.
-fn add(domains: &mut HashMap<String, Level>, source: &Source, domain: Domain, merge: bool) -> Vec<ConfigProblem> {
+fn add(domains: &mut HashMap<String, Level>, source: &SourceFile, domain: Domain, merge: bool) -> Vec<ConfigProblem> {
     let problem = |message| ConfigProblem::at(source, domain.place, message);
     match domains.entry(domain.name) {
         Entry::Vacant(free) => {

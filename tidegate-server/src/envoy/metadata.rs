@@ -50,14 +50,14 @@ pub(super) fn merge(into: &mut Struct, other: &Struct) {
 /// A piece of YAML as such a value.
 pub(super) fn of_yaml(node: &yaml::Node) -> Value {
     value(match &node.kind {
-        yaml::Kind::Null => ValueKind::NullValue(0),
-        yaml::Kind::Bool(flag, _) => ValueKind::BoolValue(*flag),
-        yaml::Kind::Whole(number, _) => ValueKind::NumberValue(*number as f64),
-        yaml::Kind::Float(number, text) if !number.is_finite() => ValueKind::StringValue(text.clone()),
-        yaml::Kind::Float(number, _) => ValueKind::NumberValue(*number),
-        yaml::Kind::Text(text) => ValueKind::StringValue(text.clone()),
-        yaml::Kind::List(items) => ValueKind::ListValue(ListValue { values: items.iter().map(of_yaml).collect() }),
-        yaml::Kind::Map(entries) => ValueKind::StructValue(of_fields(entries)),
+        yaml::NodeKind::Null => ValueKind::NullValue(0),
+        yaml::NodeKind::Bool(flag, _) => ValueKind::BoolValue(*flag),
+        yaml::NodeKind::Whole(number, _) => ValueKind::NumberValue(*number as f64),
+        yaml::NodeKind::Float(number, text) if !number.is_finite() => ValueKind::StringValue(text.clone()),
+        yaml::NodeKind::Float(number, _) => ValueKind::NumberValue(*number),
+        yaml::NodeKind::Text(text) => ValueKind::StringValue(text.clone()),
+        yaml::NodeKind::List(items) => ValueKind::ListValue(ListValue { values: items.iter().map(of_yaml).collect() }),
+        yaml::NodeKind::Map(entries) => ValueKind::StructValue(of_fields(entries)),
     })
 }
 

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::fmt;
 
 use tidegate_rules::Report;
-use tidegate_rules::yaml::Source;
+use tidegate_rules::yaml::SourceFile;
 
 /// The most problems that are told at once.
-const MOST_PROBLEMS: usize = 50;
+const MAX_PROBLEMS: usize = 50;
 
 /// Something in a file that is wrong, or has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl ConfigProblem {
     }
 
     /// A problem at a byte of a file.
-    pub(super) fn at(source: &Source, byte: usize, message: impl Into<String>) -> Self {
+    pub(super) fn at(source: &SourceFile, byte: usize, message: impl Into<String>) -> Self {
         let (line, column) = source.position(byte);
         Self::new(source.name(), Place { line, column }, message)
     }
@@ -43,7 +43,7 @@ impl ConfigProblem {
     pub(super) fn of_report(report: &Report) -> Vec<Self> {
         let told = report.problems().iter().map(|problem| {
             let (line, column) = report.position(problem);
-            let help = problem.suggestion().map(|help| format!("; {help}")).unwrap_or_default();
+            let help = problem.help().map(|help| format!("; {help}")).unwrap_or_default();
             Self::new(report.file(), Place { line, column }, format!("{}{help}", problem.message()))
         });
         told.collect()
@@ -89,9 +89,9 @@ impl ConfigErrors {
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.0.iter().take(MOST_PROBLEMS).map(ToString::to_string).collect();
+        let lines: Vec<String> = self.0.iter().take(MAX_PROBLEMS).map(ToString::to_string).collect();
         f.write_str(&lines.join("\n"))?;
-        match self.0.len().saturating_sub(MOST_PROBLEMS) {
+        match self.0.len().saturating_sub(MAX_PROBLEMS) {
             0 => Ok(()),
             more => write!(f, "\nand {more} more"),
         }

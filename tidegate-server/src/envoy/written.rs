@@ -4,7 +4,7 @@ mod fields;
 mod limit;
 
 use tidegate::SubjectHasher;
-use tidegate_rules::yaml::{Kind, Node, Source};
+use tidegate_rules::yaml::{Node, NodeKind, SourceFile};
 
 use super::lookup::{Level, Node as Descriptor, joined};
 use super::metadata;
@@ -67,7 +67,7 @@ const OF_LIMIT: &[&str] = &[
 ];
 
 /// The most problems of a kind that are kept.
-const MOST_PROBLEMS: usize = 1000;
+const MAX_PROBLEMS: usize = 1000;
 
 /// What a file says.
 pub(super) struct Domain {
@@ -79,7 +79,7 @@ pub(super) struct Domain {
 
 /// Reads one file.
 pub(super) struct Reader<'w> {
-    pub(super) source: &'w Source,
+    pub(super) source: &'w SourceFile,
     pub(super) options: &'w EnvoyOptions,
     /// Hashes where a limit stands.
     pub(super) owners: &'w SubjectHasher,
@@ -158,7 +158,7 @@ impl Reader<'_> {
             self.error(place, "`share_threshold` is for a value with a `*`, whose matches share one counter");
         }
         let limit = match fields.take("rate_limit") {
-            Some(node) if !matches!(node.kind, Kind::Null) => self.limit(node, &path, about),
+            Some(node) if !matches!(node.kind, NodeKind::Null) => self.limit(node, &path, about),
             _ => None,
         };
         let below = self.level(fields.take("descriptors"), &path);
@@ -170,8 +170,8 @@ impl Reader<'_> {
     fn metadata(&mut self, node: Option<Node>) -> Option<Struct> {
         let node = node?;
         match &node.kind {
-            Kind::Map(entries) => Some(metadata::of_fields(entries)),
-            Kind::Null => None,
+            NodeKind::Map(entries) => Some(metadata::of_fields(entries)),
+            NodeKind::Null => None,
             _ => {
                 self.error(node.span.start, format!("this is {}; a set of fields is wanted here", node.what()));
                 None

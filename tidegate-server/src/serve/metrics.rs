@@ -145,7 +145,7 @@ impl Metrics {
     /// Learns what the rules of a file count by.
     pub(crate) fn follow(&self, file: &RuleFile) {
         let kind = |names: Vec<&str>| if names.is_empty() { "everybody".to_owned() } else { names.join("+") };
-        let kinds = file.counted_by().map(|(rule, names)| (rule.to_string(), kind(names))).collect();
+        let kinds = file.per_by_rule().map(|(rule, names)| (rule.to_string(), kind(names))).collect();
         *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = kinds;
         self.tally.clear();
     }

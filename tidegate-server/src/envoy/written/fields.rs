@@ -1,8 +1,8 @@
 //! The fields of a map in YAML, and the pieces they are made of: text, flags, numbers, lists. What they mean is not known here.
 
-use tidegate_rules::yaml::{Kind, Node};
+use tidegate_rules::yaml::{Node, NodeKind};
 
-use super::{ConfigProblem, KNOWN, MOST_PROBLEMS, OURS, Reader};
+use super::{ConfigProblem, KNOWN, MAX_PROBLEMS, OURS, Reader};
 
 /// The fields of a map, from which they are taken one by one.
 pub(super) struct Fields {
@@ -13,13 +13,13 @@ pub(super) struct Fields {
 /// The pieces of YAML
 impl Reader<'_> {
     pub(super) fn error(&mut self, place: usize, message: impl Into<String>) {
-        if self.errors.len() < MOST_PROBLEMS {
+        if self.errors.len() < MAX_PROBLEMS {
             self.errors.push(ConfigProblem::at(self.source, place, message));
         }
     }
 
     pub(super) fn warning(&mut self, place: usize, message: impl Into<String>) {
-        if self.warnings.len() < MOST_PROBLEMS {
+        if self.warnings.len() < MAX_PROBLEMS {
             self.warnings.push(ConfigProblem::at(self.source, place, message));
         }
     }
@@ -27,7 +27,7 @@ impl Reader<'_> {
     /// The fields of a map. Those that mean nothing at this place are left out, as the reference server does.
     pub(super) fn fields(&mut self, node: Node, wanted: &str, here: &[&str]) -> Option<Fields> {
         let place = node.span.start;
-        let Kind::Map(entries) = node.kind else {
+        let NodeKind::Map(entries) = node.kind else {
             self.error(node.span.start, format!("this is {}; {wanted} is wanted here", node.what()));
             return None;
         };
@@ -50,8 +50,8 @@ impl Reader<'_> {
         let Some(node) = node else { return Vec::new() };
         let (place, what) = (node.span.start, node.what());
         match node.kind {
-            Kind::List(items) => items,
-            Kind::Null => Vec::new(),
+            NodeKind::List(items) => items,
+            NodeKind::Null => Vec::new(),
             _ => {
                 self.error(place, format!("this is {what}; a list is wanted here"));
                 Vec::new()
@@ -63,7 +63,7 @@ impl Reader<'_> {
     pub(super) fn text(&mut self, node: &Node) -> Option<String> {
         match node.text() {
             Some(text) => Some(text.to_owned()),
-            None if matches!(node.kind, Kind::Null) => Some(String::new()),
+            None if matches!(node.kind, NodeKind::Null) => Some(String::new()),
             None => {
                 self.error(node.span.start, format!("this is {}; text is wanted here", node.what()));
                 None

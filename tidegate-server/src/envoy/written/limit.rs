@@ -1,8 +1,8 @@
 //! A limit of a file: how much in how much time, of which kind, and what else is said about it.
 
 use tidegate::{Gate, KeyStem, Limit, LimitError, OnFailure, Rate as Refill, Role};
-use tidegate_rules::duration;
-use tidegate_rules::yaml::{Kind, Node};
+use tidegate_rules::parse_duration;
+use tidegate_rules::yaml::{Node, NodeKind};
 
 use super::super::lookup::{Configured, Metric, Rate};
 use super::super::metadata;
@@ -89,7 +89,7 @@ impl Reader<'_> {
     fn window(&mut self, fields: &mut Fields) -> Option<(Unit, Windows)> {
         let multiplier = fields.take(MULTIPLIER);
         let place = fields.place_of("unit");
-        let Some(window) = fields.take(WINDOW).filter(|node| !matches!(node.kind, Kind::Null)) else {
+        let Some(window) = fields.take(WINDOW).filter(|node| !matches!(node.kind, NodeKind::Null)) else {
             let unit = self.unit(fields, place)?;
             let one = Some((unit, unit::window(unit, self.options.strict)?));
             let Some(node) = multiplier else { return one };
@@ -108,7 +108,7 @@ impl Reader<'_> {
             self.error(window.span.start, "a limit has a `unit` or a `window`; take one of the two out");
             return None;
         }
-        match duration(&self.text(&window)?) {
+        match parse_duration(&self.text(&window)?) {
             Ok(span) => Some((unit::of_window(span.into()), Windows::of(span))),
             Err(problem) => {
                 self.error(window.span.start, problem);
