@@ -101,7 +101,7 @@ figures: tools ## Measures the published figures
 	cargo bench -p conformance --bench redis_cpu
 	cargo bench -p conformance --bench slices
 	cargo bench -p conformance --bench flood
-	cargo run --release --quiet -p tidegate-server -- bench
+	cargo run --release --quiet --bin tidegate -- bench
 
 faults: tools ## Lets every fault happen under load, prints what came of it, and writes docs/faults.md
 	cargo run --release --quiet -p conformance --example faults
