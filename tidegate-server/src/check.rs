@@ -5,7 +5,8 @@ mod words;
 
 use std::io;
 
-use tidegate::{Decision, Limiter, Request, RuleSet, Secret, Store, StoreError, Timer};
+use tidegate::spi::Store;
+use tidegate::{Decision, Limiter, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
 
 pub use answer::CheckAnswer;

@@ -14,13 +14,14 @@ use smol_str::SmolStr;
 pub use check::Check;
 pub use gate::{Gate, Role};
 
+use crate::OnFailure;
 use crate::algorithm::Take;
 use crate::decision::Sharing;
-use crate::limit::LARGEST_AMOUNT;
-use crate::{Few, OnFailure};
+use crate::limit::MAX_AMOUNT;
+use crate::spi::Few;
 
 /// The most checks in one plan.
-pub const MOST_CHECKS: usize = 32;
+pub const MAX_CHECKS: usize = 32;
 
 /// What the checks of one request are, and how they combine.
 #[derive(Clone, Debug)]
@@ -56,7 +57,7 @@ pub enum PlanError {
         /// The rule of the second one.
         rule: SmolStr,
     },
-    /// More than [`MOST_CHECKS`].
+    /// More than [`MAX_CHECKS`].
     TooManyChecks {
         /// How many there were.
         checks: usize,
@@ -68,7 +69,7 @@ impl<'r> Plan<'r> {
     /// A plan of these checks, in this order; their keys must differ.
     pub fn new(checks: impl IntoIterator<Item = Check<'r>>) -> Result<Self, PlanError> {
         let checks: Few<Check<'r>> = checks.into_iter().collect();
-        if checks.len() > MOST_CHECKS {
+        if checks.len() > MAX_CHECKS {
             return Err(PlanError::TooManyChecks { checks: checks.len() });
         }
         for (index, check) in checks.iter().enumerate() {
@@ -124,7 +125,7 @@ impl<'r> Plan<'r> {
 
     /// Asks for as many units as there are, up to `most` (at least one), each at the cost of its check.
     pub fn up_to(mut self, most: u64) -> Self {
-        self.units = most.clamp(1, LARGEST_AMOUNT);
+        self.units = most.clamp(1, MAX_AMOUNT);
         self
     }
 
@@ -163,7 +164,7 @@ impl<'r> Plan<'r> {
     /// Whether the request must be refused while the store fails: one of its rules asks for that. So must one that meets more
     /// limits than a store decides at once, since it would fail for ever.
     pub fn fails_closed(&self) -> bool {
-        self.checks.len() > MOST_CHECKS || self.enforced().any(Check::fails_closed)
+        self.checks.len() > MAX_CHECKS || self.enforced().any(Check::fails_closed)
     }
 
     /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.
@@ -249,7 +250,7 @@ impl fmt::Display for PlanError {
         match self {
             Self::SharedKey { rule } => write!(f, "rule {rule:?}: another check of the plan has the same key"),
             Self::TooManyChecks { checks } => {
-                write!(f, "{checks} checks in one plan; at most {MOST_CHECKS}")
+                write!(f, "{checks} checks in one plan; at most {MAX_CHECKS}")
             }
         }
     }
