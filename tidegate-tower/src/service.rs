@@ -10,7 +10,7 @@ use http::header::ACCEPT;
 use http::request::Parts;
 use http::{Request, Response, response};
 use tidegate::http::{HeaderPolicy, Rejection};
-use tidegate::spi::Store;
+use tidegate::spi::{Origin, Store};
 use tidegate::{Decision, Receipt, Rule, StoreErrorKind};
 use tower_service::Service;
 
@@ -147,7 +147,8 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
     let values = current.reads.values(parts, &told, (settings.peer)(parts));
     let request = values.request(&settings.action, cost);
-    let plan = current.limiter.plan(&request).longest_delay(settings.longest_delay);
+    let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
+    let plan = current.limiter.plan(&request).longest_delay(settings.longest_delay).with_origin(origin);
     match current.limiter.decide(&plan).await {
         Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::new(settings, current, decision)),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),

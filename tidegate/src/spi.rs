@@ -6,7 +6,7 @@
 //! | what a store decides | [`Plan`], [`Check`], [`Gate`], [`Role`], [`PlanMode`], [`PlanError`] |
 //! | where a store keeps it | [`Key`], [`KeyStem`], [`Subject`], [`SubjectHasher`], [`KEY_VERSION`], [`PARTITIONS`] |
 //! | finding the rules of a request | [`Matcher`], [`Match`] |
-//! | metrics, logs and traces | [`Observer`], [`Outcome`] |
+//! | metrics, logs and traces | [`Observer`], [`Outcome`], [`Origin`] |
 //! | a [`Timer`](crate::Timer) | [`Sleep`] |
 //! | bounds | [`MAX_AMOUNT`], [`MAX_CHECKS`], [`MAX_LOG_LIMIT`], [`MAX_SLICES`], [`LONGEST_SPAN`], [`DEFAULT_MAX_KEYS`] |
 
@@ -19,7 +19,7 @@ pub use crate::limit::{LONGEST_SPAN, MAX_AMOUNT, MAX_LOG_LIMIT, MAX_SLICES};
 pub use crate::matcher::{Match, Matcher};
 pub use crate::memory::DEFAULT_MAX_KEYS;
 pub use crate::observer::Observer;
-pub use crate::plan::{Check, Gate, MAX_CHECKS, Plan, PlanError, PlanMode, Role};
+pub use crate::plan::{Check, Gate, MAX_CHECKS, Origin, Plan, PlanError, PlanMode, Role};
 pub use crate::store::{Adjustment, Store};
 pub use crate::subject::{Subject, SubjectHasher};
 pub use crate::verdict::{Changes, CheckVerdict, Verdict};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::spi::algorithm::{self, Op, Take, View};
-use tidegate::spi::{Adjustment, Check, Few, Plan, PlanError, PlanMode, Store};
+use tidegate::spi::{Adjustment, Check, Few, Origin, Plan, PlanError, PlanMode, Store};
 use tidegate::{Decision, Limiter, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
@@ -104,7 +104,7 @@ pub(super) fn plan<'r>(checks: impl IntoIterator<Item = Check<'r>>, strict: bool
     let plan = plan.map_err(|error| Refusal::too_many(&error))?;
     let mode = if strict { PlanMode::CountEach } else { PlanMode::AllOrNothing };
     // Envoy asks and goes on: nobody here could hold the request.
-    Ok(plan.mode(mode).longest_delay(Duration::ZERO))
+    Ok(plan.mode(mode).longest_delay(Duration::ZERO).with_origin(Origin::new("envoy")))
 }
 
 impl Prepared<'_> {
