@@ -14,7 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use tidegate::{Contract, Limit, Reset};
+use tidegate::Limit;
+use tidegate::http::{HeaderPolicy, ResetFormat};
 
 use crate::identity::Identity;
 use crate::index::Index;
@@ -37,7 +38,7 @@ pub(crate) struct CompiledFile {
     pub(crate) matcher: RequestMatcher,
     /// Every rule, the disabled ones too.
     pub(crate) rules: Vec<CompiledRule>,
-    pub(crate) contract: Contract,
+    pub(crate) contract: HeaderPolicy,
     /// Where the exemptions stand.
     pub(crate) exempt: Vec<Span>,
     pub(crate) identify: identify::IdentifySpans,
@@ -137,8 +138,8 @@ impl Compiler<'_> {
         }
     }
 
-    fn contract(&mut self, http: &schema_types::HttpSpec) -> Contract {
-        let mut contract = Contract::new();
+    fn contract(&mut self, http: &schema_types::HttpSpec) -> HeaderPolicy {
+        let mut contract = HeaderPolicy::new();
         if let Some(draft) = &http.ratelimit {
             match draft.as_str() {
                 "off" => contract = contract.ratelimit(None),
@@ -152,8 +153,8 @@ impl Compiler<'_> {
             }
         }
         let reset = |form: &Spanned<schema_types::ResetFormSpec>| match form.value {
-            schema_types::ResetFormSpec::Epoch => Some(Reset::Epoch),
-            schema_types::ResetFormSpec::Delta => Some(Reset::Delta),
+            schema_types::ResetFormSpec::Epoch => Some(ResetFormat::Epoch),
+            schema_types::ResetFormSpec::Delta => Some(ResetFormat::Delta),
             schema_types::ResetFormSpec::Off => None,
         };
         if let Some(form) = &http.x_ratelimit {

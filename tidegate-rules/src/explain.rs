@@ -3,7 +3,8 @@
 
 use std::fmt::{self, Write};
 
-use tidegate::{Limit, Match, OnFailure, Request, RuleMode, RuleSet, Secret};
+use tidegate::spi::Match;
+use tidegate::{Limit, OnFailure, Request, RuleMode, RuleSet, Secret};
 
 use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;

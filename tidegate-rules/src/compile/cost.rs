@@ -1,6 +1,6 @@
 //! Compiling costs: numbers in range, headers that can be trusted, expressions that are whole numbers.
 
-use tidegate::LARGEST_AMOUNT;
+use tidegate::spi::MAX_AMOUNT;
 
 use super::Compiler;
 use crate::cost::{Cost, CostSource, CostTable};
@@ -20,7 +20,7 @@ impl Compiler<'_> {
                     routes: RouteTable::default(),
                     from,
                     default: 1,
-                    most: LARGEST_AMOUNT,
+                    most: MAX_AMOUNT,
                 })))
             }
             schema_types::CostSpec::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
@@ -42,7 +42,7 @@ impl Compiler<'_> {
             (None, None) => CostSource::Default,
         };
         let default = written.default.as_ref().map_or(Some(1), |at| self.amount(at))?;
-        let most = written.max.as_ref().map_or(Some(LARGEST_AMOUNT), |at| self.amount(at))?;
+        let most = written.max.as_ref().map_or(Some(MAX_AMOUNT), |at| self.amount(at))?;
         Some(CostTable { routes, from, default, most })
     }
 
@@ -58,10 +58,10 @@ impl Compiler<'_> {
     }
 
     fn amount(&mut self, at: &Spanned<Amount>) -> Option<u64> {
-        if at.value.0 <= LARGEST_AMOUNT {
+        if at.value.0 <= MAX_AMOUNT {
             return Some(at.value.0);
         }
-        self.error("cost", &at.span, format!("{} is above the largest cost, {LARGEST_AMOUNT}", at.value.0));
+        self.error("cost", &at.span, format!("{} is above the largest cost, {MAX_AMOUNT}", at.value.0));
         None
     }
 

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use smol_str::SmolStr;
-use tidegate::{KeyStem, Limit, Rate};
+use tidegate::spi::KeyStem;
+use tidegate::{Limit, Rate};
 
 use crate::compile::CompiledRule;
 use crate::cost::{Cost, CostSource};
