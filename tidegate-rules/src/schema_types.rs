@@ -147,7 +147,7 @@ pub(crate) struct MatchSpec {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Http")]
 pub(crate) struct HttpSpec {
-    /// `RateLimit` and `RateLimit-PolicySpec`: the revision of the draft (`draft-11`), or `off`.
+    /// `RateLimit` and `RateLimit-Policy`: the revision of the draft (`draft-11`), or `off`.
     pub(crate) ratelimit: Option<Spanned<String>>,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`: what `-Reset` tells, or `off`. `epoch` if left out.
     pub(crate) x_ratelimit: Option<Spanned<ResetFormSpec>>,

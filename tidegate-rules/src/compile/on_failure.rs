@@ -21,7 +21,7 @@ impl Compiler<'_> {
         let mut cap = None;
         let policy = match written {
             schema_types::OnFailureSpec::Text(word) => FailurePolicy::always(self.policy_word(word)?),
-            schema_types::OnFailureSpec::Map(PolicyTableSpec::StaticCapSpec(written)) => {
+            schema_types::OnFailureSpec::Map(PolicyTableSpec::Cap(written)) => {
                 FailurePolicy::always(self.cap(written, &mut cap)?)
             }
             schema_types::OnFailureSpec::Map(PolicyTableSpec::Routes(table)) => {

@@ -25,7 +25,7 @@ pub(crate) enum OnFailureSpec {
 #[schemars(untagged)]
 #[schemars(rename = "PolicyTable")]
 pub(crate) enum PolicyTableSpec {
-    StaticCapSpec(StaticCapSpec),
+    Cap(StaticCapSpec),
     Routes(PolicyRoutesSpec),
 }
 
@@ -113,7 +113,7 @@ impl<'de> Deserialize<'de> for PolicyTableSpec {
                         "`static` caps all requests if it stands alone; beside others write which ones it caps, such as \
                          `default: { static: 100/s }`",
                     )),
-                    Some(cap) => Ok(PolicyTableSpec::StaticCapSpec(cap)),
+                    Some(cap) => Ok(PolicyTableSpec::Cap(cap)),
                     None => Ok(PolicyTableSpec::Routes(table)),
                 }
             }

@@ -125,7 +125,7 @@ pub(crate) enum OutcomeSpec {
     /// A rule applies, and it passes.
     Allowed,
     /// It is refused.
-    DeniedSpec,
+    Denied,
     /// No rule applies, or an exemption does.
     NoRule,
     /// It is refused with 503: the store fails, and a rule is closed then.

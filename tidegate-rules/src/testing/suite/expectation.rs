@@ -60,7 +60,7 @@ impl SuiteBuilder<'_> {
                 let mut counts = CountAssertion { span: fate.span.clone(), ..CountAssertion::default() };
                 match fate.value {
                     OutcomeSpec::Allowed => counts.allowed = Some(send),
-                    OutcomeSpec::DeniedSpec => counts.denied = Some(send),
+                    OutcomeSpec::Denied => counts.denied = Some(send),
                     OutcomeSpec::NoRule => counts.no_rule = Some(send),
                     OutcomeSpec::Unavailable => counts.unavailable = Some(send),
                 }
