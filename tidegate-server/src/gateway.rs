@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use tidegate::{Clock, Store};
+use tidegate::Clock;
+use tidegate::spi::Store;
 use tidegate_tower::{LimitLayer, LimitService, ResponseBody};
 use tower::ServiceExt;
 use tower_layer::Layer;
@@ -85,15 +86,15 @@ impl Gateway {
         listener.into().with_client_info().serve(service, tasks, shutdown).await
     }
 
-    /// [`serve`](Self::serve), and calls `observe` with the status of each response and the time since the request headers
+    /// [`serve`](Self::serve), and calls `observer` with the status of each response and the time since the request headers
     /// were read, by `clock`.
-    pub(crate) async fn serve_observed<S>(
+    pub async fn serve_observed<S>(
         self,
         listener: Listener,
         layer: LimitLayer<S>,
         shutdown: impl Future<Output = ()> + Send,
         clock: Arc<dyn Clock>,
-        observe: Arc<dyn Fn(StatusCode, Duration) + Send + Sync>,
+        observer: Arc<dyn Fn(StatusCode, Duration) + Send + Sync>,
     ) -> bool
     where
         S: Store + 'static,
@@ -101,11 +102,11 @@ impl Gateway {
         let tasks = Tasks::new();
         let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.spawner())));
         let service = hyper::service::service_fn(move |request| {
-            let (service, clock, observe) = (LimitService::clone(&service), Arc::clone(&clock), Arc::clone(&observe));
+            let (service, clock, observer) = (LimitService::clone(&service), Arc::clone(&clock), Arc::clone(&observer));
             async move {
                 let started = clock.now();
                 let response = handle(service, request).await?;
-                observe(response.status(), clock.now().since(started));
+                observer(response.status(), clock.now().since(started));
                 Ok(response)
             }
         });
