@@ -36,7 +36,13 @@ pub(crate) fn decide_one(
 }
 
 /// Appends the arguments of `decide.lua`, to decide or to peek. With `routes`, those of its variant for anonymous subjects.
-pub(crate) fn decide(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, routes: &[OverflowRoute<'_>], now: Option<Timestamp>) {
+pub(crate) fn decide(
+    cmd: &mut Cmd,
+    prefix: &str,
+    plan: &Plan<'_>,
+    routes: &[OverflowRoute<'_>],
+    now: Option<Timestamp>,
+) {
     append_keys(cmd, prefix, plan.checks().iter().map(Check::key), routes);
     let mut numbers = PackedNumbers::default();
     numbers.push(plan.units());

@@ -223,7 +223,7 @@ impl Cluster {
             StoreError::new(StoreErrorKind::Unexpected, message)
         })?;
         if map.primaries().is_empty() {
-            // A server that was removed from its cluster says so, too. Another one may know the slots.
+            // A server that was removed from its cluster has an empty map. Another one may know the slots.
             return Err(StoreError::new(StoreErrorKind::Refused, "no server of the cluster owns any slot yet"));
         }
         Ok(map)

@@ -24,8 +24,8 @@ use crate::slot_map::slot_of;
 use crate::store::RedisStore;
 use crate::timeouts::Timeouts;
 use crate::timer;
-use part::{Part, PartOrder, UnitRequest, granted_by_all, is_denied, merge, split};
 pub(crate) use part::SplitBy;
+use part::{Part, PartOrder, UnitRequest, granted_by_all, is_denied, merge, split};
 use pending_refunds::PendingRefunds;
 pub(crate) use recent_denials::RecentDenials;
 
@@ -79,12 +79,7 @@ impl RedisStore {
         }
     }
 
-    async fn decide_parts(
-        &self,
-        plan: &Plan<'_>,
-        split_by: SplitBy,
-        deadline: Deadline,
-    ) -> Result<Verdict, CallError> {
+    async fn decide_parts(&self, plan: &Plan<'_>, split_by: SplitBy, deadline: Deadline) -> Result<Verdict, CallError> {
         // Peek first how many units all parts have, so that units rarely have to be refunded.
         let mut units = self.available_units(plan, split_by, deadline).await?.max(1);
         let parts = |units: u64| split(plan, split_by, UnitRequest::Exactly(units), &self.denials);
@@ -215,12 +210,7 @@ impl RedisStore {
     }
 
     /// How many of the requested units all parts have. If a part denies, failures of other parts are ignored.
-    async fn available_units(
-        &self,
-        plan: &Plan<'_>,
-        split_by: SplitBy,
-        deadline: Deadline,
-    ) -> Result<u64, CallError> {
+    async fn available_units(&self, plan: &Plan<'_>, split_by: SplitBy, deadline: Deadline) -> Result<u64, CallError> {
         let requested = plan.units();
         if requested == 1 {
             return Ok(1);

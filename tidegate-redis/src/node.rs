@@ -13,7 +13,7 @@ use crate::options::RedisOptions;
 use crate::server_state::ServerState;
 use crate::timeouts::Timeouts;
 
-/// How often one call loads its script: between loading and calling, somebody may flush all scripts again.
+/// How often one call loads its script: scripts may be flushed again between loading and calling.
 const MAX_SCRIPT_LOADS: u32 = 3;
 
 /// One server. Clones share its connection.

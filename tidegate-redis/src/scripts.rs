@@ -128,7 +128,7 @@ fn script(first_line: &str, parts: &[&str], injected_now: &str, body: &str) -> S
     Script::new(&lua::compose(first_line, &[parts, &[&now, TIME, body]].concat()))
 }
 
-/// The `struct.unpack` format of so many doubles.
+/// The `struct.unpack` format of `numbers` doubles.
 fn layout(numbers: usize) -> String {
     format!("'<{}'", "d".repeat(numbers))
 }
@@ -193,7 +193,8 @@ mod tests {
             let contract = contract(body);
             let labels: Vec<&str> = contract.iter().map(|(label, _)| label.as_str()).collect();
             assert_eq!((labels.first(), labels.last()), (Some(&"Purpose"), Some(&"Reply")), "{body}");
-            let listed: BTreeSet<String> = labels[1..labels.len() - 1].iter().map(|label| (*label).to_owned()).collect();
+            let listed: BTreeSet<String> =
+                labels[1..labels.len() - 1].iter().map(|label| (*label).to_owned()).collect();
             let mut used = used_arguments(body);
             used.insert(injected_now.to_owned());
             assert_eq!(listed, used, "{body}");
@@ -244,9 +245,15 @@ mod tests {
                     .and_then(|arg| if let redis::Arg::Simple(bytes) = arg { Some(bytes.len()) } else { None })
             };
             assert_eq!(last_arg_bytes(&|command| args::decide_one(command, "tg", &plan, &[], None)), Some(8 * numbers));
-            assert_eq!(last_arg_bytes(&|command| args::decide(command, "tg", &plan, &[], None)), Some(8 * (numbers + 2)));
+            assert_eq!(
+                last_arg_bytes(&|command| args::decide(command, "tg", &plan, &[], None)),
+                Some(8 * (numbers + 2))
+            );
             let charge = [Adjustment::charge(&check)];
-            assert_eq!(last_arg_bytes(&|command| args::adjust(command, "tg", &charge, &[], None)), Some(8 * (numbers + 3)));
+            assert_eq!(
+                last_arg_bytes(&|command| args::adjust(command, "tg", &charge, &[], None)),
+                Some(8 * (numbers + 3))
+            );
         }
     }
 }

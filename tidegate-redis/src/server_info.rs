@@ -154,8 +154,7 @@ mod tests {
         );
         assert_warning(ServerInfo { save: "3600 1".into(), ..server("") }, "save 3600 1", "set save to \"\"");
         assert_warning(ServerInfo { skew_micros: -3_500_000, ..server("") }, "3 s behind", "same time server");
-        let harmless =
-            ServerInfo { appendfsync: "always".into(), skew_micros: 1_000_000, ..server("aof_enabled:0") };
+        let harmless = ServerInfo { appendfsync: "always".into(), skew_micros: 1_000_000, ..server("aof_enabled:0") };
         assert!(harmless.warnings().is_empty());
     }
 

@@ -33,9 +33,7 @@ fn the_client_keeps_its_promises_however_the_server_behaves() {
     });
     let _ = std::panic::take_hook();
     if let Some((seed, failure)) = failures.into_iter().flatten().min() {
-        panic!(
-            "seed {seed}: {failure}\nto repeat: TIDEGATE_SEED={seed} cargo test -p tidegate-redis --lib simulation"
-        );
+        panic!("seed {seed}: {failure}\nto repeat: TIDEGATE_SEED={seed} cargo test -p tidegate-redis --lib simulation");
     }
 }
 

@@ -100,8 +100,7 @@ impl Scenario {
         let budget = Duration::from_millis(pick(rng, &[25, 25, 25, 15, 60]));
         let max_in_flight = pick(rng, &[1, 2, 4, 1024]);
         let server = SimulatedServer::new(rng.u64(..), &limit);
-        let options =
-            RedisOptions::new().with_budget(budget).with_max_in_flight(max_in_flight).with_heartbeats(false);
+        let options = RedisOptions::new().with_budget(budget).with_max_in_flight(max_in_flight).with_heartbeats(false);
         let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options);
         let store = RedisStore {
             router: Router::Single(node),
