@@ -3,7 +3,8 @@
 use std::pin::pin;
 
 use futures_util::future::join_all;
-use tidegate::{Adjustment, StoreError};
+use tidegate::StoreError;
+use tidegate::spi::Adjustment;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 

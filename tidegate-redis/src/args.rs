@@ -1,8 +1,9 @@
 //! The arguments of the scripts: keys, and numbers packed as little-endian doubles, the number type of Lua.
 
 use redis::Cmd;
-use tidegate::algorithm::{Op, Place};
-use tidegate::{Adjustment, Check, Key, Limit, Plan, PlanMode, Role, Timestamp};
+use tidegate::spi::algorithm::{Op, Place};
+use tidegate::spi::{Adjustment, Check, Key, Plan, PlanMode, Role};
+use tidegate::{Limit, Timestamp};
 
 use crate::cardinality::{OverflowRoute, has_overflow};
 use crate::scripts::algorithm_number;
@@ -178,7 +179,7 @@ impl PackedNumbers {
         }
     }
 
-    fn push_bucket(&mut self, bucket: &tidegate::algorithm::token_bucket::TokenBucket, cost: u64) {
+    fn push_bucket(&mut self, bucket: &tidegate::spi::algorithm::token_bucket::TokenBucket, cost: u64) {
         let (span, burst) = (bucket.span(cost), bucket.burst());
         self.push_all(&[span.micros, span.part, bucket.refill().amount(), burst.micros, burst.part]);
     }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    Adjustment, Anonymous, Check, Gate, Limit, Plan, Store, StoreError, StoreErrorKind, Subject, SystemClock,
-};
+use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
+use tidegate::{AnonymousBounds, Limit, StoreError, StoreErrorKind, SystemClock};
 
 use crate::cross_slot::RecentDenials;
 use crate::error::not_applied;
@@ -95,7 +94,7 @@ impl RedisStore {
         let limit = Limit::fixed_window(1, Duration::from_secs(1));
         let limit =
             limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to check permissions with"))?;
-        let bounds = Anonymous { forget_after: Some(Duration::from_secs(1)), ..Anonymous::default() };
+        let bounds = AnonymousBounds { forget_after: Some(Duration::from_secs(1)), ..AnonymousBounds::default() };
         let gate = Gate::of_rule("start probe", limit).anonymous(bounds);
         // These calls may take longer than decisions.
         let options = RedisOptions { budget: Timeouts::for_startup(&self.options).response, ..self.options.clone() };

@@ -15,7 +15,8 @@ mod recent_denials;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Plan, PlanMode, StoreError, StoreErrorKind, Verdict};
+use tidegate::spi::{Plan, PlanMode, Verdict};
+use tidegate::{StoreError, StoreErrorKind};
 
 use crate::call::CallError;
 use crate::deadline::Deadline;

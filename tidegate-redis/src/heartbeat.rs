@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::VERSION;
+use tidegate::spi::KEY_VERSION;
 use tokio::task::AbortHandle;
 
 use crate::call::{Call, CallError};
@@ -118,7 +118,7 @@ async fn run(router: Router, options: RedisOptions, instances: Arc<AtomicU32>) {
 async fn send_heartbeat(router: &Router, options: &RedisOptions, instance_id: [u8; 8]) -> Result<Value, CallError> {
     let numbers = [INSTANCE_TTL.as_micros() as f64, f64::from(MAX_INSTANCES)].map(f64::to_le_bytes).concat();
     let mut call = Call::script("EVALSHA", SCRIPTS.heartbeat(), Timeouts::for_decision(options.budget));
-    call.command.arg(1).arg(format!("{}{VERSION}{{00}}@instances", options.prefix)).arg(&instance_id).arg(numbers);
+    call.command.arg(1).arg(format!("{}{KEY_VERSION}{{00}}@instances", options.prefix)).arg(&instance_id).arg(numbers);
     if let Some(clock) = &options.clock {
         call.command.arg(clock.now().as_micros());
     }

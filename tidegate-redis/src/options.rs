@@ -56,7 +56,7 @@ impl RedisOptions {
 
     /// Sets how long a decision or an adjustment may take in total. After that it fails as possibly applied. A server that
     /// has not responded within four fifths of the budget counts as silent. A plan may set a
-    /// [shorter budget](tidegate::Plan::within).
+    /// [shorter budget](tidegate::spi::Plan::within).
     pub fn with_budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self

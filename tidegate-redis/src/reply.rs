@@ -1,8 +1,9 @@
 //! `Reply`: parses the replies of the scripts, and computes the verdict from them with the library's functions.
 
 use redis::Value;
-use tidegate::algorithm::{Found, MARGIN_MICROS};
-use tidegate::{Check, Few, Plan, StoreError, StoreErrorKind, Timestamp, Verdict};
+use tidegate::spi::algorithm::{Found, MARGIN_MICROS};
+use tidegate::spi::{Check, Few, Plan, Verdict};
+use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 /// The reply of a script to a plan.
 pub(crate) struct Reply {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::Value;
-use tidegate::algorithm::Op;
-use tidegate::{Adjustment, Key, MOST_CHECKS, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Store, Verdict};
+use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
 use crate::args;
@@ -274,10 +275,10 @@ fn slot_of_plan(plan: &Plan<'_>) -> u16 {
 /// Rejects a plan with too many checks: the reply has one bit for each in one number.
 fn require_max_checks(plan: &Plan<'_>) -> Result<(), StoreError> {
     let checks = plan.checks().len();
-    if checks <= MOST_CHECKS {
+    if checks <= MAX_CHECKS {
         return Ok(());
     }
-    let message = format!("{checks} limits apply to one request; at most {MOST_CHECKS} may: let fewer rules match it");
+    let message = format!("{checks} limits apply to one request; at most {MAX_CHECKS} may: let fewer rules match it");
     Err(StoreError::new(StoreErrorKind::Unexpected, message))
 }
 

@@ -1,6 +1,6 @@
 //! `OverflowRoute`: the second key and the maximum TTL that a check of an anonymous subject is sent with.
 
-use tidegate::{Check, Gate, Key, Plan};
+use tidegate::spi::{Check, Gate, Key, Plan};
 
 /// How the script treats one check of an anonymous subject.
 ///
@@ -69,7 +69,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use tidegate::{Limit, PARTITIONS, Subject};
+    use tidegate::Limit;
+    use tidegate::spi::{PARTITIONS, Subject};
 
     /// One bucket for each partition is enough where subjects spread over all partitions. Where they share one partition,
     /// it would be one bucket for all.

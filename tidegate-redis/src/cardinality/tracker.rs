@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use smol_str::SmolStr;
-use tidegate::algorithm::{self, MARGIN_MICROS, Op, State};
-use tidegate::{Adjustment, Anonymous, Check, Gate, Judged, Key, Limit, Plan, Timestamp};
+use tidegate::spi::algorithm::{self, MARGIN_MICROS, Op, State};
+use tidegate::spi::{Adjustment, Check, CheckVerdict, Gate, Key, Plan};
+use tidegate::{AnonymousBounds, Limit, Timestamp};
 
 use super::anonymous_stats::AnonymousStats;
 use super::expiry_ring::ExpiryRing;
@@ -100,7 +101,7 @@ impl CardinalityTracker {
 /// Counting
 impl CardinalityTracker {
     /// Counts the keys that a decision created or extended for anonymous subjects.
-    pub(crate) fn record_decision(&self, plan: &Plan<'_>, reply: &Reply, judged: &[Judged]) {
+    pub(crate) fn record_decision(&self, plan: &Plan<'_>, reply: &Reply, judged: &[CheckVerdict]) {
         for (index, (check, judged)) in plan.checks().iter().zip(judged).enumerate() {
             if !check.is_anonymous() {
                 continue;
@@ -193,8 +194,8 @@ impl PossibleNewKey {
 }
 
 /// One instance's share of the bound, at least one key.
-fn share(bounds: Anonymous, instances: Option<u32>) -> i64 {
-    let share = (bounds.most / u64::from(instances.unwrap_or(1).max(1))).max(1);
+fn share(bounds: AnonymousBounds, instances: Option<u32>) -> i64 {
+    let share = (bounds.max_subjects / u64::from(instances.unwrap_or(1).max(1))).max(1);
     i64::try_from(share).unwrap_or(i64::MAX)
 }
 
@@ -208,13 +209,13 @@ mod tests {
 
     use super::super::overflow_route::has_overflow;
     use super::*;
-    use tidegate::Subject;
+    use tidegate::spi::Subject;
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
     fn gate(max_keys: u64) -> Gate {
         let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-        Gate::of_rule("login-ip", limit).anonymous(Anonymous { most: max_keys, forget_after: None })
+        Gate::of_rule("login-ip", limit).anonymous(AnonymousBounds { max_subjects: max_keys, forget_after: None })
     }
 
     fn check(gate: &Gate, subject: u128) -> Check<'_> {

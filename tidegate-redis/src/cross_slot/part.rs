@@ -4,8 +4,9 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use tidegate::algorithm::Found;
-use tidegate::{Judged, Plan, Role, Timestamp, Verdict};
+use tidegate::Timestamp;
+use tidegate::spi::algorithm::Found;
+use tidegate::spi::{CheckVerdict, Plan, Role, Verdict};
 
 use super::recent_denials::RecentDenials;
 use crate::slot_map::slot_of;
@@ -145,7 +146,7 @@ pub(super) fn granted_by_all(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], 
 pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts: Vec<Option<Verdict>>) -> Verdict {
     let decided_at =
         verdicts.iter().flatten().map(|verdict| verdict.decided_at).max().unwrap_or(Timestamp::from_micros(0));
-    let mut judged: Vec<Option<Judged>> = plan.checks().iter().map(|_| None).collect();
+    let mut judged: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.unwrap_or_else(|| {
             let fresh: Vec<_> = part.indexes.iter().map(|_| (true, Found::Fresh)).collect();

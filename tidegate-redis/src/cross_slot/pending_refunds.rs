@@ -1,7 +1,8 @@
 //! `PendingRefunds`: the units that the parts of a plan took, and that are refunded unless the whole plan passes.
 
-use tidegate::algorithm::Op;
-use tidegate::{Adjustment, Plan, Store, StoreError, Verdict};
+use tidegate::StoreError;
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Plan, Store, Verdict};
 use tokio::task::JoinHandle;
 
 use crate::call::CallError;

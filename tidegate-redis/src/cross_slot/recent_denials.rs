@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{PARTITIONS, Plan, Verdict};
+use tidegate::spi::{PARTITIONS, Plan, Verdict};
 
 /// The order of the last denials of the partitions. A part that denied a moment ago is likely to deny again; decided first, it
 /// leaves nothing to refund.
