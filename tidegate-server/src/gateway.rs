@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use tidegate::{Clock, Store};
+use tidegate::Clock;
+use tidegate::spi::Store;
 use tidegate_tower::{LimitLayer, LimitService, ResponseBody};
 use tower::ServiceExt;
 use tower_layer::Layer;

@@ -1,4 +1,4 @@
-//! `Answer`: a refusal as HTTP, with status, fields and body. The same words for every door; it sends nothing itself, and
+//! `Rejection`: a refusal as HTTP, with status, fields and body. The same words for every door; it sends nothing itself, and
 //! it never names a subject, a key or a tenant.
 
 use std::fmt::Write as _;
@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::header_policy::{self, Headers};
 use crate::decision::RETRY_AFTER_FAILURE;
-use crate::headers::{self, Headers};
+use crate::http::HeaderPolicy;
 use crate::plan::Role;
-use crate::{Checked, Contract, Decision};
+use crate::{CheckResult, Decision};
 
 const TOO_MANY: &str = "Too many requests. Retry later.";
 /// For a rule that guards against guessing: not even whether waiting helps.
@@ -22,7 +23,7 @@ const MOST_RANGES: usize = 64;
 
 /// A refusal, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Rejection {
     /// 429 or 503.
     pub status: u16,
     /// What it says, in words; the body says it too.
@@ -44,20 +45,21 @@ enum Form {
 struct Members(String);
 
 /// Refusing
-impl Contract {
+impl HeaderPolicy {
     /// The answer to a request that was denied: 429 with every field that [`headers`](Self::headers) has.
     ///
     /// `message` are the words of the rule, if it has some ([`Rule::message_text`](crate::Rule::message_text)), `accept` is
     /// the `Accept` field of the request. The body is JSON unless that field prefers `application/problem+json`.
     ///
     /// ```
-    /// use tidegate::{Contract, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+    /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+    /// use tidegate::http::HeaderPolicy;
     ///
     /// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(1, Rate::per_minute(4)?)?)])?;
     /// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
     /// assert!(limiter.check_now(&Request::new("")).is_allowed());
     ///
-    /// let answer = Contract::new().denied(&limiter.check_now(&Request::new("")), None, None);
+    /// let answer = HeaderPolicy::new().denied(&limiter.check_now(&Request::new("")), None, None);
     /// assert_eq!(answer.status, 429);
     /// assert!(answer.headers.contains(&("retry-after", "15".to_owned())));
     /// assert_eq!(
@@ -67,7 +69,7 @@ impl Contract {
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn denied(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Answer {
+    pub fn denied(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Rejection {
         let secret = decision.is_security();
         let message = message.unwrap_or(match (secret, decision.is_permanent()) {
             (true, _) => NEUTRAL,
@@ -84,13 +86,13 @@ impl Contract {
                 .with_some("violated-policies", violated(decision).filter(|_| !secret)),
         };
         // The finer time would tell a guesser to the millisecond when somebody else last tried.
-        let told = |retry| if secret { Duration::from_secs(headers::retry_seconds(retry)) } else { retry };
+        let told = |retry| if secret { Duration::from_secs(header_policy::retry_seconds(retry)) } else { retry };
         let body = members.retry(decision.retry_after().map(told)).finish();
-        Answer { status: 429, message: message.to_owned(), headers: form.fields(self.headers(decision)), body }
+        Rejection { status: 429, message: message.to_owned(), headers: form.fields(self.headers(decision)), body }
     }
 
     /// The answer while the store fails and a rule wants to be closed then: 503, so that nobody takes it for their own doing.
-    pub fn failed(&self, accept: Option<&str>) -> Answer {
+    pub fn failed(&self, accept: Option<&str>) -> Rejection {
         let form = Form::preferred(accept);
         let members = match form {
             Form::Json => Members::new().with("error", "temporarily_unavailable").with("message", UNAVAILABLE),
@@ -101,17 +103,17 @@ impl Contract {
         let body = members.retry(Some(RETRY_AFTER_FAILURE)).finish();
         let mut headers = Headers::new();
         self.push_retry(&mut headers, RETRY_AFTER_FAILURE, false);
-        Answer { status: 503, message: UNAVAILABLE.to_owned(), headers: form.fields(headers), body }
+        Rejection { status: 503, message: UNAVAILABLE.to_owned(), headers: form.fields(headers), body }
     }
 }
 
 /// The names of the limits that refused the request, if there are any.
 fn violated(decision: &Decision) -> Option<Vec<String>> {
-    let refuses = |check: &&Checked| match check.role() {
-        Role::AnyOf(_) => headers::enforced(decision).all(|m| m.role() != check.role() || !m.outcome().admitted),
+    let refuses = |check: &&CheckResult| match check.role() {
+        Role::AnyOf(_) => header_policy::enforced(decision).all(|m| m.role() != check.role() || !m.outcome().admitted),
         _ => !check.outcome().admitted,
     };
-    let names: Vec<_> = headers::enforced(decision).filter(refuses).map(headers::policy_name).collect();
+    let names: Vec<_> = header_policy::enforced(decision).filter(refuses).map(header_policy::policy_name).collect();
     (!names.is_empty()).then(|| names.into_iter().map(Into::into).collect())
 }
 
@@ -206,8 +208,8 @@ impl Members {
     }
 
     fn retry(self, retry: Option<Duration>) -> Self {
-        self.with_some("retry_after", retry.map(headers::retry_seconds))
-            .with_some("retry_after_ms", retry.map(headers::retry_millis))
+        self.with_some("retry_after", retry.map(header_policy::retry_seconds))
+            .with_some("retry_after_ms", retry.map(header_policy::retry_millis))
     }
 
     fn finish(mut self) -> String {
@@ -220,7 +222,8 @@ impl Members {
 mod tests {
     use super::*;
     use crate::plan::{Check, Gate, Plan};
-    use crate::{KeyStem, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Subject};
+    use crate::spi::{KeyStem, Subject};
+    use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
 
     const PROBLEM: Option<&str> = Some("application/problem+json");
 
@@ -239,14 +242,14 @@ mod tests {
         limiter.check_now(&Request::new("").cost(cost))
     }
 
-    fn field<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    fn field<'a>(answer: &'a Rejection, name: &str) -> Option<&'a str> {
         answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
 
     #[test]
     fn a_denial_says_which_rule_and_how_long_to_wait() {
         // 7 a minute: the next one in 8,571,428.57 microseconds.
-        let answer = Contract::new().denied(&second([Rule::new("api", bucket(1, 7))], 1), None, None);
+        let answer = HeaderPolicy::new().denied(&second([Rule::new("api", bucket(1, 7))], 1), None, None);
         assert_eq!(
             answer.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests. Retry later.\",\"rule_id\":\"api\",\
@@ -265,7 +268,7 @@ mod tests {
             Rule::new("wide", bucket(9, 60)),
             Rule::new("all", bucket(1, 60)),
         ];
-        let answer = Contract::new().denied(&second(rules, 1), None, PROBLEM);
+        let answer = HeaderPolicy::new().denied(&second(rules, 1), None, PROBLEM);
         assert_eq!(
             answer.body,
             "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\"title\":\"Quota exceeded\",\
@@ -295,7 +298,7 @@ mod tests {
     #[test]
     fn the_words_of_the_rule_are_quoted_as_they_are() {
         let decision = second([Rule::new("zug \"7\"", bucket(1, 60))], 1);
-        let body = Contract::new().denied(&decision, Some("Nicht \"so\" schnell,\nbitte \u{1f682}"), None).body;
+        let body = HeaderPolicy::new().denied(&decision, Some("Nicht \"so\" schnell,\nbitte \u{1f682}"), None).body;
         let body: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(body["message"], "Nicht \"so\" schnell,\nbitte \u{1f682}");
         assert_eq!(body["rule_id"], "zug \"7\"");
@@ -304,29 +307,29 @@ mod tests {
     #[test]
     fn a_denial_for_good_says_that_waiting_does_not_help() {
         let decision = second([Rule::new("api", bucket(5, 60))], 6);
-        let answer = Contract::new().denied(&decision, None, None);
+        let answer = HeaderPolicy::new().denied(&decision, None, None);
         assert_eq!(
             answer.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"The request costs more than the limit ever allows at \
              once. Waiting does not help.\",\"rule_id\":\"api\"}"
         );
         assert_eq!(field(&answer, "retry-after"), None);
-        assert!(!Contract::new().denied(&decision, None, PROBLEM).body.contains("retry_after"));
+        assert!(!HeaderPolicy::new().denied(&decision, None, PROBLEM).body.contains("retry_after"));
     }
 
     #[test]
     fn a_rule_against_guessing_stays_unnamed() {
         let rules = || [Rule::new("api", bucket(1, 60)), Rule::new("login", bucket(3, 60)).security()];
-        let answer = Contract::new().denied(&second(rules(), 1), None, None);
+        let answer = HeaderPolicy::new().denied(&second(rules(), 1), None, None);
         assert_eq!(
             answer.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests.\",\"retry_after\":1,\
              \"retry_after_ms\":1000}"
         );
-        let problem = Contract::new().denied(&second(rules(), 1), None, PROBLEM).body;
+        let problem = HeaderPolicy::new().denied(&second(rules(), 1), None, PROBLEM).body;
         assert!(!problem.contains("violated-policies") && !problem.contains("api"), "{problem}");
         // How much the limit allows at once is nobody's business either.
-        assert!(Contract::new().denied(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
+        assert!(HeaderPolicy::new().denied(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
     }
 
     /// The milliseconds would tell when somebody else tried that account, whatever the seconds hide.
@@ -339,7 +342,7 @@ mod tests {
             clock.advance(Duration::from_millis(3_217));
             let decision = limiter.check_now(&Request::new(""));
             assert_eq!(decision.retry_after(), Some(Duration::from_millis(596_783)));
-            [None, PROBLEM].map(|accept| Contract::new().denied(&decision, None, accept))
+            [None, PROBLEM].map(|accept| HeaderPolicy::new().denied(&decision, None, accept))
         };
         let login = || Rule::new("login", Limit::sliding_log(1, Duration::from_secs(600)).unwrap());
         for (rule, millis) in [(login(), 596_783), (login().security(), 597_000)] {
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_not_the_callers_doing() {
-        let answer = Contract::new().retry_after_ms(true).failed(None);
+        let answer = HeaderPolicy::new().retry_after_ms(true).failed(None);
         assert_eq!(
             answer.body,
             "{\"error\":\"temporarily_unavailable\",\"message\":\"The request cannot be checked against its limits at \
@@ -363,7 +366,7 @@ mod tests {
         assert_eq!(field(&answer, "retry-after-ms"), Some("1000"));
         assert_eq!(field(&answer, "cache-control"), Some("no-store"));
 
-        let problem = Contract::new().failed(PROBLEM);
+        let problem = HeaderPolicy::new().failed(PROBLEM);
         let body: Value = serde_json::from_str(&problem.body).unwrap();
         assert_eq!(body["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
         assert_eq!((&body["status"], &body["retry_after"]), (&Value::from(503), &Value::from(1)));

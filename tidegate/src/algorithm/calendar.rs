@@ -1,4 +1,4 @@
-//! `Grid`: where the windows of a fixed window begin, and so which of them holds an instant. Integers only, and no calendar
+//! `Calendar`: where the windows of a fixed window begin, and so which of them holds an instant. Integers only, and no calendar
 //! but the Gregorian one in UTC. Its twin in Lua stands in `fixed_window.lua`.
 
 use crate::Timestamp;
@@ -18,9 +18,9 @@ const DAYS_BEFORE_1970: u64 = 719_468;
 /// One number, as every check carries it: they begin at multiples of so many microseconds, or, negative, with a month, after
 /// so many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grid(i64);
+pub(crate) struct Calendar(i64);
 
-impl Grid {
+impl Calendar {
     /// Windows of so many microseconds, from 1 to 2^63 - 1; what is outside counts as the nearest.
     pub(crate) const fn of_micros(micros: u64) -> Self {
         Self(match micros {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn no_window_lasts_longer_than_the_longest() {
-        for grid in [Grid::of_micros(7), Grid::of_months(1), Grid::of_months(12)] {
+        for grid in [Calendar::of_micros(7), Calendar::of_months(1), Calendar::of_months(12)] {
             let longest = (0..4800).map(|index| grid.start_of(index + 1) - grid.start_of(index)).max();
             assert_eq!(longest, Some(grid.longest()), "{grid:?}");
         }
@@ -157,15 +157,15 @@ mod tests {
         ] {
             for (more, next) in [(0, 0), (1, 1)] {
                 let turn_of_year = u64::from(month % 12 == 11) * next;
-                assert_eq!(Grid::of_months(1).index_of(at(micros + more)), month + next);
-                assert_eq!(Grid::of_months(12).index_of(at(micros + more)), year + turn_of_year);
+                assert_eq!(Calendar::of_months(1).index_of(at(micros + more)), month + next);
+                assert_eq!(Calendar::of_months(12).index_of(at(micros + more)), year + turn_of_year);
             }
         }
     }
 
     #[test]
     fn an_index_beyond_all_time_starts_at_its_end() {
-        for grid in [Grid::of_micros(2), Grid::of_months(1), Grid::of_months(12)] {
+        for grid in [Calendar::of_micros(2), Calendar::of_months(1), Calendar::of_months(12)] {
             assert_eq!(grid.start_of(u64::MAX), u64::MAX, "{grid:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! `RuleSet`: rules that fit together, indexed; turns a [`Request`] into the [`Plan`] that it must pass. Pure.
 
-mod fit;
+mod validate;
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use crate::http::HeaderPolicy;
 use crate::key::{Key, KeyStem};
-use crate::limit::LARGEST_AMOUNT;
-use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
-use crate::rule::{OnFailure, Rule, RuleMode, Tag};
+use crate::limit::MAX_AMOUNT;
+use crate::plan::{Check, Gate, MAX_CHECKS, Plan, Role};
+use crate::rule::{OnFailure, PartitionBy, Rule, RuleMode};
+use crate::spi::{Few, Match, Matcher, Subject};
 use crate::subject::SubjectHasher;
-use crate::{Contract, Few, Limit, Match, Matcher, Request, Secret, Subject};
+use crate::{Limit, Request, Secret};
 
 /// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
 /// share a slot.
@@ -34,7 +36,7 @@ pub struct RuleSet {
     /// What finds the rules of a request, if the action does not.
     matcher: Option<Arc<dyn Matcher>>,
     /// Which fields answers carry.
-    contract: Contract,
+    contract: HeaderPolicy,
     /// For each action that a rule names: which rules match it, in order, those for every action among them.
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// Which rules match any other action.
@@ -104,13 +106,13 @@ impl RuleSet {
         let (mut ready, mut places) = (Vec::new(), HashMap::new());
         let (mut ids, mut budgets, mut hashers) = (HashSet::new(), HashMap::new(), Hashers::new(Secret::public()));
         for rule in rules {
-            fit::check(&rule, &mut ids, &mut budgets)?;
+            validate::check(&rule, &mut ids, &mut budgets)?;
             if rule.mode != RuleMode::Disabled {
                 places.insert(rule.id.clone(), ready.len());
                 ready.push(Ready::new(rule, &mut hashers));
             }
         }
-        let contract = Contract::new();
+        let contract = HeaderPolicy::new();
         Ok(Self { rules: ready, places, matcher, contract, by_action: HashMap::new(), for_any: Vec::new() })
     }
 
@@ -129,9 +131,9 @@ impl RuleSet {
     fn check_sizes(&self) -> Result<(), RuleError> {
         for matching in self.by_action.values().chain([&self.for_any]) {
             let checks: usize = matching.iter().map(|index| self.rules[*index as usize].most_checks()).sum();
-            if let Some(last) = matching.last().filter(|_| checks > MOST_CHECKS) {
+            if let Some(last) = matching.last().filter(|_| checks > MAX_CHECKS) {
                 let rule = self.rules[*last as usize].rule.id.clone();
-                let problem = format!("with it {checks} limits apply to one request; at most {MOST_CHECKS} may");
+                let problem = format!("with it {checks} limits apply to one request; at most {MAX_CHECKS} may");
                 return Err(RuleError { rule, problem });
             }
         }
@@ -139,7 +141,7 @@ impl RuleSet {
     }
 
     /// Says which fields answers carry.
-    pub fn with_contract(mut self, contract: Contract) -> Self {
+    pub fn with_contract(mut self, contract: HeaderPolicy) -> Self {
         self.contract = contract;
         self
     }
@@ -197,7 +199,7 @@ impl RuleSet {
     }
 
     /// Which fields answers carry.
-    pub const fn contract(&self) -> &Contract {
+    pub const fn contract(&self) -> &HeaderPolicy {
         &self.contract
     }
 
@@ -212,7 +214,7 @@ impl RuleSet {
         let told = header(self.rule(rule)?.actual_header()?)?.trim();
         let digits = !told.is_empty() && told.bytes().all(|byte| byte.is_ascii_digit());
         // More digits than a number has are the largest cost there is.
-        digits.then(|| told.parse().unwrap_or(LARGEST_AMOUNT).min(LARGEST_AMOUNT))
+        digits.then(|| told.parse().unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT))
     }
 
     /// A rule by its id; one that is disabled is not there.
@@ -269,11 +271,11 @@ impl Ready {
     fn new(rule: Rule, hashers: &mut Hashers) -> Self {
         let subject = hashers.hasher(&rule.per);
         let tenant = rule.per.iter().position(|name| name == TENANT);
-        let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.tag == Tag::Usual);
+        let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.tag == PartitionBy::Usual);
         let fixed = match &rule.tag {
-            Tag::Usual | Tag::Subject => None,
-            Tag::Rule => Some(KeyStem::tag_of(rule.budget.as_ref().unwrap_or(&rule.id))),
-            Tag::Constant(name) => Some(KeyStem::tag_of(name)),
+            PartitionBy::Usual | PartitionBy::Subject => None,
+            PartitionBy::Rule => Some(KeyStem::tag_of(rule.budget.as_ref().unwrap_or(&rule.id))),
+            PartitionBy::Constant(name) => Some(KeyStem::tag_of(name)),
         };
         let plans = rule.plans.iter().map(|(plan, limits)| (plan.clone(), gates(&rule, plan, limits))).collect();
         Self {

@@ -1,4 +1,4 @@
-//! `Contract`: which HTTP fields tell a caller about limits, made from a [`Decision`] alone. The last stage before a door
+//! `HeaderPolicy`: which HTTP fields tell a caller about limits, made from a [`Decision`] alone. The last stage before a door
 //! writes its answer. Pure: it reads no clock, and it never names a subject, a key or a rule in shadow.
 
 use std::borrow::Cow;
@@ -7,8 +7,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::http::HeaderField;
 use crate::plan::Role;
-use crate::{Checked, Decision, Field, Timestamp, decimal};
+use crate::{CheckResult, Decision, Timestamp, decimal};
 
 /// The largest number in any field: the largest integer of a structured field (RFC 9651), fifteen digits.
 const LARGEST_NUMBER: u64 = 999_999_999_999_999;
@@ -19,10 +20,10 @@ const POLICY: [&str; 2] = [";q=", ";w="];
 const STANDING: [&str; 2] = [";r=", ";t="];
 
 /// One set of three: limit, remaining, reset.
-type Trio = [Field; 3];
+type Trio = [HeaderField; 3];
 
-const X_RATELIMIT: Trio = [Field::XLimit, Field::XRemaining, Field::XReset];
-const RATELIMIT_TRIO: Trio = [Field::Limit, Field::Remaining, Field::Reset];
+const X_RATELIMIT: Trio = [HeaderField::XLimit, HeaderField::XRemaining, HeaderField::XReset];
+const RATELIMIT_TRIO: Trio = [HeaderField::Limit, HeaderField::Remaining, HeaderField::Reset];
 
 /// Room for the longest field of an answer about one limit with a name of usual length.
 const USUAL_LENGTH: usize = 64;
@@ -33,23 +34,24 @@ pub type Headers = Vec<(&'static str, String)>;
 /// What a door tells a caller about limits, and in which fields.
 ///
 /// ```
-/// use tidegate::{Contract, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+/// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+/// use tidegate::http::HeaderPolicy;
 ///
 /// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?)])?;
 /// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
 /// let decision = limiter.check_now(&Request::new(""));
 ///
-/// let headers = Contract::new().x_ratelimit(None).headers(&decision);
+/// let headers = HeaderPolicy::new().x_ratelimit(None).headers(&decision);
 /// assert_eq!(headers[0], ("ratelimit-policy", r#""api";q=20;w=2"#.to_owned()));
 /// assert_eq!(headers[1], ("ratelimit", r#""api";r=19;t=1"#.to_owned()));
 /// assert_eq!(headers.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Contract {
+pub struct HeaderPolicy {
     ratelimit: Option<Draft>,
-    x_ratelimit: Option<Reset>,
-    trio: Option<Reset>,
+    x_ratelimit: Option<ResetFormat>,
+    trio: Option<ResetFormat>,
     retry_after_ms: bool,
 }
 
@@ -64,7 +66,7 @@ pub enum Draft {
 
 /// What the field that ends in `-reset` counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reset {
+pub enum ResetFormat {
     /// Seconds since 1970: the instant at which the limit is whole again.
     #[default]
     Epoch,
@@ -76,17 +78,22 @@ pub enum Reset {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownDraft;
 
-impl Default for Contract {
+impl Default for HeaderPolicy {
     fn default() -> Self {
         Self::new()
     }
 }
 
 /// Choosing the fields
-impl Contract {
+impl HeaderPolicy {
     /// `RateLimit` and `RateLimit-Policy` by the newest draft, and `X-RateLimit-*` with the reset as an instant.
     pub const fn new() -> Self {
-        Self { ratelimit: Some(Draft::Draft11), x_ratelimit: Some(Reset::Epoch), trio: None, retry_after_ms: false }
+        Self {
+            ratelimit: Some(Draft::Draft11),
+            x_ratelimit: Some(ResetFormat::Epoch),
+            trio: None,
+            retry_after_ms: false,
+        }
     }
 
     /// `RateLimit` and `RateLimit-Policy` by this revision of the draft, or not at all.
@@ -96,13 +103,13 @@ impl Contract {
     }
 
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, or none of them.
-    pub const fn x_ratelimit(mut self, reset: Option<Reset>) -> Self {
+    pub const fn x_ratelimit(mut self, reset: Option<ResetFormat>) -> Self {
         self.x_ratelimit = reset;
         self
     }
 
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the draft had them before revision 07, or none of them.
-    pub const fn trio(mut self, reset: Option<Reset>) -> Self {
+    pub const fn trio(mut self, reset: Option<ResetFormat>) -> Self {
         self.trio = reset;
         self
     }
@@ -115,7 +122,7 @@ impl Contract {
 }
 
 /// Writing them
-impl Contract {
+impl HeaderPolicy {
     /// The fields for the answer to a request, whether it was allowed or denied.
     ///
     /// There are none if no rule applied, or only rules in shadow. If a rule that guards against guessing applied, there is
@@ -128,16 +135,16 @@ impl Contract {
     }
 
     /// Hands out the same fields one by one, for a door that keeps them in a form of its own.
-    pub fn each(&self, decision: &Decision, mut tell: impl FnMut(Field, &str)) {
+    pub fn each(&self, decision: &Decision, mut tell: impl FnMut(HeaderField, &str)) {
         let mut text = String::with_capacity(USUAL_LENGTH);
         let secret = decision.is_security();
         if let Some(shown) = decision.shown().filter(|_| !secret && decision.degraded().is_none()) {
             if let Some(Draft::Draft11) = self.ratelimit {
                 push_policies(&mut text, decision);
-                tell(Field::Policy, &text);
+                tell(HeaderField::Policy, &text);
                 text.clear();
                 push_standings(&mut text, decision);
-                tell(Field::RateLimit, &text);
+                tell(HeaderField::RateLimit, &text);
             }
             for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (RATELIMIT_TRIO, self.trio)] {
                 let Some(reset) = reset else { continue };
@@ -153,15 +160,15 @@ impl Contract {
 
     /// `Retry-After`, and its finer sibling if it is wanted and gives nothing away.
     pub(crate) fn push_retry(&self, headers: &mut Headers, retry: Duration, secret: bool) {
-        self.each_retry(&mut String::new(), retry, secret, &mut |field: Field, text: &str| {
+        self.each_retry(&mut String::new(), retry, secret, &mut |field: HeaderField, text: &str| {
             headers.push((field.name(), text.to_owned()));
         });
     }
 
-    fn each_retry(&self, text: &mut String, retry: Duration, secret: bool, tell: &mut impl FnMut(Field, &str)) {
-        tell_number(text, Field::RetryAfter, retry_seconds(retry), tell);
+    fn each_retry(&self, text: &mut String, retry: Duration, secret: bool, tell: &mut impl FnMut(HeaderField, &str)) {
+        tell_number(text, HeaderField::RetryAfter, retry_seconds(retry), tell);
         if self.retry_after_ms && !secret {
-            tell_number(text, Field::RetryAfterMs, retry_millis(retry), tell);
+            tell_number(text, HeaderField::RetryAfterMs, retry_millis(retry), tell);
         }
     }
 }
@@ -198,12 +205,12 @@ impl Error for UnknownDraft {}
 // === what the fields say ===
 
 /// The checks that a caller may hear of.
-pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = &Checked> {
+pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = &CheckResult> {
     decision.checks().iter().filter(|check| check.role() != Role::Shadow)
 }
 
 /// The name of a limit in fields and problem documents: printable ASCII, everything else percent-encoded.
-pub(crate) fn policy_name(check: &Checked) -> Cow<'_, str> {
+pub(crate) fn policy_name(check: &CheckResult) -> Cow<'_, str> {
     let (rule, limit) = (check.rule(), check.limit_name());
     let plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
     if limit.is_empty() && rule.bytes().all(plain) {
@@ -251,7 +258,7 @@ fn push_list(
     text: &mut String,
     decision: &Decision,
     [first_key, second_key]: [&str; 2],
-    numbers: impl Fn(&Checked) -> (u64, Option<u64>),
+    numbers: impl Fn(&CheckResult) -> (u64, Option<u64>),
 ) {
     for check in enforced(decision) {
         if !text.is_empty() {
@@ -283,18 +290,20 @@ fn push_string(text: &mut String, ascii: &str) {
     text.push('"');
 }
 
-fn tell_number(text: &mut String, field: Field, number: u64, tell: &mut impl FnMut(Field, &str)) {
+fn tell_number(text: &mut String, field: HeaderField, number: u64, tell: &mut impl FnMut(HeaderField, &str)) {
     text.clear();
     decimal::push(text, number);
     tell(field, text);
 }
 
 /// Limit, remaining and reset of one check.
-fn numbers(shown: &Checked, reset: Reset, decided_at: Timestamp) -> [u64; 3] {
+fn numbers(shown: &CheckResult, reset: ResetFormat, decided_at: Timestamp) -> [u64; 3] {
     let outcome = shown.outcome();
     let reset = match reset {
-        Reset::Epoch => seconds(Duration::from_micros(decided_at.as_micros()).saturating_add(outcome.reset_after)),
-        Reset::Delta => seconds(outcome.reset_after),
+        ResetFormat::Epoch => {
+            seconds(Duration::from_micros(decided_at.as_micros()).saturating_add(outcome.reset_after))
+        }
+        ResetFormat::Delta => seconds(outcome.reset_after),
     };
     [outcome.limit, outcome.remaining, reset].map(|number| number.min(LARGEST_NUMBER))
 }
@@ -319,10 +328,8 @@ fn seconds(span: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::plan::{Check, Gate, Plan};
-    use crate::{
-        KeyStem, LARGEST_AMOUNT, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet,
-        Subject, Window,
-    };
+    use crate::spi::{KeyStem, MAX_AMOUNT, Subject};
+    use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, Window};
 
     /// Half a second past a whole one, so that rounding shows.
     const START: u64 = 1_790_000_000_500_000;
@@ -350,7 +357,7 @@ mod tests {
     }
 
     fn standard(decision: &Decision) -> (String, String) {
-        let headers = Contract::new().headers(decision);
+        let headers = HeaderPolicy::new().headers(decision);
         (field(&headers, "ratelimit-policy").unwrap().to_owned(), field(&headers, "ratelimit").unwrap().to_owned())
     }
 
@@ -393,14 +400,14 @@ mod tests {
         ];
         let decision = decide(rules, &[2, 1]);
         assert_eq!(standard(&decision).1, r#""slow";r=0;t=10, "fast";r=0;t=1, "wide";r=7;t=5"#);
-        assert_eq!(field(&Contract::new().headers(&decision), "retry-after"), Some("10"));
+        assert_eq!(field(&HeaderPolicy::new().headers(&decision), "retry-after"), Some("10"));
     }
 
     #[test]
     fn retry_after_is_at_least_one_second_and_rounded_up() {
         let retry_after = |rate| {
             let headers =
-                Contract::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(1, rate))], &[1, 1]));
+                HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(1, rate))], &[1, 1]));
             let value = |name| field(&headers, name).unwrap().parse::<u64>().unwrap();
             (value("retry-after"), value("retry-after-ms"))
         };
@@ -410,27 +417,27 @@ mod tests {
 
     #[test]
     fn the_finer_retry_is_sent_only_on_demand() {
-        let headers = Contract::new().headers(&decide([Rule::new("api", bucket(1, 1))], &[1, 1]));
+        let headers = HeaderPolicy::new().headers(&decide([Rule::new("api", bucket(1, 1))], &[1, 1]));
         assert_eq!((field(&headers, "retry-after"), field(&headers, "retry-after-ms")), (Some("1"), None));
     }
 
     #[test]
     fn a_denial_for_good_promises_nothing() {
-        let headers = Contract::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
+        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
         assert_eq!(field(&headers, "ratelimit"), Some(r#""api";r=5"#));
         assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
     }
 
     #[test]
     fn an_allowed_request_is_not_told_to_retry() {
-        let headers = Contract::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
+        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
         assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
     }
 
     #[test]
     fn the_sets_of_three_show_the_most_restrictive_check() {
         let decision = decide([Rule::new("wide", window(90, 10_000)), Rule::new("api", bucket(20, 10))], &[5]);
-        let contract = Contract::new().ratelimit(None).trio(Some(Reset::Delta));
+        let contract = HeaderPolicy::new().ratelimit(None).trio(Some(ResetFormat::Delta));
         let headers = contract.headers(&decision);
         // Full again half a second after the half second at which it was decided.
         let expected =
@@ -446,22 +453,22 @@ mod tests {
     fn a_reset_is_rounded_up_to_the_next_second() {
         let decision = decide([Rule::new("api", bucket(20, 10))], &[6]);
         let reset = |reset| {
-            let headers = Contract::new().x_ratelimit(Some(reset)).headers(&decision);
+            let headers = HeaderPolicy::new().x_ratelimit(Some(reset)).headers(&decision);
             field(&headers, "x-ratelimit-reset").unwrap().to_owned()
         };
-        assert_eq!((reset(Reset::Epoch), reset(Reset::Delta)), ("1790000002".to_owned(), "1".to_owned()));
+        assert_eq!((reset(ResetFormat::Epoch), reset(ResetFormat::Delta)), ("1790000002".to_owned(), "1".to_owned()));
     }
 
     #[test]
     fn what_is_switched_off_is_not_sent() {
-        let contract = Contract::default().ratelimit(None).x_ratelimit(None);
+        let contract = HeaderPolicy::default().ratelimit(None).x_ratelimit(None);
         assert_eq!(contract.headers(&decide([Rule::new("api", bucket(20, 10))], &[1])), Headers::new());
     }
 
     #[test]
     fn rules_in_shadow_leave_no_trace() {
         let shadow = || Rule::new("trial", bucket(1, 1)).mode(RuleMode::Shadow).security();
-        let all = Contract::new().trio(Some(Reset::Epoch)).retry_after_ms(true);
+        let all = HeaderPolicy::new().trio(Some(ResetFormat::Epoch)).retry_after_ms(true);
         assert_eq!(all.headers(&decide([shadow()], &[1, 1])), Headers::new());
         assert_eq!(all.headers(&decide([], &[1])), Headers::new());
         let (policy, standing) = standard(&decide([shadow(), Rule::new("api", bucket(4, 1))], &[1, 1]));
@@ -472,7 +479,7 @@ mod tests {
     #[test]
     fn a_rule_against_guessing_tells_only_when_to_retry() {
         let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 1)).security()];
-        let all = Contract::new().trio(Some(Reset::Epoch)).retry_after_ms(true);
+        let all = HeaderPolicy::new().trio(Some(ResetFormat::Epoch)).retry_after_ms(true);
         assert_eq!(all.headers(&decide(rules(), &[1])), Headers::new());
         assert_eq!(all.headers(&decide(rules(), &[1, 1])), [("retry-after", "1".to_owned())]);
         assert_eq!(all.headers(&decide(rules(), &[2])), Headers::new());
@@ -480,12 +487,12 @@ mod tests {
 
     #[test]
     fn numbers_stay_within_fifteen_digits() {
-        let limit = Limit::fixed_window(LARGEST_AMOUNT, Duration::from_secs(60)).unwrap();
+        let limit = Limit::fixed_window(MAX_AMOUNT, Duration::from_secs(60)).unwrap();
         let decision = decide([Rule::new("huge", limit)], &[1]);
         let (policy, standing) = standard(&decision);
         assert_eq!(policy, r#""huge";q=999999999999999;w=60"#);
         assert!(standing.starts_with(r#""huge";r=999999999999999;t="#), "{standing}");
-        assert_eq!(field(&Contract::new().headers(&decision), "x-ratelimit-remaining"), Some("999999999999999"));
+        assert_eq!(field(&HeaderPolicy::new().headers(&decision), "x-ratelimit-remaining"), Some("999999999999999"));
     }
 
     #[test]
@@ -507,7 +514,7 @@ mod tests {
             Decision::new(&plan, &store.decide_now(&plan))
         };
         assert!(decide().is_allowed());
-        let headers = Contract::new().retry_after_ms(true).headers(&decide());
+        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide());
         assert_eq!(field(&headers, "ratelimit"), Some(r#""slow";r=0, "fast";r=0;t=1"#));
         assert_eq!(field(&headers, "retry-after-ms"), Some("100"));
     }

@@ -8,8 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, Gate, Plan, Role};
+use crate::spi::Verdict;
 use crate::store::StoreError;
-use crate::{Decision, MemoryStore, OnFailure, Verdict};
+use crate::{Decision, MemoryStore, OnFailure};
 
 /// The name of the limit that a static rule has while the store fails.
 const STATIC: &str = "static";

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::{Decision, Plan, StoreError};
+use crate::spi::Plan;
+use crate::{Decision, StoreError};
 
 /// Sees what a [`Limiter`](crate::Limiter) does. Every method has an empty default.
 ///
@@ -23,7 +24,7 @@ pub trait Observer: Send + Sync {
     }
 
     /// A request was not decided by the store, since that failed with `error`; each of its rules now does what its
-    /// [policy](crate::Plan::policies) says. If none refuses it, the [degraded](Decision::degraded) decision comes next.
+    /// [policy](crate::spi::Plan::policies) says. If none refuses it, the [degraded](Decision::degraded) decision comes next.
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
         let _ = (plan, error);
     }

@@ -13,7 +13,7 @@ use crate::{Decision, Limiter, Receipt, Request, Timer};
 /// What came of waiting.
 #[derive(Debug)]
 #[must_use = "only a granted turn may be used"]
-pub enum Acquired {
+pub enum AcquireOutcome {
     /// It is the caller's turn, and any delay has been waited for.
     Granted(Decision),
     /// Waiting does not help: never, or not within the time that the caller has.
@@ -32,14 +32,14 @@ impl<S: Store> Limiter<S> {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tidegate::{Acquired, Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet, Timer};
+    /// # use tidegate::{AcquireOutcome, Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet, Timer};
     /// # async fn dispatch(timer: &impl Timer) -> Result<(), Box<dyn std::error::Error>> {
     /// let limit = Limit::token_bucket(50, Rate::per_second(10)?)?;
     /// let limiter = Limiter::new(RuleSet::new([Rule::new("webhooks", limit)])?, MemoryStore::new());
     ///
     /// match limiter.acquire(&Request::new("webhook"), Duration::from_secs(30), timer).await? {
-    ///     Acquired::Granted(_) => { /* deliver */ }
-    ///     Acquired::Denied(_) | Acquired::TimedOut => { /* put it back */ }
+    ///     AcquireOutcome::Granted(_) => { /* deliver */ }
+    ///     AcquireOutcome::Denied(_) | AcquireOutcome::TimedOut => { /* put it back */ }
     /// }
     /// # Ok(())
     /// # }
@@ -49,12 +49,12 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
         max_wait: Duration,
         timer: &impl Timer,
-    ) -> Result<Acquired, StoreError> {
+    ) -> Result<AcquireOutcome, StoreError> {
         let mut plan = self.plan(request);
         let (mut deadline, ends_at) = (timer.sleep(max_wait), timer.now().plus(max_wait));
         let mut turn = self.turns.enter(queue_of(&plan));
         if !before(&mut deadline, &mut turn).await {
-            return Ok(Acquired::TimedOut);
+            return Ok(AcquireOutcome::TimedOut);
         }
         loop {
             // What comes after the deadline is of no use: a slot that nobody waits for must not be taken.
@@ -68,25 +68,25 @@ impl<S: Store> Limiter<S> {
             match decision.retry_after() {
                 Some(retry) if decision.served_after() <= left => {
                     if !before(&mut deadline, timer.sleep(retry)).await {
-                        return Ok(Acquired::TimedOut);
+                        return Ok(AcquireOutcome::TimedOut);
                     }
                 }
-                _ => return Ok(Acquired::Denied(decision)),
+                _ => return Ok(AcquireOutcome::Denied(decision)),
             }
         }
     }
 
     /// Waits for the slot of a leaky bucket, and gives it back if the caller does not stay for it.
-    async fn hold(&self, decision: Decision, deadline: &mut Sleep, timer: &impl Timer) -> Acquired {
+    async fn hold(&self, decision: Decision, deadline: &mut Sleep, timer: &impl Timer) -> AcquireOutcome {
         if decision.delay().is_zero() {
-            return Acquired::Granted(decision);
+            return AcquireOutcome::Granted(decision);
         }
         let held = Held { limiter: self, receipt: Some(decision.consumed()) };
         if before(deadline, timer.sleep(decision.delay())).await {
             held.keep();
-            Acquired::Granted(decision)
+            AcquireOutcome::Granted(decision)
         } else {
-            Acquired::TimedOut
+            AcquireOutcome::TimedOut
         }
     }
 }

@@ -1,9 +1,9 @@
-//! `Field`: a header field that tells about limits, by name. What it says is the contract's business.
+//! `HeaderField`: a header field that tells about limits, by name. What it says is the contract's business.
 
-/// A header field of a [`Contract`](crate::Contract).
+/// A header field of a [`HeaderPolicy`](crate::http::HeaderPolicy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Field {
+pub enum HeaderField {
     /// `RateLimit-Policy`: what each limit is.
     Policy,
     /// `RateLimit`: how each limit stands.
@@ -26,7 +26,7 @@ pub enum Field {
     RetryAfterMs,
 }
 
-impl Field {
+impl HeaderField {
     /// Every field, in the order in which answers have them. The place of a field is its number (`field as usize`).
     pub const ALL: [Self; 10] = [
         Self::Policy,
@@ -60,11 +60,11 @@ impl Field {
 
 #[cfg(test)]
 mod tests {
-    use super::Field;
+    use super::HeaderField;
 
     #[test]
     fn the_number_of_a_field_is_its_place() {
-        for (place, field) in Field::ALL.into_iter().enumerate() {
+        for (place, field) in HeaderField::ALL.into_iter().enumerate() {
             assert_eq!(field as usize, place, "{field:?}");
         }
     }

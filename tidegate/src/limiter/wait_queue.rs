@@ -1,4 +1,4 @@
-//! `Turns`: who waits for the same limits, in the order of arrival. The queue behind [`Limiter::acquire`].
+//! `WaitQueue`: who waits for the same limits, in the order of arrival. The queue behind [`Limiter::acquire`].
 //!
 //! [`Limiter::acquire`]: crate::Limiter::acquire
 
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 /// One queue for each set of keys that somebody waits for.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<Queues>);
+pub(crate) struct WaitQueue(Mutex<Queues>);
 
 #[derive(Debug, Default)]
 struct Queues {
@@ -26,19 +26,19 @@ struct Ticket {
 
 /// A place in a queue: a future that is ready at its head. Dropping it, at any time, leaves the queue.
 #[derive(Debug)]
-pub(crate) struct Turn<'t> {
-    turns: &'t Turns,
+pub(crate) struct QueueTicket<'t> {
+    turns: &'t WaitQueue,
     queue: u128,
     number: u64,
 }
 
-impl Turns {
-    pub(crate) fn enter(&self, queue: u128) -> Turn<'_> {
+impl WaitQueue {
+    pub(crate) fn enter(&self, queue: u128) -> QueueTicket<'_> {
         let mut queues = self.lock();
         queues.entered += 1;
         let number = queues.entered;
         queues.waiting.entry(queue).or_default().push_back(Ticket { number, waker: None });
-        Turn { turns: self, queue, number }
+        QueueTicket { turns: self, queue, number }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -46,7 +46,7 @@ impl Turns {
     }
 }
 
-impl Future for &mut Turn<'_> {
+impl Future for &mut QueueTicket<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -64,7 +64,7 @@ impl Future for &mut Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         let mut queues = self.turns.lock();
         let Some(queue) = queues.waiting.get_mut(&self.queue) else {

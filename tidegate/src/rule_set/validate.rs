@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::{LONGEST_ID, RuleError};
 use crate::Limit;
-use crate::limit::LARGEST_AMOUNT;
+use crate::limit::MAX_AMOUNT;
 use crate::rule::{OnFailure, Rule};
 
 /// Whether `rule` can be decided, and fits those before it: by their ids, and by the budgets that they share.
@@ -29,8 +29,8 @@ pub(super) fn check(
     if let Some((plan, _)) = rule.plans.iter().find(|(plan, _)| plan.is_empty() || !plans.insert(plan)) {
         return error(format!("the name {plan:?} of a plan is empty or taken; give each plan its own"));
     }
-    if let Some(cost) = rule.cost.filter(|cost| *cost > LARGEST_AMOUNT) {
-        return error(format!("the cost {cost} is above the largest value, {LARGEST_AMOUNT}"));
+    if let Some(cost) = rule.cost.filter(|cost| *cost > MAX_AMOUNT) {
+        return error(format!("the cost {cost} is above the largest value, {MAX_AMOUNT}"));
     }
     if rule.on_failure == OnFailure::Static && rule.emergency.is_none() {
         return error("it is static while the store fails, but has no emergency limit; give it one".into());
