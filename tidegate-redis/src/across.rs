@@ -108,7 +108,7 @@ impl RedisStore {
     async fn decide_parts(&self, plan: &Plan<'_>, by: By, deadline: Deadline) -> Result<Verdict, Failed> {
         // How many units all parts have is asked first, so that hardly ever any are taken in vain.
         let mut units = self.room(plan, by, deadline).await?.max(1);
-        if plan.plan_mode() == PlanMode::CountEach {
+        if plan.mode() == PlanMode::CountEach {
             return self.count_each(plan, units, self.parts(plan, by, Ask::All(units)), deadline).await;
         }
         for round in 1.. {
@@ -216,7 +216,7 @@ impl RedisStore {
         let most = deadline.details();
         let beside = together(beside.iter().map(async |part| match granted {
             0 => self.peek_soon(&part.plan, most, deadline).await,
-            units => self.decide_part(&part.plan.clone().up_to(units), deadline).await.ok(),
+            units => self.decide_part(&part.plan.clone().with_max_units(units), deadline).await.ok(),
         }));
         // They are the last of the parts.
         verdicts.extend(beside.await);
@@ -236,7 +236,7 @@ impl RedisStore {
 
     /// How many units, of those that `plan` asks for, all parts have. One that fails has no say if another has none.
     async fn room(&self, plan: &Plan<'_>, by: By, deadline: Deadline) -> Result<u64, Failed> {
-        let most = plan.units();
+        let most = plan.max_units();
         if most == 1 {
             return Ok(1);
         }
@@ -308,7 +308,7 @@ impl RedisStore {
                 _ => 1,
             };
             let (Ask::UpTo(units) | Ask::All(units)) = ask;
-            let part = of_checks(plan, &places, times).up_to(units / times);
+            let part = of_checks(plan, &places, times).with_max_units(units / times);
             let turn = match role(places[0]) {
                 Role::AnyOf(group) if apart(places[0]) => Turn::AnyOf(group),
                 Role::Shadow => Turn::Beside,
@@ -336,7 +336,7 @@ fn of_checks<'r>(plan: &Plan<'r>, places: &[usize], times: u64) -> Plan<'r> {
     let delay = places.first().map_or(u64::MAX, |place| plan.take(&plan.checks()[*place], 1).longest_delay);
     // A part of a plan is one: fewer checks, whose keys differ.
     let part = Plan::new(checks).unwrap_or_else(|_| plan.clone());
-    part.mode(plan.plan_mode()).longest_delay(Duration::from_micros(delay))
+    part.with_mode(plan.mode()).with_max_delay(Duration::from_micros(delay))
 }
 
 /// Whether a part took something that was given back since, or was not asked at all.

@@ -37,8 +37,8 @@ pub(crate) fn decide_one(
 pub(crate) fn decide(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, treatment: &[Treated<'_>], now: Option<Timestamp>) {
     keys(cmd, prefix, plan.checks().iter().map(Check::key), treatment);
     let mut numbers = Numbers::default();
-    numbers.push(plan.units());
-    numbers.push(u64::from(plan.plan_mode() == PlanMode::CountEach));
+    numbers.push(plan.max_units());
+    numbers.push(u64::from(plan.mode() == PlanMode::CountEach));
     for treated in treatment {
         numbers.span(treated.longest);
     }

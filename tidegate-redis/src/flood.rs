@@ -161,7 +161,7 @@ impl Flood {
         let Some(crowd) = crowds.get(&key.stem().id()) else { return false };
         let mut crowd = lock(crowd);
         crowd.ring.advance(self.now());
-        crowd.share = share(gate.anonymous_bounds(), instances);
+        crowd.share = share(gate.anonymous(), instances);
         crowd.ring.alive() >= crowd.share
     }
 
@@ -187,7 +187,7 @@ impl Flood {
 
 impl Whose {
     fn of(gate: &Gate, key: &Key<'_>) -> Self {
-        Self { stem: key.stem().id(), rule: gate.rule().clone(), longest: longest(gate) }
+        Self { stem: key.stem().id(), rule: gate.rule().into(), longest: longest(gate) }
     }
 }
 
@@ -263,7 +263,7 @@ fn share(bounds: AnonymousBounds, instances: Option<u32>) -> i64 {
 }
 
 fn longest(gate: &Gate) -> Option<u64> {
-    gate.anonymous_bounds().forget_after.map(|after| u64::try_from(after.as_micros()).unwrap_or(u64::MAX))
+    gate.anonymous().forget_after.map(|after| u64::try_from(after.as_micros()).unwrap_or(u64::MAX))
 }
 
 fn lock(crowd: &Mutex<Crowd>) -> MutexGuard<'_, Crowd> {
@@ -282,11 +282,11 @@ mod tests {
 
     fn gate(most: u64) -> Gate {
         let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-        Gate::of_rule("login-ip", limit).anonymous(AnonymousBounds { max_subjects: most, forget_after: None })
+        Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(most))
     }
 
     fn check(gate: &Gate, subject: u128) -> Check<'_> {
-        Check::of(gate, Subject::from_hash(subject), 1).with_anonymous(true)
+        Check::new(gate, Subject::from_hash(subject), 1).with_anonymous(true)
     }
 
     /// So many strangers get a key.
@@ -309,7 +309,7 @@ mod tests {
         assert!(overflows(&flood, check(&gate, 1000), Some(2)));
         assert!(!overflows(&flood, check(&gate, 1000), None), "alone, it has all of it");
         assert!(overflows(&flood, check(&gate, 1000), Some(1_000_000)), "at least one");
-        assert_eq!((share(gate.anonymous_bounds(), Some(0)), share(gate.anonymous_bounds(), Some(1000))), (100, 1));
+        assert_eq!((share(gate.anonymous(), Some(0)), share(gate.anonymous(), Some(1000))), (100, 1));
     }
 
     #[test]
@@ -322,8 +322,8 @@ mod tests {
             assert!(flood.treatment(&Plan::new([usual]).unwrap(), None).is_empty());
         }
         // In one plan with a stranger, everybody else has no bucket to fall back to.
-        let other = Gate::of_rule("api", Limit::fixed_window(1, Duration::from_secs(1)).unwrap());
-        let plan = Plan::new([Check::of(&other, Subject::from_hash(1), 1), newcomer]).unwrap();
+        let other = Gate::for_rule("api", Limit::fixed_window(1, Duration::from_secs(1)).unwrap());
+        let plan = Plan::new([Check::new(&other, Subject::from_hash(1), 1), newcomer]).unwrap();
         let treatment = flood.treatment(&plan, None);
         assert_eq!((treatment[0].overflow.is_some(), treatment[1].overflow.is_some()), (false, true));
     }

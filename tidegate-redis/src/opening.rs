@@ -91,13 +91,13 @@ impl RedisStore {
         let limit = Limit::fixed_window(1, Duration::from_secs(1));
         let limit =
             limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to try permissions with"))?;
-        let forgetful = AnonymousBounds { forget_after: Some(Duration::from_secs(1)), ..AnonymousBounds::default() };
-        let gate = Gate::of_rule("start probe", limit).anonymous(forgetful);
+        let forgetful = AnonymousBounds::default().with_forget_after(Duration::from_secs(1));
+        let gate = Gate::for_rule("start probe", limit).with_anonymous(forgetful);
         // They may take longer than decisions.
         let patient = RedisOptions { budget: Patience::starting(&self.options).answer, ..self.options.clone() };
         let patient = Self { options: patient, ..self.clone() };
         for partition in self.link.partitions() {
-            let check = Check::of(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
+            let check = Check::new(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
             let (Ok(plan), Ok(stranger)) = (Plan::new([check]), Plan::new([check.with_anonymous(true)])) else {
                 continue;
             };

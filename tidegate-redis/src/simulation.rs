@@ -157,8 +157,11 @@ impl Story {
             heart: Heart::default(),
         };
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-        let rules = RuleSet::new([Rule::new("api", limit).on_failure(policy).emergency(emergency)]).unwrap();
-        let limiter = Limiter::new(rules, store).instances(INSTANCES).fallback(MemoryStore::new().clock(clock));
+        let rules =
+            RuleSet::new([Rule::new("api", limit).with_on_failure(policy).with_static_limit(emergency)]).unwrap();
+        let limiter = Limiter::new(rules, store)
+            .with_instances(INSTANCES)
+            .with_fallback_store(MemoryStore::new().with_clock(clock));
         Self {
             limiter,
             world,
@@ -234,8 +237,8 @@ impl Story {
     async fn ask(&self, within: Duration) -> Result<(), String> {
         let cost = self.costs.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Beginning { at: patience::now(), breaker: self.state().0, past: self.world.past() };
-        let request = Request::new("").cost(cost);
-        let answer = self.limiter.decide(&self.limiter.plan(&request).within(within)).await;
+        let request = Request::new("").with_cost(cost);
+        let answer = self.limiter.decide(&self.limiter.plan(&request).with_timeout(within)).await;
         let took = began.at.elapsed();
         let expect = |holds: bool, promise: &str| {
             let words = || format!("{promise}: cost {cost}, {began:?}, took {took:?}, got {answer:?}");
@@ -325,7 +328,7 @@ impl Story {
         let began = patience::now();
         loop {
             let cost = self.costs.fetch_add(1, Ordering::Relaxed) + 1;
-            let plan_of = Request::new("").cost(cost);
+            let plan_of = Request::new("").with_cost(cost);
             if self.limiter.store().decide(&self.limiter.plan(&plan_of)).await.is_ok() {
                 return Ok(());
             }

@@ -162,7 +162,7 @@ impl RedisStore {
 
     /// What deciding `plan` may take.
     fn budget(&self, plan: &Plan<'_>) -> Duration {
-        plan.budget().map_or(self.options.budget, |budget| budget.min(self.options.budget))
+        plan.timeout().map_or(self.options.budget, |budget| budget.min(self.options.budget))
     }
 
     pub(crate) fn now(&self) -> Option<Timestamp> {

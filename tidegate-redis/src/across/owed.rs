@@ -26,7 +26,7 @@ impl<'s, 'r> Owed<'s, 'r> {
         for (index, (check, judged)) in part.checks().iter().zip(&verdict.judged).enumerate() {
             if judged.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted.max(1));
-                let taken = Adjustment::of(check, Op::Refund { cost, place: judged.place });
+                let taken = Adjustment::new(check, Op::Refund { cost, place: judged.place });
                 self.taken.push(if judged.overflowed {
                     // A bucket that is shared is not forgotten early, as a stranger is.
                     Adjustment { key: flood::overflow(part, index), stranger: None, ..taken }

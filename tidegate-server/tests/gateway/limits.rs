@@ -23,7 +23,7 @@ async fn limited<S: Store + 'static>(app: Router, layer: LimitLayer<S>) -> std::
 
 #[tokio::test]
 async fn who_is_denied_is_told_so_and_the_upstream_is_not_asked() {
-    let layer = limits([Rule::new("api", at_once(2)).per(["ip"])], &ManualClock::at(START));
+    let layer = limits([Rule::new("api", at_once(2)).with_per(["ip"])], &ManualClock::at(START));
     let gateway = limited(mirror(), layer).await;
     for left in ["1", "0"] {
         let heard = get(gateway, "/", "").await;
@@ -39,7 +39,7 @@ async fn who_is_denied_is_told_so_and_the_upstream_is_not_asked() {
 
 #[tokio::test]
 async fn a_connection_outlives_a_denial() {
-    let rule = Rule::new("api", at_once(1)).per(["path"]);
+    let rule = Rule::new("api", at_once(1)).with_per(["path"]);
     let gateway = limited(mirror(), limits([rule], &ManualClock::at(START))).await;
     let mut wire = Wire::to(gateway).await;
     wire.say(&"GET /closed HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2)).await;
@@ -58,7 +58,7 @@ async fn a_leaky_bucket_holds_a_request_until_its_turn() {
     let gateway = limited(mirror(), drip(&clock)).await;
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 200 "));
     let held = tokio::spawn(get(gateway, "/held", ""));
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     // The queue is full, and nobody is kept from hearing so.
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 429 "));
     assert!(!held.is_finished());
@@ -73,12 +73,12 @@ async fn a_client_that_leaves_the_queue_gives_its_place_back() {
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 200 "));
     let mut wire = Wire::to(gateway).await;
     wire.say("GET /left HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     drop(wire);
-    until(|| clock.sleeping() == 0).await;
+    until(|| clock.pending_sleeps() == 0).await;
 
     let next = tokio::spawn(get(gateway, "/next", ""));
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     clock.advance(SECOND);
     assert!(next.await.unwrap().contains("GET /next HTTP/1.1\n"));
 }
@@ -136,7 +136,7 @@ impl Store for Gone {
 #[tokio::test]
 async fn while_the_store_is_away_the_upstream_is_told_or_spared() {
     for (policy, status) in [(OnFailure::Open, "HTTP/1.1 200 "), (OnFailure::Closed, "HTTP/1.1 503 ")] {
-        let rules = RuleSet::new([Rule::new("api", at_once(5)).on_failure(policy)]).unwrap();
+        let rules = RuleSet::new([Rule::new("api", at_once(5)).with_on_failure(policy)]).unwrap();
         let gateway = limited(mirror(), LimitLayer::new(Limiter::new(rules, Gone))).await;
         let heard = get(gateway, "/", "x-tidegate-degraded: no\r\n").await;
         assert!(heard.starts_with(status), "{heard}");
@@ -147,8 +147,8 @@ async fn while_the_store_is_away_the_upstream_is_told_or_spared() {
 
 #[tokio::test]
 async fn while_the_store_is_away_a_local_rule_lets_its_share_pass() {
-    let rules = RuleSet::new([Rule::new("api", at_once(4)).on_failure(OnFailure::Local)]).unwrap();
-    let limiter = Limiter::new(rules, Gone).instances(2);
+    let rules = RuleSet::new([Rule::new("api", at_once(4)).with_on_failure(OnFailure::Local)]).unwrap();
+    let limiter = Limiter::new(rules, Gone).with_instances(2);
     let gateway = limited(mirror(), LimitLayer::new(limiter)).await;
     for _ in 0..2 {
         let heard = get(gateway, "/", "").await;

@@ -132,7 +132,7 @@ async fn gateway(app: Router) -> SocketAddr {
 
 /// Limits on a clock that a test moves.
 fn limits(rules: impl IntoIterator<Item = Rule>, clock: &ManualClock) -> LimitLayer<Arc<MemoryStore>> {
-    let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+    let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
     LimitLayer::new(Limiter::new(RuleSet::new(rules).unwrap(), store)).timer(clock.clone())
 }
 
