@@ -1,33 +1,33 @@
-//! `SlotMap`: which server of a cluster owns which slot, as one of them tells. And the slot of a partition.
+//! `SlotMap`: which server of a cluster owns which slot; and `slot_of`, the slot of a partition.
 
 use std::collections::BTreeSet;
 
 use redis::Value;
 use tidegate::spi::PARTITIONS;
 
-use crate::target::Address;
+use crate::address::Address;
 
-/// The number of slots of any cluster.
-pub(crate) const SLOTS: u16 = 16_384;
+/// The number of slots of every cluster.
+const SLOT_COUNT: u16 = 16_384;
 
 /// The slot of each partition.
-static SLOT_OF: [u16; PARTITIONS as usize] = slot_of_each();
+static PARTITION_SLOTS: [u16; PARTITIONS as usize] = partition_slots();
 
-/// The owners of the slots, by ranges that follow each other.
+/// The owners of the slots, by ranges in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotMap {
-    /// First and last slot, and the primary that owns them.
+    /// First slot, last slot, and the primary that owns them.
     ranges: Vec<(u16, u16, Address)>,
 }
 
-/// The slot that keys of `partition` lie in.
+/// The slot of all keys of `partition`.
 pub(crate) fn slot_of(partition: u16) -> u16 {
-    SLOT_OF[usize::from(partition % PARTITIONS)]
+    PARTITION_SLOTS[usize::from(partition % PARTITIONS)]
 }
 
 impl SlotMap {
-    /// Reads the answer of the server at `answering` to `CLUSTER SLOTS`.
-    pub(crate) fn parse(reply: &Value, answering: &Address) -> Option<Self> {
+    /// Parses the reply of the server at `sender` to `CLUSTER SLOTS`. `None` if it is malformed.
+    pub(crate) fn parse(reply: &Value, sender: &Address) -> Option<Self> {
         let Value::Array(rows) = reply else { return None };
         let mut ranges = Vec::with_capacity(rows.len());
         for row in rows {
@@ -37,15 +37,15 @@ impl SlotMap {
             };
             let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
             let host = match host {
-                // The server does not know its own address, or must not tell it: it is the one that we came by.
-                Value::Nil => answering.host.clone(),
-                Value::BulkString(host) if host.is_empty() || host == b"?" => answering.host.clone(),
+                // A server that does not know its own address, or must not tell it, is at the one we queried.
+                Value::Nil => sender.host.clone(),
+                Value::BulkString(host) if host.is_empty() || host == b"?" => sender.host.clone(),
                 Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
                 _ => return None,
             };
             let address = Address { host, port: u16::try_from(*port).ok()? };
             let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
-            if first > last || last >= SLOTS {
+            if first > last || last >= SLOT_COUNT {
                 return None;
             }
             ranges.push((first, last, address));
@@ -63,20 +63,20 @@ impl SlotMap {
 
     /// Every primary that owns slots.
     pub(crate) fn primaries(&self) -> Vec<&Address> {
-        let mut seen = BTreeSet::new();
+        let mut unique = BTreeSet::new();
         let addresses = self.ranges.iter().map(|(_, _, address)| address);
-        addresses.filter(|address| seen.insert((&address.host, address.port))).collect()
+        addresses.filter(|address| unique.insert((&address.host, address.port))).collect()
     }
 }
 
-/// The hash of clusters, CRC16 with the polynomial 0x1021, over the two characters of each partition's tag.
-const fn slot_of_each() -> [u16; PARTITIONS as usize] {
+/// Redis Cluster's key hash (CRC16, polynomial 0x1021) of the two characters of each partition's hash tag.
+const fn partition_slots() -> [u16; PARTITIONS as usize] {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
     let mut slots = [0; PARTITIONS as usize];
     let mut partition = 0;
     while partition < slots.len() {
         let tag = [DIGITS[partition >> 5], DIGITS[partition & 31]];
-        slots[partition] = crc16(tag) % SLOTS;
+        slots[partition] = crc16(tag) % SLOT_COUNT;
         partition += 1;
     }
     slots
@@ -108,11 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_found_and_gaps_are_seen() {
-        let answering = Address { host: "10.0.0.1".into(), port: 7 };
+    fn slots_in_a_range_have_its_owner_and_slots_in_a_gap_have_none() {
+        let sender = Address { host: "10.0.0.1".into(), port: 7 };
         let host = |host: &str| Value::BulkString(host.as_bytes().to_vec());
         let rows = [row(9, 20, host("10.0.0.2"), 8), row(0, 5, Value::Nil, 7), row(30, 30, host(""), 9)];
-        let map = SlotMap::parse(&Value::Array(rows.to_vec()), &answering).unwrap();
+        let map = SlotMap::parse(&Value::Array(rows.to_vec()), &sender).unwrap();
         let owner = |slot| map.owner(slot).map(ToString::to_string);
         assert_eq!(owner(0).as_deref(), Some("10.0.0.1:7"));
         assert_eq!(owner(20).as_deref(), Some("10.0.0.2:8"));
@@ -123,17 +123,17 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_makes_no_sense_is_no_map() {
-        let answering = Address { host: "h".into(), port: 7 };
+    fn a_malformed_reply_is_rejected() {
+        let sender = Address { host: "h".into(), port: 7 };
         for row in [row(5, 4, Value::Nil, 7), row(0, 16_384, Value::Nil, 7), row(0, 1, Value::Nil, 70_000), Value::Nil]
         {
-            assert_eq!(SlotMap::parse(&Value::Array(vec![row]), &answering), None);
+            assert_eq!(SlotMap::parse(&Value::Array(vec![row]), &sender), None);
         }
     }
 
-    /// What a real server says to `CLUSTER KEYSLOT` of these tags; the conformance tests compare all of them.
+    /// The replies of a real server to `CLUSTER KEYSLOT` for these tags; the conformance tests compare all of them.
     #[test]
-    fn slots_are_those_of_a_server() {
+    fn slots_match_those_of_a_real_server() {
         assert_eq!((slot_of(0), slot_of(1023)), (13_254, 15_534));
     }
 }
