@@ -1,4 +1,4 @@
-//! HTTP/2 on either side of the gateway.
+//! HTTP/2 from clients and to upstreams.
 
 use axum::Router;
 use axum::body::Body;
@@ -20,26 +20,26 @@ async fn a_client_may_speak_http_2() {
     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Empty<Bytes>>();
     let response = client.get(format!("http://{gateway}/page?x=1").parse().unwrap()).await.unwrap();
     assert_eq!((response.status().as_u16(), response.version()), (200, Version::HTTP_2));
-    let said = response.into_body().collect().await.unwrap().to_bytes();
-    let said = String::from_utf8_lossy(&said);
-    assert!(said.starts_with("GET /page?x=1 HTTP/1.1\n"), "{said}");
-    assert!(said.contains(&format!("\nhost: {gateway}\n")), "{said}");
+    let text = response.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.starts_with("GET /page?x=1 HTTP/1.1\n"), "{text}");
+    assert!(text.contains(&format!("\nhost: {gateway}\n")), "{text}");
 }
 
 #[tokio::test]
 async fn an_upstream_may_speak_http_2() {
     let upstream = format!("h2c://{}", serve(mirror()).await);
     let gateway = gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::at(START))).await;
-    let heard = get(gateway, "/page", "connection: te, x-hop\r\nte: trailers\r\nx-hop: 1\r\n").await;
-    assert!(heard.starts_with("HTTP/1.1 200 OK\r\n"), "{heard}");
-    assert!(heard.contains("/page HTTP/2.0\n") && heard.contains("\nte: trailers\n"), "{heard}");
-    assert!(heard.contains("\nx-forwarded-host: shop.example\n"), "{heard}");
-    assert!(!heard.contains("x-hop") && !heard.contains("\nhost:"), "{heard}");
+    let response = get(gateway, "/page", "connection: te, x-hop\r\nte: trailers\r\nx-hop: 1\r\n").await;
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+    assert!(response.contains("/page HTTP/2.0\n") && response.contains("\nte: trailers\n"), "{response}");
+    assert!(response.contains("\nx-forwarded-host: shop.example\n"), "{response}");
+    assert!(!response.contains("x-hop") && !response.contains("\nhost:"), "{response}");
 }
 
-/// What gRPC needs.
+/// gRPC needs trailers.
 #[tokio::test]
-async fn http_2_passes_with_trailers() {
+async fn trailers_are_forwarded_over_http_2() {
     let app = Router::new().fallback(async |request: Request| {
         let trailers = async { Some(Ok([("grpc-status", "0")].into_iter().map(pair).collect())) };
         let body = request.into_body().collect().await.unwrap().to_bytes();

@@ -1,17 +1,17 @@
-//! Two who speak of limits in one answer, the upstream and the gateway: both are heard, and neither loosens what the other
-//! says. Pure.
+//! Merges the upstream's rate-limit headers with the gateway's; the stricter wins. Pure.
 //!
-//! The fields of the upstream are set aside before the limits add theirs, and put back afterwards. `Retry-After` needs no
-//! merging: an answer that passed has none of ours.
+//! The upstream's headers move to an extension of the response before the limit layer adds its own, and are merged afterwards.
+//! `Retry-After` needs no merging: the gateway adds none to a response of the upstream.
 
 use http::Response;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Lists, which grow: a line more is an item more.
-const LISTS: [HeaderName; 2] = [HeaderName::from_static("ratelimit-policy"), HeaderName::from_static("ratelimit")];
+/// Headers that are lists: the items of both are sent.
+const LIST_HEADERS: [HeaderName; 2] =
+    [HeaderName::from_static("ratelimit-policy"), HeaderName::from_static("ratelimit")];
 
-/// Sets of numbers, of which there can be one. Limit, remaining, reset.
-const SETS: [[HeaderName; 3]; 2] = [
+/// Headers that belong together: limit, remaining, reset. One group is sent whole.
+const HEADER_GROUPS: [[HeaderName; 3]; 2] = [
     [
         HeaderName::from_static("x-ratelimit-limit"),
         HeaderName::from_static("x-ratelimit-remaining"),
@@ -24,72 +24,72 @@ const SETS: [[HeaderName; 3]; 2] = [
     ],
 ];
 
-/// What the upstream says about limits: an extension of the answer on its way through ours.
+/// Response extension: the upstream's rate-limit headers.
 #[derive(Clone)]
-struct Aside(HeaderMap);
+struct UpstreamRateLimitHeaders(HeaderMap);
 
-/// Sets aside what the upstream says about limits.
-pub(super) fn set_aside<B>(response: &mut Response<B>) {
-    let mut aside = HeaderMap::new();
-    for name in LISTS.iter().chain(SETS.iter().flatten()) {
-        take(response.headers_mut(), name, &mut aside);
+/// Moves the upstream's rate-limit headers to an extension.
+pub(super) fn stash_upstream_headers<B>(response: &mut Response<B>) {
+    let mut stashed = HeaderMap::new();
+    for name in LIST_HEADERS.iter().chain(HEADER_GROUPS.iter().flatten()) {
+        move_lines(response.headers_mut(), name, &mut stashed);
     }
-    if !aside.is_empty() {
-        response.extensions_mut().insert(Aside(aside));
+    if !stashed.is_empty() {
+        response.extensions_mut().insert(UpstreamRateLimitHeaders(stashed));
     }
 }
 
-/// Puts it back, beside what ours say by now.
-pub(super) fn put_back<B>(response: &mut Response<B>) {
-    let Some(Aside(mut theirs)) = response.extensions_mut().remove::<Aside>() else { return };
+/// Merges them with the gateway's headers.
+pub(super) fn merge_upstream_headers<B>(response: &mut Response<B>) {
+    let Some(UpstreamRateLimitHeaders(mut theirs)) = response.extensions_mut().remove() else { return };
     let headers = response.headers_mut();
-    put_back_lists(headers, &mut theirs);
-    for set in &SETS {
-        put_back_set(headers, &mut theirs, set);
+    merge_lists(headers, &mut theirs);
+    for group in &HEADER_GROUPS {
+        merge_group(headers, &mut theirs, group);
     }
 }
 
-/// Theirs first, then ours. A list in a form before revision 08 of the draft cannot have ours in it: then it stays as it was,
-/// since nobody on the way may take anything away.
-fn put_back_lists(headers: &mut HeaderMap, theirs: &mut HeaderMap) {
-    let is_old = |line: &HeaderValue| !line.as_bytes().trim_ascii_start().starts_with(b"\"");
-    let alone = LISTS.iter().any(|name| theirs.get_all(name).into_iter().any(is_old));
-    for name in &LISTS {
+/// The upstream's items first, then the gateway's. A list in the syntax before revision 08 of the draft cannot hold items of
+/// the new one, so it stays unchanged and the gateway's items are dropped.
+fn merge_lists(headers: &mut HeaderMap, theirs: &mut HeaderMap) {
+    let is_old_syntax = |line: &HeaderValue| !line.as_bytes().trim_ascii_start().starts_with(b"\"");
+    let theirs_only = LIST_HEADERS.iter().any(|name| theirs.get_all(name).into_iter().any(is_old_syntax));
+    for name in &LIST_HEADERS {
         let mut ours = HeaderMap::new();
-        take(headers, name, &mut ours);
-        take(theirs, name, headers);
-        if !alone {
-            take(&mut ours, name, headers);
+        move_lines(headers, name, &mut ours);
+        move_lines(theirs, name, headers);
+        if !theirs_only {
+            move_lines(&mut ours, name, headers);
         }
     }
 }
 
-/// The set with less remaining, whole: half of one and half of another would make no sense.
-fn put_back_set(headers: &mut HeaderMap, theirs: &mut HeaderMap, set: &[HeaderName; 3]) {
-    if !set.iter().any(|name| theirs.contains_key(name)) {
+/// Keeps the group with less remaining, whole: a mix of both would be inconsistent.
+fn merge_group(headers: &mut HeaderMap, theirs: &mut HeaderMap, group: &[HeaderName; 3]) {
+    if !group.iter().any(|name| theirs.contains_key(name)) {
         return;
     }
-    let [_, remaining, _] = set;
-    let stricter = match (number(headers, remaining), number(theirs, remaining)) {
+    let [_, remaining, _] = group;
+    let theirs_is_stricter = match (parse_number(headers, remaining), parse_number(theirs, remaining)) {
         (Some(ours), Some(theirs)) => theirs <= ours,
-        // A number that nobody can read promises nothing.
+        // An unreadable number loses.
         (Some(_), None) => false,
         (None, _) => true,
     };
-    if stricter {
-        for name in set {
+    if theirs_is_stricter {
+        for name in group {
             headers.remove(name);
-            take(theirs, name, headers);
+            move_lines(theirs, name, headers);
         }
     }
 }
 
-fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+fn parse_number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.trim().parse().ok()
 }
 
-/// Moves all lines of a field.
-fn take(from: &mut HeaderMap, name: &HeaderName, to: &mut HeaderMap) {
+/// Moves all lines of a header.
+fn move_lines(from: &mut HeaderMap, name: &HeaderName, to: &mut HeaderMap) {
     if let http::header::Entry::Occupied(entry) = from.entry(name) {
         let (name, lines) = entry.remove_entry_mult();
         for line in lines {
@@ -102,19 +102,19 @@ fn take(from: &mut HeaderMap, name: &HeaderName, to: &mut HeaderMap) {
 mod tests {
     use super::*;
 
-    type Fields<'f> = &'f [(&'static str, &'static str)];
+    type HeaderPairs<'f> = &'f [(&'static str, &'static str)];
 
-    fn merged(theirs: Fields<'_>, ours: Fields<'_>) -> Vec<String> {
+    fn merged(theirs: HeaderPairs<'_>, ours: HeaderPairs<'_>) -> Vec<String> {
         let mut response = Response::new(());
-        let add = |response: &mut Response<()>, fields: Fields<'_>| {
+        let add = |response: &mut Response<()>, fields: HeaderPairs<'_>| {
             for (name, value) in fields {
                 response.headers_mut().append(*name, HeaderValue::from_static(value));
             }
         };
         add(&mut response, theirs);
-        set_aside(&mut response);
+        stash_upstream_headers(&mut response);
         add(&mut response, ours);
-        put_back(&mut response);
+        merge_upstream_headers(&mut response);
         let mut lines: Vec<_> =
             response.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
         lines.sort_by(|one, other| one.split(':').next().cmp(&other.split(':').next()));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_the_items_of_both() {
+    fn list_headers_hold_the_items_of_upstream_and_gateway() {
         let theirs = [("ratelimit-policy", r#""day";q=9"#), ("ratelimit", r#""day";r=1"#), ("x-other", "1")];
         let ours = [("ratelimit-policy", r#""api";q=5"#), ("ratelimit", r#""api";r=4"#)];
         assert_eq!(
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_in_an_older_form_stays_as_it_was() {
+    fn an_upstream_list_in_an_older_syntax_stays_unchanged() {
         let theirs = [("ratelimit", "limit=9, remaining=1, reset=5"), ("ratelimit-policy", "9;w=60")];
         let ours = [("ratelimit-policy", r#""api";q=5"#), ("ratelimit", r#""api";r=4"#)];
         assert_eq!(merged(&theirs, &ours), ["ratelimit: limit=9, remaining=1, reset=5", "ratelimit-policy: 9;w=60"]);
     }
 
     #[test]
-    fn of_two_sets_the_one_with_less_remaining_stays_whole() {
+    fn the_header_group_with_less_remaining_is_sent_whole() {
         let ours = [("x-ratelimit-limit", "20"), ("x-ratelimit-remaining", "7"), ("x-ratelimit-reset", "1790000000")];
         let all_of_ours = ["x-ratelimit-limit: 20", "x-ratelimit-remaining: 7", "x-ratelimit-reset: 1790000000"];
         let less = [("x-ratelimit-limit", "100"), ("x-ratelimit-remaining", "6")];
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_of_them_says_is_left_alone() {
+    fn headers_of_one_side_only_stay_unchanged() {
         let fields = [("x-ratelimit-remaining", "many"), ("ratelimit", "odd"), ("retry-after", "9")];
         assert_eq!(merged(&fields, &[]), ["ratelimit: odd", "retry-after: 9", "x-ratelimit-remaining: many"]);
         assert_eq!(merged(&[], &fields), merged(&fields, &[]));

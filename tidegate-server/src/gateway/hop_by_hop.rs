@@ -1,12 +1,12 @@
-//! Fields that are between two neighbours only: taken out on the way in and on the way out. Pure.
+//! Hop-by-hop headers, which a proxy must not forward: removed from requests and responses. Pure.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
     TRANSFER_ENCODING, UPGRADE,
 };
 
-/// What RFC 9110 (section 7.6.1) and common use keep between neighbours, beside what `Connection` names.
-const BETWEEN_NEIGHBOURS: [HeaderName; 8] = [
+/// The hop-by-hop headers of RFC 9110 (section 7.6.1) and of common practice, beside those that `Connection` names.
+const HOP_BY_HOP_HEADERS: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -17,29 +17,29 @@ const BETWEEN_NEIGHBOURS: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Takes out what is for the neighbour that sent it.
-pub(super) fn strip(headers: &mut HeaderMap) {
-    // Of two lengths, the encoding is right (RFC 9112, section 6.3). Whoever comes next must not have the choice.
+/// Removes the hop-by-hop headers; `TE: trailers` stays.
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    // Transfer-Encoding overrides Content-Length (RFC 9112, section 6.3). The next server must not see both.
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
     let named: Vec<HeaderName> = tokens(headers, &CONNECTION).filter_map(|name| name.parse().ok()).collect();
-    let takes_trailers = takes_trailers(headers);
-    for name in named.iter().chain(&BETWEEN_NEIGHBOURS) {
+    let accepts_trailers = accepts_trailers(headers);
+    for name in named.iter().chain(&HOP_BY_HOP_HEADERS) {
         headers.remove(name);
     }
     headers.remove(TE);
-    if takes_trailers {
+    if accepts_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 }
 
-/// Whether the sender wants to know the fields that follow a body.
-fn takes_trailers(headers: &HeaderMap) -> bool {
+/// Whether the sender accepts trailers.
+fn accepts_trailers(headers: &HeaderMap) -> bool {
     tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"))
 }
 
-/// The words of a field that is a list, over all of its lines.
+/// The items of a comma-separated header, over all of its lines.
 pub(super) fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
     let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim).filter(|token| !token.is_empty())
@@ -49,17 +49,17 @@ pub(super) fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iter
 mod tests {
     use super::*;
 
-    fn stripped(fields: &[(&'static str, &'static str)]) -> Vec<String> {
+    fn after_removal(fields: &[(&'static str, &'static str)]) -> Vec<String> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        strip(&mut headers);
+        remove_hop_by_hop(&mut headers);
         headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
     }
 
     #[test]
-    fn what_is_between_neighbours_stays_there() {
+    fn hop_by_hop_headers_are_removed() {
         let fields = [
             ("connection", "close, X-Hop"),
             ("connection", "x-other"),
@@ -76,23 +76,23 @@ mod tests {
             ("http2-settings", "x"),
             ("trailer", "x-sum"),
         ];
-        assert_eq!(stripped(&fields), ["x-kept: 4", "trailer: x-sum"]);
+        assert_eq!(after_removal(&fields), ["x-kept: 4", "trailer: x-sum"]);
     }
 
     #[test]
-    fn of_te_only_trailers_are_passed_on() {
-        assert_eq!(stripped(&[("te", "gzip, Trailers"), ("connection", "te")]), ["te: trailers"]);
-        assert_eq!(stripped(&[("te", "gzip")]), [""; 0]);
+    fn only_trailers_are_forwarded_of_te() {
+        assert_eq!(after_removal(&[("te", "gzip, Trailers"), ("connection", "te")]), ["te: trailers"]);
+        assert_eq!(after_removal(&[("te", "gzip")]), [""; 0]);
     }
 
     #[test]
-    fn a_length_beside_an_encoding_is_not_passed_on() {
-        assert_eq!(stripped(&[("content-length", "5"), ("transfer-encoding", "chunked")]), [""; 0]);
-        assert_eq!(stripped(&[("content-length", "5")]), ["content-length: 5"]);
+    fn a_content_length_beside_a_transfer_encoding_is_removed() {
+        assert_eq!(after_removal(&[("content-length", "5"), ("transfer-encoding", "chunked")]), [""; 0]);
+        assert_eq!(after_removal(&[("content-length", "5")]), ["content-length: 5"]);
     }
 
     #[test]
-    fn a_connection_field_that_makes_no_sense_does_no_harm() {
-        assert_eq!(stripped(&[("connection", ",, not a name ,\t;"), ("x-kept", "1")]), ["x-kept: 1"]);
+    fn a_malformed_connection_header_is_ignored() {
+        assert_eq!(after_removal(&[("connection", ",, not a name ,\t;"), ("x-kept", "1")]), ["x-kept: 1"]);
     }
 }
