@@ -103,7 +103,7 @@ pub(super) fn plan<'r>(checks: impl IntoIterator<Item = Check<'r>>, strict: bool
     let plan = plan.map_err(|error| DecideError::too_many_checks(&error))?;
     let mode = if strict { PlanMode::CountEach } else { PlanMode::AllOrNothing };
     // Envoy waits for the decision only, so the service cannot delay a request.
-    Ok(plan.mode(mode).longest_delay(Duration::ZERO).with_origin(Origin::new("envoy")))
+    Ok(plan.with_mode(mode).with_max_delay(Duration::ZERO).with_origin(Origin::new("envoy")))
 }
 
 impl RequestPlan<'_> {
@@ -146,9 +146,9 @@ impl RequestPlan<'_> {
         timeout: Duration,
     ) -> (Self, Result<PlanOutcome, DecideError>) {
         // With the timeout in the plan, the store notices a silent server in time.
-        self.consume = self.consume.within(timeout);
-        self.peek = self.peek.map(|plan| plan.within(timeout));
-        self.refund = self.refund.map(|plan| plan.within(timeout));
+        self.consume = self.consume.with_timeout(timeout);
+        self.peek = self.peek.map(|plan| plan.with_timeout(timeout));
+        self.refund = self.refund.map(|plan| plan.with_timeout(timeout));
         let deadline = Instant::now() + timeout;
         let outcome = match timeout_at(deadline, self.decide(limiter, strict)).await {
             Ok(outcome) => outcome,

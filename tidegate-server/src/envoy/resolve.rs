@@ -125,7 +125,7 @@ impl CounterHits<'_> {
             GateSource::Config(gate) => gate,
             GateSource::Override(gate) => &**gate,
         };
-        Check::of(gate, self.subject, self.cost.max(min_cost))
+        Check::new(gate, self.subject, self.cost.max(min_cost))
     }
 }
 

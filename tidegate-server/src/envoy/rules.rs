@@ -24,11 +24,11 @@ pub(super) fn resolve<'r, S: Store>(
         let plan = limiter.plan(&descriptor_request(&request.domain, &descriptor.entries, hits.max(1)));
         let checks = match mode {
             HitsMode::Consume => {
-                consume = consume.and(&plan);
+                consume = consume.merge(&plan);
                 check_indexes(&plan, consume.checks())
             }
             HitsMode::Refund => {
-                refund = refund.and(&plan);
+                refund = refund.merge(&plan);
                 check_indexes(&plan, refund.checks())
             }
             // Set by `peek_plan`, once all consuming checks are known.
@@ -82,25 +82,26 @@ fn check_indexes(plan: &Plan<'_>, checks: &[Check<'_>]) -> Few<usize> {
 
 /// The request for the limiter that a descriptor stands for.
 fn descriptor_request<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> Request<'a> {
-    let mut request = Request::new(domain).cost(cost).attribute("domain", domain);
+    let mut request = Request::new(domain).with_cost(cost).with_attribute("domain", domain);
     for Entry { key, value } in entries {
         if key == "path" {
             request = with_path(request, value);
         } else {
-            request = request.attribute(key, value);
+            request = request.with_attribute(key, value);
         }
     }
     for (key, name) in KEY_ATTRIBUTES {
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { continue };
-        request = if name == "path" { with_path(request, &entry.value) } else { request.attribute(name, &entry.value) };
+        request =
+            if name == "path" { with_path(request, &entry.value) } else { request.with_attribute(name, &entry.value) };
     }
     request
 }
 
 fn with_path<'a>(request: Request<'a>, target: &'a str) -> Request<'a> {
     match target.split_once('?') {
-        Some((path, query)) => request.attribute("path", path).attribute("query", query),
-        None => request.attribute("path", target),
+        Some((path, query)) => request.with_attribute("path", path).with_attribute("query", query),
+        None => request.with_attribute("path", target),
     }
 }
 
@@ -135,8 +136,8 @@ mod tests {
             ("header:x-api-key", "k1"),
         ];
         for (name, value) in expected {
-            assert_eq!(request.value(name), Some(value), "{name}");
+            assert_eq!(request.attribute(name), Some(value), "{name}");
         }
-        assert_eq!((request.action(), request.units()), ("edge", 3));
+        assert_eq!((request.action(), request.cost()), ("edge", 3));
     }
 }

@@ -40,7 +40,7 @@ pub const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 /// use tidegate_server::envoy::EnvoyService;
 /// use tidegate_tower::LimitLayer;
 ///
-/// let rules = RuleSet::new([Rule::new("edge", Limit::token_bucket(20, Rate::per_second(10)?)?).action("edge")])?;
+/// let rules = RuleSet::new([Rule::new("edge", Limit::token_bucket(20, Rate::per_second(10)?)?).with_action("edge")])?;
 /// let layer = LimitLayer::new(Limiter::new(rules, Arc::new(MemoryStore::new())));
 /// let service = EnvoyService::from_rules(layer.handle()).into_server(); // for a `tonic::transport::Server`
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -166,11 +166,11 @@ impl<S: Store + 'static> EnvoyService<S> {
         let outcome = outcome?;
         let statuses = build_statuses(&plan.descriptors, &outcome, self.strict);
         let mut response = self.response(request, &plan, outcome.allowed, statuses);
-        let (Some(decision), contract) = (outcome.decision_to_show(), limiter.rules().contract()) else {
+        let (Some(decision), header_policy) = (outcome.decision_to_show(), limiter.rules().header_policy()) else {
             return Ok(response);
         };
         if outcome.allowed {
-            response.response_headers_to_add = header_values(contract.headers(decision));
+            response.response_headers_to_add = header_values(header_policy.headers(decision));
         } else if !self.shadow {
             add_denial(&mut response, limiter, decision);
         }
@@ -305,7 +305,7 @@ fn validate(request: &RateLimitRequest) -> Result<(), DecideError> {
 /// Adds the headers and the body of a denial.
 fn add_denial<S: Store>(response: &mut RateLimitResponse, limiter: &Limiter<S>, decision: &Decision) {
     let rule = decision.rule().and_then(|id| limiter.rules().rule(id));
-    let rejection = limiter.rules().contract().denied(decision, rule.and_then(Rule::message_text), None);
+    let rejection = limiter.rules().header_policy().reject(decision, rule.and_then(Rule::message), None);
     response.response_headers_to_add = header_values(rejection.headers);
     response.raw_body = rejection.body.into_bytes();
 }

@@ -163,8 +163,8 @@ pub(in super::super) const fn role(strict: bool, shadow: bool, quota: bool) -> R
 
 /// A gate that fails closed: these files have no failure policy, so the caller gets an error and Envoy's own policy applies.
 pub(in super::super) fn gate(full_key: &str, owner: &str, limit: Limit, role: Role) -> Gate {
-    let stem = KeyStem::of_rule(owner, &limit, "");
-    Gate::new(full_key, "", limit, role, stem).on_failure(OnFailure::Closed)
+    let stem = KeyStem::for_rule(owner, &limit, "");
+    Gate::new(full_key, "", limit, role, stem).with_on_failure(OnFailure::Closed)
 }
 
 /// Builds a limit by the name of its algorithm; `None` if the name is unknown.
