@@ -44,7 +44,7 @@ pub(crate) enum CostSource {
 impl Cost {
     pub(crate) fn of(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
         match self {
-            Self::Given => view.request.units(),
+            Self::Given => view.request.cost(),
             Self::Fixed(cost) => *cost,
             Self::Table(table) => table.of(view, matcher),
         }
@@ -79,7 +79,7 @@ impl CostTable {
         }
         let told = match &self.from {
             CostSource::Default => None,
-            CostSource::Header(name) => view.request.value(name).and_then(whole),
+            CostSource::Header(name) => view.request.attribute(name).and_then(whole),
             CostSource::Expression(expression) => {
                 // What cannot be computed, or comes out negative, is not free, and not an outage either: it costs the default.
                 let cost = expression.evaluate(&|name| matcher.value(name, view)).ok();

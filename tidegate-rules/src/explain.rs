@@ -113,7 +113,7 @@ impl RuleFile {
     /// Explains what the rules make of `request`, with subjects hashed by `secret`.
     pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
         let view = RequestView::new(request, &self.matcher);
-        let rules = self.rules().clone().secret(secret);
+        let rules = self.rules().clone().with_secret(secret);
         let exempt = self.matcher.exemption(&view);
         let explained = self.compiled.iter().map(|rule| RuleExplanation {
             id: rule.matcher.id.to_string(),

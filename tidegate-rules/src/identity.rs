@@ -91,7 +91,8 @@ impl Identity {
 
     /// Who the request is from, or nobody that is known.
     pub(crate) fn find<'q>(&self, view: &RequestView<'_, 'q>) -> Option<IdentityValue<'q>> {
-        if let Some(value) = self.application_attribute.as_ref().and_then(|name| present(view.request.value(name)?)) {
+        if let Some(value) = self.application_attribute.as_ref().and_then(|name| present(view.request.attribute(name)?))
+        {
             return Some(IdentityValue {
                 kind: self.name.clone(),
                 value: value.into(),
@@ -142,9 +143,9 @@ impl Source {
         match self {
             Self::Ip => Some(view.matcher.identity_config.prefixes.subject(view.client()?).into()),
             Self::Net(prefixes) => Some(prefixes.subject(view.client()?).into()),
-            Self::Attribute(name) => present(request.value(name)?).map(Cow::Borrowed),
-            Self::Query(name) => owned(query::parameter(request.value("query")?, name)?),
-            Self::Cookie(name) => owned(query::cookie(request.value("header:cookie")?, name)?),
+            Self::Attribute(name) => present(request.attribute(name)?).map(Cow::Borrowed),
+            Self::Query(name) => owned(query::parameter(request.attribute("query")?, name)?),
+            Self::Cookie(name) => owned(query::cookie(request.attribute("header:cookie")?, name)?),
             Self::Claim(name) => owned(view.claim(name)?),
             Self::Body(name) => owned(view.body_field(name)?),
             Self::Path => view.path().map(|path| Cow::Owned(path.to_owned())),
@@ -222,8 +223,8 @@ impl Source {
 impl IdentityConfig {
     /// The address of the client, as far as those who tell it are trusted.
     pub(crate) fn client(&self, request: &Request<'_>) -> Option<IpAddr> {
-        let peer = ip::parse(request.value("ip")?);
-        forwarded::client(peer, request.value(&self.forwarded), &self.trust, &self.forwarded_by)
+        let peer = ip::parse(request.attribute("ip")?);
+        forwarded::client(peer, request.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
 }
 

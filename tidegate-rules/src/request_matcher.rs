@@ -92,7 +92,7 @@ impl RequestMatcher {
                 Some(identity) => identity.find(view).map(|found| found.value),
                 None => match Source::parse(name) {
                     Ok(source) => source.read(view),
-                    Err(_) => view.request.value(name).map(Cow::Borrowed),
+                    Err(_) => view.request.attribute(name).map(Cow::Borrowed),
                 },
             },
         }
@@ -193,8 +193,8 @@ impl Matcher for RequestMatcher {
         }
     }
 
-    fn reads(&self) -> Vec<SmolStr> {
-        let mut names = Vec::new();
+    fn reads(&self) -> Vec<String> {
+        let mut names: Vec<SmolStr> = Vec::new();
         let conditions = || self.rules.iter().map(|rule| &*rule.condition).chain(&self.exempt);
         for condition in conditions() {
             condition.reads(&mut names);
@@ -210,7 +210,7 @@ impl Matcher for RequestMatcher {
         // Plans and scopes may ask for these whatever the rules count by.
         self.tenant.reads(&self.identity_config, &mut names);
         self.plan.reads(&self.identity_config, &mut names);
-        names
+        names.into_iter().map(String::from).collect()
     }
 }
 
@@ -230,8 +230,8 @@ mod tests {
         let matcher = file.unwrap_or_else(|report| panic!("{report}")).matcher;
         let told = |attributes: &[(&'static str, &'static str)]| {
             let mut told = Vec::new();
-            let start = Request::new("").attribute("ip", "192.0.2.1");
-            let request = attributes.iter().fold(start, |request, (name, value)| request.attribute(name, value));
+            let start = Request::new("").with_attribute("ip", "192.0.2.1");
+            let request = attributes.iter().fold(start, |request, (name, value)| request.with_attribute(name, value));
             matcher.find(&request, &mut |found| told.push((found.anonymous, found.on_failure)));
             told
         };

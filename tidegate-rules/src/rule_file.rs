@@ -29,7 +29,7 @@ use crate::{lint, read, schema_types};
 ///     security: true
 /// ")?;
 /// let limiter = Limiter::new(file.rules().clone(), MemoryStore::new());
-/// let decision = limiter.check_now(&Request::new("login").attribute("account", "a7"));
+/// let decision = limiter.check_now(&Request::new("login").with_attribute("account", "a7"));
 /// assert_eq!((decision.rule(), decision.remaining()), (Some("login"), Some(4)));
 /// # Ok::<(), tidegate_rules::Report>(())
 /// ```
@@ -87,8 +87,8 @@ impl RuleFile {
         let CompiledFile { matcher, rules: compiled, contract, exempt, .. } = ready;
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
         let matcher = Arc::new(matcher);
-        let rules = RuleSet::matched_by(compiled.iter().map(CompiledRule::rule), Arc::clone(&matcher));
-        let rules = rules.map(|rules| rules.with_contract(contract));
+        let rules = RuleSet::with_matcher(compiled.iter().map(CompiledRule::rule), Arc::clone(&matcher));
+        let rules = rules.map(|rules| rules.with_header_policy(contract));
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {

@@ -18,8 +18,8 @@ use crate::ip;
 /// let sample = SampleRequest::new().with_method("GET").with_path("/search?q=tide").with_header("X-Api-Key", "k1");
 /// let attributes = sample.attributes()?;
 /// let request = attributes.request();
-/// assert_eq!((request.value("path"), request.value("query")), (Some("/search"), Some("q=tide")));
-/// assert_eq!(request.value("header:x-api-key"), Some("k1"));
+/// assert_eq!((request.attribute("path"), request.attribute("query")), (Some("/search"), Some("q=tide")));
+/// assert_eq!(request.attribute("header:x-api-key"), Some("k1"));
 /// # Ok::<(), tidegate_rules::SampleError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -226,8 +226,8 @@ impl fmt::Debug for SampleRequest {
 impl SampleAttributes {
     /// The request, for a [`Limiter`](tidegate::Limiter).
     pub fn request(&self) -> Request<'_> {
-        let request = Request::new(&self.action).cost(self.cost);
-        self.values.iter().fold(request, |request, (name, value)| request.attribute(name, value))
+        let request = Request::new(&self.action).with_cost(self.cost);
+        self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
     }
 }
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn value(sample: &SampleRequest, name: &str) -> Option<String> {
-        sample.attributes().unwrap().request().value(name).map(str::to_owned)
+        sample.attributes().unwrap().request().attribute(name).map(str::to_owned)
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
             assert_eq!(value(&sample, name).as_deref(), Some(expected), "{name}");
         }
         let brought = sample.attributes().unwrap();
-        assert_eq!((brought.request().action(), brought.request().units()), ("export", 3));
+        assert_eq!((brought.request().action(), brought.request().cost()), ("export", 3));
     }
 
     #[test]
