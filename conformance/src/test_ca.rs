@@ -1,4 +1,4 @@
-//! A certificate authority for tests, and servers with its certificates.
+//! A certificate test_ca for tests, and servers with its certificates.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, 
 
 use crate::server::{Kind, Server, free_port};
 
-/// A certificate authority whose certificate is in a file.
+/// A certificate test_ca whose certificate is in a file.
 #[derive(Debug)]
 pub struct TestCa {
     directory: PathBuf,

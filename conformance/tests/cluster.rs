@@ -28,7 +28,7 @@ const MOST_OF_A_TASK: u64 = 2_000;
 async fn every_partition_maps_to_the_slot_that_the_server_computes() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
-    let stem = KeyStem::of_rule("r", &one_limit_of_each_kind(1)[0], "");
+    let stem = KeyStem::for_rule("r", &one_limit_of_each_kind(1)[0], "");
     let keys: Vec<Key<'_>> = (0..PARTITIONS)
         .map(|partition| {
             let subject = Subject::from_hash(u128::from(partition) << 96);
@@ -58,7 +58,7 @@ async fn a_slot_of_valkey_that_moves_under_load_loses_and_doubles_nothing() {
 async fn move_under_load(kind: Kind, limits: &[Limit]) {
     let cluster = Cluster::start(kind, 3, false);
     for limit in limits.iter().copied() {
-        let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
+        let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
         let limiter =
             Arc::new(Limiter::new(rules, RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap()));
         let slot = slot_of(&cluster, &limiter, "ann");
@@ -105,7 +105,7 @@ async fn move_under_load(kind: Kind, limits: &[Limit]) {
 async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let limits = one_limit_of_each_kind(30);
-    let rules = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).per(["user"]));
+    let rules = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).with_per(["user"]));
     let limiter = Limiter::new(
         RuleSet::new(rules).unwrap(),
         RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap(),
@@ -122,7 +122,7 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
         let spent = if user == "ann" { 4 } else { 0 };
         assert_eq!(passes_of(&limiter, user, 5, 2).await, 2, "{user}");
         assert_eq!(remaining(&limiter, user).await, [20 - spent; 5], "{user}");
-        let receipt = limiter.check(&of(user).cost(3)).await.unwrap().receipt();
+        let receipt = limiter.check(&of(user).with_cost(3)).await.unwrap().into_receipt();
         limiter.refund(receipt).await.unwrap();
         limiter.charge(&of(user)).await.unwrap();
         assert_eq!(remaining(&limiter, user).await, [19 - spent; 5], "{user}");
@@ -149,7 +149,8 @@ async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let mut cluster = Cluster::start(kind, 3, true);
         let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
-        let rule = Rule::new("api", one_limit_of_each_kind(10)[0]).per(["user"]).on_failure(OnFailure::Closed);
+        let rule =
+            Rule::new("api", one_limit_of_each_kind(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
         let users: Vec<String> = (0..30).map(|number| format!("user-{number}")).collect();
         for user in &users {
@@ -178,7 +179,7 @@ async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
         let narrow = one_limit_of_each_kind(20)[[0, 2, 3, 4][3 - number]];
         let rules = RuleSet::new([
             Rule::new(format!("wide{number}"), wide),
-            Rule::new(format!("user{number}"), wide).per(["user"]),
+            Rule::new(format!("user{number}"), wide).with_per(["user"]),
             Rule::new(format!("narrow{number}"), narrow),
         ])
         .unwrap();
@@ -217,10 +218,10 @@ async fn corrections_reach_every_slot() {
     let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
     let rules = one_limit_of_each_kind(10).into_iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), limit));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
-    let receipt = limiter.check(&of("").cost(4)).await.unwrap().receipt();
+    let receipt = limiter.check(&of("").with_cost(4)).await.unwrap().into_receipt();
     assert_eq!(remaining(&limiter, "").await, [6; 5]);
     limiter.refund(receipt).await.unwrap();
-    limiter.charge(&of("").cost(3)).await.unwrap();
+    limiter.charge(&of("").with_cost(3)).await.unwrap();
     assert_eq!(remaining(&limiter, "").await, [7; 5]);
     store.adjust_soon(&limiter.plan(&of("")).checks().iter().map(Adjustment::charge).collect::<Vec<_>>());
     for _ in 0..100_000 {
@@ -229,7 +230,7 @@ async fn corrections_reach_every_slot() {
         }
     }
     let each = Limiter::new(
-        RuleSet::new([Rule::new("each", one_limit_of_each_kind(3)[0]).per(["user"])]).unwrap(),
+        RuleSet::new([Rule::new("each", one_limit_of_each_kind(3)[0]).with_per(["user"])]).unwrap(),
         store.clone(),
     );
     let users: Vec<_> = (0..40).map(|number| format!("u{}", number % 10)).collect();
@@ -272,7 +273,7 @@ async fn a_cancelled_plan_across_slots_refunds_what_it_took() {
 async fn a_refund_that_cannot_be_delivered_leaves_the_units_taken() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let (limiter, [mut first, mut second]) = on_two_servers(&cluster).await;
-    let empty = limiter.plan(&of("").cost(5));
+    let empty = limiter.plan(&of("").with_cost(5));
     limiter.store().adjust(&[Adjustment::charge(&empty.checks()[1])]).await.unwrap();
     pause_writes(&mut second);
     let asking = Arc::clone(&limiter);
@@ -350,13 +351,13 @@ async fn until_one_waits(connection: &mut Connection) {
 }
 
 fn of(user: &str) -> Request<'_> {
-    Request::new("").attribute("user", user)
+    Request::new("").with_attribute("user", user)
 }
 
 async fn passes_of(limiter: &RedisLimiter, user: &str, cost: u64, times: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..times {
-        passed += u64::from(limiter.check(&of(user).cost(cost)).await.unwrap().is_allowed());
+        passed += u64::from(limiter.check(&of(user).with_cost(cost)).await.unwrap().is_allowed());
     }
     passed
 }

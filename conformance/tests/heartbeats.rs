@@ -72,7 +72,8 @@ async fn the_instance_list_is_bounded_and_a_foreign_key_is_not_overwritten() {
 
         let _: () = redis::cmd("SET").arg(LIST).arg("somebody else's").query(&mut connection).unwrap();
         let other =
-            RedisStore::connect_with(&server.url(), patient_options().clock(clock.clone()).heartbeats(true)).await;
+            RedisStore::connect_with(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true))
+                .await;
         let other = other.unwrap();
         until(|| calls_of_scripts(&server) > 8).await;
         assert_eq!((other.instances(), length(&mut connection)), (None, 15), "{kind:?}");
@@ -90,7 +91,7 @@ async fn a_store_without_heartbeats_is_not_counted() {
 // === What the tests share ===
 
 fn open(server: &Server, clock: &ManualClock) -> RedisStore {
-    RedisStore::open(&server.url(), patient_options().clock(clock.clone()).heartbeats(true)).unwrap()
+    RedisStore::open(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true)).unwrap()
 }
 
 fn length(connection: &mut Connection) -> usize {

@@ -92,7 +92,7 @@ async fn peek_check_and_take_up_to_agree_at_the_boundary() {
             for used in 0..=10 {
                 let limiter = fixture.limiter(limit);
                 assert_eq!(count_allowed(&limiter, used, 1).await, 1);
-                let request = Request::new("").cost(3);
+                let request = Request::new("").with_cost(3);
                 let peeked = limiter.peek(&request).await.unwrap();
                 assert_eq!(peeked.is_allowed(), used <= 7, "{limit:?} with {used} used");
                 let taken = limiter.check(&request).await.unwrap();
@@ -133,7 +133,7 @@ async fn retry_after_of_a_log_is_when_enough_entries_expire() {
         }
         // Three seconds in: 4 units leave after 10 seconds, 3 after 11, 3 after 12.
         for (cost, retry) in [(1, 7), (4, 7), (5, 8), (7, 8), (8, 9), (10, 9)] {
-            let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+            let denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
             assert_eq!(denied.retry_after(), Some(Duration::from_secs(retry)), "cost {cost}");
             assert_eq!(denied.checks()[0].outcome().reset_after, Duration::from_secs(9), "cost {cost}");
         }

@@ -136,7 +136,7 @@ mod tests {
 
     fn limits() -> RateLimits<MemoryStore> {
         let limit = Limit::token_bucket(2, Rate::per_minute(1).unwrap()).unwrap();
-        let rules = RuleSet::new([Rule::new("edge", limit).action("edge")]).unwrap();
+        let rules = RuleSet::new([Rule::new("edge", limit).with_action("edge")]).unwrap();
         RateLimits::of_rules(LimitLayer::new(Limiter::new(rules, MemoryStore::new())).handle())
     }
 

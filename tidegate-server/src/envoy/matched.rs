@@ -119,7 +119,7 @@ impl Line<'_> {
             Held::OfFile(gate) => gate,
             Held::OfRequest(gate) => &**gate,
         };
-        Check::of(gate, self.subject, self.cost.max(least))
+        Check::new(gate, self.subject, self.cost.max(least))
     }
 }
 

@@ -104,7 +104,7 @@ pub(super) fn plan<'r>(checks: impl IntoIterator<Item = Check<'r>>, strict: bool
     let plan = plan.map_err(|error| Refusal::too_many(&error))?;
     let mode = if strict { PlanMode::CountEach } else { PlanMode::AllOrNothing };
     // Envoy asks and goes on: nobody here could hold the request.
-    Ok(plan.mode(mode).longest_delay(Duration::ZERO).with_origin(Origin::new("envoy")))
+    Ok(plan.with_mode(mode).with_max_delay(Duration::ZERO).with_origin(Origin::new("envoy")))
 }
 
 impl Prepared<'_> {
@@ -148,9 +148,9 @@ impl Prepared<'_> {
         budget: Duration,
     ) -> (Self, Result<Judged, Refusal>) {
         // The store is told, so that it notices silence in time.
-        self.counted = self.counted.within(budget);
-        self.looked = self.looked.map(|plan| plan.within(budget));
-        self.returned = self.returned.map(|plan| plan.within(budget));
+        self.counted = self.counted.with_timeout(budget);
+        self.looked = self.looked.map(|plan| plan.with_timeout(budget));
+        self.returned = self.returned.map(|plan| plan.with_timeout(budget));
         let ends = Instant::now() + budget;
         let judged = match timeout_at(ends, self.decide(limiter, strict)).await {
             Ok(judged) => judged,

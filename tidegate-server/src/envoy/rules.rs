@@ -25,8 +25,8 @@ pub(super) fn prepare<'r, S: Store>(
         let plan = limiter.plan(&asked(&request.domain, &descriptor.entries, hits.max(1)));
         let mut places = Few::default();
         match asks {
-            Asks::Takes => counted = counted.and(&plan),
-            Asks::Returns => returned = returned.and(&plan),
+            Asks::Takes => counted = counted.merge(&plan),
+            Asks::Returns => returned = returned.merge(&plan),
             // Where they are is known once all others are.
             Asks::Looks => looked.push((wanted.len(), plan.clone())),
         }
@@ -79,25 +79,25 @@ fn places_of(plan: &Plan<'_>, among: &[Check<'_>]) -> Few<usize> {
 
 /// A descriptor as a request.
 fn asked<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> Request<'a> {
-    let mut asked = Request::new(domain).cost(cost).attribute("domain", domain);
+    let mut asked = Request::new(domain).with_cost(cost).with_attribute("domain", domain);
     for Entry { key, value } in entries {
         if key == "path" {
             asked = with_path(asked, value);
         } else {
-            asked = asked.attribute(key, value);
+            asked = asked.with_attribute(key, value);
         }
     }
     for (key, name) in ALSO {
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { continue };
-        asked = if name == "path" { with_path(asked, &entry.value) } else { asked.attribute(name, &entry.value) };
+        asked = if name == "path" { with_path(asked, &entry.value) } else { asked.with_attribute(name, &entry.value) };
     }
     asked
 }
 
 fn with_path<'a>(asked: Request<'a>, target: &'a str) -> Request<'a> {
     match target.split_once('?') {
-        Some((path, query)) => asked.attribute("path", path).attribute("query", query),
-        None => asked.attribute("path", target),
+        Some((path, query)) => asked.with_attribute("path", path).with_attribute("query", query),
+        None => asked.with_attribute("path", target),
     }
 }
 
@@ -132,8 +132,8 @@ mod tests {
             ("header:x-api-key", "k1"),
         ];
         for (name, value) in expected {
-            assert_eq!(asked.value(name), Some(value), "{name}");
+            assert_eq!(asked.attribute(name), Some(value), "{name}");
         }
-        assert_eq!((asked.action(), asked.units()), ("edge", 3));
+        assert_eq!((asked.action(), asked.cost()), ("edge", 3));
     }
 }

@@ -40,7 +40,7 @@ pub const LARGEST_MESSAGE: usize = 1024 * 1024;
 /// use tidegate_server::envoy::RateLimits;
 /// use tidegate_tower::LimitLayer;
 ///
-/// let rules = RuleSet::new([Rule::new("edge", Limit::token_bucket(20, Rate::per_second(10)?)?).action("edge")])?;
+/// let rules = RuleSet::new([Rule::new("edge", Limit::token_bucket(20, Rate::per_second(10)?)?).with_action("edge")])?;
 /// let layer = LimitLayer::new(Limiter::new(rules, Arc::new(MemoryStore::new())));
 /// let service = RateLimits::of_rules(layer.handle()).into_server(); // for a `tonic::transport::Server`
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -166,7 +166,7 @@ impl<S: Store + 'static> RateLimits<S> {
         let judged = judged?;
         let statuses = statuses(&prepared.wanted, &judged, self.strict);
         let mut response = self.response(request, &prepared, judged.allowed, statuses);
-        let (Some(decision), contract) = (judged.shown(), limiter.rules().contract()) else { return Ok(response) };
+        let (Some(decision), contract) = (judged.shown(), limiter.rules().header_policy()) else { return Ok(response) };
         if judged.allowed {
             response.response_headers_to_add = fields(contract.headers(decision));
         } else if !self.shadow {
@@ -299,7 +299,7 @@ fn check(request: &RateLimitRequest) -> Result<(), Refusal> {
 /// What a refused caller gets beside the code.
 fn tell_denial<S: Store>(response: &mut RateLimitResponse, limiter: &Limiter<S>, decision: &Decision) {
     let rule = decision.rule().and_then(|id| limiter.rules().rule(id));
-    let answer = limiter.rules().contract().denied(decision, rule.and_then(Rule::message_text), None);
+    let answer = limiter.rules().header_policy().reject(decision, rule.and_then(Rule::message), None);
     response.response_headers_to_add = fields(answer.headers);
     response.raw_body = answer.body.into_bytes();
 }

@@ -76,8 +76,8 @@ impl Engine {
         let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
         metrics.follow(&file);
         let store = Watched::new(store, Arc::clone(&metrics));
-        let limiter = Limiter::new(file.rules().clone(), store).instances(arguments.instances);
-        let limiter = limiter.secret(&secret).observer(Arc::clone(&metrics));
+        let limiter = Limiter::new(file.rules().clone(), store).with_instances(arguments.instances);
+        let limiter = limiter.with_secret(&secret).with_observer(Arc::clone(&metrics));
         let engine = Self {
             handle: Handle::new(limiter),
             metrics,

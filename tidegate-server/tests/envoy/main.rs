@@ -39,7 +39,7 @@ pub(crate) fn clock() -> ManualClock {
 }
 
 pub(crate) fn store(clock: &ManualClock) -> Arc<MemoryStore> {
-    Arc::new(MemoryStore::new().clock(clock.clone()))
+    Arc::new(MemoryStore::new().with_clock(clock.clone()))
 }
 
 pub(crate) fn handle<S: Store + 'static>(rules: RuleSet, store: S) -> Handle<S> {

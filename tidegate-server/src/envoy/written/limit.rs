@@ -158,8 +158,8 @@ pub(in super::super) const fn role(strict: bool, shadow: bool, quota: bool) -> R
 
 /// Nothing in these files says what to do while the store fails: Envoy is told, and its own failure mode decides.
 pub(in super::super) fn gate(full_key: &str, owner: &str, limit: Limit, role: Role) -> Gate {
-    let stem = KeyStem::of_rule(owner, &limit, "");
-    Gate::new(full_key, "", limit, role, stem).on_failure(OnFailure::Closed)
+    let stem = KeyStem::for_rule(owner, &limit, "");
+    Gate::new(full_key, "", limit, role, stem).with_on_failure(OnFailure::Closed)
 }
 
 /// A limit by the name of its kind; none if there is no such kind.
