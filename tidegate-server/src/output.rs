@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Write};
 
 use clap::ValueEnum;
 use serde::Serialize;
-use tidegate_rules::Report;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -89,6 +88,11 @@ impl Output<'_> {
         self.out.colour
     }
 
+    /// Whether errors are in colour.
+    pub(crate) const fn is_error_coloured(&self) -> bool {
+        self.err.colour
+    }
+
     /// A word, emphasised if results are in colour.
     pub(crate) fn styled(&self, style: Style, text: impl Display) -> String {
         paint(self.out.colour, style, text)
@@ -142,13 +146,6 @@ impl Output<'_> {
         if self.watched {
             let written = self.err.write(format_args!("\r\x1b[K{text}"));
             self.note(written);
-        }
-    }
-
-    /// Shows what the author of a rule file should know, if anything.
-    pub(crate) fn report(&mut self, report: &Report) {
-        if !report.problems().is_empty() {
-            self.say(report.render(self.err.colour));
         }
     }
 
