@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 /// The secret that subjects are hashed with.
 #[derive(Args)]
-pub(crate) struct SecretArgs {
+pub struct SecretArgs {
     /// The secret that all instances share and hash subjects with
     ///
     /// Prefer the variable: a command line is seen by everybody on the machine. Without a secret a public one is used.
@@ -25,7 +25,7 @@ impl SecretArgs {
     }
 
     /// The secret, if one is set. An empty one is refused: anybody could guess it.
-    pub(crate) fn secret(&self) -> Result<Option<Secret>, Failure> {
+    pub fn secret(&self) -> Result<Option<Secret>, Failure> {
         match self.secret.as_deref() {
             Some("") => Err(Failure::usage(
                 "the secret is empty: set TIDEGATE_SECRET to some random text, such as that of `openssl rand -hex 16`, \

@@ -6,7 +6,7 @@
 //! ```
 
 mod options;
-pub(crate) use options::ServeArgs;
+pub use options::ServeArgs;
 mod log_writer;
 mod logging;
 mod refusal_log;
@@ -34,7 +34,7 @@ mod openapi;
 mod request_limits;
 
 mod reload;
-pub(crate) use reload::stopped as told_to_stop;
+pub use reload::stopped as stop_signal;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,9 +67,9 @@ pub struct Server {
 }
 
 /// Runs a server until a signal, then drains it.
-pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
+pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let rust_log = std::env::var_os("RUST_LOG");
-    let _flush = logging::start(&arguments.log, rust_log.as_deref(), output.is_error_coloured())?;
+    let _flush = logging::start(&arguments.log, rust_log.as_deref(), output.uses_error_color())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
     runtime.block_on(async {
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
             tracing::warn!(target: "tidegate::server", "some requests did not end in time");
         }
         engine.refusals().end_window();
-        Ok(Exit::Fine)
+        Ok(Exit::Success)
     })
 }
 

@@ -72,7 +72,7 @@ impl StoreUrl {
     }
 
     /// Whether others can read what is stored there.
-    pub(crate) const fn is_shared(&self) -> bool {
+    pub const fn is_shared(&self) -> bool {
         matches!(self, Self::Redis(_))
     }
 }

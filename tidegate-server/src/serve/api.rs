@@ -19,7 +19,7 @@ use super::engine::Engine;
 use super::instrumented_store::InstrumentedStore;
 use super::receipts::RefundOutcome;
 use super::{forward_auth, health, openapi};
-use crate::check::CheckAnswer;
+use crate::check_response::CheckResponse;
 pub(crate) use input::Refusal;
 use input::{Asked, Batch};
 
@@ -123,7 +123,7 @@ fn said(
     match decided {
         Ok(decision) => {
             // Numbers and texts can always be written.
-            let mut answer = serde_json::to_value(CheckAnswer::new(&decision)).unwrap_or(Value::Null);
+            let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or(Value::Null);
             // What was counted nowhere cannot be given back.
             if receipt && decision.is_allowed() && decision.degraded().is_none() {
                 answer["receipt"] = engine.receipts().write(&decision.receipt()).into();

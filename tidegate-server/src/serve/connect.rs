@@ -28,7 +28,7 @@ pub(crate) async fn connect(url: &StoreUrl, arguments: &ServeArgs) -> Result<(An
         Ok(warnings) => warn(&warnings),
         Err(error) if error.is_transient() => {
             tracing::warn!(target: "tidegate::store", "{error}. Until it answers, each rule does what its on_failure says");
-            let task = tokio::spawn(examine_until_ready(store.clone(), crate::check::timer()));
+            let task = tokio::spawn(examine_until_ready(store.clone(), crate::timer::tokio_timer()));
             return Ok((store, StoreProbe(Some(task))));
         }
         Err(error) => return Err(failed(error)),
