@@ -8,7 +8,6 @@ use crate::{Running, ask_with, refused, serve};
 
 const RULES: &str = "
 version: 1
-client_ip: { trusted_proxies: [127.0.0.0/8] }
 rules:
   - id: keys
     match: { path: '/v1/{item}' }
