@@ -8,7 +8,8 @@ use std::time::Duration;
 use conformance::server::Kind;
 use conformance::suite::{all_limits, name_of, patient};
 use conformance::topology::Cluster;
-use tidegate::{Adjustment, Limiter, Plan, PlanMode, Request, Rule, RuleSet, Store};
+use tidegate::spi::{Adjustment, Plan, PlanMode, Store};
+use tidegate::{Limiter, Request, Rule, RuleSet};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
@@ -18,7 +19,7 @@ type RedisLimiter = Limiter<RedisStore>;
 #[tokio::test]
 async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
     let cluster = cluster();
-    let quick = RedisOptions::new().budget(Duration::from_secs(2)).heartbeats(false);
+    let quick = RedisOptions::new().with_budget(Duration::from_secs(2)).with_heartbeats(false);
     for (number, (options, budget)) in
         [(patient(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
     {

@@ -12,7 +12,8 @@ use conformance::suite::{
     START, all_limits, left, limits_over, name_of, on_every_store, passes, patient, until_answered,
 };
 use redis::Connection;
-use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, Store, StoreErrorKind, Timestamp};
+use tidegate::spi::Store;
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 /// Trap 31: a server that lost its scripts, by a flush, a restart or a failover, answers `NOSCRIPT`. Nobody notices.
@@ -67,7 +68,7 @@ async fn a_decision_without_an_answer_is_reported_and_not_sent_again() {
         let server = Server::start(kind);
         let mut connection = server.connection();
         for limit in all_limits(10) {
-            let impatient = server.store_with(RedisOptions::new().budget(Duration::from_millis(200))).await;
+            let impatient = server.store_with(RedisOptions::new().with_budget(Duration::from_millis(200))).await;
             let (patient, impatient) =
                 (limiter(limit, &server.store_with(patient()).await), limiter(limit, &impatient));
             pause_writes(&mut connection);

@@ -4,7 +4,8 @@ mod text;
 
 use std::io;
 
-use tidegate::{Decision, Limiter, Request, RuleSet, Secret, Store, StoreError, Timer};
+use tidegate::spi::Store;
+use tidegate::{Decision, Limiter, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
 
 use crate::cli::CheckArgs;

@@ -1,7 +1,7 @@
 //! The request that a command is about, from its flags. What a door would make of it is [`Sample`]'s business.
 
 use clap::Args;
-use tidegate::LARGEST_AMOUNT;
+use tidegate::spi::MAX_AMOUNT;
 use tidegate_rules::{Sample, SampleAttributes};
 use tidegate_server::command::Failure;
 
@@ -37,7 +37,7 @@ pub(crate) struct RequestArgs {
     #[arg(long, value_name = "JSON")]
     body: Option<String>,
     /// What the request costs, where the rule does not say
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=LARGEST_AMOUNT))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=MAX_AMOUNT))]
     cost: u64,
 }
 

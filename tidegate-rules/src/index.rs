@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use tidegate::Few;
+use tidegate::spi::Few;
 
 use crate::condition::{Condition, Host};
 use crate::facts::Facts;

@@ -2,7 +2,8 @@
 //! as a hash.
 
 use serde::Serialize;
-use tidegate::{Checked, Decision, Role, StoreErrorKind};
+use tidegate::spi::Role;
+use tidegate::{CheckResult, Decision, StoreErrorKind};
 
 use crate::duration_text::whole_millis;
 
@@ -67,7 +68,7 @@ impl<'d> CheckResponse<'d> {
 }
 
 impl<'d> One<'d> {
-    fn new(check: &'d Checked) -> Self {
+    fn new(check: &'d CheckResult) -> Self {
         let outcome = check.outcome();
         Self {
             rule: check.rule(),

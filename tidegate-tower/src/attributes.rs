@@ -9,7 +9,7 @@ use http::header::{COOKIE, HOST, HeaderMap, HeaderName};
 use http::request::Parts;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use tidegate::address_text;
+use tidegate::spi::address_text;
 
 use crate::BodyText;
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use conformance::server::{Kind, Server};
 use redis::Cmd;
-use tidegate::{Gate, Limit, ManualClock, Timestamp};
+use tidegate::spi::Gate;
+use tidegate::{Limit, ManualClock, Timestamp};
 use tidegate_redis::RedisOptions;
 
 use super::{Pipe, Takers, cpu::field, subjects};
@@ -40,7 +41,7 @@ impl Site {
         let subjects = subjects(keys);
         self.weigh(keys, |count| {
             let clock = ManualClock::at(Timestamp::from_micros(START));
-            let takers = Takers::connect(&self.server, RedisOptions::new().clock(clock.clone()));
+            let takers = Takers::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
             for at in at {
                 clock.set(Timestamp::from_micros(START + at));
                 takers.take_fast(&gates, &subjects[..count]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance::server::Server;
-use tidegate::{Check, Gate, Plan, Subject};
+use tidegate::spi::{Check, Gate, Plan, Subject};
 use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::runtime::Runtime;
 
@@ -25,7 +25,7 @@ impl Takers {
     pub(crate) fn connect(server: &Server, options: RedisOptions) -> Self {
         let runtime = Runtime::new().unwrap();
         // A batch of long logs on a busy machine may take longer than any single decision should.
-        let options = options.budget(Duration::from_secs(60)).heartbeats(false);
+        let options = options.with_budget(Duration::from_secs(60)).with_heartbeats(false);
         Self { store: runtime.block_on(server.store_with(options)), runtime }
     }
 

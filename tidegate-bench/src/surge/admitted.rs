@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use tidegate::{Decision, Limit, Observer, Plan, Rate, RuleSet, StoreError, Subject};
+use tidegate::spi::{Observer, Plan, Subject};
+use tidegate::{Decision, Limit, Rate, RuleSet, StoreError};
 
 /// The log of all instances of a phase.
 #[derive(Default)]

@@ -1,6 +1,8 @@
 //! A decision in words, and what a caller would get of it over HTTP. Subjects are not shown, only how they stand.
 
-use tidegate::{Checked, Decision, Headers, Request, Role};
+use tidegate::http::Headers;
+use tidegate::spi::Role;
+use tidegate::{CheckResult, Decision, Request};
 use tidegate_rules::RuleFile;
 use tidegate_server::command::{Output, Style, format_duration};
 
@@ -101,7 +103,7 @@ fn print_checks(decision: &Decision, output: &mut Output<'_>) {
     }
 }
 
-fn row(check: &Checked) -> Row {
+fn row(check: &CheckResult) -> Row {
     let outcome = check.outcome();
     let says = match (outcome.admitted, check.role()) {
         (true, Role::Shadow) => "would allow",
@@ -126,7 +128,7 @@ fn row(check: &Checked) -> Row {
 }
 
 /// The rule, and the limit within it if that has a name.
-fn name(check: &Checked) -> String {
+fn name(check: &CheckResult) -> String {
     let (dot, limit) = if check.limit_name().is_empty() { ("", "") } else { (".", check.limit_name()) };
     format!("{}{dot}{limit}", check.rule())
 }

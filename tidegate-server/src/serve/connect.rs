@@ -22,9 +22,9 @@ pub(crate) struct StoreProbe(Option<JoinHandle<()>>);
 /// Fails if the store can never be used. If it does not answer now, it is examined again until it does.
 pub(crate) async fn connect(url: &StoreUrl, arguments: &ServeArgs) -> Result<(AnyStore, StoreProbe), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
-    let options = RedisOptions::new().budget(Duration::from_millis(arguments.store_budget));
+    let options = RedisOptions::new().with_budget(Duration::from_millis(arguments.store_budget));
     let store = AnyStore::at(url, options).map_err(failed)?;
-    match store.examine().await {
+    match store.check_servers().await {
         Ok(warnings) => warn(&warnings),
         Err(error) if error.is_transient() => {
             tracing::warn!(target: "tidegate::store", "{error}. Until it answers, each rule does what its on_failure says");
@@ -40,7 +40,7 @@ async fn examine_until_ready(store: AnyStore, timer: impl Timer) {
     let mut reported = String::new();
     loop {
         timer.sleep(RETRY_INTERVAL).await;
-        match store.examine().await {
+        match store.check_servers().await {
             Ok(warnings) => return warn(&warnings),
             Err(error) if error.is_transient() => {}
             // It answers, but cannot be used. An operator may yet mend that, so it is reported once.

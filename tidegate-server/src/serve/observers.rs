@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{Decision, Observer, Plan, StoreError};
+use tidegate::spi::{Observer, Plan};
+use tidegate::{Decision, StoreError};
 
 use super::metrics::Metrics;
 use super::refusal_log::RefusalLog;

@@ -12,10 +12,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use ring::rand::SystemRandom;
-use tidegate::{
-    Check, Clock, Gate, KeyStem, Limit, LimitError, Limiter, Plan, Rate, Receipt, Role, Store, StoreError, Subject,
-    SystemClock, Timestamp,
-};
+use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject};
+use tidegate::{Clock, Limit, LimitError, Limiter, Rate, Receipt, StoreError, SystemClock, Timestamp};
 
 use super::api::Refusal;
 

@@ -12,7 +12,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tidegate::{Checked, Decision, Observer, OnFailure, Origin, Plan, Role, StoreError, Subject};
+use tidegate::spi::{Observer, Origin, Plan, Role, Subject};
+use tidegate::{CheckResult, Decision, OnFailure, StoreError};
 use tidegate_rules::RuleFile;
 
 /// Lines of one rule and one subject in a window.
@@ -204,7 +205,7 @@ impl RuleLines {
 }
 
 impl<'a> Refusal<'a> {
-    fn from_check(check: &'a Checked, decision: &Decision, origin: Origin) -> Self {
+    fn from_check(check: &'a CheckResult, decision: &Decision, origin: Origin) -> Self {
         let outcome = check.outcome();
         let is_shadow = check.role() == Role::Shadow;
         let degraded = decision.degraded().map(|kind| kind.as_str());

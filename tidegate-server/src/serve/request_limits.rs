@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::Sleep;
 use tonic::Status;
 
-use crate::listen::wait;
+use crate::listen::sleep;
 
 /// Largest body of a call.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -60,7 +60,7 @@ where
             return Poll::Ready(answer);
         }
         let timeout = self.timeout;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(wait(timeout)));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
         let timed_out = || Status::deadline_exceeded("the call took too long").into_http();
         timer.as_mut().poll(context).map(|()| Ok(timed_out()))
     }

@@ -7,8 +7,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
-use tidegate::Store;
-use tidegate_redis::{BreakerState, ServerState, Strangers};
+use tidegate::spi::Store;
+use tidegate_redis::{AnonymousStats, BreakerState, ServerState};
 
 use super::metrics::RuleLabel;
 use crate::store::AnyStore;
@@ -52,7 +52,7 @@ const SERVER_METRICS: [MetricOf<ServerState>; 4] = [
     ),
 ];
 
-const ANONYMOUS_METRICS: [MetricOf<Strangers>; 3] = [
+const ANONYMOUS_METRICS: [MetricOf<AnonymousStats>; 3] = [
     (
         MetricType::Gauge,
         "rate_limit_anonymous_keys",
@@ -60,7 +60,7 @@ const ANONYMOUS_METRICS: [MetricOf<Strangers>; 3] = [
         |rule| rule.keys,
     ),
     (MetricType::Gauge, "rate_limit_crowded", "Whether new unauthenticated subjects share overflow buckets", |rule| {
-        u64::from(rule.crowded)
+        u64::from(rule.overflowing)
     }),
     (MetricType::Counter, "rate_limit_anonymous_created", "Keys created for unauthenticated subjects", |rule| {
         rule.created
@@ -77,7 +77,7 @@ impl Collector for StoreCollector {
         let servers = self.0.servers();
         encode_each(&mut encoder, &SERVER_METRICS, &servers, |server| ServerLabel { server: server.address.clone() })?;
         let strangers = self.0.strangers();
-        encode_each(&mut encoder, &ANONYMOUS_METRICS, &strangers, |rule| RuleLabel { rule: rule.rule.to_string() })
+        encode_each(&mut encoder, &ANONYMOUS_METRICS, &strangers, |rule| RuleLabel { rule: rule.rule.clone() })
     }
 }
 
