@@ -17,7 +17,7 @@ use super::options::ServeArgs;
 use super::receipts::Receipts;
 use super::refusal_log::RefusalLog;
 use super::start_page;
-use crate::envoy::RateLimits;
+use crate::envoy::EnvoyService;
 use crate::failure::Failure;
 use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::store::StoreUrl;
@@ -86,8 +86,8 @@ impl Engine {
         metrics.follow(&file);
         let store = InstrumentedStore::new(store, Arc::clone(&metrics));
         let observers = Observers { metrics: Arc::clone(&metrics), refusals: Arc::clone(&refusals) };
-        let limiter = Limiter::new(file.rules().clone(), store.clone()).instances(arguments.instances);
-        let limiter = limiter.secret(&secret).observer(observers);
+        let limiter = Limiter::new(file.rules().clone(), store.clone()).with_instances(arguments.instances);
+        let limiter = limiter.with_secret(&secret).with_observer(observers);
         Ok(Self {
             handle: Handle::new(limiter),
             store,
@@ -111,7 +111,7 @@ impl Engine {
     }
 
     /// Envoy's rate limit service, by its own configuration or by the rule file.
-    pub(crate) fn rate_limits(&self) -> RateLimits<InstrumentedStore> {
+    pub(crate) fn rate_limits(&self) -> EnvoyService<InstrumentedStore> {
         self.envoy.service(self.handle.clone())
     }
 

@@ -13,18 +13,18 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::instrumented_store::InstrumentedStore;
 use super::request_limits::{self, TimedCall};
-use crate::envoy::{Call, Calls, RateLimits, unimplemented};
+use crate::envoy::{EnvoyService, GrpcFuture, GrpcServer, unimplemented};
 
 /// The services, dispatched by the path of a call.
 pub(crate) struct Services<H> {
-    limits: Calls<InstrumentedStore>,
+    limits: GrpcServer<InstrumentedStore>,
     health: HealthServer<H>,
     timeout: Duration,
 }
 
 /// The services, with a timeout for each call. Once `stopped` completes, the health service reports `NOT_SERVING`.
 pub(crate) async fn services(
-    limits: RateLimits<InstrumentedStore>,
+    limits: EnvoyService<InstrumentedStore>,
     timeout: Duration,
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> Services<impl Health> {
@@ -34,18 +34,18 @@ pub(crate) async fn services(
         stopped.await;
         reporter.set_service_status("", ServingStatus::NotServing).await;
     });
-    Services { limits: Calls::new(limits), health, timeout }
+    Services { limits: GrpcServer::new(limits), health, timeout }
 }
 
 impl<H: Health> Service<Request<Incoming>> for Services<H> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = TimedCall<Call>;
+    type Future = TimedCall<GrpcFuture>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         use tower_service::Service;
         let path = request.uri().path();
-        let call = if path == Calls::<InstrumentedStore>::PATH {
+        let call = if path == GrpcServer::<InstrumentedStore>::PATH {
             self.limits.call(request)
         } else if service(path) == Some(HealthServer::<H>::NAME) {
             self.health.clone().call(request)

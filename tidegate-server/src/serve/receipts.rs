@@ -57,7 +57,7 @@ impl Receipts {
         let limit = Limit::token_bucket(1, Rate::new(1, REPLAY_MEMORY)?)?;
         // No rule has a name with a space in it.
         let owner = "refund once";
-        let stem = KeyStem::of_rule(owner, &limit, "");
+        let stem = KeyStem::for_rule(owner, &limit, "");
         Ok(Self {
             key: key.or_else(|| if is_shared { None } else { random() }),
             once: Gate::new(owner, "", limit, Role::Enforced, stem),
@@ -97,7 +97,7 @@ impl Receipts {
             return Ok(RefundOutcome::TooOld);
         }
         // A plan of one check always fits.
-        let Ok(once) = Plan::new([Check::of(&self.once, id, 1)]) else { return Ok(RefundOutcome::Unknown) };
+        let Ok(once) = Plan::new([Check::new(&self.once, id, 1)]) else { return Ok(RefundOutcome::Unknown) };
         if limiter.store().decide(&once).await?.granted == 0 {
             return Ok(RefundOutcome::AlreadyRefunded);
         }
@@ -129,7 +129,7 @@ mod tests {
         use tidegate::{MemoryStore, Request, Rule, RuleSet};
         let rule = Rule::new("api", Limit::token_bucket(9, Rate::per_second(1).unwrap()).unwrap());
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new());
-        limiter.check_now(&Request::new("")).receipt()
+        limiter.check_now(&Request::new("")).into_receipt()
     }
 
     #[test]

@@ -306,14 +306,14 @@ rules:
         let format = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone());
         let file = RuleFile::parse("rules.yaml", RULES).unwrap();
         let log = Arc::new(RefusalLog::new(&file, is_secret_public));
-        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new()).observer(Arc::clone(&log));
+        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new()).with_observer(Arc::clone(&log));
         tracing::subscriber::with_default(format.finish(), || test(&limiter, &log));
         let text = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     fn ask(limiter: &Limiter<MemoryStore>, user: &str) {
-        let _ = limiter.check_now(&Request::new("").attribute("path", "/v1/7").attribute("user", user));
+        let _ = limiter.check_now(&Request::new("").with_attribute("path", "/v1/7").with_attribute("user", user));
     }
 
     fn suppressed(lines: &[Value]) -> u64 {
