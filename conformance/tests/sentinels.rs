@@ -114,7 +114,7 @@ async fn sentinels_and_their_primary_work_over_tls() {
     let store = RedisStore::connect_with(&url, patient_options()).await.unwrap();
     assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
     assert_eq!(store.server_states()[0].address, address, "at its TLS port");
-    // Neither of them is believed without its certificate authority.
+    // Neither of them is believed without its certificate test_ca.
     let other = TestCa::new(&folder.path().join("other"));
     let error =
         RedisStore::connect_with(&url.replace(&test_ca.ca(), &other.ca()), patient_options()).await.unwrap_err();
