@@ -273,7 +273,7 @@ fn futures<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_plan_that_a_tenant_has_can_be_counted_by() {
+fn a_plan_that_a_tenant_has_can_be_per_by_rule() {
     let file = parse(
         "identify: { tenant: header:x-tenant, authenticated: x-tenant }\nplans: { pro: {}, free: {} }\ntenants: { acme: pro, blue: pro }\ndefault_plan: free\n\
          rules:\n- { id: r, match: { plan: [pro, free] }, per: [plan], token_bucket: { capacity: 5, refill: 1/s } }\n",

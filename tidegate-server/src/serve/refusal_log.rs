@@ -88,7 +88,7 @@ impl RefusalLog {
         let routes: HashMap<&str, String> =
             file.path_patterns().map(|(rule, patterns)| (rule, patterns.join(" "))).collect();
         let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
-        for (rule, names) in file.counted_by() {
+        for (rule, names) in file.per_by_rule() {
             let route = routes.get(rule.as_str()).filter(|route| !route.is_empty()).cloned();
             let known = RuleLines::new(super::metrics::subject_type(&names), route);
             if let Some(before) = rules.get(rule.as_str()) {
