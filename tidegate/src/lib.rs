@@ -27,6 +27,7 @@
 //!
 //! The modules below stand in that order. A denial is a value; an `Err` means that the store failed.
 
+pub mod attributes;
 mod request;
 pub use request::Request;
 mod subject;

@@ -9,19 +9,13 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use crate::attributes::{PLAN, TENANT};
 use crate::key::{Key, KeyStem};
 use crate::limit::LARGEST_AMOUNT;
 use crate::plan::{Check, Gate, MOST_CHECKS, Plan, Role};
 use crate::rule::{OnFailure, Rule, RuleMode, Tag};
 use crate::subject::SubjectHasher;
 use crate::{Contract, Few, Limit, Match, Matcher, Request, Secret, Subject};
-
-/// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
-/// share a slot.
-const TENANT: &str = "tenant";
-
-/// The attribute that says which of a rule's plans applies.
-const PLAN: &str = "plan";
 
 /// The longest name of a rule, a limit or a budget, in bytes: it is part of every key.
 const LONGEST_ID: usize = 64;
@@ -268,6 +262,7 @@ impl<'m> Asked<'m> {
 impl Ready {
     fn new(rule: Rule, hashers: &mut Hashers) -> Self {
         let subject = hashers.hasher(&rule.per);
+        // The tenant decides the partition of every rule that counts by it, so that the checks of one tenant share a slot.
         let tenant = rule.per.iter().position(|name| name == TENANT);
         let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.tag == Tag::Usual);
         let fixed = match &rule.tag {

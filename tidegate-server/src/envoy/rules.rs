@@ -1,13 +1,19 @@
 //! From descriptors to checks by our own rule file: each descriptor is a request with attributes. Pure.
 
-use tidegate::{Check, Few, Limiter, MOST_CHECKS, Plan, PlanError, Request, Store};
+use std::borrow::Cow;
+
+use tidegate::{Check, Few, Limiter, MOST_CHECKS, Plan, PlanError, Request, Store, attributes};
 
 use super::pb::{Entry, RateLimitRequest};
 use super::prepared::{Asks, Prepared, Refusal, Told, Wanted, hits, plan};
 
 /// The keys that Envoy uses, and the attributes that rules read.
-const ALSO: [(&str, &str); 4] =
-    [("remote_address", "ip"), (":path", "path"), (":method", "method"), (":authority", "host")];
+const ALSO: [(&str, &str); 4] = [
+    ("remote_address", attributes::IP),
+    (":path", attributes::PATH),
+    (":method", attributes::METHOD),
+    (":authority", attributes::HOST),
+];
 
 /// The checks of every descriptor. Each asks for its hits: a rule that several of them meet with the same subject counts them
 /// all.
@@ -21,7 +27,8 @@ pub(super) fn prepare<'r, S: Store>(
     let mut wanted: Few<Wanted<'r>> = Few::default();
     for descriptor in &request.descriptors {
         let (hits, asks) = hits(request, descriptor);
-        let plan = limiter.plan(&asked(&request.domain, &descriptor.entries, hits.max(1)));
+        let host = host(&descriptor.entries);
+        let plan = limiter.plan(&asked(&request.domain, &descriptor.entries, host.as_deref(), hits.max(1)));
         let mut places = Few::default();
         match asks {
             Asks::Takes => counted = counted.and(&plan),
@@ -77,10 +84,13 @@ fn places_of(plan: &Plan<'_>, among: &[Check<'_>]) -> Few<usize> {
 }
 
 /// A descriptor as a request.
-fn asked<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> Request<'a> {
+fn asked<'a>(domain: &'a str, entries: &'a [Entry], host: Option<&'a str>, cost: u64) -> Request<'a> {
     let mut asked = Request::new(domain).cost(cost).attribute("domain", domain);
+    if let Some(host) = host {
+        asked = asked.attribute(attributes::HOST, host);
+    }
     for Entry { key, value } in entries {
-        if key == "path" {
+        if key == attributes::PATH {
             asked = with_path(asked, value);
         } else {
             asked = asked.attribute(key, value);
@@ -88,16 +98,23 @@ fn asked<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> Request<'a> {
     }
     for (key, name) in ALSO {
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { continue };
-        asked = if name == "path" { with_path(asked, &entry.value) } else { asked.attribute(name, &entry.value) };
+        asked =
+            if name == attributes::PATH { with_path(asked, &entry.value) } else { asked.attribute(name, &entry.value) };
     }
     asked
 }
 
+/// The host of a descriptor in its normal form: the first value of the key `host`, else of `:authority`.
+fn host(entries: &[Entry]) -> Option<Cow<'_, str>> {
+    let value = |key: &str| entries.iter().find(|entry| entry.key == key);
+    let entry = value(attributes::HOST).or_else(|| value(":authority"))?;
+    Some(attributes::normalize_host(&entry.value))
+}
+
 fn with_path<'a>(asked: Request<'a>, target: &'a str) -> Request<'a> {
-    match target.split_once('?') {
-        Some((path, query)) => asked.attribute("path", path).attribute("query", query),
-        None => asked.attribute("path", target),
-    }
+    let (path, query) = attributes::split_target(target);
+    let asked = asked.attribute(attributes::PATH, path);
+    query.into_iter().fold(asked, |asked, query| asked.attribute(attributes::QUERY, query))
 }
 
 #[cfg(test)]
@@ -115,11 +132,12 @@ mod tests {
             entry("remote_address", "203.0.113.9"),
             entry(":path", "/search?q=tide"),
             entry(":method", "POST"),
-            entry(":authority", "api.example.com"),
+            entry(":authority", "API.example.com:443"),
             entry("header:x-api-key", "k1"),
             entry("header:x-api-key", "k2"),
         ];
-        let asked = asked("edge", &entries, 3);
+        let host = host(&entries);
+        let asked = asked("edge", &entries, host.as_deref(), 3);
         let expected = [
             ("domain", "edge"),
             ("remote_address", "203.0.113.9"),

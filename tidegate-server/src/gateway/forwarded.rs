@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
-use tidegate::address_text;
+use tidegate::{address_text, attributes};
 use tidegate_tower::Degraded;
 
 use crate::degraded::DEGRADED;
@@ -59,10 +59,7 @@ fn is_host(host: &HeaderValue) -> bool {
 /// The target of a request goes before its field, as everywhere.
 fn host(parts: &Parts) -> Option<HeaderValue> {
     match parts.uri.authority() {
-        Some(authority) => {
-            let host = authority.as_str().rsplit('@').next().unwrap_or_default();
-            HeaderValue::from_str(host).ok()
-        }
+        Some(authority) => HeaderValue::from_str(attributes::host_in_authority(authority.as_str())).ok(),
         None => parts.headers.get(HOST).cloned(),
     }
 }
