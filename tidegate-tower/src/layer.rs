@@ -40,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) timer: Arc<dyn Timer>,
     pub(crate) longest_delay: Duration,
     pub(crate) http_only: bool,
+    pub(crate) front_door: &'static str,
     pub(crate) peer: Arc<Peers>,
     pub(crate) attributes: Option<Arc<Told>>,
     pub(crate) cost: Option<Arc<Cost>>,
@@ -66,6 +67,7 @@ impl<S: Store> LimitLayer<S> {
             timer: Arc::new(tokio_timer()),
             longest_delay: Duration::MAX,
             http_only: false,
+            front_door: "",
             peer: Arc::new(attributes::peer),
             attributes: None,
             cost: None,
@@ -134,6 +136,11 @@ impl<S> LimitLayer<S> {
     /// Refuses as HTTP does even what is gRPC: for a door whose caller asks on behalf of a client.
     pub fn http_only(self) -> Self {
         self.with(|settings| settings.http_only = true)
+    }
+
+    /// Names this front door to [observers](tidegate::Observer), which find the name in the [plan](tidegate::Plan::origin).
+    pub fn with_front_door(self, name: &'static str) -> Self {
+        self.with(|settings| settings.front_door = name)
     }
 
     /// Says what a request really cost under a rule, once the answer is known, or nothing where the cost stands. What was

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::header::ACCEPT;
 use http::request::Parts;
 use http::{Request, Response, response};
-use tidegate::{Answer, Contract, Decision, Receipt, Rule, Store, StoreErrorKind};
+use tidegate::{Answer, Contract, Decision, Origin, Receipt, Rule, Store, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attributes::joined;
@@ -145,7 +145,8 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
     let values = current.reads.values(parts, &told, (settings.peer)(parts));
     let request = values.request(&settings.action, cost);
-    let plan = current.limiter.plan(&request).longest_delay(settings.longest_delay);
+    let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
+    let plan = current.limiter.plan(&request).longest_delay(settings.longest_delay).with_origin(origin);
     match current.limiter.decide(&plan).await {
         Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::new(settings, current, decision)),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),

@@ -47,7 +47,7 @@ pub use limit::{Algorithm, LARGEST_AMOUNT, LARGEST_LOG, LONGEST_SPAN, Limit, Lim
 mod key;
 pub use key::{Key, KeyStem, PARTITIONS, VERSION};
 mod plan;
-pub use plan::{Check, Gate, MOST_CHECKS, Plan, PlanError, PlanMode, Role};
+pub use plan::{Check, Gate, MOST_CHECKS, Origin, Plan, PlanError, PlanMode, Role};
 mod few;
 pub use few::Few;
 mod store;

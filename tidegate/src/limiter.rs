@@ -141,11 +141,11 @@ impl<S: Store> Limiter<S> {
     /// store themselves. Returns the error if a rule wants to be closed then.
     pub fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
         if let Some(observer) = &self.observer {
-            observer.undecided(plan);
+            observer.undecided(plan, &error);
         }
         let decision = self.fallback.decide(plan, error, self.store.instances())?;
         if let Some(observer) = &self.observer {
-            observer.decided(&decision);
+            observer.decided(plan, &decision);
         }
         Ok(decision)
     }
@@ -244,7 +244,7 @@ impl<S> Limiter<S> {
     fn decided(&self, plan: &Plan<'_>, verdict: &Verdict) -> Decision {
         let decision = Decision::new(plan, verdict);
         if let Some(observer) = &self.observer {
-            observer.decided(&decision);
+            observer.decided(plan, &decision);
         }
         decision
     }

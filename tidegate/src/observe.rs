@@ -8,9 +8,10 @@ use crate::{Decision, Plan, StoreError};
 ///
 /// It is called on the way of each request, so it must not block. Subjects reach it hashed only.
 pub trait Observer: Send + Sync {
-    /// A request was decided. A peek is not one.
-    fn decided(&self, decision: &Decision) {
-        let _ = decision;
+    /// A request was decided. A peek is not one. If the store failed, the decision has the checks that this instance made in
+    /// its place, while `plan` has all of them.
+    fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
+        let _ = (plan, decision);
     }
 
     /// No rule matched a request; it passed without a question to the store.
@@ -21,17 +22,17 @@ pub trait Observer: Send + Sync {
         let _ = error;
     }
 
-    /// A request was not decided by the store, since that failed; each of its rules now does what its
+    /// A request was not decided by the store, since that failed with `error`; each of its rules now does what its
     /// [policy](crate::Plan::policies) says. If none refuses it, the [degraded](Decision::degraded) decision comes next.
-    fn undecided(&self, plan: &Plan<'_>) {
-        let _ = plan;
+    fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
+        let _ = (plan, error);
     }
 }
 
 /// An observer that others look at too.
 impl<O: Observer + ?Sized> Observer for Arc<O> {
-    fn decided(&self, decision: &Decision) {
-        O::decided(self, decision);
+    fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
+        O::decided(self, plan, decision);
     }
 
     fn no_rule(&self) {
@@ -42,7 +43,7 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
         O::store_failed(self, error);
     }
 
-    fn undecided(&self, plan: &Plan<'_>) {
-        O::undecided(self, plan);
+    fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
+        O::undecided(self, plan, error);
     }
 }

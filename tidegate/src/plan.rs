@@ -4,6 +4,7 @@
 
 mod check;
 mod gate;
+mod origin;
 
 use std::error::Error;
 use std::fmt;
@@ -13,6 +14,7 @@ use smol_str::SmolStr;
 
 pub use check::Check;
 pub use gate::{Gate, Role};
+pub use origin::Origin;
 
 use crate::algorithm::Take;
 use crate::decision::Sharing;
@@ -32,6 +34,7 @@ pub struct Plan<'r> {
     budget: Option<Duration>,
     /// How many requests it stands for.
     requests: u64,
+    origin: Origin,
     /// Further rules that share a check through a budget; hardly ever any.
     sharing: Vec<Sharing>,
 }
@@ -88,6 +91,7 @@ impl<'r> Plan<'r> {
             longest_delay: u64::MAX,
             budget: None,
             requests: 1,
+            origin: Origin::default(),
             sharing: Vec::new(),
         }
     }
@@ -146,6 +150,12 @@ impl<'r> Plan<'r> {
         self.budget = Some(self.budget.map_or(budget, |known| known.min(budget)));
         self
     }
+
+    /// Names the front door and the method of the request, for [observers](crate::Observer).
+    pub const fn with_origin(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
+    }
 }
 
 /// Reading a plan
@@ -184,6 +194,11 @@ impl<'r> Plan<'r> {
     /// The time that the store has, if a door says so.
     pub const fn budget(&self) -> Option<Duration> {
         self.budget
+    }
+
+    /// The front door and the method of the request.
+    pub const fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// How many requests it stands for: one, or those that were put together by [`and`](Self::and).

@@ -268,13 +268,13 @@ fn the_observer_hears_of_the_failure_of_the_policies_and_of_the_decision() {
     #[derive(Clone, Default)]
     struct Heard(Arc<Mutex<Vec<String>>>);
     impl Observer for Heard {
-        fn decided(&self, decision: &Decision) {
+        fn decided(&self, _: &Plan<'_>, decision: &Decision) {
             self.0.lock().unwrap().push(format!("{} {:?}", decision.is_allowed(), decision.degraded()));
         }
         fn store_failed(&self, error: &StoreError) {
             self.0.lock().unwrap().push(error.to_string());
         }
-        fn undecided(&self, plan: &Plan<'_>) {
+        fn undecided(&self, plan: &Plan<'_>, _: &StoreError) {
             self.0.lock().unwrap().extend(plan.policies().map(|(rule, policy)| format!("{rule} {}", policy.as_str())));
         }
     }

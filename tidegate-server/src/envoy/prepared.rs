@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::algorithm::{self, Op, Take, View};
 use tidegate::{
-    Adjustment, Check, Decision, Few, Limiter, Plan, PlanError, PlanMode, Store, StoreError, StoreErrorKind,
+    Adjustment, Check, Decision, Few, Limiter, Origin, Plan, PlanError, PlanMode, Store, StoreError, StoreErrorKind,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -105,7 +105,7 @@ pub(super) fn plan<'r>(checks: impl IntoIterator<Item = Check<'r>>, strict: bool
     let plan = plan.map_err(|error| Refusal::too_many(&error))?;
     let mode = if strict { PlanMode::CountEach } else { PlanMode::AllOrNothing };
     // Envoy asks and goes on: nobody here could hold the request.
-    Ok(plan.mode(mode).longest_delay(Duration::ZERO))
+    Ok(plan.mode(mode).longest_delay(Duration::ZERO).with_origin(Origin::new("envoy")))
 }
 
 impl Prepared<'_> {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
-use tidegate::{Answer, Decision, Limiter, MOST_CHECKS, StoreError};
+use tidegate::{Answer, Decision, Limiter, MOST_CHECKS, Origin, Request, StoreError};
 
 use super::engine::Engine;
 use super::receipts::Refunded;
@@ -85,7 +85,11 @@ fn unknown() -> Response {
 /// One decision as JSON; or, while the store fails and a rule is closed then, the refusal.
 async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Answer> {
     let (limiter, request) = (engine.limiter(), asked.attributes.request());
-    let decided = if asked.peek { limiter.peek(&request).await } else { limiter.check(&request).await };
+    let decided = if asked.peek {
+        limiter.peek(&request).await
+    } else {
+        limiter.decide(&limiter.plan(&request).with_origin(origin(&request))).await
+    };
     said(engine, &limiter, asked.receipt, decided)
 }
 
@@ -93,7 +97,7 @@ async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Answer> {
 async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Answer>, Refusal> {
     let limiter = engine.limiter();
     let requests: Vec<_> = batch.checks.iter().map(|asked| asked.attributes.request()).collect();
-    let mut plans = requests.iter().map(|request| limiter.plan(request));
+    let mut plans = requests.iter().map(|request| limiter.plan(request).with_origin(origin(request)));
     let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.and(&plan));
     let limits = plan.checks().len();
@@ -103,6 +107,11 @@ async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Answer
         )));
     }
     Ok(said(engine, &limiter, batch.receipt, limiter.decide(&plan).await))
+}
+
+fn origin(request: &Request<'_>) -> Origin {
+    let origin = Origin::new("check");
+    request.value("method").map_or(origin, |method| origin.with_method(method))
 }
 
 fn said(

@@ -42,7 +42,8 @@ type Parameters = Query<Vec<(String, String)>>;
 
 pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(handle: &Handle<S>) -> Router<T> {
     // Nobody could be held here: the proxy waits for a word, and would give up.
-    let layer = LimitLayer::of(handle.clone()).longest_delay(Duration::ZERO).http_only();
+    let layer =
+        LimitLayer::of(handle.clone()).longest_delay(Duration::ZERO).http_only().with_front_door("forward-auth");
     Router::new().route("/v1/forward-auth", any(judge::<S>).with_state(layer))
 }
 

@@ -227,7 +227,7 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
-    fn decided(&self, decision: &Decision) {
+    fn decided(&self, _: &Plan<'_>, decision: &Decision) {
         let (passed, degraded) = (decision.is_allowed(), decision.degraded().is_some());
         decision.checks().iter().for_each(|check| self.checked(check, passed, degraded));
         if let Some(reason) = decision.degraded() {
@@ -240,7 +240,7 @@ impl Observer for Metrics {
         self.no_rule.inc();
     }
 
-    fn undecided(&self, plan: &Plan<'_>) {
+    fn undecided(&self, plan: &Plan<'_>, _: &StoreError) {
         for (rule, policy) in plan.policies() {
             self.fallback.get_or_create(&FallbackLabels { rule: rule.to_owned(), policy: policy.as_str() }).inc();
         }

@@ -41,7 +41,7 @@ pub(crate) struct Kept {
 }
 
 impl Observer for Admitted {
-    fn decided(&self, decision: &Decision) {
+    fn decided(&self, _: &Plan<'_>, decision: &Decision) {
         if !decision.is_allowed() {
             return;
         }
@@ -60,7 +60,7 @@ impl Observer for Admitted {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn undecided(&self, _: &Plan<'_>) {
+    fn undecided(&self, _: &Plan<'_>, _: &StoreError) {
         self.undecided.fetch_add(1, Ordering::Relaxed);
     }
 }
