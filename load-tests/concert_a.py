@@ -1,4 +1,4 @@
-"""Scenario A: the concert is over. Ride requests, fare estimates and drivers nearby, 5 : 2 : 1, a tap every 0.1 to 0.3 seconds.
+"""Scenario A: ride requests, fare estimates and drivers nearby, 5 : 2 : 1, with pauses of 0.1 to 0.3 seconds.
 
     locust -f load-tests/concert_a.py --headless --host http://127.0.0.1:8000 \\
         --users 2000 --spawn-rate 200 --run-time 3m --csv concert-a

@@ -1,4 +1,4 @@
-"""Scenario B: fewer looks at the map. Ride requests and fare estimates, 3 : 1, a tap every 0.1 to 0.5 seconds.
+"""Scenario B: ride requests and fare estimates, 3 : 1, with pauses of 0.1 to 0.5 seconds.
 
     locust -f load-tests/concert_b.py --headless --host http://127.0.0.1:8000 \\
         --users 2000 --spawn-rate 100 --run-time 3m --csv concert-b

@@ -1,7 +1,7 @@
-"""Riders of the concert, for Locust: what the two scenarios have in common.
+"""The Locust user that both scenarios share.
 
-A 429 is an answer, not a failure: it is counted under a name of its own, so that the times of rides and the times of refusals do not
-mix. Everything else but 200 is a failure.
+A 429 is not a failure. It is counted under a separate name, so that the times of served requests and of rejections do not mix. Every other
+status but 200 is a failure.
 """
 
 import uuid
@@ -12,7 +12,7 @@ RIDE = {"pickup": [52.52, 13.40], "dropoff": [52.50, 13.45]}
 
 
 class Rider(FastHttpUser):
-    """One person with one phone, who waits for an answer and then taps again."""
+    """One person with one phone, who waits for each response before the next request."""
 
     abstract = True
     connection_timeout = 30.0
@@ -21,7 +21,7 @@ class Rider(FastHttpUser):
     def on_start(self):
         self.headers = {"x-user-id": str(uuid.uuid4())}
 
-    def ask(self, method, path, **more):
+    def send(self, method, path, **more):
         with self.client.request(
             method, path, headers=self.headers, catch_response=True, **more
         ) as response:
@@ -30,11 +30,11 @@ class Rider(FastHttpUser):
                 response.success()
 
     def request_ride(self):
-        self.ask("POST", "/api/rides/request", json=RIDE)
+        self.send("POST", "/api/rides/request", json=RIDE)
 
     def estimate_fare(self):
-        self.ask("POST", "/api/fares/estimate", json=RIDE)
+        self.send("POST", "/api/fares/estimate", json=RIDE)
 
     def nearby_drivers(self):
-        self.ask("GET", "/api/drivers/nearby")
+        self.send("GET", "/api/drivers/nearby")
 

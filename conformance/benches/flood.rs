@@ -10,7 +10,8 @@ use std::time::Duration;
 use common::{Cell, Draw, Options, Table, cpu, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::cmd;
-use tidegate::{Anonymous, Check, Clock, Gate, Limit, MemoryStore, Plan, Subject, SystemClock};
+use tidegate::spi::{Check, Gate, Plan, Subject};
+use tidegate::{AnonymousBounds, Clock, Limit, MemoryStore, SystemClock};
 use tidegate_redis::RedisOptions;
 use tokio::runtime::Runtime;
 
@@ -96,7 +97,7 @@ fn in_memory(subjects: usize) -> Table {
 
 fn gate(most: Option<u64>) -> Gate {
     let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-    Gate::of_rule("login-ip", limit).anonymous(Anonymous { most: most.unwrap_or(1), forget_after: None })
+    Gate::of_rule("login-ip", limit).anonymous(AnonymousBounds { max_subjects: most.unwrap_or(1), forget_after: None })
 }
 
 fn plan(gate: &Gate, hash: u128, anonymous: bool) -> Plan<'_> {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use common::{Cell, Contender, Options, Rig, Table, best_of, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::{Cmd, cmd};
-use tidegate::{Gate, Limit, Rate};
+use tidegate::spi::Gate;
+use tidegate::{Limit, Rate};
 
 /// What every script does at the least that keeps a state with a time and a lifetime.
 const BARE_STATE: &str = "#!lua

@@ -16,9 +16,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::{
-    Decision, Limit, Limiter, ManualClock, Rate, Receipt, Request, Rule, RuleSet, Store, Timestamp, Window,
-};
+use tidegate::spi::Store;
+use tidegate::{Decision, Limit, Limiter, ManualClock, Rate, Receipt, Request, Rule, RuleSet, Timestamp, Window};
 
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
 const START: u64 = 1_800_000_000_000_000;

@@ -4,11 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
-use tidegate::algorithm::Op;
-use tidegate::{
-    Adjustment, Algorithm, Check, Clock, Gate, KeyStem, LARGEST_AMOUNT, Limit, ManualClock, Plan, PlanMode, Rate, Role,
-    Store, Subject, Timestamp, Verdict, Window,
-};
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Check, Gate, KeyStem, MAX_AMOUNT, Plan, PlanMode, Role, Store, Subject, Verdict};
+use tidegate::{Algorithm, Clock, Limit, ManualClock, Rate, Timestamp, Window};
 
 use std::time::Duration;
 
@@ -127,17 +125,17 @@ pub const ALGORITHMS: [Algorithm; 5] = [
 fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
     match algorithm {
         Algorithm::TokenBucket => {
-            (amount(LARGEST_AMOUNT), rate()).prop_filter_map("span", |(c, r)| Limit::token_bucket(c, r).ok()).boxed()
+            (amount(MAX_AMOUNT), rate()).prop_filter_map("span", |(c, r)| Limit::token_bucket(c, r).ok()).boxed()
         }
         Algorithm::LeakyBucket => {
-            (amount(LARGEST_AMOUNT), rate()).prop_filter_map("span", |(q, r)| Limit::leaky_bucket(r, q).ok()).boxed()
+            (amount(MAX_AMOUNT), rate()).prop_filter_map("span", |(q, r)| Limit::leaky_bucket(r, q).ok()).boxed()
         }
         Algorithm::FixedWindow => {
-            let spans = (amount(LARGEST_AMOUNT), span()).prop_map(|(l, w)| Limit::fixed_window(l, w).unwrap());
+            let spans = (amount(MAX_AMOUNT), span()).prop_map(|(l, w)| Limit::fixed_window(l, w).unwrap());
             prop_oneof![4 => spans, 1 => calendar_window()].boxed()
         }
         Algorithm::SlidingLog => (amount(65_535), span()).prop_map(|(l, w)| Limit::sliding_log(l, w).unwrap()).boxed(),
-        _ => (amount(LARGEST_AMOUNT), span(), prop::sample::select(vec![1, 2, 3, 5, 6, 12, 60]))
+        _ => (amount(MAX_AMOUNT), span(), prop::sample::select(vec![1, 2, 3, 5, 6, 12, 60]))
             .prop_map(|(l, slice, s)| Limit::sliding_window(l, slice * s as u32, s).unwrap())
             .boxed(),
     }
@@ -145,7 +143,7 @@ fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
 
 fn calendar_window() -> impl Strategy<Value = Limit> {
     let window = prop::sample::select(vec![Window::MONTH, Window::YEAR]);
-    (amount(LARGEST_AMOUNT), window).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap())
+    (amount(MAX_AMOUNT), window).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap())
 }
 
 fn amount(most: u64) -> impl Strategy<Value = u64> {
@@ -286,7 +284,7 @@ impl History {
 
 fn refunds<'g>(gates: &'g [Gate], plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
     let consumed = gates.iter().zip(plan.checks()).zip(&verdict.judged).filter(|(_, judged)| judged.consumed);
-    let refund = |((gate, check), judged): ((&'g Gate, &Check<'g>), &tidegate::Judged)| Adjustment {
+    let refund = |((gate, check), judged): ((&'g Gate, &Check<'g>), &tidegate::spi::CheckVerdict)| Adjustment {
         key: *check.key(),
         limit: gate.limit(),
         op: Op::Refund { cost: check.cost().saturating_mul(verdict.granted.max(1)), place: judged.place },

@@ -14,8 +14,9 @@ pub use store::ModelStore;
 
 use std::time::Duration;
 
-use tidegate::algorithm::MARGIN_MICROS;
-use tidegate::{Limit, Outcome};
+use tidegate::Limit;
+use tidegate::spi::Outcome;
+use tidegate::spi::algorithm::MARGIN_MICROS;
 
 use bucket::Bucket;
 use log::Log;

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::algorithm::{self, Change, State};
-use tidegate::{Adjustment, Clock, Key, ManualClock, Plan, Store, StoreError, Verdict};
+use tidegate::spi::algorithm::{self, Change, State};
+use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::{Clock, ManualClock, StoreError};
 
 /// States by the names of their keys.
 #[derive(Debug)]

@@ -5,10 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::algorithm::Op;
-use tidegate::{
-    Adjustment, Anonymous, Check, Gate, Key, KeyStem, Limit, Plan, Role, Store, StoreError, Subject, Verdict,
-};
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Check, Gate, Key, KeyStem, Plan, Role, Store, Subject, Verdict};
+use tidegate::{AnonymousBounds, Limit, StoreError};
 use tidegate_redis::RedisStore;
 
 /// Any store, but what it says of checks that cost nothing is left out: those who have nothing are not judged on what they share.
@@ -59,9 +58,9 @@ impl StrangersStore {
             }
         };
         Gate::new("r", "", *limit, role, stem).anonymous(match self.treated {
-            Treated::AsCrowd => Anonymous { most: 1, forget_after: None },
+            Treated::AsCrowd => AnonymousBounds { max_subjects: 1, forget_after: None },
             Treated::AsForgotten => {
-                Anonymous { most: u64::MAX, forget_after: Some(Duration::from_secs(10_000 * 86_400)) }
+                AnonymousBounds { max_subjects: u64::MAX, forget_after: Some(Duration::from_secs(10_000 * 86_400)) }
             }
         })
     }

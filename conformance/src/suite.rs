@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tidegate::{
-    Key, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Store, StoreError, Timestamp,
-};
+use tidegate::spi::{Key, Store};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, Timestamp};
 use tidegate_redis::RedisOptions;
 pub use tidegate_server::AnyStore;
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use conformance::suite::{AnyStore, Ground, left, limits_over, on_every_store, passes, until};
-use tidegate::{Acquired, Limit, Limiter, ManualClock, Rate, Request, Rule, StoreError};
+use tidegate::{AcquireOutcome, Limit, Limiter, ManualClock, Rate, Request, Rule, StoreError};
 use tokio::task::JoinHandle;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ async fn a_slot_after_the_deadline_is_not_taken_by_one_who_has_waited() {
     ground.clock.advance(SECOND);
     assert!(poll(waiter.as_mut()).is_pending(), "it holds the slot that comes in two");
     let mut late = pin!(limiter.acquire(&request, Duration::from_millis(2500), &ground.clock));
-    let Poll::Ready(Ok(Acquired::Denied(_))) = poll(late.as_mut()) else { panic!("it would come in three") };
+    let Poll::Ready(Ok(AcquireOutcome::Denied(_))) = poll(late.as_mut()) else { panic!("it would come in three") };
     ground.clock.advance(2 * SECOND);
     assert!(granted(waiter));
 }
@@ -103,7 +103,7 @@ async fn what_cannot_come_in_time_is_denied_at_once() {
             for (cost, wait) in [(4, retry.saturating_sub(Duration::from_micros(1))), (4, Duration::ZERO), (6, MINUTE)]
             {
                 let denied = limiter.acquire(&Request::new("").cost(cost), wait, &ground.clock).await.unwrap();
-                let Acquired::Denied(decision) = denied else { panic!("{limit:?} {cost} {wait:?}: {denied:?}") };
+                let AcquireOutcome::Denied(decision) = denied else { panic!("{limit:?} {cost} {wait:?}: {denied:?}") };
                 assert_eq!(decision.is_permanent(), cost == 6, "{limit:?}");
             }
             assert_eq!(ground.clock.sleeping(), 0, "{limit:?}");
@@ -128,7 +128,7 @@ async fn a_waiter_whose_time_is_up_leaves_without_a_token() {
         poll(first.as_mut()).is_pending() && poll(hurried.as_mut()).is_pending() && poll(third.as_mut()).is_pending()
     );
     ground.clock.advance(SECOND / 2);
-    assert!(matches!(poll(hurried.as_mut()), Poll::Ready(Ok(Acquired::TimedOut))));
+    assert!(matches!(poll(hurried.as_mut()), Poll::Ready(Ok(AcquireOutcome::TimedOut))));
     ground.clock.advance(SECOND / 2);
     assert!(poll(third.as_mut()).is_pending());
     assert!(granted(first));
@@ -201,7 +201,7 @@ async fn a_slot_that_comes_too_late_is_refused_and_not_taken() {
         let request = Request::new("");
         tokio::select! {
             late = limiter.acquire(&request, Duration::from_micros(2_999_999), &ground.clock) => {
-                assert!(matches!(&late, Ok(Acquired::Denied(_))), "{late:?}");
+                assert!(matches!(&late, Ok(AcquireOutcome::Denied(_))), "{late:?}");
             }
             // One sleep is the deadline, another would be a wait.
             () = until(|| ground.clock.sleeping() > 1) => panic!("it waits for a slot that comes after its deadline"),
@@ -266,7 +266,7 @@ impl Queue {
         let (limiter, clock, served) = (Arc::clone(&self.limiter), self.clock.clone(), Arc::clone(&self.served));
         tokio::spawn(async move {
             match limiter.acquire(&Request::new("").cost(cost), max_wait, &clock).await.unwrap() {
-                Acquired::Granted(_) => served.lock().unwrap().push(worker),
+                AcquireOutcome::Granted(_) => served.lock().unwrap().push(worker),
                 other => panic!("worker {worker}: {other:?}"),
             }
         })
@@ -291,6 +291,6 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn granted(future: Pin<&mut impl Future<Output = Result<Acquired, StoreError>>>) -> bool {
-    matches!(poll(future), Poll::Ready(Ok(Acquired::Granted(_))))
+fn granted(future: Pin<&mut impl Future<Output = Result<AcquireOutcome, StoreError>>>) -> bool {
+    matches!(poll(future), Poll::Ready(Ok(AcquireOutcome::Granted(_))))
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{all_limits, patient};
-use tidegate::{Check, Decision, Gate, Limit, Limiter, MemoryStore, Plan, Request, Rule, RuleSet, Store, Subject};
+use tidegate::spi::{Check, Gate, Plan, Store, Subject};
+use tidegate::{Decision, Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 use tokio::task::JoinSet;
 
@@ -172,7 +173,7 @@ fn four_rules(tight: usize) -> RuleSet {
     RuleSet::new(rules).unwrap()
 }
 
-fn assert_consumed_alike(peeked: &tidegate::Verdict, tight: usize, admitted: u64) {
+fn assert_consumed_alike(peeked: &tidegate::spi::Verdict, tight: usize, admitted: u64) {
     assert_eq!(admitted, 100);
     for (rule, judged) in peeked.judged.iter().enumerate() {
         let consumed = judged.outcome.limit - judged.outcome.remaining;

@@ -6,10 +6,8 @@
 use std::time::Duration;
 
 use conformance::suite::{all_limits, left, limits_over, on_every_store, passes};
-use tidegate::{
-    LARGEST_AMOUNT, LARGEST_LOG, Limit, LimitError, MOST_CHECKS, MOST_SLICES, Rate, Request, Rule, RuleError, RuleMode,
-    RuleSet,
-};
+use tidegate::spi::{MAX_AMOUNT, MAX_CHECKS, MAX_LOG_LIMIT, MAX_SLICES};
+use tidegate::{Limit, LimitError, Rate, Request, Rule, RuleError, RuleMode, RuleSet};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -19,7 +17,7 @@ async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
     on_every_store(async |ground| {
         for limit in all_limits(10) {
             let limiter = ground.limiter(limit);
-            for cost in [11, 12, 1_000_000, LARGEST_AMOUNT - 1, LARGEST_AMOUNT, LARGEST_AMOUNT + 1, u64::MAX] {
+            for cost in [11, 12, 1_000_000, MAX_AMOUNT - 1, MAX_AMOUNT, MAX_AMOUNT + 1, u64::MAX] {
                 let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
                 assert!(!denied.is_allowed() && denied.is_permanent(), "{limit:?} {cost}");
                 assert_eq!((denied.retry_after(), denied.remaining()), (None, Some(10)), "{limit:?} {cost}");
@@ -39,17 +37,17 @@ async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
 async fn not_even_the_largest_limit_admits_a_cost_above_it() {
     on_every_store(async |ground| {
         for limit in [
-            Limit::token_bucket(LARGEST_AMOUNT, Rate::per_second(10_000_000).unwrap()).unwrap(),
-            Limit::leaky_bucket(Rate::per_second(10_000_000).unwrap(), LARGEST_AMOUNT - 1).unwrap(),
-            Limit::fixed_window(LARGEST_AMOUNT, SECOND).unwrap(),
-            Limit::sliding_window(LARGEST_AMOUNT, SECOND, 10).unwrap(),
+            Limit::token_bucket(MAX_AMOUNT, Rate::per_second(10_000_000).unwrap()).unwrap(),
+            Limit::leaky_bucket(Rate::per_second(10_000_000).unwrap(), MAX_AMOUNT - 1).unwrap(),
+            Limit::fixed_window(MAX_AMOUNT, SECOND).unwrap(),
+            Limit::sliding_window(MAX_AMOUNT, SECOND, 10).unwrap(),
         ] {
             let limiter = ground.limiter(limit);
-            for cost in [LARGEST_AMOUNT + 1, u64::MAX] {
+            for cost in [MAX_AMOUNT + 1, u64::MAX] {
                 let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
                 assert!(denied.is_permanent(), "{limit:?} {cost}: {denied:?}");
             }
-            assert_eq!(passes(&limiter, LARGEST_AMOUNT, 2).await, 1, "{limit:?}");
+            assert_eq!(passes(&limiter, MAX_AMOUNT, 2).await, 1, "{limit:?}");
             assert_eq!(left(&limiter).await, 0, "{limit:?}");
         }
     })
@@ -126,7 +124,7 @@ async fn a_limit_of_zero_denies_everybody() {
 #[tokio::test]
 async fn asking_for_absurdly_many_absurdly_large_units_is_answered() {
     on_every_store(async |ground| {
-        let huge = Limit::fixed_window(LARGEST_AMOUNT, SECOND).unwrap();
+        let huge = Limit::fixed_window(MAX_AMOUNT, SECOND).unwrap();
         for limit in limits_over(10, SECOND) {
             // The first rule admits astronomic numbers of them; beside it, each costs as much again.
             let limiter = ground.limiter_of([
@@ -138,7 +136,7 @@ async fn asking_for_absurdly_many_absurdly_large_units_is_answered() {
             assert!(decision.is_allowed() && decision.shadow_would_reject().next().is_none(), "{limit:?}");
             let absurd = Request::new("").cost(u64::MAX);
             let decision = limiter.take_up_to(&absurd, u64::MAX).await.unwrap();
-            assert_eq!(decision.granted(), LARGEST_AMOUNT - 1, "{limit:?}");
+            assert_eq!(decision.granted(), MAX_AMOUNT - 1, "{limit:?}");
             let rejecting: Vec<_> = decision.shadow_would_reject().collect();
             assert_eq!(rejecting, ["beside", "small"], "{limit:?}");
             limiter.charge(&absurd).await.unwrap();
@@ -155,7 +153,7 @@ fn every_refused_limit_names_its_field_and_its_bound() {
     let rate = Rate::per_second(1).unwrap();
     let years = |years: u64| Duration::from_secs(years * 31_557_600);
     let half = Duration::from_nanos(1_500);
-    let too_much = LARGEST_AMOUNT + 1;
+    let too_much = MAX_AMOUNT + 1;
     // The field, a bound or a word that must be in the message, and what was tried.
     let limits: [(&str, &str, Result<Limit, LimitError>); 15] = [
         (
@@ -163,19 +161,19 @@ fn every_refused_limit_names_its_field_and_its_bound() {
             "4503599627370495",
             Limit::token_bucket(too_much, Rate::per_second(10_000_000).unwrap()),
         ),
-        ("token_bucket.capacity", "100 years", Limit::token_bucket(LARGEST_AMOUNT, rate)),
+        ("token_bucket.capacity", "100 years", Limit::token_bucket(MAX_AMOUNT, rate)),
         ("token_bucket.capacity", "876600", Limit::token_bucket(876_601, Rate::per_hour(1).unwrap())),
-        ("leaky_bucket.queue", "4503599627370494", Limit::leaky_bucket(rate, LARGEST_AMOUNT)),
+        ("leaky_bucket.queue", "4503599627370494", Limit::leaky_bucket(rate, MAX_AMOUNT)),
         ("leaky_bucket.queue", "4503599627370494", Limit::leaky_bucket(rate, u64::MAX)),
         ("fixed_window.limit", "4503599627370495", Limit::fixed_window(too_much, SECOND)),
         ("fixed_window.window", "at least 1", Limit::fixed_window(1, Duration::ZERO)),
         ("fixed_window.window", "whole number of microseconds", Limit::fixed_window(1, half)),
         ("fixed_window.window", "100 years", Limit::fixed_window(1, years(101))),
-        ("sliding_log.limit", "65535", Limit::sliding_log(LARGEST_LOG + 1, SECOND)),
+        ("sliding_log.limit", "65535", Limit::sliding_log(MAX_LOG_LIMIT + 1, SECOND)),
         ("sliding_log.window", "100 years", Limit::sliding_log(1, Duration::from_secs(u64::MAX))),
         ("sliding_window.limit", "4503599627370495", Limit::sliding_window(u64::MAX, SECOND, 1)),
         ("sliding_window.slices", "smallest value, 1", Limit::sliding_window(1, SECOND, 0)),
-        ("sliding_window.slices", "120", Limit::sliding_window(1, SECOND, MOST_SLICES + 1)),
+        ("sliding_window.slices", "120", Limit::sliding_window(1, SECOND, MAX_SLICES + 1)),
         ("sliding_window.slices", "7 slices", Limit::sliding_window(1, SECOND, 7)),
     ];
     for (field, bound, limit) in limits {
@@ -204,20 +202,20 @@ fn what_lies_on_a_bound_is_accepted() {
     let century = Duration::from_secs(100 * 31_557_600);
     let limits = [
         Limit::token_bucket(1_000, slowest),
-        Limit::token_bucket(LARGEST_AMOUNT, fastest),
+        Limit::token_bucket(MAX_AMOUNT, fastest),
         Limit::token_bucket(876_600, Rate::per_hour(1).unwrap()),
         Limit::leaky_bucket(fastest, 0),
-        Limit::leaky_bucket(fastest, LARGEST_AMOUNT - 1),
-        Limit::fixed_window(LARGEST_AMOUNT, century),
+        Limit::leaky_bucket(fastest, MAX_AMOUNT - 1),
+        Limit::fixed_window(MAX_AMOUNT, century),
         Limit::fixed_window(1, Duration::from_micros(1)),
-        Limit::sliding_log(LARGEST_LOG, century),
-        Limit::sliding_window(LARGEST_AMOUNT, century, 1),
-        Limit::sliding_window(LARGEST_AMOUNT, SECOND, 100),
+        Limit::sliding_log(MAX_LOG_LIMIT, century),
+        Limit::sliding_window(MAX_AMOUNT, century, 1),
+        Limit::sliding_window(MAX_AMOUNT, SECOND, 100),
     ];
     for limit in limits {
         assert!(limit.is_ok(), "{limit:?}");
     }
-    assert!(Rate::new(LARGEST_AMOUNT, Duration::from_micros(1)).is_ok());
+    assert!(Rate::new(MAX_AMOUNT, Duration::from_micros(1)).is_ok());
 }
 
 /// The same for rules that do not fit together.
@@ -225,7 +223,7 @@ fn what_lies_on_a_bound_is_accepted() {
 fn every_refused_rule_is_named_with_what_to_change() {
     let limit = all_limits(5)[0];
     let other = all_limits(6)[0];
-    let many = (0..=MOST_CHECKS).map(|number| Rule::new(format!("r{number}"), limit)).collect();
+    let many = (0..=MAX_CHECKS).map(|number| Rule::new(format!("r{number}"), limit)).collect();
     let long = "x".repeat(65);
     let cases: [(&str, &str, Vec<Rule>); 7] = [
         ("", "1 to 64", vec![Rule::new("", limit)]),

@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{all_limits, limits_over, name_of, passes, patient, persist};
-use tidegate::{
-    Limit, Limiter, OnFailure, Plan, PlanMode, Request, Rule, RuleSet, Store, StoreError, StoreErrorKind, Window,
-};
+use tidegate::spi::{Plan, PlanMode, Store};
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind, Window};
 use tidegate_redis::RedisStore;
 
 /// Somebody else's list stands where our state should be.

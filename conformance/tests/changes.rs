@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::patient;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Store, Timestamp, Window};
+use tidegate::spi::Store;
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

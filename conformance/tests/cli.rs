@@ -4,7 +4,7 @@
 
 use conformance::server::{Kind, Server};
 use tempfile::NamedTempFile;
-use tidegate_server::{Exit, Output, run};
+use tidegate_cli::{Exit, Output, run};
 
 /// A refill too slow to matter.
 const RULES: &str = "\
@@ -40,21 +40,21 @@ fn calls_share_what_is_left() {
     let server = Server::start(Kind::Redis);
     for remaining in [2, 1, 0] {
         let ran = check(&server.url(), "--secret s1 --json");
-        assert_eq!((ran.exit, ran.err.as_str()), (Exit::Fine, ""), "{ran:?}");
+        assert_eq!((ran.exit, ran.err.as_str()), (Exit::Success, ""), "{ran:?}");
         assert!(ran.out.contains(&format!("\"remaining\":{remaining},")), "{ran:?}");
     }
     let denied = check(&server.url(), "--secret s1");
-    assert_eq!(denied.exit, Exit::No);
+    assert_eq!(denied.exit, Exit::Negative);
     assert!(denied.out.starts_with("denied by rides, retry after 1d\n"), "{denied:?}");
     // Another secret is another fleet, whose riders are others.
-    assert_eq!(check(&server.url(), "--secret s2").exit, Exit::Fine);
+    assert_eq!(check(&server.url(), "--secret s2").exit, Exit::Success);
 }
 
 #[test]
 fn to_peek_spends_nothing_on_a_server_either() {
     let server = Server::start(Kind::Valkey);
     let peeked = check(&server.url(), "--secret s1 --times 9 --peek");
-    assert!(peeked.exit == Exit::Fine && peeked.out.starts_with("1 to 9       allowed\n"), "{peeked:?}");
+    assert!(peeked.exit == Exit::Success && peeked.out.starts_with("1 to 9       allowed\n"), "{peeked:?}");
     let spent = check(&server.url(), "--secret s1 --times 4");
     assert!(spent.out.starts_with("1 to 3       allowed\n4            denied by rides\n"), "{spent:?}");
 }
@@ -63,7 +63,7 @@ fn to_peek_spends_nothing_on_a_server_either() {
 fn what_an_operator_should_change_is_told_beside_the_result() {
     let server = Server::start_with(Kind::Redis, &["--maxmemory-policy", "allkeys-lru"]);
     let ran = check(&server.url(), "--json");
-    assert_eq!((ran.exit, ran.out.lines().count()), (Exit::Fine, 1));
+    assert_eq!((ran.exit, ran.out.lines().count()), (Exit::Success, 1));
     let warnings: Vec<_> = ran.err.lines().collect();
     assert_eq!(warnings[0], "warning: anyone who reads the store can guess subjects; set TIDEGATE_SECRET");
     assert!(warnings.len() == 2 && warnings[1].contains("set it to noeviction"), "{ran:?}");
@@ -72,7 +72,7 @@ fn what_an_operator_should_change_is_told_beside_the_result() {
 #[test]
 fn a_server_that_refuses_us_is_a_failure_and_its_password_stays_unsaid() {
     let server = Server::start_with(Kind::Redis, &["--requirepass", "hunter2"]);
-    assert_eq!(check(&server.url(), "--secret s1").exit, Exit::Fine);
+    assert_eq!(check(&server.url(), "--secret s1").exit, Exit::Success);
     let wrong = server.url().replace("hunter2", "hunter3");
     for url in [server.bare_url(), wrong] {
         let ran = check(&url, "--secret s1");

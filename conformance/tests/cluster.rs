@@ -10,10 +10,8 @@ use conformance::server::{Kind, Server};
 use conformance::suite::{all_limits, name_of, passes, patient, persist, until_answered};
 use conformance::topology::Cluster;
 use redis::Connection;
-use tidegate::{
-    Adjustment, Key, KeyStem, Limit, Limiter, OnFailure, PARTITIONS, Request, Rule, RuleSet, Store, StoreErrorKind,
-    Subject,
-};
+use tidegate::spi::{Adjustment, Key, KeyStem, PARTITIONS, Store, Subject};
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
 use tokio::task::JoinSet;
 

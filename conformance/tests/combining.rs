@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use conformance::suite::{Ground, all_limits, limits_over, on_every_store};
-use tidegate::{
-    Check, Decision, Gate, KeyStem, Limit, Limiter, Plan, PlanMode, Rate, Request, Role, Rule, RuleMode, Store, Subject,
-};
+use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Store, Subject};
+use tidegate::{Decision, Limit, Limiter, Rate, Request, Rule, RuleMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 

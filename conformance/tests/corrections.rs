@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{START, all_limits, left, limits_over, on_every_store, passes, patient};
-use tidegate::{
-    Adjustment, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet, Store,
-};
+use tidegate::spi::{Adjustment, Store};
+use tidegate::{Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet};
 use tokio::task::JoinSet;
 
 const WINDOW: Duration = Duration::from_secs(10);

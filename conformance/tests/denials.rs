@@ -8,7 +8,8 @@ use std::time::Duration;
 use conformance::server::Kind;
 use conformance::suite::{all_limits, name_of, patient};
 use conformance::topology::Cluster;
-use tidegate::{Adjustment, Limiter, Plan, PlanMode, Request, Rule, RuleSet, Store};
+use tidegate::spi::{Adjustment, Plan, PlanMode, Store};
+use tidegate::{Limiter, Request, Rule, RuleSet};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;

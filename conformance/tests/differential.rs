@@ -17,7 +17,8 @@ use conformance::strangers::{StrangersStore, Treated, WithoutFree};
 use conformance::suite::patient;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use tidegate::{ManualClock, MemoryStore, Store};
+use tidegate::spi::Store;
+use tidegate::{ManualClock, MemoryStore};
 use tokio::runtime::{Builder, Runtime};
 
 /// Steps for each kind in `make test`.

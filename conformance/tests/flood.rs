@@ -10,7 +10,8 @@ use conformance::strangers::bucket_of;
 use conformance::suite::{START, all_limits, limits_over, name_of, patient};
 use conformance::topology::Cluster;
 use redis::Connection;
-use tidegate::{Anonymous, Checked, Decision, Limit, Limiter, ManualClock, PARTITIONS, Rate, Request, Rule, RuleSet};
+use tidegate::spi::PARTITIONS;
+use tidegate::{AnonymousBounds, CheckResult, Decision, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
 use tidegate_redis::{RedisStore, Strangers};
 
 type RedisLimiter = Limiter<RedisStore>;
@@ -21,13 +22,13 @@ const BATCH: usize = 500;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A rule per address, for whom nobody vouches, and one per user.
-fn rules(limit: Limit, anonymous: Anonymous) -> RuleSet {
+fn rules(limit: Limit, anonymous: AnonymousBounds) -> RuleSet {
     let public = Rule::new("public", limit).action("public").per(["ip"]).anonymous(anonymous);
     RuleSet::new([public, Rule::new("api", limit).action("api").per(["user"])]).unwrap()
 }
 
-fn at_most(most: u64) -> Anonymous {
-    Anonymous { most, ..Anonymous::default() }
+fn at_most(most: u64) -> AnonymousBounds {
+    AnonymousBounds { max_subjects: most, ..AnonymousBounds::default() }
 }
 
 fn stranger(ip: &str) -> Request<'_> {
@@ -63,7 +64,7 @@ fn known(store: &RedisStore) -> Strangers {
 }
 
 fn overflowed(decision: &Decision) -> bool {
-    decision.checks().iter().any(Checked::is_overflowed)
+    decision.checks().iter().any(CheckResult::is_overflowed)
 }
 
 #[tokio::test]
@@ -167,7 +168,7 @@ async fn keys_that_are_kept_alive_keep_counting() {
 async fn keys_that_are_forgotten_early_count_until_they_are() {
     let server = Server::start(Kind::Redis);
     let store = server.store_with(patient()).await;
-    let anonymous = Anonymous { forget_after: Some(Duration::ZERO), ..Anonymous::default() };
+    let anonymous = AnonymousBounds { forget_after: Some(Duration::ZERO), ..AnonymousBounds::default() };
     let limiter = Limiter::new(rules(all_limits(100)[0], anonymous), store.clone());
     let (name, mut connection) = (name_of(limiter.plan(&stranger("ann")).checks()[0].key()), server.connection());
     let mut left = || redis::cmd("PTTL").arg(&name).query::<i64>(&mut connection).unwrap();
@@ -193,7 +194,7 @@ async fn a_key_that_is_forgotten_early_never_lives_longer() {
         for limit in all_limits(30) {
             let store = server.store_with(patient()).await;
             let mut connection = server.connection();
-            let anonymous = Anonymous { most: 1, forget_after: Some(60 * SECOND) };
+            let anonymous = AnonymousBounds { max_subjects: 1, forget_after: Some(60 * SECOND) };
             let both = rules_of_two(limit, anonymous);
             let limiter = Limiter::new(RuleSet::new(both).unwrap(), store);
             let request = stranger("ann");
@@ -230,7 +231,7 @@ async fn a_key_that_is_forgotten_early_never_lives_longer() {
     }
 }
 
-fn rules_of_two(limit: Limit, anonymous: Anonymous) -> [Rule; 2] {
+fn rules_of_two(limit: Limit, anonymous: AnonymousBounds) -> [Rule; 2] {
     ["one", "two"].map(|id| Rule::new(id, limit).per(["ip"]).anonymous(anonymous))
 }
 

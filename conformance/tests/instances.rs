@@ -8,7 +8,8 @@ use std::time::Duration;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{START, patient, until};
 use redis::Connection;
-use tidegate::{ManualClock, Store};
+use tidegate::ManualClock;
+use tidegate::spi::Store;
 use tidegate_redis::RedisStore;
 
 const LIST: &str = "tg1{00}@instances";

@@ -4,8 +4,8 @@
 
 use conformance::server::{Kind, Server};
 use tidegate::{Limit, Limiter, Rate, Request, Rule, RuleSet};
+use tidegate_cli::{Exit, Output, run};
 use tidegate_redis::RedisOptions;
-use tidegate_server::{Exit, Output, run};
 
 fn surge(url: &str) {
     let folder = tempfile::tempdir().unwrap();
@@ -15,7 +15,7 @@ fn surge(url: &str) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let exit = run(line.into_iter().chain(["--report", report]), &mut Output::new(&mut out, &mut err));
     let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
-    assert_eq!(exit, Exit::Fine, "{err}");
+    assert_eq!(exit, Exit::Success, "{err}");
     let found: serde_json::Value = serde_json::from_str(&out).unwrap();
     let aims = found["aims"].as_array().unwrap();
     let judged =

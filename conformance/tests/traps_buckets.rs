@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use conformance::suite::{START, left, limits_over, on_every_store, passes};
-use tidegate::{LARGEST_AMOUNT, Limit, Rate, Request, Timestamp};
+use tidegate::spi::MAX_AMOUNT;
+use tidegate::{Limit, Rate, Request, Timestamp};
 
 /// Trap 1: a bucket that measured its debt from the wrong floor gave a client who spent one token and idled 8.9 of 10
 /// seconds a burst of 17.
@@ -83,8 +84,8 @@ async fn slow_fast_and_huge_rates_are_all_exact() {
             assert_eq!(passes(&limiter, 1, 20).await, came, "{amount} in {period:?}");
         }
         for (capacity, rate, wait) in [
-            (LARGEST_AMOUNT, Rate::per_second(10_000_000).unwrap(), Duration::from_micros(1)),
-            (LARGEST_AMOUNT, Rate::new(LARGEST_AMOUNT, second).unwrap(), Duration::from_micros(1)),
+            (MAX_AMOUNT, Rate::per_second(10_000_000).unwrap(), Duration::from_micros(1)),
+            (MAX_AMOUNT, Rate::new(MAX_AMOUNT, second).unwrap(), Duration::from_micros(1)),
             (1_200, Rate::new(1, 30 * day).unwrap(), 30 * day),
         ] {
             let limiter = ground.limiter(token_bucket(capacity, rate));

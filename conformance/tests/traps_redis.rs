@@ -9,7 +9,8 @@ use std::time::Duration;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{all_limits, left, limits_over, name_of, on_every_store, passes, patient};
 use redis::Connection;
-use tidegate::{Limit, Limiter, MemoryStore, PlanMode, Request, Rule, RuleSet, Store};
+use tidegate::spi::{PlanMode, Store};
+use tidegate::{Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 
 /// Traps 25, 26 and 28: a key that got its count but not its expiry lives for ever. Every write of every limit, by

@@ -12,7 +12,8 @@ use conformance::suite::{
     START, all_limits, left, limits_over, name_of, on_every_store, passes, patient, until_answered,
 };
 use redis::Connection;
-use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, Store, StoreErrorKind, Timestamp};
+use tidegate::spi::Store;
+use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 /// Trap 31: a server that lost its scripts, by a flush, a restart or a failover, answers `NOSCRIPT`. Nobody notices.

@@ -14,8 +14,9 @@ mod owed;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use tidegate::algorithm::Found;
-use tidegate::{Judged, Plan, PlanMode, Role, StoreError, Timestamp, Verdict};
+use tidegate::spi::algorithm::Found;
+use tidegate::spi::{CheckVerdict, Plan, PlanMode, Role, Verdict};
+use tidegate::{StoreError, Timestamp};
 
 use crate::error::{Failed, silent};
 use crate::patience::{self, Deadline, Patience};
@@ -382,7 +383,7 @@ fn granted(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], units: u64) -> u64
 fn merged(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts: Vec<Option<Verdict>>) -> Verdict {
     let decided_at =
         verdicts.iter().flatten().map(|verdict| verdict.decided_at).max().unwrap_or(Timestamp::from_micros(0));
-    let mut judged: Vec<Option<Judged>> = plan.checks().iter().map(|_| None).collect();
+    let mut judged: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.unwrap_or_else(|| {
             let fresh: Vec<_> = part.places.iter().map(|_| (true, Found::Fresh)).collect();

@@ -2,7 +2,8 @@
 
 use std::pin::pin;
 
-use tidegate::{Adjustment, StoreError};
+use tidegate::StoreError;
+use tidegate::spi::Adjustment;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 

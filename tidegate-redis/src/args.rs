@@ -1,8 +1,9 @@
 //! What the scripts are told: keys and numbers, packed as doubles, which is what Lua counts in.
 
 use redis::Cmd;
-use tidegate::algorithm::{Op, Place};
-use tidegate::{Adjustment, Check, Key, Limit, Plan, PlanMode, Role, Timestamp};
+use tidegate::spi::algorithm::{Op, Place};
+use tidegate::spi::{Adjustment, Check, Key, Plan, PlanMode, Role};
+use tidegate::{Limit, Timestamp};
 
 use crate::flood::{Treated, has_overflow};
 use crate::scripts::kind;
@@ -168,7 +169,7 @@ impl Numbers {
         }
     }
 
-    fn bucket(&mut self, bucket: &tidegate::algorithm::token_bucket::TokenBucket, cost: u64) {
+    fn bucket(&mut self, bucket: &tidegate::spi::algorithm::token_bucket::TokenBucket, cost: u64) {
         let (span, burst) = (bucket.span(cost), bucket.burst());
         self.push_all(&[span.micros, span.part, bucket.refill().amount(), burst.micros, burst.part]);
     }

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use smol_str::SmolStr;
-use tidegate::algorithm::{self, MARGIN_MICROS, Op, State};
-use tidegate::{Adjustment, Anonymous, Check, Gate, Judged, Key, Limit, Plan, Timestamp};
+use tidegate::spi::algorithm::{self, MARGIN_MICROS, Op, State};
+use tidegate::spi::{Adjustment, Check, CheckVerdict, Gate, Key, Plan};
+use tidegate::{AnonymousBounds, Limit, Timestamp};
 
 use crate::reply::Reply;
 use ring::Ring;
@@ -112,7 +113,7 @@ impl Flood {
     }
 
     /// Counts what a decision did for strangers.
-    pub(crate) fn decided(&self, plan: &Plan<'_>, reply: &Reply, judged: &[Judged]) {
+    pub(crate) fn decided(&self, plan: &Plan<'_>, reply: &Reply, judged: &[CheckVerdict]) {
         for (index, (check, judged)) in plan.checks().iter().zip(judged).enumerate() {
             if !check.is_anonymous() {
                 continue;
@@ -256,8 +257,8 @@ fn usual_or(treatment: Treatment<'_>) -> Treatment<'_> {
 }
 
 /// The keys that one of so many instances may count before there are too many.
-fn share(bounds: Anonymous, instances: Option<u32>) -> i64 {
-    let share = (bounds.most / u64::from(instances.unwrap_or(1).max(1))).max(1);
+fn share(bounds: AnonymousBounds, instances: Option<u32>) -> i64 {
+    let share = (bounds.max_subjects / u64::from(instances.unwrap_or(1).max(1))).max(1);
     i64::try_from(share).unwrap_or(i64::MAX)
 }
 
@@ -275,13 +276,13 @@ mod tests {
 
     use super::*;
     use std::collections::HashSet;
-    use tidegate::{PARTITIONS, Subject};
+    use tidegate::spi::{PARTITIONS, Subject};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
     fn gate(most: u64) -> Gate {
         let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-        Gate::of_rule("login-ip", limit).anonymous(Anonymous { most, forget_after: None })
+        Gate::of_rule("login-ip", limit).anonymous(AnonymousBounds { max_subjects: most, forget_after: None })
     }
 
     fn check(gate: &Gate, subject: u128) -> Check<'_> {

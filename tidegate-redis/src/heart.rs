@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::VERSION;
+use tidegate::spi::KEY_VERSION;
 use tokio::task::AbortHandle;
 
 use crate::error::Failed;
@@ -117,7 +117,7 @@ async fn beat(link: Link, options: RedisOptions, instances: Arc<AtomicU32>) {
 async fn once(link: &Link, options: &RedisOptions, name: [u8; 8]) -> Result<Value, Failed> {
     let numbers = [LIVE.as_micros() as f64, f64::from(MOST)].map(f64::to_le_bytes).concat();
     let mut call = Call::of("EVALSHA", SCRIPTS.beat(), Patience::within(options.budget));
-    call.command.arg(1).arg(format!("{}{VERSION}{{00}}@instances", options.prefix)).arg(&name).arg(numbers);
+    call.command.arg(1).arg(format!("{}{KEY_VERSION}{{00}}@instances", options.prefix)).arg(&name).arg(numbers);
     if let Some(clock) = &options.clock {
         call.command.arg(clock.now().as_micros());
     }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use redis::Value;
-use tidegate::{PARTITIONS, StoreError};
+use tidegate::StoreError;
+use tidegate::spi::PARTITIONS;
 
 use crate::cluster::Cluster;
 use crate::error::Failed;

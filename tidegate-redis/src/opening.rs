@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    Adjustment, Anonymous, Check, Gate, Limit, Plan, Store, StoreError, StoreErrorKind, Subject, SystemClock,
-};
+use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
+use tidegate::{AnonymousBounds, Limit, StoreError, StoreErrorKind, SystemClock};
 
 use crate::across::Denials;
 use crate::error::unapplied;
@@ -92,7 +91,7 @@ impl RedisStore {
         let limit = Limit::fixed_window(1, Duration::from_secs(1));
         let limit =
             limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to try permissions with"))?;
-        let forgetful = Anonymous { forget_after: Some(Duration::from_secs(1)), ..Anonymous::default() };
+        let forgetful = AnonymousBounds { forget_after: Some(Duration::from_secs(1)), ..AnonymousBounds::default() };
         let gate = Gate::of_rule("start probe", limit).anonymous(forgetful);
         // They may take longer than decisions.
         let patient = RedisOptions { budget: Patience::starting(&self.options).answer, ..self.options.clone() };

@@ -42,7 +42,7 @@ impl RedisOptions {
 
     /// What a decision, a peek, a correction may take, whatever happens on the way. Then it fails, as possibly applied. A
     /// server that has not answered after four fifths of it counts as silent. A plan may ask for
-    /// [less](tidegate::Plan::within).
+    /// [less](tidegate::spi::Plan::within).
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self

@@ -1,8 +1,9 @@
 //! What the scripts reply, and the verdict that the library makes of it.
 
 use redis::Value;
-use tidegate::algorithm::{Found, MARGIN_MICROS};
-use tidegate::{Check, Few, Plan, StoreError, StoreErrorKind, Timestamp, Verdict};
+use tidegate::spi::algorithm::{Found, MARGIN_MICROS};
+use tidegate::spi::{Check, Few, Plan, Verdict};
+use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 /// What a script says about a plan.
 pub(crate) struct Reply {

@@ -5,8 +5,9 @@
 use std::sync::LazyLock;
 
 use redis::Script;
-use tidegate::algorithm::lua;
-use tidegate::{Algorithm, Limit, Plan, PlanMode};
+use tidegate::spi::algorithm::lua;
+use tidegate::spi::{Plan, PlanMode};
+use tidegate::{Algorithm, Limit};
 
 const DECIDE_ONE: &str = include_str!("scripts/decide_one.lua");
 const DECIDE_STRANGER: &str = include_str!("scripts/decide_stranger.lua");
@@ -149,7 +150,8 @@ mod tests {
 
     use super::*;
     use crate::args;
-    use tidegate::{Adjustment, Check, Gate, Rate, Subject};
+    use tidegate::Rate;
+    use tidegate::spi::{Adjustment, Check, Gate, Subject};
 
     /// The contract in the first lines of a script, as (label, text), continuation lines joined.
     fn contract(text: &str) -> Vec<(String, String)> {

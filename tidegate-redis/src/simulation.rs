@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::spi::Store;
 use tidegate::{
-    Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet, Store, StoreError,
-    StoreErrorKind, Timestamp,
+    Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind,
+    Timestamp,
 };
 use tokio::time::Instant;
 

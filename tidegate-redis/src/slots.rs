@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use redis::Value;
-use tidegate::PARTITIONS;
+use tidegate::spi::PARTITIONS;
 
 use crate::target::Address;
 

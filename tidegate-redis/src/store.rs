@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::algorithm::Op;
-use tidegate::{Adjustment, Key, MOST_CHECKS, Plan, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Store, Verdict};
+use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::across::{By, Denials};
 use crate::adjust::{all, grouped};
@@ -272,10 +273,10 @@ fn slot_of_plan(plan: &Plan<'_>) -> u16 {
 /// The reply tells what each check says in the bits of one number, which has no room for more.
 fn bounded(plan: &Plan<'_>) -> Result<(), StoreError> {
     let checks = plan.checks().len();
-    if checks <= MOST_CHECKS {
+    if checks <= MAX_CHECKS {
         return Ok(());
     }
-    let message = format!("{checks} limits apply to one request; at most {MOST_CHECKS} may: let fewer rules match it");
+    let message = format!("{checks} limits apply to one request; at most {MAX_CHECKS} may: let fewer rules match it");
     Err(StoreError::new(StoreErrorKind::Unexpected, message))
 }
 

@@ -14,7 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use tidegate::{Contract, Limit, Reset};
+use tidegate::Limit;
+use tidegate::http::{HeaderPolicy, ResetFormat};
 
 use crate::identity::Identity;
 use crate::index::Index;
@@ -37,7 +38,7 @@ pub(crate) struct Ready {
     pub(crate) matching: Matching,
     /// Every rule, the disabled ones too.
     pub(crate) rules: Vec<Compiled>,
-    pub(crate) contract: Contract,
+    pub(crate) contract: HeaderPolicy,
     /// Where the exemptions stand.
     pub(crate) exempt: Vec<Span>,
     pub(crate) identify: identify::Places,
@@ -137,8 +138,8 @@ impl Compiler<'_> {
         }
     }
 
-    fn contract(&mut self, http: &written::Http) -> Contract {
-        let mut contract = Contract::new();
+    fn contract(&mut self, http: &written::Http) -> HeaderPolicy {
+        let mut contract = HeaderPolicy::new();
         if let Some(draft) = &http.ratelimit {
             match draft.as_str() {
                 "off" => contract = contract.ratelimit(None),
@@ -152,8 +153,8 @@ impl Compiler<'_> {
             }
         }
         let reset = |form: &At<written::ResetForm>| match form.value {
-            written::ResetForm::Epoch => Some(Reset::Epoch),
-            written::ResetForm::Delta => Some(Reset::Delta),
+            written::ResetForm::Epoch => Some(ResetFormat::Epoch),
+            written::ResetForm::Delta => Some(ResetFormat::Delta),
             written::ResetForm::Off => None,
         };
         if let Some(form) = &http.x_ratelimit {

@@ -1,7 +1,7 @@
 //! `Cost`: what a request costs under a rule, and what it turned out to cost once the response is there.
 
 use smol_str::SmolStr;
-use tidegate::LARGEST_AMOUNT;
+use tidegate::spi::MAX_AMOUNT;
 
 use crate::by_route::ByRoute;
 use crate::expression::Expression;
@@ -94,5 +94,5 @@ impl Table {
 pub(crate) fn whole(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().unwrap_or(LARGEST_AMOUNT).min(LARGEST_AMOUNT))
+    digits.then(|| text.parse().unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT))
 }

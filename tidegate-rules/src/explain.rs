@@ -4,7 +4,8 @@
 use std::fmt::{self, Write};
 
 use smol_str::SmolStr;
-use tidegate::{Limit, Match, OnFailure, Request, RuleMode, RuleSet, Secret};
+use tidegate::spi::Match;
+use tidegate::{Limit, OnFailure, Request, RuleMode, RuleSet, Secret};
 
 use crate::compile::Compiled;
 use crate::condition::Mismatch;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use tidegate::Few;
 use tidegate::attributes::MAX_HOST_BYTES;
+use tidegate::spi::Few;
 
 use crate::condition::{Condition, Host};
 use crate::facts::Facts;

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use tidegate::address_text;
+use tidegate::spi::address_text;
 
 /// The longest text that can be an address with everything around it, in bytes.
 const LONGEST_TEXT: usize = 128;

@@ -1,7 +1,7 @@
 //! The rule file of Tidegate: limits that people can read, check, explain and test.
 //!
 //! ```text
-//! text ──▶ read ──▶ written ──▶ compile ──▶ RuleFile { RuleSet, Contract }      every problem on the way, with its place
+//! text ──▶ read ──▶ written ──▶ compile ──▶ RuleFile { RuleSet, HeaderPolicy }      every problem on the way, with its place
 //!                                  └── lint
 //! Request ──▶ index ──▶ condition ──▶ identity, cost ──▶ Match ──▶ Plan (in `tidegate`)
 //! ```

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
-use tidegate::{Few, Match, Matcher, Request};
+use tidegate::Request;
+use tidegate::spi::{Few, Match, Matcher};
 
 use crate::condition::Condition;
 use crate::cost::Cost;

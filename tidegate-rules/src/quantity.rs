@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use tidegate::{LARGEST_AMOUNT, LONGEST_SPAN, Rate, Window};
+use tidegate::spi::{LONGEST_SPAN, MAX_AMOUNT};
+use tidegate::{Rate, Window};
 
 /// The longest text that is looked at, in bytes, so that every error can quote it.
 const LONGEST_TEXT: usize = 64;
@@ -125,7 +126,7 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     let (number, factor) = amount_of(bounded(text)?).map_err(|problem| format!("{problem}; {SAY}"))?;
     number.times(factor).map_err(|misfit| match misfit {
         Misfit::Fraction => format!("{text:?} is not a whole number; {SAY}"),
-        Misfit::TooLarge => format!("{text:?} is too large; the largest amount is {LARGEST_AMOUNT}"),
+        Misfit::TooLarge => format!("{text:?} is too large; the largest amount is {MAX_AMOUNT}"),
     })
 }
 
@@ -158,7 +159,7 @@ pub(crate) fn show_rate(rate: Rate) -> String {
     for (unit, length) in [("s", SECOND), ("m", MINUTE), ("h", HOUR), ("d", DAY)] {
         let units = amount * u128::from(length);
         // A rate near the bound has no more room in a longer unit.
-        if units.is_multiple_of(period) && units / period <= u128::from(LARGEST_AMOUNT) {
+        if units.is_multiple_of(period) && units / period <= u128::from(MAX_AMOUNT) {
             return format!("{}/{unit}", units / period);
         }
     }
@@ -484,7 +485,7 @@ mod tests {
 
         #[test]
         fn what_is_shown_reads_back_as_the_same_rate(
-            amount in prop_oneof![1..=LARGEST_AMOUNT, 1..1000_u64],
+            amount in prop_oneof![1..=MAX_AMOUNT, 1..1000_u64],
             period in prop_oneof![1..=LONGEST_SPAN, (1..1000_u64).prop_map(|seconds| seconds * SECOND)],
         ) {
             let shown = per(amount, Duration::from_micros(period));

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use smol_str::SmolStr;
-use tidegate::Few;
+use tidegate::spi::Few;
 
 use crate::index::Places;
 use crate::path::{Pattern, Segment, first_segment, is_asterisk};

@@ -120,10 +120,10 @@ fn what_says_nothing_about_who_it_is_does_not_matter() {
 fn a_rule_says_how_many_and_for_how_long() {
     let all = file("ip", ", anonymous: { most: 200k, forget_after: 10m }").unwrap();
     let debug = format!("{:?}", all.rules().rule("a").unwrap());
-    assert!(debug.contains("Anonymous { most: 200000, forget_after: Some(600s) }"), "{debug}");
+    assert!(debug.contains("AnonymousBounds { max_subjects: 200000, forget_after: Some(600s) }"), "{debug}");
     let some = file("ip", ", anonymous: { forget_after: 90s }").unwrap();
     let debug = format!("{:?}", some.rules().rule("a").unwrap());
-    let expected = tidegate::Anonymous { forget_after: Some(Duration::from_secs(90)), ..Default::default() };
+    let expected = tidegate::AnonymousBounds { forget_after: Some(Duration::from_secs(90)), ..Default::default() };
     assert!(debug.contains(&format!("{expected:?}")), "{debug}");
 }
 

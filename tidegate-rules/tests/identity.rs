@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use tidegate::{Request, Subject};
+use tidegate::Request;
+use tidegate::spi::Subject;
 use tidegate_rules::RuleFile;
 
 const IDENTIFY: &str = "

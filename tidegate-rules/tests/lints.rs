@@ -210,7 +210,7 @@ fn crowd(size: u64) -> String {
 
 #[test]
 fn more_limits_than_a_decision_takes_are_an_error_at_the_first_that_is_too_many() {
-    let most = tidegate::MOST_CHECKS as u64;
+    let most = tidegate::spi::MAX_CHECKS as u64;
     assert_eq!(codes(&report(&crowd(most))), [""; 0]);
     let crowded = report(&crowd(most + 3));
     assert_eq!(codes(&crowded), ["too-many-checks"]);

@@ -22,8 +22,9 @@ fn request<'a>(action: &'a str, attributes: &[(&'a str, &'a str)]) -> Request<'a
 fn matched(file: &RuleFile, action: &str, attributes: &[(&str, &str)]) -> Vec<(String, u64, u64)> {
     let request = request(action, attributes);
     let plan = file.rules().resolve(&request);
-    let check =
-        |check: &tidegate::Check<'_>| (check.gate().rule().to_string(), check.cost(), check.gate().limit().amount());
+    let check = |check: &tidegate::spi::Check<'_>| {
+        (check.gate().rule().to_string(), check.cost(), check.gate().limit().amount())
+    };
     plan.checks().iter().map(check).collect()
 }
 

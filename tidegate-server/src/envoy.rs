@@ -1,5 +1,5 @@
 //! Envoy's Rate Limit Service, version 3: descriptors in, statuses out. Its words stay in here, and no semantics: what is
-//! decided is a [`Plan`](tidegate::Plan), and who decides it is the limiter that all doors share.
+//! decided is a [`Plan`](tidegate::spi::Plan), and who decides it is the limiter that all doors share.
 //!
 //! ```text
 //! RateLimitRequest ──▶ matched (reference YAML) │ rules (our file) ──▶ Prepared ──▶ Store ──▶ statuses ──▶ response

@@ -1,16 +1,16 @@
-//! `Exit`: how the program ends, for scripts. It says nothing itself.
+//! `Exit`: the exit codes of the process.
 
 use std::process::ExitCode;
 
-/// How the program ends.
+/// The exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Exit {
-    /// 0: all is well; the request is allowed.
-    Fine,
-    /// 1: the answer is no: a file has errors, a test failed, the request is denied.
-    No,
-    /// 2: the question cannot be answered: arguments or files are not usable.
+    /// 0: success; the request is allowed.
+    Success,
+    /// 1: a negative result: a file has errors, a test failed, the request is denied.
+    Negative,
+    /// 2: no result: the arguments or files are unusable.
     Usage,
     /// 3: the store failed.
     Store,
@@ -20,16 +20,16 @@ impl Exit {
     /// The number.
     pub const fn code(self) -> u8 {
         match self {
-            Self::Fine => 0,
-            Self::No => 1,
+            Self::Success => 0,
+            Self::Negative => 1,
             Self::Usage => 2,
             Self::Store => 3,
         }
     }
 
-    /// [`Fine`](Self::Fine) or [`No`](Self::No).
-    pub(crate) const fn yes(yes: bool) -> Self {
-        if yes { Self::Fine } else { Self::No }
+    /// [`Success`](Self::Success) or [`Negative`](Self::Negative).
+    pub const fn from_success(success: bool) -> Self {
+        if success { Self::Success } else { Self::Negative }
     }
 }
 

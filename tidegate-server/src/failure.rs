@@ -1,26 +1,36 @@
-//! `Failure`: why a command cannot answer: in words, with a way out. It must not repeat a subject, a password or a secret.
+//! `Failure`: why a command has no result, as a text that says what to do. The text never contains a subject, a password or
+//! a secret.
 
 use tidegate::StoreError;
 use tidegate_rules::Report;
 
 use crate::exit::Exit;
 
-/// Why a command cannot answer.
-pub(crate) enum Failure {
-    /// Arguments that make no sense, or a file that cannot be read or written.
+/// Why a command has no result.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Unusable arguments, or a file that cannot be read or written.
     Usage(String),
     /// A rule file that cannot be used.
     Rules(Box<Report>),
-    /// The store failed, and what doors do meanwhile.
-    Store { error: StoreError, meanwhile: &'static str },
+    /// The store failed.
+    Store {
+        /// How it failed.
+        error: StoreError,
+        /// A sentence on what front doors do until the store answers again; may be empty.
+        meanwhile: &'static str,
+    },
 }
 
 impl Failure {
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    /// A failure with exit code 2.
+    pub fn usage(message: impl Into<String>) -> Self {
         Self::Usage(message.into())
     }
 
-    pub(crate) const fn exit(&self) -> Exit {
+    /// The exit code of the process.
+    pub const fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Rules(_) => Exit::Usage,
             Self::Store { .. } => Exit::Store,

@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use tidegate::{Clock, Store};
+use tidegate::Clock;
+use tidegate::spi::Store;
 use tidegate_tower::{LimitLayer, LimitService, ResponseBody};
 use tower::ServiceExt;
 use tower_layer::Layer;
@@ -85,15 +86,15 @@ impl Gateway {
         listener.into().tells_client().serve(service, tasks, shutdown).await
     }
 
-    /// [`serve`](Self::serve), and `seen` sees the status of every answer, and how long it took from when the head of the
-    /// request was read, by `clock`.
-    pub(crate) async fn serve_seen<S>(
+    /// Like [`serve`](Self::serve), and calls `observer` with the status of every response and the time since the head of
+    /// its request was read, measured by `clock`.
+    pub async fn serve_observed<S>(
         self,
         listener: Listener,
         layer: LimitLayer<S>,
         shutdown: impl Future<Output = ()> + Send,
         clock: Arc<dyn Clock>,
-        seen: Arc<dyn Fn(StatusCode, Duration) + Send + Sync>,
+        observer: Arc<dyn Fn(StatusCode, Duration) + Send + Sync>,
     ) -> bool
     where
         S: Store + 'static,
@@ -101,11 +102,11 @@ impl Gateway {
         let tasks = Tasks::new();
         let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.starter())));
         let service = hyper::service::service_fn(move |request| {
-            let (service, clock, seen) = (LimitService::clone(&service), Arc::clone(&clock), Arc::clone(&seen));
+            let (service, clock, observer) = (LimitService::clone(&service), Arc::clone(&clock), Arc::clone(&observer));
             async move {
                 let begun = clock.now();
                 let response = answer(service, request).await?;
-                seen(response.status(), clock.now().since(begun));
+                observer(response.status(), clock.now().since(begun));
                 Ok(response)
             }
         });

@@ -1,71 +1,43 @@
-//! What the binary `tidegate` does: serve decisions, write, explain and test limits, and decide from the shell, and
-//! measure what all that costs and what it is good for.
+//! The Tidegate server: every front door in one process, around one limiter.
 //!
 //! ```text
-//! arguments ──▶ cli ──▶ serve │ rules │ check │ bench │ surge │ manual ──▶ output ──▶ exit code
-//!                          └── request, secret, store
+//! ServeArgs ──▶ serve ──▶ check API │ forward-auth │ Envoy rate limit service │ gateway │ admin
+//!                  │         └────────────┴───────────────┬──────────────────────┘
+//!               Listener                          Limiter on AnyStore
 //! ```
 //!
-//! Everything goes through [`run`], which a test calls as well as `main` does: it reads arguments and files, writes to an
-//! [`Output`], and never ends the process.
+//! - [`gateway`] and [`envoy`] can be used without the server, as a tower service and a gRPC service.
+//! - [`Listener`] accepts connections for all of them: TLS, timeouts, size limits, draining.
+//! - [`AnyStore`] is the store that a URL names.
+//! - [`command`] has what the commands of the binary share: output, exit codes, failures.
 
-mod arguments;
-mod bench;
-mod cli;
-mod config;
+mod check_response;
+pub use check_response::CheckResponse;
 mod degraded;
+mod duration_text;
 pub mod envoy;
 mod exit;
-pub use exit::Exit;
-mod output;
-pub use output::Output;
 mod failure;
-mod request;
-mod secret;
-mod span;
-mod store;
-pub use store::{AnyStore, StoreUrl};
-mod check;
-mod rules;
-pub use check::CheckAnswer;
 pub mod gateway;
 mod listen;
 pub use listen::{ConnectionLimits, Listener, Tls, TlsError, TlsFiles};
-mod manual;
+mod output;
+mod rule_file;
+mod secret;
 mod serve;
 pub use serve::Server;
-mod surge;
-mod traffic;
+mod store;
+pub use store::{AnyStore, StoreUrl};
+mod timer;
 
-use std::ffi::OsString;
-
-use cli::Command;
-
-/// Does what the arguments say, the first of which is the name of the program.
-///
-/// ```
-/// use tidegate_server::{Exit, Output, run};
-///
-/// let (mut out, mut err) = (Vec::new(), Vec::new());
-/// let exit = run(["tidegate", "rules", "schema"], &mut Output::new(&mut out, &mut err));
-/// assert_eq!(exit, Exit::Fine);
-/// assert!(String::from_utf8_lossy(&out).contains("token_bucket"));
-/// ```
-pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, output: &mut Output<'_>) -> Exit {
-    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    let cli = match arguments::read(&arguments, output) {
-        Ok(cli) => cli,
-        Err(exit) => return exit,
-    };
-    let done = match cli.command {
-        Command::Rules { command } => rules::run(command, output),
-        Command::Check(arguments) => check::run(&arguments, output),
-        Command::Bench(arguments) => bench::run(&arguments, output),
-        Command::Serve(arguments) => serve::run(&arguments, output),
-        Command::Surge(arguments) => surge::run(&arguments, output),
-        Command::Completions { shell } => Ok(manual::completions(shell, output)),
-        Command::Man { dir } => manual::man(dir.as_deref(), output),
-    };
-    let exit = done.unwrap_or_else(|failure| output.failed(&failure));
-    output.finish(exit)
+/// What the commands of the binary `tidegate` share, and `tidegate serve` itself.
+pub mod command {
+    pub use crate::duration_text::{format_duration, whole_millis};
+    pub use crate::exit::Exit;
+    pub use crate::failure::Failure;
+    pub use crate::output::{ColorChoice, Output, Style, count};
+    pub use crate::rule_file::load_rule_file;
+    pub use crate::secret::SecretArgs;
+    pub use crate::serve::{ServeArgs, run as serve, stop_signal};
+    pub use crate::timer::tokio_timer;
 }

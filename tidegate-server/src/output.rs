@@ -1,4 +1,5 @@
-//! `Output`: where words go, and whether in colour. It knows no command; what nobody reads any more is not an error.
+//! `Output`: the two output streams of a command, with or without color. A reader that closes its end, such as `head`, is
+//! not an error.
 
 use std::fmt::{self, Display};
 use std::io::{ErrorKind, Write};
@@ -10,25 +11,25 @@ use tidegate_rules::Report;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// Where words go.
+/// The output of a command: results on one stream, everything else on another.
 pub struct Output<'w> {
     out: Stream<'w>,
     err: Stream<'w>,
-    /// Whether somebody watches the errors as they come.
-    watched: bool,
-    /// What could not be written, if not because the reader has left.
-    broken: Option<std::io::Error>,
+    /// Whether progress lines are shown.
+    progress: bool,
+    /// The first write error, except a closed pipe.
+    write_error: Option<std::io::Error>,
 }
 
 struct Stream<'w> {
-    to: &'w mut dyn Write,
-    colour: bool,
+    writer: &'w mut dyn Write,
+    color: bool,
     closed: bool,
 }
 
-/// When to write in colour.
+/// When to write in color: the values of `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Colour {
+pub enum ColorChoice {
     /// On a terminal, unless `NO_COLOR` is set
     #[default]
     Auto,
@@ -38,165 +39,171 @@ pub(crate) enum Colour {
     Never,
 }
 
-/// How a word is emphasised.
+/// How a word is emphasized.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Style {
+pub enum Style {
+    /// Bold.
     Bold,
+    /// Faint.
     Dim,
+    /// Green: success.
     Good,
+    /// Red: failure.
     Bad,
+    /// Yellow: warning.
     Caution,
 }
 
 /// Constructors
 impl<'w> Output<'w> {
-    /// Results go to `out` and everything else to `err`, both without colour.
+    /// Results go to `out` and everything else to `err`, both without color.
     pub fn new(out: &'w mut dyn Write, err: &'w mut dyn Write) -> Self {
-        let stream = |to| Stream { to, colour: false, closed: false };
-        Self { out: stream(out), err: stream(err), watched: false, broken: None }
+        let stream = |writer| Stream { writer, color: false, closed: false };
+        Self { out: stream(out), err: stream(err), progress: false, write_error: None }
     }
 
-    /// Whether results are in colour, unless `--color` decides.
-    pub fn colour(mut self, colour: bool) -> Self {
-        self.out.colour = colour;
+    /// Whether results are in color, unless `--color` decides.
+    pub fn with_color(mut self, color: bool) -> Self {
+        self.out.color = color;
         self
     }
 
-    /// Whether errors are in colour, unless `--color` decides.
-    pub fn colour_of_errors(mut self, colour: bool) -> Self {
-        self.err.colour = colour;
+    /// Whether errors are in color, unless `--color` decides.
+    pub fn with_error_color(mut self, color: bool) -> Self {
+        self.err.color = color;
         self
     }
 
-    /// Whether progress is told, which needs a terminal: each line of it takes the place of the one before.
-    pub fn progress_shown(mut self, watched: bool) -> Self {
-        self.watched = watched;
+    /// Whether progress is shown. It needs a terminal: each progress line overwrites the one before.
+    pub fn with_progress(mut self, progress: bool) -> Self {
+        self.progress = progress;
         self
     }
 }
 
 /// Writing
 impl Output<'_> {
-    pub(crate) fn choose(&mut self, colour: Colour) {
-        if colour != Colour::Auto {
-            let always = colour == Colour::Always;
-            (self.out.colour, self.err.colour) = (always, always);
+    /// Applies the value of `--color`.
+    pub fn set_color(&mut self, choice: ColorChoice) {
+        if choice != ColorChoice::Auto {
+            let always = choice == ColorChoice::Always;
+            (self.out.color, self.err.color) = (always, always);
         }
     }
 
-    /// Whether results are in colour.
-    pub(crate) const fn is_coloured(&self) -> bool {
-        self.out.colour
+    /// Whether results are in color.
+    pub const fn uses_color(&self) -> bool {
+        self.out.color
     }
 
-    /// A word, emphasised if results are in colour.
-    pub(crate) fn styled(&self, style: Style, text: impl Display) -> String {
-        paint(self.out.colour, style, text)
+    /// The text, emphasized if results are in color.
+    pub fn styled(&self, style: Style, text: impl Display) -> String {
+        paint(self.out.color, style, text)
     }
 
-    /// Writes a result as it is.
-    pub(crate) fn print(&mut self, text: impl Display) {
+    /// Writes a result without a line end.
+    pub fn print(&mut self, text: impl Display) {
         let written = self.out.write(format_args!("{text}"));
-        self.note(written);
+        self.record(written);
     }
 
     /// Writes a line of a result.
-    pub(crate) fn line(&mut self, text: impl Display) {
+    pub fn line(&mut self, text: impl Display) {
         let written = self.out.write(format_args!("{text}\n"));
-        self.note(written);
+        self.record(written);
     }
 
-    /// Writes a result for programs: one value on one line.
-    pub(crate) fn json(&mut self, value: &impl Serialize) {
+    /// Writes a result as JSON on one line.
+    pub fn json(&mut self, value: &impl Serialize) {
         match serde_json::to_string(value) {
             Ok(text) => self.line(text),
-            Err(error) => self.note(Err(error.into())),
+            Err(error) => self.record(Err(error.into())),
         }
     }
 
-    /// Whether nobody reads the results any more.
-    pub(crate) const fn is_closed(&self) -> bool {
+    /// Whether the reader of the results has closed its end.
+    pub const fn is_closed(&self) -> bool {
         self.out.closed
     }
 
-    /// Tells something beside the result.
-    pub(crate) fn warn(&mut self, text: impl Display) {
-        let title = paint(self.err.colour, Style::Caution, "warning:");
+    /// Writes a warning to the error stream.
+    pub fn warn(&mut self, text: impl Display) {
+        let title = paint(self.err.color, Style::Caution, "warning:");
         let written = self.err.write(format_args!("{title} {text}\n"));
-        self.note(written);
+        self.record(written);
     }
 
-    /// Tells what is going on.
-    pub(crate) fn say(&mut self, text: impl Display) {
+    /// Writes a line to the error stream.
+    pub fn info(&mut self, text: impl Display) {
         let written = self.err.write(format_args!("{text}\n"));
-        self.note(written);
+        self.record(written);
     }
 
-    /// Whether somebody watches the errors as they come.
-    pub(crate) const fn is_watched(&self) -> bool {
-        self.watched
+    /// Whether progress lines are shown.
+    pub const fn shows_progress(&self) -> bool {
+        self.progress
     }
 
-    /// Tells how far it has come, to whoever watches; nothing at all takes it away again.
-    pub(crate) fn progress(&mut self, text: impl Display) {
-        if self.watched {
+    /// Overwrites the progress line, if progress is shown. An empty text clears it.
+    pub fn progress(&mut self, text: impl Display) {
+        if self.progress {
             let written = self.err.write(format_args!("\r\x1b[K{text}"));
-            self.note(written);
+            self.record(written);
         }
     }
 
-    /// Shows what the author of a rule file should know, if anything.
-    pub(crate) fn report(&mut self, report: &Report) {
+    /// Writes the problems of a rule file to the error stream, if it has any.
+    pub fn report(&mut self, report: &Report) {
         if !report.problems().is_empty() {
-            self.say(report.render(self.err.colour));
+            self.info(report.render(self.err.color));
         }
     }
 
-    /// Tells why there is no result.
-    pub(crate) fn failed(&mut self, failure: &Failure) -> Exit {
-        let title = paint(self.err.colour, Style::Bad, "error:");
+    /// Writes why there is no result, and returns the exit code.
+    pub fn report_failure(&mut self, failure: &Failure) -> Exit {
+        let title = paint(self.err.color, Style::Bad, "error:");
         let written = match failure {
             Failure::Usage(message) => self.err.write(format_args!("{title} {message}\n")),
-            Failure::Rules(report) => self.err.write(format_args!("{}\n", report.render(self.err.colour))),
+            Failure::Rules(report) => self.err.write(format_args!("{}\n", report.render(self.err.color))),
             Failure::Store { error, meanwhile } => {
                 let counted = if error.is_possibly_applied() { "; the request may have been counted" } else { "" };
                 self.err.write(format_args!("{title} the store failed: {error}{counted}\n{meanwhile}\n"))
             }
         };
-        self.note(written);
+        self.record(written);
         failure.exit()
     }
 
-    /// Shows what clap has to say instead of arguments: help, a version, or what is wrong with them.
-    pub(crate) fn of_clap(&mut self, answer: &clap::Error) -> Exit {
+    /// Writes what clap returns instead of arguments: help, the version, or an error.
+    pub fn print_clap_error(&mut self, error: &clap::Error) -> Exit {
         let (stream, exit) =
-            if answer.use_stderr() { (&mut self.err, Exit::Usage) } else { (&mut self.out, Exit::Fine) };
-        let text = answer.render();
-        let written = if stream.colour {
+            if error.use_stderr() { (&mut self.err, Exit::Usage) } else { (&mut self.out, Exit::Success) };
+        let text = error.render();
+        let written = if stream.color {
             stream.write(format_args!("{}", text.ansi()))
         } else {
             stream.write(format_args!("{text}"))
         };
-        self.note(written);
+        self.record(written);
         self.finish(exit)
     }
 
-    /// The end: a result that could not be written is none.
-    pub(crate) fn finish(&mut self, exit: Exit) -> Exit {
+    /// Flushes the results, and returns the final exit code: a result that could not be written is a failure.
+    pub fn finish(&mut self, exit: Exit) -> Exit {
         let flushed = self.out.flush();
-        self.note(flushed);
-        match self.broken.take() {
+        self.record(flushed);
+        match self.write_error.take() {
             Some(error) => {
-                let failure = Failure::usage(format!("the result cannot be written: {error}"));
-                self.failed(&failure)
+                let failure = Failure::usage(format!("cannot write the result: {error}"));
+                self.report_failure(&failure)
             }
             None => exit,
         }
     }
 
-    fn note(&mut self, written: std::io::Result<()>) {
+    fn record(&mut self, written: std::io::Result<()>) {
         if let Err(error) = written {
-            self.broken.get_or_insert(error);
+            self.write_error.get_or_insert(error);
         }
     }
 }
@@ -206,17 +213,17 @@ impl Stream<'_> {
         if self.closed {
             return Ok(());
         }
-        let written = self.to.write_fmt(text);
-        self.unless_left(written)
+        let written = self.writer.write_fmt(text);
+        self.ignore_closed_pipe(written)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        let flushed = self.to.flush();
-        self.unless_left(flushed)
+        let flushed = self.writer.flush();
+        self.ignore_closed_pipe(flushed)
     }
 
-    /// A reader who has left, such as `head`, has what it wanted.
-    fn unless_left(&mut self, written: std::io::Result<()>) -> std::io::Result<()> {
+    /// Remembers that the reader has closed its end, which is not an error.
+    fn ignore_closed_pipe(&mut self, written: std::io::Result<()>) -> std::io::Result<()> {
         match written {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 self.closed = true;
@@ -227,8 +234,8 @@ impl Stream<'_> {
     }
 }
 
-fn paint(colour: bool, style: Style, text: impl Display) -> String {
-    if !colour {
+fn paint(color: bool, style: Style, text: impl Display) -> String {
+    if !color {
         return text.to_string();
     }
     let code = match style {
@@ -242,6 +249,6 @@ fn paint(colour: bool, style: Style, text: impl Display) -> String {
 }
 
 /// `1 rule`, `2 rules`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
+pub fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }

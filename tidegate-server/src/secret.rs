@@ -7,7 +7,7 @@ use crate::failure::Failure;
 
 /// The secret that subjects are hashed with.
 #[derive(Args)]
-pub(crate) struct SecretArgs {
+pub struct SecretArgs {
     /// The secret that all instances share and hash subjects with
     ///
     /// Prefer the variable: a command line is seen by everybody on the machine. Without a secret a public one is used.
@@ -17,7 +17,7 @@ pub(crate) struct SecretArgs {
 
 impl SecretArgs {
     /// The secret, if one is set. An empty one is refused: everybody would guess it.
-    pub(crate) fn secret(&self) -> Result<Option<Secret>, Failure> {
+    pub fn secret(&self) -> Result<Option<Secret>, Failure> {
         match self.secret.as_deref() {
             Some("") => Err(Failure::usage(
                 "the secret is empty: set TIDEGATE_SECRET to some random text, such as that of `openssl rand -hex 16`, \

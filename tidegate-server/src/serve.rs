@@ -34,8 +34,8 @@ use tidegate_tower::LimitLayer;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub(crate) use options::ServeArgs;
-pub(crate) use reload::stopped as told_to_stop;
+pub use options::ServeArgs;
+pub use reload::stopped as stop_signal;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -62,7 +62,7 @@ pub struct Server {
 }
 
 /// Runs until a signal says stop, and drains.
-pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
+pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
     runtime.block_on(async {
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
         loop {
             tokio::select! {
                 () = &mut stopped => break,
-                told = reloading.told() => output.say(told),
+                told = reloading.told() => output.info(told),
                 Some(told) = server.told.recv() => output.warn(told),
                 _ = look.tick() => {
                     let up = server.engine.is_store_up();
@@ -84,19 +84,19 @@ pub(crate) fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit
                             let why = server.engine.limiter().store().why();
                             output.warn(format!("the store fails: {why}. Each rule does what its on_failure says"));
                         }
-                        (false, true) => output.say("store: it answers again"),
+                        (false, true) => output.info("store: it answers again"),
                         _ => {}
                     }
                 }
             }
         }
-        output.say("stopping: no new connections; open requests may end");
+        output.info("stopping: no new connections; open requests may end");
         drop(reloading);
         let clean = server.stop().await;
         if !clean {
             output.warn("some requests did not end in time");
         }
-        Ok(Exit::Fine)
+        Ok(Exit::Success)
     })
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Adjustment, Key, KeyStem, Limit, MemoryStore, Plan, Store, StoreError, Subject, Verdict};
+use tidegate::spi::{Adjustment, Key, KeyStem, Plan, Store, Subject, Verdict};
+use tidegate::{Limit, MemoryStore, StoreError};
 use tidegate_redis::{RedisOptions, RedisStore, ServerState, Strangers};
 
 /// Where a store is.
@@ -72,7 +73,7 @@ impl StoreUrl {
     }
 
     /// Whether others can read what is stored there.
-    pub(crate) const fn is_shared(&self) -> bool {
+    pub const fn is_shared(&self) -> bool {
         matches!(self, Self::Redis(_))
     }
 }

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Acquired, Clock, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timer};
+use tidegate::{AcquireOutcome, Clock, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timer};
 use tokio::sync::mpsc;
 
 const EVENTS_PER_SECOND: u32 = 200;
@@ -39,10 +39,10 @@ async fn deliver(
             },
         };
         match limiter.acquire(&request, PATIENCE, &clock).await? {
-            Acquired::Granted(_) => deliveries.send((event, clock.now().as_micros() / 1_000_000))?,
-            Acquired::TimedOut => put_back.push_back(event),
+            AcquireOutcome::Granted(_) => deliveries.send((event, clock.now().as_micros() / 1_000_000))?,
+            AcquireOutcome::TimedOut => put_back.push_back(event),
             // Its turn is too far away to wait for; nobody else's is nearer, as all go to one receiver.
-            Acquired::Denied(decision) => {
+            AcquireOutcome::Denied(decision) => {
                 let retry = decision.retry_after().ok_or("no waiting helps: the limit is smaller than one event")?;
                 put_back.push_back(event);
                 clock.sleep(retry).await;

@@ -9,7 +9,8 @@ use http::header::{HOST, HeaderMap, HeaderName};
 use http::request::Parts;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use tidegate::{address_text, attributes};
+use tidegate::attributes;
+use tidegate::spi::address_text;
 
 use crate::BodyText;
 

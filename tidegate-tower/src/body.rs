@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tidegate::Answer;
+use tidegate::http::Rejection;
 
 use crate::fields::extend;
 
@@ -70,7 +70,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 }
 
 /// A refusal as it is sent.
-pub(crate) fn refusal<B>(answer: Answer) -> Response<ResponseBody<B>> {
+pub(crate) fn refusal<B>(answer: Rejection) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::own(answer.body.into()));
     // The contract answers 429 and 503; were it ever something that is no status, it would be our fault.
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -2,23 +2,24 @@
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use tidegate::{Contract, Decision, Field, Headers};
+use tidegate::Decision;
+use tidegate::http::{HeaderField, HeaderPolicy, Headers};
 
 /// How many fields answers have unless they are told otherwise.
 const USUAL: usize = 5;
 
-/// The names, each in the place of its [`Field`]: none has to be read anew for an answer.
-static NAMES: [HeaderName; Field::ALL.len()] = [
-    HeaderName::from_static(Field::Policy.name()),
-    HeaderName::from_static(Field::RateLimit.name()),
-    HeaderName::from_static(Field::XLimit.name()),
-    HeaderName::from_static(Field::XRemaining.name()),
-    HeaderName::from_static(Field::XReset.name()),
-    HeaderName::from_static(Field::Limit.name()),
-    HeaderName::from_static(Field::Remaining.name()),
-    HeaderName::from_static(Field::Reset.name()),
+/// The names, each in the place of its [`HeaderField`]: none has to be read anew for an answer.
+static NAMES: [HeaderName; HeaderField::ALL.len()] = [
+    HeaderName::from_static(HeaderField::Policy.name()),
+    HeaderName::from_static(HeaderField::RateLimit.name()),
+    HeaderName::from_static(HeaderField::XLimit.name()),
+    HeaderName::from_static(HeaderField::XRemaining.name()),
+    HeaderName::from_static(HeaderField::XReset.name()),
+    HeaderName::from_static(HeaderField::Limit.name()),
+    HeaderName::from_static(HeaderField::Remaining.name()),
+    HeaderName::from_static(HeaderField::Reset.name()),
     RETRY_AFTER,
-    HeaderName::from_static(Field::RetryAfterMs.name()),
+    HeaderName::from_static(HeaderField::RetryAfterMs.name()),
 ];
 
 /// The fields of one answer.
@@ -26,7 +27,7 @@ pub(crate) struct Fields(Vec<(HeaderName, HeaderValue)>);
 
 impl Fields {
     /// What `contract` says about a decision.
-    pub(crate) fn of(contract: &Contract, decision: &Decision) -> Self {
+    pub(crate) fn of(contract: &HeaderPolicy, decision: &Decision) -> Self {
         let mut fields = Vec::new();
         contract.each(decision, |field, text| {
             if fields.is_empty() {
@@ -71,7 +72,7 @@ mod tests {
 
     #[test]
     fn each_name_stands_in_the_place_of_its_field() {
-        for field in Field::ALL {
+        for field in HeaderField::ALL {
             assert_eq!(NAMES[field as usize], field.name());
         }
     }

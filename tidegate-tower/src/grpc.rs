@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use tidegate::Answer;
+use tidegate::http::Rejection;
 
 use crate::ResponseBody;
 use crate::fields::extend;
@@ -43,7 +43,7 @@ fn is_of(media_type: &[u8], name: &[u8]) -> bool {
 
 /// The same refusal: `RESOURCE_EXHAUSTED` for a denial, `UNAVAILABLE` for a failure, the fields as metadata. Without a
 /// body, the status may stand in the header in gRPC-Web too.
-pub(crate) fn refusal<B>(answer: Answer, media_type: HeaderValue) -> Response<ResponseBody<B>> {
+pub(crate) fn refusal<B>(answer: Rejection, media_type: HeaderValue) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::own(Bytes::new()));
     let headers = response.headers_mut();
     headers.insert(STATUS, if answer.status == DENIED { EXHAUSTED } else { UNAVAILABLE });
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_client_is_told_when_to_try_again() {
-        let answer = |status, headers| Answer { status, message: "Later.".to_owned(), headers, body: String::new() };
+        let answer = |status, headers| Rejection { status, message: "Later.".to_owned(), headers, body: String::new() };
         let failed: Response<ResponseBody<String>> = refusal(answer(503, vec![("retry-after", "1".to_owned())]), GRPC);
         assert_eq!(failed.headers()["grpc-status"], UNAVAILABLE);
         assert_eq!(failed.headers()["grpc-retry-pushback-ms"], "1000");

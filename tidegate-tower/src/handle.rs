@@ -4,7 +4,8 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tidegate::{Limiter, Store};
+use tidegate::Limiter;
+use tidegate::spi::Store;
 
 use crate::attributes::Reads;
 

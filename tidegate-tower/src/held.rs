@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::{Limiter, Receipt, Store, Timer};
+use tidegate::spi::Store;
+use tidegate::{Limiter, Receipt, Timer};
 
 /// What was taken for a request that has not gone on yet.
 pub(crate) struct Held<'l, S: Store> {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use http::request::Parts;
 use smol_str::SmolStr;
-use tidegate::{Contract, Limiter, Store, Timer};
+use tidegate::http::HeaderPolicy;
+use tidegate::spi::Store;
+use tidegate::{Limiter, Timer};
 use tower_layer::Layer;
 
 use crate::{Attributes, Handle, LimitService, attributes};
@@ -36,7 +38,7 @@ pub struct LimitLayer<S> {
 pub(crate) struct Settings {
     pub(crate) action: SmolStr,
     /// Which fields answers carry, if not those that the rules choose.
-    pub(crate) contract: Option<Contract>,
+    pub(crate) contract: Option<HeaderPolicy>,
     pub(crate) timer: Arc<dyn Timer>,
     pub(crate) longest_delay: Duration,
     pub(crate) http_only: bool,
@@ -118,7 +120,7 @@ impl<S> LimitLayer<S> {
 impl<S> LimitLayer<S> {
     /// Chooses the header fields that tell a caller about limits. Without it, the [rules](tidegate::RuleSet::contract)
     /// choose them, and a new set of rules may choose others.
-    pub fn contract(self, contract: Contract) -> Self {
+    pub fn contract(self, contract: HeaderPolicy) -> Self {
         self.with(|settings| settings.contract = Some(contract))
     }
 
@@ -138,7 +140,7 @@ impl<S> LimitLayer<S> {
         self.with(|settings| settings.http_only = true)
     }
 
-    /// Names this front door to [observers](tidegate::Observer), which find the name in the [plan](tidegate::Plan::origin).
+    /// Names this front door to [observers](tidegate::spi::Observer), which find the name in the [plan](tidegate::spi::Plan::origin).
     pub fn with_front_door(self, name: &'static str) -> Self {
         self.with(|settings| settings.front_door = name)
     }

@@ -34,14 +34,14 @@
 //!   or set it. Inside a nested axum router the path has lost the prefix, so put the layer around the outer one.
 //! - **Passing.** A request that a leaky bucket holds waits for its slot without blocking anybody: what the inner service
 //!   keeps for it, such as a permit, is given back meanwhile and asked for again. If its caller leaves, the slot is given
-//!   back. The answer of the inner service gets the header fields of the [`Contract`](tidegate::Contract) of the rules,
+//!   back. The answer of the inner service gets the header fields of the [`HeaderPolicy`](tidegate::http::HeaderPolicy) of the rules,
 //!   unless it has some of them already or a layer further in has spoken. A request that no rule applies to passes as it
 //!   is.
 //! - **Denied.** 429 with the contract's header fields and body; the inner service is not called. Requests whose content type
 //!   is gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the fields as metadata.
 //! - **The store failed.** If a rule of the request is closed on failure, 503 (`UNAVAILABLE` in gRPC). Otherwise the request
 //!   is judged without the store, as its rules say; if it passes, it has the extension [`Degraded`]. There are no limit headers
-//!   then. The failure itself goes to the limiter's [`Observer`](tidegate::Observer).
+//!   then. The failure itself goes to the limiter's [`Observer`](tidegate::spi::Observer).
 //! - **The real cost** may be known only from the answer: a rule names the header that tells it
 //!   ([`Rule::actual`](tidegate::Rule::actual)), or [`LimitLayer::settle`] does.
 //!

@@ -9,7 +9,9 @@ use std::time::Duration;
 use http::header::ACCEPT;
 use http::request::Parts;
 use http::{Request, Response, response};
-use tidegate::{Answer, Contract, Decision, Origin, Receipt, Rule, Store, StoreErrorKind};
+use tidegate::http::{HeaderPolicy, Rejection};
+use tidegate::spi::{Origin, Store};
+use tidegate::{Decision, Receipt, Rule, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attributes::joined;
@@ -170,7 +172,7 @@ fn failed<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &Parts)
 }
 
 /// The refusal, in the language of the caller.
-fn refused<B>(settings: &Settings, parts: &Parts, answer: Answer) -> Response<ResponseBody<B>> {
+fn refused<B>(settings: &Settings, parts: &Parts, answer: Rejection) -> Response<ResponseBody<B>> {
     let spoken = if settings.http_only { None } else { grpc::spoken(&parts.headers) };
     let mut response = match spoken {
         Some(media_type) => grpc::refusal(answer, media_type),
@@ -181,7 +183,7 @@ fn refused<B>(settings: &Settings, parts: &Parts, answer: Answer) -> Response<Re
 }
 
 /// What the layer was told goes before what the rules choose.
-fn contract<'a, S: Store>(settings: &'a Settings, current: &'a Current<S>) -> &'a Contract {
+fn contract<'a, S: Store>(settings: &'a Settings, current: &'a Current<S>) -> &'a HeaderPolicy {
     settings.contract.as_ref().unwrap_or_else(|| current.limiter.rules().contract())
 }
 

@@ -12,7 +12,7 @@ const PAIRS: [[u8; 2]; 100] = pairs();
 /// An address as its `Display` writes it.
 ///
 /// ```
-/// assert_eq!(tidegate::address_text([203, 0, 113, 9].into()), "203.0.113.9");
+/// assert_eq!(tidegate::spi::address_text([203, 0, 113, 9].into()), "203.0.113.9");
 /// ```
 pub fn address_text(address: IpAddr) -> String {
     let IpAddr::V4(address) = address else { return address.to_string() };

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::algorithm::{Grid, Outcome, Place};
+use crate::algorithm::{Calendar, Outcome, Place};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::receipt::Receipt;
-use crate::{Few, Judged, StoreErrorKind, Subject, Timestamp, Verdict, Window};
+use crate::spi::{CheckVerdict, Few, Subject, Verdict};
+use crate::{StoreErrorKind, Timestamp, Window};
 
 /// The answer to a request.
 ///
@@ -42,7 +43,7 @@ pub struct Decision {
     decided_at: Timestamp,
     shown: Option<u16>,
     delay: Duration,
-    checks: Few<Checked>,
+    checks: Few<CheckResult>,
     degraded: Option<StoreErrorKind>,
     /// Whether a rule applied about which answers must give nothing away, though it is not among the checks.
     guarded: bool,
@@ -65,13 +66,13 @@ pub(crate) struct Sharing {
 /// What one check of a plan says, and what it is about.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
-pub struct Checked {
+pub struct CheckResult {
     pub(crate) rule: SmolStr,
     pub(crate) limit_name: SmolStr,
     /// None for most, which costs nothing to copy.
     pub(crate) plan: Option<Arc<str>>,
     pub(crate) security: bool,
-    pub(crate) window: Grid,
+    pub(crate) window: Calendar,
     pub(crate) algorithm: Algorithm,
     pub(crate) role: Role,
     pub(crate) subject: Subject,
@@ -97,14 +98,14 @@ impl Decision {
                 decided_at,
                 shown: enforced.then_some(0),
                 delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
-                checks: Few::One(Checked::new(check, judged)),
+                checks: Few::One(CheckResult::new(check, judged)),
                 degraded: None,
                 guarded: false,
                 sharing,
             };
         }
-        let checks: Few<Checked> =
-            plan.checks().iter().zip(judged).map(|(check, judged)| Checked::new(check, judged)).collect();
+        let checks: Few<CheckResult> =
+            plan.checks().iter().zip(judged).map(|(check, judged)| CheckResult::new(check, judged)).collect();
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
         let shown = most_restrictive(&checks, granted > 0);
@@ -146,23 +147,23 @@ impl Decision {
     }
 
     /// The check to show: the most restrictive one. None if no rule matched, or only shadow rules did.
-    pub fn shown(&self) -> Option<&Checked> {
+    pub fn shown(&self) -> Option<&CheckResult> {
         self.checks.get(usize::from(self.shown?))
     }
 
     /// The rule of the check that is shown.
     pub fn rule(&self) -> Option<&str> {
-        self.shown().map(Checked::rule)
+        self.shown().map(CheckResult::rule)
     }
 
     /// The kind of limit of the check that is shown.
     pub fn algorithm(&self) -> Option<Algorithm> {
-        self.shown().map(Checked::algorithm)
+        self.shown().map(CheckResult::algorithm)
     }
 
     /// Whom the check that is shown counts, hashed.
     pub fn subject(&self) -> Option<Subject> {
-        self.shown().map(Checked::subject)
+        self.shown().map(CheckResult::subject)
     }
 
     /// The largest cost that the check that is shown could ever admit.
@@ -192,12 +193,12 @@ impl Decision {
     /// For a denied request: the time after which it could be on its way, the delay of a leaky bucket included.
     pub(crate) fn served_after(&self) -> Duration {
         let denying = self.checks.iter().filter(|check| check.role != Role::Shadow && !check.outcome.admitted);
-        denying.map(Checked::served_after).max().unwrap_or_default()
+        denying.map(CheckResult::served_after).max().unwrap_or_default()
     }
 
     /// Denied, and no waiting helps: the cost is above what a limit can ever admit.
     pub fn is_permanent(&self) -> bool {
-        let permanent = |check: &Checked| check.outcome.is_permanent();
+        let permanent = |check: &CheckResult| check.outcome.is_permanent();
         !self.is_allowed() && self.degraded.is_none() && self.shown().is_some_and(permanent)
     }
 
@@ -207,7 +208,7 @@ impl Decision {
     }
 
     /// What every check says, in the order of the rules.
-    pub fn checks(&self) -> &[Checked] {
+    pub fn checks(&self) -> &[CheckResult] {
         &self.checks
     }
 
@@ -216,7 +217,7 @@ impl Decision {
         let rejecting = self.checks.iter().filter(|check| check.role == Role::Shadow && !check.outcome.admitted);
         // Several limits of one rule stand side by side; the rule is named once.
         let mut last = None;
-        rejecting.map(Checked::rule).filter(move |rule| last.replace(*rule) != Some(*rule))
+        rejecting.map(CheckResult::rule).filter(move |rule| last.replace(*rule) != Some(*rule))
     }
 
     /// What was consumed and where, to give it back later. A denied decision has an empty one, and so has a
@@ -231,7 +232,7 @@ impl Decision {
             return Receipt::empty();
         }
         // What costs nothing consumed nothing, but it may turn out to have cost something.
-        let free = |check: &Checked| check.cost == 0 && self.is_allowed() && check.role != Role::Shadow;
+        let free = |check: &CheckResult| check.cost == 0 && self.is_allowed() && check.role != Role::Shadow;
         let taken = self.checks.iter().enumerate().filter(|(_, check)| check.consumed || free(check));
         Receipt::new(self.granted.max(1), taken, &self.sharing)
     }
@@ -243,9 +244,9 @@ impl Decision {
     }
 }
 
-impl Checked {
+impl CheckResult {
     #[inline(always)]
-    fn new(check: &Check<'_>, judged: &Judged) -> Self {
+    fn new(check: &Check<'_>, judged: &CheckVerdict) -> Self {
         let gate = check.gate();
         Self {
             rule: gate.rule().clone(),
@@ -350,7 +351,7 @@ impl Checked {
 }
 
 /// The index of the check to show. A group speaks through its most permissive member; ties go to the first.
-fn most_restrictive(checks: &[Checked], allowed: bool) -> Option<u16> {
+fn most_restrictive(checks: &[CheckResult], allowed: bool) -> Option<u16> {
     let speaks = |index: &usize| match checks[*index].role {
         Role::Enforced => true,
         Role::Shadow => false,

@@ -24,12 +24,13 @@ use std::fmt::Write;
 
 use siphasher::sip128::SipHasher24;
 
+use crate::Limit;
 use crate::algorithm::State;
 use crate::algorithm::fixed_window::FixedWindow;
-use crate::{Limit, Subject};
+use crate::spi::Subject;
 
 /// The version of the key grammar and of the values under the keys.
-pub const VERSION: &str = "1";
+pub const KEY_VERSION: &str = "1";
 
 /// The number of partitions, each of which lies in one slot of a cluster.
 pub const PARTITIONS: u16 = 1024;
@@ -142,7 +143,7 @@ impl<'r> Key<'r> {
     pub fn write_name(&self, prefix: &str, name: &mut Vec<u8>) {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         name.extend_from_slice(prefix.as_bytes());
-        name.extend_from_slice(VERSION.as_bytes());
+        name.extend_from_slice(KEY_VERSION.as_bytes());
         let (high, low) = (usize::from(self.partition >> 5), usize::from(self.partition & 31));
         name.extend_from_slice(&[b'{', DIGITS[high], DIGITS[low], b'}']);
         name.extend_from_slice(self.stem.text.as_bytes());

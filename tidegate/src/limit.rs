@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use crate::algorithm::Grid;
+use crate::algorithm::Calendar;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -13,16 +13,16 @@ use crate::algorithm::token_bucket::TokenBucket;
 use crate::{Rate, Window};
 
 /// The largest amount of units anything may hold: 2^52 - 1, so that two of them still add up exactly in a Lua number.
-pub const LARGEST_AMOUNT: u64 = (1 << 52) - 1;
+pub const MAX_AMOUNT: u64 = (1 << 52) - 1;
 
 /// The longest time any limit may span: one hundred years of 365.25 days, in microseconds.
 pub const LONGEST_SPAN: u64 = 3_155_760_000_000_000;
 
 /// The largest limit of a [sliding log](Limit::sliding_log): it keeps every request, and each takes two bytes of cost.
-pub const LARGEST_LOG: u64 = 65_535;
+pub const MAX_LOG_LIMIT: u64 = 65_535;
 
 /// The most slices a [sliding window](Limit::sliding_window) may have.
-pub const MOST_SLICES: u64 = 120;
+pub const MAX_SLICES: u64 = 120;
 
 /// A limit: how much is allowed in how much time, and in which sense.
 ///
@@ -96,7 +96,7 @@ impl Limit {
         FixedWindow::new(limit, window.into()).map(Self::FixedWindow)
     }
 
-    /// Allows `limit` units in any `window`, exactly; `limit` is at most [`LARGEST_LOG`].
+    /// Allows `limit` units in any `window`, exactly; `limit` is at most [`MAX_LOG_LIMIT`].
     pub fn sliding_log(limit: u64, window: Duration) -> Result<Self, LimitError> {
         SlidingLog::new(limit, window).map(Self::SlidingLog)
     }
@@ -128,10 +128,10 @@ impl Limit {
     }
 
     /// The same, as checks carry it.
-    pub(crate) const fn grid(&self) -> Grid {
+    pub(crate) const fn grid(&self) -> Calendar {
         match self {
             Self::FixedWindow(limit) => limit.grid(),
-            other => Grid::of_micros(other.window_micros()),
+            other => Calendar::of_micros(other.window_micros()),
         }
     }
 
@@ -230,10 +230,10 @@ impl LimitError {
     }
 
     pub(crate) fn check_amount(field: &'static str, amount: u64) -> Result<(), Self> {
-        if amount <= LARGEST_AMOUNT {
+        if amount <= MAX_AMOUNT {
             return Ok(());
         }
-        Err(Self::too_large(field, amount, LARGEST_AMOUNT, "(2^52 - 1, which both stores count exactly)"))
+        Err(Self::too_large(field, amount, MAX_AMOUNT, "(2^52 - 1, which both stores count exactly)"))
     }
 }
 

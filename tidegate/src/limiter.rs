@@ -1,14 +1,21 @@
 //! `Limiter`: rules on a store. The whole way of a request in one function: resolve, decide, answer, observe.
 
+mod acquire;
+mod fallback;
+mod wait_queue;
+
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::fallback::Fallback;
 use crate::plan::Plan;
 use crate::store::{Adjustment, Store, StoreError};
-use crate::turns::Turns;
-use crate::{Decision, Few, MemoryStore, Observer, Receipt, Request, RuleSet, Secret, Timestamp, Verdict};
+pub use acquire::AcquireOutcome;
+use fallback::Fallback;
+use wait_queue::WaitQueue;
+
+use crate::spi::{Few, Observer, Verdict};
+use crate::{Decision, MemoryStore, Receipt, Request, RuleSet, Secret, Timestamp};
 
 /// Decides requests by a set of rules on a store.
 ///
@@ -33,7 +40,7 @@ pub struct Limiter<S> {
     pub(crate) store: S,
     observer: Option<Arc<dyn Observer>>,
     fallback: Fallback,
-    pub(crate) turns: Turns,
+    pub(crate) turns: WaitQueue,
 }
 
 /// Constructors
@@ -41,7 +48,7 @@ impl<S: Store> Limiter<S> {
     /// A limiter with the [public](Secret::public) secret and no observer.
     pub fn new(rules: RuleSet, store: S) -> Self {
         let (secret, fallback) = (Secret::public(), Fallback::alone());
-        Self { rules, secret, store, observer: None, fallback, turns: Turns::default() }
+        Self { rules, secret, store, observer: None, fallback, turns: WaitQueue::default() }
     }
 
     /// Hashes subjects with `secret`, which all instances must share.
@@ -63,7 +70,7 @@ impl<S: Store> Limiter<S> {
             store: self.store.clone(),
             observer: self.observer.clone(),
             fallback: self.fallback.clone(),
-            turns: Turns::default(),
+            turns: WaitQueue::default(),
         }
     }
 

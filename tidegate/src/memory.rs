@@ -16,18 +16,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::Timestamp;
 use crate::algorithm::{self, Op};
 use crate::clock::{Clock, SystemClock};
 use crate::key::Key;
 use crate::plan::{Check, Plan};
+use crate::spi::{Few, Verdict};
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 use crate::sync::{AtomicU64, Mutex};
-use crate::{Few, Timestamp, Verdict};
 use locked::{Locked, Spot, lock};
 use shard::{LARGEST_SHARD, Shard};
 
 /// How many keys a store has room for unless told otherwise.
-pub const DEFAULT_MOST_KEYS: usize = 1_000_000;
+pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
 /// A store in the memory of one process.
 ///
@@ -53,10 +54,10 @@ enum Time {
 
 /// Constructors
 impl MemoryStore {
-    /// A store for up to [`DEFAULT_MOST_KEYS`] keys on the machine's clock.
+    /// A store for up to [`DEFAULT_MAX_KEYS`] keys on the machine's clock.
     pub fn new() -> Self {
         Self {
-            shards: shards(DEFAULT_MOST_KEYS),
+            shards: shards(DEFAULT_MAX_KEYS),
             overflow: Mutex::new(Shard::new(usize::MAX)),
             clock: Time::System(SystemClock::new()),
             overflowed: AtomicU64::new(0),
@@ -164,7 +165,7 @@ impl MemoryStore {
         verdict
     }
 
-    /// Turns to the overflow bucket if the subject is new and its shard full.
+    /// WaitQueue to the overflow bucket if the subject is new and its shard full.
     fn make_room<'s>(&'s self, locked: &mut Locked<'s>, index: usize, check: &Check<'_>, now: Timestamp, count: bool) {
         if check.forget_after().is_some() {
             locked.forget_outdated(index, now);

@@ -16,13 +16,14 @@ pub use check::Check;
 pub use gate::{Gate, Role};
 pub use origin::Origin;
 
+use crate::OnFailure;
 use crate::algorithm::Take;
 use crate::decision::Sharing;
-use crate::limit::LARGEST_AMOUNT;
-use crate::{Few, OnFailure};
+use crate::limit::MAX_AMOUNT;
+use crate::spi::Few;
 
 /// The most checks in one plan.
-pub const MOST_CHECKS: usize = 32;
+pub const MAX_CHECKS: usize = 32;
 
 /// What the checks of one request are, and how they combine.
 #[derive(Clone, Debug)]
@@ -59,7 +60,7 @@ pub enum PlanError {
         /// The rule of the second one.
         rule: SmolStr,
     },
-    /// More than [`MOST_CHECKS`].
+    /// More than [`MAX_CHECKS`].
     TooManyChecks {
         /// How many there were.
         checks: usize,
@@ -71,7 +72,7 @@ impl<'r> Plan<'r> {
     /// A plan of these checks, in this order; their keys must differ.
     pub fn new(checks: impl IntoIterator<Item = Check<'r>>) -> Result<Self, PlanError> {
         let checks: Few<Check<'r>> = checks.into_iter().collect();
-        if checks.len() > MOST_CHECKS {
+        if checks.len() > MAX_CHECKS {
             return Err(PlanError::TooManyChecks { checks: checks.len() });
         }
         for (index, check) in checks.iter().enumerate() {
@@ -128,7 +129,7 @@ impl<'r> Plan<'r> {
 
     /// Asks for as many units as there are, up to `most` (at least one), each at the cost of its check.
     pub fn up_to(mut self, most: u64) -> Self {
-        self.units = most.clamp(1, LARGEST_AMOUNT);
+        self.units = most.clamp(1, MAX_AMOUNT);
         self
     }
 
@@ -151,7 +152,7 @@ impl<'r> Plan<'r> {
         self
     }
 
-    /// Names the front door and the method of the request, for [observers](crate::Observer).
+    /// Names the front door and the method of the request, for [observers](crate::spi::Observer).
     pub const fn with_origin(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self
@@ -173,7 +174,7 @@ impl<'r> Plan<'r> {
     /// Whether the request must be refused while the store fails: one of its rules asks for that. So must one that meets more
     /// limits than a store decides at once, since it would fail for ever.
     pub fn fails_closed(&self) -> bool {
-        self.checks.len() > MOST_CHECKS || self.enforced().any(Check::fails_closed)
+        self.checks.len() > MAX_CHECKS || self.enforced().any(Check::fails_closed)
     }
 
     /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.
@@ -264,7 +265,7 @@ impl fmt::Display for PlanError {
         match self {
             Self::SharedKey { rule } => write!(f, "rule {rule:?}: another check of the plan has the same key"),
             Self::TooManyChecks { checks } => {
-                write!(f, "{checks} checks in one plan; at most {MOST_CHECKS}")
+                write!(f, "{checks} checks in one plan; at most {MAX_CHECKS}")
             }
         }
     }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use crate::RuleSet;
 use crate::algorithm::{Moment, Op, Place};
-use crate::decision::{Checked, Sharing};
+use crate::decision::{CheckResult, Sharing};
 use crate::key::Key;
-use crate::limit::LARGEST_AMOUNT;
+use crate::limit::MAX_AMOUNT;
+use crate::spi::{Few, Subject};
 use crate::store::Adjustment;
-use crate::{Few, RuleSet, Subject};
 
 /// The first byte: how the others are laid out.
 const LAYOUT: u8 = 1;
@@ -40,8 +41,12 @@ struct Entry {
 }
 
 impl Receipt {
-    pub(crate) fn new<'c>(units: u64, taken: impl Iterator<Item = (usize, &'c Checked)>, sharing: &[Sharing]) -> Self {
-        let entry = |(place, check): (usize, &Checked)| {
+    pub(crate) fn new<'c>(
+        units: u64,
+        taken: impl Iterator<Item = (usize, &'c CheckResult)>,
+        sharing: &[Sharing],
+    ) -> Self {
+        let entry = |(place, check): (usize, &CheckResult)| {
             let others = sharing.iter().filter(|other| other.check == place);
             Entry {
                 rule: check.rule.clone(),
@@ -187,7 +192,7 @@ impl Entry {
         let parts = || self.others.iter().map(|(rule, cost)| (rule, *cost)).chain([own]);
         parts().find_map(|(rule, _)| actual(rule))?;
         let total = parts().map(|(rule, cost)| actual(rule).unwrap_or(cost)).fold(0, u64::saturating_add);
-        Some(total.min(LARGEST_AMOUNT))
+        Some(total.min(MAX_AMOUNT))
     }
 }
 

@@ -39,9 +39,9 @@ pub enum OnFailure {
 
 /// What becomes of subjects that nobody vouches for, such as addresses: whoever wants many of them has many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Anonymous {
+pub struct AnonymousBounds {
     /// How many of them a shared store remembers at the same time; further new ones share overflow buckets.
-    pub most: u64,
+    pub max_subjects: u64,
     /// After how much time one that has not been seen is forgotten, even if its limit remembers longer.
     pub forget_after: Option<Duration>,
 }
@@ -50,7 +50,7 @@ pub struct Anonymous {
 /// one slot are decided in one step there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Tag {
+pub enum PartitionBy {
     /// The tenant if the rule counts by tenant, else the subject, else the rule.
     #[default]
     Usual,
@@ -85,8 +85,8 @@ pub struct Rule {
     pub(crate) budget: Option<SmolStr>,
     pub(crate) on_failure: OnFailure,
     pub(crate) emergency: Option<Limit>,
-    pub(crate) anonymous: Option<Anonymous>,
-    pub(crate) tag: Tag,
+    pub(crate) anonymous: Option<AnonymousBounds>,
+    pub(crate) tag: PartitionBy,
     pub(crate) security: bool,
     pub(crate) message: Option<SmolStr>,
     pub(crate) actual: Option<SmolStr>,
@@ -112,7 +112,7 @@ impl Rule {
             on_failure: OnFailure::default(),
             emergency: None,
             anonymous: None,
-            tag: Tag::Usual,
+            tag: PartitionBy::Usual,
             security: false,
             message: None,
             actual: None,
@@ -170,14 +170,14 @@ impl Rule {
     }
 
     /// Says that nobody vouches for its subjects, and what becomes of them when there are many. Rules of a
-    /// [`Matcher`](crate::Matcher) are told with each request whether somebody does.
-    pub fn anonymous(mut self, anonymous: Anonymous) -> Self {
+    /// [`Matcher`](crate::spi::Matcher) are told with each request whether somebody does.
+    pub fn anonymous(mut self, anonymous: AnonymousBounds) -> Self {
         self.anonymous = Some(anonymous);
         self
     }
 
     /// Says what decides in which partition its keys lie. Another tag starts its limits afresh.
-    pub fn tag(mut self, tag: Tag) -> Self {
+    pub fn tag(mut self, tag: PartitionBy) -> Self {
         self.tag = tag;
         self
     }
@@ -228,10 +228,10 @@ impl Rule {
     }
 }
 
-impl Default for Anonymous {
+impl Default for AnonymousBounds {
     /// A million, each as long as its limit remembers.
     fn default() -> Self {
-        Self { most: 1_000_000, forget_after: None }
+        Self { max_subjects: 1_000_000, forget_after: None }
     }
 }
 

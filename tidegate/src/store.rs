@@ -6,10 +6,11 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use crate::Limit;
 use crate::algorithm::Op;
 use crate::key::Key;
 use crate::plan::{Check, Gate};
-use crate::{Limit, Plan, Verdict};
+use crate::spi::{Plan, Verdict};
 
 /// Keeps the state of limits and decides plans on it.
 ///

@@ -2,7 +2,8 @@
 
 use crate::algorithm::{self, Change, Found, Op, Outcome, Place, Standing, State, View};
 use crate::plan::{Check, Plan};
-use crate::{Few, Limit, Timestamp};
+use crate::spi::Few;
+use crate::{Limit, Timestamp};
 
 /// What a store says to a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,12 +13,12 @@ pub struct Verdict {
     /// How many units were granted: 0 is a denial.
     pub granted: u64,
     /// What each check says, in the order of the plan.
-    pub judged: Few<Judged>,
+    pub judged: Few<CheckVerdict>,
 }
 
 /// What a store says about one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct CheckVerdict {
     /// What the caller is told.
     pub outcome: Outcome,
     /// Whether its cost was consumed.
@@ -98,7 +99,7 @@ struct Asked<'p> {
 impl Asked<'_> {
     /// What becomes of the check. What to write goes to `change`.
     #[inline(always)]
-    fn conclude(self, state: Option<&State>, now: Timestamp, change: &mut Option<Change>) -> Judged {
+    fn conclude(self, state: Option<&State>, now: Timestamp, change: &mut Option<Change>) -> CheckVerdict {
         let Self { plan, check, granted, admitted, consume } = self;
         let limit = check.gate().limit();
         let take = plan.take(check, granted.max(1));
@@ -131,8 +132,8 @@ fn changed(state: Option<&State>, change: Option<Change>) -> Option<State> {
 }
 
 #[inline(always)]
-fn finish(limit: &Limit, view: &View<'_>, standing: Standing, now: Timestamp) -> Judged {
+fn finish(limit: &Limit, view: &View<'_>, standing: Standing, now: Timestamp) -> CheckVerdict {
     let place = if standing.consumed { algorithm::place(view, limit, now, standing.take) } else { Place::default() };
     let outcome = algorithm::outcome(view, limit, now, standing);
-    Judged { outcome, consumed: standing.consumed, place, overflowed: false }
+    CheckVerdict { outcome, consumed: standing.consumed, place, overflowed: false }
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use crate::Timestamp;
-use crate::algorithm::Grid;
+use crate::algorithm::Calendar;
 
 /// How long a window of a [fixed window](crate::Limit::fixed_window) lasts.
 ///
@@ -64,7 +64,7 @@ impl Window {
         Duration::from_micros(grid.start_of(grid.index_of(now) + 1).saturating_sub(now.as_micros()))
     }
 
-    pub(crate) const fn of(grid: Grid) -> Self {
+    pub(crate) const fn of(grid: Calendar) -> Self {
         match grid.months() {
             None => Self(Kind::Span(Duration::from_micros(grid.longest()))),
             Some(months) => Self(Kind::Months(months)),
@@ -72,10 +72,10 @@ impl Window {
     }
 
     /// Where such windows begin, with the microseconds that are made of a span.
-    pub(crate) fn grid<E>(self, micros: impl FnOnce(Duration) -> Result<u64, E>) -> Result<Grid, E> {
+    pub(crate) fn grid<E>(self, micros: impl FnOnce(Duration) -> Result<u64, E>) -> Result<Calendar, E> {
         Ok(match self.0 {
-            Kind::Span(span) => Grid::of_micros(micros(span)?),
-            Kind::Months(months) => Grid::of_months(months),
+            Kind::Span(span) => Calendar::of_micros(micros(span)?),
+            Kind::Months(months) => Calendar::of_months(months),
         })
     }
 }

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tidegate::http::HeaderPolicy;
+use tidegate::spi::{Adjustment, Key, Observer, Plan, Store, Verdict};
 use tidegate::{
-    Adjustment, Contract, Decision, Key, Limit, Limiter, ManualClock, MemoryStore, Observer, OnFailure, Plan, Rate,
-    Request, Rule, RuleMode, RuleSet, Store, StoreError, StoreErrorKind, Verdict,
+    Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError,
+    StoreErrorKind,
 };
 
 /// A store that can be told to fail, and how many it is shared by.
@@ -232,10 +234,10 @@ fn nothing_is_shown_of_what_nobody_knows() {
     let rule = Rule::new("api", bucket(2)).on_failure(OnFailure::Local);
     let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
     let allowed = now(limiter.check(&Request::new(""))).unwrap();
-    assert_eq!(Contract::new().headers(&allowed), []);
+    assert_eq!(HeaderPolicy::new().headers(&allowed), []);
     assert!(allowed.receipt().is_empty());
     assert_eq!(passed(&limiter, &Request::new(""), 1), Some(1));
-    let denied = Contract::new().denied(&now(limiter.check(&Request::new(""))).unwrap(), None, None);
+    let denied = HeaderPolicy::new().denied(&now(limiter.check(&Request::new(""))).unwrap(), None, None);
     assert_eq!((denied.status, denied.headers[0].0), (429, "retry-after"));
     assert!(denied.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{denied:?}");
 }
@@ -343,7 +345,7 @@ fn a_rule_against_guessing_keeps_its_silence_without_the_store() {
         let limiter = limiter(&Switched::failing(&clock), &clock, [guard, other]);
         let denied = now(limiter.check(&Request::new(""))).unwrap();
         assert!(!denied.is_allowed() && denied.is_security(), "{policy:?}");
-        let answer = Contract::new().denied(&denied, None, None);
+        let answer = HeaderPolicy::new().denied(&denied, None, None);
         assert!(!answer.body.contains("rule_id"), "{policy:?}: {}", answer.body);
     }
     let shared = |id| Rule::new(id, bucket(0)).budget("b").on_failure(OnFailure::Local);

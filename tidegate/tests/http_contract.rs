@@ -8,9 +8,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 use sfv::{FieldType, List, ListEntry, Parser};
+use tidegate::http::{HeaderPolicy, Headers, Rejection, ResetFormat};
+use tidegate::spi::{MAX_AMOUNT, Role};
 use tidegate::{
-    Answer, Checked, Contract, Decision, Headers, LARGEST_AMOUNT, Limit, Limiter, ManualClock, MemoryStore, Rate,
-    Request, Reset, Role, Rule, RuleMode, RuleSet, Timestamp, Window,
+    CheckResult, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, Timestamp,
+    Window,
 };
 
 const START: u64 = 1_790_000_000_123_456;
@@ -25,7 +27,7 @@ const LONGEST_WINDOW: u64 = 30 * 365 * 86_400 * 1_000_000;
 const LONG: Duration = Duration::from_secs(30 * 86_400);
 
 fn amount() -> impl Strategy<Value = u64> {
-    prop_oneof![6 => 0..6u64, 1 => 0..=LARGEST_AMOUNT, 1 => Just(LARGEST_AMOUNT)]
+    prop_oneof![6 => 0..6u64, 1 => 0..=MAX_AMOUNT, 1 => Just(MAX_AMOUNT)]
 }
 
 fn window() -> impl Strategy<Value = Duration> {
@@ -85,20 +87,20 @@ fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((gap, cost), 1..25)
 }
 
-fn contract() -> impl Strategy<Value = Contract> {
-    let reset = || prop::option::of(prop::sample::select(vec![Reset::Epoch, Reset::Delta]));
+fn contract() -> impl Strategy<Value = HeaderPolicy> {
+    let reset = || prop::option::of(prop::sample::select(vec![ResetFormat::Epoch, ResetFormat::Delta]));
     (any::<bool>(), reset(), reset(), any::<bool>()).prop_map(|(ratelimit, x_ratelimit, trio, millis)| {
-        let contract = Contract::new().x_ratelimit(x_ratelimit).trio(trio).retry_after_ms(millis);
+        let contract = HeaderPolicy::new().x_ratelimit(x_ratelimit).trio(trio).retry_after_ms(millis);
         if ratelimit { contract } else { contract.ratelimit(None) }
     })
 }
 
-fn enforced(decision: &Decision) -> Vec<&Checked> {
+fn enforced(decision: &Decision) -> Vec<&CheckResult> {
     decision.checks().iter().filter(|check| check.role() != Role::Shadow).collect()
 }
 
 fn is_secret(decision: &Decision) -> bool {
-    enforced(decision).into_iter().any(Checked::is_security)
+    enforced(decision).into_iter().any(CheckResult::is_security)
 }
 
 fn field<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
@@ -169,7 +171,7 @@ fn check_lists(
 }
 
 /// What holds for a refusal, in one form.
-fn check_answer(answer: &Answer, decision: &Decision, problem: bool) {
+fn check_answer(answer: &Rejection, decision: &Decision, problem: bool) {
     let media_type = if problem { "application/problem+json" } else { "application/json" };
     assert_eq!(answer.status, 429);
     let (limits, about): (Headers, Headers) = answer
@@ -198,7 +200,7 @@ fn check_answer(answer: &Answer, decision: &Decision, problem: bool) {
     }
 }
 
-fn check_nobody_is_named(answer: &Answer, decision: &Decision) {
+fn check_nobody_is_named(answer: &Rejection, decision: &Decision) {
     let text = format!("{answer:?}");
     assert!(!text.contains(WHO));
     assert!(decision.checks().iter().all(|check| !text.contains(&check.subject().to_string())));
@@ -226,7 +228,7 @@ fn the_page_for_users_shows_what_is_sent() {
     ]);
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
     let limiter = Limiter::new(rules.unwrap(), MemoryStore::new().clock(clock.clone()));
-    let contract = Contract::new();
+    let contract = HeaderPolicy::new();
     let denied = |request: &Request<'_>, accept| {
         let answer = contract.denied(&limiter.check_now(request), None, accept);
         wire("429 Too Many Requests", &answer.headers, &answer.body)
@@ -285,7 +287,7 @@ proptest! {
     #[test]
     fn any_accept_field_gets_a_body_that_parses(accept in r"[\s\S]{0,60}", named in any::<bool>()) {
         let accept = if named { format!("{accept},application/problem+json;q=0.5") } else { accept };
-        let answer = Contract::new().failed(Some(&accept));
+        let answer = HeaderPolicy::new().failed(Some(&accept));
         let body: Map<String, Value> = serde_json::from_str(&answer.body).unwrap();
         let problem = field(&answer.headers, "content-type") == Some("application/problem+json");
         prop_assert_eq!(body.contains_key("error"), !problem);

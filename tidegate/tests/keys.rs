@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Key, KeyStem, Limit, Rate, Subject};
+use tidegate::spi::{Key, KeyStem, Subject};
+use tidegate::{Limit, Rate};
 
 /// Everything that makes a key.
 #[derive(Clone, Debug, PartialEq)]

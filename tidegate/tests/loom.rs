@@ -5,7 +5,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tidegate::{Check, Clock, Gate, Limit, MOST_CHECKS, MemoryStore, Plan, Rate, Subject, Timestamp, Verdict};
+use tidegate::spi::{Check, Gate, MAX_CHECKS, Plan, Subject, Verdict};
+use tidegate::{Clock, Limit, MemoryStore, Rate, Timestamp};
 
 /// One key more than fits into one shard makes two, with room for this many keys each.
 const TWO_SHARDS: usize = 897;
@@ -102,7 +103,7 @@ fn fill(store: &MemoryStore, gate: &Gate) {
     let residents: Vec<Subject> =
         (1..=ROOM_IN_EACH).flat_map(|number| [number, number | OTHER_SHARD]).map(Subject::from_hash).collect();
     // As few plans as possible: each is a step that loom has to follow.
-    for subjects in residents.chunks(MOST_CHECKS) {
+    for subjects in residents.chunks(MAX_CHECKS) {
         assert_eq!(take(store, gate, subjects).granted, 1);
     }
     assert_eq!(store.overflowed(), 0);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Anonymous, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
+use tidegate::{AnonymousBounds, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
 
 /// A limiter of `capacity` per user, with a refill too slow to matter, and room for `most_keys`.
 fn limiter(capacity: u64, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
@@ -124,7 +124,7 @@ fn a_plan_does_not_sweep_away_what_it_was_judged_on() {
 }
 
 /// A limiter of a rule per address, for whom nobody vouches, and one per user, with a refill too slow to matter.
-fn with_strangers(anonymous: Anonymous, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
+fn with_strangers(anonymous: AnonymousBounds, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(3, Rate::per_hour(1).unwrap()).unwrap();
     let rules = [
@@ -139,7 +139,7 @@ fn with_strangers(anonymous: Anonymous, most_keys: usize) -> (Limiter<MemoryStor
 #[test]
 fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
     const ROOM: usize = 100_000;
-    let (limiter, _) = with_strangers(Anonymous::default(), ROOM);
+    let (limiter, _) = with_strangers(AnonymousBounds::default(), ROOM);
     let stranger = |name: &str| limiter.check_now(&Request::new("public").attribute("ip", name));
     assert!(stranger("ann").is_allowed());
     let mut passed = 0;
@@ -163,7 +163,7 @@ fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
 #[test]
 fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
     let forget_after = Some(Duration::from_secs(60));
-    let (limiter, clock) = with_strangers(Anonymous { forget_after, ..Anonymous::default() }, 64);
+    let (limiter, clock) = with_strangers(AnonymousBounds { forget_after, ..AnonymousBounds::default() }, 64);
     let ann = Request::new("public").attribute("ip", "ann");
     let user = Request::new("api").attribute("user", "bob");
     let left = |request: &Request<'_>| limiter.check_now(request).remaining();
@@ -180,7 +180,7 @@ fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
 /// What was taken from a bucket that many share is nobody's to give back.
 #[test]
 fn a_refund_of_what_was_shared_gives_nothing_back() {
-    let (limiter, _) = with_strangers(Anonymous::default(), 1);
+    let (limiter, _) = with_strangers(AnonymousBounds::default(), 1);
     let ask = |name: &str| limiter.check_now(&Request::new("public").attribute("ip", name));
     assert!(ask("ann").is_allowed());
     let shared = ask("bob");

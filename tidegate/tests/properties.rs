@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Outcome, Rate, Request, Rule, RuleSet, Timestamp, Window};
+use tidegate::spi::Outcome;
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window};
 
 /// Two seconds before the year 2028, so that histories cross the turn of a month and a year.
 const START: u64 = 1_830_297_598_000_000;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate::{Limit, Request, Rule, RuleSet, Tag};
+use tidegate::{Limit, PartitionBy, Request, Rule, RuleSet};
 
 fn rule(id: &str) -> Rule {
     let limits = ["minute", "hour"].map(|name| {
@@ -30,15 +30,15 @@ fn partitions(rules: &RuleSet) -> BTreeSet<u16> {
 #[test]
 fn a_tenant_lies_in_one_partition_unless_it_is_spread() {
     let of = |tag| partitions(&RuleSet::new([rule("api").per(["tenant", "user"]).tag(tag)]).unwrap());
-    assert_eq!(of(Tag::Usual).len(), 1);
-    assert!(of(Tag::Subject).len() > 80, "{:?}", of(Tag::Subject));
-    assert_eq!(of(Tag::Rule).len(), 1);
-    assert_ne!(of(Tag::Rule), of(Tag::Usual));
+    assert_eq!(of(PartitionBy::Usual).len(), 1);
+    assert!(of(PartitionBy::Subject).len() > 80, "{:?}", of(PartitionBy::Subject));
+    assert_eq!(of(PartitionBy::Rule).len(), 1);
+    assert_ne!(of(PartitionBy::Rule), of(PartitionBy::Usual));
 }
 
 #[test]
 fn limits_of_one_subject_lie_together_however_it_is_tagged() {
-    for tag in [Tag::Usual, Tag::Subject, Tag::Rule, Tag::Constant("checkout".into())] {
+    for tag in [PartitionBy::Usual, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
         let rules = RuleSet::new([rule("api").per(["user"]).tag(tag.clone())]).unwrap();
         let plan = rules.resolve(&Request::new("").attribute("user", "ann"));
         let partitions: BTreeSet<u16> = plan.checks().iter().map(|check| check.key().partition()).collect();
@@ -49,10 +49,10 @@ fn limits_of_one_subject_lie_together_however_it_is_tagged() {
 #[test]
 fn rules_with_the_same_constant_lie_together_and_others_do_not() {
     let together = |names: [&str; 2]| {
-        let rules = names.map(|name| rule(&format!("of {name}")).tag(Tag::Constant(name.into())));
+        let rules = names.map(|name| rule(&format!("of {name}")).tag(PartitionBy::Constant(name.into())));
         let [mut one, other] = rules;
         if names[0] == names[1] {
-            one = rule("another").per(["user"]).tag(Tag::Constant(names[0].into()));
+            one = rule("another").per(["user"]).tag(PartitionBy::Constant(names[0].into()));
         }
         partitions(&RuleSet::new([one, other]).unwrap()).len()
     };
@@ -63,9 +63,9 @@ fn rules_with_the_same_constant_lie_together_and_others_do_not() {
 #[test]
 fn rules_that_share_a_budget_must_lie_together() {
     let shared = |id, tag| rule(id).per(["tenant", "user"]).budget("api").tag(tag);
-    assert!(RuleSet::new([shared("a", Tag::Rule), shared("b", Tag::Rule)]).is_ok());
-    let error = RuleSet::new([shared("a", Tag::Rule), shared("b", Tag::Subject)]).unwrap_err();
+    assert!(RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Rule)]).is_ok());
+    let error = RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Subject)]).unwrap_err();
     assert!(error.to_string().contains("the same limits, `per` and tag"), "{error}");
-    let rules = RuleSet::new([shared("a", Tag::Rule), shared("b", Tag::Rule)]).unwrap();
+    let rules = RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Rule)]).unwrap();
     assert_eq!(partitions(&rules).len(), 1);
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use conformance::server::Server;
 use redis::{Cmd, cmd};
-use tidegate::{Gate, Subject};
+use tidegate::spi::{Gate, Subject};
 use tidegate_redis::RedisOptions;
 
 use super::{Pipe, Takers, cpu, subjects};

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use conformance::server::{Kind, Server};
 use redis::Cmd;
-use tidegate::{Gate, Limit, ManualClock, Timestamp};
+use tidegate::spi::Gate;
+use tidegate::{Limit, ManualClock, Timestamp};
 use tidegate_redis::RedisOptions;
 
 use super::{Pipe, Takers, cpu::field, subjects};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance::server::Server;
-use tidegate::{Check, Gate, Plan, Subject};
+use tidegate::spi::{Check, Gate, Plan, Subject};
 use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::runtime::Runtime;
 

@@ -4,7 +4,7 @@
 //! bucket is full at max over k of tₖ + (cₖ + … + cₙ)·p, and a request fits if that moment, moved by its own cost, lies at
 //! most C·p after now.
 
-use tidegate::algorithm::token_bucket::TokenBucket;
+use tidegate::spi::algorithm::token_bucket::TokenBucket;
 
 use super::{Ask, Place};
 

@@ -1,6 +1,6 @@
 //! The sliding log: the list of what was admitted, and when.
 
-use tidegate::algorithm::sliding_log::SlidingLog;
+use tidegate::spi::algorithm::sliding_log::SlidingLog;
 
 use super::{Ask, Place, too_far_ahead};
 

@@ -1,6 +1,6 @@
 //! The sliding window: which slice each admitted unit fell into, and the estimate as its documentation states it.
 
-use tidegate::algorithm::sliding_window::SlidingWindow;
+use tidegate::spi::algorithm::sliding_window::SlidingWindow;
 
 use super::{Ask, Place, too_far_ahead};
 

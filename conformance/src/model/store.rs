@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::algorithm::{Moment, Op, Place};
-use tidegate::{
-    Adjustment, Check, Clock, Judged, Key, Limit, ManualClock, Plan, PlanMode, Role, Store, StoreError, Verdict,
-};
+use tidegate::spi::algorithm::{Moment, Op, Place};
+use tidegate::spi::{Adjustment, Check, CheckVerdict, Key, Plan, PlanMode, Role, Store, Verdict};
+use tidegate::{Clock, Limit, ManualClock, StoreError};
 
 use super::{Ask, Model, first};
 use crate::pure::name;
@@ -66,7 +65,12 @@ impl ModelStore {
             } else if consume && !admitted && each {
                 after.charge(ask.now, ask.cost);
             }
-            judged.push(Judged { outcome: after.outcome(before, ask, admitted), consumed, place, overflowed: false });
+            judged.push(CheckVerdict {
+                outcome: after.outcome(before, ask, admitted),
+                consumed,
+                place,
+                overflowed: false,
+            });
             if consumed || (consume && !admitted && (each || *rebased)) {
                 models.insert(name(check.key()), after);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use tidegate::algorithm::fixed_window::FixedWindow;
+use tidegate::spi::algorithm::fixed_window::FixedWindow;
 
 use super::{Ask, Place, too_far_ahead};
 

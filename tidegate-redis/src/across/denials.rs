@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{PARTITIONS, Plan, Verdict};
+use tidegate::spi::{PARTITIONS, Plan, Verdict};
 
 /// Which partitions denied, in the order of their last denial: a part that denied a moment ago is likely to do it again, and
 /// if it is the first, nothing has to be given back.

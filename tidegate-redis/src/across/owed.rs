@@ -1,7 +1,8 @@
 //! `Owed`: what the parts of a plan took so far, and its way back. It does not know whether the plan passes.
 
-use tidegate::algorithm::Op;
-use tidegate::{Adjustment, Plan, Store, StoreError, Verdict};
+use tidegate::StoreError;
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Plan, Store, Verdict};
 use tokio::task::JoinHandle;
 
 use crate::error::Failed;

@@ -2,25 +2,26 @@
 
 use std::time::Duration;
 
-use tidegate::{Anonymous, LARGEST_AMOUNT};
+use tidegate::AnonymousBounds;
+use tidegate::spi::MAX_AMOUNT;
 
 use super::Compiler;
 use crate::read::At;
 use crate::written::{self, Amount};
 
 impl Compiler<'_> {
-    pub(super) fn anonymous(&mut self, written: &written::Anonymous) -> Option<Anonymous> {
-        let default = Anonymous::default();
-        let most = written.most.as_ref().map_or(Some(default.most), |at| self.most(at));
+    pub(super) fn anonymous(&mut self, written: &written::Anonymous) -> Option<AnonymousBounds> {
+        let default = AnonymousBounds::default();
+        let most = written.most.as_ref().map_or(Some(default.max_subjects), |at| self.most(at));
         let forget_after = written.forget_after.as_ref().map_or(Some(None), |at| self.forget_after(at).map(Some));
-        Some(Anonymous { most: most?, forget_after: forget_after? })
+        Some(AnonymousBounds { max_subjects: most?, forget_after: forget_after? })
     }
 
     fn most(&mut self, at: &At<Amount>) -> Option<u64> {
-        if (1..=LARGEST_AMOUNT).contains(&at.value.0) {
+        if (1..=MAX_AMOUNT).contains(&at.value.0) {
             return Some(at.value.0);
         }
-        let message = format!("{} is out of range: 1 to {LARGEST_AMOUNT} are possible", at.value.0);
+        let message = format!("{} is out of range: 1 to {MAX_AMOUNT} are possible", at.value.0);
         self.error("anonymous", &at.span, message).set_help("it is how many strangers have a limit of their own");
         None
     }

@@ -1,7 +1,7 @@
 //! Compiling costs: numbers in range, headers that can be trusted, expressions that are whole numbers.
 
-use tidegate::LARGEST_AMOUNT;
 use tidegate::attributes::header_attribute;
+use tidegate::spi::MAX_AMOUNT;
 
 use super::Compiler;
 use crate::by_route::ByRoute;
@@ -16,12 +16,7 @@ impl Compiler<'_> {
             written::Cost::Number(at) => self.amount(at).map(Cost::Fixed),
             written::Cost::Text(at) => {
                 let from = From::Expression(self.expression(at)?);
-                Some(Cost::Table(Box::new(Table {
-                    routes: ByRoute::default(),
-                    from,
-                    default: 1,
-                    most: LARGEST_AMOUNT,
-                })))
+                Some(Cost::Table(Box::new(Table { routes: ByRoute::default(), from, default: 1, most: MAX_AMOUNT })))
             }
             written::Cost::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
         }
@@ -42,7 +37,7 @@ impl Compiler<'_> {
             (None, None) => From::Default,
         };
         let default = written.default.as_ref().map_or(Some(1), |at| self.amount(at))?;
-        let most = written.max.as_ref().map_or(Some(LARGEST_AMOUNT), |at| self.amount(at))?;
+        let most = written.max.as_ref().map_or(Some(MAX_AMOUNT), |at| self.amount(at))?;
         Some(Table { routes, from, default, most })
     }
 
@@ -58,10 +53,10 @@ impl Compiler<'_> {
     }
 
     fn amount(&mut self, at: &At<Amount>) -> Option<u64> {
-        if at.value.0 <= LARGEST_AMOUNT {
+        if at.value.0 <= MAX_AMOUNT {
             return Some(at.value.0);
         }
-        self.error("cost", &at.span, format!("{} is above the largest cost, {LARGEST_AMOUNT}", at.value.0));
+        self.error("cost", &at.span, format!("{} is above the largest cost, {MAX_AMOUNT}", at.value.0));
         None
     }
 

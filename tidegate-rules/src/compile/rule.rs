@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use tidegate::{Anonymous, Limit, Rule, RuleMode, Tag};
+use tidegate::{AnonymousBounds, Limit, PartitionBy, Rule, RuleMode};
 
 use super::on_failure::Failing;
 use super::{Compiler, Overrides};
@@ -27,8 +27,8 @@ pub(crate) struct Compiled {
     /// What one instance lets pass where the policy is `static`.
     pub(crate) emergency: Option<Limit>,
     /// What becomes of strangers, if it is written.
-    pub(crate) anonymous: Option<Anonymous>,
-    pub(crate) tag: Tag,
+    pub(crate) anonymous: Option<AnonymousBounds>,
+    pub(crate) tag: PartitionBy,
     pub(crate) security: Option<bool>,
     pub(crate) message: Option<SmolStr>,
     pub(crate) budget: Option<SmolStr>,
@@ -134,7 +134,7 @@ impl Compiler<'_> {
             has_policy: written.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             emergency: failing.cap,
             anonymous: anonymous?,
-            tag: written.tag.as_ref().map_or(Some(Tag::Usual), |tag| self.tag(tag, tenant))?,
+            tag: written.tag.as_ref().map_or(Some(PartitionBy::Usual), |tag| self.tag(tag, tenant))?,
             security: written.security.as_ref().map(|security| security.value),
             message: written.message.as_ref().map(|message| SmolStr::new(message.trim())),
             budget: written.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
@@ -159,23 +159,23 @@ impl Compiler<'_> {
     }
 
     /// What decides the partition of a rule's keys.
-    fn tag(&mut self, at: &At<String>, tenant: TenantIn) -> Option<Tag> {
+    fn tag(&mut self, at: &At<String>, tenant: TenantIn) -> Option<PartitionBy> {
         match at.as_str() {
-            "tenant" if tenant != TenantIn::No => Some(Tag::Usual),
+            "tenant" if tenant != TenantIn::No => Some(PartitionBy::Usual),
             "tenant" => {
                 let message = "the rule does not count by tenant, so the tenant cannot decide where its keys are";
                 self.error("tag", &at.span, message).set_help("leave it out, or add `tenant` to `per`");
                 None
             }
-            "subject" => Some(Tag::Subject),
-            "rule" => Some(Tag::Rule),
+            "subject" => Some(PartitionBy::Subject),
+            "rule" => Some(PartitionBy::Rule),
             text => {
                 let name = text.strip_prefix("const:").filter(|name| !name.is_empty() && name.len() <= 64);
                 if name.is_none() {
                     let message = format!("`{text}` does not say what decides where the keys are");
                     self.error("tag", &at.span, message).set_help("write `tenant`, `subject`, `rule` or `const:NAME`");
                 }
-                name.map(|name| Tag::Constant(name.into()))
+                name.map(|name| PartitionBy::Constant(name.into()))
             }
         }
     }

@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use tidegate::{MOST_CHECKS, RuleMode};
+use tidegate::RuleMode;
+use tidegate::spi::MAX_CHECKS;
 
 use super::example::Example;
 use super::{MOST_WORK, NOT_COMPARED};
@@ -16,7 +17,7 @@ const PER_EXAMPLE: usize = 200;
 /// Tries the examples of every rule. `rules` are those that are not disabled.
 pub(super) fn lint(ready: &Ready, rules: &[&Compiled], found: &mut Vec<Problem>) {
     // Of most files not even all rules together are too many.
-    if rules.iter().map(|rule| most_checks(rule)).sum::<usize>() <= MOST_CHECKS {
+    if rules.iter().map(|rule| most_checks(rule)).sum::<usize>() <= MAX_CHECKS {
         return;
     }
     let (mut left, mut told) = (MOST_WORK, HashSet::new());
@@ -49,7 +50,7 @@ fn too_many(met: &[usize], rules: &[&Compiled]) -> Option<(usize, usize)> {
             continue;
         }
         checks += most_checks(rule);
-        if checks > MOST_CHECKS && first.is_none() {
+        if checks > MAX_CHECKS && first.is_none() {
             first = Some(*place);
         }
     }
@@ -62,7 +63,7 @@ fn most_checks(rule: &Compiled) -> usize {
 }
 
 fn problem(checks: usize, rule: &Compiled) -> Problem {
-    let message = format!("{checks} limits apply to one request, this one among them; at most {MOST_CHECKS} may");
+    let message = format!("{checks} limits apply to one request, this one among them; at most {MAX_CHECKS} may");
     let problem = Problem::error("too-many-checks", message, rule.id_span.clone());
     problem.help("let the rules match less, or make one rule of several that count by the same")
 }

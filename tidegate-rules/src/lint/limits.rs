@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use smol_str::SmolStr;
-use tidegate::{KeyStem, Limit, Rate};
+use tidegate::spi::KeyStem;
+use tidegate::{Limit, Rate};
 
 use crate::compile::Compiled;
 use crate::cost::{Cost, From};
@@ -13,7 +14,7 @@ use crate::quantity;
 use crate::source::Span;
 
 /// The largest log that is worth its bytes.
-const LARGEST_LOG: u64 = 1_000;
+const MAX_LOG_LIMIT: u64 = 1_000;
 
 /// How long callers are willing to wait; most have given up before.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -38,7 +39,7 @@ pub(super) fn lint(rule: &Compiled, found: &mut Vec<Problem>) {
 
 /// Whether a limit is a log that keeps more requests than it should.
 pub(crate) fn is_huge_log(limit: &Limit) -> bool {
-    matches!(limit, Limit::SlidingLog(log) if log.limit() > LARGEST_LOG)
+    matches!(limit, Limit::SlidingLog(log) if log.limit() > MAX_LOG_LIMIT)
 }
 
 /// The plan, the cost and the amount, if some request of a rule costs more than it can ever have.

@@ -157,7 +157,7 @@ macro_rules! numbers {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
             let value = self.whole()?;
             let value = <$number>::try_from(value).map_err(|_| {
-                let most = i128::from(<$number>::MAX).min(i128::from(tidegate::LARGEST_AMOUNT));
+                let most = i128::from(<$number>::MAX).min(i128::from(tidegate::spi::MAX_AMOUNT));
                 self.fault("type", format!("{value} is out of range: {} to {most} are possible", <$number>::MIN))
             })?;
             self.here(visitor.$visit(value))

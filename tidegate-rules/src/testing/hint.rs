@@ -1,7 +1,7 @@
 //! Hints: what an answer that was not expected says about how to mend the test, or the rules. They guess, and say no more
 //! than the answer and the rules tell.
 
-use tidegate::Checked;
+use tidegate::CheckResult;
 
 use super::judge::Decided;
 use super::script::{Counts, Field, Wanted};
@@ -132,5 +132,5 @@ fn wait(seen: &Decided<'_>) -> Option<String> {
 }
 
 fn is_quiet(seen: &Decided<'_>) -> bool {
-    seen.decision.checks().iter().any(Checked::is_security)
+    seen.decision.checks().iter().any(CheckResult::is_security)
 }

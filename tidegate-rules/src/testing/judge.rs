@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use smol_str::SmolStr;
-use tidegate::{Checked, Decision, Request};
+use tidegate::{CheckResult, Decision, Request};
 
 use super::hint;
 use super::script::{Counts, Expectation, Field, Wanted};
@@ -206,7 +206,7 @@ impl Decided<'_> {
             Field::Permanent => Some(decision.is_permanent().to_string()),
             Field::Cost => {
                 let check = decision.shown().or_else(|| decision.checks().first());
-                check.map(|check: &Checked| check.cost().to_string())
+                check.map(|check: &CheckResult| check.cost().to_string())
             }
             Field::Status => Some(if decision.is_allowed() { "200".into() } else { "429".into() }),
             Field::Header(name) => self.header(name),
@@ -231,7 +231,7 @@ impl Decided<'_> {
     }
 
     /// The refusal as a door would send it.
-    fn answer(&self) -> Option<tidegate::Answer> {
+    fn answer(&self) -> Option<tidegate::http::Rejection> {
         if self.decision.is_allowed() {
             return None;
         }
@@ -241,7 +241,7 @@ impl Decided<'_> {
 }
 
 /// What a refused caller reads.
-pub(super) fn message(answer: &tidegate::Answer) -> Option<String> {
+pub(super) fn message(answer: &tidegate::http::Rejection) -> Option<String> {
     let body: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
     body["message"].as_str().map(str::to_owned)
 }

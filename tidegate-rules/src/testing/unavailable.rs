@@ -1,7 +1,8 @@
 //! `Unavailable`: what a test sees of a request that was refused because the store fails and a rule is closed then. Nothing was
 //! decided, so there are no numbers to compare.
 
-use tidegate::{Answer, OnFailure, Request};
+use tidegate::http::Rejection;
+use tidegate::{OnFailure, Request};
 
 use super::judge;
 use super::script::Field;
@@ -36,7 +37,7 @@ impl Unavailable<'_> {
     }
 
     /// The answer as a door would send it.
-    fn answer(&self) -> Answer {
+    fn answer(&self) -> Rejection {
         self.rules.rules().contract().failed(None)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut};
 use http_body::Body as HttpBody;
 use prost::Message;
-use tidegate::Store;
+use tidegate::spi::Store;
 use tonic::body::Body;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::server::{Grpc, UnaryService};

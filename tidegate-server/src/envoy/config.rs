@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tidegate::SubjectHasher;
+use tidegate::spi::SubjectHasher;
 use tidegate_rules::yaml::{self, Source};
 
 use super::lookup::{Configured, Level};

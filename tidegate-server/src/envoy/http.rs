@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use tidegate::Store;
+use tidegate::spi::Store;
 
 use super::json;
 use super::pb::Code;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate::Gate;
+use tidegate::spi::Gate;
 
 use super::pattern::Pattern;
 use super::pb::{Entry, Struct, Unit};

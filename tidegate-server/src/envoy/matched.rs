@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use tidegate::{Check, Few, Gate, Subject};
+use tidegate::spi::{Check, Few, Gate, Subject};
 
 use super::config::EnvoyConfig;
 use super::lookup::{Configured, Found, Level};

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::algorithm::{self, Op, Take, View};
-use tidegate::{
-    Adjustment, Check, Decision, Few, Limiter, Origin, Plan, PlanError, PlanMode, Store, StoreError, StoreErrorKind,
-};
+use tidegate::spi::algorithm::{self, Op, Take, View};
+use tidegate::spi::{Adjustment, Check, Few, Origin, Plan, PlanError, PlanMode, Store};
+use tidegate::{Decision, Limiter, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 use super::lookup::Configured;

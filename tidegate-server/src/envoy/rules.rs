@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use tidegate::{Check, Few, Limiter, MOST_CHECKS, Plan, PlanError, Request, Store, attributes};
+use tidegate::spi::{Check, Few, MAX_CHECKS, Plan, PlanError, Store};
+use tidegate::{Limiter, Request, attributes};
 
 use super::pb::{Entry, RateLimitRequest};
 use super::prepared::{Asks, Prepared, Refusal, Told, Wanted, hits, plan};
@@ -72,7 +73,7 @@ fn look<'r>(
 /// The plan, unless it has become too large.
 fn bounded(plan: Plan<'_>) -> Result<Plan<'_>, Refusal> {
     match plan.checks().len() {
-        checks if checks > MOST_CHECKS => Err(Refusal::too_many(&PlanError::TooManyChecks { checks })),
+        checks if checks > MAX_CHECKS => Err(Refusal::too_many(&PlanError::TooManyChecks { checks })),
         _ => Ok(plan),
     }
 }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Clock, Decision, Headers, Limiter, Rule, Store, SystemClock};
+use tidegate::http::Headers;
+use tidegate::spi::Store;
+use tidegate::{Clock, Decision, Limiter, Rule, SystemClock};
 use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Request, Response, Status};
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::{Algorithm, Checked, Decision, Role, Timestamp};
+use tidegate::spi::Role;
+use tidegate::{Algorithm, CheckResult, Decision, Timestamp};
 
 use super::config::EnvoyConfig;
 use super::lookup::{Configured, Metric};
@@ -139,8 +140,8 @@ fn limit_of_file(limit: &Configured) -> Option<RateLimit> {
 }
 
 /// The check of a descriptor to show, if it has one that counts.
-fn most_restrictive<'d>(checks: impl Iterator<Item = &'d Checked>) -> Option<&'d Checked> {
-    let waits = |check: &Checked| match check.outcome() {
+fn most_restrictive<'d>(checks: impl Iterator<Item = &'d CheckResult>) -> Option<&'d CheckResult> {
+    let waits = |check: &CheckResult| match check.outcome() {
         outcome if outcome.admitted => Duration::ZERO,
         outcome => outcome.retry_after.unwrap_or(Duration::MAX),
     };
@@ -149,7 +150,7 @@ fn most_restrictive<'d>(checks: impl Iterator<Item = &'d Checked>) -> Option<&'d
         .min_by_key(|check| (check.outcome().admitted, std::cmp::Reverse(waits(check)), check.outcome().remaining))
 }
 
-fn limit_of_rule(checked: &Checked) -> RateLimit {
+fn limit_of_rule(checked: &CheckResult) -> RateLimit {
     let name = match (checked.rule(), checked.limit_name()) {
         (rule, "") => rule.to_owned(),
         (rule, limit) => format!("{rule}.{limit}"),
@@ -162,7 +163,7 @@ fn limit_of_rule(checked: &Checked) -> RateLimit {
 }
 
 /// Envoy makes `Retry-After` of this, and drops fractions: whole seconds, rounded up.
-fn until_reset(checked: &Checked, now: Timestamp, over: bool) -> pb::Duration {
+fn until_reset(checked: &CheckResult, now: Timestamp, over: bool) -> pb::Duration {
     let outcome = checked.outcome();
     let time = match (over, outcome.retry_after) {
         (true, Some(retry)) => retry,

@@ -3,7 +3,7 @@
 mod fields;
 mod limit;
 
-use tidegate::SubjectHasher;
+use tidegate::spi::SubjectHasher;
 use tidegate_rules::yaml::{Kind, Node, Source};
 
 use super::lookup::{Level, Node as Descriptor, joined};

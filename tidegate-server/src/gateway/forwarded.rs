@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
-use tidegate::{address_text, attributes};
+use tidegate::attributes;
+use tidegate::spi::address_text;
 use tidegate_tower::Degraded;
 
 use crate::degraded::DEGRADED;

@@ -13,13 +13,15 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
-use tidegate::{Answer, Decision, Limiter, MOST_CHECKS, Origin, Request, StoreError};
+use tidegate::http::Rejection;
+use tidegate::spi::{MAX_CHECKS, Origin};
+use tidegate::{Decision, Limiter, Request, StoreError};
 
 use super::engine::Engine;
 use super::receipts::Refunded;
 use super::watched::Watched;
 use super::{forward_auth, health, openapi};
-use crate::check::CheckAnswer;
+use crate::check_response::CheckResponse;
 pub(crate) use input::Refusal;
 use input::{Asked, Batch};
 
@@ -83,7 +85,7 @@ fn unknown() -> Response {
 }
 
 /// One decision as JSON; or, while the store fails and a rule is closed then, the refusal.
-async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Answer> {
+async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Rejection> {
     let (limiter, request) = (engine.limiter(), asked.attributes.request());
     let decided = if asked.peek {
         limiter.peek(&request).await
@@ -94,16 +96,16 @@ async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Answer> {
 }
 
 /// All checks as one plan, or why they are too many for one.
-async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Answer>, Refusal> {
+async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Rejection>, Refusal> {
     let limiter = engine.limiter();
     let requests: Vec<_> = batch.checks.iter().map(|asked| asked.attributes.request()).collect();
     let mut plans = requests.iter().map(|request| limiter.plan(request).with_origin(origin(request)));
     let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.and(&plan));
     let limits = plan.checks().len();
-    if limits > MOST_CHECKS {
+    if limits > MAX_CHECKS {
         return Err(Refusal::new(format!(
-            "checks: together they meet {limits} limits; at most {MOST_CHECKS} if atomic"
+            "checks: together they meet {limits} limits; at most {MAX_CHECKS} if atomic"
         )));
     }
     Ok(said(engine, &limiter, batch.receipt, limiter.decide(&plan).await))
@@ -119,11 +121,11 @@ fn said(
     limiter: &Limiter<Watched>,
     receipt: bool,
     decided: Result<Decision, StoreError>,
-) -> Result<Value, Answer> {
+) -> Result<Value, Rejection> {
     match decided {
         Ok(decision) => {
             // Numbers and texts can always be written.
-            let mut answer = serde_json::to_value(CheckAnswer::new(&decision)).unwrap_or(Value::Null);
+            let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or(Value::Null);
             // What was counted nowhere cannot be given back.
             if receipt && decision.is_allowed() && decision.degraded().is_none() {
                 answer["receipt"] = engine.receipts().write(&decision.receipt()).into();
@@ -134,7 +136,7 @@ fn said(
     }
 }
 
-fn refused(answer: Answer) -> Response {
+fn refused(answer: Rejection) -> Response {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     let headers: http::HeaderMap = answer
         .headers

@@ -205,7 +205,7 @@ impl Engine {
 
 fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
     let read = match path {
-        Some(path) => crate::rules::load(path)?,
+        Some(path) => crate::rule_file::load_rule_file(path)?,
         None => RuleFile::parse("example", example::RULES),
     };
     Ok(read?)

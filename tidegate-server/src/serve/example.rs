@@ -19,28 +19,28 @@ pub(crate) fn welcome(server: &Server, output: &mut Output<'_>) {
     let engine = &server.engine;
     let scheme = if engine.tls().is_some() { "https" } else { "http" };
     let (http, admin) = (format!("{scheme}://{}", server.http()), server.admin());
-    output.say(format!("check API     {http}/v1/check   (described in {http}/openapi.json)"));
-    output.say(format!("forward-auth  {http}/v1/forward-auth"));
-    output.say(format!("Envoy RLS     {} (gRPC)", server.grpc()));
+    output.info(format!("check API     {http}/v1/check   (described in {http}/openapi.json)"));
+    output.info(format!("forward-auth  {http}/v1/forward-auth"));
+    output.info(format!("Envoy RLS     {} (gRPC)", server.grpc()));
     if let Some(gateway) = server.gateway() {
-        output.say(format!("gateway       {scheme}://{gateway}"));
+        output.info(format!("gateway       {scheme}://{gateway}"));
     }
-    output.say(format!("health        {http}/readyz"));
-    output.say(format!("metrics       http://{admin}/metrics"));
-    output.say(format!("store         {}", engine.store_name()));
+    output.info(format!("health        {http}/readyz"));
+    output.info(format!("metrics       http://{admin}/metrics"));
+    output.info(format!("store         {}", engine.store_name()));
     if let Some(folder) = engine.envoy().folder() {
-        output.say(format!("for Envoy     {}", folder.display()));
+        output.info(format!("for Envoy     {}", folder.display()));
     }
-    output.say(format!("rules         {}", engine.rules_name()));
+    output.info(format!("rules         {}", engine.rules_name()));
     if engine.path().is_none() && engine.envoy().folder().is_none() {
         // Whoever tries it out may not have an authority for the certificate.
         let curl = if engine.tls().is_some() { "curl -k" } else { "curl" };
         let hello = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
         let dear = r#"{"path":"/hello","ip":"203.0.113.9","cost":3}"#;
-        output.say("\nTry it in another terminal. The example lets each client say hello three times at once, then once in ten seconds:\n");
-        output.say(format!("  {curl} -s {http}/v1/check -d '{hello}'"));
-        output.say(format!("  {curl} -s {http}/v1/check -d '{dear}'   # costs more than is left"));
-        output.say(format!(
+        output.info("\nTry it in another terminal. The example lets each client say hello three times at once, then once in ten seconds:\n");
+        output.info(format!("  {curl} -s {http}/v1/check -d '{hello}'"));
+        output.info(format!("  {curl} -s {http}/v1/check -d '{dear}'   # costs more than is left"));
+        output.info(format!(
             "  for i in 1 2 3 4; do {curl} -si -H 'X-Forwarded-Uri: /hello' {http}/v1/forward-auth; done   # the last is a 429"
         ));
     }

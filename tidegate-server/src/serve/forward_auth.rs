@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
-use tidegate::Store;
+use tidegate::spi::Store;
 use tidegate_tower::{Degraded, Handle, LimitLayer};
 use tower::ServiceExt;
 use tower_layer::Layer;

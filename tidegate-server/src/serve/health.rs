@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
-use tidegate::Store;
+use tidegate::spi::Store;
 
 use super::engine::{Engine, Part};
 use crate::store::answers;

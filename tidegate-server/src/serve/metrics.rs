@@ -10,7 +10,8 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tidegate::{Checked, Decision, Observer, Plan, Role, StoreError};
+use tidegate::spi::{Observer, Plan, Role};
+use tidegate::{CheckResult, Decision, StoreError};
 use tidegate_rules::RuleFile;
 
 use super::shared::Shared;
@@ -173,7 +174,7 @@ impl Metrics {
         self.reloads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    fn checked(&self, check: &Checked, passed: bool, degraded: bool) {
+    fn checked(&self, check: &CheckResult, passed: bool, degraded: bool) {
         let (rule, algorithm) = (check.rule(), check.algorithm().as_str());
         let outcome = match (check.role(), check.outcome().admitted) {
             (Role::Shadow, true) => Outcome::ShadowAllowed,
@@ -212,7 +213,7 @@ impl Metrics {
         }
     }
 
-    fn is_near(&self, check: &Checked) -> bool {
+    fn is_near(&self, check: &CheckResult) -> bool {
         let outcome = check.outcome();
         let used = outcome.limit.saturating_sub(outcome.remaining);
         outcome.limit > 0 && used as f64 >= outcome.limit as f64 * self.near

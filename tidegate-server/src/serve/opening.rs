@@ -33,7 +33,7 @@ pub(crate) async fn open(
         Ok(warnings) => warnings.iter().for_each(|warning| output.warn(warning)),
         Err(error) if error.is_transient() => {
             output.warn(format!("{error}. Until then each rule does what its on_failure says"));
-            tokio::spawn(look(store.clone(), tell, crate::check::timer()));
+            tokio::spawn(look(store.clone(), tell, crate::timer::tokio_timer()));
         }
         Err(error) => return Err(failed(error)),
     }

@@ -18,7 +18,7 @@ use crate::secret::SecretArgs;
 /// anew; a file with errors changes nothing. SIGTERM or Ctrl-C ends it once open requests have ended.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ServeArgs {
+pub struct ServeArgs {
     /// The rule file; left out, an example
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     pub(crate) rules: Option<PathBuf>,

@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tidegate::{
-    Check, Clock, Gate, KeyStem, Limit, LimitError, Limiter, Plan, Rate, Receipt, Role, Secret, Store, StoreError,
-    Subject, SubjectHasher, SystemClock, Timestamp,
-};
+use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject, SubjectHasher};
+use tidegate::{Clock, Limit, LimitError, Limiter, Rate, Receipt, Secret, StoreError, SystemClock, Timestamp};
 
 use super::api::Refusal;
 

@@ -147,7 +147,7 @@ fn folder_watcher(
 }
 
 /// A future that ends when the process is told to; it listens from this call on.
-pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
+pub fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         let _: Option<()> = tokio::select! {

@@ -7,7 +7,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
-use tidegate::Store;
+use tidegate::spi::Store;
 use tidegate_redis::{BreakerState, ServerState, Strangers};
 
 use super::metrics::RuleLabel;

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::{Adjustment, Clock, Key, Plan, Store, StoreError, SystemClock, Timestamp, Verdict};
+use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::{Clock, StoreError, SystemClock, Timestamp};
 
 use super::metrics::{Metrics, StoreCall};
 use crate::store::AnyStore;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{Adjustment, Key, Plan, Store, StoreError, StoreErrorKind, Verdict};
+use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::{StoreError, StoreErrorKind};
 use tidegate_rules::RuleFile;
 use tidegate_server::envoy::{ConfigHandle, RateLimits};
 use tonic::Code;

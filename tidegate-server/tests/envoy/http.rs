@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tidegate::Store;
+use tidegate::spi::Store;
 use tidegate_server::envoy::{ConfigHandle, EnvoyOptions, RateLimits, router};
 use tower::ServiceExt;
 

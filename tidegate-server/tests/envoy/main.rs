@@ -24,7 +24,8 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
-use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet, Store, Timestamp};
+use tidegate::spi::Store;
+use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet, Timestamp};
 use tidegate_rules::RuleFile;
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
 use tidegate_tower::{Handle, LimitLayer};

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::response::AppendHeaders;
-use tidegate::{
-    Adjustment, Key, Limit, Limiter, ManualClock, OnFailure, Plan, Rate, Rule, RuleSet, Store, StoreError,
-    StoreErrorKind, Verdict,
-};
+use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::{Limit, Limiter, ManualClock, OnFailure, Rate, Rule, RuleSet, StoreError, StoreErrorKind};
 use tidegate_server::gateway::GatewayOptions;
 use tidegate_tower::LimitLayer;
 

@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use tidegate::{Limiter, ManualClock, MemoryStore, Rule, RuleSet, Store, Timestamp};
+use tidegate::spi::Store;
+use tidegate::{Limiter, ManualClock, MemoryStore, Rule, RuleSet, Timestamp};
 use tidegate_server::Listener;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;

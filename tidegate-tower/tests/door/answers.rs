@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use http::StatusCode;
-use tidegate::{Contract, Limit, Rate, Reset, Rule, RuleMode};
+use tidegate::http::{HeaderPolicy, ResetFormat};
+use tidegate::{Limit, Rate, Rule, RuleMode};
 use tidegate_tower::LimitLayer;
 
 use crate::{START, app, ask, at_once, from, limiter};
@@ -55,7 +56,7 @@ async fn a_problem_document_goes_to_those_who_prefer_it() {
 
 #[tokio::test]
 async fn the_fields_can_be_chosen() {
-    let contract = Contract::new().ratelimit(None).x_ratelimit(None).trio(Some(Reset::Delta));
+    let contract = HeaderPolicy::new().ratelimit(None).x_ratelimit(None).trio(Some(ResetFormat::Delta));
     let app = app(LimitLayer::new(limiter([Rule::new("api", at_once(2))])).contract(contract));
     let heard = ask(&app, from("k1")).await;
     assert_eq!((heard.header("ratelimit-limit"), heard.header("ratelimit-reset")), (Some("2"), Some("3600")));

@@ -8,10 +8,8 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::get;
 use http::{Response, StatusCode};
-use tidegate::{
-    Adjustment, Key, Limiter, MemoryStore, Observer, OnFailure, Plan, Rule, RuleSet, Store, StoreError, StoreErrorKind,
-    Verdict,
-};
+use tidegate::spi::{Adjustment, Key, Observer, Plan, Store, Verdict};
+use tidegate::{Limiter, MemoryStore, OnFailure, Rule, RuleSet, StoreError, StoreErrorKind};
 use tidegate_tower::{Degraded, LimitLayer};
 use tower::{Layer, Service, ServiceExt};
 

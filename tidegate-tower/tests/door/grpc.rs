@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http::uri::PathAndQuery;
-use tidegate::{OnFailure, Rule, Store};
+use tidegate::spi::Store;
+use tidegate::{OnFailure, Rule};
 use tidegate_tower::LimitLayer;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;

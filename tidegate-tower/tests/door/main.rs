@@ -22,7 +22,8 @@ use axum::body::Body;
 use axum::routing::get;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, RuleSet, Store, Timestamp};
+use tidegate::spi::Store;
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, RuleSet, Timestamp};
 use tidegate_tower::LimitLayer;
 use tower::ServiceExt;
 

@@ -1,14 +1,16 @@
 //! Layers around layers: an answer speaks of limits with one voice, that of the innermost layer that had something to say.
 
 use http::StatusCode;
-use tidegate::{Contract, OnFailure, Reset, Rule, Store};
+use tidegate::http::{HeaderPolicy, ResetFormat};
+use tidegate::spi::Store;
+use tidegate::{OnFailure, Rule};
 use tidegate_tower::LimitLayer;
 
 use crate::{Heard, app, ask, at_once, from, limiter};
 
 /// Other fields than the layers further in have, so that none of theirs are in the way.
-fn fields() -> Contract {
-    Contract::new().ratelimit(None).x_ratelimit(None).trio(Some(Reset::Delta))
+fn fields() -> HeaderPolicy {
+    HeaderPolicy::new().ratelimit(None).x_ratelimit(None).trio(Some(ResetFormat::Delta))
 }
 
 /// What a caller hears through two ordinary rules around `inner`.
@@ -35,7 +37,7 @@ async fn what_a_rule_against_guessing_keeps_no_layer_gives_away() {
 /// A refusal with the numbers of a rule that let the request pass would say that there is enough left.
 #[tokio::test]
 async fn nothing_is_added_to_a_refusal() {
-    let contract = Contract::new().ratelimit(None);
+    let contract = HeaderPolicy::new().ratelimit(None);
     let denied = through(&LimitLayer::new(limiter([Rule::new("inner", at_once(0))])).contract(contract)).await;
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(numbers(&denied), ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]);
@@ -48,7 +50,8 @@ async fn nothing_is_added_to_a_refusal() {
 
 #[tokio::test]
 async fn numbers_of_two_layers_are_not_mixed() {
-    let inner = LimitLayer::new(limiter([Rule::new("inner", at_once(5))])).contract(Contract::new().ratelimit(None));
+    let inner =
+        LimitLayer::new(limiter([Rule::new("inner", at_once(5))])).contract(HeaderPolicy::new().ratelimit(None));
     let heard = through(&inner).await;
     assert_eq!(numbers(&heard), ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]);
     assert_eq!(heard.header("x-ratelimit-limit"), Some("5"));

@@ -1,6 +1,7 @@
 //! Another limiter in place of the one that runs.
 
-use tidegate::{Contract, Limit, ManualClock, Rate, Reset, Rule, RuleSet};
+use tidegate::http::{HeaderPolicy, ResetFormat};
+use tidegate::{Limit, ManualClock, Rate, Rule, RuleSet};
 use tidegate_tower::LimitLayer;
 
 use crate::{START, app, ask, at_once, from, limiter, limiter_on, passes, until};
@@ -35,12 +36,12 @@ async fn new_rules_may_read_what_the_old_ones_did_not() {
 #[tokio::test]
 async fn new_rules_bring_their_fields_unless_the_layer_has_its_own() {
     let layer = LimitLayer::new(limiter([Rule::new("api", at_once(9))]));
-    let own = layer.clone().contract(Contract::new().ratelimit(None));
+    let own = layer.clone().contract(HeaderPolicy::new().ratelimit(None));
     let handle = layer.handle();
     let (app, own) = (app(layer), app(own));
     assert!(ask(&app, from("k1")).await.header("ratelimit").is_some());
 
-    let fields = Contract::new().ratelimit(None).x_ratelimit(None).trio(Some(Reset::Delta));
+    let fields = HeaderPolicy::new().ratelimit(None).x_ratelimit(None).trio(Some(ResetFormat::Delta));
     let rules = RuleSet::new([Rule::new("api", at_once(9))]).unwrap().with_contract(fields);
     handle.replace(handle.limiter().with_rules(rules));
     let heard = ask(&app, from("k1")).await;

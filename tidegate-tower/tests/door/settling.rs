@@ -12,7 +12,7 @@ use crate::{ask, at_once, from, limiter};
 const USED: HeaderName = HeaderName::from_static("x-tokens-used");
 
 /// Answers with the number of tokens that the query names.
-fn model(layer: LimitLayer<impl tidegate::Store + 'static>) -> Router {
+fn model(layer: LimitLayer<impl tidegate::spi::Store + 'static>) -> Router {
     let page = get(async |RawQuery(used): RawQuery| ([(USED, used.unwrap_or_default())], "answer"));
     Router::new().route("/", page).layer(layer)
 }

@@ -1,6 +1,6 @@
 -- Twin of fixed_window.rs. The value: the count, followed by the index of the window in ten digits (sixteen for windows
 -- below a second). For counts below 922,337,203 in ten digits that is an integer which Redis keeps in eight bytes.
--- `window` is in microseconds; negative, it is minus the months of a window of the calendar, whose twin is grid.rs.
+-- `window` is in microseconds; negative, it is minus the months of a window of the calendar, whose twin is calendar.rs.
 local function fixed_window(state, now, op, units, cost, place, limit, window)
   local width, layout, start_of = -10, '%d%010d', nil
   local index, count, rebased = (now - now % window) / window, 0, false

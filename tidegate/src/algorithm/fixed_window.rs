@@ -12,7 +12,7 @@
 //!
 //! The state is the index of a window and what was counted in it.
 
-use super::{Applied, Grid, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
+use super::{Applied, Calendar, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
 use crate::limit::{LimitError, whole_micros};
 use crate::{Timestamp, Window};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     limit: u64,
-    grid: Grid,
+    grid: Calendar,
 }
 
 /// What was counted in one window.
@@ -64,7 +64,7 @@ impl FixedWindow {
         self.grid.number()
     }
 
-    pub(crate) const fn grid(&self) -> Grid {
+    pub(crate) const fn grid(&self) -> Calendar {
         self.grid
     }
 

@@ -14,7 +14,7 @@
 //! It is a token bucket of Q + 1 tokens whose debt is served as a delay: the state is the next free slot.
 
 use super::{Applied, Moment, Op, Outcome, Standing, Take, span_micros, token_bucket};
-use crate::limit::{LARGEST_AMOUNT, LimitError};
+use crate::limit::{LimitError, MAX_AMOUNT};
 use crate::{Rate, Timestamp};
 use token_bucket::TokenBucket;
 
@@ -29,8 +29,8 @@ pub type State = Moment;
 
 impl LeakyBucket {
     pub(crate) fn new(drain: Rate, queue: u64) -> Result<Self, LimitError> {
-        if queue >= LARGEST_AMOUNT {
-            return Err(LimitError::too_large("leaky_bucket.queue", queue, LARGEST_AMOUNT - 1, "(2^52 - 2)"));
+        if queue >= MAX_AMOUNT {
+            return Err(LimitError::too_large("leaky_bucket.queue", queue, MAX_AMOUNT - 1, "(2^52 - 2)"));
         }
         TokenBucket::new("leaky_bucket.queue + 1", queue + 1, drain).map(|bucket| Self { bucket })
     }

@@ -18,9 +18,9 @@
 //!   now with everything spent still spent, and so written even by a denied request, which ends the lock-out that a
 //!   clock jump would otherwise leave.
 
+mod calendar;
 mod codec;
 pub mod fixed_window;
-mod grid;
 pub mod leaky_bucket;
 pub mod lua;
 mod moment;
@@ -30,8 +30,8 @@ pub mod sliding_window;
 pub mod state;
 pub mod token_bucket;
 
+pub(crate) use calendar::Calendar;
 pub use codec::Found;
-pub(crate) use grid::Grid;
 pub use moment::Moment;
 pub use op::{Applied, Op, Place, Take};
 pub use state::{Change, State, View};

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::{Applied, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
 use crate::Timestamp;
-use crate::limit::{LARGEST_LOG, LimitError, whole_micros};
+use crate::limit::{LimitError, MAX_LOG_LIMIT, whole_micros};
 
 /// The parameters of a sliding log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +56,9 @@ pub struct Summary {
 
 impl SlidingLog {
     pub(crate) fn new(limit: u64, window: Duration) -> Result<Self, LimitError> {
-        if limit > LARGEST_LOG {
+        if limit > MAX_LOG_LIMIT {
             let reason = "(it keeps every request; use sliding_window)";
-            return Err(LimitError::too_large("sliding_log.limit", limit, LARGEST_LOG, reason));
+            return Err(LimitError::too_large("sliding_log.limit", limit, MAX_LOG_LIMIT, reason));
         }
         Ok(Self { limit, window: whole_micros("sliding_log.window", window)? })
     }

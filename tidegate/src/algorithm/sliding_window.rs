@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 
 use super::{Applied, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
 use crate::Timestamp;
-use crate::limit::{LimitError, MOST_SLICES, whole_micros};
+use crate::limit::{LimitError, MAX_SLICES, whole_micros};
 
 /// The parameters of a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +59,13 @@ impl SlidingWindow {
             let reason = "(the classic estimate from two windows)";
             return Err(LimitError::too_small("sliding_window.slices", 0, 1, reason));
         }
-        if slices > MOST_SLICES {
+        if slices > MAX_SLICES {
             let reason = "(each is counted at every decision)";
-            return Err(LimitError::too_large("sliding_window.slices", slices, MOST_SLICES, reason));
+            return Err(LimitError::too_large("sliding_window.slices", slices, MAX_SLICES, reason));
         }
         if !window.is_multiple_of(slices) {
             let fits = |slices: &u64| window.is_multiple_of(*slices);
-            let near = (1..slices).rev().find(fits).into_iter().chain((slices..=MOST_SLICES).find(fits));
+            let near = (1..slices).rev().find(fits).into_iter().chain((slices..=MAX_SLICES).find(fits));
             let near: Vec<String> = near.map(|slices| slices.to_string()).collect();
             let problem = format!(
                 "{slices} slices do not divide {:?} into whole microseconds; take {}",

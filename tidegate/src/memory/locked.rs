@@ -4,8 +4,9 @@ use std::sync::PoisonError;
 
 use super::shard::Shard;
 use crate::algorithm::{Change, State};
+use crate::spi::Few;
 use crate::sync::{Mutex, MutexGuard};
-use crate::{Few, Limit, Timestamp};
+use crate::{Limit, Timestamp};
 
 /// The home of an overflow bucket, which lies in no shard.
 const OVERFLOW: usize = usize::MAX;

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::Gate;
 use crate::key::Key;
-use crate::limit::LARGEST_AMOUNT;
-use crate::{OnFailure, Subject, Timestamp};
+use crate::limit::MAX_AMOUNT;
+use crate::spi::Subject;
+use crate::{OnFailure, Timestamp};
 
 /// A cost that no limit can ever admit; a larger one is as good as this.
-const MORE_THAN_ANY: u64 = LARGEST_AMOUNT + 1;
+const MORE_THAN_ANY: u64 = MAX_AMOUNT + 1;
 
 /// A gate, whose key it is, and what it costs.
 #[derive(Clone, Copy, Debug)]

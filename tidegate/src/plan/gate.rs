@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use crate::algorithm::Grid;
+use crate::algorithm::Calendar;
 use crate::key::KeyStem;
-use crate::{Anonymous, Limit, OnFailure, Subject};
+use crate::spi::Subject;
+use crate::{AnonymousBounds, Limit, OnFailure};
 
 /// What a check has to say in a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub enum Role {
     /// The request passes only if it admits.
     #[default]
     Enforced,
-    /// Judged beside, without influence: consumes if the request passes and it would itself have admitted it.
+    /// CheckVerdict beside, without influence: consumes if the request passes and it would itself have admitted it.
     Shadow,
     /// One of a group, by number: the group denies only if all its members do.
     AnyOf(u8),
@@ -33,9 +34,9 @@ pub struct Gate {
     on_failure: OnFailure,
     emergency: Option<Limit>,
     security: bool,
-    anonymous: Anonymous,
+    anonymous: AnonymousBounds,
     /// The time in which the whole limit comes back, in microseconds.
-    window: Grid,
+    window: Calendar,
 }
 
 impl Gate {
@@ -57,7 +58,7 @@ impl Gate {
             on_failure: OnFailure::default(),
             emergency: None,
             security: false,
-            anonymous: Anonymous::default(),
+            anonymous: AnonymousBounds::default(),
             window: limit.grid(),
         }
     }
@@ -92,7 +93,7 @@ impl Gate {
     }
 
     /// Sets what becomes of subjects that nobody vouches for when there are many.
-    pub fn anonymous(mut self, anonymous: Anonymous) -> Self {
+    pub fn anonymous(mut self, anonymous: AnonymousBounds) -> Self {
         self.anonymous = anonymous;
         self
     }
@@ -139,7 +140,7 @@ impl Gate {
     }
 
     /// What becomes of subjects that nobody vouches for when there are many.
-    pub const fn anonymous_bounds(&self) -> Anonymous {
+    pub const fn anonymous_bounds(&self) -> AnonymousBounds {
         self.anonymous
     }
 
@@ -153,7 +154,7 @@ impl Gate {
         self.security
     }
 
-    pub(crate) const fn window(&self) -> Grid {
+    pub(crate) const fn window(&self) -> Calendar {
         self.window
     }
 

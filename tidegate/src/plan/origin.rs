@@ -1,6 +1,6 @@
 //! `Origin`: the front door and the HTTP method of a request, for observers. It has no effect on a decision.
 
-/// Where a request came in, as its front door reports it to [observers](crate::Observer).
+/// Where a request came in, as its front door reports it to [observers](crate::spi::Observer).
 ///
 /// Both values are constants of the program, so that nothing that a client sends reaches a log through them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

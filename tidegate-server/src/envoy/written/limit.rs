@@ -1,6 +1,7 @@
 //! A limit of a file: how much in how much time, of which kind, and what else is said about it.
 
-use tidegate::{Gate, KeyStem, Limit, LimitError, OnFailure, Rate as Refill, Role};
+use tidegate::spi::{Gate, KeyStem, Role};
+use tidegate::{Limit, LimitError, OnFailure, Rate as Refill};
 use tidegate_rules::duration;
 use tidegate_rules::yaml::{Kind, Node};
 

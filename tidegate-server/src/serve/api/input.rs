@@ -11,7 +11,7 @@ use serde_json::{Number, json};
 use tidegate_rules::{Sample, SampleAttributes};
 
 /// The most checks of one batch.
-const MOST_CHECKS: usize = 100;
+const MAX_CHECKS: usize = 100;
 
 /// A check that is asked for.
 pub(crate) struct Asked {
@@ -125,8 +125,8 @@ impl Asked {
 impl Batch {
     pub(crate) fn read(body: &[u8]) -> Result<Self, Refusal> {
         let calls: Calls = parse(body)?;
-        if calls.checks.len() > MOST_CHECKS {
-            return Err(Refusal(format!("{} checks; at most {MOST_CHECKS} in one batch", calls.checks.len())));
+        if calls.checks.len() > MAX_CHECKS {
+            return Err(Refusal(format!("{} checks; at most {MAX_CHECKS} in one batch", calls.checks.len())));
         }
         let checks: Result<Vec<_>, _> = calls.checks.into_iter().map(Asked::of).collect();
         let checks = checks?;

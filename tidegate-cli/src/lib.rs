@@ -1,0 +1,56 @@
+//! The command line of Tidegate, as a library: the binary `tidegate` and tests call [`run`].
+//!
+//! ```text
+//! arguments ──▶ cli ──▶ serve │ rules │ check │ bench │ surge │ manual ──▶ output ──▶ exit code
+//! ```
+//!
+//! [`run`] reads arguments and files, writes to an [`Output`], and never ends the process.
+//!
+//! - `cli`: every command and flag, with the texts of `--help`; `arguments` parses them, `config` adds the config file.
+//! - `rules`: validate, explain and test rule files, and print their JSON Schema.
+//! - `check`: decide a request once. `request`: the flags that describe it.
+//! - `manual`: shell completions and manual pages.
+//! - `tidegate serve` comes from `tidegate-server`, `bench` and `surge` from `tidegate-bench`.
+
+mod arguments;
+mod check;
+mod cli;
+mod config;
+mod manual;
+mod request;
+mod rules;
+
+pub use tidegate_server::command::{Exit, Output};
+
+use std::ffi::OsString;
+
+use cli::Command;
+
+/// Runs the command that the arguments name; the first of them is the name of the program.
+///
+/// ```
+/// use tidegate_cli::{Exit, Output, run};
+///
+/// let (mut out, mut err) = (Vec::new(), Vec::new());
+/// let exit = run(["tidegate", "rules", "schema"], &mut Output::new(&mut out, &mut err));
+/// assert_eq!(exit, Exit::Fine);
+/// assert!(String::from_utf8_lossy(&out).contains("token_bucket"));
+/// ```
+pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, output: &mut Output<'_>) -> Exit {
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let cli = match arguments::read(&arguments, output) {
+        Ok(cli) => cli,
+        Err(exit) => return exit,
+    };
+    let done = match cli.command {
+        Command::Rules { command } => rules::run(command, output),
+        Command::Check(arguments) => check::run(&arguments, output),
+        Command::Bench(arguments) => tidegate_bench::bench(&arguments, output),
+        Command::Serve(arguments) => tidegate_server::command::serve(&arguments, output),
+        Command::Surge(arguments) => tidegate_bench::surge(&arguments, output),
+        Command::Completions { shell } => Ok(manual::completions(shell, output)),
+        Command::Man { dir } => manual::man(dir.as_deref(), output),
+    };
+    let exit = done.unwrap_or_else(|failure| output.report_failure(&failure));
+    output.finish(exit)
+}

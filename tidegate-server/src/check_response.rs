@@ -1,0 +1,89 @@
+//! `CheckResponse`: a decision as JSON, in the shape in which every door answers a check. Pure; whom it is about is only in it
+//! as a hash.
+
+use serde::Serialize;
+use tidegate::spi::Role;
+use tidegate::{CheckResult, Decision, StoreErrorKind};
+
+use crate::duration_text::whole_millis;
+
+/// A decision, for programs. Times are whole milliseconds, rounded up.
+#[derive(Debug, Serialize)]
+pub struct CheckResponse<'d> {
+    allowed: bool,
+    rule: Option<&'d str>,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+    delay_ms: u64,
+    /// Denied, and no waiting helps.
+    permanent: bool,
+    degraded: bool,
+    /// How the store failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded_reason: Option<&'static str>,
+    shadow_would_reject: Vec<&'d str>,
+    checks: Vec<One<'d>>,
+}
+
+/// One check of it.
+#[derive(Debug, Serialize)]
+struct One<'d> {
+    rule: &'d str,
+    name: &'d str,
+    plan: &'d str,
+    algorithm: &'static str,
+    shadow: bool,
+    allowed: bool,
+    subject: String,
+    cost: u64,
+    limit: u64,
+    remaining: u64,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: u64,
+    delay_ms: u64,
+}
+
+impl<'d> CheckResponse<'d> {
+    /// The answer that says what `decision` says.
+    pub fn new(decision: &'d Decision) -> Self {
+        // Without the store nobody knows what remains of the whole: only when to ask again is told.
+        let known = decision.degraded().is_none();
+        Self {
+            allowed: decision.is_allowed(),
+            rule: decision.rule(),
+            limit: decision.limit().filter(|_| known),
+            remaining: decision.remaining().filter(|_| known),
+            retry_after_ms: decision.retry_after().map(whole_millis),
+            reset_after_ms: decision.reset_after().filter(|_| known).map(whole_millis),
+            delay_ms: whole_millis(decision.delay()),
+            permanent: decision.is_permanent(),
+            degraded: !known,
+            degraded_reason: decision.degraded().map(StoreErrorKind::as_str),
+            shadow_would_reject: decision.shadow_would_reject().collect(),
+            checks: decision.checks().iter().filter(|_| known).map(One::new).collect(),
+        }
+    }
+}
+
+impl<'d> One<'d> {
+    fn new(check: &'d CheckResult) -> Self {
+        let outcome = check.outcome();
+        Self {
+            rule: check.rule(),
+            name: check.limit_name(),
+            plan: check.plan(),
+            algorithm: check.algorithm().as_str(),
+            shadow: check.role() == Role::Shadow,
+            allowed: outcome.admitted,
+            subject: check.subject().to_string(),
+            cost: check.cost(),
+            limit: outcome.limit,
+            remaining: outcome.remaining,
+            retry_after_ms: outcome.retry_after.filter(|_| !outcome.admitted).map(whole_millis),
+            reset_after_ms: whole_millis(outcome.reset_after),
+            delay_ms: whole_millis(outcome.delay),
+        }
+    }
+}

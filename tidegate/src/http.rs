@@ -1,0 +1,12 @@
+//! The HTTP contract: the header fields that describe limits, and the response to a refused request.
+//!
+//! [`HeaderPolicy`] chooses the fields and writes them from a [`Decision`](crate::Decision). For a refused request it makes a
+//! [`Rejection`]: status, fields and body. Nothing here sends anything, and nothing names a subject or a key.
+
+mod header_field;
+mod header_policy;
+mod rejection;
+
+pub use header_field::HeaderField;
+pub use header_policy::{Draft, HeaderPolicy, Headers, ResetFormat, UnknownDraft};
+pub use rejection::Rejection;

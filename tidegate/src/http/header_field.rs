@@ -1,0 +1,71 @@
+//! `HeaderField`: a header field that tells about limits, by name. What it says is the contract's business.
+
+/// A header field of a [`HeaderPolicy`](crate::http::HeaderPolicy).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HeaderField {
+    /// `RateLimit-Policy`: what each limit is.
+    Policy,
+    /// `RateLimit`: how each limit stands.
+    RateLimit,
+    /// `X-RateLimit-Limit`.
+    XLimit,
+    /// `X-RateLimit-Remaining`.
+    XRemaining,
+    /// `X-RateLimit-Reset`.
+    XReset,
+    /// `RateLimit-Limit`, of the older set of three.
+    Limit,
+    /// `RateLimit-Remaining`.
+    Remaining,
+    /// `RateLimit-Reset`.
+    Reset,
+    /// `Retry-After`.
+    RetryAfter,
+    /// `retry-after-ms`.
+    RetryAfterMs,
+}
+
+impl HeaderField {
+    /// Every field, in the order in which answers have them. The place of a field is its number (`field as usize`).
+    pub const ALL: [Self; 10] = [
+        Self::Policy,
+        Self::RateLimit,
+        Self::XLimit,
+        Self::XRemaining,
+        Self::XReset,
+        Self::Limit,
+        Self::Remaining,
+        Self::Reset,
+        Self::RetryAfter,
+        Self::RetryAfterMs,
+    ];
+
+    /// The name, in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Policy => "ratelimit-policy",
+            Self::RateLimit => "ratelimit",
+            Self::XLimit => "x-ratelimit-limit",
+            Self::XRemaining => "x-ratelimit-remaining",
+            Self::XReset => "x-ratelimit-reset",
+            Self::Limit => "ratelimit-limit",
+            Self::Remaining => "ratelimit-remaining",
+            Self::Reset => "ratelimit-reset",
+            Self::RetryAfter => "retry-after",
+            Self::RetryAfterMs => "retry-after-ms",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HeaderField;
+
+    #[test]
+    fn the_number_of_a_field_is_its_place() {
+        for (place, field) in HeaderField::ALL.into_iter().enumerate() {
+            assert_eq!(field as usize, place, "{field:?}");
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! `HeaderPolicy`: which HTTP fields tell a caller about limits, made from a [`Decision`] alone. The last stage before a door
+//! writes its answer. Pure: it reads no clock, and it never names a subject, a key or a rule in shadow.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::http::HeaderField;
+use crate::plan::Role;
+use crate::{CheckResult, Decision, Timestamp, decimal};
+
+/// The largest number in any field: the largest integer of a structured field (RFC 9651), fifteen digits.
+const LARGEST_NUMBER: u64 = 999_999_999_999_999;
+
+/// The parameters of an item of `RateLimit-Policy`, as they are written before their numbers: quota and window.
+const POLICY: [&str; 2] = [";q=", ";w="];
+/// The same for `RateLimit`: remaining and time.
+const STANDING: [&str; 2] = [";r=", ";t="];
+
+/// One set of three: limit, remaining, reset.
+type Trio = [HeaderField; 3];
+
+const X_RATELIMIT: Trio = [HeaderField::XLimit, HeaderField::XRemaining, HeaderField::XReset];
+const RATELIMIT_TRIO: Trio = [HeaderField::Limit, HeaderField::Remaining, HeaderField::Reset];
+
+/// Room for the longest field of an answer about one limit with a name of usual length.
+const USUAL_LENGTH: usize = 64;
+
+/// Header fields: names in lower case, each once, with their values.
+pub type Headers = Vec<(&'static str, String)>;
+
+/// What a door tells a caller about limits, and in which fields.
+///
+/// ```
+/// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+/// use tidegate::http::HeaderPolicy;
+///
+/// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?)])?;
+/// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
+/// let decision = limiter.check_now(&Request::new(""));
+///
+/// let headers = HeaderPolicy::new().x_ratelimit(None).headers(&decision);
+/// assert_eq!(headers[0], ("ratelimit-policy", r#""api";q=20;w=2"#.to_owned()));
+/// assert_eq!(headers[1], ("ratelimit", r#""api";r=19;t=1"#.to_owned()));
+/// assert_eq!(headers.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeaderPolicy {
+    ratelimit: Option<Draft>,
+    x_ratelimit: Option<ResetFormat>,
+    trio: Option<ResetFormat>,
+    retry_after_ms: bool,
+}
+
+/// A revision of the IETF draft that describes `RateLimit` and `RateLimit-Policy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Draft {
+    /// `draft-ietf-httpapi-ratelimit-headers-11`. Revisions 08 to 11 look the same on the wire.
+    #[default]
+    Draft11,
+}
+
+/// What the field that ends in `-reset` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResetFormat {
+    /// Seconds since 1970: the instant at which the limit is whole again.
+    #[default]
+    Epoch,
+    /// Seconds from now on.
+    Delta,
+}
+
+/// A revision of the draft whose fields cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDraft;
+
+impl Default for HeaderPolicy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Choosing the fields
+impl HeaderPolicy {
+    /// `RateLimit` and `RateLimit-Policy` by the newest draft, and `X-RateLimit-*` with the reset as an instant.
+    pub const fn new() -> Self {
+        Self {
+            ratelimit: Some(Draft::Draft11),
+            x_ratelimit: Some(ResetFormat::Epoch),
+            trio: None,
+            retry_after_ms: false,
+        }
+    }
+
+    /// `RateLimit` and `RateLimit-Policy` by this revision of the draft, or not at all.
+    pub const fn ratelimit(mut self, draft: Option<Draft>) -> Self {
+        self.ratelimit = draft;
+        self
+    }
+
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, or none of them.
+    pub const fn x_ratelimit(mut self, reset: Option<ResetFormat>) -> Self {
+        self.x_ratelimit = reset;
+        self
+    }
+
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the draft had them before revision 07, or none of them.
+    pub const fn trio(mut self, reset: Option<ResetFormat>) -> Self {
+        self.trio = reset;
+        self
+    }
+
+    /// `retry-after-ms` beside `Retry-After`: some client libraries read it first.
+    pub const fn retry_after_ms(mut self, on: bool) -> Self {
+        self.retry_after_ms = on;
+        self
+    }
+}
+
+/// Writing them
+impl HeaderPolicy {
+    /// The fields for the answer to a request, whether it was allowed or denied.
+    ///
+    /// There are none if no rule applied, or only rules in shadow. If a rule that guards against guessing applied, there is
+    /// at most `Retry-After`; so if the decision is [degraded](Decision::degraded), since nobody knows then what remains. A
+    /// denial for good has no `Retry-After`, since no waiting helps.
+    pub fn headers(&self, decision: &Decision) -> Headers {
+        let mut headers = Headers::new();
+        self.each(decision, |field, text| headers.push((field.name(), text.to_owned())));
+        headers
+    }
+
+    /// Hands out the same fields one by one, for a door that keeps them in a form of its own.
+    pub fn each(&self, decision: &Decision, mut tell: impl FnMut(HeaderField, &str)) {
+        let mut text = String::with_capacity(USUAL_LENGTH);
+        let secret = decision.is_security();
+        if let Some(shown) = decision.shown().filter(|_| !secret && decision.degraded().is_none()) {
+            if let Some(Draft::Draft11) = self.ratelimit {
+                push_policies(&mut text, decision);
+                tell(HeaderField::Policy, &text);
+                text.clear();
+                push_standings(&mut text, decision);
+                tell(HeaderField::RateLimit, &text);
+            }
+            for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (RATELIMIT_TRIO, self.trio)] {
+                let Some(reset) = reset else { continue };
+                for (field, number) in fields.into_iter().zip(numbers(shown, reset, decision.decided_at())) {
+                    tell_number(&mut text, field, number, &mut tell);
+                }
+            }
+        }
+        if let Some(retry) = decision.retry_after() {
+            self.each_retry(&mut text, retry, secret, &mut tell);
+        }
+    }
+
+    /// `Retry-After`, and its finer sibling if it is wanted and gives nothing away.
+    pub(crate) fn push_retry(&self, headers: &mut Headers, retry: Duration, secret: bool) {
+        self.each_retry(&mut String::new(), retry, secret, &mut |field: HeaderField, text: &str| {
+            headers.push((field.name(), text.to_owned()));
+        });
+    }
+
+    fn each_retry(&self, text: &mut String, retry: Duration, secret: bool, tell: &mut impl FnMut(HeaderField, &str)) {
+        tell_number(text, HeaderField::RetryAfter, retry_seconds(retry), tell);
+        if self.retry_after_ms && !secret {
+            tell_number(text, HeaderField::RetryAfterMs, retry_millis(retry), tell);
+        }
+    }
+}
+
+// === impl Draft ===
+
+impl FromStr for Draft {
+    type Err = UnknownDraft;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDraft> {
+        match text {
+            "draft-11" | "draft-10" | "draft-09" | "draft-9" | "draft-08" | "draft-8" => Ok(Self::Draft11),
+            _ => Err(UnknownDraft),
+        }
+    }
+}
+
+impl fmt::Display for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Draft11 => f.write_str("draft-11"),
+        }
+    }
+}
+
+impl fmt::Display for UnknownDraft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a revision of the RateLimit fields that can be written; give one of draft-08 to draft-11")
+    }
+}
+
+impl Error for UnknownDraft {}
+
+// === what the fields say ===
+
+/// The checks that a caller may hear of.
+pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = &CheckResult> {
+    decision.checks().iter().filter(|check| check.role() != Role::Shadow)
+}
+
+/// The name of a limit in fields and problem documents: printable ASCII, everything else percent-encoded.
+pub(crate) fn policy_name(check: &CheckResult) -> Cow<'_, str> {
+    let (rule, limit) = (check.rule(), check.limit_name());
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
+    if limit.is_empty() && rule.bytes().all(plain) {
+        return Cow::Borrowed(rule);
+    }
+    let mut name = String::with_capacity(rule.len() + 1 + limit.len());
+    let dot = if limit.is_empty() { "" } else { "." };
+    for byte in rule.bytes().chain(dot.bytes()).chain(limit.bytes()) {
+        if plain(byte) {
+            name.push(char::from(byte));
+        } else {
+            name.push('%');
+            name.extend([byte >> 4, byte & 15].map(|digit| char::from(b"0123456789ABCDEF"[usize::from(digit)])));
+        }
+    }
+    Cow::Owned(name)
+}
+
+/// `RateLimit-Policy`: what each limit is, the same on every answer.
+fn push_policies(text: &mut String, decision: &Decision) {
+    push_list(text, decision, POLICY, |check| {
+        let quota = check.outcome().limit;
+        // A window that is told stays as it is: months and years, which vary, are not.
+        (quota, check.window().span().map(seconds).filter(|window| quota > 0 && *window > 0))
+    });
+}
+
+/// `RateLimit`: how each limit stands.
+fn push_standings(text: &mut String, decision: &Decision) {
+    let retry = decision.retry_after();
+    push_list(text, decision, STANDING, |check| {
+        let outcome = check.outcome();
+        let time = if outcome.admitted {
+            Some(outcome.reset_after).filter(|reset| !reset.is_zero())
+        } else {
+            // Of a group that one member opens, the others may stay shut for longer than anybody has to wait.
+            outcome.retry_after.filter(|time| retry.is_none_or(|retry| *time <= retry))
+        };
+        (outcome.remaining, time.map(seconds))
+    });
+}
+
+/// A structured list (RFC 9651) with an item for each enforced check: its name, a number, and another one if it is known.
+fn push_list(
+    text: &mut String,
+    decision: &Decision,
+    [first_key, second_key]: [&str; 2],
+    numbers: impl Fn(&CheckResult) -> (u64, Option<u64>),
+) {
+    for check in enforced(decision) {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        push_string(text, &policy_name(check));
+        let (first, second) = numbers(check);
+        text.push_str(first_key);
+        decimal::push(text, first.min(LARGEST_NUMBER));
+        if let Some(second) = second {
+            text.push_str(second_key);
+            decimal::push(text, second);
+        }
+    }
+}
+
+/// A structured string, of printable ASCII.
+fn push_string(text: &mut String, ascii: &str) {
+    let special = |byte: u8| matches!(byte, b'"' | b'\\');
+    text.push('"');
+    if ascii.bytes().any(special) {
+        for byte in ascii.bytes() {
+            text.extend(special(byte).then_some('\\'));
+            text.push(char::from(byte));
+        }
+    } else {
+        text.push_str(ascii);
+    }
+    text.push('"');
+}
+
+fn tell_number(text: &mut String, field: HeaderField, number: u64, tell: &mut impl FnMut(HeaderField, &str)) {
+    text.clear();
+    decimal::push(text, number);
+    tell(field, text);
+}
+
+/// Limit, remaining and reset of one check.
+fn numbers(shown: &CheckResult, reset: ResetFormat, decided_at: Timestamp) -> [u64; 3] {
+    let outcome = shown.outcome();
+    let reset = match reset {
+        ResetFormat::Epoch => {
+            seconds(Duration::from_micros(decided_at.as_micros()).saturating_add(outcome.reset_after))
+        }
+        ResetFormat::Delta => seconds(outcome.reset_after),
+    };
+    [outcome.limit, outcome.remaining, reset].map(|number| number.min(LARGEST_NUMBER))
+}
+
+/// What `Retry-After` says: never 0, which would invite to retry at once.
+pub(crate) fn retry_seconds(retry: Duration) -> u64 {
+    seconds(retry).max(1)
+}
+
+/// The same in milliseconds.
+pub(crate) fn retry_millis(retry: Duration) -> u64 {
+    let rest = retry.subsec_nanos().div_ceil(1_000_000);
+    retry.as_secs().saturating_mul(1_000).saturating_add(rest.into()).clamp(1, LARGEST_NUMBER)
+}
+
+/// Whole seconds, rounded up: who waits that long has waited long enough.
+fn seconds(span: Duration) -> u64 {
+    span.as_secs().saturating_add((span.subsec_nanos() > 0).into()).min(LARGEST_NUMBER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Check, Gate, Plan};
+    use crate::spi::{KeyStem, MAX_AMOUNT, Subject};
+    use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, Window};
+
+    /// Half a second past a whole one, so that rounding shows.
+    const START: u64 = 1_790_000_000_500_000;
+
+    fn store() -> MemoryStore {
+        MemoryStore::new().clock(ManualClock::at(Timestamp::from_micros(START)))
+    }
+
+    /// The last of the decisions on requests of these costs.
+    fn decide(rules: impl IntoIterator<Item = Rule>, costs: &[u64]) -> Decision {
+        let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store());
+        costs.iter().map(|cost| limiter.check_now(&Request::new("").cost(*cost))).last().unwrap()
+    }
+
+    fn bucket(capacity: u64, per_second: u64) -> Limit {
+        Limit::token_bucket(capacity, Rate::per_second(per_second).unwrap()).unwrap()
+    }
+
+    fn window(limit: u64, millis: u64) -> Limit {
+        Limit::fixed_window(limit, Duration::from_millis(millis)).unwrap()
+    }
+
+    fn field<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
+        headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn standard(decision: &Decision) -> (String, String) {
+        let headers = HeaderPolicy::new().headers(decision);
+        (field(&headers, "ratelimit-policy").unwrap().to_owned(), field(&headers, "ratelimit").unwrap().to_owned())
+    }
+
+    #[test]
+    fn every_limit_is_told_in_order_with_what_is_left_of_it() {
+        let rules = [Rule::new("api", bucket(20, 10)), Rule::new("login", window(5, 600_000)).and("day", window(9, 1))];
+        let (policy, standing) = standard(&decide(rules, &[3]));
+        assert_eq!(policy, r#""api";q=20;w=2, "login";q=5;w=600, "login.day";q=9;w=1"#);
+        assert_eq!(standing, r#""api";r=17;t=1, "login";r=2;t=400, "login.day";r=6;t=1"#);
+    }
+
+    #[test]
+    fn a_limit_of_which_nothing_is_spent_has_no_time() {
+        assert_eq!(standard(&decide([Rule::new("api", bucket(20, 10))], &[0])).1, r#""api";r=20"#);
+    }
+
+    #[test]
+    fn a_limit_of_nothing_has_no_window() {
+        let decision = decide([Rule::new("off", window(0, 1000)), Rule::new("dry", bucket(0, 1))], &[0]);
+        assert_eq!(standard(&decision).0, r#""off";q=0, "dry";q=0"#);
+    }
+
+    /// A window that is told should stay the same on every answer, and the next month has another length.
+    #[test]
+    fn a_window_of_the_calendar_is_not_told_as_a_span() {
+        let limit = |window| Limit::fixed_window(5, window).unwrap();
+        let rules = [Rule::new("month", limit(Window::MONTH)), Rule::new("year", limit(Window::YEAR))];
+        let (policy, standing) = standard(&decide(rules, &[2]));
+        assert_eq!(policy, r#""month";q=5, "year";q=5"#);
+        // From 2026-09-21 14:13:20 and a half.
+        assert_eq!(standing, r#""month";r=3;t=812800, "year";r=3;t=8761600"#);
+    }
+
+    #[test]
+    fn a_check_that_denies_tells_its_retry_and_retry_after_is_the_longest() {
+        let rules = [
+            Rule::new("slow", window(2, 10_000)),
+            Rule::new("fast", bucket(2, 1)),
+            Rule::new("wide", window(9, 5_000)),
+        ];
+        let decision = decide(rules, &[2, 1]);
+        assert_eq!(standard(&decision).1, r#""slow";r=0;t=10, "fast";r=0;t=1, "wide";r=7;t=5"#);
+        assert_eq!(field(&HeaderPolicy::new().headers(&decision), "retry-after"), Some("10"));
+    }
+
+    #[test]
+    fn retry_after_is_at_least_one_second_and_rounded_up() {
+        let retry_after = |rate| {
+            let headers =
+                HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(1, rate))], &[1, 1]));
+            let value = |name| field(&headers, name).unwrap().parse::<u64>().unwrap();
+            (value("retry-after"), value("retry-after-ms"))
+        };
+        assert_eq!([retry_after(1), retry_after(3), retry_after(1_000_000)], [(1, 1000), (1, 334), (1, 1)]);
+        assert_eq!((retry_seconds(Duration::from_micros(11_000_001)), retry_millis(Duration::ZERO)), (12, 1));
+    }
+
+    #[test]
+    fn the_finer_retry_is_sent_only_on_demand() {
+        let headers = HeaderPolicy::new().headers(&decide([Rule::new("api", bucket(1, 1))], &[1, 1]));
+        assert_eq!((field(&headers, "retry-after"), field(&headers, "retry-after-ms")), (Some("1"), None));
+    }
+
+    #[test]
+    fn a_denial_for_good_promises_nothing() {
+        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
+        assert_eq!(field(&headers, "ratelimit"), Some(r#""api";r=5"#));
+        assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
+    }
+
+    #[test]
+    fn an_allowed_request_is_not_told_to_retry() {
+        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
+        assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
+    }
+
+    #[test]
+    fn the_sets_of_three_show_the_most_restrictive_check() {
+        let decision = decide([Rule::new("wide", window(90, 10_000)), Rule::new("api", bucket(20, 10))], &[5]);
+        let contract = HeaderPolicy::new().ratelimit(None).trio(Some(ResetFormat::Delta));
+        let headers = contract.headers(&decision);
+        // Full again half a second after the half second at which it was decided.
+        let expected =
+            [("x-ratelimit-limit", "20"), ("x-ratelimit-remaining", "15"), ("x-ratelimit-reset", "1790000001")];
+        let older = [("ratelimit-limit", "20"), ("ratelimit-remaining", "15"), ("ratelimit-reset", "1")];
+        assert_eq!(
+            headers,
+            [expected, older].concat().into_iter().map(|(name, value)| (name, value.to_owned())).collect::<Headers>()
+        );
+    }
+
+    #[test]
+    fn a_reset_is_rounded_up_to_the_next_second() {
+        let decision = decide([Rule::new("api", bucket(20, 10))], &[6]);
+        let reset = |reset| {
+            let headers = HeaderPolicy::new().x_ratelimit(Some(reset)).headers(&decision);
+            field(&headers, "x-ratelimit-reset").unwrap().to_owned()
+        };
+        assert_eq!((reset(ResetFormat::Epoch), reset(ResetFormat::Delta)), ("1790000002".to_owned(), "1".to_owned()));
+    }
+
+    #[test]
+    fn what_is_switched_off_is_not_sent() {
+        let contract = HeaderPolicy::default().ratelimit(None).x_ratelimit(None);
+        assert_eq!(contract.headers(&decide([Rule::new("api", bucket(20, 10))], &[1])), Headers::new());
+    }
+
+    #[test]
+    fn rules_in_shadow_leave_no_trace() {
+        let shadow = || Rule::new("trial", bucket(1, 1)).mode(RuleMode::Shadow).security();
+        let all = HeaderPolicy::new().trio(Some(ResetFormat::Epoch)).retry_after_ms(true);
+        assert_eq!(all.headers(&decide([shadow()], &[1, 1])), Headers::new());
+        assert_eq!(all.headers(&decide([], &[1])), Headers::new());
+        let (policy, standing) = standard(&decide([shadow(), Rule::new("api", bucket(4, 1))], &[1, 1]));
+        assert_eq!((policy.as_str(), standing.as_str()), (r#""api";q=4;w=4"#, r#""api";r=2;t=2"#));
+    }
+
+    /// A guesser who sees the numbers of a login limit learns which accounts exist and when to come back with others.
+    #[test]
+    fn a_rule_against_guessing_tells_only_when_to_retry() {
+        let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 1)).security()];
+        let all = HeaderPolicy::new().trio(Some(ResetFormat::Epoch)).retry_after_ms(true);
+        assert_eq!(all.headers(&decide(rules(), &[1])), Headers::new());
+        assert_eq!(all.headers(&decide(rules(), &[1, 1])), [("retry-after", "1".to_owned())]);
+        assert_eq!(all.headers(&decide(rules(), &[2])), Headers::new());
+    }
+
+    #[test]
+    fn numbers_stay_within_fifteen_digits() {
+        let limit = Limit::fixed_window(MAX_AMOUNT, Duration::from_secs(60)).unwrap();
+        let decision = decide([Rule::new("huge", limit)], &[1]);
+        let (policy, standing) = standard(&decision);
+        assert_eq!(policy, r#""huge";q=999999999999999;w=60"#);
+        assert!(standing.starts_with(r#""huge";r=999999999999999;t="#), "{standing}");
+        assert_eq!(field(&HeaderPolicy::new().headers(&decision), "x-ratelimit-remaining"), Some("999999999999999"));
+    }
+
+    #[test]
+    fn a_name_is_printable_and_can_be_read_back() {
+        let rules = ["a\"b\\c", "grün", "gr%C3%BCn", "x\r\ny: z"].map(|id| Rule::new(id, bucket(1, 1)));
+        let (policy, _) = standard(&decide(rules, &[1]));
+        let names: Vec<_> = policy.split(", ").map(|item| item.strip_suffix(";q=1;w=1").unwrap()).collect();
+        assert_eq!(names, [r#""a\"b\\c""#, r#""gr%C3%BCn""#, r#""gr%25C3%25BCn""#, r#""x%0D%0Ay: z""#]);
+    }
+
+    #[test]
+    fn nobody_waits_for_the_slower_members_of_a_group() {
+        let gate = |rule: &str, limit| Gate::new(rule, "", limit, Role::AnyOf(1), KeyStem::of_rule(rule, &limit, ""));
+        let (slow, fast) = (gate("slow", bucket(1, 1)), gate("fast", bucket(1, 10)));
+        let store = store();
+        let decide = || {
+            let checks = [&slow, &fast].map(|gate| Check::of(gate, Subject::from_hash(7), 1));
+            let plan = Plan::new(checks).unwrap();
+            Decision::new(&plan, &store.decide_now(&plan))
+        };
+        assert!(decide().is_allowed());
+        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide());
+        assert_eq!(field(&headers, "ratelimit"), Some(r#""slow";r=0, "fast";r=0;t=1"#));
+        assert_eq!(field(&headers, "retry-after-ms"), Some("100"));
+    }
+
+    #[test]
+    fn revisions_of_one_form_are_one_draft() {
+        for text in ["draft-8", "draft-08", "draft-9", "draft-09", "draft-10", "draft-11"] {
+            assert_eq!(text.parse(), Ok(Draft::Draft11), "{text}");
+        }
+        for text in ["", "draft-07", "draft-12", "11"] {
+            assert_eq!(text.parse::<Draft>(), Err(UnknownDraft), "{text}");
+        }
+        assert_eq!(Draft::Draft11.to_string(), "draft-11");
+        assert!(UnknownDraft.to_string().contains("draft-08 to draft-11"));
+    }
+}

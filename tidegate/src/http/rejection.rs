@@ -1,0 +1,422 @@
+//! `Rejection`: a refusal as HTTP, with status, fields and body. The same words for every door; it sends nothing itself, and
+//! it never names a subject, a key or a tenant.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::header_policy::{self, Headers};
+use crate::decision::RETRY_AFTER_FAILURE;
+use crate::http::HeaderPolicy;
+use crate::plan::Role;
+use crate::{CheckResult, Decision};
+
+const TOO_MANY: &str = "Too many requests. Retry later.";
+/// For a rule that guards against guessing: not even whether waiting helps.
+const NEUTRAL: &str = "Too many requests.";
+const NEVER: &str = "The request costs more than the limit ever allows at once. Waiting does not help.";
+const UNAVAILABLE: &str = "The request cannot be checked against its limits at the moment. Retry later.";
+
+/// The most media ranges that are read of an `Accept` field; browsers send fewer than ten.
+const MOST_RANGES: usize = 64;
+
+/// A refusal, ready to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// 429 or 503.
+    pub status: u16,
+    /// What it says, in words; the body says it too.
+    pub message: String,
+    /// All fields of the answer, `content-type` and `cache-control` among them.
+    pub headers: Headers,
+    /// A JSON object, or a problem document if the caller prefers that.
+    pub body: String,
+}
+
+/// The two forms of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Json,
+    Problem,
+}
+
+/// A JSON object whose members stand in the order in which they were added.
+struct Members(String);
+
+/// Refusing
+impl HeaderPolicy {
+    /// The answer to a request that was denied: 429 with every field that [`headers`](Self::headers) has.
+    ///
+    /// `message` are the words of the rule, if it has some ([`Rule::message_text`](crate::Rule::message_text)), `accept` is
+    /// the `Accept` field of the request. The body is JSON unless that field prefers `application/problem+json`.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+    /// use tidegate::http::HeaderPolicy;
+    ///
+    /// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(1, Rate::per_minute(4)?)?)])?;
+    /// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
+    /// assert!(limiter.check_now(&Request::new("")).is_allowed());
+    ///
+    /// let answer = HeaderPolicy::new().denied(&limiter.check_now(&Request::new("")), None, None);
+    /// assert_eq!(answer.status, 429);
+    /// assert!(answer.headers.contains(&("retry-after", "15".to_owned())));
+    /// assert_eq!(
+    ///     answer.body,
+    ///     r#"{"error":"rate_limit_exceeded","message":"Too many requests. Retry later.","#.to_owned()
+    ///         + r#""rule_id":"api","retry_after":15,"retry_after_ms":15000}"#
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn denied(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Rejection {
+        let secret = decision.is_security();
+        let message = message.unwrap_or(match (secret, decision.is_permanent()) {
+            (true, _) => NEUTRAL,
+            (false, true) => NEVER,
+            (false, false) => TOO_MANY,
+        });
+        let form = Form::preferred(accept);
+        let members = match form {
+            Form::Json => Members::new()
+                .with("error", "rate_limit_exceeded")
+                .with("message", message)
+                .with_some("rule_id", decision.rule().filter(|_| !secret)),
+            Form::Problem => Members::problem("quota-exceeded", "Quota exceeded", 429, message)
+                .with_some("violated-policies", violated(decision).filter(|_| !secret)),
+        };
+        // The finer time would tell a guesser to the millisecond when somebody else last tried.
+        let told = |retry| if secret { Duration::from_secs(header_policy::retry_seconds(retry)) } else { retry };
+        let body = members.retry(decision.retry_after().map(told)).finish();
+        Rejection { status: 429, message: message.to_owned(), headers: form.fields(self.headers(decision)), body }
+    }
+
+    /// The answer while the store fails and a rule wants to be closed then: 503, so that nobody takes it for their own doing.
+    pub fn failed(&self, accept: Option<&str>) -> Rejection {
+        let form = Form::preferred(accept);
+        let members = match form {
+            Form::Json => Members::new().with("error", "temporarily_unavailable").with("message", UNAVAILABLE),
+            Form::Problem => {
+                Members::problem("temporary-reduced-capacity", "Temporarily unavailable", 503, UNAVAILABLE)
+            }
+        };
+        let body = members.retry(Some(RETRY_AFTER_FAILURE)).finish();
+        let mut headers = Headers::new();
+        self.push_retry(&mut headers, RETRY_AFTER_FAILURE, false);
+        Rejection { status: 503, message: UNAVAILABLE.to_owned(), headers: form.fields(headers), body }
+    }
+}
+
+/// The names of the limits that refused the request, if there are any.
+fn violated(decision: &Decision) -> Option<Vec<String>> {
+    let refuses = |check: &&CheckResult| match check.role() {
+        Role::AnyOf(_) => header_policy::enforced(decision).all(|m| m.role() != check.role() || !m.outcome().admitted),
+        _ => !check.outcome().admitted,
+    };
+    let names: Vec<_> = header_policy::enforced(decision).filter(refuses).map(header_policy::policy_name).collect();
+    (!names.is_empty()).then(|| names.into_iter().map(Into::into).collect())
+}
+
+// === impl Form ===
+
+impl Form {
+    /// Problem documents go to those who name them and do not like plain JSON better; everybody else gets JSON, whatever
+    /// they say they accept, since a refusal must be readable.
+    fn preferred(accept: Option<&str>) -> Self {
+        let (mut problem, mut json) = (None, [None; 3]);
+        for range in accept.unwrap_or_default().split(',').take(MOST_RANGES) {
+            let Some((name, quality)) = media_range(range) else { continue };
+            let seen = match name {
+                _ if name.eq_ignore_ascii_case("application/problem+json") => &mut problem,
+                _ if name.eq_ignore_ascii_case("application/json") => &mut json[0],
+                _ if name.eq_ignore_ascii_case("application/*") => &mut json[1],
+                "*/*" => &mut json[2],
+                _ => continue,
+            };
+            *seen = (*seen).max(Some(quality));
+        }
+        // The most specific range that covers JSON speaks for it.
+        let json = json.into_iter().flatten().next().unwrap_or(0);
+        if problem.is_some_and(|quality| quality > 0 && quality >= json) { Self::Problem } else { Self::Json }
+    }
+
+    /// What the fields say about the body. It is about one caller at one moment, so nobody may keep it.
+    fn fields(self, mut headers: Headers) -> Headers {
+        let media_type = match self {
+            Self::Json => "application/json",
+            Self::Problem => "application/problem+json",
+        };
+        headers.push(("content-type", media_type.to_owned()));
+        headers.push(("cache-control", "no-store".to_owned()));
+        headers
+    }
+}
+
+/// A media range and its quality in thousandths. None for a quality that makes no sense: such a range counts for nothing.
+fn media_range(range: &str) -> Option<(&str, u16)> {
+    let mut parts = range.split(';').map(str::trim);
+    let name = parts.next()?;
+    let mut parameters = parts.filter_map(|part| part.split_once('='));
+    match parameters.find(|(name, _)| name.trim_end().eq_ignore_ascii_case("q")) {
+        Some((_, quality)) => Some((name, thousandths(quality.trim_start())?)),
+        None => Some((name, 1000)),
+    }
+}
+
+/// `0`, `1`, and up to three digits after the dot, at most 1.
+fn thousandths(text: &str) -> Option<u16> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let fraction = format!("{fraction:0<3}").parse::<u16>().ok()?;
+    match whole {
+        "0" => Some(fraction),
+        "1" if fraction == 0 => Some(1000),
+        _ => None,
+    }
+}
+
+// === impl Members ===
+
+impl Members {
+    fn new() -> Self {
+        Self("{".to_owned())
+    }
+
+    /// A problem document (RFC 9457) of a registered kind.
+    fn problem(kind: &str, title: &str, status: u16, detail: &str) -> Self {
+        Self::new()
+            .with("type", format!("https://iana.org/assignments/http-problem-types#{kind}"))
+            .with("title", title)
+            .with("status", status)
+            .with("detail", detail)
+    }
+
+    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        let comma = if self.0.len() > 1 { "," } else { "" };
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, "{comma}\"{name}\":{}", value.into());
+        self
+    }
+
+    fn with_some(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    fn retry(self, retry: Option<Duration>) -> Self {
+        self.with_some("retry_after", retry.map(header_policy::retry_seconds))
+            .with_some("retry_after_ms", retry.map(header_policy::retry_millis))
+    }
+
+    fn finish(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Check, Gate, Plan};
+    use crate::spi::{KeyStem, Subject};
+    use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
+
+    const PROBLEM: Option<&str> = Some("application/problem+json");
+
+    fn store() -> MemoryStore {
+        MemoryStore::new().clock(ManualClock::default())
+    }
+
+    fn bucket(capacity: u64, per_minute: u64) -> Limit {
+        Limit::token_bucket(capacity, Rate::per_minute(per_minute).unwrap()).unwrap()
+    }
+
+    /// The decision on a request of this cost, after one of cost 1.
+    fn second(rules: impl IntoIterator<Item = Rule>, cost: u64) -> Decision {
+        let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store());
+        assert!(limiter.check_now(&Request::new("")).is_allowed());
+        limiter.check_now(&Request::new("").cost(cost))
+    }
+
+    fn field<'a>(answer: &'a Rejection, name: &str) -> Option<&'a str> {
+        answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn a_denial_says_which_rule_and_how_long_to_wait() {
+        // 7 a minute: the next one in 8,571,428.57 microseconds.
+        let answer = HeaderPolicy::new().denied(&second([Rule::new("api", bucket(1, 7))], 1), None, None);
+        assert_eq!(
+            answer.body,
+            "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests. Retry later.\",\"rule_id\":\"api\",\
+             \"retry_after\":9,\"retry_after_ms\":8572}"
+        );
+        assert_eq!((answer.status, field(&answer, "retry-after")), (429, Some("9")));
+        assert_eq!(field(&answer, "content-type"), Some("application/json"));
+        assert_eq!(field(&answer, "cache-control"), Some("no-store"));
+        assert_eq!(field(&answer, "x-ratelimit-remaining"), Some("0"));
+    }
+
+    #[test]
+    fn a_problem_document_names_the_limits_that_refused() {
+        let rules = [
+            Rule::new("api", bucket(2, 60)).and("burst", bucket(1, 30)),
+            Rule::new("wide", bucket(9, 60)),
+            Rule::new("all", bucket(1, 60)),
+        ];
+        let answer = HeaderPolicy::new().denied(&second(rules, 1), None, PROBLEM);
+        assert_eq!(
+            answer.body,
+            "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\"title\":\"Quota exceeded\",\
+             \"status\":429,\"detail\":\"Too many requests. Retry later.\",\
+             \"violated-policies\":[\"api.burst\",\"all\"],\"retry_after\":2,\"retry_after_ms\":2000}"
+        );
+        assert_eq!(field(&answer, "content-type"), Some("application/problem+json"));
+        assert_eq!(field(&answer, "cache-control"), Some("no-store"));
+    }
+
+    #[test]
+    fn a_group_that_lets_pass_refused_nothing() {
+        let gate = |rule: &str, limit, role| Gate::new(rule, "", limit, role, KeyStem::of_rule(rule, &limit, ""));
+        let gates = [
+            gate("shut", bucket(1, 1), Role::AnyOf(1)),
+            gate("open", bucket(9, 1), Role::AnyOf(1)),
+            gate("first", bucket(1, 1), Role::AnyOf(2)),
+            gate("second", bucket(1, 1), Role::AnyOf(2)),
+        ];
+        let store = store();
+        let plan = Plan::new(gates.iter().map(|gate| Check::of(gate, Subject::from_hash(7), 1))).unwrap();
+        assert!(Decision::new(&plan, &store.decide_now(&plan)).is_allowed());
+        let denied = Decision::new(&plan, &store.decide_now(&plan));
+        assert_eq!(violated(&denied), Some(vec!["first".to_owned(), "second".to_owned()]));
+    }
+
+    #[test]
+    fn the_words_of_the_rule_are_quoted_as_they_are() {
+        let decision = second([Rule::new("zug \"7\"", bucket(1, 60))], 1);
+        let body = HeaderPolicy::new().denied(&decision, Some("Nicht \"so\" schnell,\nbitte \u{1f682}"), None).body;
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["message"], "Nicht \"so\" schnell,\nbitte \u{1f682}");
+        assert_eq!(body["rule_id"], "zug \"7\"");
+    }
+
+    #[test]
+    fn a_denial_for_good_says_that_waiting_does_not_help() {
+        let decision = second([Rule::new("api", bucket(5, 60))], 6);
+        let answer = HeaderPolicy::new().denied(&decision, None, None);
+        assert_eq!(
+            answer.body,
+            "{\"error\":\"rate_limit_exceeded\",\"message\":\"The request costs more than the limit ever allows at \
+             once. Waiting does not help.\",\"rule_id\":\"api\"}"
+        );
+        assert_eq!(field(&answer, "retry-after"), None);
+        assert!(!HeaderPolicy::new().denied(&decision, None, PROBLEM).body.contains("retry_after"));
+    }
+
+    #[test]
+    fn a_rule_against_guessing_stays_unnamed() {
+        let rules = || [Rule::new("api", bucket(1, 60)), Rule::new("login", bucket(3, 60)).security()];
+        let answer = HeaderPolicy::new().denied(&second(rules(), 1), None, None);
+        assert_eq!(
+            answer.body,
+            "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests.\",\"retry_after\":1,\
+             \"retry_after_ms\":1000}"
+        );
+        let problem = HeaderPolicy::new().denied(&second(rules(), 1), None, PROBLEM).body;
+        assert!(!problem.contains("violated-policies") && !problem.contains("api"), "{problem}");
+        // How much the limit allows at once is nobody's business either.
+        assert!(HeaderPolicy::new().denied(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
+    }
+
+    /// The milliseconds would tell when somebody else tried that account, whatever the seconds hide.
+    #[test]
+    fn a_rule_against_guessing_tells_whole_seconds_only() {
+        let answers = |rule: Rule| {
+            let clock = ManualClock::default();
+            let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new().clock(clock.clone()));
+            assert!(limiter.check_now(&Request::new("")).is_allowed());
+            clock.advance(Duration::from_millis(3_217));
+            let decision = limiter.check_now(&Request::new(""));
+            assert_eq!(decision.retry_after(), Some(Duration::from_millis(596_783)));
+            [None, PROBLEM].map(|accept| HeaderPolicy::new().denied(&decision, None, accept))
+        };
+        let login = || Rule::new("login", Limit::sliding_log(1, Duration::from_secs(600)).unwrap());
+        for (rule, millis) in [(login(), 596_783), (login().security(), 597_000)] {
+            for answer in answers(rule) {
+                let body: Value = serde_json::from_str(&answer.body).unwrap();
+                assert_eq!((&body["retry_after"], &body["retry_after_ms"]), (&597.into(), &millis.into()), "{body}");
+                assert_eq!(field(&answer, "retry-after"), Some("597"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_is_not_the_callers_doing() {
+        let answer = HeaderPolicy::new().retry_after_ms(true).failed(None);
+        assert_eq!(
+            answer.body,
+            "{\"error\":\"temporarily_unavailable\",\"message\":\"The request cannot be checked against its limits at \
+             the moment. Retry later.\",\"retry_after\":1,\"retry_after_ms\":1000}"
+        );
+        assert_eq!((answer.status, field(&answer, "retry-after")), (503, Some("1")));
+        assert_eq!(field(&answer, "retry-after-ms"), Some("1000"));
+        assert_eq!(field(&answer, "cache-control"), Some("no-store"));
+
+        let problem = HeaderPolicy::new().failed(PROBLEM);
+        let body: Value = serde_json::from_str(&problem.body).unwrap();
+        assert_eq!(body["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+        assert_eq!((&body["status"], &body["retry_after"]), (&Value::from(503), &Value::from(1)));
+        assert_eq!(field(&problem, "content-type"), Some("application/problem+json"));
+    }
+
+    #[test]
+    fn problem_documents_go_to_those_who_prefer_them() {
+        let prefers = [
+            "application/problem+json",
+            "APPLICATION/Problem+JSON",
+            "application/json, application/problem+json",
+            "text/html, application/json;q=0.8, application/problem+json;q=0.9",
+            "application/problem+json;charset=utf-8 ; q = 0.1, application/json;Q=0.1",
+            "*/*, application/problem+json",
+            "*/*, application/json;q=0.2, application/problem+json;q=0.3",
+        ];
+        for accept in prefers {
+            assert_eq!(Form::preferred(Some(accept)), Form::Problem, "{accept}");
+        }
+        let does_not = [
+            "*/*",
+            "",
+            "text/html",
+            "application/json",
+            "application/*+json",
+            "application/problem+xml",
+            "application/problem+json;q=0",
+            "application/problem+json;q=0.000, application/json;q=0",
+            "application/json, application/problem+json;q=0.999",
+            "application/problem+json;q=0.5, */*",
+            "*/*;q=0.1, application/*, application/problem+json;q=0.5",
+        ];
+        for accept in does_not {
+            assert_eq!(Form::preferred(Some(accept)), Form::Json, "{accept}");
+        }
+        assert_eq!(Form::preferred(None), Form::Json);
+    }
+
+    #[test]
+    fn rubbish_in_accept_counts_for_nothing() {
+        let named = "application/problem+json";
+        for quality in ["", "1.5", "-1", "2", "0.1234", "nan", "0.5.5", "00", "\u{661}", "0x1", "+1", ".5"] {
+            let accept = format!("{named};q={quality}");
+            assert_eq!(Form::preferred(Some(&accept)), Form::Json, "{accept}");
+        }
+        for rubbish in [",,,;;;==", ";q=1", "\u{0},\u{feff}", "\"a,b\";q"] {
+            assert_eq!(Form::preferred(Some(&format!("{rubbish},{named}"))), Form::Problem, "{rubbish}");
+        }
+        let far_behind = ",".repeat(MOST_RANGES) + named;
+        assert_eq!(Form::preferred(Some(&far_behind)), Form::Json);
+    }
+}

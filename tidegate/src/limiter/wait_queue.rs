@@ -1,0 +1,83 @@
+//! `WaitQueue`: who waits for the same limits, in the order of arrival. The queue behind [`Limiter::acquire`].
+//!
+//! [`Limiter::acquire`]: crate::Limiter::acquire
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// One queue for each set of keys that somebody waits for.
+#[derive(Debug, Default)]
+pub(crate) struct WaitQueue(Mutex<Queues>);
+
+#[derive(Debug, Default)]
+struct Queues {
+    waiting: HashMap<u128, VecDeque<Ticket>>,
+    entered: u64,
+}
+
+#[derive(Debug)]
+struct Ticket {
+    number: u64,
+    waker: Option<Waker>,
+}
+
+/// A place in a queue: a future that is ready at its head. Dropping it, at any time, leaves the queue.
+#[derive(Debug)]
+pub(crate) struct QueueTicket<'t> {
+    turns: &'t WaitQueue,
+    queue: u128,
+    number: u64,
+}
+
+impl WaitQueue {
+    pub(crate) fn enter(&self, queue: u128) -> QueueTicket<'_> {
+        let mut queues = self.lock();
+        queues.entered += 1;
+        let number = queues.entered;
+        queues.waiting.entry(queue).or_default().push_back(Ticket { number, waker: None });
+        QueueTicket { turns: self, queue, number }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Future for &mut QueueTicket<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut queues = self.turns.lock();
+        let Some(queue) = queues.waiting.get_mut(&self.queue) else {
+            return Poll::Ready(());
+        };
+        if queue.front().is_none_or(|head| head.number == self.number) {
+            return Poll::Ready(());
+        }
+        if let Some(ticket) = queue.iter_mut().find(|ticket| ticket.number == self.number) {
+            ticket.waker = Some(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for QueueTicket<'_> {
+    fn drop(&mut self) {
+        let mut queues = self.turns.lock();
+        let Some(queue) = queues.waiting.get_mut(&self.queue) else {
+            return;
+        };
+        queue.retain(|ticket| ticket.number != self.number);
+        let next = queue.front_mut().and_then(|head| head.waker.take());
+        if queue.is_empty() {
+            queues.waiting.remove(&self.queue);
+        }
+        drop(queues);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether rules fit together: what a set refuses, and what to change. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use smol_str::SmolStr;
+
+use super::{LONGEST_ID, RuleError};
+use crate::Limit;
+use crate::limit::MAX_AMOUNT;
+use crate::rule::{OnFailure, Rule};
+
+/// Whether `rule` can be decided, and fits those before it: by their ids, and by the budgets that they share.
+pub(super) fn check(
+    rule: &Rule,
+    ids: &mut HashSet<SmolStr>,
+    budgets: &mut HashMap<SmolStr, Rule>,
+) -> Result<(), RuleError> {
+    let error = |problem: String| Err(RuleError { rule: rule.id.clone(), problem });
+    if rule.id.is_empty() || rule.id.len() > LONGEST_ID {
+        return error(format!("the id has {} bytes; give it 1 to {LONGEST_ID}", rule.id.len()));
+    }
+    if !ids.insert(rule.id.clone()) {
+        return error("the id is taken; give each rule its own".into());
+    }
+    for limits in rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]) {
+        check_names(limits, rule.budget.as_ref()).or_else(error)?;
+    }
+    let mut plans = HashSet::new();
+    if let Some((plan, _)) = rule.plans.iter().find(|(plan, _)| plan.is_empty() || !plans.insert(plan)) {
+        return error(format!("the name {plan:?} of a plan is empty or taken; give each plan its own"));
+    }
+    if let Some(cost) = rule.cost.filter(|cost| *cost > MAX_AMOUNT) {
+        return error(format!("the cost {cost} is above the largest value, {MAX_AMOUNT}"));
+    }
+    if rule.on_failure == OnFailure::Static && rule.emergency.is_none() {
+        return error("it is static while the store fails, but has no emergency limit; give it one".into());
+    }
+    if let Some(budget) = &rule.budget {
+        let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
+        let alike = first.limits == rule.limits && first.plans == rule.plans;
+        if alike && first.emergency != rule.emergency {
+            let other = &first.id;
+            return error(format!(
+                "it shares budget {budget:?} with rule {other:?}; give both the same emergency limit"
+            ));
+        }
+        if !alike || first.per != rule.per || first.tag != rule.tag {
+            let other = &first.id;
+            return error(format!(
+                "it shares budget {budget:?} with rule {other:?}; give both the same limits, `per` and tag"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_names(limits: &[(SmolStr, Limit)], budget: Option<&SmolStr>) -> Result<(), String> {
+    if limits.is_empty() {
+        return Err("it has no limit; give it at least one".into());
+    }
+    if let Some(name) = limits.iter().map(|(name, _)| name).chain(budget).find(|name| name.len() > LONGEST_ID) {
+        return Err(format!("the name {name:?} has {} bytes; give it at most {LONGEST_ID}", name.len()));
+    }
+    let mut names = HashSet::new();
+    match limits.iter().find(|(name, _)| !names.insert(name)) {
+        Some((name, _)) => Err(format!("two limits are named {name:?}; give each its own name")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,31 @@
+//! For authors of stores and front doors; an application that checks requests does not need this module.
+//!
+//! | for | types |
+//! |---|---|
+//! | a store | [`Store`], [`Verdict`], [`CheckVerdict`], [`Adjustment`], the functions in [`algorithm`] |
+//! | what a store decides | [`Plan`], [`Check`], [`Gate`], [`Role`], [`PlanMode`], [`PlanError`] |
+//! | where a store keeps it | [`Key`], [`KeyStem`], [`Subject`], [`SubjectHasher`], [`KEY_VERSION`], [`PARTITIONS`] |
+//! | finding the rules of a request | [`Matcher`], [`Match`] |
+//! | metrics, logs and traces | [`Observer`], [`Outcome`], [`Origin`] |
+//! | a [`Timer`](crate::Timer) | [`Sleep`] |
+//! | bounds | [`MAX_AMOUNT`], [`MAX_CHECKS`], [`MAX_LOG_LIMIT`], [`MAX_SLICES`], [`LONGEST_SPAN`], [`DEFAULT_MAX_KEYS`] |
+
+pub use crate::algorithm::Outcome;
+pub use crate::clock::Sleep;
+pub use crate::decimal::address_text;
+pub use crate::few::Few;
+pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
+pub use crate::limit::{LONGEST_SPAN, MAX_AMOUNT, MAX_LOG_LIMIT, MAX_SLICES};
+pub use crate::matcher::{Match, Matcher};
+pub use crate::memory::DEFAULT_MAX_KEYS;
+pub use crate::observer::Observer;
+pub use crate::plan::{Check, Gate, MAX_CHECKS, Origin, Plan, PlanError, PlanMode, Role};
+pub use crate::store::{Adjustment, Store};
+pub use crate::subject::{Subject, SubjectHasher};
+pub use crate::verdict::{Changes, CheckVerdict, Verdict};
+
+/// The limits as pure functions, with the state that a store keeps for each and the Lua text of the same functions.
+pub mod algorithm {
+    #[doc(inline)]
+    pub use crate::algorithm::*;
+}
