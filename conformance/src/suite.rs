@@ -103,7 +103,7 @@ pub async fn until_answered<S: Store>(limiter: &Limiter<S>) {
 /// Options for a store that waits for its answers however busy the machine is, and has no keys but those of the test.
 pub fn patient() -> RedisOptions {
     let long = Duration::from_secs(60);
-    RedisOptions::new().budget(long).connection_timeout(long).heartbeats(false)
+    RedisOptions::new().with_budget(long).with_connection_timeout(long).with_heartbeats(false)
 }
 
 /// The name under which a Redis store with the default prefix keeps `key`.
@@ -135,7 +135,7 @@ impl Ground {
     /// A store on `server`.
     pub async fn on_server(server: Server) -> Self {
         let clock = ManualClock::at(START);
-        let store = AnyStore::Redis(server.store_with(patient().clock(clock.clone())).await);
+        let store = AnyStore::Redis(server.store_with(patient().with_clock(clock.clone())).await);
         Self { clock, store, server: Some(server), limiters: AtomicU32::new(0) }
     }
 

@@ -72,7 +72,7 @@ async fn on_the_redis_store() {
     for kind in KINDS {
         let server = Server::start(kind);
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-        let store = server.store_with(patient().clock(clock)).await;
+        let store = server.store_with(patient().with_clock(clock)).await;
         amounts_keep_the_state_and_the_shape_starts_afresh(store).await;
     }
 }

@@ -12,7 +12,7 @@ use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::PARTITIONS;
 use tidegate::{AnonymousBounds, CheckResult, Decision, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
-use tidegate_redis::{RedisStore, Strangers};
+use tidegate_redis::{AnonymousStats, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
 
@@ -57,8 +57,8 @@ fn keys(server: &Server) -> u64 {
     redis::cmd("DBSIZE").query(&mut server.connection()).unwrap()
 }
 
-fn known(store: &RedisStore) -> Strangers {
-    let mut known = store.strangers();
+fn known(store: &RedisStore) -> AnonymousStats {
+    let mut known = store.anonymous_stats();
     assert_eq!(known.len(), 1, "{known:?}");
     known.remove(0)
 }
@@ -86,7 +86,7 @@ async fn fifty_thousand_new_strangers_neither_fill_the_server_nor_touch_those_wh
         // Each bucket lets three pass, whoever asks.
         assert_eq!(passed, own + 3 * u64::from(PARTITIONS), "{kind:?}");
         let told = known(&store);
-        assert_eq!((told.rule.as_str(), told.crowded), ("public", true));
+        assert_eq!((told.rule.as_str(), told.overflowing), ("public", true));
         assert_eq!((told.created, told.keys), (own + 2, own + 2), "{kind:?}");
 
         // Who was there before the flood has two of three left, and is not judged by what others do.
@@ -117,14 +117,14 @@ async fn a_crowd_ends_when_its_keys_have_expired() {
     for kind in KINDS {
         let (server, clock) = (Server::start(kind), ManualClock::at(START));
         for (number, limit) in limits_over(4, 60 * SECOND).into_iter().enumerate() {
-            let store = server.store_with(patient().clock(clock.clone())).await;
+            let store = server.store_with(patient().with_clock(clock.clone())).await;
             let limiter = Limiter::new(rules(limit, at_most(3)), store.clone());
             let name = |who: &str| format!("{kind:?} {number} {who}");
             for who in ["a", "b", "c"] {
                 assert!(!overflowed(&ask(&limiter, &name(who)).await), "{limit:?}");
             }
             assert!(overflowed(&ask(&limiter, &name("d")).await), "{limit:?}");
-            assert!(known(&store).crowded);
+            assert!(known(&store).overflowing);
             let longest = ask(&limiter, &name("a")).await.checks()[0].outcome().reset_after;
 
             // What a sliding window has counted matters until it has passed the window after the one it fell into.
@@ -135,7 +135,7 @@ async fn a_crowd_ends_when_its_keys_have_expired() {
             let _ = ask(&limiter, &name("f")).await;
             assert!(!overflowed(&ask(&limiter, &name("g")).await), "{limit:?}");
             let told = known(&store);
-            assert_eq!((told.crowded, told.keys, told.created), (false, 1, 4), "{limit:?}");
+            assert_eq!((told.overflowing, told.keys, told.created), (false, 1, 4), "{limit:?}");
         }
     }
 }
@@ -146,7 +146,7 @@ async fn a_crowd_ends_when_its_keys_have_expired() {
 async fn keys_that_are_kept_alive_keep_counting() {
     let (server, clock) = (Server::start(Kind::Redis), ManualClock::at(START));
     for limit in limits_over(1000, 60 * SECOND) {
-        let store = server.store_with(patient().clock(clock.clone())).await;
+        let store = server.store_with(patient().with_clock(clock.clone())).await;
         let limiter = Limiter::new(rules(limit, at_most(10)), store.clone());
         // Each time before a key expires, and for much longer than any would live.
         for round in 0..30 {
@@ -292,7 +292,7 @@ async fn strangers_who_are_only_charged_make_a_crowd_too() {
         let free = limiter.check(&stranger(&name).cost(0)).await.unwrap();
         limiter.settle(free.receipt(), |_| Some(1)).await.unwrap();
     }
-    assert_eq!((known(&store).created, known(&store).keys, known(&store).crowded), (5, 5, true));
+    assert_eq!((known(&store).created, known(&store).keys, known(&store).overflowing), (5, 5, true));
     assert!(keys(&server) > 5 && keys(&server) <= 5 + 45);
     assert!(!overflowed(&ask(&limiter, "3").await), "one that has a key");
     assert!(overflowed(&ask(&limiter, "7").await));

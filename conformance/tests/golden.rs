@@ -22,7 +22,7 @@ async fn every_store_tells_the_golden_histories() {
     }
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient().clock(clock.clone())).await;
+        let store = server.store_with(patient().with_clock(clock.clone())).await;
         for story in &stories {
             story.replay(&clock, store.clone(), &story.place).await;
         }

@@ -51,14 +51,14 @@ async fn a_prefix_is_forgotten_with_all_that_is_in_it_and_no_other() {
         // `*` is no pattern here.
         let (theirs, ours) = ("runs", "r*s");
         for prefix in [theirs, ours] {
-            let store = server.store_with(RedisOptions::new().prefix(prefix).heartbeats(false)).await;
+            let store = server.store_with(RedisOptions::new().with_prefix(prefix).with_heartbeats(false)).await;
             let limiter = Limiter::new(rules.clone(), store);
             for user in 0..1500 {
                 let user = user.to_string();
                 assert!(limiter.check(&Request::new("").attribute("user", &user)).await.unwrap().is_allowed());
             }
         }
-        let ours = server.store_with(RedisOptions::new().prefix(ours).heartbeats(false)).await;
+        let ours = server.store_with(RedisOptions::new().with_prefix(ours).with_heartbeats(false)).await;
         assert_eq!(ours.forget_prefix().await.unwrap(), 1500);
         assert_eq!(ours.forget_prefix().await.unwrap(), 0);
         let left: u64 = redis::cmd("DBSIZE").query(&mut server.connection()).unwrap();

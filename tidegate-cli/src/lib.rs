@@ -33,7 +33,7 @@ use cli::Command;
 ///
 /// let (mut out, mut err) = (Vec::new(), Vec::new());
 /// let exit = run(["tidegate", "rules", "schema"], &mut Output::new(&mut out, &mut err));
-/// assert_eq!(exit, Exit::Fine);
+/// assert_eq!(exit, Exit::Success);
 /// assert!(String::from_utf8_lossy(&out).contains("token_bucket"));
 /// ```
 pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, output: &mut Output<'_>) -> Exit {

@@ -41,7 +41,7 @@ impl Site {
         let subjects = subjects(keys);
         self.weigh(keys, |count| {
             let clock = ManualClock::at(Timestamp::from_micros(START));
-            let takers = Takers::connect(&self.server, RedisOptions::new().clock(clock.clone()));
+            let takers = Takers::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
             for at in at {
                 clock.set(Timestamp::from_micros(START + at));
                 takers.take_fast(&gates, &subjects[..count]);

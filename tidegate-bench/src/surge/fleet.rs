@@ -107,19 +107,19 @@ async fn open(shared: Shared) -> Result<(AnyStore, Listener), Failure> {
         Shared::Nothing => AnyStore::Memory(Arc::new(MemoryStore::new())),
         Shared::Store { url, prefix } => {
             // Everything runs on one machine, and a load that keeps it busy must not look like a store that is silent.
-            let options = RedisOptions::new().prefix(&prefix).budget(PATIENCE).heartbeats(false);
+            let options = RedisOptions::new().with_prefix(&prefix).with_budget(PATIENCE).with_heartbeats(false);
             AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
         }
     };
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.map_err(|error| broken(&error))?;
-    let limits = ConnectionLimits::new().header_timeout(IDLE).drain_timeout(Duration::ZERO);
-    Ok((store, listener.limits(limits)))
+    let limits = ConnectionLimits::new().with_header_timeout(IDLE).with_drain_timeout(Duration::ZERO);
+    Ok((store, listener.with_limits(limits)))
 }
 
 fn gateway(backend: SocketAddr) -> Result<Gateway, Failure> {
     let upstream = format!("h2c://{backend}").parse().map_err(|error| broken(&error))?;
     // The riders' patience ends a request, not the gateway's.
-    let options = GatewayOptions::new().response_timeout(IDLE);
+    let options = GatewayOptions::new().with_response_timeout(IDLE);
     Gateway::new(&upstream, options).map_err(|error| broken(&error))
 }
 

@@ -32,7 +32,11 @@ fn a_store_that_does_not_answer_is_a_failure_of_the_store() {
     let place = Place::new();
     let ran = place.run("--users 1 --seconds 1 --store redis://:hunter2@127.0.0.1:1");
     assert_eq!(ran.code, Some(3), "{}", ran.err);
-    assert!(ran.err.contains("error: the store failed: nobody answers") && !ran.err.contains("hunter2"), "{}", ran.err);
+    assert!(
+        ran.err.contains("error: the store failed: nothing listens") && !ran.err.contains("hunter2"),
+        "{}",
+        ran.err
+    );
 }
 
 /// Trap: a server that outlives the program that started it holds its port and its memory until somebody finds it.
