@@ -68,7 +68,7 @@ pub fn limits_over(amount: u64, window: Duration) -> [Limit; 5] {
 pub async fn passes<S: Store>(limiter: &Limiter<S>, cost: u64, times: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..times {
-        let decision = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+        let decision = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
         passed += u64::from(decision.is_allowed());
     }
     passed
@@ -128,7 +128,7 @@ impl Ground {
     /// The memory store.
     pub fn in_memory() -> Self {
         let clock = ManualClock::at(START);
-        let store = AnyStore::Memory(Arc::new(MemoryStore::new().clock(clock.clone())));
+        let store = AnyStore::Memory(Arc::new(MemoryStore::new().with_clock(clock.clone())));
         Self { clock, store, server: None, limiters: AtomicU32::new(0) }
     }
 

@@ -195,13 +195,13 @@ fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
 
 /// A rule that shows when the store fails.
 fn closed(name: impl Into<String>, limit: Limit) -> Rule {
-    Rule::new(name.into(), limit).on_failure(OnFailure::Closed)
+    Rule::new(name.into(), limit).with_on_failure(OnFailure::Closed)
 }
 
 /// The errors of everything that can be asked, of which nothing may succeed.
 async fn every_operation(limiter: &Limiter<RedisStore>) -> Vec<StoreError> {
     let request = Request::new("");
-    let each = limiter.plan(&request).mode(PlanMode::CountEach);
+    let each = limiter.plan(&request).with_mode(PlanMode::CountEach);
     let plans = [limiter.plan(&request)];
     let mut errors: Vec<_> = limiter.store().decide_each(&plans).await.into_iter().map(Result::unwrap_err).collect();
     errors.extend([

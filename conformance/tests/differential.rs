@@ -46,7 +46,7 @@ fn the_memory_store_agrees_with_the_redis_store() {
     let (server, runtime) = (Server::start(Kind::Redis), runtime());
     each_kind("memory store = redis store", Backwards::WithinMargin, DOSE, |clock| {
         let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
-        (MemoryStore::new().clock(clock.clone()), store)
+        (MemoryStore::new().with_clock(clock.clone()), store)
     });
 }
 

@@ -153,7 +153,7 @@ async fn a_store_that_knows_its_primary_needs_no_sentinel() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
-    Limiter::new(RuleSet::new([Rule::new("api", limit).on_failure(OnFailure::Closed)]).unwrap(), store.clone())
+    Limiter::new(RuleSet::new([Rule::new("api", limit).with_on_failure(OnFailure::Closed)]).unwrap(), store.clone())
 }
 
 /// Waits until the replica has everything that was written so far.

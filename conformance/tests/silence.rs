@@ -183,7 +183,7 @@ async fn a_primary_of_a_cluster_that_hangs_is_left_and_the_others_go_on() {
         // A busy machine may keep a server that works from answering for a while, and that must not look like silence.
         let options = quick().with_budget(Duration::from_secs(3));
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
-        let rule = Rule::new("api", all_limits(10)[0]).per(["user"]).on_failure(OnFailure::Closed);
+        let rule = Rule::new("api", all_limits(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store.clone());
         let owner = |user: &str| {
             let name = name_of(limiter.plan(&of(user)).checks()[0].key());
@@ -248,7 +248,7 @@ async fn a_cluster_that_is_down_refuses_and_comes_back() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> RedisLimiter {
-    let rule = Rule::new("api", limit).on_failure(OnFailure::Closed);
+    let rule = Rule::new("api", limit).with_on_failure(OnFailure::Closed);
     Limiter::new(RuleSet::new([rule]).unwrap(), store.clone())
 }
 
@@ -266,7 +266,7 @@ fn signal(server: &Server, signal: Signal) {
 }
 
 fn of(user: &str) -> Request<'_> {
-    Request::new("").attribute("user", user)
+    Request::new("").with_attribute("user", user)
 }
 
 /// Waits until the replica has everything that was written so far.

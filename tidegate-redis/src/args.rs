@@ -46,8 +46,8 @@ pub(crate) fn decide(
 ) {
     append_keys(cmd, prefix, plan.checks().iter().map(Check::key), routes);
     let mut numbers = PackedNumbers::default();
-    numbers.push(plan.units());
-    numbers.push(u64::from(plan.plan_mode() == PlanMode::CountEach));
+    numbers.push(plan.max_units());
+    numbers.push(u64::from(plan.mode() == PlanMode::CountEach));
     for route in routes {
         numbers.push_micros(route.max_ttl_micros);
     }

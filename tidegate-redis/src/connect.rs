@@ -94,13 +94,13 @@ impl RedisStore {
         let limit = Limit::fixed_window(1, Duration::from_secs(1));
         let limit =
             limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to check permissions with"))?;
-        let bounds = AnonymousBounds { forget_after: Some(Duration::from_secs(1)), ..AnonymousBounds::default() };
-        let gate = Gate::of_rule("start probe", limit).anonymous(bounds);
+        let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(1));
+        let gate = Gate::for_rule("start probe", limit).with_anonymous(bounds);
         // These calls may take longer than decisions.
         let options = RedisOptions { budget: Timeouts::for_startup(&self.options).response, ..self.options.clone() };
         let store = Self { options, ..self.clone() };
         for partition in self.router.one_partition_per_primary() {
-            let check = Check::of(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
+            let check = Check::new(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
             let (Ok(plan), Ok(anonymous)) = (Plan::new([check]), Plan::new([check.with_anonymous(true)])) else {
                 continue;
             };

@@ -84,7 +84,7 @@ impl RedisStore {
         // Peek first how many units all parts have, so that units rarely have to be refunded.
         let mut units = self.available_units(plan, split_by, deadline).await?.max(1);
         let parts = |units: u64| split(plan, split_by, UnitRequest::Exactly(units), &self.denials);
-        if plan.plan_mode() == PlanMode::CountEach {
+        if plan.mode() == PlanMode::CountEach {
             return self.count_each(plan, units, parts(units), deadline).await;
         }
         for round in 1.. {
@@ -192,7 +192,7 @@ impl RedisStore {
         let limit = deadline.details();
         let shadow_verdicts = join_all(shadow.iter().map(async |part| match granted {
             0 => self.peek_part(&part.plan, limit, deadline).await,
-            units => self.decide_part(&part.plan.clone().up_to(units), deadline).await.ok(),
+            units => self.decide_part(&part.plan.clone().with_max_units(units), deadline).await.ok(),
         }));
         // Shadow parts are the last ones.
         verdicts.extend(shadow_verdicts.await);
@@ -212,7 +212,7 @@ impl RedisStore {
 
     /// How many of the requested units all parts have. If a part denies, failures of other parts are ignored.
     async fn available_units(&self, plan: &Plan<'_>, split_by: SplitBy, deadline: Deadline) -> Result<u64, CallError> {
-        let requested = plan.units();
+        let requested = plan.max_units();
         if requested == 1 {
             return Ok(1);
         }

@@ -6,11 +6,11 @@
 //! use tidegate_redis::RedisStore;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).per(["user"])])?;
+//! let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).with_per(["user"])])?;
 //! let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
-//! let limiter = Limiter::new(rules, store).secret(&Secret::new("shared by the fleet"));
+//! let limiter = Limiter::new(rules, store).with_secret(&Secret::new("shared by the fleet"));
 //!
-//! let decision = limiter.check(&Request::new("read").attribute("user", "ann")).await?;
+//! let decision = limiter.check(&Request::new("read").with_attribute("user", "ann")).await?;
 //! # Ok(())
 //! # }
 //! ```

@@ -120,7 +120,7 @@ impl ScriptVariants {
 
 /// Whether `plan` is decided by a script for a single check.
 pub(crate) fn is_single_check(plan: &Plan<'_>) -> bool {
-    plan.checks().len() == 1 && plan.units() == 1 && plan.plan_mode() == PlanMode::AllOrNothing
+    plan.checks().len() == 1 && plan.max_units() == 1 && plan.mode() == PlanMode::AllOrNothing
 }
 
 /// Composes a script. `injected_now` is the argument in which tests pass a time.
@@ -235,8 +235,8 @@ mod tests {
         for (limit, (name, _, numbers)) in limits.into_iter().zip(LIMITS) {
             assert_eq!(limit.algorithm().as_str(), name);
             assert_eq!(LIMITS[algorithm_number(&limit) - 1].0, name);
-            let gate = Gate::of_rule("r", limit);
-            let check = Check::of(&gate, Subject::from_hash(1), 1);
+            let gate = Gate::for_rule("r", limit);
+            let check = Check::new(&gate, Subject::from_hash(1), 1);
             let plan = Plan::new([check]).unwrap();
             let last_arg_bytes = |append: &dyn Fn(&mut redis::Cmd)| {
                 let mut command = redis::Cmd::new();

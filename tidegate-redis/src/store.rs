@@ -194,7 +194,7 @@ impl RedisStore {
 
     /// The budget of `plan`: its own, but at most that of the store.
     fn budget(&self, plan: &Plan<'_>) -> Duration {
-        plan.budget().map_or(self.options.budget, |budget| budget.min(self.options.budget))
+        plan.timeout().map_or(self.options.budget, |budget| budget.min(self.options.budget))
     }
 
     /// The time of the injected clock. `None` means the server's.

@@ -44,7 +44,7 @@ impl Condition {
             && any(&self.paths, facts.path(), Pattern::matches)
             && (self.hosts.is_empty() || any(&self.hosts, facts.host(), Host::fits))
             && self.headers.iter().all(|(name, values)| {
-                let found = facts.request.value(name).map(str::trim);
+                let found = facts.request.attribute(name).map(str::trim);
                 found.is_some_and(|found| values.is_empty() || values.iter().any(|value| value == found))
             })
             && (self.tenants.is_empty() || any(&self.tenants, facts.tenant(), |wanted, tenant| wanted == tenant))
@@ -92,7 +92,7 @@ impl Condition {
                     &header.0.replacen(attributes::HEADER_PREFIX, "header ", 1),
                     part,
                     wanted,
-                    own(facts.request.value(&header.0)),
+                    own(facts.request.attribute(&header.0)),
                 )
             })
         })

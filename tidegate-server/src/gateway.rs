@@ -45,7 +45,7 @@ use upstream::Upstream;
 /// use tidegate_tower::LimitLayer;
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).per(["ip"])])?;
+/// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).with_per(["ip"])])?;
 /// let layer = LimitLayer::new(Limiter::new(rules, MemoryStore::new()));
 ///
 /// let gateway = Gateway::new(&"http://127.0.0.1:3000".parse()?, GatewayOptions::new())?;

@@ -40,7 +40,7 @@ pub enum AnyStore {
 /// Whether a store answers: it is asked to forget something that is not there.
 pub(crate) async fn answers(store: &impl Store) -> bool {
     let Ok(limit) = Limit::fixed_window(1, Duration::from_secs(1)) else { return false };
-    let stem = KeyStem::of_rule("readyz probe", &limit, "");
+    let stem = KeyStem::for_rule("readyz probe", &limit, "");
     let nobody = Subject::from_hash(0);
     store.forget(&[Key::new(&stem, nobody, nobody)]).await.is_ok()
 }

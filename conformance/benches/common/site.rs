@@ -37,7 +37,7 @@ impl Site {
 
     /// Lets as many subjects as there shall be keys take from `limit` at each of these microseconds.
     pub(crate) fn takes(&self, keys: usize, at: &[u64], limit: Limit) -> Weighed {
-        let gates = [Gate::of_rule("api", limit)];
+        let gates = [Gate::for_rule("api", limit)];
         let subjects = subjects(keys);
         self.weigh(keys, |count| {
             let clock = ManualClock::at(Timestamp::from_micros(START));

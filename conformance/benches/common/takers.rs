@@ -32,7 +32,7 @@ impl Takers {
     /// Lets each subject take one unit from all gates together. Every take must succeed.
     pub(crate) fn take(&self, gates: &[Gate], subjects: &[Subject]) {
         for batch in subjects.chunks(BATCH) {
-            let plan = |subject: &Subject| Plan::new(gates.iter().map(|gate| Check::of(gate, *subject, 1))).unwrap();
+            let plan = |subject: &Subject| Plan::new(gates.iter().map(|gate| Check::new(gate, *subject, 1))).unwrap();
             let plans: Vec<Plan<'_>> = batch.iter().map(plan).collect();
             for verdict in self.runtime.block_on(self.store.decide_each(&plans)) {
                 assert_eq!(verdict.unwrap().granted, 1);

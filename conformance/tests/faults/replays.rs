@@ -55,7 +55,7 @@ async fn a_decision_whose_answer_is_lost_is_sent_once() {
 
 /// A rule for what is counted, and one for looking whether the store is there.
 fn rules(number: usize, limit: Limit) -> RuleSet {
-    let pay = Rule::new(format!("pay{number}"), limit).action("pay");
-    let look = Rule::new("look", all_limits(60_000)[0]).action("look");
-    RuleSet::new([pay, look].map(|rule| rule.on_failure(OnFailure::Closed))).unwrap()
+    let pay = Rule::new(format!("pay{number}"), limit).with_action("pay");
+    let look = Rule::new("look", all_limits(60_000)[0]).with_action("look");
+    RuleSet::new([pay, look].map(|rule| rule.with_on_failure(OnFailure::Closed))).unwrap()
 }

@@ -229,13 +229,15 @@ mod tests {
     #[test]
     fn each_descriptor_or_request_meets_one_limit_and_a_check_two() {
         let asked = || Request::new("bench");
-        let client = asked().attribute("ip", "198.18.0.1").attribute("method", "GET");
-        let endpoint = asked().attribute("path", "/api/items/1").attribute("endpoint", "/api/items/1");
+        let client = asked().with_attribute("ip", "198.18.0.1").with_attribute("method", "GET");
+        let endpoint = asked().with_attribute("path", "/api/items/1").with_attribute("endpoint", "/api/items/1");
         assert_eq!((met(RULES, &client), met(RULES, &endpoint)), (1, 1));
-        let both = client.attribute("path", "/api/items/1").attribute("endpoint", "/api/items/1");
+        let both = client.with_attribute("path", "/api/items/1").with_attribute("endpoint", "/api/items/1");
         assert_eq!(met(RULES, &both), 2);
-        let passing =
-            Request::new("").attribute("method", "GET").attribute("path", "/api/items").attribute("ip", "::1");
+        let passing = Request::new("")
+            .with_attribute("method", "GET")
+            .with_attribute("path", "/api/items")
+            .with_attribute("ip", "::1");
         assert_eq!((met(GATEWAY_RULES, &passing), met(NO_RULES, &passing)), (1, 0));
     }
 }

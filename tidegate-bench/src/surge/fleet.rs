@@ -65,8 +65,8 @@ impl Fleet {
             let (store, listener) = home.spawn(open(shared.clone())).await.map_err(|error| broken(&error))??;
             fleet.addresses.push(listener.address().map_err(|error| broken(&error))?);
             let gateway = gateway(backend)?;
-            let limiter = Limiter::new(rules.clone(), store).secret(&Secret::public());
-            let layer = LimitLayer::new(limiter.observer(Arc::clone(&fleet.watched.admitted)));
+            let limiter = Limiter::new(rules.clone(), store).with_secret(&Secret::public());
+            let layer = LimitLayer::new(limiter.with_observer(Arc::clone(&fleet.watched.admitted)));
             let (mut stopping, watched) = (stopping.clone(), Arc::clone(&fleet.watched));
             let stopped = async move { drop(stopping.changed().await) };
             let seen = move |status, took| watched.see(status, took);

@@ -104,7 +104,7 @@ fn the_command_line_takes_the_same_spellings_for_one_host() {
     });
     assert_denies_one_host("tidegate rules explain", |host| {
         let explained = run(&["rules", "explain", &file, "--json", "--host", host]);
-        explained["rules"][0]["id"] == json!("shop")
+        explained["rules"][0]["applies"] == json!(true)
     });
 }
 
@@ -112,7 +112,7 @@ fn the_command_line_takes_the_same_spellings_for_one_host() {
 fn the_library_takes_the_same_spellings_for_one_host() {
     let file = RuleFile::parse("rules.yaml", RULES).unwrap();
     let limiter = Limiter::new(file.rules().clone(), MemoryStore::new());
-    let check = |host: &str| !limiter.check_now(&Request::new("").attribute("host", host)).is_allowed();
+    let check = |host: &str| !limiter.check_now(&Request::new("").with_attribute("host", host)).is_allowed();
     assert!(!check("shop.example"), "the first request takes the only unit");
     assert_denies_one_host("library", check);
 }

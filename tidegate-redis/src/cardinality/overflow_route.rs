@@ -31,7 +31,7 @@ pub(super) fn empty_if_unneeded(routes: Vec<OverflowRoute<'_>>) -> Vec<OverflowR
 
 /// The maximum TTL of keys of anonymous subjects under `gate`.
 pub(super) fn max_ttl_micros(gate: &Gate) -> Option<u64> {
-    gate.anonymous_bounds().forget_after.map(|after| u64::try_from(after.as_micros()).unwrap_or(u64::MAX))
+    gate.anonymous().forget_after.map(|after| u64::try_from(after.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// The overflow bucket of the check at `index`. The buckets of one plan differ, since no two checks may share a state.
@@ -76,9 +76,9 @@ mod tests {
     /// it would be one bucket for all.
     #[test]
     fn subjects_of_one_partition_share_256_buckets_unless_they_choose_the_partition() {
-        let gate = Gate::of_rule("login-ip", Limit::sliding_log(20, Duration::from_secs(600)).unwrap());
+        let gate = Gate::for_rule("login-ip", Limit::sliding_log(20, Duration::from_secs(600)).unwrap());
         let subjects = || (0..10_000_u128).map(|number| Subject::from_hash(number << 96 | number));
-        let stem = Check::of(&gate, Subject::from_hash(0), 1).key().stem().clone();
+        let stem = Check::new(&gate, Subject::from_hash(0), 1).key().stem().clone();
         let count_buckets = |partition_by: &dyn Fn(Subject) -> Subject| {
             let names = subjects().map(|subject| {
                 let (key, mut name) = (Key::new(&stem, partition_by(subject), subject), Vec::new());

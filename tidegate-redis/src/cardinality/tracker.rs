@@ -93,7 +93,7 @@ impl CardinalityTracker {
         let Some(count) = counts.get(&key.stem().id()) else { return false };
         let mut count = lock(count);
         count.live.advance(self.now_micros());
-        count.share = share(gate.anonymous_bounds(), instances);
+        count.share = share(gate.anonymous(), instances);
         count.live.count() >= count.share
     }
 }
@@ -181,7 +181,7 @@ impl KeyCount {
 
 impl CountedLimit {
     fn new(gate: &Gate, key: &Key<'_>) -> Self {
-        Self { stem: key.stem().id(), rule: gate.rule().clone(), max_ttl_micros: max_ttl_micros(gate) }
+        Self { stem: key.stem().id(), rule: gate.rule().into(), max_ttl_micros: max_ttl_micros(gate) }
     }
 }
 
@@ -215,11 +215,11 @@ mod tests {
 
     fn gate(max_keys: u64) -> Gate {
         let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-        Gate::of_rule("login-ip", limit).anonymous(AnonymousBounds { max_subjects: max_keys, forget_after: None })
+        Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(max_keys))
     }
 
     fn check(gate: &Gate, subject: u128) -> Check<'_> {
-        Check::of(gate, Subject::from_hash(subject), 1).with_anonymous(true)
+        Check::new(gate, Subject::from_hash(subject), 1).with_anonymous(true)
     }
 
     /// Records new keys for this many subjects.
@@ -242,7 +242,7 @@ mod tests {
         assert!(overflows(&tracker, check(&gate, 1000), Some(2)));
         assert!(!overflows(&tracker, check(&gate, 1000), None), "a single instance has the whole bound");
         assert!(overflows(&tracker, check(&gate, 1000), Some(1_000_000)), "a share is at least one key");
-        assert_eq!((share(gate.anonymous_bounds(), Some(0)), share(gate.anonymous_bounds(), Some(1000))), (100, 1));
+        assert_eq!((share(gate.anonymous(), Some(0)), share(gate.anonymous(), Some(1000))), (100, 1));
     }
 
     #[test]
@@ -255,8 +255,8 @@ mod tests {
             assert!(tracker.routes(&Plan::new([check]).unwrap(), None).is_empty());
         }
         // In a plan with an anonymous subject, the other checks have no overflow bucket.
-        let other = Gate::of_rule("api", Limit::fixed_window(1, Duration::from_secs(1)).unwrap());
-        let plan = Plan::new([Check::of(&other, Subject::from_hash(1), 1), new_subject]).unwrap();
+        let other = Gate::for_rule("api", Limit::fixed_window(1, Duration::from_secs(1)).unwrap());
+        let plan = Plan::new([Check::new(&other, Subject::from_hash(1), 1), new_subject]).unwrap();
         let routes = tracker.routes(&plan, None);
         assert_eq!((routes[0].overflow.is_some(), routes[1].overflow.is_some()), (false, true));
     }

@@ -91,7 +91,7 @@ pub(super) fn split<'r>(
             _ => 1,
         };
         let (UnitRequest::UpTo(units) | UnitRequest::Exactly(units)) = request;
-        let part = sub_plan(plan, &indexes, unit_scale).up_to(units / unit_scale);
+        let part = sub_plan(plan, &indexes, unit_scale).with_max_units(units / unit_scale);
         let order = match role(indexes[0]) {
             Role::AnyOf(group) if in_split_group(indexes[0]) => PartOrder::AnyOf(group),
             Role::Shadow => PartOrder::Shadow,
@@ -111,7 +111,7 @@ fn sub_plan<'r>(plan: &Plan<'r>, indexes: &[usize], unit_scale: u64) -> Plan<'r>
     let delay = indexes.first().map_or(u64::MAX, |index| plan.take(&plan.checks()[*index], 1).longest_delay);
     // Cannot fail: the keys of a plan differ, and so do those of some of its checks.
     let part = Plan::new(checks).unwrap_or_else(|_| plan.clone());
-    part.mode(plan.plan_mode()).longest_delay(Duration::from_micros(delay))
+    part.with_mode(plan.mode()).with_max_delay(Duration::from_micros(delay))
 }
 
 /// Whether the known verdicts deny the plan, whatever the missing ones would be.

@@ -25,7 +25,7 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         for (index, (check, judged)) in part.checks().iter().zip(&verdict.judged).enumerate() {
             if judged.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted.max(1));
-                let refund = Adjustment::of(check, Op::Refund { cost, place: judged.place });
+                let refund = Adjustment::new(check, Op::Refund { cost, place: judged.place });
                 self.refunds.push(if judged.overflowed {
                     // An overflow bucket is shared, so the maximum TTL of anonymous subjects does not apply to it.
                     Adjustment { key: overflow_key(part, index), stranger: None, ..refund }

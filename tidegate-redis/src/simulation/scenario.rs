@@ -112,8 +112,11 @@ impl Scenario {
             heartbeat: Heartbeat::default(),
         };
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-        let rules = RuleSet::new([Rule::new("api", limit).on_failure(policy).emergency(static_limit)]).unwrap();
-        let limiter = Limiter::new(rules, store).instances(INSTANCES).fallback(MemoryStore::new().clock(clock));
+        let rules =
+            RuleSet::new([Rule::new("api", limit).with_on_failure(policy).with_static_limit(static_limit)]).unwrap();
+        let limiter = Limiter::new(rules, store)
+            .with_instances(INSTANCES)
+            .with_fallback_store(MemoryStore::new().with_clock(clock));
         Self {
             limiter,
             server,
@@ -173,8 +176,8 @@ impl Scenario {
     async fn call(&self, budget: Duration) -> Result<(), String> {
         let cost = self.next_cost();
         let start = CallStart { at: timer::now(), breaker: self.breaker(), counters: self.server.counters() };
-        let request = Request::new("").cost(cost);
-        let result = self.limiter.decide(&self.limiter.plan(&request).within(budget)).await;
+        let request = Request::new("").with_cost(cost);
+        let result = self.limiter.decide(&self.limiter.plan(&request).with_timeout(budget)).await;
         let took = start.at.elapsed();
         let expect = |holds: bool, promise: &str| {
             let failure = || format!("{promise}: cost {cost}, {start:?}, took {took:?}, got {result:?}");
@@ -279,7 +282,7 @@ impl Scenario {
     pub(super) async fn check_recovery(&self) -> Result<(), String> {
         let started = timer::now();
         loop {
-            let request = Request::new("").cost(self.next_cost());
+            let request = Request::new("").with_cost(self.next_cost());
             if self.limiter.store().decide(&self.limiter.plan(&request)).await.is_ok() {
                 return Ok(());
             }

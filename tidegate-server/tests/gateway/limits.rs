@@ -23,7 +23,7 @@ async fn gateway_with_limits<S: Store + 'static>(app: Router, layer: LimitLayer<
 
 #[tokio::test]
 async fn a_denied_request_gets_429_and_does_not_reach_the_upstream() {
-    let layer = limits([Rule::new("api", burst_limit(2)).per(["ip"])], &ManualClock::at(START));
+    let layer = limits([Rule::new("api", burst_limit(2)).with_per(["ip"])], &ManualClock::at(START));
     let gateway = gateway_with_limits(mirror(), layer).await;
     for left in ["1", "0"] {
         let response = get(gateway, "/", "").await;
@@ -39,7 +39,7 @@ async fn a_denied_request_gets_429_and_does_not_reach_the_upstream() {
 
 #[tokio::test]
 async fn a_connection_stays_open_after_a_denial() {
-    let rule = Rule::new("api", burst_limit(1)).per(["path"]);
+    let rule = Rule::new("api", burst_limit(1)).with_per(["path"]);
     let gateway = gateway_with_limits(mirror(), limits([rule], &ManualClock::at(START))).await;
     let mut connection = RawConnection::connect(gateway).await;
     connection.send(&"GET /closed HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2)).await;
@@ -58,7 +58,7 @@ async fn a_leaky_bucket_delays_a_request() {
     let gateway = gateway_with_limits(mirror(), leaky_bucket_layer(&clock)).await;
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 200 "));
     let queued = tokio::spawn(get(gateway, "/held", ""));
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     // The queue is full, and a denial is immediate.
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 429 "));
     assert!(!queued.is_finished());
@@ -73,12 +73,12 @@ async fn a_client_that_disconnects_while_queued_is_refunded() {
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 200 "));
     let mut connection = RawConnection::connect(gateway).await;
     connection.send("GET /left HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     drop(connection);
-    until(|| clock.sleeping() == 0).await;
+    until(|| clock.pending_sleeps() == 0).await;
 
     let next = tokio::spawn(get(gateway, "/next", ""));
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     clock.advance(SECOND);
     assert!(next.await.unwrap().contains("GET /next HTTP/1.1\n"));
 }
@@ -145,7 +145,7 @@ impl Store for UnavailableStore {
 #[tokio::test]
 async fn without_the_store_an_open_rule_marks_the_request_and_a_closed_rule_gives_503() {
     for (policy, status) in [(OnFailure::Open, "HTTP/1.1 200 "), (OnFailure::Closed, "HTTP/1.1 503 ")] {
-        let rules = RuleSet::new([Rule::new("api", burst_limit(5)).on_failure(policy)]).unwrap();
+        let rules = RuleSet::new([Rule::new("api", burst_limit(5)).with_on_failure(policy)]).unwrap();
         let gateway = gateway_with_limits(mirror(), LimitLayer::new(Limiter::new(rules, UnavailableStore))).await;
         let response = get(gateway, "/", "x-tidegate-degraded: no\r\n").await;
         assert!(response.starts_with(status), "{response}");
@@ -156,8 +156,8 @@ async fn without_the_store_an_open_rule_marks_the_request_and_a_closed_rule_give
 
 #[tokio::test]
 async fn without_the_store_a_local_rule_admits_the_share_of_this_instance() {
-    let rules = RuleSet::new([Rule::new("api", burst_limit(4)).on_failure(OnFailure::Local)]).unwrap();
-    let limiter = Limiter::new(rules, UnavailableStore).instances(2);
+    let rules = RuleSet::new([Rule::new("api", burst_limit(4)).with_on_failure(OnFailure::Local)]).unwrap();
+    let limiter = Limiter::new(rules, UnavailableStore).with_instances(2);
     let gateway = gateway_with_limits(mirror(), LimitLayer::new(limiter)).await;
     for _ in 0..2 {
         let response = get(gateway, "/", "").await;
