@@ -7,7 +7,6 @@ mod bad_input;
 mod envoy;
 mod forward_auth;
 mod hosts;
-mod life;
 mod lifecycle;
 mod logging;
 mod openapi;
