@@ -5,7 +5,7 @@ mod memory;
 
 use std::time::Duration;
 
-use tidegate::{Algorithm, RuleMode};
+use tidegate::{Algorithm, RuleMode, attributes};
 
 use crate::compile::CompiledRule;
 use crate::identity::{Identity, Source};
@@ -318,7 +318,7 @@ fn hot_keys(rules: &[&CompiledRule]) -> ChecklistItem {
 }
 
 fn method() -> Source {
-    Source::Attribute("method".into())
+    Source::Attribute(attributes::METHOD.into())
 }
 
 fn billing(rules: &[&CompiledRule]) -> ChecklistItem {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
+use tidegate::attributes::MAX_HOST_BYTES;
 use tidegate::spi::Few;
 
 use crate::condition::{Condition, HostPattern};
@@ -141,9 +142,6 @@ impl Index {
         }
     }
 }
-
-/// The longest name that a rule can ask for, in bytes.
-const MAX_HOST_BYTES: usize = 253;
 
 /// A way to index a condition: under each of the entries.
 struct IndexChoice {

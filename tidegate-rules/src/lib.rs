@@ -45,7 +45,6 @@ mod cost;
 mod expression;
 mod failure_policy;
 mod forwarded;
-mod host;
 mod identity;
 mod index;
 mod ip;

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use smol_str::{SmolStr, format_smolstr};
+use tidegate::attributes;
 
 use crate::identity::Source;
 
@@ -45,10 +46,10 @@ impl AuthenticatedNames {
             // An unverified one is an error, so it never comes to that.
             Source::Claim(_) => Provenance::Verified,
             Source::Path | Source::Host | Source::Action | Source::Constant(_) => Provenance::NoIdentity,
-            Source::Attribute(name) if name == "method" => Provenance::NoIdentity,
+            Source::Attribute(name) if name == attributes::METHOD => Provenance::NoIdentity,
             // What is no header is set by the application.
             Source::Attribute(name) => {
-                name.strip_prefix("header:").map_or(Provenance::Verified, |name| verified(self.contains(name)))
+                attributes::header_name(name).map_or(Provenance::Verified, |name| verified(self.contains(name)))
             }
             Source::Query(name) => verified(self.contains(&format_smolstr!("query:{name}"))),
             Source::Cookie(name) => {

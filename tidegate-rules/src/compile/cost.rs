@@ -1,11 +1,11 @@
 //! Compiling costs: numbers in range, headers that can be trusted, expressions that are whole numbers.
 
+use tidegate::attributes::header_attribute;
 use tidegate::spi::MAX_AMOUNT;
 
 use super::Compiler;
 use crate::cost::{Cost, CostSource, CostTable};
 use crate::expression::Expression;
-use crate::identity::header;
 use crate::read::Spanned;
 use crate::route_table::RouteTable;
 use crate::schema_types::{self, Amount, CostTableSpec};
@@ -36,7 +36,7 @@ impl Compiler<'_> {
         let from = match (&written.header, &written.expression) {
             (Some(at), _) => {
                 self.authenticated(at)?;
-                CostSource::Header(header(at))
+                CostSource::Header(header_attribute(at).into())
             }
             (None, Some(at)) => CostSource::Expression(self.expression(at)?),
             (None, None) => CostSource::Default,

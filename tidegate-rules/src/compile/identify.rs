@@ -1,10 +1,11 @@
 //! Compiling `identify`: sources, trust, and the names that rules may count by.
 
 use smol_str::SmolStr;
+use tidegate::attributes::{header_attribute, is_reserved};
 
 use super::Compiler;
 use crate::forwarded::{ForwardedHeader, ProxyTrust};
-use crate::identity::{Identity, IdentityConfig, Source, header, is_reserved};
+use crate::identity::{Identity, IdentityConfig, Source};
 use crate::ip::{self, IpPrefixes};
 use crate::provenance::AuthenticatedNames;
 use crate::read::Spanned;
@@ -135,7 +136,7 @@ impl Compiler<'_> {
             self.error("prefix", &at.map_or(0..0, |at| at.span.clone()), why);
             IpPrefixes::default()
         });
-        let token = header(written.token.as_ref().map_or("authorization", |name| name));
-        IdentityConfig { trust, forwarded_by, forwarded: header(&told), prefixes, token }
+        let token = header_attribute(written.token.as_ref().map_or("authorization", |name| name)).into();
+        IdentityConfig { trust, forwarded_by, forwarded: header_attribute(&told).into(), prefixes, token }
     }
 }

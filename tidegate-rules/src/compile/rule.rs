@@ -8,7 +8,7 @@ use tidegate::{AnonymousBounds, Limit, PartitionBy, Rule, RuleMode};
 use super::on_failure::CompiledPolicy;
 use super::{Compiler, Overrides};
 use crate::cost::Cost;
-use crate::identity::{Identity, header};
+use crate::identity::Identity;
 use crate::read::Spanned;
 use crate::request_matcher::{RuleMatcher, TenantUse};
 use crate::schema_types::{self, ModeSpec, ScopeSpec};
@@ -240,6 +240,5 @@ fn limit_spans(written: &schema_types::RuleSpec) -> Vec<Span> {
 
 fn actual(written: &schema_types::RuleSpec) -> Option<SmolStr> {
     let schema_types::CostSpec::Map(table) = &written.cost.as_ref()?.value else { return None };
-    let name = header(table.actual.as_ref()?);
-    name.strip_prefix("header:").map(SmolStr::new)
+    Some(SmolStr::new(table.actual.as_ref()?.to_ascii_lowercase()))
 }
