@@ -19,7 +19,7 @@ type RedisLimiter = Limiter<RedisStore>;
 #[tokio::test]
 async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
     let cluster = cluster();
-    let quick = RedisOptions::new().with_budget(Duration::from_secs(2)).with_heartbeats(false);
+    let quick = RedisOptions::new().with_timeout(Duration::from_secs(2)).with_heartbeats(false);
     for (number, (options, budget)) in
         [(patient(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
     {

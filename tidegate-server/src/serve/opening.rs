@@ -26,7 +26,7 @@ pub(crate) async fn open(
     output: &mut Output<'_>,
 ) -> Result<(AnyStore, Told), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
-    let options = RedisOptions::new().with_budget(Duration::from_millis(arguments.store_budget));
+    let options = RedisOptions::new().with_timeout(Duration::from_millis(arguments.store_budget));
     let store = AnyStore::at(url, options).map_err(failed)?;
     let (tell, told) = unbounded_channel();
     match store.check_servers().await {
