@@ -15,7 +15,7 @@ use super::opening::{self, Told};
 use super::options::ServeArgs;
 use super::receipts::Receipts;
 use super::watched::Watched;
-use crate::envoy::RateLimits;
+use crate::envoy::EnvoyService;
 use crate::failure::Failure;
 use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::output::Output;
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Envoy's rate limit service, by its own configuration or by the rule file.
-    pub(crate) fn rate_limits(&self) -> RateLimits<Watched> {
+    pub(crate) fn rate_limits(&self) -> EnvoyService<Watched> {
         self.envoy.service(self.handle.clone())
     }
 
