@@ -8,6 +8,7 @@ mod envoy;
 mod forward_auth;
 mod lifecycle;
 mod logging;
+mod metrics;
 mod openapi;
 mod tls;
 
