@@ -1,4 +1,4 @@
-//! Values from the text of a request: a query parameter, a cookie.
+//! Values of query parameters and cookies.
 //!
 //! A building block of identity. It must not refuse anything: browsers send what they like, and whoever asks for a value
 //! that is not there is told so.
