@@ -145,7 +145,7 @@ impl Source {
             Self::Ip => Some(view.matcher.identity_config.prefixes.subject(view.client()?).into()),
             Self::Net(prefixes) => Some(prefixes.subject(view.client()?).into()),
             Self::Attribute(name) => non_empty(request.attribute(name)?).map(Cow::Borrowed),
-            Self::Query(name) => owned(query::parameter(request.attribute(attributes::QUERY)?, name)?),
+            Self::Query(name) => owned(query::query_parameter(request.attribute(attributes::QUERY)?, name)?),
             Self::Cookie(name) => owned(query::cookie(request.attribute(attributes::COOKIE_HEADER)?, name)?),
             Self::Claim(name) => owned(view.claim(name)?),
             Self::Body(name) => owned(view.body_field(name)?),
@@ -225,7 +225,7 @@ impl IdentityConfig {
     /// The address of the client, according to the trusted proxies.
     pub(crate) fn client(&self, request: &Request<'_>) -> Option<IpAddr> {
         let peer = ip::parse(request.attribute(attributes::IP)?);
-        forwarded::client(peer, request.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
+        forwarded::client_ip(peer, request.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
 }
 

@@ -1,5 +1,5 @@
-//! `SampleRequest`: a request as people write it down, in a test or on a command line, and the same attributes that a door would
-//! bring of it. It must not know the rules: what they do not read is brought as well.
+//! `SampleRequest`: a request in a test or on a command line, and the attributes that a front door would give it. It does not
+//! know the rules, so it has attributes that no rule reads, too.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -10,7 +10,7 @@ use tidegate::{Request, attributes};
 
 use crate::ip;
 
-/// A request as people write it down.
+/// A request in a test or on a command line.
 ///
 /// ```
 /// use tidegate_rules::SampleRequest;

@@ -26,7 +26,7 @@ fn every_problem_is_shown_at_once_with_a_picture_of_its_place() {
     shell.write("wrong.yaml", WRONG);
     let ran = shell.run("rules validate wrong.yaml rules.yaml");
     let expected = "\
-error[unknown-field]: there is no field `ruls` here
+error[unknown-field]: unknown field `ruls`
  --> wrong.yaml:2:1
   |
 2 | ruls: []
@@ -34,7 +34,7 @@ error[unknown-field]: there is no field `ruls` here
   |
   = help: did you mean `rules`?
 
-error[type]: this is text; a whole number is wanted here
+error[type]: expected a whole number, found text
  --> wrong.yaml:6:31
   |
 6 |     token_bucket: { capacity: many, refill: 10/s }

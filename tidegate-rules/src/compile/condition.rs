@@ -38,7 +38,9 @@ impl Compiler<'_> {
                 .ip
                 .0
                 .iter()
-                .filter_map(|field| ip::network(field).map_err(|why| _ = self.error("network", &field.span, why)).ok())
+                .filter_map(|field| {
+                    ip::parse_network(field).map_err(|why| _ = self.error("network", &field.span, why)).ok()
+                })
                 .collect(),
         }
     }

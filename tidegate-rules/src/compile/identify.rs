@@ -102,7 +102,7 @@ impl Compiler<'_> {
 
     fn identity_config(&mut self, spec: &IdentifySpec, spans: &mut IdentifySpans) -> IdentityConfig {
         for field in &spec.trusted_proxies.0 {
-            match ip::network(field) {
+            match ip::parse_network(field) {
                 Ok(network) => spans.trusted.push((network, field.span.clone())),
                 Err(why) => _ = self.error("network", &field.span, why),
             }
@@ -112,15 +112,15 @@ impl Compiler<'_> {
             Some((_, span)) if !spans.trusted.is_empty() => {
                 let message = "`trusted_proxies` and `trusted_hops` contradict each other";
                 self.error("trust", span, message).set_help("keep one of the two");
-                ProxyTrust::Nobody
+                ProxyTrust::None
             }
             Some((0, span)) => {
                 let message = "`trusted_hops` includes the proxy that connects to us, so it must be at least 1";
                 self.error("trust", span, message).set_help("leave it out if there is no proxy");
-                ProxyTrust::Nobody
+                ProxyTrust::None
             }
             Some((hops, _)) => ProxyTrust::Hops(*hops),
-            None if spans.trusted.is_empty() => ProxyTrust::Nobody,
+            None if spans.trusted.is_empty() => ProxyTrust::None,
             None => ProxyTrust::Networks(spans.trusted.iter().map(|(network, _)| *network).collect()),
         };
         let header_name =

@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for CostTableSpec {
                         route if is_route(route) => table.routes.push((key, entries.next_value()?)),
                         other => {
                             return Err(A::Error::custom(format!(
-                                "`{other}` is no field of a cost; possible are `header`, `expression`, `actual`, \
+                                "`{other}` is not a field of a cost; valid are `header`, `expression`, `actual`, \
                                  `default`, `max`, a method such as `POST`, or a path such as `/exports/*`"
                             )));
                         }

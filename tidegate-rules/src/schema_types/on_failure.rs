@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for PolicyTableSpec {
                         route if is_route(route) => table.routes.push((key, entries.next_value()?)),
                         other => {
                             return Err(A::Error::custom(format!(
-                                "`{other}` is no field of a failure policy; possible are `static` alone, `default`, a \
+                                "`{other}` is not a field of a failure policy; valid are `static` alone, `default`, a \
                                  method such as `POST`, or a path such as `/exports/*`"
                             )));
                         }
