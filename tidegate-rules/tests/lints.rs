@@ -219,7 +219,10 @@ fn more_limits_than_a_decision_takes_are_an_error_at_the_first_that_is_too_many(
     let message = crowded.problems()[0].message();
     assert!(message.starts_with("35 limits"), "{message}");
     // Exempt requests meet no limits.
-    assert_eq!(of(&report(&format!("exempt: [ {{ path: /x }} ]\n{}", overlapping_rules(40))), "too-many-checks").len(), 0);
+    assert_eq!(
+        of(&report(&format!("exempt: [ {{ path: /x }} ]\n{}", overlapping_rules(40))), "too-many-checks").len(),
+        0
+    );
 }
 
 /// Rules that meet only on `/x` with the action `z`, which none of them names first.
