@@ -39,7 +39,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         let server = Server::start(kind);
         let mut connection = server.connection();
         let runtime = Runtime::new().unwrap();
-        let patient = RedisOptions::new().budget(Duration::from_secs(60));
+        let patient = RedisOptions::new().with_budget(Duration::from_secs(60));
         let store = runtime.block_on(server.store_with(patient));
         let (gate, clock) = (gate(most), SystemClock::new());
         let mut used = || {
@@ -76,7 +76,7 @@ fn in_memory(subjects: usize) -> Table {
     for (what, vouched) in [("users", true), ("strangers", false)] {
         let (most_keys, clock) = (subjects / 10, SystemClock::new());
         let (store, gate, before, start) =
-            (MemoryStore::new().most_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
+            (MemoryStore::new().with_max_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
         let (mut draw, mut passed) = (Draw::new(7), 0);
         for _ in 0..subjects {
             passed += store.decide_now(&plan(&gate, draw.hash(), !vouched)).granted;
@@ -97,11 +97,11 @@ fn in_memory(subjects: usize) -> Table {
 
 fn gate(most: Option<u64>) -> Gate {
     let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-    Gate::of_rule("login-ip", limit).anonymous(AnonymousBounds { max_subjects: most.unwrap_or(1), forget_after: None })
+    Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(most.unwrap_or(1)))
 }
 
 fn plan(gate: &Gate, hash: u128, anonymous: bool) -> Plan<'_> {
-    Plan::new([Check::of(gate, Subject::from_hash(hash), 1).with_anonymous(anonymous)]).unwrap()
+    Plan::new([Check::new(gate, Subject::from_hash(hash), 1).with_anonymous(anonymous)]).unwrap()
 }
 
 /// Bytes of this process that are in memory.

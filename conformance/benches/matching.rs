@@ -99,6 +99,6 @@ fn nanos(file: &RuleFile, shape: &Shape, rules: usize) -> f64 {
 
 fn request<'a>(attributes: &'a [(&'static str, String)]) -> Request<'a> {
     let action = attributes.iter().find(|(name, _)| *name == "action").map_or("", |(_, action)| action);
-    let known = Request::new(action).attribute("user", "ann");
-    attributes.iter().fold(known, |request, (name, value)| request.attribute(name, value))
+    let known = Request::new(action).with_attribute("user", "ann");
+    attributes.iter().fold(known, |request, (name, value)| request.with_attribute(name, value))
 }

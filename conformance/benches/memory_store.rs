@@ -103,17 +103,17 @@ fn workloads(options: &Options) -> impl Iterator<Item = Workload> {
 
 fn tidegate(workload: &Workload) -> Limiter<MemoryStore> {
     let limit = Limit::token_bucket(workload.capacity.into(), Rate::per_second(RATE.into()).unwrap()).unwrap();
-    let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
-    let limiter = Limiter::new(rules, MemoryStore::new().most_keys(2_000_000));
+    let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
+    let limiter = Limiter::new(rules, MemoryStore::new().with_max_keys(2_000_000));
     for user in &workload.users {
-        let spend = Request::new("read").attribute("user", user).cost(SPENT.min(workload.capacity).into());
+        let spend = Request::new("read").with_attribute("user", user).with_cost(SPENT.min(workload.capacity).into());
         assert!(limiter.check_now(&spend).is_allowed());
     }
     limiter
 }
 
 fn tidegate_allows(limiter: &Limiter<MemoryStore>, user: &str) -> bool {
-    black_box(limiter.check_now(&Request::new("read").attribute("user", black_box(user)))).is_allowed()
+    black_box(limiter.check_now(&Request::new("read").with_attribute("user", black_box(user)))).is_allowed()
 }
 
 fn governor_allows(limiter: &DefaultKeyedRateLimiter<String>, user: &String) -> bool {

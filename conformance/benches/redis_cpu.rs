@@ -76,7 +76,8 @@ fn by_hand(rig: &Rig) -> Vec<Named<'_>> {
 fn ours(rig: &Rig) -> Vec<Named<'_>> {
     let contender = |name: &str, limits: &[Limit], users: usize, before: usize| -> Named<'_> {
         let rules = ["api", "org", "ip", "all"];
-        let gates: Vec<Gate> = rules.into_iter().zip(limits).map(|(rule, limit)| Gate::of_rule(rule, *limit)).collect();
+        let gates: Vec<Gate> =
+            rules.into_iter().zip(limits).map(|(rule, limit)| Gate::for_rule(rule, *limit)).collect();
         (name.to_owned(), Box::new(move || rig.ours(&gates, users, before)))
     };
     let everybody = |name: &str, limits: &[Limit]| contender(name, limits, usize::MAX, 2);

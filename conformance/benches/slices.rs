@@ -63,7 +63,7 @@ fn watch(slices: u64, rate: fn(u64) -> f64, requests: u64) -> Seen {
     let clock = ManualClock::default();
     let window = Duration::from_micros(WINDOW);
     let limiter = |limit: Limit| {
-        let store = MemoryStore::new().clock(clock.clone());
+        let store = MemoryStore::new().with_clock(clock.clone());
         Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store)
     };
     let log = limiter(Limit::sliding_log(LIMIT, window).unwrap());

@@ -97,12 +97,12 @@ fn parse_rule(text: &str) -> Option<Rule> {
         "sliding_window" => Limit::sliding_window(number("limit")?, window()?, number("slices")?),
         _ => return None,
     };
-    let mut rule = Rule::new(name, limit.ok()?).per(["user"]);
+    let mut rule = Rule::new(name, limit.ok()?).with_per(["user"]);
     if let Some(cost) = number("cost") {
-        rule = rule.cost(cost);
+        rule = rule.with_cost(cost);
     }
     if words.contains(&"shadow") {
-        rule = rule.mode(tidegate::RuleMode::Shadow);
+        rule = rule.with_mode(tidegate::RuleMode::Shadow);
     }
     Some(rule)
 }
@@ -141,7 +141,7 @@ impl Story {
             clock.set(Timestamp::from_micros(START).plus(at));
             if let Some(decision) = row.ask(&limiter, user, &mut receipts).await {
                 row.compare(&decision, &self.place);
-                receipts.insert(number + 1, decision.receipt());
+                receipts.insert(number + 1, decision.into_receipt());
             }
         }
     }
@@ -161,11 +161,11 @@ impl Row {
         let ask = self.cell("ask");
         let (verb, amount) = ask.rsplit_once(' ').unwrap_or((ask, "1"));
         let number = amount.trim_start_matches('#').parse().unwrap_or_else(|_| panic!("line {}: {ask:?}", self.line));
-        let request = Request::new("").attribute("user", user).cost(number);
+        let request = Request::new("").with_attribute("user", user).with_cost(number);
         match verb {
             "take" => return Some(limiter.check(&request).await.unwrap()),
             "peek" => return Some(limiter.peek(&request).await.unwrap()),
-            "take up to" => return Some(limiter.take_up_to(&request.cost(1), number).await.unwrap()),
+            "take up to" => return Some(limiter.take_up_to(&request.with_cost(1), number).await.unwrap()),
             "charge" => limiter.charge(&request).await.unwrap(),
             "refund row" => limiter.refund(receipts.remove(&(number as usize)).unwrap()).await.unwrap(),
             "forget" => limiter.forget(&request).await.unwrap(),

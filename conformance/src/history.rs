@@ -216,7 +216,7 @@ impl History {
             .enumerate()
             .map(|(index, (limit, role))| {
                 let rule = format!("r{index}");
-                Gate::new(rule.clone(), "", *limit, *role, KeyStem::of_rule(&rule, limit, ""))
+                Gate::new(rule.clone(), "", *limit, *role, KeyStem::for_rule(&rule, limit, ""))
             })
             .collect();
         let mut highest = START;
@@ -225,8 +225,8 @@ impl History {
         clock.set(Timestamp::from_micros(START));
         for (number, step) in self.steps.iter().enumerate() {
             let checks = |cost: Cost| {
-                let check = |(index, gate)| Check::of(gate, subject(index), cost.of(gate));
-                Plan::new(gates.iter().enumerate().map(check)).unwrap().mode(self.mode)
+                let check = |(index, gate)| Check::new(gate, subject(index), cost.of(gate));
+                Plan::new(gates.iter().enumerate().map(check)).unwrap().with_mode(self.mode)
             };
             let differ =
                 |a: &Verdict, b: &Verdict| format!("step {number}, {step:?} at {:?}:\n{a:#?}\n{b:#?}", clock.now());
@@ -244,8 +244,8 @@ impl History {
                 }
                 Step::Take(..) | Step::TakeUpTo(..) | Step::Peek(_) => {
                     let plan = match *step {
-                        Step::Take(cost, Some(delay)) => checks(cost).longest_delay(Duration::from_micros(delay)),
-                        Step::TakeUpTo(cost, most) => checks(cost).up_to(most),
+                        Step::Take(cost, Some(delay)) => checks(cost).with_max_delay(Duration::from_micros(delay)),
+                        Step::TakeUpTo(cost, most) => checks(cost).with_max_units(most),
                         Step::Take(cost, None) | Step::Peek(cost) => checks(cost),
                         _ => continue,
                     };

@@ -52,15 +52,15 @@ impl StrangersStore {
         let stem = match self.treated {
             Treated::AsForgotten => key.stem().clone(),
             Treated::AsCrowd => {
-                let stem = KeyStem::of_rule(&format!("{:x}", whose(key)), limit, "");
+                let stem = KeyStem::for_rule(&format!("{:x}", whose(key)), limit, "");
                 self.stems.lock().unwrap().insert(whose(key), stem.clone());
                 stem
             }
         };
-        Gate::new("r", "", *limit, role, stem).anonymous(match self.treated {
-            Treated::AsCrowd => AnonymousBounds { max_subjects: 1, forget_after: None },
+        Gate::new("r", "", *limit, role, stem).with_anonymous(match self.treated {
+            Treated::AsCrowd => AnonymousBounds::new(1),
             Treated::AsForgotten => {
-                AnonymousBounds { max_subjects: u64::MAX, forget_after: Some(Duration::from_secs(10_000 * 86_400)) }
+                AnonymousBounds::new(u64::MAX).with_forget_after(Duration::from_secs(10_000 * 86_400))
             }
         })
     }
@@ -86,7 +86,7 @@ impl StrangersStore {
             for _ in 0..2 {
                 let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
                 let elsewhere = u128::from(key(index) ^ 1) << 96 | newcomer;
-                let check = Check::of(gate, Subject::from_hash(elsewhere), 1).with_anonymous(true);
+                let check = Check::new(gate, Subject::from_hash(elsewhere), 1).with_anonymous(true);
                 self.store.adjust(&[Adjustment::charge(&check)]).await?;
             }
         }
@@ -99,10 +99,10 @@ impl StrangersStore {
         self.crowd(&gates, |index| plan.checks()[index].key().partition()).await?;
         let checks = plan.checks().iter().zip(&gates);
         let checks =
-            checks.map(|(check, gate)| Check::of(gate, self.subject(check.key()), check.cost()).with_anonymous(true));
+            checks.map(|(check, gate)| Check::new(gate, self.subject(check.key()), check.cost()).with_anonymous(true));
         let delay = plan.checks().first().map_or(u64::MAX, |check| plan.take(check, 1).longest_delay);
-        let strangers = Plan::new(checks).unwrap().mode(plan.plan_mode()).up_to(plan.units());
-        let strangers = strangers.longest_delay(Duration::from_micros(delay));
+        let strangers = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
+        let strangers = strangers.with_max_delay(Duration::from_micros(delay));
         let verdict = if consume { self.store.decide(&strangers).await } else { self.store.peek(&strangers).await };
         let mut verdict = verdict?;
         // Under a limit of nothing nobody gets a key, and so there is no crowd.
@@ -140,8 +140,8 @@ impl Store for StrangersStore {
         for Adjustment { key, limit, op, .. } in adjustments {
             let gate = self.gate(key, limit, Role::Enforced);
             self.crowd(std::slice::from_ref(&gate), |_| key.partition()).await?;
-            let check = Check::of(&gate, self.subject(key), 1).with_anonymous(true);
-            let strange = Adjustment::of(&check, *op);
+            let check = Check::new(&gate, self.subject(key), 1).with_anonymous(true);
+            let strange = Adjustment::new(&check, *op);
             // A receipt gives nothing back to a bucket that is shared; the script can.
             let shared = matches!(op, Op::Refund { .. }) && self.treated == Treated::AsCrowd;
             let key = if shared { bucket_of(&strange.key) } else { strange.key };

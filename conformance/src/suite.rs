@@ -68,7 +68,7 @@ pub fn limits_over(amount: u64, window: Duration) -> [Limit; 5] {
 pub async fn passes<S: Store>(limiter: &Limiter<S>, cost: u64, times: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..times {
-        let decision = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+        let decision = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
         passed += u64::from(decision.is_allowed());
     }
     passed
@@ -103,7 +103,7 @@ pub async fn until_answered<S: Store>(limiter: &Limiter<S>) {
 /// Options for a store that waits for its answers however busy the machine is, and has no keys but those of the test.
 pub fn patient() -> RedisOptions {
     let long = Duration::from_secs(60);
-    RedisOptions::new().budget(long).connection_timeout(long).heartbeats(false)
+    RedisOptions::new().with_budget(long).with_connection_timeout(long).with_heartbeats(false)
 }
 
 /// The name under which a Redis store with the default prefix keeps `key`.
@@ -128,14 +128,14 @@ impl Ground {
     /// The memory store.
     pub fn in_memory() -> Self {
         let clock = ManualClock::at(START);
-        let store = AnyStore::Memory(Arc::new(MemoryStore::new().clock(clock.clone())));
+        let store = AnyStore::Memory(Arc::new(MemoryStore::new().with_clock(clock.clone())));
         Self { clock, store, server: None, limiters: AtomicU32::new(0) }
     }
 
     /// A store on `server`.
     pub async fn on_server(server: Server) -> Self {
         let clock = ManualClock::at(START);
-        let store = AnyStore::Redis(server.store_with(patient().clock(clock.clone())).await);
+        let store = AnyStore::Redis(server.store_with(patient().with_clock(clock.clone())).await);
         Self { clock, store, server: Some(server), limiters: AtomicU32::new(0) }
     }
 

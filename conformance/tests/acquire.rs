@@ -24,12 +24,12 @@ async fn waiters_are_served_in_the_order_of_arrival() {
         for worker in 1..=5 {
             // Each sleeps until its deadline, and the first one until the next token too.
             queue.join(worker, 1, MINUTE);
-            until(|| ground.clock.sleeping() == worker as usize + 1).await;
+            until(|| ground.clock.pending_sleeps() == worker as usize + 1).await;
         }
         for served in 1..=5 {
             ground.clock.advance(SECOND);
             until(|| queue.served().len() == served).await;
-            until(|| ground.clock.sleeping() == if served < 5 { 5 - served + 1 } else { 0 }).await;
+            until(|| ground.clock.pending_sleeps() == if served < 5 { 5 - served + 1 } else { 0 }).await;
         }
         assert_eq!(queue.served(), [1, 2, 3, 4, 5]);
     })
@@ -45,14 +45,14 @@ async fn a_large_request_is_not_overtaken_by_small_ones() {
         assert_eq!(passes(&queue.limiter, 5, 1).await, 1);
         for (worker, cost) in [(1, 5), (2, 1), (3, 1)] {
             queue.join(worker, cost, MINUTE);
-            until(|| ground.clock.sleeping() == worker as usize + 1).await;
+            until(|| ground.clock.pending_sleeps() == worker as usize + 1).await;
         }
         for waited in 1..=7 {
             assert_eq!(queue.served().len(), usize::saturating_sub(waited, 5), "after {} seconds", waited - 1);
             ground.clock.advance(SECOND);
             if waited >= 5 {
                 until(|| queue.served().len() == waited - 4).await;
-                until(|| ground.clock.sleeping() == if waited < 7 { 7 - waited + 1 } else { 0 }).await;
+                until(|| ground.clock.pending_sleeps() == if waited < 7 { 7 - waited + 1 } else { 0 }).await;
             }
         }
         assert_eq!(queue.served(), [1, 2, 3]);
@@ -63,11 +63,12 @@ async fn a_large_request_is_not_overtaken_by_small_ones() {
 /// Subjects do not wait for each other, neither with one limit nor with two, which have the same subject.
 #[tokio::test]
 async fn only_those_who_wait_for_the_same_limit_form_a_queue() {
-    let one = Rule::new("api", one_per_second(1)).per(["user"]);
-    for rule in [one.clone(), one.and("burst", one_per_second(1))] {
+    let one = Rule::new("api", one_per_second(1)).with_per(["user"]);
+    for rule in [one.clone(), one.with_limit("burst", one_per_second(1))] {
         let ground = Ground::in_memory();
         let limiter = ground.limiter_of([rule]);
-        let (ann, bob) = (Request::new("").attribute("user", "ann"), Request::new("").attribute("user", "bob"));
+        let (ann, bob) =
+            (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
         assert!(limiter.check(&ann).await.unwrap().is_allowed());
         let mut anns = pin!(limiter.acquire(&ann, MINUTE, &ground.clock));
         assert!(poll(anns.as_mut()).is_pending());
@@ -99,14 +100,14 @@ async fn what_cannot_come_in_time_is_denied_at_once() {
         for limit in limits_over(5, 10 * SECOND) {
             let limiter = ground.limiter(limit);
             assert_eq!(passes(&limiter, 5, 1).await, 1);
-            let retry = limiter.check(&Request::new("").cost(4)).await.unwrap().retry_after().unwrap();
+            let retry = limiter.check(&Request::new("").with_cost(4)).await.unwrap().retry_after().unwrap();
             for (cost, wait) in [(4, retry.saturating_sub(Duration::from_micros(1))), (4, Duration::ZERO), (6, MINUTE)]
             {
-                let denied = limiter.acquire(&Request::new("").cost(cost), wait, &ground.clock).await.unwrap();
+                let denied = limiter.acquire(&Request::new("").with_cost(cost), wait, &ground.clock).await.unwrap();
                 let AcquireOutcome::Denied(decision) = denied else { panic!("{limit:?} {cost} {wait:?}: {denied:?}") };
                 assert_eq!(decision.is_permanent(), cost == 6, "{limit:?}");
             }
-            assert_eq!(ground.clock.sleeping(), 0, "{limit:?}");
+            assert_eq!(ground.clock.pending_sleeps(), 0, "{limit:?}");
             assert_eq!(left(&limiter).await, 0, "{limit:?}");
             ground.clock.advance(MINUTE);
         }
@@ -148,14 +149,14 @@ async fn a_waiter_that_is_dropped_takes_nothing_and_lets_the_next_one_go() {
             let mut workers = Vec::new();
             for worker in 1..=4 {
                 workers.push(queue.join(worker, 1, MINUTE));
-                until(|| ground.clock.sleeping() == worker as usize + 1).await;
+                until(|| ground.clock.pending_sleeps() == worker as usize + 1).await;
             }
             for (dropped, sleeping) in [(0, 4), (2, 3)] {
                 workers[dropped].abort();
-                until(|| workers[dropped].is_finished() && ground.clock.sleeping() == sleeping).await;
+                until(|| workers[dropped].is_finished() && ground.clock.pending_sleeps() == sleeping).await;
             }
             ground.clock.advance(wait);
-            until(|| queue.served().len() == 1 && ground.clock.sleeping() == 2).await;
+            until(|| queue.served().len() == 1 && ground.clock.pending_sleeps() == 2).await;
             ground.clock.advance(4 * SECOND);
             until(|| queue.served().len() == 2).await;
             assert_eq!(queue.served(), [2, 4], "{limit:?}");
@@ -175,14 +176,14 @@ async fn the_last_place_in_a_leaky_bucket_is_given_back_when_its_waiter_leaves()
         for worker in 0..4 {
             workers.push(queue.join(worker, 1, MINUTE));
             // The first passes at once; each other sleeps until its deadline and until its slot.
-            until(|| ground.clock.sleeping() == 2 * worker as usize).await;
+            until(|| ground.clock.pending_sleeps() == 2 * worker as usize).await;
         }
         assert_eq!((queue.served(), left(&queue.limiter).await), (vec![0], 2));
         workers[3].abort();
         until(|| workers[3].is_finished()).await;
         await_left(&queue.limiter, 3).await;
         workers[1].abort();
-        until(|| workers[1].is_finished() && ground.clock.sleeping() == 2).await;
+        until(|| workers[1].is_finished() && ground.clock.pending_sleeps() == 2).await;
         ground.clock.advance(SECOND);
         assert_eq!(left(&queue.limiter).await, 4, "the place in the middle stays taken, and a second has passed");
         ground.clock.advance(SECOND);
@@ -204,7 +205,7 @@ async fn a_slot_that_comes_too_late_is_refused_and_not_taken() {
                 assert!(matches!(&late, Ok(AcquireOutcome::Denied(_))), "{late:?}");
             }
             // One sleep is the deadline, another would be a wait.
-            () = until(|| ground.clock.sleeping() > 1) => panic!("it waits for a slot that comes after its deadline"),
+            () = until(|| ground.clock.pending_sleeps() > 1) => panic!("it waits for a slot that comes after its deadline"),
         }
         assert_eq!(left(&limiter).await, 3);
     })
@@ -239,7 +240,7 @@ async fn waiting_works_on_every_limit() {
 #[tokio::test]
 async fn a_request_without_a_rule_is_granted_at_once() {
     let ground = Ground::in_memory();
-    let limiter = ground.limiter_of([Rule::new("login", one_per_second(1)).action("login")]);
+    let limiter = ground.limiter_of([Rule::new("login", one_per_second(1)).with_action("login")]);
     assert!(granted(pin!(limiter.acquire(&Request::new("other"), Duration::ZERO, &ground.clock))));
 }
 
@@ -265,7 +266,7 @@ impl Queue {
     fn join(&self, worker: u32, cost: u64, max_wait: Duration) -> JoinHandle<()> {
         let (limiter, clock, served) = (Arc::clone(&self.limiter), self.clock.clone(), Arc::clone(&self.served));
         tokio::spawn(async move {
-            match limiter.acquire(&Request::new("").cost(cost), max_wait, &clock).await.unwrap() {
+            match limiter.acquire(&Request::new("").with_cost(cost), max_wait, &clock).await.unwrap() {
                 AcquireOutcome::Granted(_) => served.lock().unwrap().push(worker),
                 other => panic!("worker {worker}: {other:?}"),
             }

@@ -89,7 +89,7 @@ async fn a_denied_plan_costs_the_other_rules_nothing_on_a_server() {
 fn plans_in_opposite_orders_do_not_wait_for_each_other() {
     let limit = all_limits(50_000)[0];
     for most_keys in [1_000_000, 2_000] {
-        let (store, gate) = (MemoryStore::new().most_keys(most_keys), Gate::of_rule("transfer", limit));
+        let (store, gate) = (MemoryStore::new().with_max_keys(most_keys), Gate::for_rule("transfer", limit));
         let shared = Arc::new((store, gate));
         let (done, finished) = channel();
         for number in 0..16 {
@@ -97,7 +97,7 @@ fn plans_in_opposite_orders_do_not_wait_for_each_other() {
             thread::spawn(move || {
                 let (store, gate) = &*shared;
                 for round in 0..2_000 {
-                    let mut checks: Vec<_> = (0..8).map(|i| Check::of(gate, subject(round + 500 * i), 1)).collect();
+                    let mut checks: Vec<_> = (0..8).map(|i| Check::new(gate, subject(round + 500 * i), 1)).collect();
                     if number % 2 == 0 {
                         checks.reverse();
                     }
@@ -119,9 +119,9 @@ fn plans_in_opposite_orders_do_not_wait_for_each_other() {
 #[test]
 fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
     for limit in all_limits(3) {
-        let (store, gate) = (MemoryStore::new().most_keys(1), Gate::of_rule("transfer", limit));
+        let (store, gate) = (MemoryStore::new().with_max_keys(1), Gate::for_rule("transfer", limit));
         let pay = |subjects: &[u128]| {
-            let checks = subjects.iter().map(|number| Check::of(&gate, subject(*number), 1));
+            let checks = subjects.iter().map(|number| Check::new(&gate, subject(*number), 1));
             store.decide_now(&Plan::new(checks).unwrap()).granted
         };
         assert_eq!(pay(&[1]), 1, "fills the store");
@@ -141,7 +141,7 @@ fn threads_that_take_what_there_is_get_all_of_it_and_no_more() {
             for most in 1..=16 {
                 let (limiter, granted, start) = (&limiter, &granted, &start);
                 scope.spawn(move || {
-                    let plan = limiter.plan(&request()).up_to(most);
+                    let plan = limiter.plan(&request()).with_max_units(most);
                     start.wait();
                     for _ in 0..50 {
                         granted.fetch_add(limiter.store().decide_now(&plan).granted, Ordering::Relaxed);
@@ -156,11 +156,11 @@ fn threads_that_take_what_there_is_get_all_of_it_and_no_more() {
 // === What the tests share ===
 
 fn request() -> Request<'static> {
-    Request::new("ride").attribute("user", "ann").attribute("tenant", "acme")
+    Request::new("ride").with_attribute("user", "ann").with_attribute("tenant", "acme")
 }
 
 fn one_rule(limit: Limit) -> RuleSet {
-    RuleSet::new([Rule::new("ride", limit).per(["user"])]).unwrap()
+    RuleSet::new([Rule::new("ride", limit).with_per(["user"])]).unwrap()
 }
 
 /// Four rules of different kinds, of which the one at `tight` admits 100 and the others 50,000.
@@ -168,7 +168,7 @@ fn four_rules(tight: usize) -> RuleSet {
     const PER: [&[&str]; 4] = [&["user"], &["tenant"], &["tenant", "user"], &[]];
     let rules = PER.iter().enumerate().map(|(rule, per)| {
         let limits = all_limits(if rule == tight { 100 } else { 50_000 });
-        Rule::new(format!("rule-{rule}"), limits[(rule + tight) % 5]).per(per.iter().copied())
+        Rule::new(format!("rule-{rule}"), limits[(rule + tight) % 5]).with_per(per.iter().copied())
     });
     RuleSet::new(rules).unwrap()
 }

@@ -18,10 +18,10 @@ async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
         for limit in all_limits(10) {
             let limiter = ground.limiter(limit);
             for cost in [11, 12, 1_000_000, MAX_AMOUNT - 1, MAX_AMOUNT, MAX_AMOUNT + 1, u64::MAX] {
-                let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+                let denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
                 assert!(!denied.is_allowed() && denied.is_permanent(), "{limit:?} {cost}");
                 assert_eq!((denied.retry_after(), denied.remaining()), (None, Some(10)), "{limit:?} {cost}");
-                assert!(denied.receipt().is_empty(), "{limit:?} {cost}");
+                assert!(denied.into_receipt().is_empty(), "{limit:?} {cost}");
             }
             assert_eq!(ground.keys(), 0, "{limit:?}");
             assert_eq!(passes(&limiter, 10, 1).await, 1, "{limit:?}");
@@ -44,7 +44,7 @@ async fn not_even_the_largest_limit_admits_a_cost_above_it() {
         ] {
             let limiter = ground.limiter(limit);
             for cost in [MAX_AMOUNT + 1, u64::MAX] {
-                let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+                let denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
                 assert!(denied.is_permanent(), "{limit:?} {cost}: {denied:?}");
             }
             assert_eq!(passes(&limiter, MAX_AMOUNT, 2).await, 1, "{limit:?}");
@@ -60,12 +60,12 @@ async fn a_cost_of_zero_consumes_and_creates_nothing() {
     on_every_store(async |ground| {
         for limit in all_limits(10) {
             let limiter = ground.limiter(limit);
-            let free = Request::new("").cost(0);
+            let free = Request::new("").with_cost(0);
             let decision = limiter.check(&free).await.unwrap();
             assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(10)), "{limit:?}");
             assert_eq!(decision.delay(), Duration::ZERO, "{limit:?}");
             assert_eq!(limiter.take_up_to(&free, 7).await.unwrap().granted(), 7, "{limit:?}");
-            limiter.refund(decision.receipt()).await.unwrap();
+            limiter.refund(decision.into_receipt()).await.unwrap();
             limiter.charge(&free).await.unwrap();
             assert_eq!(ground.keys(), 0, "{limit:?}");
 
@@ -128,19 +128,19 @@ async fn asking_for_absurdly_many_absurdly_large_units_is_answered() {
         for limit in limits_over(10, SECOND) {
             // The first rule admits astronomic numbers of them; beside it, each costs as much again.
             let limiter = ground.limiter_of([
-                Rule::new("wide", huge).cost(1),
-                Rule::new("beside", limit).mode(RuleMode::Shadow),
-                Rule::new("small", limit).cost(1).mode(RuleMode::Shadow),
+                Rule::new("wide", huge).with_cost(1),
+                Rule::new("beside", limit).with_mode(RuleMode::Shadow),
+                Rule::new("small", limit).with_cost(1).with_mode(RuleMode::Shadow),
             ]);
             let decision = limiter.check(&Request::new("")).await.unwrap();
             assert!(decision.is_allowed() && decision.shadow_would_reject().next().is_none(), "{limit:?}");
-            let absurd = Request::new("").cost(u64::MAX);
+            let absurd = Request::new("").with_cost(u64::MAX);
             let decision = limiter.take_up_to(&absurd, u64::MAX).await.unwrap();
             assert_eq!(decision.granted(), MAX_AMOUNT - 1, "{limit:?}");
             let rejecting: Vec<_> = decision.shadow_would_reject().collect();
             assert_eq!(rejecting, ["beside", "small"], "{limit:?}");
             limiter.charge(&absurd).await.unwrap();
-            limiter.refund(decision.receipt()).await.unwrap();
+            limiter.refund(decision.into_receipt()).await.unwrap();
             limiter.forget(&absurd).await.unwrap();
         }
     })
@@ -228,10 +228,14 @@ fn every_refused_rule_is_named_with_what_to_change() {
     let cases: [(&str, &str, Vec<Rule>); 7] = [
         ("", "1 to 64", vec![Rule::new("", limit)]),
         (&long, "1 to 64", vec![Rule::new(long.as_str(), limit)]),
-        ("a", "taken", vec![Rule::new("a", limit), Rule::new("a", limit).action("x")]),
-        ("a", "\"day\"", vec![Rule::new("a", limit).and("day", limit).and("day", limit)]),
-        ("a", "4503599627370495", vec![Rule::new("a", limit).cost(u64::MAX)]),
-        ("b", "\"shared\"", vec![Rule::new("a", limit).budget("shared"), Rule::new("b", other).budget("shared")]),
+        ("a", "taken", vec![Rule::new("a", limit), Rule::new("a", limit).with_action("x")]),
+        ("a", "\"day\"", vec![Rule::new("a", limit).with_limit("day", limit).with_limit("day", limit)]),
+        ("a", "4503599627370495", vec![Rule::new("a", limit).with_cost(u64::MAX)]),
+        (
+            "b",
+            "\"shared\"",
+            vec![Rule::new("a", limit).with_budget("shared"), Rule::new("b", other).with_budget("shared")],
+        ),
         ("r32", "at most 32", many),
     ];
     for (rule, words, rules) in cases {

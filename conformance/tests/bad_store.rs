@@ -92,7 +92,7 @@ async fn a_missing_or_wrong_password_is_told_without_telling_it() {
     for kind in KINDS {
         let server = Server::start_with(kind, &["--requirepass", "correct-horse"]);
         let wrong = server.bare_url().replace("redis://", "redis://:battery-staple@");
-        for (url, remedy) in [(server.bare_url(), "put it into the URL"), (wrong, "refuses the user or the password")] {
+        for (url, remedy) in [(server.bare_url(), "put it into the URL"), (wrong, "rejects the user or the password")] {
             let error = RedisStore::connect_with(&url, patient()).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Denied, "{kind:?}: {error}");
             assert!(error.to_string().contains(remedy) && !error.is_transient(), "{kind:?}: {error}");
@@ -125,7 +125,7 @@ async fn an_address_or_a_prefix_that_cannot_be_used_is_refused_at_the_start() {
     }
     let server = Server::start(Kind::Redis);
     for prefix in ["{tag}", "a b", "ü", "a-prefix-of-more-than-thirty-two-characters"] {
-        let error = RedisStore::connect_with(&server.url(), patient().prefix(prefix)).await.unwrap_err();
+        let error = RedisStore::connect_with(&server.url(), patient().with_prefix(prefix)).await.unwrap_err();
         assert!(error.to_string().contains("prefix"), "{prefix:?}: {error}");
     }
 }
@@ -176,7 +176,7 @@ async fn a_server_that_is_too_old_is_refused_by_its_version() {
     for (info, version) in [
         ("# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n", "6.2.14"),
         ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:7.0.1\r\n", "7.0.1"),
-        ("# Server\r\n", "does not say which version"),
+        ("# Server\r\n", "does not report its version"),
     ] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -195,13 +195,13 @@ fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
 
 /// A rule that shows when the store fails.
 fn closed(name: impl Into<String>, limit: Limit) -> Rule {
-    Rule::new(name.into(), limit).on_failure(OnFailure::Closed)
+    Rule::new(name.into(), limit).with_on_failure(OnFailure::Closed)
 }
 
 /// The errors of everything that can be asked, of which nothing may succeed.
 async fn every_operation(limiter: &Limiter<RedisStore>) -> Vec<StoreError> {
     let request = Request::new("");
-    let each = limiter.plan(&request).mode(PlanMode::CountEach);
+    let each = limiter.plan(&request).with_mode(PlanMode::CountEach);
     let plans = [limiter.plan(&request)];
     let mut errors: Vec<_> = limiter.store().decide_each(&plans).await.into_iter().map(Result::unwrap_err).collect();
     errors.extend([

@@ -20,9 +20,10 @@ async fn remaining_after_change(
     cost: u64,
     after: Limit,
 ) -> u64 {
-    let limiter = |limit| Limiter::new(RuleSet::new([Rule::new("r", limit).per(["user"])]).unwrap(), store.clone());
-    let request = Request::new("").attribute("user", user);
-    assert!(limiter(before).check(&request.clone().cost(cost)).await.unwrap().is_allowed());
+    let limiter =
+        |limit| Limiter::new(RuleSet::new([Rule::new("r", limit).with_per(["user"])]).unwrap(), store.clone());
+    let request = Request::new("").with_attribute("user", user);
+    assert!(limiter(before).check(&request.clone().with_cost(cost)).await.unwrap().is_allowed());
     limiter(after).peek(&request).await.unwrap().remaining().unwrap()
 }
 
@@ -64,7 +65,7 @@ async fn amounts_keep_the_state_and_the_shape_starts_afresh(store: impl Store + 
 #[tokio::test]
 async fn on_the_memory_store() {
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-    amounts_keep_the_state_and_the_shape_starts_afresh(Arc::new(MemoryStore::new().clock(clock))).await;
+    amounts_keep_the_state_and_the_shape_starts_afresh(Arc::new(MemoryStore::new().with_clock(clock))).await;
 }
 
 #[tokio::test]
@@ -72,7 +73,7 @@ async fn on_the_redis_store() {
     for kind in KINDS {
         let server = Server::start(kind);
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-        let store = server.store_with(patient().clock(clock)).await;
+        let store = server.store_with(patient().with_clock(clock)).await;
         amounts_keep_the_state_and_the_shape_starts_afresh(store).await;
     }
 }
@@ -81,7 +82,7 @@ async fn on_the_redis_store() {
 #[tokio::test]
 async fn a_remainder_of_another_rate_gives_nothing_back() {
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-    let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+    let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
     let bucket = |amount| Limit::token_bucket(10, Rate::per_second(amount).unwrap()).unwrap();
     let left = remaining_after_change(&store, "ann", bucket(7), 9, bucket(3)).await;
     // 9/7 s of debt are 27/7 tokens at 3 a second: 6 are left, and a seventh would be a gift.

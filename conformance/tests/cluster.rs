@@ -26,7 +26,7 @@ const MOST_OF_A_TASK: u64 = 2_000;
 async fn every_partition_is_found_where_servers_look_for_it() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
-    let stem = KeyStem::of_rule("r", &all_limits(1)[0], "");
+    let stem = KeyStem::for_rule("r", &all_limits(1)[0], "");
     let keys: Vec<Key<'_>> = (0..PARTITIONS)
         .map(|partition| {
             let subject = Subject::from_hash(u128::from(partition) << 96);
@@ -56,7 +56,7 @@ async fn a_slot_of_valkey_that_moves_under_load_loses_and_doubles_nothing() {
 async fn move_under_load(kind: Kind, limits: &[Limit]) {
     let cluster = Cluster::start(kind, 3, false);
     for limit in limits.iter().copied() {
-        let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
+        let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
         let limiter = Arc::new(Limiter::new(rules, RedisStore::connect_with(&cluster.url(), patient()).await.unwrap()));
         let slot = slot_of(&cluster, &limiter, "ann");
         let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
@@ -102,7 +102,7 @@ async fn move_under_load(kind: Kind, limits: &[Limit]) {
 async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let limits = all_limits(30);
-    let rules = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).per(["user"]));
+    let rules = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).with_per(["user"]));
     let limiter =
         Limiter::new(RuleSet::new(rules).unwrap(), RedisStore::connect_with(&cluster.url(), patient()).await.unwrap());
     let slot = slot_of(&cluster, &limiter, "ann");
@@ -117,7 +117,7 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
         let spent = if user == "ann" { 4 } else { 0 };
         assert_eq!(passes_of(&limiter, user, 5, 2).await, 2, "{user}");
         assert_eq!(remaining(&limiter, user).await, [20 - spent; 5], "{user}");
-        let receipt = limiter.check(&of(user).cost(3)).await.unwrap().receipt();
+        let receipt = limiter.check(&of(user).with_cost(3)).await.unwrap().into_receipt();
         limiter.refund(receipt).await.unwrap();
         limiter.charge(&of(user)).await.unwrap();
         assert_eq!(remaining(&limiter, user).await, [19 - spent; 5], "{user}");
@@ -144,7 +144,7 @@ async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let mut cluster = Cluster::start(kind, 3, true);
         let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
-        let rule = Rule::new("api", all_limits(10)[0]).per(["user"]).on_failure(OnFailure::Closed);
+        let rule = Rule::new("api", all_limits(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
         let users: Vec<String> = (0..30).map(|number| format!("user-{number}")).collect();
         for user in &users {
@@ -173,7 +173,7 @@ async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
         let narrow = all_limits(20)[[0, 2, 3, 4][3 - number]];
         let rules = RuleSet::new([
             Rule::new(format!("wide{number}"), wide),
-            Rule::new(format!("user{number}"), wide).per(["user"]),
+            Rule::new(format!("user{number}"), wide).with_per(["user"]),
             Rule::new(format!("narrow{number}"), narrow),
         ])
         .unwrap();
@@ -212,10 +212,10 @@ async fn corrections_and_batches_reach_every_slot() {
     let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
     let rules = all_limits(10).into_iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), limit));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
-    let receipt = limiter.check(&of("").cost(4)).await.unwrap().receipt();
+    let receipt = limiter.check(&of("").with_cost(4)).await.unwrap().into_receipt();
     assert_eq!(remaining(&limiter, "").await, [6; 5]);
     limiter.refund(receipt).await.unwrap();
-    limiter.charge(&of("").cost(3)).await.unwrap();
+    limiter.charge(&of("").with_cost(3)).await.unwrap();
     assert_eq!(remaining(&limiter, "").await, [7; 5]);
     store.adjust_soon(&limiter.plan(&of("")).checks().iter().map(Adjustment::charge).collect::<Vec<_>>());
     for _ in 0..100_000 {
@@ -223,7 +223,8 @@ async fn corrections_and_batches_reach_every_slot() {
             break;
         }
     }
-    let each = Limiter::new(RuleSet::new([Rule::new("each", all_limits(3)[0]).per(["user"])]).unwrap(), store.clone());
+    let each =
+        Limiter::new(RuleSet::new([Rule::new("each", all_limits(3)[0]).with_per(["user"])]).unwrap(), store.clone());
     let users: Vec<_> = (0..40).map(|number| format!("u{}", number % 10)).collect();
     let mut plans: Vec<_> = users.iter().map(|user| each.plan(&of(user))).collect();
     plans.extend((0..8).map(|_| limiter.plan(&of(""))));
@@ -264,7 +265,7 @@ async fn a_plan_that_nobody_waits_for_any_more_gives_back_what_it_took() {
 async fn what_cannot_be_given_back_stays_taken() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let (limiter, [mut first, mut second]) = on_two_servers(&cluster).await;
-    let empty = limiter.plan(&of("").cost(5));
+    let empty = limiter.plan(&of("").with_cost(5));
     limiter.store().adjust(&[Adjustment::charge(&empty.checks()[1])]).await.unwrap();
     pause_writes(&mut second);
     let asking = Arc::clone(&limiter);
@@ -341,13 +342,13 @@ async fn until_one_waits(connection: &mut Connection) {
 }
 
 fn of(user: &str) -> Request<'_> {
-    Request::new("").attribute("user", user)
+    Request::new("").with_attribute("user", user)
 }
 
 async fn passes_of(limiter: &RedisLimiter, user: &str, cost: u64, times: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..times {
-        passed += u64::from(limiter.check(&of(user).cost(cost)).await.unwrap().is_allowed());
+        passed += u64::from(limiter.check(&of(user).with_cost(cost)).await.unwrap().is_allowed());
     }
     passed
 }

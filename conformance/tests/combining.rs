@@ -18,9 +18,9 @@ async fn a_shadow_rule_changes_nothing_that_anybody_sees() {
         for (enforced, shadow) in all_limits(5).into_iter().zip(all_limits(2).into_iter().rev()) {
             let alone = ground.limiter_of([Rule::new("alone", enforced)]);
             let both = ground.limiter_of([
-                Rule::new("before", shadow).mode(RuleMode::Shadow),
+                Rule::new("before", shadow).with_mode(RuleMode::Shadow),
                 Rule::new("enforced", enforced),
-                Rule::new("after", shadow).mode(RuleMode::Shadow),
+                Rule::new("after", shadow).with_mode(RuleMode::Shadow),
             ]);
             for request in 1..=7 {
                 let (one, other) = (check(&alone).await, check(&both).await);
@@ -46,10 +46,10 @@ async fn a_shadow_rule_counts_what_passes_and_what_it_would_admit() {
         for (enforced, shadow, left) in [(3, 5, 2), (5, 3, 0), (3, 3, 0)] {
             for (one, other) in all_limits(enforced).into_iter().zip(all_limits(shadow).into_iter().rev()) {
                 for mode in [PlanMode::AllOrNothing, PlanMode::CountEach] {
-                    let rules = [Rule::new("e", one), Rule::new("s", other).mode(RuleMode::Shadow)];
+                    let rules = [Rule::new("e", one), Rule::new("s", other).with_mode(RuleMode::Shadow)];
                     let limiter = ground.limiter_of(rules);
                     for _ in 0..10 {
-                        let _ = limiter.decide(&limiter.plan(&Request::new("")).mode(mode)).await.unwrap();
+                        let _ = limiter.decide(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap();
                     }
                     assert_eq!(remaining(&limiter).await, [0, left], "{mode:?} {one:?} {other:?}");
                     limiter.forget(&Request::new("")).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_shadow_rule_counts_what_passes_and_what_it_would_admit() {
 async fn a_shadow_rule_alone_lets_everything_pass() {
     on_every_store(async |ground| {
         for limit in all_limits(2) {
-            let limiter = ground.limiter_of([Rule::new("s", limit).mode(RuleMode::Shadow)]);
+            let limiter = ground.limiter_of([Rule::new("s", limit).with_mode(RuleMode::Shadow)]);
             for request in 1..=5 {
                 let decision = check(&limiter).await;
                 assert!(decision.is_allowed() && decision.shown().is_none(), "{limit:?}");
@@ -82,7 +82,7 @@ async fn a_shadow_rule_alone_lets_everything_pass() {
 #[tokio::test]
 async fn a_disabled_rule_is_as_if_it_were_not_there() {
     on_every_store(async |ground| {
-        let limiter = ground.limiter_of([Rule::new("off", all_limits(1)[0]).mode(RuleMode::Disabled)]);
+        let limiter = ground.limiter_of([Rule::new("off", all_limits(1)[0]).with_mode(RuleMode::Disabled)]);
         for _ in 0..3 {
             let decision = check(&limiter).await;
             assert!(decision.is_allowed() && decision.checks().is_empty());
@@ -158,7 +158,7 @@ async fn in_count_each_every_rule_counts_for_itself() {
             let limiter = ground.limiter_of([Rule::new("tight", tight), Rule::new("wide", wide)]);
             for left in [[1, 4], [0, 3], [0, 2], [0, 1], [0, 0], [0, 0]] {
                 let decision =
-                    limiter.decide(&limiter.plan(&Request::new("")).mode(PlanMode::CountEach)).await.unwrap();
+                    limiter.decide(&limiter.plan(&Request::new("")).with_mode(PlanMode::CountEach)).await.unwrap();
                 assert_eq!(decision.is_allowed(), left[1] >= 3, "{tight:?} {wide:?} {left:?}");
                 let told: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
                 assert_eq!(told, left, "{tight:?} {wide:?}");
@@ -177,7 +177,8 @@ async fn in_count_each_knocking_keeps_the_door_shut() {
         for (name, mode, expected) in [("free", PlanMode::AllOrNothing, 5), ("counted", PlanMode::CountEach, 0)] {
             let limit = Limit::token_bucket(2, Rate::per_second(1).unwrap()).unwrap();
             let limiter = ground.limiter_of([Rule::new(name, limit)]);
-            let knock = async || limiter.decide(&limiter.plan(&Request::new("")).mode(mode)).await.unwrap().granted();
+            let knock =
+                async || limiter.decide(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap().granted();
             assert_eq!(knock().await + knock().await, 2);
             let mut admitted = 0;
             for _ in 0..10 {
@@ -203,10 +204,10 @@ async fn a_denial_names_the_rule_to_wait_for() {
             (vec![("long", window(3_600)), ("never", nobody), ("never again", nobody)], "never", None),
         ];
         for (number, (limits, named, retry)) in cases.into_iter().enumerate() {
-            let rules = limits.iter().map(|(id, limit)| Rule::new(*id, *limit).per(["case"]));
+            let rules = limits.iter().map(|(id, limit)| Rule::new(*id, *limit).with_per(["case"]));
             let limiter = ground.limiter_of(rules);
             let case = number.to_string();
-            let request = Request::new("").attribute("case", &case);
+            let request = Request::new("").with_attribute("case", &case);
             let _ = limiter.check(&request).await.unwrap();
             let denied = limiter.check(&request).await.unwrap();
             assert_eq!((denied.is_allowed(), denied.rule()), (false, Some(named)));
@@ -223,7 +224,7 @@ async fn a_denial_names_the_rule_to_wait_for() {
 async fn an_answer_shows_the_rule_that_will_deny_first() {
     on_every_store(async |ground| {
         for kind in 0..5 {
-            let rule = |id: &str, amount, cost| Rule::new(id, all_limits(amount)[kind]).cost(cost);
+            let rule = |id: &str, amount, cost| Rule::new(id, all_limits(amount)[kind]).with_cost(cost);
             let limiter =
                 ground.limiter_of([rule("many", 50, 20), rule("few", 8, 1), rule("same", 50, 20), rule("free", 1, 0)]);
             let decision = check(&limiter).await;
@@ -244,14 +245,14 @@ async fn the_delay_of_a_plan_is_its_longest() {
         let limiter = ground.limiter_of([
             Rule::new("a", leaky(2)),
             Rule::new("b", leaky(3)),
-            Rule::new("shadow", leaky(9)).mode(RuleMode::Shadow),
+            Rule::new("shadow", leaky(9)).with_mode(RuleMode::Shadow),
         ]);
         let mut delays = Vec::new();
         for _ in 0..4 {
             delays.push(check(&limiter).await.delay().as_secs());
         }
         assert_eq!(delays, [0, 3, 6, 9]);
-        let impatient = limiter.plan(&Request::new("")).longest_delay(11 * SECOND);
+        let impatient = limiter.plan(&Request::new("")).with_max_delay(11 * SECOND);
         let denied = limiter.decide(&impatient).await.unwrap();
         assert_eq!((denied.rule(), denied.delay(), denied.retry_after()), (Some("b"), Duration::ZERO, Some(SECOND)));
         assert_eq!(remaining(&limiter).await[..2], [2, 2], "none has taken a place");
@@ -264,16 +265,16 @@ async fn the_delay_of_a_plan_is_its_longest() {
 async fn rules_of_one_budget_share_it() {
     on_every_store(async |ground| {
         for limit in all_limits(10) {
-            let shared = |id: &str, cost| Rule::new(id, limit).per(["user"]).budget("units").cost(cost);
+            let shared = |id: &str, cost| Rule::new(id, limit).with_per(["user"]).with_budget("units").with_cost(cost);
             let limiter = ground.limiter_of([
-                shared("read", 1).action("read"),
-                shared("write", 3).action("write"),
+                shared("read", 1).with_action("read"),
+                shared("write", 3).with_action("write"),
                 shared("always", 1),
-                shared("beside", 2).mode(RuleMode::Shadow),
-                Rule::new("own", limit).per(["user"]),
+                shared("beside", 2).with_mode(RuleMode::Shadow),
+                Rule::new("own", limit).with_per(["user"]),
             ]);
             let left = async |action, user| {
-                let decision = limiter.check(&Request::new(action).attribute("user", user)).await.unwrap();
+                let decision = limiter.check(&Request::new(action).with_attribute("user", user)).await.unwrap();
                 let told: Vec<_> =
                     decision.checks().iter().map(|c| (c.rule().to_owned(), c.outcome().remaining)).collect();
                 (decision.is_allowed(), told)
@@ -287,11 +288,11 @@ async fn rules_of_one_budget_share_it() {
             assert_eq!(left("write", "ann").await, (false, told("write", 3, 4, 7)), "{limit:?}");
             assert_eq!(left("write", "bob").await, (true, told("write", 6, 8, 9)), "{limit:?}");
 
-            let decision = limiter.check(&Request::new("read").attribute("user", "ann")).await.unwrap();
-            limiter.refund(decision.receipt()).await.unwrap();
+            let decision = limiter.check(&Request::new("read").with_attribute("user", "ann")).await.unwrap();
+            limiter.refund(decision.into_receipt()).await.unwrap();
             assert_eq!(left("other", "ann").await, (true, told("always", 2, 2, 6)), "{limit:?}");
             for user in ["ann", "bob"] {
-                limiter.forget(&Request::new("read").attribute("user", user)).await.unwrap();
+                limiter.forget(&Request::new("read").with_attribute("user", user)).await.unwrap();
             }
         }
     })
@@ -306,7 +307,7 @@ async fn a_plan_of_all_kinds_admits_what_each_of_them_admits() {
         let limiter = ground.limiter_of(rules.map(|(number, limit)| Rule::new(format!("r{number}"), limit)));
         let mut denials = 0;
         for step in 0..200 {
-            let request = Request::new("").cost(1 + step % 3);
+            let request = Request::new("").with_cost(1 + step % 3);
             let before = limiter.peek(&request).await.unwrap();
             let decision = limiter.check(&request).await.unwrap();
             assert_eq!(decision.is_allowed(), decision.checks().iter().all(|check| check.outcome().admitted));
@@ -333,9 +334,9 @@ async fn remaining<S: Store>(limiter: &Limiter<S>) -> Vec<u64> {
 }
 
 fn gate(rule: &str, limit: Limit, role: Role) -> Gate {
-    Gate::new(rule, "", limit, role, KeyStem::of_rule(rule, &limit, ""))
+    Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""))
 }
 
 fn plan(gates: &[Gate]) -> Plan<'_> {
-    Plan::new(gates.iter().map(|gate| Check::of(gate, Subject::from_hash(7), 1))).unwrap()
+    Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(7), 1))).unwrap()
 }

@@ -36,9 +36,9 @@ async fn a_refund_undoes_its_request_exactly() {
                 assert_eq!(passes(&limiter, cost, 1).await, 1);
                 ground.clock.advance(Duration::from_micros(later));
                 let before = peek(&limiter, 5).await;
-                let taken = limiter.check(&Request::new("").cost(4)).await.unwrap();
+                let taken = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
                 assert!(taken.is_allowed(), "{limit:?}");
-                limiter.refund(taken.receipt()).await.unwrap();
+                limiter.refund(taken.into_receipt()).await.unwrap();
                 let after = peek(&limiter, 5).await;
                 assert_eq!(before.checks()[0].outcome(), after.checks()[0].outcome(), "{limit:?}");
             }
@@ -57,15 +57,15 @@ async fn a_refund_that_comes_too_late_gives_nothing_back() {
         for limit in [leaky, fixed, log, sliding] {
             ground.clock.set(START);
             let limiter = ground.limiter(limit);
-            let old = limiter.check(&Request::new("").cost(4)).await.unwrap();
+            let old = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
             ground.clock.advance(WINDOW + WINDOW);
-            limiter.refund(old.receipt()).await.unwrap();
+            limiter.refund(old.into_receipt()).await.unwrap();
             assert_eq!(left(&limiter).await, 10, "{limit:?}");
 
-            let old = limiter.check(&Request::new("").cost(4)).await.unwrap();
+            let old = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
             ground.clock.advance(WINDOW + WINDOW);
             assert_eq!(passes(&limiter, 6, 1).await, 1, "{limit:?}");
-            limiter.refund(old.receipt()).await.unwrap();
+            limiter.refund(old.into_receipt()).await.unwrap();
             assert_eq!(left(&limiter).await, 4, "{limit:?}");
             assert_eq!(passes(&limiter, 1, 10).await, 4, "{limit:?}");
         }
@@ -81,16 +81,16 @@ async fn refunds_never_fill_a_limit_above_full() {
             let limiter = ground.limiter(limit);
             let mut decisions = Vec::new();
             for cost in [3, 2, 5] {
-                decisions.push(limiter.check(&Request::new("").cost(cost)).await.unwrap());
+                decisions.push(limiter.check(&Request::new("").with_cost(cost)).await.unwrap());
             }
             ground.clock.advance(WINDOW / 2);
             let late = decisions.remove(0);
             for decision in decisions.into_iter().rev() {
-                limiter.refund(decision.receipt()).await.unwrap();
+                limiter.refund(decision.into_receipt()).await.unwrap();
                 assert!(left(&limiter).await <= 10, "{limit:?}");
             }
             ground.clock.advance(WINDOW + WINDOW);
-            limiter.refund(late.receipt()).await.unwrap();
+            limiter.refund(late.into_receipt()).await.unwrap();
             assert_eq!(left(&limiter).await, 10, "{limit:?}");
             assert_eq!(passes(&limiter, 1, 20).await, 10, "{limit:?}");
         }
@@ -104,16 +104,16 @@ async fn refunds_never_fill_a_limit_above_full() {
 async fn a_late_refund_gives_nothing_to_those_who_share_an_overflow_bucket() {
     let clock = ManualClock::at(START);
     let limit = Limit::token_bucket(2, Rate::per_second(1).unwrap()).unwrap();
-    let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
-    let limiter = Limiter::new(rules, MemoryStore::new().most_keys(1).clock(clock.clone()));
-    let check = |user| limiter.check_now(&Request::new("").attribute("user", user).cost(2));
+    let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
+    let limiter = Limiter::new(rules, MemoryStore::new().with_max_keys(1).with_clock(clock.clone()));
+    let check = |user| limiter.check_now(&Request::new("").with_attribute("user", user).with_cost(2));
 
     let early = check("ann");
     assert!(early.is_allowed());
     clock.advance(WINDOW);
     assert!(check("bob").is_allowed(), "the only place is free again");
     assert!(check("cat").is_allowed() && !check("dan").is_allowed(), "these share a bucket");
-    limiter.refund(early.receipt()).await.unwrap();
+    limiter.refund(early.into_receipt()).await.unwrap();
     assert!(!check("dan").is_allowed());
 }
 
@@ -126,11 +126,11 @@ async fn only_the_last_place_in_a_queue_can_be_given_back() {
         let decisions = [take(&limiter, 1).await, take(&limiter, 1).await, take(&limiter, 2).await];
         assert_eq!(decisions.each_ref().map(|decision| decision.delay().as_secs()), [0, 1, 2]);
         let [first, second, third] = decisions;
-        limiter.refund(first.receipt()).await.unwrap();
+        limiter.refund(first.into_receipt()).await.unwrap();
         assert_eq!(left(&limiter).await, 6);
-        limiter.refund(third.receipt()).await.unwrap();
+        limiter.refund(third.into_receipt()).await.unwrap();
         assert_eq!(left(&limiter).await, 8);
-        limiter.refund(second.receipt()).await.unwrap();
+        limiter.refund(second.into_receipt()).await.unwrap();
         assert_eq!(left(&limiter).await, 9);
         assert_eq!(take(&limiter, 1).await.delay(), Duration::from_secs(1));
     })
@@ -144,14 +144,14 @@ async fn a_denied_or_free_request_has_nothing_to_give_back() {
         for limit in all_limits(10) {
             let limiter = ground.limiter(limit);
             assert_eq!(passes(&limiter, 8, 1).await, 1);
-            let denied = limiter.check(&Request::new("").cost(5)).await.unwrap();
-            let nothing = denied.receipt();
+            let denied = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
+            let nothing = denied.into_receipt();
             assert!(nothing.is_empty(), "{limit:?}");
             limiter.refund(nothing).await.unwrap();
-            let free = limiter.check(&Request::new("").cost(0)).await.unwrap();
-            limiter.refund(free.receipt()).await.unwrap();
+            let free = limiter.check(&Request::new("").with_cost(0)).await.unwrap();
+            limiter.refund(free.into_receipt()).await.unwrap();
             let peeked = limiter.peek(&Request::new("")).await.unwrap();
-            assert!(peeked.receipt().is_empty(), "{limit:?}");
+            assert!(peeked.into_receipt().is_empty(), "{limit:?}");
             assert_eq!(left(&limiter).await, 2, "{limit:?}");
         }
     })
@@ -171,9 +171,9 @@ async fn a_receipt_refunds_every_rule_that_still_is_there() {
         };
         let (first, second) = (take(&limiter, 2).await, take(&limiter, 3).await);
         assert_eq!(remaining().await, [5, 5, 5]);
-        limiter.refund(second.receipt()).await.unwrap();
+        limiter.refund(second.into_receipt()).await.unwrap();
         assert_eq!(remaining().await, [8, 8, 8]);
-        fewer.refund(first.receipt()).await.unwrap();
+        fewer.refund(first.into_receipt()).await.unwrap();
         assert_eq!(remaining().await, [8, 10, 10]);
     })
     .await;
@@ -185,7 +185,7 @@ async fn corrections_of_one_key_add_up() {
     on_every_store(async |ground| {
         for limit in all_limits(10) {
             let limiter = ground.limiter(limit);
-            let plan = limiter.plan(&Request::new("").cost(2));
+            let plan = limiter.plan(&Request::new("").with_cost(2));
             let charge = Adjustment::charge(&plan.checks()[0]);
             ground.store.adjust(&[charge, charge]).await.unwrap();
             assert_eq!(left(&limiter).await, 6, "{limit:?}");
@@ -202,16 +202,16 @@ async fn a_charge_empties_a_limit_at_most() {
         for limit in limits_over(10, WINDOW) {
             ground.clock.set(START);
             let limiter = ground.limiter(limit);
-            limiter.charge(&Request::new("").cost(3)).await.unwrap();
+            limiter.charge(&Request::new("").with_cost(3)).await.unwrap();
             assert_eq!(left(&limiter).await, 7, "a charge may come first: {limit:?}");
             assert_eq!(passes(&limiter, 2, 1).await, 1, "{limit:?}");
-            limiter.charge(&Request::new("").cost(4)).await.unwrap();
+            limiter.charge(&Request::new("").with_cost(4)).await.unwrap();
             assert_eq!(left(&limiter).await, 1, "{limit:?}");
             for _ in 0..3 {
-                limiter.charge(&Request::new("").cost(1_000)).await.unwrap();
+                limiter.charge(&Request::new("").with_cost(1_000)).await.unwrap();
                 assert_eq!(left(&limiter).await, 0, "{limit:?}");
             }
-            let full = limiter.check(&Request::new("").cost(10)).await.unwrap().retry_after().unwrap();
+            let full = limiter.check(&Request::new("").with_cost(10)).await.unwrap().retry_after().unwrap();
             assert!(full <= WINDOW + WINDOW / 5, "{limit:?}: {full:?}");
             ground.clock.advance(full);
             assert_eq!(passes(&limiter, 10, 1).await, 1, "{limit:?}");
@@ -225,8 +225,8 @@ async fn a_charge_empties_a_limit_at_most() {
 async fn forgetting_makes_a_subject_new_and_touches_no_other() {
     on_every_store(async |ground| {
         for limit in all_limits(10) {
-            let limiter = ground.limiter_of([Rule::new("api", limit).per(["user"])]);
-            let of = |user| Request::new("").attribute("user", user).cost(10);
+            let limiter = ground.limiter_of([Rule::new("api", limit).with_per(["user"])]);
+            let of = |user| Request::new("").with_attribute("user", user).with_cost(10);
             assert!(limiter.check(&of("ann")).await.unwrap().is_allowed());
             assert!(limiter.check(&of("bob")).await.unwrap().is_allowed());
             for user in ["ann", "ann", "nobody"] {
@@ -246,9 +246,9 @@ async fn taking_what_there_is_grants_what_all_limits_have() {
     on_every_store(async |ground| {
         for (wide, narrow) in all_limits(100).into_iter().zip(all_limits(10).into_iter().rev()) {
             let limiter = ground.limiter_of([
-                Rule::new("wide", wide).cost(3),
-                Rule::new("narrow", narrow).cost(1),
-                Rule::new("third", all_limits(1_000)[2]).cost(7),
+                Rule::new("wide", wide).with_cost(3),
+                Rule::new("narrow", narrow).with_cost(1),
+                Rule::new("third", all_limits(1_000)[2]).with_cost(7),
             ]);
             let request = Request::new("");
             // Requested, granted, and what the three have left.
@@ -262,7 +262,7 @@ async fn taking_what_there_is_grants_what_all_limits_have() {
                 let told: Vec<_> = peek(&limiter, 1).await.checks().iter().map(|c| c.outcome().remaining).collect();
                 assert_eq!(told, remaining, "{wide:?} {narrow:?}");
                 if most == 50 && granted > 0 {
-                    limiter.refund(decision.receipt()).await.unwrap();
+                    limiter.refund(decision.into_receipt()).await.unwrap();
                     let again = limiter.take_up_to(&request, most).await.unwrap();
                     assert_eq!(again.granted(), granted, "{wide:?} {narrow:?}");
                 }
@@ -312,7 +312,7 @@ fn threads_that_give_back_what_they_took_leave_nothing_spent() {
                     for _ in 0..500 {
                         let decision = limiter.check_now(&Request::new(""));
                         assert!(decision.is_allowed(), "eight threads hold at most eight");
-                        runtime.block_on(limiter.refund(decision.receipt())).unwrap();
+                        runtime.block_on(limiter.refund(decision.into_receipt())).unwrap();
                     }
                 })
             })
@@ -327,11 +327,11 @@ fn threads_that_give_back_what_they_took_leave_nothing_spent() {
 // === What the tests share ===
 
 async fn take<S: Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
-    let decision = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+    let decision = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
     assert!(decision.is_allowed());
     decision
 }
 
 async fn peek<S: Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
-    limiter.peek(&Request::new("").cost(cost)).await.unwrap()
+    limiter.peek(&Request::new("").with_cost(cost)).await.unwrap()
 }

@@ -19,7 +19,7 @@ type RedisLimiter = Limiter<RedisStore>;
 #[tokio::test]
 async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
     let cluster = cluster();
-    let quick = RedisOptions::new().budget(Duration::from_secs(2)).heartbeats(false);
+    let quick = RedisOptions::new().with_budget(Duration::from_secs(2)).with_heartbeats(false);
     for (number, (options, budget)) in
         [(patient(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
     {
@@ -27,10 +27,10 @@ async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
         let (limiter, hanging) = on_two_servers(&cluster, &store, number);
         let plan = || {
             let plan = limiter.plan(&Request::new(""));
-            if let Some(budget) = budget { plan.within(budget) } else { plan }
+            if let Some(budget) = budget { plan.with_timeout(budget) } else { plan }
         };
         // The second denies, and is known for it.
-        let all = limiter.plan(&Request::new("").cost(5));
+        let all = limiter.plan(&Request::new("").with_cost(5));
         store.adjust(&[Adjustment::charge(&all.checks()[1])]).await.unwrap();
         assert_eq!(store.decide(&limiter.plan(&Request::new(""))).await.unwrap().granted, 0);
         cluster.servers[hanging].hang();
@@ -57,7 +57,7 @@ async fn what_was_answered_in_a_batch_stays_answered_when_its_time_ends() {
     let (limiter, hanging) = on_two_servers(&cluster, &store, 0);
     // The smallest budget is that of all.
     let both = limiter.plan(&Request::new(""));
-    let second = Plan::new([both.checks()[1]]).unwrap().within(Duration::from_secs(1));
+    let second = Plan::new([both.checks()[1]]).unwrap().with_timeout(Duration::from_secs(1));
     assert_eq!(store.decide(&both).await.unwrap().granted, 1);
     cluster.servers[hanging].hang();
     let answers = store.decide_each(&[both.clone(), second.clone(), both.clone(), second.clone()]).await;
@@ -80,7 +80,7 @@ fn cluster() -> Cluster {
 
 /// The other ways to ask: for several units, and counting in each part.
 fn kinds<'r>(plan: impl Fn() -> Plan<'r>) -> [(&'static str, Plan<'r>); 2] {
-    [("several units", plan().up_to(3)), ("each counts", plan().mode(PlanMode::CountEach))]
+    [("several units", plan().with_max_units(3)), ("each counts", plan().with_mode(PlanMode::CountEach))]
 }
 
 /// A limiter with two limits of five on two servers, and the number of the server of the first.

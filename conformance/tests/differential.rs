@@ -45,8 +45,8 @@ fn lua_in_valkey_agrees_with_rust() {
 fn the_memory_store_agrees_with_the_redis_store() {
     let (server, runtime) = (Server::start(Kind::Redis), runtime());
     each_kind("memory store = redis store", Backwards::WithinMargin, DOSE, |clock| {
-        let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
-        (MemoryStore::new().clock(clock.clone()), store)
+        let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
+        (MemoryStore::new().with_clock(clock.clone()), store)
     });
 }
 
@@ -56,7 +56,7 @@ fn the_memory_store_agrees_with_the_redis_store() {
 fn parts_in_a_cluster_agree_with_rust() {
     let (server, runtime) = (Server::start_alone_in_cluster(Kind::Redis), runtime());
     each_kind("parts in a cluster = rust", Backwards::Never, DOSE / 2, |clock| {
-        let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }
@@ -83,7 +83,7 @@ fn strangers_agree_with_rust(treated: Treated) -> [(u64, u64); 2] {
     [Kind::Redis, Kind::Valkey].map(|kind| {
         let (server, all) = (Server::start(kind), OnceLock::new());
         each_kind(&format!("strangers in {kind:?} {treated:?} = rust"), Backwards::Freely, DOSE / 5, |clock| {
-            let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
+            let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
             let strangers = all.get_or_init(|| Arc::new(StrangersStore::new(store, treated)));
             (WithoutFree(Arc::clone(strangers)), WithoutFree(PureStore::new(clock.clone())))
         });
@@ -96,7 +96,7 @@ fn strangers_agree_with_rust(treated: Treated) -> [(u64, u64); 2] {
 fn lua_agrees_with_rust(kind: Kind) {
     let (server, runtime) = (Server::start(kind), runtime());
     each_kind(&format!("lua in {kind:?} = rust"), Backwards::Freely, DOSE, |clock| {
-        let store = runtime.block_on(server.store_with(patient().clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }

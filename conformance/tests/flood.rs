@@ -12,7 +12,7 @@ use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::PARTITIONS;
 use tidegate::{AnonymousBounds, CheckResult, Decision, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
-use tidegate_redis::{RedisStore, Strangers};
+use tidegate_redis::{AnonymousStats, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
 
@@ -23,16 +23,16 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A rule per address, for whom nobody vouches, and one per user.
 fn rules(limit: Limit, anonymous: AnonymousBounds) -> RuleSet {
-    let public = Rule::new("public", limit).action("public").per(["ip"]).anonymous(anonymous);
-    RuleSet::new([public, Rule::new("api", limit).action("api").per(["user"])]).unwrap()
+    let public = Rule::new("public", limit).with_action("public").with_per(["ip"]).with_anonymous(anonymous);
+    RuleSet::new([public, Rule::new("api", limit).with_action("api").with_per(["user"])]).unwrap()
 }
 
 fn at_most(most: u64) -> AnonymousBounds {
-    AnonymousBounds { max_subjects: most, ..AnonymousBounds::default() }
+    AnonymousBounds::new(most)
 }
 
 fn stranger(ip: &str) -> Request<'_> {
-    Request::new("public").attribute("ip", ip)
+    Request::new("public").with_attribute("ip", ip)
 }
 
 async fn ask(limiter: &RedisLimiter, ip: &str) -> Decision {
@@ -57,8 +57,8 @@ fn keys(server: &Server) -> u64 {
     redis::cmd("DBSIZE").query(&mut server.connection()).unwrap()
 }
 
-fn known(store: &RedisStore) -> Strangers {
-    let mut known = store.strangers();
+fn known(store: &RedisStore) -> AnonymousStats {
+    let mut known = store.anonymous_stats();
     assert_eq!(known.len(), 1, "{known:?}");
     known.remove(0)
 }
@@ -86,7 +86,7 @@ async fn fifty_thousand_new_strangers_neither_fill_the_server_nor_touch_those_wh
         // Each bucket lets three pass, whoever asks.
         assert_eq!(passed, own + 3 * u64::from(PARTITIONS), "{kind:?}");
         let told = known(&store);
-        assert_eq!((told.rule.as_str(), told.crowded), ("public", true));
+        assert_eq!((told.rule.as_str(), told.overflowing), ("public", true));
         assert_eq!((told.created, told.keys), (own + 2, own + 2), "{kind:?}");
 
         // Who was there before the flood has two of three left, and is not judged by what others do.
@@ -99,7 +99,7 @@ async fn fifty_thousand_new_strangers_neither_fill_the_server_nor_touch_those_wh
         let before = keys(&server);
         for number in 0..100 {
             let user = format!("user {number}");
-            let request = Request::new("api").attribute("user", &user);
+            let request = Request::new("api").with_attribute("user", &user);
             for left in [2, 1, 0] {
                 let decision = limiter.check(&request).await.unwrap();
                 assert!(decision.is_allowed() && !overflowed(&decision), "{kind:?}");
@@ -117,14 +117,14 @@ async fn a_crowd_ends_when_its_keys_have_expired() {
     for kind in KINDS {
         let (server, clock) = (Server::start(kind), ManualClock::at(START));
         for (number, limit) in limits_over(4, 60 * SECOND).into_iter().enumerate() {
-            let store = server.store_with(patient().clock(clock.clone())).await;
+            let store = server.store_with(patient().with_clock(clock.clone())).await;
             let limiter = Limiter::new(rules(limit, at_most(3)), store.clone());
             let name = |who: &str| format!("{kind:?} {number} {who}");
             for who in ["a", "b", "c"] {
                 assert!(!overflowed(&ask(&limiter, &name(who)).await), "{limit:?}");
             }
             assert!(overflowed(&ask(&limiter, &name("d")).await), "{limit:?}");
-            assert!(known(&store).crowded);
+            assert!(known(&store).overflowing);
             let longest = ask(&limiter, &name("a")).await.checks()[0].outcome().reset_after;
 
             // What a sliding window has counted matters until it has passed the window after the one it fell into.
@@ -135,7 +135,7 @@ async fn a_crowd_ends_when_its_keys_have_expired() {
             let _ = ask(&limiter, &name("f")).await;
             assert!(!overflowed(&ask(&limiter, &name("g")).await), "{limit:?}");
             let told = known(&store);
-            assert_eq!((told.crowded, told.keys, told.created), (false, 1, 4), "{limit:?}");
+            assert_eq!((told.overflowing, told.keys, told.created), (false, 1, 4), "{limit:?}");
         }
     }
 }
@@ -146,12 +146,12 @@ async fn a_crowd_ends_when_its_keys_have_expired() {
 async fn keys_that_are_kept_alive_keep_counting() {
     let (server, clock) = (Server::start(Kind::Redis), ManualClock::at(START));
     for limit in limits_over(1000, 60 * SECOND) {
-        let store = server.store_with(patient().clock(clock.clone())).await;
+        let store = server.store_with(patient().with_clock(clock.clone())).await;
         let limiter = Limiter::new(rules(limit, at_most(10)), store.clone());
         // Each time before a key expires, and for much longer than any would live.
         for round in 0..30 {
             for ip in 0..10 {
-                let decision = limiter.check(&stranger(&format!("{ip}")).cost(60)).await.unwrap();
+                let decision = limiter.check(&stranger(&format!("{ip}")).with_cost(60)).await.unwrap();
                 assert!(decision.is_allowed() && !overflowed(&decision), "{limit:?} {round}");
             }
             let (_, shared) = flood(&limiter, (0..20).map(|number| format!("{round} {number}"))).await;
@@ -168,7 +168,7 @@ async fn keys_that_are_kept_alive_keep_counting() {
 async fn keys_that_are_forgotten_early_count_until_they_are() {
     let server = Server::start(Kind::Redis);
     let store = server.store_with(patient()).await;
-    let anonymous = AnonymousBounds { forget_after: Some(Duration::ZERO), ..AnonymousBounds::default() };
+    let anonymous = AnonymousBounds::default().with_forget_after(Duration::ZERO);
     let limiter = Limiter::new(rules(all_limits(100)[0], anonymous), store.clone());
     let (name, mut connection) = (name_of(limiter.plan(&stranger("ann")).checks()[0].key()), server.connection());
     let mut left = || redis::cmd("PTTL").arg(&name).query::<i64>(&mut connection).unwrap();
@@ -194,7 +194,7 @@ async fn a_key_that_is_forgotten_early_never_lives_longer() {
         for limit in all_limits(30) {
             let store = server.store_with(patient()).await;
             let mut connection = server.connection();
-            let anonymous = AnonymousBounds { max_subjects: 1, forget_after: Some(60 * SECOND) };
+            let anonymous = AnonymousBounds::new(1).with_forget_after(60 * SECOND);
             let both = rules_of_two(limit, anonymous);
             let limiter = Limiter::new(RuleSet::new(both).unwrap(), store);
             let request = stranger("ann");
@@ -205,7 +205,7 @@ async fn a_key_that_is_forgotten_early_never_lives_longer() {
                     assert!((1..=62_001).contains(&left), "{kind:?} {limit:?} after {after}: {left}");
                 }
             };
-            let receipt = limiter.check(&request).await.unwrap().receipt();
+            let receipt = limiter.check(&request).await.unwrap().into_receipt();
             ends_early("a plan");
             limiter.refund(receipt).await.unwrap();
             ends_early("a refund");
@@ -213,7 +213,7 @@ async fn a_key_that_is_forgotten_early_never_lives_longer() {
             ends_early("a take of what there is");
             limiter.charge(&request).await.unwrap();
             ends_early("a charge");
-            let receipt = limiter.check(&request).await.unwrap().receipt();
+            let receipt = limiter.check(&request).await.unwrap().into_receipt();
             limiter.settle(receipt, |_| Some(5)).await.unwrap();
             ends_early("a settlement");
 
@@ -232,7 +232,7 @@ async fn a_key_that_is_forgotten_early_never_lives_longer() {
 }
 
 fn rules_of_two(limit: Limit, anonymous: AnonymousBounds) -> [Rule; 2] {
-    ["one", "two"].map(|id| Rule::new(id, limit).per(["ip"]).anonymous(anonymous))
+    ["one", "two"].map(|id| Rule::new(id, limit).with_per(["ip"]).with_anonymous(anonymous))
 }
 
 /// What costs nothing creates nothing; what is charged later must not create keys either.
@@ -253,10 +253,10 @@ async fn in_a_crowd_no_operation_creates_a_key_for_a_new_stranger() {
             };
             let left = async || limiter.peek(&new).await.unwrap().remaining().unwrap();
 
-            let free = limiter.check(&stranger("bob").cost(0)).await.unwrap();
+            let free = limiter.check(&stranger("bob").with_cost(0)).await.unwrap();
             assert!(free.is_allowed() && !overflowed(&free));
             assert_eq!((exists(), left().await), (0, 30), "{kind:?} {limit:?}");
-            limiter.settle(free.receipt(), |_| Some(3)).await.unwrap();
+            limiter.settle(free.into_receipt(), |_| Some(3)).await.unwrap();
             assert_eq!((exists(), left().await), (0, 27), "{kind:?} {limit:?}: charged to the bucket");
             limiter.charge(&new).await.unwrap();
             assert_eq!((exists(), left().await), (0, 26), "{kind:?} {limit:?}");
@@ -267,13 +267,13 @@ async fn in_a_crowd_no_operation_creates_a_key_for_a_new_stranger() {
                 "{kind:?} {limit:?}"
             );
             // What is given back would go to strangers.
-            limiter.refund(two.receipt()).await.unwrap();
+            limiter.refund(two.into_receipt()).await.unwrap();
             assert_eq!((exists(), left().await), (0, 24), "{kind:?} {limit:?}");
             let one = limiter.check(&new).await.unwrap();
-            limiter.settle(one.receipt(), |_| Some(0)).await.unwrap();
+            limiter.settle(one.into_receipt(), |_| Some(0)).await.unwrap();
             assert_eq!((exists(), left().await), (0, 23), "{kind:?} {limit:?}");
             let one = limiter.check(&new).await.unwrap();
-            limiter.settle(one.receipt(), |_| Some(3)).await.unwrap();
+            limiter.settle(one.into_receipt(), |_| Some(3)).await.unwrap();
             assert_eq!((exists(), left().await), (0, 20), "{kind:?} {limit:?}");
             assert_eq!(keys(&server), 2 + 2, "{kind:?} {limit:?}: those of ann, and a bucket for each rule");
             let _: () = redis::cmd("FLUSHALL").query(&mut server.connection()).unwrap();
@@ -289,10 +289,10 @@ async fn strangers_who_are_only_charged_make_a_crowd_too() {
     let limiter = Limiter::new(rules(all_limits(30)[0], at_most(5)), store.clone());
     for number in 0..50 {
         let name = format!("{number}");
-        let free = limiter.check(&stranger(&name).cost(0)).await.unwrap();
-        limiter.settle(free.receipt(), |_| Some(1)).await.unwrap();
+        let free = limiter.check(&stranger(&name).with_cost(0)).await.unwrap();
+        limiter.settle(free.into_receipt(), |_| Some(1)).await.unwrap();
     }
-    assert_eq!((known(&store).created, known(&store).keys, known(&store).crowded), (5, 5, true));
+    assert_eq!((known(&store).created, known(&store).keys, known(&store).overflowing), (5, 5, true));
     assert!(keys(&server) > 5 && keys(&server) <= 5 + 45);
     assert!(!overflowed(&ask(&limiter, "3").await), "one that has a key");
     assert!(overflowed(&ask(&limiter, "7").await));
@@ -314,7 +314,7 @@ async fn in_a_cluster_a_flood_is_bounded_too() {
     assert!(!overflowed(&ask(&limiter, "stranger 0").await));
 
     let rate = Rate::per_hour(1).unwrap();
-    let wide = Rule::new("wide", Limit::token_bucket(5, rate).unwrap()).per(["ip"]).anonymous(at_most(1));
+    let wide = Rule::new("wide", Limit::token_bucket(5, rate).unwrap()).with_per(["ip"]).with_anonymous(at_most(1));
     let narrow = Rule::new("narrow", Limit::token_bucket(2, rate).unwrap());
     let limiter = Limiter::new(RuleSet::new([wide, narrow]).unwrap(), store.clone());
     assert!(ask(&limiter, "ann").await.is_allowed());

@@ -39,7 +39,7 @@ async fn upstream() -> (SocketAddr, Arc<AtomicU32>) {
 /// A gateway with a limiter and a connection of its own.
 async fn gateway(upstream: SocketAddr, store: &Server) -> SocketAddr {
     let limit = Limit::token_bucket(CAPACITY, Rate::per_hour(1).unwrap()).unwrap();
-    let rules = RuleSet::new([Rule::new("shared", limit).per(["header:x-key"])]).unwrap();
+    let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
     let layer = LimitLayer::new(Limiter::new(rules, store.store_with(patient()).await));
     let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -18,11 +18,11 @@ async fn every_store_tells_the_golden_histories() {
         println!("{}", story.place);
         story.replay(&clock, ModelStore::new(clock.clone()), "ann").await;
         story.replay(&clock, PureStore::new(clock.clone()), "ann").await;
-        story.replay(&clock, MemoryStore::new().clock(clock.clone()), "ann").await;
+        story.replay(&clock, MemoryStore::new().with_clock(clock.clone()), "ann").await;
     }
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient().clock(clock.clone())).await;
+        let store = server.store_with(patient().with_clock(clock.clone())).await;
         for story in &stories {
             story.replay(&clock, store.clone(), &story.place).await;
         }

@@ -71,7 +71,8 @@ async fn the_list_is_bounded_and_nothing_else_is_overwritten() {
         assert_eq!(length(&mut connection), 4096 * 16, "{kind:?}");
 
         let _: () = redis::cmd("SET").arg(LIST).arg("somebody else's").query(&mut connection).unwrap();
-        let other = RedisStore::connect_with(&server.url(), patient().clock(clock.clone()).heartbeats(true)).await;
+        let other =
+            RedisStore::connect_with(&server.url(), patient().with_clock(clock.clone()).with_heartbeats(true)).await;
         let other = other.unwrap();
         until(|| calls_of_scripts(&server) > 8).await;
         assert_eq!((other.instances(), length(&mut connection)), (None, 15), "{kind:?}");
@@ -89,7 +90,7 @@ async fn a_store_without_heartbeats_is_nobody() {
 // === What the tests share ===
 
 fn open(server: &Server, clock: &ManualClock) -> RedisStore {
-    RedisStore::open(&server.url(), patient().clock(clock.clone()).heartbeats(true)).unwrap()
+    RedisStore::open(&server.url(), patient().with_clock(clock.clone()).with_heartbeats(true)).unwrap()
 }
 
 fn length(connection: &mut Connection) -> usize {

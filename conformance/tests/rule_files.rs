@@ -35,12 +35,15 @@ fn file(text: &str) -> RuleFile {
 }
 
 fn limiter(ground: &Ground, text: &str) -> Limiter<AnyStore> {
-    Limiter::new(file(text).rules().clone(), ground.store.clone()).secret(&Secret::new("of the fleet"))
+    Limiter::new(file(text).rules().clone(), ground.store.clone()).with_secret(&Secret::new("of the fleet"))
 }
 
 fn request<'a>(method: &'a str, path: &'a str, tenant: &'a str) -> Request<'a> {
-    let request = Request::new("").attribute("method", method).attribute("path", path);
-    request.attribute("header:x-api-key", "k1").attribute("header:x-tenant-id", tenant).attribute("ip", "192.0.2.1")
+    let request = Request::new("").with_attribute("method", method).with_attribute("path", path);
+    request
+        .with_attribute("header:x-api-key", "k1")
+        .with_attribute("header:x-tenant-id", tenant)
+        .with_attribute("ip", "192.0.2.1")
 }
 
 /// `+` and what is left for a request that passes, `-` and the rule for one that does not.
@@ -79,7 +82,7 @@ async fn a_file_decides_alike_everywhere() {
 async fn costs_and_several_limits_are_decided_alike_everywhere() {
     on_every_store(async |ground| {
         let limiter = limiter(ground, FILE);
-        let export = request("PUT", "/api/exports", "acme").attribute("header:content-length", "1500");
+        let export = request("PUT", "/api/exports", "acme").with_attribute("header:content-length", "1500");
         assert_eq!(told(&limiter, &export, 3).await, "+3 +1 -export", "five a minute, two units each");
         ground.clock.advance(Duration::from_secs(70));
         assert_eq!(told(&limiter, &export, 2).await, "+0 -export", "and six a day");
@@ -118,15 +121,15 @@ async fn a_settled_request_costs_what_it_cost() {
         for limit in limits_over(100, Duration::from_secs(3600)) {
             for (actual, left) in [(0, 100), (4, 96), (10, 90), (35, 65), (1_000, 0)] {
                 let limiter = ground.limiter(limit);
-                let taken = limiter.check(&Request::new("").cost(10)).await.unwrap();
+                let taken = limiter.check(&Request::new("").with_cost(10)).await.unwrap();
                 let rule = taken.rule().unwrap().to_owned();
-                limiter.settle(taken.receipt(), |name| (name == rule).then_some(actual)).await.unwrap();
+                limiter.settle(taken.into_receipt(), |name| (name == rule).then_some(actual)).await.unwrap();
                 let now = limiter.peek(&Request::new("")).await.unwrap();
                 assert_eq!(now.remaining(), Some(left), "{actual} on {limit:?}");
             }
             let limiter = ground.limiter(limit);
-            let taken = limiter.check(&Request::new("").cost(10)).await.unwrap();
-            limiter.settle(taken.receipt(), |_| None).await.unwrap();
+            let taken = limiter.check(&Request::new("").with_cost(10)).await.unwrap();
+            limiter.settle(taken.into_receipt(), |_| None).await.unwrap();
             assert_eq!(
                 limiter.peek(&Request::new("")).await.unwrap().remaining(),
                 Some(90),

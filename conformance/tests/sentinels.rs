@@ -79,7 +79,7 @@ async fn sentinels_and_servers_may_want_different_passwords() {
     let bare = format!("{}?sentinel_password=pw-of-sentinels", watched.url());
     for (url, remedy) in [
         (with_password.clone(), "add ?sentinel_password="),
-        (format!("{with_password}?sentinel_password=wrong"), "a sentinel refuses"),
+        (format!("{with_password}?sentinel_password=wrong"), "a sentinel rejects"),
         (bare, "put it into the URL"),
     ] {
         let error = RedisStore::connect(&url).await.unwrap_err();
@@ -112,7 +112,7 @@ async fn sentinels_and_their_primary_are_spoken_to_over_tls() {
     let url = format!("rediss+sentinel://127.0.0.1:{port}/{NAME}?ca={}", authority.ca());
     let store = RedisStore::connect_with(&url, patient()).await.unwrap();
     assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
-    assert_eq!(store.state()[0].address, address, "at its TLS port");
+    assert_eq!(store.server_states()[0].address, address, "at its TLS port");
     // Neither of them is believed without its authority.
     let other = Authority::new(&folder.path().join("other"));
     let error = RedisStore::connect_with(&url.replace(&authority.ca(), &other.ca()), patient()).await.unwrap_err();
@@ -153,7 +153,7 @@ async fn a_store_that_knows_its_primary_needs_no_sentinel() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
-    Limiter::new(RuleSet::new([Rule::new("api", limit).on_failure(OnFailure::Closed)]).unwrap(), store.clone())
+    Limiter::new(RuleSet::new([Rule::new("api", limit).with_on_failure(OnFailure::Closed)]).unwrap(), store.clone())
 }
 
 /// Waits until the replica has everything that was written so far.

@@ -41,7 +41,7 @@ async fn a_server_that_hangs_is_not_asked_until_it_answers_again() {
         let spent = 100 - left(&limiter).await;
         assert!((10..=13).contains(&spent), "{kind:?}: {spent}");
         assert_eq!(breaker(&store), BreakerState::Closed, "{kind:?}");
-        assert!(store.state()[0].opened >= 1, "{kind:?}");
+        assert!(store.server_states()[0].opened >= 1, "{kind:?}");
     }
 }
 
@@ -62,7 +62,7 @@ async fn refusals_do_not_close_the_way() {
         }
         set("0");
         assert_eq!(passes(&limiter, 1, 3).await, 3, "{kind:?}");
-        assert_eq!((breaker(&store), store.state()[0].opened), (BreakerState::Closed, 0), "{kind:?}");
+        assert_eq!((breaker(&store), store.server_states()[0].opened), (BreakerState::Closed, 0), "{kind:?}");
     }
 }
 
@@ -70,7 +70,7 @@ async fn refusals_do_not_close_the_way() {
 #[tokio::test]
 async fn one_call_too_many_fails_at_once() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(patient().most_in_flight(2)).await;
+    let store = server.store_with(patient().with_max_in_flight(2)).await;
     let limiter = Arc::new(limiter(all_limits(10)[0], &store));
     let mut connection = server.connection();
     let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(&mut connection).unwrap();
@@ -79,15 +79,15 @@ async fn one_call_too_many_fails_at_once() {
         tokio::spawn(async move { limiter.check(&Request::new("")).await })
     };
     let waiting = [ask(), ask()];
-    until(|| store.state()[0].in_flight == 2).await;
+    until(|| store.server_states()[0].in_flight == 2).await;
     let error = ask().await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Overloaded, false), "{error}");
-    assert_eq!((store.state()[0].overloaded, breaker(&store)), (1, BreakerState::Closed));
+    assert_eq!((store.server_states()[0].overloaded, breaker(&store)), (1, BreakerState::Closed));
     let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(&mut connection).unwrap();
     for waiting in waiting {
         assert!(waiting.await.unwrap().unwrap().is_allowed());
     }
-    assert_eq!((left(&limiter).await, store.state()[0].in_flight), (8, 0));
+    assert_eq!((left(&limiter).await, store.server_states()[0].in_flight), (8, 0));
 }
 
 /// A store is opened before its server is up. Until then every decision fails at once; afterwards it works without help.
@@ -98,7 +98,7 @@ async fn a_store_may_be_opened_before_its_server() {
         let socket = socket.to_str().unwrap();
         let store = RedisStore::open(&format!("redis+unix://{socket}"), patient()).unwrap();
         let limiter = limiter(all_limits(5)[0], &store);
-        let error = store.examine().await.unwrap_err();
+        let error = store.check_servers().await.unwrap_err();
         assert!(error.kind() == StoreErrorKind::Unavailable && error.to_string().contains("is it up?"), "{error}");
         for _ in 0..100 {
             let error = limiter.check(&Request::new("")).await.unwrap_err();
@@ -106,7 +106,7 @@ async fn a_store_may_be_opened_before_its_server() {
         }
         let _server = Server::start_with(kind, &["--unixsocket", socket]);
         assert!(persist(async || limiter.check(&Request::new("")).await).await.is_allowed());
-        assert!(store.examine().await.unwrap().is_empty(), "{kind:?}");
+        assert!(store.check_servers().await.unwrap().is_empty(), "{kind:?}");
         assert_eq!(passes(&limiter, 1, 9).await, 4, "{kind:?}");
         let _ = std::fs::remove_file(socket);
     }
@@ -116,11 +116,11 @@ async fn a_store_may_be_opened_before_its_server() {
 #[tokio::test]
 async fn a_host_name_that_leads_nowhere_is_told() {
     let error = RedisStore::connect_with("redis://:secret@no-such-host.invalid", patient()).await.unwrap_err();
-    assert!(error.to_string().contains("the host name of the store leads nowhere"), "{error}");
+    assert!(error.to_string().contains("the host name of the store cannot be resolved"), "{error}");
     assert!(error.is_transient() && !error.is_possibly_applied(), "{error:?}");
     let sentinels = "redis+sentinel://no-such-host.invalid,nor-this.invalid/limits";
     let error = RedisStore::connect_with(sentinels, patient()).await.unwrap_err();
-    assert!(error.to_string().contains("the host name of a sentinel leads nowhere"), "{error}");
+    assert!(error.to_string().contains("the host name of a sentinel cannot be resolved"), "{error}");
 }
 
 /// Trap 35, without sentinels: the server is demoted, and its name leads to another one. Its old connections stay up and are
@@ -161,7 +161,7 @@ async fn a_primary_that_hangs_behind_sentinels_is_left() {
         signal(&watched.sentinels[0], Signal::STOP);
         let decision = persist(async || limiter.check(&Request::new("")).await).await;
         assert_eq!(decision.remaining(), Some(49), "{kind:?}: what was sent to the old one is lost with it");
-        assert_eq!(store.state()[0].address, format!("127.0.0.1:{}", watched.replica.port()), "{kind:?}");
+        assert_eq!(store.server_states()[0].address, format!("127.0.0.1:{}", watched.replica.port()), "{kind:?}");
         signal(&watched.primary, Signal::CONT);
         signal(&watched.sentinels[0], Signal::CONT);
         until_answered(&limiter).await;
@@ -181,9 +181,9 @@ async fn a_primary_of_a_cluster_that_hangs_is_left_and_the_others_go_on() {
             alone.query::<()>(&mut server.connection()).unwrap();
         }
         // A busy machine may keep a server that works from answering for a while, and that must not look like silence.
-        let options = quick().budget(Duration::from_secs(3));
+        let options = quick().with_budget(Duration::from_secs(3));
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
-        let rule = Rule::new("api", all_limits(10)[0]).per(["user"]).on_failure(OnFailure::Closed);
+        let rule = Rule::new("api", all_limits(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store.clone());
         let owner = |user: &str| {
             let name = name_of(limiter.plan(&of(user)).checks()[0].key());
@@ -248,17 +248,17 @@ async fn a_cluster_that_is_down_refuses_and_comes_back() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> RedisLimiter {
-    let rule = Rule::new("api", limit).on_failure(OnFailure::Closed);
+    let rule = Rule::new("api", limit).with_on_failure(OnFailure::Closed);
     Limiter::new(RuleSet::new([rule]).unwrap(), store.clone())
 }
 
 /// As in production, for as far as a busy machine allows.
 fn quick() -> RedisOptions {
-    RedisOptions::new().budget(Duration::from_millis(500)).heartbeats(false)
+    RedisOptions::new().with_budget(Duration::from_millis(500)).with_heartbeats(false)
 }
 
 fn breaker(store: &RedisStore) -> BreakerState {
-    store.state()[0].breaker
+    store.server_states()[0].breaker
 }
 
 fn signal(server: &Server, signal: Signal) {
@@ -266,7 +266,7 @@ fn signal(server: &Server, signal: Signal) {
 }
 
 fn of(user: &str) -> Request<'_> {
-    Request::new("").attribute("user", user)
+    Request::new("").with_attribute("user", user)
 }
 
 /// Waits until the replica has everything that was written so far.

@@ -193,7 +193,7 @@ fn words(words: &[String]) -> Vec<&str> {
 
 async fn do_everything(limiter: &Limiter<RedisStore>, kind: Kind) {
     let decision = limiter.check(&Request::new("")).await.unwrap();
-    limiter.refund(decision.receipt()).await.unwrap();
+    limiter.refund(decision.into_receipt()).await.unwrap();
     limiter.charge(&Request::new("")).await.unwrap();
     assert_eq!(limiter.take_up_to(&Request::new(""), 9).await.unwrap().granted(), 4, "{kind:?}");
     limiter.forget(&Request::new("")).await.unwrap();

@@ -47,18 +47,18 @@ fn nothing_of_others_is_touched_and_nothing_of_its_own_is_left() {
 async fn a_prefix_is_forgotten_with_all_that_is_in_it_and_no_other() {
     for server in [Server::start(Kind::Redis), Server::start_alone_in_cluster(Kind::Valkey)] {
         let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
-        let rules = RuleSet::new([Rule::new("rides", limit).per(["user"])]).unwrap();
+        let rules = RuleSet::new([Rule::new("rides", limit).with_per(["user"])]).unwrap();
         // `*` is no pattern here.
         let (theirs, ours) = ("runs", "r*s");
         for prefix in [theirs, ours] {
-            let store = server.store_with(RedisOptions::new().prefix(prefix).heartbeats(false)).await;
+            let store = server.store_with(RedisOptions::new().with_prefix(prefix).with_heartbeats(false)).await;
             let limiter = Limiter::new(rules.clone(), store);
             for user in 0..1500 {
                 let user = user.to_string();
-                assert!(limiter.check(&Request::new("").attribute("user", &user)).await.unwrap().is_allowed());
+                assert!(limiter.check(&Request::new("").with_attribute("user", &user)).await.unwrap().is_allowed());
             }
         }
-        let ours = server.store_with(RedisOptions::new().prefix(ours).heartbeats(false)).await;
+        let ours = server.store_with(RedisOptions::new().with_prefix(ours).with_heartbeats(false)).await;
         assert_eq!(ours.forget_prefix().await.unwrap(), 1500);
         assert_eq!(ours.forget_prefix().await.unwrap(), 0);
         let left: u64 = redis::cmd("DBSIZE").query(&mut server.connection()).unwrap();

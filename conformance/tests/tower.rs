@@ -58,7 +58,7 @@ async fn two_servers_share_one_exact_limit() {
         for limit in all_limits(LIMIT).into_iter().filter(|limit| limit.algorithm() != Algorithm::LeakyBucket) {
             let mut clients = Vec::new();
             for _ in 0..2 {
-                let rules = RuleSet::new([Rule::new("shared", limit).per(["header:x-key"])]).unwrap();
+                let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
                 let server = start(app(Limiter::new(rules, store.store_with(patient()).await))).await;
                 for _ in 0..2 {
                     clients.push(tokio::task::spawn_blocking(move || served(server, CONNECTIONS / 4)));
@@ -101,7 +101,7 @@ async fn whoever_leaves_the_queue_gives_the_place_back_on_every_store() {
 async fn hold(app: &Router, ground: &Ground) -> tokio::task::JoinHandle<StatusCode> {
     let app = app.clone();
     let held = tokio::spawn(async move { status(&app).await });
-    until(|| ground.clock.sleeping() == 1).await;
+    until(|| ground.clock.pending_sleeps() == 1).await;
     held
 }
 
@@ -110,7 +110,7 @@ async fn the_real_cost_is_settled_on_every_store() {
     const USED: HeaderName = HeaderName::from_static("x-used");
     on_every_store(async |ground| {
         let limit = Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap();
-        let limiter = ground.limiter_of([Rule::new("tokens", limit).cost(10).actual("x-used")]);
+        let limiter = ground.limiter_of([Rule::new("tokens", limit).with_cost(10).with_cost_header("x-used")]);
         let layer = LimitLayer::new(limiter);
         let handle = layer.handle();
         let used = |used: &'static str| get(async move || ([(USED, used)], "hello"));
@@ -130,8 +130,8 @@ async fn a_server_that_goes_away_refuses_what_is_closed_and_lets_the_rest_pass()
         let mut server = Server::start(kind);
         let limit = Limit::token_bucket(9, Rate::per_hour(1).unwrap()).unwrap();
         let rules = RuleSet::new([
-            Rule::new("pay", limit).action("pay").on_failure(OnFailure::Closed),
-            Rule::new("api", limit).on_failure(OnFailure::Open),
+            Rule::new("pay", limit).with_action("pay").with_on_failure(OnFailure::Closed),
+            Rule::new("api", limit).with_on_failure(OnFailure::Open),
         ])
         .unwrap();
         let layer = LimitLayer::new(Limiter::new(rules, server.store_with(patient()).await));

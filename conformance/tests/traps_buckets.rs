@@ -200,7 +200,7 @@ async fn a_request_passes_at_its_retry_and_not_a_microsecond_earlier() {
                     assert_eq!(passes(&limiter, early, 1).await, 1);
                     ground.clock.advance(Duration::from_micros(123_457));
                 }
-                let request = Request::new("").cost(cost);
+                let request = Request::new("").with_cost(cost);
                 let denied = limiter.check(&request).await.unwrap();
                 let Some(retry) = denied.retry_after() else {
                     assert!(denied.is_allowed(), "{limit:?} {cost}: {denied:?}");
@@ -230,7 +230,7 @@ async fn an_impossible_cost_is_refused_for_good_and_a_cost_of_zero_leaves_no_tra
         for limit in limits_over(10, Duration::from_secs(10)) {
             let limiter = ground.limiter(limit);
             let keys = ground.keys();
-            let denied = limiter.check(&Request::new("").cost(11)).await.unwrap();
+            let denied = limiter.check(&Request::new("").with_cost(11)).await.unwrap();
             assert!(denied.is_permanent() && denied.retry_after().is_none(), "{limit:?}: {denied:?}");
             assert_eq!(passes(&limiter, 0, 3).await, 3, "{limit:?}");
             assert_eq!(ground.keys(), keys, "{limit:?}");

@@ -21,20 +21,20 @@ async fn no_operation_leaves_a_key_that_never_expires() {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(patient()).await, server.connection());
         for limit in all_limits(3).into_iter().chain(limits_over(3, Duration::from_secs(60))) {
-            let rules = [Rule::new("one", limit).per(["user"]), Rule::new("two", limit)];
+            let rules = [Rule::new("one", limit).with_per(["user"]), Rule::new("two", limit)];
             let both = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
-            let only = Limiter::new(RuleSet::new([Rule::new("one", limit).per(["user"])]).unwrap(), store.clone());
-            let request = Request::new("").attribute("user", "ann");
+            let only = Limiter::new(RuleSet::new([Rule::new("one", limit).with_per(["user"])]).unwrap(), store.clone());
+            let request = Request::new("").with_attribute("user", "ann");
             let mut all_expire = |after: &str| {
                 let immortal = immortal_keys(&mut connection);
                 assert!(immortal.is_empty(), "{kind:?} {limit:?} after {after}: {immortal:?}");
             };
 
-            let receipt = only.check(&request).await.unwrap().receipt();
+            let receipt = only.check(&request).await.unwrap().into_receipt();
             all_expire("a take");
             only.refund(receipt).await.unwrap();
             all_expire("a refund to zero");
-            let receipt = both.check(&request).await.unwrap().receipt();
+            let receipt = both.check(&request).await.unwrap().into_receipt();
             all_expire("a take by a plan");
             only.charge(&request).await.unwrap();
             all_expire("a charge");
@@ -42,7 +42,7 @@ async fn no_operation_leaves_a_key_that_never_expires() {
             all_expire("a refund");
             let _ = both.take_up_to(&request, 2).await.unwrap();
             all_expire("a take of what there is");
-            let each = both.plan(&request).mode(PlanMode::CountEach);
+            let each = both.plan(&request).with_mode(PlanMode::CountEach);
             let _ = (both.decide(&each).await.unwrap(), both.decide(&each).await.unwrap());
             all_expire("a denied request that counts");
             assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut connection).unwrap(), 2, "{kind:?} {limit:?}");
@@ -60,7 +60,7 @@ async fn a_key_that_lost_its_expiry_gets_it_back() {
         for limit in all_limits(10) {
             let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
             let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
-            let receipt = limiter.check(&Request::new("")).await.unwrap().receipt();
+            let receipt = limiter.check(&Request::new("")).await.unwrap().into_receipt();
             let mut persist = || redis::cmd("PERSIST").arg(&name).query::<bool>(&mut connection).unwrap();
 
             assert!(persist());
@@ -83,10 +83,10 @@ async fn a_refund_to_zero_does_not_move_the_window() {
         let limiter = ground.limiter(Limit::fixed_window(5, window).unwrap());
         ground.clock.advance(Duration::from_secs(3));
         for seconds_left in [7, 6, 5] {
-            let decision = limiter.check(&Request::new("").cost(5)).await.unwrap();
+            let decision = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
             assert!(decision.is_allowed());
             assert_eq!(decision.checks()[0].outcome().reset_after, Duration::from_secs(seconds_left));
-            limiter.refund(decision.receipt()).await.unwrap();
+            limiter.refund(decision.into_receipt()).await.unwrap();
             ground.clock.advance(Duration::from_secs(1));
         }
         assert_eq!(passes(&limiter, 5, 2).await, 1);
@@ -106,7 +106,7 @@ async fn a_key_lives_as_long_as_its_state_matters() {
         for window in [Duration::from_secs(1), Duration::from_secs(600), Duration::from_secs(86_400)] {
             for limit in limits_over(10, window) {
                 let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
-                let decision = limiter.check(&Request::new("").cost(5)).await.unwrap();
+                let decision = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
                 let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
                 let expires: u64 = redis::cmd("PEXPIRETIME").arg(name).query(&mut connection).unwrap();
                 let ends = decision.decided_at().plus(decision.checks()[0].outcome().reset_after).as_micros() / 1_000;
@@ -168,12 +168,12 @@ async fn nothing_that_a_user_writes_moves_a_key_to_another_slot() {
         let mut slot =
             |name: &[u8]| -> u16 { redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap() };
         let limit = all_limits(3)[0];
-        let per_user = Rule::new("{a}", limit).and("{b}", limit).per(["user"]);
-        let rules = [per_user, Rule::new("}{", limit).per(["user"]).budget("{{x}}"), Rule::new("{}", limit)];
+        let per_user = Rule::new("{a}", limit).with_limit("{b}", limit).with_per(["user"]);
+        let rules = [per_user, Rule::new("}{", limit).with_per(["user"]).with_budget("{{x}}"), Rule::new("{}", limit)];
         let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new());
         for number in 0..300 {
             let user = format!("{{{number}}}{{x}}");
-            let plan = limiter.plan(&Request::new("").attribute("user", &user));
+            let plan = limiter.plan(&Request::new("").with_attribute("user", &user));
             let names: Vec<_> = plan.checks().iter().map(|check| name_of(check.key())).collect();
             for name in &names {
                 let tag = &name[3..7];
@@ -195,12 +195,13 @@ async fn a_server_in_cluster_mode_accepts_every_script() {
     for kind in KINDS {
         let server = Server::start_alone_in_cluster(kind);
         let limits = all_limits(10);
-        let request = Request::new("").attribute("user", "ann");
-        let together = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).per(["user"]));
+        let request = Request::new("").with_attribute("user", "ann");
+        let together =
+            limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).with_per(["user"]));
         let apart = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("s{i}"), *limit));
         for rules in [together.collect::<Vec<_>>(), apart.collect()] {
             let limiter = Limiter::new(RuleSet::new(rules).unwrap(), server.store_with(patient()).await);
-            let receipt = limiter.check(&request).await.unwrap().receipt();
+            let receipt = limiter.check(&request).await.unwrap().into_receipt();
             limiter.refund(receipt).await.unwrap();
             limiter.charge(&request).await.unwrap();
             assert_eq!(limiter.take_up_to(&request, 20).await.unwrap().granted(), 9, "{kind:?}");
@@ -218,9 +219,9 @@ async fn forgetting_a_subject_deletes_its_keys_and_looks_at_no_other() {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(patient()).await, server.connection());
         let rules = all_limits(5).into_iter().enumerate();
-        let rules = RuleSet::new(rules.map(|(i, limit)| Rule::new(format!("r{i}"), limit).per(["user"]))).unwrap();
+        let rules = RuleSet::new(rules.map(|(i, limit)| Rule::new(format!("r{i}"), limit).with_per(["user"]))).unwrap();
         let limiter: Limiter<RedisStore> = Limiter::new(rules, store);
-        let of = |user| Request::new("").attribute("user", user);
+        let of = |user| Request::new("").with_attribute("user", user);
         for user in ["ann", "ann", "bob"] {
             assert!(limiter.check(&of(user)).await.unwrap().is_allowed());
         }

@@ -31,7 +31,7 @@ async fn a_server_that_forgot_the_scripts_gets_them_again() {
             flush();
             assert_eq!(limiter.take_up_to(&Request::new(""), 4).await.unwrap().granted(), 4, "{kind:?} {limit:?}");
             flush();
-            limiter.refund(decision.receipt()).await.unwrap();
+            limiter.refund(decision.into_receipt()).await.unwrap();
             flush();
             limiter.charge(&Request::new("")).await.unwrap();
             flush();
@@ -68,7 +68,7 @@ async fn a_decision_without_an_answer_is_reported_and_not_sent_again() {
         let server = Server::start(kind);
         let mut connection = server.connection();
         for limit in all_limits(10) {
-            let impatient = server.store_with(RedisOptions::new().budget(Duration::from_millis(200))).await;
+            let impatient = server.store_with(RedisOptions::new().with_budget(Duration::from_millis(200))).await;
             let (patient, impatient) =
                 (limiter(limit, &server.store_with(patient()).await), limiter(limit, &impatient));
             pause_writes(&mut connection);
@@ -220,9 +220,9 @@ async fn a_server_out_of_memory_refuses_loudly_and_still_takes_refunds() {
         set("maxmemory-policy", "noeviction");
         for limit in all_limits(10) {
             let limiter = limiter(limit, &store);
-            let receipt = limiter.check(&Request::new("").cost(4)).await.unwrap().receipt();
+            let receipt = limiter.check(&Request::new("").with_cost(4)).await.unwrap().into_receipt();
             set("maxmemory", "1");
-            for plan in [limiter.plan(&Request::new("")), limiter.plan(&Request::new("")).up_to(3)] {
+            for plan in [limiter.plan(&Request::new("")), limiter.plan(&Request::new("")).with_max_units(3)] {
                 let error = store.decide(&plan).await.unwrap_err();
                 assert_eq!(error.kind(), StoreErrorKind::Refused, "{kind:?} {limit:?}: {error}");
                 assert!(error.is_transient() && !error.is_possibly_applied(), "{kind:?} {limit:?}: {error:?}");
@@ -231,7 +231,7 @@ async fn a_server_out_of_memory_refuses_loudly_and_still_takes_refunds() {
             assert_eq!(left(&limiter).await, 6, "looking is still possible: {kind:?} {limit:?}");
             limiter.refund(receipt).await.unwrap();
             assert_eq!(left(&limiter).await, 10, "{kind:?} {limit:?}");
-            limiter.charge(&Request::new("").cost(7)).await.unwrap();
+            limiter.charge(&Request::new("").with_cost(7)).await.unwrap();
             set("maxmemory", "0");
             assert_eq!(passes(&limiter, 1, 10).await, 3, "{kind:?} {limit:?}");
         }
@@ -241,7 +241,7 @@ async fn a_server_out_of_memory_refuses_loudly_and_still_takes_refunds() {
 // === What the tests share ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
-    Limiter::new(RuleSet::new([Rule::new("api", limit).on_failure(OnFailure::Closed)]).unwrap(), store.clone())
+    Limiter::new(RuleSet::new([Rule::new("api", limit).with_on_failure(OnFailure::Closed)]).unwrap(), store.clone())
 }
 
 /// Holds every command that may write until [`go_on`].

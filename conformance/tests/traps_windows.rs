@@ -86,7 +86,7 @@ async fn looking_taking_and_taking_what_there_is_agree_at_the_boundary() {
             for used in 0..=10 {
                 let limiter = ground.limiter(limit);
                 assert_eq!(passes(&limiter, used, 1).await, 1);
-                let request = Request::new("").cost(3);
+                let request = Request::new("").with_cost(3);
                 let peeked = limiter.peek(&request).await.unwrap();
                 assert_eq!(peeked.is_allowed(), used <= 7, "{limit:?} with {used} used");
                 let taken = limiter.check(&request).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_log_tells_its_waits_by_the_entries_that_must_leave() {
         }
         // Three seconds in: 4 units leave after 10 seconds, 3 after 11, 3 after 12.
         for (cost, retry) in [(1, 7), (4, 7), (5, 8), (7, 8), (8, 9), (10, 9)] {
-            let denied = limiter.check(&Request::new("").cost(cost)).await.unwrap();
+            let denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
             assert_eq!(denied.retry_after(), Some(Duration::from_secs(retry)), "cost {cost}");
             assert_eq!(denied.checks()[0].outcome().reset_after, Duration::from_secs(9), "cost {cost}");
         }

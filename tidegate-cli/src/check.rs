@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &CheckArgs, output: &mut Output<'_>) -> Result<Exit
         for warning in store.warnings() {
             output.warn(warning);
         }
-        let limiter = Limiter::new(file.rules().clone(), store).secret(&secret);
+        let limiter = Limiter::new(file.rules().clone(), store).with_secret(&secret);
         ask(&limiter, &file, &request, arguments, &tokio_timer(), output).await
     });
     done.map_err(|error| Failure::Store { error, meanwhile: meanwhile(file.rules(), &request) })
@@ -126,9 +126,9 @@ rules:
             panic!("{line} is no check");
         };
         let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
+        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
         let waited = Arc::new(Mutex::new(Vec::new()));
-        let timer = tidegate::timer(|span| {
+        let timer = tidegate::SleepTimer::new(|span| {
             let waited = Arc::clone(&waited);
             // Only what is awaited is waited for.
             async move { waited.lock().unwrap().push(span) }

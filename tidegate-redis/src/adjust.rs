@@ -1,117 +1,120 @@
-//! Adjustments: charges and refunds, one script for those of each slot. They are never refused, so nothing is decided here.
+//! Adjustments: charges and refunds, one script call for each slot. They are never denied.
 
 use std::pin::pin;
 
+use futures_util::future::join_all;
 use tidegate::StoreError;
 use tidegate::spi::Adjustment;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::error::Failed;
-use crate::flood::{Newcomer, Treated, has_overflow, without_overflow};
-use crate::node::Call;
-use crate::patience::Patience;
+use crate::call::{Call, CallError};
+use crate::cardinality::{OverflowRoute, PossibleNewKey, has_overflow, without_overflow};
 use crate::scripts::SCRIPTS;
-use crate::slots::slot_of;
-use crate::store::{RedisStore, in_time};
-use crate::together::together;
+use crate::slot_map::slot_of;
+use crate::store::{RedisStore, within_budget};
+use crate::timeouts::Timeouts;
 use crate::{args, reply};
 
-/// The adjustments of one slot.
-pub(crate) struct Adjusting {
+/// The adjustments of one slot, ready to be sent.
+pub(crate) struct SlotAdjustments {
     slot: u16,
-    call: Group,
-    /// The same key by key, for when the slot is being moved.
-    by_key: Vec<Group>,
+    call: AdjustCall,
+    /// The same, one call for each key, for a slot that is being migrated.
+    by_key: Vec<AdjustCall>,
 }
 
-/// Adjustments that are sent together.
-struct Group {
+/// Adjustments that are sent in one call.
+struct AdjustCall {
     call: Call,
-    /// For each, who counts if it creates a state.
-    newcomers: Vec<Option<Newcomer>>,
+    /// For each adjustment, the anonymous subject whose key it may create.
+    possible_new_keys: Vec<Option<PossibleNewKey>>,
 }
 
 impl RedisStore {
-    /// Adjustments by slot.
-    pub(crate) fn adjusting(&self, adjustments: &[Adjustment<'_>]) -> Vec<Adjusting> {
-        let home =
-            |adjustment: &Adjustment<'_>| if self.link.has_slots() { slot_of(adjustment.key.partition()) } else { 0 };
-        let groups = grouped(adjustments, |one, other| home(one) == home(other));
-        let adjusting = groups.into_iter().map(|group| {
-            let treatment = self.flood.treatment_of(&group, self.instances());
-            let keys = grouped(&group, |one, other| one.key == other.key);
-            let apart = self.link.has_slots() && (keys.len() > 1 || has_overflow(&treatment));
-            let by_key = keys.iter().filter(|_| apart).map(|group| {
-                let treatment = self.flood.treatment_of(group, self.instances());
-                self.adjust_call(group, &without_overflow(&treatment))
+    /// Groups `adjustments` by slot and builds their calls.
+    pub(crate) fn prepare_adjustments(&self, adjustments: &[Adjustment<'_>]) -> Vec<SlotAdjustments> {
+        let is_cluster = self.router.is_cluster();
+        let slot = |adjustment: &Adjustment<'_>| if is_cluster { slot_of(adjustment.key.partition()) } else { 0 };
+        let groups = group_by(adjustments, |one, other| slot(one) == slot(other));
+        let prepared = groups.into_iter().map(|group| {
+            let routes = self.cardinality.adjustment_routes(&group, self.instances());
+            let keys = group_by(&group, |one, other| one.key == other.key);
+            let has_several_keys = is_cluster && (keys.len() > 1 || has_overflow(&routes));
+            let by_key = keys.iter().filter(|_| has_several_keys).map(|group| {
+                let routes = self.cardinality.adjustment_routes(group, self.instances());
+                self.adjust_call(group, &without_overflow(&routes))
             });
-            Adjusting {
-                slot: group.first().map_or(0, home),
-                call: self.adjust_call(&group, &treatment),
+            SlotAdjustments {
+                slot: group.first().map_or(0, slot),
+                call: self.adjust_call(&group, &routes),
                 by_key: by_key.collect(),
             }
         });
-        adjusting.collect()
+        prepared.collect()
     }
 
-    /// Sends adjustments, within the budget.
-    pub(crate) async fn send_adjustments(&self, adjusting: &[Adjusting]) -> Result<(), StoreError> {
-        let sent =
-            adjusting.iter().map(async |Adjusting { slot, call, by_key }| match self.send_group(*slot, call).await {
-                Err(failed) if failed.torn => {
-                    all(together(by_key.iter().map(|group| self.send_group(*slot, group))).await)
+    /// Sends adjustments within the store's budget.
+    pub(crate) async fn send_adjustments(&self, prepared: &[SlotAdjustments]) -> Result<(), StoreError> {
+        let calls = prepared.iter().map(async |SlotAdjustments { slot, call, by_key }| {
+            match self.send_adjust_call(*slot, call).await {
+                Err(failure) if failure.mid_migration => {
+                    first_error(join_all(by_key.iter().map(|call| self.send_adjust_call(*slot, call))).await)
                 }
-                sent => Ok(sent?),
-            });
-        all(in_time(self.options.budget, pin!(async { Ok(together(sent).await) })).await?)
+                result => Ok(result?),
+            }
+        });
+        first_error(within_budget(self.options.budget, pin!(async { Ok(join_all(calls).await) })).await?)
     }
 
-    /// Sends adjustments in a task of their own, which goes on whether or not it is waited for.
-    pub(crate) fn adjust_beside(&self, adjustments: &[Adjustment<'_>]) -> Option<JoinHandle<Result<(), StoreError>>> {
+    /// Sends adjustments in a task of their own, which goes on if the caller stops waiting. `None` without a tokio runtime.
+    pub(crate) fn spawn_adjustments(
+        &self,
+        adjustments: &[Adjustment<'_>],
+    ) -> Option<JoinHandle<Result<(), StoreError>>> {
         let runtime = Handle::try_current().ok().filter(|_| !adjustments.is_empty())?;
-        let (store, adjusting) = (self.clone(), self.adjusting(adjustments));
-        Some(runtime.spawn(async move { store.send_adjustments(&adjusting).await }))
+        let (store, prepared) = (self.clone(), self.prepare_adjustments(adjustments));
+        Some(runtime.spawn(async move { store.send_adjustments(&prepared).await }))
     }
 
-    fn adjust_call(&self, adjustments: &[Adjustment<'_>], treatment: &[Treated<'_>]) -> Group {
-        let mut call =
-            Call::of("EVALSHA", SCRIPTS.adjust(has_overflow(treatment)), Patience::within(self.options.budget));
-        args::adjust(&mut call.command, &self.options.prefix, adjustments, treatment, self.now());
-        Group { call, newcomers: adjustments.iter().map(Newcomer::of).collect() }
+    fn adjust_call(&self, adjustments: &[Adjustment<'_>], routes: &[OverflowRoute<'_>]) -> AdjustCall {
+        let timeouts = Timeouts::for_decision(self.options.budget);
+        let mut call = Call::script("EVALSHA", SCRIPTS.adjust(has_overflow(routes)), timeouts);
+        args::adjust(&mut call.command, &self.options.prefix, adjustments, routes, self.injected_now());
+        AdjustCall { call, possible_new_keys: adjustments.iter().map(PossibleNewKey::from_adjustment).collect() }
     }
 
-    async fn send_group(&self, slot: u16, group: &Group) -> Result<(), Failed> {
-        let (now, created) = reply::adjusted(&self.link.send(slot, &group.call).await?)?;
-        if group.newcomers.iter().any(Option::is_some) {
-            let created = created.into_iter().filter_map(|place| group.newcomers.get(place)?.as_ref());
-            self.flood.adjusted(now, created);
+    async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<(), CallError> {
+        let (now, created) = reply::parse_adjust(&self.router.send(slot, &group.call).await?)?;
+        if group.possible_new_keys.iter().any(Option::is_some) {
+            let created = created.into_iter().filter_map(|index| group.possible_new_keys.get(index)?.as_ref());
+            self.cardinality.record_created(now, created);
         }
         Ok(())
     }
 }
 
-/// The first failure, if any. If others were carried out, then so may have been the whole.
-pub(crate) fn all<T, E: Into<StoreError>>(results: Vec<Result<T, E>>) -> Result<(), StoreError> {
-    let (mut failure, mut succeeded) = (None, false);
+/// The first error, if any. It says "possibly applied" if another result is a success.
+pub(crate) fn first_error<T, E: Into<StoreError>>(results: Vec<Result<T, E>>) -> Result<(), StoreError> {
+    let (mut first, mut any_succeeded) = (None, false);
     for result in results {
         match result {
-            Ok(_) => succeeded = true,
-            Err(error) => failure = failure.or(Some(error.into())),
+            Ok(_) => any_succeeded = true,
+            Err(error) => first = first.or(Some(error.into())),
         }
     }
-    match failure {
-        Some(error) if succeeded => Err(error.possibly_applied()),
+    match first {
+        Some(error) if any_succeeded => Err(error.possibly_applied()),
         Some(error) => Err(error),
         None => Ok(()),
     }
 }
 
-/// `items` in groups of those that belong together, in the order of their first.
-pub(crate) fn grouped<T: Copy>(items: &[T], together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+/// Groups `items` for which `is_same` holds. Groups are in the order of their first item.
+pub(crate) fn group_by<T: Copy>(items: &[T], is_same: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     for item in items {
-        match groups.iter_mut().find(|group| together(&group[0], item)) {
+        match groups.iter_mut().find(|group| is_same(&group[0], item)) {
             Some(group) => group.push(*item),
             None => groups.push(vec![*item]),
         }

@@ -1,122 +1,132 @@
-//! What the scripts are told: keys and numbers, packed as doubles, which is what Lua counts in.
+//! The arguments of the scripts: keys, and numbers packed as little-endian doubles, the number type of Lua.
 
 use redis::Cmd;
 use tidegate::spi::algorithm::{Op, Place};
 use tidegate::spi::{Adjustment, Check, Key, Plan, PlanMode, Role};
 use tidegate::{Limit, Timestamp};
 
-use crate::flood::{Treated, has_overflow};
-use crate::scripts::kind;
+use crate::cardinality::{OverflowRoute, has_overflow};
+use crate::scripts::algorithm_number;
 
-/// Appends what `decide_one.lua` takes, or `decide_stranger.lua` if there is something in `treatment`.
+/// Initial capacity of a key's name, which is rarely longer.
+const KEY_NAME_BYTES: usize = 48;
+
+/// Appends the arguments of `decide_one.lua`, or with `routes` those of `decide_anonymous.lua`.
 pub(crate) fn decide_one(
     cmd: &mut Cmd,
     prefix: &str,
     plan: &Plan<'_>,
-    treatment: &[Treated<'_>],
+    routes: &[OverflowRoute<'_>],
     now: Option<Timestamp>,
 ) {
     let [check] = plan.checks() else { return };
-    let overflow = treatment.first().and_then(|treated| treated.overflow);
-    cmd.arg(1 + usize::from(overflow.is_some())).arg(name(prefix, check.key()));
+    let overflow = routes.first().and_then(|route| route.overflow);
+    cmd.arg(1 + usize::from(overflow.is_some())).arg(key_name(prefix, check.key()));
     if let Some(overflow) = overflow {
-        cmd.arg(name(prefix, &overflow));
+        cmd.arg(key_name(prefix, &overflow));
     }
-    let mut numbers = Numbers::default();
-    numbers.take(plan, check);
-    cmd.arg(numbers.bytes());
-    if let [treated] = treatment {
-        let mut numbers = Numbers::default();
-        numbers.span(treated.longest);
-        cmd.arg(numbers.bytes());
+    let mut numbers = PackedNumbers::default();
+    numbers.push_take(plan, check);
+    cmd.arg(numbers.into_bytes());
+    if let [route] = routes {
+        let mut numbers = PackedNumbers::default();
+        numbers.push_micros(route.max_ttl_micros);
+        cmd.arg(numbers.into_bytes());
     }
-    injected(cmd, now);
+    append_injected_now(cmd, now);
 }
 
-/// Appends what `decide.lua` takes, to decide or to peek: the usual, or for strangers if there is something in `treatment`.
-pub(crate) fn decide(cmd: &mut Cmd, prefix: &str, plan: &Plan<'_>, treatment: &[Treated<'_>], now: Option<Timestamp>) {
-    keys(cmd, prefix, plan.checks().iter().map(Check::key), treatment);
-    let mut numbers = Numbers::default();
-    numbers.push(plan.units());
-    numbers.push(u64::from(plan.plan_mode() == PlanMode::CountEach));
-    for treated in treatment {
-        numbers.span(treated.longest);
+/// Appends the arguments of `decide.lua`, to decide or to peek. With `routes`, those of its variant for anonymous subjects.
+pub(crate) fn decide(
+    cmd: &mut Cmd,
+    prefix: &str,
+    plan: &Plan<'_>,
+    routes: &[OverflowRoute<'_>],
+    now: Option<Timestamp>,
+) {
+    append_keys(cmd, prefix, plan.checks().iter().map(Check::key), routes);
+    let mut numbers = PackedNumbers::default();
+    numbers.push(plan.max_units());
+    numbers.push(u64::from(plan.mode() == PlanMode::CountEach));
+    for route in routes {
+        numbers.push_micros(route.max_ttl_micros);
     }
-    cmd.arg(numbers.bytes());
+    cmd.arg(numbers.into_bytes());
     for check in plan.checks() {
-        let mut numbers = Numbers::default();
-        numbers.push(kind(check.gate().limit()) as u64);
+        let mut numbers = PackedNumbers::default();
+        numbers.push(algorithm_number(check.gate().limit()) as u64);
         numbers.push(match check.gate().role() {
             Role::Shadow => 1,
             Role::AnyOf(group) => 2 + u64::from(group),
             _ => 0,
         });
-        numbers.take(plan, check);
-        cmd.arg(numbers.bytes());
+        numbers.push_take(plan, check);
+        cmd.arg(numbers.into_bytes());
     }
-    injected(cmd, now);
+    append_injected_now(cmd, now);
 }
 
-/// Appends what `adjust.lua` takes: the usual, or for strangers if there is an overflow bucket in `treatment`.
+/// Appends the arguments of `adjust.lua`. With an overflow bucket in `routes`, those of its variant for anonymous subjects.
 pub(crate) fn adjust(
     cmd: &mut Cmd,
     prefix: &str,
     adjustments: &[Adjustment<'_>],
-    treatment: &[Treated<'_>],
+    routes: &[OverflowRoute<'_>],
     now: Option<Timestamp>,
 ) {
-    let seconds = if has_overflow(treatment) { treatment } else { &[] };
-    keys(cmd, prefix, adjustments.iter().map(|adjustment| &adjustment.key), seconds);
+    let overflow_routes = if has_overflow(routes) { routes } else { &[] };
+    append_keys(cmd, prefix, adjustments.iter().map(|adjustment| &adjustment.key), overflow_routes);
     for (index, Adjustment { limit, op, .. }) in adjustments.iter().enumerate() {
-        let (code, cost, place) = match op {
+        let (op_number, cost, place) = match op {
             Op::Charge { cost } => (3, *cost, Place::default()),
             Op::Refund { cost, place } => (4, *cost, *place),
-            // The store has refused any other before it came here.
+            // `RedisStore::adjust` rejects all other operations.
             _ => (3, 0, Place::default()),
         };
-        let mut numbers = Numbers::default();
-        numbers.push(kind(limit) as u64);
-        numbers.push(code);
-        numbers.span(treatment.get(index).and_then(|treated| treated.longest));
-        numbers.limit(limit, cost, u64::MAX, place);
-        cmd.arg(numbers.bytes());
+        let mut numbers = PackedNumbers::default();
+        numbers.push(algorithm_number(limit) as u64);
+        numbers.push(op_number);
+        numbers.push_micros(routes.get(index).and_then(|route| route.max_ttl_micros));
+        numbers.push_limit(limit, cost, u64::MAX, place);
+        cmd.arg(numbers.into_bytes());
     }
-    injected(cmd, now);
+    append_injected_now(cmd, now);
 }
 
-pub(crate) fn name(prefix: &str, key: &Key<'_>) -> Vec<u8> {
-    let mut name = Vec::with_capacity(48);
+/// The name of `key` on the server.
+pub(crate) fn key_name(prefix: &str, key: &Key<'_>) -> Vec<u8> {
+    let mut name = Vec::with_capacity(KEY_NAME_BYTES);
     key.write_name(prefix, &mut name);
     name
 }
 
-/// Appends these keys with their number; then, if there is something in `treatment`, for each the overflow bucket or itself.
-fn keys<'k>(
+/// Appends the number of keys and the keys; with `routes`, then for each key its overflow bucket or the key again.
+fn append_keys<'k>(
     cmd: &mut Cmd,
     prefix: &str,
     keys: impl ExactSizeIterator<Item = &'k Key<'k>> + Clone,
-    treatment: &[Treated<'_>],
+    routes: &[OverflowRoute<'_>],
 ) {
-    cmd.arg(keys.len() + treatment.len());
+    cmd.arg(keys.len() + routes.len());
     for key in keys.clone() {
-        cmd.arg(name(prefix, key));
+        cmd.arg(key_name(prefix, key));
     }
-    for (key, treated) in keys.zip(treatment) {
-        cmd.arg(name(prefix, treated.overflow.as_ref().unwrap_or(key)));
+    for (key, route) in keys.zip(routes) {
+        cmd.arg(key_name(prefix, route.overflow.as_ref().unwrap_or(key)));
     }
 }
 
-fn injected(cmd: &mut Cmd, now: Option<Timestamp>) {
+fn append_injected_now(cmd: &mut Cmd, now: Option<Timestamp>) {
     if let Some(now) = now {
         cmd.arg(now.as_micros());
     }
 }
 
-/// Numbers as the scripts unpack them. All are integers below 2^53, but for an infinite delay.
+/// Numbers as `struct.unpack` of the scripts reads them. All are integers below 2^53 or infinite.
 #[derive(Default)]
-struct Numbers(Vec<u8>);
+struct PackedNumbers(Vec<u8>);
 
-impl Numbers {
+impl PackedNumbers {
     fn push(&mut self, number: u64) {
         self.push_f64(number as f64);
     }
@@ -131,26 +141,26 @@ impl Numbers {
         }
     }
 
-    /// A span in microseconds, or an infinite one.
-    fn span(&mut self, span: Option<u64>) {
-        self.push_f64(span.filter(|span| *span < 1 << 53).map_or(f64::INFINITY, |span| span as f64));
+    /// A duration in microseconds; `None` is infinite.
+    fn push_micros(&mut self, micros: Option<u64>) {
+        self.push_f64(micros.filter(|micros| *micros < 1 << 53).map_or(f64::INFINITY, |micros| micros as f64));
     }
 
-    fn take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
+    fn push_take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
         let take = plan.take(check, 1);
-        self.limit(check.gate().limit(), take.cost, take.longest_delay, Place::default());
+        self.push_limit(check.gate().limit(), take.cost, take.longest_delay, Place::default());
     }
 
-    /// Cost and place, then the parameters of the limit: the arguments of its Lua function after `units`.
-    fn limit(&mut self, limit: &Limit, cost: u64, longest_delay: u64, place: Place) {
+    /// The arguments of the limit's Lua function after `units`: cost, place and the parameters of the limit.
+    fn push_limit(&mut self, limit: &Limit, cost: u64, longest_delay: u64, place: Place) {
         match limit {
             Limit::TokenBucket(bucket) => {
-                self.bucket(bucket, cost);
+                self.push_bucket(bucket, cost);
                 self.push_f64(f64::INFINITY);
             }
             Limit::LeakyBucket(leaky) => {
-                self.bucket(leaky.bucket(), cost);
-                self.span(Some(longest_delay));
+                self.push_bucket(leaky.bucket(), cost);
+                self.push_micros(Some(longest_delay));
                 self.push(place.moment().micros);
                 self.push(place.moment().part);
             }
@@ -164,17 +174,17 @@ impl Numbers {
             Limit::SlidingWindow(window) => {
                 self.push_all(&[cost, place.position(), window.limit(), window.slice_micros(), window.slices()]);
             }
-            // `Limit` may grow, but only together with a script that knows the new kind.
+            // A new variant of `Limit` comes together with its script.
             _ => {}
         }
     }
 
-    fn bucket(&mut self, bucket: &tidegate::spi::algorithm::token_bucket::TokenBucket, cost: u64) {
+    fn push_bucket(&mut self, bucket: &tidegate::spi::algorithm::token_bucket::TokenBucket, cost: u64) {
         let (span, burst) = (bucket.span(cost), bucket.burst());
         self.push_all(&[span.micros, span.part, bucket.refill().amount(), burst.micros, burst.part]);
     }
 
-    fn bytes(self) -> Vec<u8> {
+    fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 }

@@ -1,76 +1,76 @@
-//! `Breaker`: whether a server may be asked. It knows no clock and sends nothing: it is told what came of calls.
+//! `Breaker`: whether calls are sent to a server. A pure state machine: it reads no clock and does no I/O, and callers
+//! report the outcome of each call.
 //!
 //! ```text
-//! closed ──── three silent calls in a row, or a broken connection ────▶ open
+//! closed ──── three timeouts in a row, or a lost connection ──────────▶ open
 //!   ▲                                                                   │  ▲
-//!   │ an answer                         a new connection answers a PING │  │ silence
+//!   │ a response                        a new connection answers a PING │  │ timeout or lost connection
 //!   └───────────────────────────── half open ◀──────────────────────────┘  │
 //!                              one call at a time ─────────────────────────┘
 //! ```
 //!
-//! Silence is a call without an answer in time, or a connection that broke. A refusal is an answer: it comes quickly and says
-//! what is true at that moment.
+//! An error reply such as `OOM` counts as a response: it arrives quickly, and the next call may succeed.
 
 use std::time::Duration;
 
-/// How many silent calls in a row open it.
-const MOST_SILENT: u32 = 3;
+/// How many timeouts in a row open the breaker.
+const TIMEOUTS_TO_OPEN: u32 = 3;
 
-/// How long to wait before the second attempt to reach the server. The first follows at once.
-const FIRST_REST: Duration = Duration::from_millis(10);
+/// Delay before the second connection attempt; it doubles with each failure. The first attempt is made at once.
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(10);
 
-/// The longest wait between two attempts.
-const LONGEST_REST: Duration = Duration::from_secs(1);
+/// The longest delay between two connection attempts.
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// What is known of a server.
+/// The circuit breaker of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
     state: BreakerState,
-    /// The number of changes of state, and of connections, so far.
+    /// The number of state changes and new connections so far.
     epoch: u64,
-    /// Silent calls since the last answer.
-    silent: u32,
-    /// Whether the one call of a half-open breaker is on its way.
+    /// Timeouts since the last response.
+    timeouts: u32,
+    /// Whether the single trial call of the half-open state is in flight.
     trial: bool,
-    /// What went wrong since it was closed: attempts to connect, and trials.
+    /// Failed connection attempts and failed trials since the breaker was last closed.
     failures: u32,
     opened: u64,
 }
 
-/// Whether a server is asked.
+/// State of the circuit breaker of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BreakerState {
-    /// It answers, and is asked.
+    /// Calls are sent.
     #[default]
     Closed,
-    /// It is silent: every call fails at once, until a new connection has answered.
+    /// The server does not respond: calls fail at once until a new connection answers a `PING`.
     Open,
-    /// It has answered on a new connection: one call at a time tries it, and the others still fail at once.
+    /// A new connection has answered: one call at a time is sent as a trial, the others fail at once.
     HalfOpen,
 }
 
-/// Permission for one call. Whoever has it says what came of it.
+/// Identifies one call when its outcome is recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     epoch: u64,
 }
 
-/// What came of a call.
+/// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// There was an answer, if only a refusal.
-    Answered,
-    /// There was none in time.
-    Silent,
-    /// The connection broke.
-    Broken,
-    /// Nobody waited long enough to know.
+pub(crate) enum CallOutcome {
+    /// The server responded, possibly with an error.
+    Responded,
+    /// No response arrived in time.
+    TimedOut,
+    /// The connection was lost.
+    Disconnected,
+    /// The caller stopped waiting too early to tell.
     Unknown,
 }
 
 impl Breaker {
-    /// Permission for one call, if there may be one now.
+    /// Admits one call, unless the breaker forbids it.
     pub(crate) const fn admit(&mut self) -> Option<Ticket> {
         match self.state {
             BreakerState::Closed => {}
@@ -80,28 +80,28 @@ impl Breaker {
         Some(self.ticket())
     }
 
-    /// What a call that came to nothing before it was permitted can be told of with.
+    /// Ticket for reporting a call that failed before it was admitted.
     pub(crate) const fn ticket(&self) -> Ticket {
         Ticket { epoch: self.epoch }
     }
 
-    /// Hears what came of a call, and says whether that opened it. What was permitted before the last change of state says
-    /// nothing about now, and is not heard.
-    pub(crate) fn settle(&mut self, ticket: Ticket, outcome: Outcome) -> bool {
+    /// Records how a call ended, and returns whether that opened the breaker. Calls admitted before the last state change
+    /// are ignored: they say nothing about the server now.
+    pub(crate) fn record(&mut self, ticket: Ticket, outcome: CallOutcome) -> bool {
         if ticket.epoch != self.epoch {
             return false;
         }
         self.trial = false;
         match (self.state, outcome) {
-            (BreakerState::Open, _) | (_, Outcome::Unknown) => return false,
-            (BreakerState::Closed, Outcome::Answered) => self.silent = 0,
-            (BreakerState::HalfOpen, Outcome::Answered) => {
+            (BreakerState::Open, _) | (_, CallOutcome::Unknown) => return false,
+            (BreakerState::Closed, CallOutcome::Responded) => self.timeouts = 0,
+            (BreakerState::HalfOpen, CallOutcome::Responded) => {
                 self.failures = 0;
-                self.turn(BreakerState::Closed);
+                self.enter(BreakerState::Closed);
             }
-            (BreakerState::Closed, Outcome::Silent) if self.silent + 1 < MOST_SILENT => self.silent += 1,
-            (BreakerState::Closed, Outcome::Silent | Outcome::Broken) => self.open(),
-            (BreakerState::HalfOpen, Outcome::Silent | Outcome::Broken) => {
+            (BreakerState::Closed, CallOutcome::TimedOut) if self.timeouts + 1 < TIMEOUTS_TO_OPEN => self.timeouts += 1,
+            (BreakerState::Closed, CallOutcome::TimedOut | CallOutcome::Disconnected) => self.open(),
+            (BreakerState::HalfOpen, CallOutcome::TimedOut | CallOutcome::Disconnected) => {
                 self.failures += 1;
                 self.open();
             }
@@ -109,53 +109,52 @@ impl Breaker {
         self.state == BreakerState::Open
     }
 
-    /// A new connection has answered. What is still asked on the one before says nothing about it.
-    pub(crate) fn reached(&mut self) {
+    /// Records that a new connection has answered. Outcomes of calls on the previous connection are ignored from now on.
+    pub(crate) fn record_connected(&mut self) {
         let state = self.state;
-        self.turn(if state == BreakerState::Open { BreakerState::HalfOpen } else { state });
+        self.enter(if state == BreakerState::Open { BreakerState::HalfOpen } else { state });
     }
 
-    /// An attempt to connect has failed.
-    pub(crate) fn missed(&mut self) {
+    /// Records that a connection attempt has failed.
+    pub(crate) fn record_connect_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
         if self.state != BreakerState::Open {
             self.open();
         }
     }
 
-    /// How long to wait before the next attempt to connect.
-    pub(crate) fn rest(&self) -> Duration {
+    /// Delay before the next connection attempt.
+    pub(crate) fn reconnect_delay(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
-            failures => FIRST_REST.saturating_mul(1 << (failures - 1).min(10)).min(LONGEST_REST),
+            failures => MIN_RECONNECT_DELAY.saturating_mul(1 << (failures - 1).min(10)).min(MAX_RECONNECT_DELAY),
         }
     }
 
-    /// Whether the server is asked.
     pub(crate) const fn state(&self) -> BreakerState {
         self.state
     }
 
-    /// How often it opened.
+    /// How often the breaker has opened.
     pub(crate) const fn opened(&self) -> u64 {
         self.opened
     }
 
     fn open(&mut self) {
         self.opened += 1;
-        self.turn(BreakerState::Open);
+        self.enter(BreakerState::Open);
     }
 
-    fn turn(&mut self, state: BreakerState) {
+    fn enter(&mut self, state: BreakerState) {
         self.state = state;
         self.epoch += 1;
-        self.silent = 0;
+        self.timeouts = 0;
         self.trial = false;
     }
 }
 
 impl BreakerState {
-    /// Its name in answers and metrics.
+    /// The name of the state in HTTP bodies and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -169,97 +168,107 @@ impl BreakerState {
 mod tests {
     use super::*;
 
-    /// One call from its beginning to its end.
-    fn call(breaker: &mut Breaker, outcome: Outcome) {
+    /// Admits one call and records its outcome.
+    fn call(breaker: &mut Breaker, outcome: CallOutcome) {
         let ticket = breaker.admit().unwrap();
-        breaker.settle(ticket, outcome);
+        breaker.record(ticket, outcome);
     }
 
-    fn open() -> Breaker {
+    fn open_breaker() -> Breaker {
         let mut breaker = Breaker::default();
-        call(&mut breaker, Outcome::Broken);
+        call(&mut breaker, CallOutcome::Disconnected);
         assert_eq!(breaker.state(), BreakerState::Open);
         breaker
     }
 
     #[test]
-    fn three_silent_calls_in_a_row_open_it_and_an_answer_in_between_does_not_let_them() {
+    fn three_timeouts_in_a_row_open_the_breaker_and_a_response_resets_the_count() {
         let mut breaker = Breaker::default();
-        for outcome in [Outcome::Silent, Outcome::Silent, Outcome::Answered, Outcome::Silent, Outcome::Unknown] {
+        let outcomes = [
+            CallOutcome::TimedOut,
+            CallOutcome::TimedOut,
+            CallOutcome::Responded,
+            CallOutcome::TimedOut,
+            CallOutcome::Unknown,
+        ];
+        for outcome in outcomes {
             call(&mut breaker, outcome);
             assert_eq!(breaker.state(), BreakerState::Closed, "{outcome:?}");
         }
-        call(&mut breaker, Outcome::Silent);
+        call(&mut breaker, CallOutcome::TimedOut);
         assert_eq!(breaker.state(), BreakerState::Closed);
-        call(&mut breaker, Outcome::Silent);
+        call(&mut breaker, CallOutcome::TimedOut);
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Open, 1));
         assert!(breaker.admit().is_none());
     }
 
     #[test]
-    fn one_call_at_a_time_tries_a_server_that_is_back() {
-        let mut breaker = open();
-        breaker.reached();
+    fn a_half_open_breaker_admits_one_call_at_a_time() {
+        let mut breaker = open_breaker();
+        breaker.record_connected();
         let trial = breaker.admit().unwrap();
         assert!(breaker.admit().is_none());
-        // Its caller went away: the next one may try.
-        breaker.settle(trial, Outcome::Unknown);
+        // The caller of the trial stopped waiting: the next call is the trial.
+        breaker.record(trial, CallOutcome::Unknown);
         let trial = breaker.admit().unwrap();
-        breaker.settle(trial, Outcome::Answered);
+        breaker.record(trial, CallOutcome::Responded);
         assert_eq!(breaker.state(), BreakerState::Closed);
         assert!(breaker.admit().is_some() && breaker.admit().is_some());
     }
 
     #[test]
-    fn what_was_asked_before_a_change_says_nothing_about_now() {
+    fn outcomes_of_calls_admitted_before_a_state_change_are_ignored() {
         let mut breaker = Breaker::default();
         let old = [(); 4].map(|()| breaker.admit().unwrap());
-        assert!(breaker.settle(old[0], Outcome::Broken));
-        assert!(!breaker.settle(old[1], Outcome::Answered), "a late answer does not close it");
+        assert!(breaker.record(old[0], CallOutcome::Disconnected));
+        assert!(!breaker.record(old[1], CallOutcome::Responded), "a late response does not close it");
         assert_eq!(breaker.state(), BreakerState::Open);
-        breaker.reached();
+        breaker.record_connected();
         let trial = breaker.admit().unwrap();
-        breaker.settle(old[2], Outcome::Silent);
-        assert_eq!(breaker.state(), BreakerState::HalfOpen, "nor does late silence open it");
-        assert!(breaker.admit().is_none(), "nor does it end the trial of another");
-        breaker.settle(trial, Outcome::Answered);
-        breaker.settle(old[3], Outcome::Broken);
+        breaker.record(old[2], CallOutcome::TimedOut);
+        assert_eq!(breaker.state(), BreakerState::HalfOpen, "a late timeout does not open it");
+        assert!(breaker.admit().is_none(), "a late timeout does not end the trial");
+        breaker.record(trial, CallOutcome::Responded);
+        breaker.record(old[3], CallOutcome::Disconnected);
         assert_eq!((breaker.state(), breaker.opened()), (BreakerState::Closed, 1));
-        // A connection that was renewed while it worked: the old one breaks, and the new one does not.
+        // The connection is replaced while it works; losing the old one does not affect the new one.
         let old = breaker.admit().unwrap();
-        breaker.reached();
-        breaker.settle(old, Outcome::Broken);
+        breaker.record_connected();
+        breaker.record(old, CallOutcome::Disconnected);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
-    fn rests_double_up_to_a_second_and_begin_anew_after_an_answer() {
-        let mut breaker = open();
-        let mut rests = vec![breaker.rest().as_millis()];
+    fn the_reconnect_delay_doubles_up_to_a_second_and_a_response_resets_it() {
+        let mut breaker = open_breaker();
+        let mut delays = vec![breaker.reconnect_delay().as_millis()];
         for _ in 0..9 {
-            breaker.missed();
-            rests.push(breaker.rest().as_millis());
+            breaker.record_connect_failure();
+            delays.push(breaker.reconnect_delay().as_millis());
         }
-        assert_eq!(rests, [0, 10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
-        breaker.reached();
-        call(&mut breaker, Outcome::Silent);
+        assert_eq!(delays, [0, 10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+        breaker.record_connected();
+        call(&mut breaker, CallOutcome::TimedOut);
         assert_eq!(
-            (breaker.state(), breaker.rest()),
-            (BreakerState::Open, LONGEST_REST),
-            "a trial that fails is no answer"
+            (breaker.state(), breaker.reconnect_delay()),
+            (BreakerState::Open, MAX_RECONNECT_DELAY),
+            "a failed trial does not reset the delay"
         );
-        breaker.reached();
-        call(&mut breaker, Outcome::Answered);
-        call(&mut breaker, Outcome::Broken);
-        assert_eq!((breaker.rest(), breaker.opened()), (Duration::ZERO, 3));
+        breaker.record_connected();
+        call(&mut breaker, CallOutcome::Responded);
+        call(&mut breaker, CallOutcome::Disconnected);
+        assert_eq!((breaker.reconnect_delay(), breaker.opened()), (Duration::ZERO, 3));
     }
 
     #[test]
-    fn a_first_connection_that_fails_opens_it() {
+    fn a_failed_first_connection_opens_the_breaker() {
         let mut breaker = Breaker::default();
-        breaker.missed();
-        assert_eq!((breaker.state(), breaker.opened(), breaker.rest()), (BreakerState::Open, 1, FIRST_REST));
-        breaker.reached();
+        breaker.record_connect_failure();
+        assert_eq!(
+            (breaker.state(), breaker.opened(), breaker.reconnect_delay()),
+            (BreakerState::Open, 1, MIN_RECONNECT_DELAY)
+        );
+        breaker.record_connected();
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
     }
 }

@@ -1,56 +1,81 @@
-//! The Redis and Valkey store of [Tidegate](tidegate): every instance that connects to one server shares its limits,
-//! exactly, because a whole plan is decided by one script.
+//! The Redis and Valkey store of [Tidegate](tidegate): all instances that connect to the same servers share their limits,
+//! exactly, because one Lua script decides a whole plan in one atomic step.
 //!
 //! ```no_run
 //! use tidegate::{Limit, Limiter, Rate, Request, Rule, RuleSet, Secret};
 //! use tidegate_redis::RedisStore;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).per(["user"])])?;
+//! let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).with_per(["user"])])?;
 //! let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
-//! let limiter = Limiter::new(rules, store).secret(&Secret::new("shared by the fleet"));
+//! let limiter = Limiter::new(rules, store).with_secret(&Secret::new("shared by the fleet"));
 //!
-//! let decision = limiter.check(&Request::new("read").attribute("user", "ann")).await?;
+//! let decision = limiter.check(&Request::new("read").with_attribute("user", "ann")).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The semantics live in `tidegate`, in both languages; this crate owns the input and output, in both languages. Its
-//! modules in the order of a decision: `args`, `scripts`, `link`, `reply`, with `store` around them. `link` leads to one
-//! server, to the primary that `sentinel` knows, or to the servers of a `cluster`; `across` is for plans that lie in several
-//! of its slots. A server is a `node` at the end of a `line`, and a `breaker` says whether to use that.
+//! The public types are few: [`RedisStore`] connects and decides, [`RedisOptions`] sets prefix, budget and limits of the
+//! connection, [`ServerState`] and [`AnonymousStats`] are for monitoring.
+//!
+//! # Modules
+//!
+//! In the order in which a call flows:
+//!
+//! 1. `connect` opens a store from a `store_url` and `options`, and checks the servers with `server_info` and `version`.
+//! 2. `store` decides a plan: `cardinality` chooses overflow buckets for anonymous subjects, `args` packs the arguments,
+//!    `scripts` holds the Lua text, `reply` turns the reply into a verdict. `cross_slot` splits plans whose keys are in
+//!    several slots of a cluster; `adjust` sends charges and refunds.
+//! 3. `router` sends a `call` to the right server: the only one, the primary named by a `sentinel`, or the owner of the
+//!    slot in a `cluster` (by its `slot_map`). A `topology_cache` refreshes what it knows in the background.
+//! 4. `node` is one server, made by the `node_factory` at an `address`. Its `connection` is made by a `connector` in the
+//!    background, and a `breaker` decides whether calls are sent. `timeouts`, `deadline` and `timer` bound every wait.
+//! 5. `node_error` and `error` turn failures into store errors.
+//!
+//! `heartbeat` counts the instances that share the store. The limits themselves are defined in `tidegate`, in Rust and in
+//! Lua; this crate owns input and output.
+
+mod connect;
+mod options;
+pub use options::{DEFAULT_PREFIX, RedisOptions};
+mod server_info;
+mod store_url;
+mod version;
 
 mod store;
 pub use store::RedisStore;
-mod options;
-pub use options::{DEFAULT_PREFIX, RedisOptions};
-mod opening;
-mod state;
-pub use state::ServerState;
-mod across;
 mod adjust;
 mod args;
-mod breaker;
-mod cluster;
-mod flood;
-pub use flood::Strangers;
-mod forget;
-mod health;
-mod heart;
-mod known;
-mod line;
-mod link;
-mod node;
-mod scripts;
-mod sentinel;
-mod slots;
-mod target;
-mod together;
-mod version;
-pub use breaker::BreakerState;
-mod error;
-mod patience;
+mod cardinality;
+pub use cardinality::AnonymousStats;
+mod cross_slot;
+mod forget_prefix;
+mod heartbeat;
 mod reply;
+mod scripts;
+
+mod call;
+mod cluster;
+mod router;
+mod sentinel;
+mod slot_map;
+mod topology_cache;
+
+mod address;
+mod breaker;
+pub use breaker::BreakerState;
+mod connection;
+mod connector;
+mod deadline;
+mod node;
+mod node_factory;
+mod server_state;
+pub use server_state::ServerState;
+mod timeouts;
+mod timer;
+
+mod error;
+mod node_error;
+
 #[cfg(test)]
 mod simulation;
-mod way;

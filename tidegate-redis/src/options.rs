@@ -1,87 +1,130 @@
 //! `RedisOptions`: how a store uses its servers.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Clock, StoreError, StoreErrorKind};
 
-/// The prefix of every key unless told otherwise.
+/// The default prefix of every key.
 pub const DEFAULT_PREFIX: &str = "tg";
 
-/// How to use the server.
+const DEFAULT_BUDGET: Duration = Duration::from_millis(25);
+const DEFAULT_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
+const MAX_PREFIX_BYTES: usize = 32;
+
+/// How a store uses its servers.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_redis::RedisOptions;
+///
+/// let options = RedisOptions::new().with_prefix("shop").with_budget(Duration::from_millis(10));
+/// assert_eq!(options.prefix(), "shop");
+/// ```
 #[derive(Clone)]
 pub struct RedisOptions {
     pub(crate) prefix: Arc<str>,
     pub(crate) budget: Duration,
     pub(crate) connection_timeout: Duration,
-    pub(crate) most_in_flight: usize,
+    pub(crate) max_in_flight: usize,
     pub(crate) heartbeats: bool,
     pub(crate) clock: Option<Arc<dyn Clock>>,
 }
 
-/// Options
+/// Setting options
 impl RedisOptions {
-    /// The prefix [`DEFAULT_PREFIX`], 25 milliseconds for a decision, a second for a connection, at most 1024 calls on their
-    /// way to a server.
+    /// The defaults: prefix [`DEFAULT_PREFIX`], a budget of 25 ms, one second for a connection, at most 1024 calls in
+    /// flight to one server.
     pub fn new() -> Self {
         Self {
             prefix: DEFAULT_PREFIX.into(),
-            budget: Duration::from_millis(25),
-            connection_timeout: Duration::from_secs(1),
-            most_in_flight: 1024,
+            budget: DEFAULT_BUDGET,
+            connection_timeout: DEFAULT_CONNECTION_TIMEOUT,
+            max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             heartbeats: true,
             clock: None,
         }
     }
 
-    /// Puts `prefix` before every key: without braces, which would decide the slot, and short, since every key has it.
-    pub fn prefix(mut self, prefix: &str) -> Self {
+    /// Sets the prefix of every key: at most 32 visible ASCII characters, without braces, which would change the slot.
+    pub fn with_prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// What a decision, a peek, a correction may take, whatever happens on the way. Then it fails, as possibly applied. A
-    /// server that has not answered after four fifths of it counts as silent. A plan may ask for
-    /// [less](tidegate::spi::Plan::within).
-    pub fn budget(mut self, budget: Duration) -> Self {
+    /// Sets how long a decision or an adjustment may take in total. After that it fails as possibly applied. A server that
+    /// has not responded within four fifths of the budget counts as silent. A plan may set a
+    /// [shorter budget](tidegate::spi::Plan::within).
+    pub fn with_budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self
     }
 
-    /// What making a connection may take. Decisions wait for the first one only, and within their budget.
-    pub fn connection_timeout(mut self, timeout: Duration) -> Self {
+    /// Sets how long a connection attempt may take. Decisions wait only for the first connection, and within their budget.
+    pub fn with_connection_timeout(mut self, timeout: Duration) -> Self {
         self.connection_timeout = timeout;
         self
     }
 
-    /// How many calls may be on their way to one server at the same time; one more fails at once, as
-    /// [overloaded](StoreErrorKind::Overloaded). A batch counts as one.
-    pub fn most_in_flight(mut self, calls: usize) -> Self {
-        self.most_in_flight = calls;
+    /// Sets how many calls may be in flight to one server. Further calls fail at once as
+    /// [overloaded](StoreErrorKind::Overloaded). A batch counts as one call.
+    pub fn with_max_in_flight(mut self, calls: usize) -> Self {
+        self.max_in_flight = calls;
         self
     }
 
-    /// Whether this store counts as an instance, and says every few seconds that it lives. A program that only looks, and is
-    /// gone in a moment, should not: others would leave it a share for as long as they remember it.
-    pub fn heartbeats(mut self, beats: bool) -> Self {
-        self.heartbeats = beats;
+    /// Sets whether this store counts as an [instance](crate::RedisStore::instances) and sends heartbeats. Short-lived
+    /// programs should turn them off: otherwise the other instances reserve a share of local limits for them.
+    pub fn with_heartbeats(mut self, enabled: bool) -> Self {
+        self.heartbeats = enabled;
         self
     }
 
-    /// Decides by `clock` instead of the server's time: for tests. Keys then live an hour longer, so that the real time
-    /// does not take them away.
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+    /// Sets a clock to use instead of the server's, for tests. Keys then expire an hour later, since the server's clock may
+    /// run ahead of the injected one.
+    pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
+}
 
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let wrong = |message| Err(StoreError::new(StoreErrorKind::Unexpected, message));
-        if self.prefix.len() > 32 || self.prefix.contains(|c: char| c == '{' || c == '}' || !c.is_ascii_graphic()) {
-            return wrong("the prefix must be at most 32 visible ASCII characters without braces");
+/// Reading options
+impl RedisOptions {
+    /// The prefix of every key.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// How long a decision may take.
+    pub const fn budget(&self) -> Duration {
+        self.budget
+    }
+
+    /// How long a connection attempt may take.
+    pub const fn connection_timeout(&self) -> Duration {
+        self.connection_timeout
+    }
+
+    /// How many calls may be in flight to one server.
+    pub const fn max_in_flight(&self) -> usize {
+        self.max_in_flight
+    }
+
+    /// Whether the store sends heartbeats.
+    pub const fn heartbeats(&self) -> bool {
+        self.heartbeats
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), StoreError> {
+        let invalid = |message| Err(StoreError::new(StoreErrorKind::Unexpected, message));
+        let is_forbidden = |c: char| c == '{' || c == '}' || !c.is_ascii_graphic();
+        if self.prefix.len() > MAX_PREFIX_BYTES || self.prefix.contains(is_forbidden) {
+            return invalid("the prefix must be at most 32 visible ASCII characters without braces");
         }
-        if self.budget.is_zero() || self.connection_timeout.is_zero() || self.most_in_flight == 0 {
-            return wrong("the budget, the connection timeout and the calls in flight must be more than none");
+        if self.budget.is_zero() || self.connection_timeout.is_zero() || self.max_in_flight == 0 {
+            return invalid("the budget, the connection timeout and the calls in flight must be greater than zero");
         }
         Ok(())
     }
@@ -90,5 +133,17 @@ impl RedisOptions {
 impl Default for RedisOptions {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisOptions")
+            .field("prefix", &self.prefix)
+            .field("budget", &self.budget)
+            .field("connection_timeout", &self.connection_timeout)
+            .field("max_in_flight", &self.max_in_flight)
+            .field("heartbeats", &self.heartbeats)
+            .finish_non_exhaustive()
     }
 }

@@ -1,235 +1,120 @@
-//! `RedisStore`: one script call for a whole plan. It does not know which server answers: that is the link's.
+//! `RedisStore`: decides a whole plan by one script call. The router chooses the server.
 
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
 use tidegate::spi::algorithm::Op;
 use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
-use crate::across::{By, Denials};
-use crate::adjust::{all, grouped};
+use crate::adjust::{first_error, group_by};
 use crate::args;
-use crate::error::{Failed, silent};
-use crate::flood::{Flood, Strangers, Treated, has_overflow, without_overflow};
-use crate::heart::Heart;
-use crate::link::Link;
-use crate::node::Call;
+use crate::call::{Call, CallError};
+use crate::cardinality::{CardinalityTracker, OverflowRoute, has_overflow, without_overflow};
+use crate::cross_slot::{RecentDenials, SplitBy};
+use crate::deadline::Deadline;
+use crate::error::timed_out;
+use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
-use crate::patience::{self, Deadline, Patience};
 use crate::reply::Reply;
-use crate::scripts::{SCRIPTS, is_single};
-use crate::slots::slot_of;
-use crate::together::together;
+use crate::router::Router;
+use crate::scripts::{SCRIPTS, is_single_check};
+use crate::slot_map::slot_of;
+use crate::timeouts::Timeouts;
+use crate::timer;
 
 /// A store on Redis or Valkey servers, shared by every instance that connects to them.
 ///
-/// Time is the server's. A decision is one `EVALSHA`; a server that has forgotten the script, after a restart or a flush,
-/// gets it again on the way. A decision that may have been carried out is never sent twice.
+/// Time is the server's. A decision is one `EVALSHA`; a server that lost the script, by a restart or a flush, gets it again
+/// within the same call. A decision that may have been applied is never sent twice.
 ///
-/// A plan is decided in one atomic step on a single server, behind sentinels, and in a cluster if its keys lie in one slot:
-/// those of one rule and subject do, and those of one tenant for rules that count by tenant. In a cluster, a plan across slots
-/// is decided slot by slot, each in one step, the one that denied last first. If one denies, what the others took is given
-/// back. More than the limits say never passes. Fewer may, for a moment: while a request that a later slot denies is being
-/// decided, another can be denied for what it holds in the slots before. If giving back fails, too, that is until the limit
-/// has refilled.
+/// A plan is decided in one atomic step on a single server, behind sentinels, and in a cluster if its keys share a slot. The
+/// keys of one rule and subject do, and those of one tenant for rules that count by tenant.
 ///
-/// No decision takes longer than its [budget](RedisOptions::budget). A server that does not answer is soon known to be silent,
-/// and then every decision fails at once, until it has answered again.
+/// In a cluster, a plan across slots is decided slot by slot, each in one atomic step, the slot that denied last first. If
+/// one denies, the units taken from the others are refunded. Never more requests pass than the limits allow. Fewer may pass
+/// for a moment: while a request that a later slot denies is being decided, it holds units of the earlier slots. If the
+/// refund fails, these units stay taken until the limit has refilled.
+///
+/// No decision takes longer than its [budget](RedisOptions::with_budget). After three calls in a row without a response the
+/// circuit breaker opens, and decisions fail at once until the server has answered again.
 #[derive(Clone)]
 pub struct RedisStore {
-    pub(crate) link: Link,
-    pub(crate) denials: Arc<Denials>,
-    pub(crate) flood: Arc<Flood>,
+    pub(crate) router: Router,
+    pub(crate) denials: Arc<RecentDenials>,
+    pub(crate) cardinality: Arc<CardinalityTracker>,
     pub(crate) options: RedisOptions,
     pub(crate) warnings: Arc<[String]>,
-    pub(crate) heart: Heart,
+    pub(crate) heartbeat: Heartbeat,
 }
 
-/// What each of several plans was answered so far.
-struct Answers(Mutex<Vec<Option<Result<Verdict, StoreError>>>>);
-
-/// Looking at strangers
-impl RedisStore {
-    /// What this instance knows of subjects that nobody vouches for, rule by rule, for those rules that have had any.
-    pub fn strangers(&self) -> Vec<Strangers> {
-        self.flood.strangers()
-    }
-}
-
-/// Deciding many plans at once
-impl RedisStore {
-    /// Decides each plan on its own, all in one round trip (to each server of a cluster, where a plan across slots takes more).
-    /// One that fails does not touch the others. All of them share one budget, the smallest.
-    pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
-        let budget = plans.iter().map(|plan| self.budget(plan)).min().unwrap_or_default();
-        let answers = Answers(Mutex::new(plans.iter().map(|_| None).collect()));
-        // When the time is up, those who were answered have their answers.
-        let _ = patience::within(budget, pin!(self.decide_each_within(plans, budget, &answers))).await;
-        answers.all()
-    }
-}
-
-impl RedisStore {
-    async fn decide_each_within(&self, plans: &[Plan<'_>], budget: Duration, answers: &Answers) {
-        let treatments: Vec<_> = plans.iter().map(|plan| self.flood.treatment(plan, self.instances())).collect();
-        let is_whole = |plan: &Plan<'_>| !self.is_across(plan) && bounded(plan).is_ok();
-        let whole: Vec<usize> = (0..plans.len()).filter(|place| is_whole(&plans[*place])).collect();
-        let call = |place: &usize| {
-            let plan = &plans[*place];
-            (slot_of_plan(plan), self.decide_call(plan, &treatments[*place], Patience::within(budget)))
-        };
-        let calls: Vec<(u16, Call)> = whole.iter().map(call).collect();
-        let told = |index: usize, reply: Result<Value, Failed>| {
-            let place = whole[index];
-            match reply {
-                Ok(reply) => answers.put(place, self.decided(&plans[place], &treatments[place], &reply)),
-                Err(failed) if !failed.torn => answers.put(place, Err(failed.error)),
-                Err(_) => {}
-            }
-        };
-        self.link.send_each(&calls, &told).await;
-        // What was torn, and what lies in several slots.
-        let rest = answers.missing().into_iter();
-        together(rest.map(async |place| answers.put(place, self.decide(&plans[place]).await))).await;
-    }
-
-    /// Decides `plan`, all keys of which lie in one slot.
-    pub(crate) async fn decide_whole(&self, plan: &Plan<'_>, patience: Patience) -> Result<Verdict, Failed> {
-        let treatment = self.flood.treatment(plan, self.instances());
-        match self.decide_treated(plan, &treatment, patience).await {
-            // Its slot is being moved, and a stranger has no key on either side. It gets one, rather than an error.
-            Err(failed) if failed.torn && has_overflow(&treatment) => {
-                self.decide_treated(plan, &without_overflow(&treatment), patience).await
-            }
-            decided => decided,
-        }
-    }
-
-    async fn decide_treated(
-        &self,
-        plan: &Plan<'_>,
-        treatment: &[Treated<'_>],
-        patience: Patience,
-    ) -> Result<Verdict, Failed> {
-        let call = self.decide_call(plan, treatment, patience);
-        let reply = self.link.send(slot_of_plan(plan), &call).await?;
-        Ok(self.decided(plan, treatment, &reply)?)
-    }
-
-    /// Peeks at `plan`, all keys of which lie in one slot.
-    pub(crate) async fn peek_whole(&self, plan: &Plan<'_>, patience: Patience) -> Result<Verdict, Failed> {
-        let treatment = self.flood.treatment(plan, self.instances());
-        match self.peek_treated(plan, &treatment, patience).await {
-            Err(failed) if failed.torn && has_overflow(&treatment) => {
-                self.peek_treated(plan, &without_overflow(&treatment), patience).await
-            }
-            peeked => peeked,
-        }
-    }
-
-    async fn peek_treated(
-        &self,
-        plan: &Plan<'_>,
-        treatment: &[Treated<'_>],
-        patience: Patience,
-    ) -> Result<Verdict, Failed> {
-        let strangers = !treatment.is_empty();
-        let mut call = Call::of("EVALSHA_RO", SCRIPTS.peek(strangers), patience);
-        args::decide(&mut call.command, &self.options.prefix, plan, treatment, self.now());
-        let reply = self.link.send(slot_of_plan(plan), &call).await?;
-        Ok(Reply::to_any(plan, strangers, &reply)?.verdict(plan, false))
-    }
-
-    fn decide_call(&self, plan: &Plan<'_>, treatment: &[Treated<'_>], patience: Patience) -> Call {
-        let mut call = Call::of("EVALSHA", SCRIPTS.decide(plan, !treatment.is_empty()), patience);
-        let append = if is_single(plan) { args::decide_one } else { args::decide };
-        append(&mut call.command, &self.options.prefix, plan, treatment, self.now());
-        call
-    }
-
-    /// The verdict in the reply of the script for a single check, or for any plan.
-    fn decided(&self, plan: &Plan<'_>, treatment: &[Treated<'_>], reply: &Value) -> Result<Verdict, StoreError> {
-        let read = if is_single(plan) { Reply::to_one } else { Reply::to_any };
-        let reply = read(plan, !treatment.is_empty(), reply)?;
-        let verdict = reply.verdict(plan, true);
-        self.flood.decided(plan, &reply, &verdict.judged);
-        Ok(verdict)
-    }
-
-    /// What deciding `plan` may take.
-    fn budget(&self, plan: &Plan<'_>) -> Duration {
-        plan.budget().map_or(self.options.budget, |budget| budget.min(self.options.budget))
-    }
-
-    pub(crate) fn now(&self) -> Option<Timestamp> {
-        self.options.clock.as_ref().map(|clock| clock.now())
-    }
-}
+/// The results of several plans, as far as they are known.
+struct PlanResults(Mutex<Vec<Option<Result<Verdict, StoreError>>>>);
 
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        bounded(plan)?;
+        require_max_checks(plan)?;
         let budget = self.budget(plan);
         let deadline = Deadline::after(budget);
-        let decided = async {
-            if self.is_across(plan) {
-                return Box::pin(self.decide_across(plan, By::Slot, deadline)).await;
+        let verdict = async {
+            if self.is_cross_slot(plan) {
+                return Box::pin(self.decide_cross_slot(plan, SplitBy::Slot, deadline)).await;
             }
-            match self.decide_whole(plan, Patience::within(budget)).await {
-                Err(failed) if failed.torn && plan.checks().len() > 1 => {
-                    Box::pin(self.decide_across(plan, By::Key, deadline)).await
+            match self.decide_in_slot(plan, Timeouts::for_decision(budget)).await {
+                Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
+                    Box::pin(self.decide_cross_slot(plan, SplitBy::Key, deadline)).await
                 }
-                decided => Ok(decided?),
+                verdict => Ok(verdict?),
             }
         };
-        in_time(budget, pin!(decided)).await
+        within_budget(budget, pin!(verdict)).await
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        bounded(plan)?;
+        require_max_checks(plan)?;
         let budget = self.budget(plan);
         let deadline = Deadline::after(budget);
-        let peeked = async {
-            if self.is_across(plan) {
-                return Box::pin(self.peek_across(plan, By::Slot, deadline)).await;
+        let verdict = async {
+            if self.is_cross_slot(plan) {
+                return Box::pin(self.peek_cross_slot(plan, SplitBy::Slot, deadline)).await;
             }
-            match self.peek_whole(plan, Patience::within(budget)).await {
-                Err(failed) if failed.torn && plan.checks().len() > 1 => {
-                    Box::pin(self.peek_across(plan, By::Key, deadline)).await
+            match self.peek_in_slot(plan, Timeouts::for_decision(budget)).await {
+                Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
+                    Box::pin(self.peek_cross_slot(plan, SplitBy::Key, deadline)).await
                 }
-                peeked => Ok(peeked?),
+                verdict => Ok(verdict?),
             }
         };
-        in_time(budget, pin!(peeked)).await
+        within_budget(budget, pin!(verdict)).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
             return Err(StoreError::new(StoreErrorKind::Unexpected, "a take is decided, not adjusted"));
         }
-        self.send_adjustments(&self.adjusting(adjustments)).await
+        self.send_adjustments(&self.prepare_adjustments(adjustments)).await
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        drop(self.adjust_beside(adjustments));
+        drop(self.spawn_adjustments(adjustments));
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
-        // In a cluster one by one: keys of one slot may be on two servers while it is moved.
-        let groups = grouped(keys, |_, _| !self.link.has_slots());
-        let sent = groups.iter().map(async |keys| {
+        // In a cluster one by one: keys of a slot that is being migrated may be on two servers.
+        let groups = group_by(keys, |_, _| !self.router.is_cluster());
+        let calls = groups.iter().map(async |keys| {
             let mut command = redis::cmd("DEL");
             for key in keys {
-                command.arg(args::name(&self.options.prefix, key));
+                command.arg(args::key_name(&self.options.prefix, key));
             }
             let slot = keys.first().map_or(0, |key| slot_of(key.partition()));
-            self.link.send(slot, &Call { command, script: None, patience: Patience::within(self.options.budget) }).await
+            self.router.send(slot, &Call::command(command, Timeouts::for_decision(self.options.budget))).await
         });
-        all(in_time(self.options.budget, pin!(async { Ok(together(sent).await) })).await?)
+        first_error(within_budget(self.options.budget, pin!(async { Ok(join_all(calls).await) })).await?)
     }
 
     fn instances(&self) -> Option<u32> {
@@ -237,41 +122,158 @@ impl Store for RedisStore {
     }
 }
 
-// === impl Answers ===
+impl RedisStore {
+    /// Decides `plan`, whose keys share a slot.
+    pub(crate) async fn decide_in_slot(&self, plan: &Plan<'_>, timeouts: Timeouts) -> Result<Verdict, CallError> {
+        let routes = self.cardinality.routes(plan, self.instances());
+        match self.decide_routed(plan, &routes, timeouts).await {
+            // A new subject has no key on either server of the migration, so a second key would fail every time. Without
+            // the overflow bucket, the subject gets a key instead of an error.
+            Err(failure) if failure.mid_migration && has_overflow(&routes) => {
+                self.decide_routed(plan, &without_overflow(&routes), timeouts).await
+            }
+            verdict => verdict,
+        }
+    }
 
-impl Answers {
-    fn put(&self, place: usize, answer: Result<Verdict, StoreError>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(answer);
+    /// Peeks at `plan`, whose keys share a slot.
+    pub(crate) async fn peek_in_slot(&self, plan: &Plan<'_>, timeouts: Timeouts) -> Result<Verdict, CallError> {
+        let routes = self.cardinality.routes(plan, self.instances());
+        match self.peek_routed(plan, &routes, timeouts).await {
+            Err(failure) if failure.mid_migration && has_overflow(&routes) => {
+                self.peek_routed(plan, &without_overflow(&routes), timeouts).await
+            }
+            verdict => verdict,
+        }
+    }
+
+    async fn decide_routed(
+        &self,
+        plan: &Plan<'_>,
+        routes: &[OverflowRoute<'_>],
+        timeouts: Timeouts,
+    ) -> Result<Verdict, CallError> {
+        let call = self.decide_call(plan, routes, timeouts);
+        let reply = self.router.send(slot_of_plan(plan), &call).await?;
+        Ok(self.read_decision(plan, routes, &reply)?)
+    }
+
+    async fn peek_routed(
+        &self,
+        plan: &Plan<'_>,
+        routes: &[OverflowRoute<'_>],
+        timeouts: Timeouts,
+    ) -> Result<Verdict, CallError> {
+        let has_routes = !routes.is_empty();
+        let mut call = Call::script("EVALSHA_RO", SCRIPTS.peek(has_routes), timeouts);
+        args::decide(&mut call.command, &self.options.prefix, plan, routes, self.injected_now());
+        let reply = self.router.send(slot_of_plan(plan), &call).await?;
+        Ok(Reply::parse_plan(plan, has_routes, &reply)?.verdict(plan, false))
+    }
+
+    fn decide_call(&self, plan: &Plan<'_>, routes: &[OverflowRoute<'_>], timeouts: Timeouts) -> Call {
+        let mut call = Call::script("EVALSHA", SCRIPTS.decide(plan, !routes.is_empty()), timeouts);
+        let append = if is_single_check(plan) { args::decide_one } else { args::decide };
+        append(&mut call.command, &self.options.prefix, plan, routes, self.injected_now());
+        call
+    }
+
+    /// Reads the reply to [`decide_call`](Self::decide_call), and counts keys of anonymous subjects.
+    fn read_decision(
+        &self,
+        plan: &Plan<'_>,
+        routes: &[OverflowRoute<'_>],
+        reply: &Value,
+    ) -> Result<Verdict, StoreError> {
+        let parse = if is_single_check(plan) { Reply::parse_single } else { Reply::parse_plan };
+        let reply = parse(plan, !routes.is_empty(), reply)?;
+        let verdict = reply.verdict(plan, true);
+        self.cardinality.record_decision(plan, &reply, &verdict.judged);
+        Ok(verdict)
+    }
+
+    /// The budget of `plan`: its own, but at most that of the store.
+    fn budget(&self, plan: &Plan<'_>) -> Duration {
+        plan.timeout().map_or(self.options.budget, |budget| budget.min(self.options.budget))
+    }
+
+    /// The time of the injected clock. `None` means the server's.
+    pub(crate) fn injected_now(&self) -> Option<Timestamp> {
+        self.options.clock.as_ref().map(|clock| clock.now())
+    }
+}
+
+/// Deciding many plans at once
+impl RedisStore {
+    /// Decides each plan on its own, all in one round trip to each server (a plan across slots takes more). A plan that
+    /// fails does not affect the others. All share one budget, the shortest.
+    pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
+        let budget = plans.iter().map(|plan| self.budget(plan)).min().unwrap_or_default();
+        let results = PlanResults(Mutex::new(plans.iter().map(|_| None).collect()));
+        // When the budget ends, the results that have arrived are kept.
+        let _ = timer::timeout(budget, pin!(self.decide_each_within(plans, budget, &results))).await;
+        results.into_vec()
+    }
+
+    async fn decide_each_within(&self, plans: &[Plan<'_>], budget: Duration, results: &PlanResults) {
+        let routes: Vec<_> = plans.iter().map(|plan| self.cardinality.routes(plan, self.instances())).collect();
+        let in_one_slot = |plan: &Plan<'_>| !self.is_cross_slot(plan) && require_max_checks(plan).is_ok();
+        let indexes: Vec<usize> = (0..plans.len()).filter(|index| in_one_slot(&plans[*index])).collect();
+        let call = |index: &usize| {
+            let plan = &plans[*index];
+            (slot_of_plan(plan), self.decide_call(plan, &routes[*index], Timeouts::for_decision(budget)))
+        };
+        let calls: Vec<(u16, Call)> = indexes.iter().map(call).collect();
+        let on_result = |call_index: usize, reply: Result<Value, CallError>| {
+            let index = indexes[call_index];
+            match reply {
+                Ok(reply) => results.set(index, self.read_decision(&plans[index], &routes[index], &reply)),
+                Err(failure) if !failure.mid_migration => results.set(index, Err(failure.error)),
+                Err(_) => {}
+            }
+        };
+        self.router.send_each(&calls, &on_result).await;
+        // Plans across slots, and plans in a slot that is being migrated.
+        let missing = results.missing().into_iter();
+        join_all(missing.map(async |index| results.set(index, self.decide(&plans[index]).await))).await;
+    }
+}
+
+// === impl PlanResults ===
+
+impl PlanResults {
+    fn set(&self, index: usize, result: Result<Verdict, StoreError>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
     }
 
     fn missing(&self) -> Vec<usize> {
-        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..answers.len()).filter(|place| answers[*place].is_none()).collect()
+        let results = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..results.len()).filter(|index| results[*index].is_none()).collect()
     }
 
-    /// All of them, where those who are missing got none in time.
-    fn all(self) -> Vec<Result<Verdict, StoreError>> {
-        let answers = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(silent()))).collect()
+    /// All results. Those still missing have timed out.
+    fn into_vec(self) -> Vec<Result<Verdict, StoreError>> {
+        let results = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        results.into_iter().map(|result| result.unwrap_or_else(|| Err(timed_out()))).collect()
     }
 }
 
-/// What `future` gives, unless that takes longer than `budget`. Then nobody knows how far it came. It is pinned where it was
-/// made: it is large, and would be copied into each of the futures around it.
-pub(crate) async fn in_time<T>(
+/// The output of `future`, or an error that says "possibly applied" if it takes longer than `budget`. Takes a pinned
+/// reference, since these futures are large and each outer future would copy them.
+pub(crate) async fn within_budget<T>(
     budget: Duration,
     future: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<T, StoreError> {
-    patience::within(budget, future).await.unwrap_or_else(|| Err(silent()))
+    timer::timeout(budget, future).await.unwrap_or_else(|| Err(timed_out()))
 }
 
-/// The slot of the first key, and so of all, if they lie in one. Any will do for a plan without keys.
+/// The slot of the first key. A plan without keys may go to any server.
 fn slot_of_plan(plan: &Plan<'_>) -> u16 {
     plan.checks().first().map_or(0, |check| slot_of(check.key().partition()))
 }
 
-/// The reply tells what each check says in the bits of one number, which has no room for more.
-fn bounded(plan: &Plan<'_>) -> Result<(), StoreError> {
+/// Rejects a plan with too many checks: the reply has one bit for each in one number.
+fn require_max_checks(plan: &Plan<'_>) -> Result<(), StoreError> {
     let checks = plan.checks().len();
     if checks <= MAX_CHECKS {
         return Ok(());

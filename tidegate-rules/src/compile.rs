@@ -142,9 +142,9 @@ impl Compiler<'_> {
         let mut contract = HeaderPolicy::new();
         if let Some(draft) = &http.ratelimit {
             match draft.as_str() {
-                "off" => contract = contract.ratelimit(None),
+                "off" => contract = contract.with_ratelimit(None),
                 text => match text.parse() {
-                    Ok(draft) => contract = contract.ratelimit(Some(draft)),
+                    Ok(draft) => contract = contract.with_ratelimit(Some(draft)),
                     Err(_) => {
                         self.error("draft", &draft.span, format!("`{text}` is no revision of the draft that is known"))
                             .set_help("write `draft-11`, or `off`");
@@ -158,12 +158,12 @@ impl Compiler<'_> {
             written::ResetForm::Off => None,
         };
         if let Some(form) = &http.x_ratelimit {
-            contract = contract.x_ratelimit(reset(form));
+            contract = contract.with_x_ratelimit(reset(form));
         }
         if let Some(form) = &http.ratelimit_trio {
-            contract = contract.trio(reset(form));
+            contract = contract.with_legacy_ratelimit(reset(form));
         }
-        contract.retry_after_ms(http.retry_after_ms.as_ref().is_some_and(|on| on.value))
+        contract.with_retry_after_ms(http.retry_after_ms.as_ref().is_some_and(|on| on.value))
     }
 
     /// Every plan's limits, by rule.

@@ -43,7 +43,7 @@ impl Condition {
             && any(&self.paths, facts.path(), Pattern::matches)
             && (self.hosts.is_empty() || any(&self.hosts, facts.host(), Host::fits))
             && self.headers.iter().all(|(name, values)| {
-                let found = facts.request.value(name).map(str::trim);
+                let found = facts.request.attribute(name).map(str::trim);
                 found.is_some_and(|found| values.is_empty() || values.iter().any(|value| value == found))
             })
             && (self.tenants.is_empty() || any(&self.tenants, facts.tenant(), |wanted, tenant| wanted == tenant))
@@ -87,7 +87,12 @@ impl Condition {
             self.headers.iter().find_map(|header| {
                 let part = Self { headers: vec![header.clone()], ..none() };
                 let wanted = if header.1.is_empty() { "any value".into() } else { list(&header.1) };
-                alone(&header.0.replacen("header:", "header ", 1), part, wanted, own(facts.request.value(&header.0)))
+                alone(
+                    &header.0.replacen("header:", "header ", 1),
+                    part,
+                    wanted,
+                    own(facts.request.attribute(&header.0)),
+                )
             })
         })
         .or_else(|| {

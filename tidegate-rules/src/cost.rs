@@ -44,7 +44,7 @@ pub(crate) enum From {
 impl Cost {
     pub(crate) fn of(&self, facts: &Facts<'_, '_>, matching: &Matching) -> u64 {
         match self {
-            Self::Given => facts.request.units(),
+            Self::Given => facts.request.cost(),
             Self::Fixed(cost) => *cost,
             Self::Table(table) => table.of(facts, matching),
         }
@@ -79,7 +79,7 @@ impl Table {
         }
         let told = match &self.from {
             From::Default => None,
-            From::Header(name) => facts.request.value(name).and_then(whole),
+            From::Header(name) => facts.request.attribute(name).and_then(whole),
             From::Expression(expression) => {
                 // What cannot be computed, or comes out negative, is not free, and not an outage either: it costs the default.
                 let cost = expression.evaluate(&|name| matching.value(name, facts)).ok();

@@ -109,7 +109,7 @@ impl RuleFile {
     /// Explains what the rules make of `request`, with subjects hashed by `secret`.
     pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
         let facts = Facts::new(request, &self.matching);
-        let rules = self.rules().clone().secret(secret);
+        let rules = self.rules().clone().with_secret(secret);
         let exempt = self.matching.exemption(&facts);
         let explained = self.compiled.iter().map(|rule| RuleExplained {
             id: rule.matched.id.to_string(),

@@ -457,10 +457,10 @@ mod tests {
         let text = "version: 1\nidentify: { rows: header:x-rows }\nrules:\n- { id: a, per: rows, cost: int(attr.rows), \
                     token_bucket: { capacity: 99, refill: 1/s } }";
         let file = crate::RuleFile::parse("rules.yaml", text).unwrap();
-        let request = tidegate::Request::new("").attribute("header:x-rows", "50");
+        let request = tidegate::Request::new("").with_attribute("header:x-rows", "50");
         let cost = |request: &tidegate::Request<'_>| file.rules().resolve(request).checks()[0].cost();
         assert_eq!(cost(&request), 1, "the default");
-        assert_eq!(cost(&request.attribute("rows", "7")), 7);
+        assert_eq!(cost(&request.with_attribute("rows", "7")), 7);
         assert!(file.rules().reads().iter().any(|name| name == "rows"));
     }
 

@@ -43,28 +43,28 @@ impl<'m, 'q> Facts<'m, 'q> {
 
     /// The path in its normal form.
     pub(crate) fn path(&self) -> Option<&str> {
-        self.path.get_or_init(|| Some(crate::path::normal(self.request.value("path")?))).as_deref()
+        self.path.get_or_init(|| Some(crate::path::normal(self.request.attribute("path")?))).as_deref()
     }
 
     /// The method; methods are told apart by case.
     pub(crate) fn method(&self) -> Option<&'q str> {
-        self.request.value("method")
+        self.request.attribute("method")
     }
 
     /// The host in its normal form.
     pub(crate) fn host(&self) -> Option<&str> {
-        self.host.get_or_init(|| Some(crate::host::normal(self.request.value("host")?))).as_deref()
+        self.host.get_or_init(|| Some(crate::host::normal(self.request.attribute("host")?))).as_deref()
     }
 
     /// A field of the body, which is parsed once.
     pub(crate) fn body_field(&self, name: &str) -> Option<String> {
-        let body = self.body.get_or_init(|| claims::body(self.request.value("body")?));
+        let body = self.body.get_or_init(|| claims::body(self.request.attribute("body")?));
         claims::field(body.as_ref()?, name)
     }
 
     /// A claim of the token, which is decoded once.
     pub(crate) fn claim(&self, name: &str) -> Option<String> {
-        let token = self.claims.get_or_init(|| claims::claims(self.request.value(&self.matching.reading.token)?));
+        let token = self.claims.get_or_init(|| claims::claims(self.request.attribute(&self.matching.reading.token)?));
         claims::field(token.as_ref()?, name)
     }
 

@@ -91,7 +91,7 @@ impl Identity {
 
     /// Who the request is from, or nobody that is known.
     pub(crate) fn find<'q>(&self, facts: &Facts<'_, 'q>) -> Option<Found<'q>> {
-        if let Some(value) = self.given.as_ref().and_then(|name| present(facts.request.value(name)?)) {
+        if let Some(value) = self.given.as_ref().and_then(|name| present(facts.request.attribute(name)?)) {
             return Some(Found { kind: self.name.clone(), value: value.into(), of_tenant: true, word: Word::Vouched });
         }
         let found = |((source, kind), word): ((&Source, &SmolStr), &Word)| {
@@ -131,9 +131,9 @@ impl Source {
         match self {
             Self::Ip => Some(facts.matching.reading.prefixes.subject(facts.client()?).into()),
             Self::Net(prefixes) => Some(prefixes.subject(facts.client()?).into()),
-            Self::Attribute(name) => present(request.value(name)?).map(Cow::Borrowed),
-            Self::Query(name) => owned(query::parameter(request.value("query")?, name)?),
-            Self::Cookie(name) => owned(query::cookie(request.value("header:cookie")?, name)?),
+            Self::Attribute(name) => present(request.attribute(name)?).map(Cow::Borrowed),
+            Self::Query(name) => owned(query::parameter(request.attribute("query")?, name)?),
+            Self::Cookie(name) => owned(query::cookie(request.attribute("header:cookie")?, name)?),
             Self::Claim(name) => owned(facts.claim(name)?),
             Self::Body(name) => owned(facts.body_field(name)?),
             Self::Path => facts.path().map(|path| Cow::Owned(path.to_owned())),
@@ -211,8 +211,8 @@ impl Source {
 impl Reading {
     /// The address of the client, as far as those who tell it are trusted.
     pub(crate) fn client(&self, request: &Request<'_>) -> Option<IpAddr> {
-        let peer = ip::parse(request.value("ip")?);
-        forwarded::client(peer, request.value(&self.forwarded), &self.trust, &self.forwarded_by)
+        let peer = ip::parse(request.attribute("ip")?);
+        forwarded::client(peer, request.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
 }
 

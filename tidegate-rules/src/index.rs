@@ -117,7 +117,7 @@ impl Index {
             look_up(&self.methods, facts.method().filter(|method| *method == "HEAD").map(|_| "GET"));
         }
         for (name, values) in &self.headers {
-            look_up(values, facts.request.value(name).map(str::trim));
+            look_up(values, facts.request.attribute(name).map(str::trim));
         }
         if !(self.hosts.is_empty() && self.below.is_empty())
             && let Some(host) = facts.host()

@@ -92,7 +92,7 @@ impl Matching {
                 Some(identity) => identity.find(facts).map(|found| found.value),
                 None => match Source::parse(name) {
                     Ok(source) => source.read(facts),
-                    Err(_) => facts.request.value(name).map(Cow::Borrowed),
+                    Err(_) => facts.request.attribute(name).map(Cow::Borrowed),
                 },
             },
         }
@@ -187,8 +187,8 @@ impl Matcher for Matching {
         }
     }
 
-    fn reads(&self) -> Vec<SmolStr> {
-        let mut names = Vec::new();
+    fn reads(&self) -> Vec<String> {
+        let mut names: Vec<SmolStr> = Vec::new();
         let conditions = || self.rules.iter().map(|rule| &*rule.condition).chain(&self.exempt);
         for condition in conditions() {
             condition.reads(&mut names);
@@ -204,7 +204,7 @@ impl Matcher for Matching {
         // Plans and scopes may ask for these whatever the rules count by.
         self.tenant.reads(&self.reading, &mut names);
         self.plan.reads(&self.reading, &mut names);
-        names
+        names.into_iter().map(String::from).collect()
     }
 }
 
@@ -224,8 +224,8 @@ mod tests {
         let matching = file.unwrap_or_else(|report| panic!("{report}")).matching;
         let told = |attributes: &[(&'static str, &'static str)]| {
             let mut told = Vec::new();
-            let start = Request::new("").attribute("ip", "192.0.2.1");
-            let request = attributes.iter().fold(start, |request, (name, value)| request.attribute(name, value));
+            let start = Request::new("").with_attribute("ip", "192.0.2.1");
+            let request = attributes.iter().fold(start, |request, (name, value)| request.with_attribute(name, value));
             matching.find(&request, &mut |found| told.push((found.anonymous, found.on_failure)));
             told
         };

@@ -29,7 +29,7 @@ use crate::{lint, read, written};
 ///     security: true
 /// ")?;
 /// let limiter = Limiter::new(file.rules().clone(), MemoryStore::new());
-/// let decision = limiter.check_now(&Request::new("login").attribute("account", "a7"));
+/// let decision = limiter.check_now(&Request::new("login").with_attribute("account", "a7"));
 /// assert_eq!((decision.rule(), decision.remaining()), (Some("login"), Some(4)));
 /// # Ok::<(), tidegate_rules::Report>(())
 /// ```
@@ -86,8 +86,8 @@ impl RuleFile {
         let Ready { matching, rules: compiled, contract, exempt, .. } = ready;
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
         let matching = Arc::new(matching);
-        let rules = RuleSet::matched_by(compiled.iter().map(Compiled::rule), Arc::clone(&matching));
-        let rules = rules.map(|rules| rules.with_contract(contract));
+        let rules = RuleSet::with_matcher(compiled.iter().map(Compiled::rule), Arc::clone(&matching));
+        let rules = rules.map(|rules| rules.with_header_policy(contract));
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {

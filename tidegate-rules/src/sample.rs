@@ -23,8 +23,8 @@ use crate::ip;
 /// };
 /// let brought = sample.attributes()?;
 /// let request = brought.request();
-/// assert_eq!((request.value("path"), request.value("query")), (Some("/search"), Some("q=tide")));
-/// assert_eq!(request.value("header:x-api-key"), Some("k1"));
+/// assert_eq!((request.attribute("path"), request.attribute("query")), (Some("/search"), Some("q=tide")));
+/// assert_eq!(request.attribute("header:x-api-key"), Some("k1"));
 /// # Ok::<(), tidegate_rules::SampleError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -171,8 +171,8 @@ impl fmt::Debug for Sample {
 impl SampleAttributes {
     /// The request, for a [`Limiter`](tidegate::Limiter).
     pub fn request(&self) -> Request<'_> {
-        let request = Request::new(&self.action).cost(self.cost);
-        self.values.iter().fold(request, |request, (name, value)| request.attribute(name, value))
+        let request = Request::new(&self.action).with_cost(self.cost);
+        self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     fn value(sample: &Sample, name: &str) -> Option<String> {
-        sample.attributes().unwrap().request().value(name).map(str::to_owned)
+        sample.attributes().unwrap().request().attribute(name).map(str::to_owned)
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(value(&sample, name).as_deref(), Some(expected), "{name}");
         }
         let brought = sample.attributes().unwrap();
-        assert_eq!((brought.request().action(), brought.request().units()), ("export", 3));
+        assert_eq!((brought.request().action(), brought.request().cost()), ("export", 3));
     }
 
     #[test]

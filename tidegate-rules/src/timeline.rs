@@ -45,7 +45,7 @@ pub struct Denied {
 pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
     let start = Timestamp::from_micros(1_767_225_600_000_000); // the first of January 2026, so that windows begin there
     let clock = ManualClock::at(start);
-    let limiter = Limiter::new(rules.clone(), MemoryStore::new().clock(clock.clone()));
+    let limiter = Limiter::new(rules.clone(), MemoryStore::new().with_clock(clock.clone()));
     let mut timeline = Timeline::default();
     // What a request costs is said by each rule, and only where none says it by the request.
     if limiter.plan(request).checks().iter().all(|check| check.cost() == 0) {
@@ -101,7 +101,7 @@ mod tests {
     fn moments(rule: &str, cost: u64) -> Vec<(Duration, u64, bool)> {
         let text = format!("version: 1\nrules:\n  - {{ id: a, match: {{}}, per: [], {rule} }}\n");
         let file = RuleFile::parse("rules.yaml", &text).unwrap();
-        let timeline = file.explain(&Request::new("").cost(cost), &Secret::public()).timeline;
+        let timeline = file.explain(&Request::new("").with_cost(cost), &Secret::public()).timeline;
         timeline.moments.iter().map(|moment| (moment.at, moment.allowed, moment.denied.is_none())).collect()
     }
 

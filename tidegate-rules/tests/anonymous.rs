@@ -27,7 +27,8 @@ fn is_anonymous(per: &str, attributes: &[(&str, &str)]) -> bool {
 
 fn of_rule(per: &str, more: &str, attributes: &[(&str, &str)]) -> bool {
     let file = file(per, more).unwrap_or_else(|report| panic!("{report}"));
-    let request = attributes.iter().fold(Request::new("act"), |request, (name, value)| request.attribute(name, value));
+    let request =
+        attributes.iter().fold(Request::new("act"), |request, (name, value)| request.with_attribute(name, value));
     let explanation = file.explain(&request, &Secret::public());
     let RuleVerdict::Applies(applied) = &explanation.rules[0].verdict else { panic!("it applies") };
     applied.anonymous
@@ -123,7 +124,7 @@ fn a_rule_says_how_many_and_for_how_long() {
     assert!(debug.contains("AnonymousBounds { max_subjects: 200000, forget_after: Some(600s) }"), "{debug}");
     let some = file("ip", ", anonymous: { forget_after: 90s }").unwrap();
     let debug = format!("{:?}", some.rules().rule("a").unwrap());
-    let expected = tidegate::AnonymousBounds { forget_after: Some(Duration::from_secs(90)), ..Default::default() };
+    let expected = tidegate::AnonymousBounds::default().with_forget_after(Duration::from_secs(90));
     assert!(debug.contains(&format!("{expected:?}")), "{debug}");
 }
 

@@ -25,7 +25,8 @@ fn file(per: &str) -> RuleFile {
 
 /// The subject that is counted for a request with these attributes.
 fn subject(file: &RuleFile, attributes: &[(&str, &str)]) -> Subject {
-    let request = attributes.iter().fold(Request::new(""), |request, (name, value)| request.attribute(name, value));
+    let request =
+        attributes.iter().fold(Request::new(""), |request, (name, value)| request.with_attribute(name, value));
     file.rules().resolve(&request).checks()[0].key().subject()
 }
 
@@ -204,7 +205,7 @@ fn long_and_strange_subjects_are_hashed_like_any_other() {
         ],
     );
     let file = file("[user]");
-    let request = Request::new("").attribute("header:x-user-id", "a\u{0}b\r\n{}%");
+    let request = Request::new("").with_attribute("header:x-user-id", "a\u{0}b\r\n{}%");
     let mut name = Vec::new();
     file.rules().resolve(&request).checks()[0].key().write_name("tg", &mut name);
     assert_eq!(name.len(), "tg1{pp}r:t".len() + 16);

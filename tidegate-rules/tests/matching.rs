@@ -15,7 +15,7 @@ fn parse(text: &str) -> RuleFile {
 }
 
 fn request<'a>(action: &'a str, attributes: &[(&'a str, &'a str)]) -> Request<'a> {
-    attributes.iter().fold(Request::new(action), |request, (name, value)| request.attribute(name, value))
+    attributes.iter().fold(Request::new(action), |request, (name, value)| request.with_attribute(name, value))
 }
 
 /// The rules that apply, with their costs and amounts.
@@ -172,7 +172,7 @@ fn rules_that_share_a_budget_share_a_bucket() {
         "rules:\n- { id: read, match: { method: GET }, per: [tenant], budget: units, fixed_window: { limit: 10, window: 1d } }\n\
          - { id: write, match: { method: POST }, per: [tenant], budget: units, cost: 4, on_failure: closed, fixed_window: { limit: 10, window: 1d } }\n",
     );
-    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
+    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
     let get = request("", &[("method", "GET"), ("tenant", "acme")]);
     let post = request("", &[("method", "POST"), ("tenant", "acme")]);
     assert_eq!(limiter.check_now(&post).remaining(), Some(6));
@@ -186,7 +186,7 @@ fn several_limits_of_one_rule_are_all_or_nothing() {
         "rules:\n- id: r\n  per: [user]\n  limits:\n    second: { token_bucket: { capacity: 2, refill: 2/s } }\n    day: { fixed_window: { limit: 3, window: 1d } }\n",
     );
     let clock = ManualClock::default();
-    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(clock.clone()));
+    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(clock.clone()));
     let ann = request("", &[("user", "ann")]);
     let passed = |times: usize| (0..times).filter(|_| limiter.check_now(&ann).is_allowed()).count();
     assert_eq!(passed(5), 2);
@@ -202,7 +202,7 @@ fn a_changed_file_keeps_what_was_spent() {
     let with = |capacity: u32| {
         parse(&format!("rules:\n- {{ id: r, per: [], token_bucket: {{ capacity: {capacity}, refill: 1/h }} }}\n"))
     };
-    let store = Arc::new(MemoryStore::new().clock(ManualClock::default()));
+    let store = Arc::new(MemoryStore::new().with_clock(ManualClock::default()));
     let limiter = Limiter::new(with(5).rules().clone(), Arc::clone(&store));
     let any = Request::new("");
     assert_eq!((0..9).filter(|_| limiter.check_now(&any).is_allowed()).count(), 5);
@@ -236,14 +236,18 @@ fn rules_that_meet_on_a_budget_keep_what_is_theirs() {
         parse(&format!("rules:\n{}{}", rule("mild", "cost: 100"), rule("strict", strict))),
         parse(&format!("rules:\n{}{}", rule("strict", strict), rule("mild", "cost: 100"))),
     ] {
-        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
+        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
         assert!(limiter.plan(&Request::new("")).fails_closed());
         let decision = limiter.check_now(&Request::new(""));
         assert!(decision.is_security());
         assert_eq!(decision.remaining(), Some(400));
         let told = |rule: &str| file.rules().actual_cost(rule, |_| Some("700"));
-        futures(limiter.settle(decision.receipt(), told)).unwrap();
-        assert_eq!(futures(limiter.peek(&Request::new("").cost(0))).unwrap().remaining(), Some(200), "100 and 700");
+        futures(limiter.settle(decision.into_receipt(), told)).unwrap();
+        assert_eq!(
+            futures(limiter.peek(&Request::new("").with_cost(0))).unwrap().remaining(),
+            Some(200),
+            "100 and 700"
+        );
     }
 }
 
@@ -253,9 +257,9 @@ fn what_costs_nothing_at_first_is_charged_afterwards() {
     let file = parse(
         "rules:\n- { id: r, per: [], cost: { default: 0, actual: x-used }, fixed_window: { limit: 1000, window: 1d } }\n",
     );
-    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().clock(ManualClock::default()));
+    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
     let decision = limiter.check_now(&Request::new(""));
-    futures(limiter.settle(decision.receipt(), |_| Some(900))).unwrap();
+    futures(limiter.settle(decision.into_receipt(), |_| Some(900))).unwrap();
     assert_eq!(limiter.check_now(&Request::new("")).remaining(), Some(100));
 }
 
@@ -361,7 +365,7 @@ fn partitions(tag: &str) -> Result<usize, String> {
     let file = RuleFile::parse("rules.yaml", &text).map_err(|report| report.to_string())?;
     let users: Vec<String> = (0..50).map(|user| user.to_string()).collect();
     let found = users.iter().map(|user| {
-        let request = Request::new("").attribute("header:x-tenant", "acme").attribute("header:x-user", user);
+        let request = Request::new("").with_attribute("header:x-tenant", "acme").with_attribute("header:x-user", user);
         file.rules().resolve(&request).checks()[0].key().partition()
     });
     Ok(found.collect::<std::collections::BTreeSet<_>>().len())

@@ -20,7 +20,7 @@ fn refused(on_failure: &str) -> Report {
 }
 
 fn asks<'a>(method: &'a str, path: &'a str) -> Request<'a> {
-    Request::new("").attribute("method", method).attribute("path", path).attribute("who", "ann")
+    Request::new("").with_attribute("method", method).with_attribute("path", path).with_attribute("who", "ann")
 }
 
 /// What happens to a request, by the check that it must pass.
@@ -31,8 +31,9 @@ fn policy(file: &RuleFile, method: &str, path: &str) -> OnFailure {
 /// A limiter whose store fails from the start, one of `instances`.
 fn failing(file: &RuleFile, instances: u32) -> (impl Fn(&Request<'_>) -> Option<bool> + use<>, ManualClock) {
     let clock = ManualClock::default();
-    let memory = MemoryStore::new().clock(clock.clone());
-    let limiter = Limiter::new(file.rules().clone(), MemoryStore::new()).instances(instances).fallback(memory);
+    let memory = MemoryStore::new().with_clock(clock.clone());
+    let limiter =
+        Limiter::new(file.rules().clone(), MemoryStore::new()).with_instances(instances).with_fallback_store(memory);
     let ask = move |request: &Request<'_>| {
         let plan = limiter.plan(request);
         let decision = limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "gone")).ok()?;
@@ -59,10 +60,10 @@ fn a_cap_is_one_bucket_for_everybody_at_one_instance() {
     assert_eq!(policy(&file, "GET", "/"), OnFailure::Static);
     let plan = file.rules().resolve(&asks("GET", "/"));
     let expected = tidegate::Limit::token_bucket(6, Rate::per_minute(6).unwrap()).unwrap();
-    assert_eq!(plan.checks()[0].gate().emergency_limit(), Some(&expected));
+    assert_eq!(plan.checks()[0].gate().static_limit(), Some(&expected));
     // However many instances there are, this one has its cap; and whoever asks.
     let (ask, clock) = failing(&file, 10);
-    let who = |name: &'static str| Request::new("").attribute("who", name);
+    let who = |name: &'static str| Request::new("").with_attribute("who", name);
     let names = ["ann", "bob", "cyd", "dee", "eve", "fay", "guy"];
     let passed: Vec<_> = names.iter().map(|name| ask(&who(name))).collect();
     assert_eq!(passed, [Some(true), Some(true), Some(true), Some(true), Some(true), Some(true), Some(false)]);
@@ -82,7 +83,7 @@ fn a_cap_may_be_written_like_any_rate() {
         let file = rule(&format!("{{ static: {written} }}"));
         let plan = file.rules().resolve(&asks("GET", "/"));
         let expected = tidegate::Limit::token_bucket(capacity, refill.unwrap()).unwrap();
-        assert_eq!(plan.checks()[0].gate().emergency_limit(), Some(&expected), "{written}");
+        assert_eq!(plan.checks()[0].gate().static_limit(), Some(&expected), "{written}");
     }
 }
 

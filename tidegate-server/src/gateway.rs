@@ -2,22 +2,22 @@
 //!
 //! ```text
 //! client ──▶ Listener ──▶ LimitLayer ──▶ Proxy ──▶ upstream
-//!            TLS,          429, 503,     forwarded, headers,
+//!            TLS,          429, 503,     forwarded_headers, hop_by_hop,
 //!            timeouts      delays        upload, tunnel
-//!            merge ◀────────────────────────┘
+//!            rate_limit_headers ◀───────────┘
 //! ```
 //!
-//! Bodies, trailers and upgraded connections pass as they come; nothing is kept. What the limits mean and how a denial looks
-//! is decided by [`LimitLayer`]; this door only carries.
+//! Bodies, trailers and upgraded connections are streamed; nothing is buffered. [`LimitLayer`] decides each request and writes
+//! the 429 and 503 responses; the gateway only forwards.
 
 mod options;
 pub use options::GatewayOptions;
 mod upstream;
 pub use upstream::UpstreamError;
-mod forwarded;
-mod headers;
-mod merge;
+mod forwarded_headers;
+mod hop_by_hop;
 mod proxy;
+mod rate_limit_headers;
 mod tunnel;
 mod upload;
 
@@ -37,7 +37,7 @@ use crate::listen::{Listener, Tasks};
 use proxy::{Proxy, ProxyBody};
 use upstream::Upstream;
 
-/// A reverse proxy with limits. One for each upstream.
+/// A reverse proxy with rate limits in front of one upstream.
 ///
 /// ```no_run
 /// use tidegate::{Limit, Limiter, MemoryStore, Rate, Rule, RuleSet};
@@ -45,7 +45,7 @@ use upstream::Upstream;
 /// use tidegate_tower::LimitLayer;
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).per(["ip"])])?;
+/// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).with_per(["ip"])])?;
 /// let layer = LimitLayer::new(Limiter::new(rules, MemoryStore::new()));
 ///
 /// let gateway = Gateway::new(&"http://127.0.0.1:3000".parse()?, GatewayOptions::new())?;
@@ -61,16 +61,16 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway to `upstream`: `http://host:port`, or `h2c://host:port` for one that speaks HTTP/2 without TLS.
+    /// A gateway to `upstream`: `http://host:port`, or `h2c://host:port` for HTTP/2 without TLS.
     ///
-    /// Over HTTP/1.1 the upstream gets the host that the client asked for as `Host`; over HTTP/2, only as
-    /// `X-Forwarded-Host`.
+    /// An HTTP/1.1 upstream receives the client's `Host`; an HTTP/2 upstream receives it as `X-Forwarded-Host` only.
     pub fn new(upstream: &Uri, options: GatewayOptions) -> Result<Self, UpstreamError> {
         Ok(Self { upstream: Upstream::new(upstream)?, options })
     }
 
-    /// Takes connections until `shutdown`, then none any more. Requests and tunnels that are under way may end, within
-    /// [`ConnectionLimits::drain_timeout`](crate::ConnectionLimits::drain_timeout). Whether all of them did.
+    /// Accepts connections until `shutdown` completes, then waits up to
+    /// [`ConnectionLimits::drain_timeout`](crate::ConnectionLimits::drain_timeout) for open requests and tunnels. Returns
+    /// whether all of them finished.
     pub async fn serve<S>(
         self,
         listener: impl Into<Listener> + Send,
@@ -81,13 +81,13 @@ impl Gateway {
         S: Store + 'static,
     {
         let tasks = Tasks::new();
-        let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.starter())));
-        let service = hyper::service::service_fn(move |request| answer(LimitService::clone(&service), request));
-        listener.into().tells_client().serve(service, tasks, shutdown).await
+        let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.spawner())));
+        let service = hyper::service::service_fn(move |request| handle(LimitService::clone(&service), request));
+        listener.into().with_client_info().serve(service, tasks, shutdown).await
     }
 
-    /// Like [`serve`](Self::serve), and calls `observer` with the status of every response and the time since the head of
-    /// its request was read, measured by `clock`.
+    /// [`serve`](Self::serve), and calls `observer` with the status of each response and the time since the request headers
+    /// were read, by `clock`.
     pub async fn serve_observed<S>(
         self,
         listener: Listener,
@@ -100,26 +100,26 @@ impl Gateway {
         S: Store + 'static,
     {
         let tasks = Tasks::new();
-        let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.starter())));
+        let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.spawner())));
         let service = hyper::service::service_fn(move |request| {
             let (service, clock, observer) = (LimitService::clone(&service), Arc::clone(&clock), Arc::clone(&observer));
             async move {
-                let begun = clock.now();
-                let response = answer(service, request).await?;
-                observer(response.status(), clock.now().since(begun));
+                let started = clock.now();
+                let response = handle(service, request).await?;
+                observer(response.status(), clock.now().since(started));
                 Ok(response)
             }
         });
-        listener.tells_client().serve(service, tasks, shutdown).await
+        listener.with_client_info().serve(service, tasks, shutdown).await
     }
 }
 
-/// Answers one request.
-async fn answer<S: Store + 'static>(
+/// Sends one request through the limit layer and the proxy.
+async fn handle<S: Store + 'static>(
     service: LimitService<Proxy, S>,
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody<ProxyBody>>, Infallible> {
     let mut response = service.oneshot(request).await?;
-    merge::put_back(&mut response);
+    rate_limit_headers::merge_upstream_headers(&mut response);
     Ok(response)
 }

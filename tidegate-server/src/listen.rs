@@ -1,18 +1,18 @@
-//! `Listener`: one address of a server. It takes connections, over TLS if there is a certificate, bounds what each may take and
-//! how long it may wait, and ends in good order. What a request means is the business of the service behind it.
+//! `Listener`: one address of a server. It accepts connections, optionally over TLS, bounds their number, sizes and times, and
+//! drains them on shutdown. It knows nothing about limits or requests.
 //!
 //! ```text
-//! accept ──▶ TLS ──▶ Wire (bytes, watched) ──▶ HTTP/1.1 or HTTP/2 ──▶ service
+//! accept ──▶ TLS ──▶ GuardedStream (smuggling, write timeout) ──▶ HTTP/1.1 or HTTP/2 ──▶ service
 //! ```
 
 mod connection;
-mod heads;
+mod guarded_stream;
 mod limits;
 pub use limits::ConnectionLimits;
+mod smuggling_guard;
 mod tasks;
 mod tls;
 pub use tls::{Tls, TlsError, TlsFiles};
-mod wire;
 
 use std::convert::Infallible;
 use std::io;
@@ -28,22 +28,22 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use connection::{Client, Door, connection};
-pub(crate) use connection::{Place, Secure};
-pub(crate) use tasks::{Starter, Tasks};
-pub(crate) use wire::wait;
+use connection::{ClientInfo, ConnectionConfig, serve_connection};
+pub(crate) use connection::{ConnectionPermit, OverTls};
+pub(crate) use guarded_stream::sleep;
+pub(crate) use tasks::{TaskSpawner, Tasks};
 
-/// How long no connection is taken after one could not be, such as when there are too many open files.
-const BREATHER: Duration = Duration::from_millis(100);
+/// Pause after a failed accept, for example when too many files are open.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// One address, and what a connection to it may do.
+/// One bound address, with the bounds of its connections.
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<Tls>,
     limits: ConnectionLimits,
-    tells_client: bool,
-    gathers: bool,
+    passes_client_info: bool,
+    batches_writes: bool,
 }
 
 impl Listener {
@@ -52,37 +52,37 @@ impl Listener {
         TcpListener::bind(address).await.map(Self::from)
     }
 
-    /// Speaks TLS.
-    pub fn tls(mut self, tls: Option<Tls>) -> Self {
+    /// Accepts TLS connections only.
+    pub fn with_tls(mut self, tls: Option<Tls>) -> Self {
         self.tls = tls;
         self
     }
 
-    /// Bounds connections by these instead of the [usual](ConnectionLimits::new) limits.
-    pub const fn limits(mut self, limits: ConnectionLimits) -> Self {
+    /// Replaces the [default](ConnectionLimits::new) bounds of connections.
+    pub const fn with_limits(mut self, limits: ConnectionLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Lets every request say whom it is from: the address as an extension of it, and [`Secure`] if it came over TLS.
-    pub(crate) const fn tells_client(mut self) -> Self {
-        self.tells_client = true;
+    /// Adds to each request, as extensions, the client's `SocketAddr`, its [`ConnectionPermit`], and [`OverTls`] for TLS.
+    pub(crate) const fn with_client_info(mut self) -> Self {
+        self.passes_client_info = true;
         self
     }
 
-    /// Lets answers that are ready at the same time leave together, for many calls at a time on one connection.
-    pub(crate) const fn gathers(mut self) -> Self {
-        self.gathers = true;
+    /// Writes responses that become ready together in one system call. For many concurrent calls on one connection.
+    pub(crate) const fn with_write_batching(mut self) -> Self {
+        self.batches_writes = true;
         self
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// Takes connections until `shutdown`, then none any more. Requests that are under way, and tasks that they started, may
-    /// end, within [`ConnectionLimits::drain_timeout`]. Whether all of them did.
+    /// Accepts connections until `shutdown` completes, then waits up to [`ConnectionLimits::drain_timeout`] for open requests
+    /// and the tasks they spawned. Returns whether all of them finished.
     pub(crate) async fn serve<S, B>(self, service: S, tasks: Tasks, shutdown: impl Future<Output = ()> + Send) -> bool
     where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
@@ -90,65 +90,65 @@ impl Listener {
         B: Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (graceful, ending) = (GracefulShutdown::new(), watch::Sender::new(()));
-        let places = Arc::new(Semaphore::new(self.limits.max_connections));
-        let is_secure = self.tls.is_some();
-        let door = Arc::new(Door::new(service, &self));
-        let starter = tasks.starter();
+        let (graceful, shutting_down) = (GracefulShutdown::new(), watch::Sender::new(()));
+        let permits = Arc::new(Semaphore::new(self.limits.max_connections));
+        let is_tls = self.tls.is_some();
+        let config = Arc::new(ConnectionConfig::new(service, &self));
+        let spawner = tasks.spawner();
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
             let accepted = tokio::select! {
-                accepted = accept(&self.tcp, &places) => accepted,
+                accepted = accept(&self.tcp, &permits) => accepted,
                 () = &mut shutdown => break,
             };
             match accepted {
-                Ok((stream, peer, place)) => {
-                    let client = Client::new(peer, place, is_secure);
-                    starter.start(connection(
-                        Arc::clone(&door),
+                Ok((stream, peer, permit)) => {
+                    let client = ClientInfo::new(peer, permit, is_tls);
+                    spawner.spawn(serve_connection(
+                        Arc::clone(&config),
                         stream,
                         client,
                         graceful.watcher(),
-                        ending.subscribe(),
+                        shutting_down.subscribe(),
                     ));
                 }
-                Err(error) if is_about_one(&error) => (),
+                Err(error) if is_connection_error(&error) => (),
                 Err(_) => {
-                    if tokio::time::timeout(BREATHER, &mut shutdown).await.is_ok() {
+                    if tokio::time::timeout(ACCEPT_RETRY_DELAY, &mut shutdown).await.is_ok() {
                         break;
                     }
                 }
             }
         }
         drop(self.tcp);
-        ending.send_replace(());
-        let drained = async {
+        shutting_down.send_replace(());
+        let drain = async {
             graceful.shutdown().await;
-            tasks.ended().await;
+            tasks.wait_all().await;
         };
-        // What has not ended by then ends with `tasks`.
-        tokio::time::timeout(self.limits.drain_timeout, drained).await.is_ok()
+        // Dropping `tasks` aborts those that are left.
+        tokio::time::timeout(self.limits.drain_timeout, drain).await.is_ok()
     }
 }
 
 impl From<TcpListener> for Listener {
     fn from(tcp: TcpListener) -> Self {
-        Self { tcp, tls: None, limits: ConnectionLimits::new(), tells_client: false, gathers: false }
+        Self { tcp, tls: None, limits: ConnectionLimits::new(), passes_client_info: false, batches_writes: false }
     }
 }
 
-/// The next connection, once there is a place for it. Until then, those who come wait in the queue of the system.
+/// Accepts the next connection once a permit is free. Until then, clients wait in the accept queue of the system.
 async fn accept(
     tcp: &TcpListener,
-    places: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, peer) = tcp.accept().await?;
-    Ok((stream, peer, place))
+    Ok((stream, peer, permit))
 }
 
-/// Whether an error is about the connection that was to be taken, and not about taking any.
-fn is_about_one(error: &io::Error) -> bool {
+/// Whether an accept failed because of the one connection, not because of the listener.
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }

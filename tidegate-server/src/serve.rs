@@ -118,7 +118,9 @@ impl Server {
         doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
         let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
         let stopped_grpc = stopped(stopping.clone());
-        doors.spawn(async move { grpc_listener.gathers().serve(services, Tasks::new(), stopped_grpc).await });
+        doors.spawn(
+            async move { grpc_listener.with_write_batching().serve(services, Tasks::new(), stopped_grpc).await },
+        );
         let gateway = match gateway {
             None => None,
             Some((address, gateway)) => {
@@ -170,11 +172,11 @@ async fn listen(
 ) -> Result<(SocketAddr, Listener), Failure> {
     let failed = |error: std::io::Error| Failure::usage(format!("{flag} {address}: {error}; choose another address"));
     let listener = Listener::bind(address).await.map_err(failed)?;
-    Ok((listener.address().map_err(failed)?, listener.tls(tls).limits(arguments.limits())))
+    Ok((listener.address().map_err(failed)?, listener.with_tls(tls).with_limits(arguments.limits())))
 }
 
 async fn serve(listener: Listener, app: axum::Router, stopping: watch::Receiver<bool>) -> bool {
-    listener.tells_client().serve(TowerToHyperService::new(app), Tasks::new(), stopped(stopping)).await
+    listener.with_client_info().serve(TowerToHyperService::new(app), Tasks::new(), stopped(stopping)).await
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

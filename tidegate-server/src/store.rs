@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::spi::{Adjustment, Key, KeyStem, Plan, Store, Subject, Verdict};
 use tidegate::{Limit, MemoryStore, StoreError};
-use tidegate_redis::{RedisOptions, RedisStore, ServerState, Strangers};
+use tidegate_redis::{AnonymousStats, RedisOptions, RedisStore, ServerState};
 
 /// Where a store is.
 ///
@@ -40,7 +40,7 @@ pub enum AnyStore {
 /// Whether a store answers: it is asked to forget something that is not there.
 pub(crate) async fn answers(store: &impl Store) -> bool {
     let Ok(limit) = Limit::fixed_window(1, Duration::from_secs(1)) else { return false };
-    let stem = KeyStem::of_rule("readyz probe", &limit, "");
+    let stem = KeyStem::for_rule("readyz probe", &limit, "");
     let nobody = Subject::from_hash(0);
     store.forget(&[Key::new(&stem, nobody, nobody)]).await.is_ok()
 }
@@ -85,7 +85,7 @@ impl AnyStore {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::default())),
             StoreUrl::Redis(url) => {
-                let options = RedisOptions::new().heartbeats(false);
+                let options = RedisOptions::new().with_heartbeats(false);
                 RedisStore::connect_with(url, options).await.map(Self::Redis)
             }
         }
@@ -100,18 +100,18 @@ impl AnyStore {
     }
 
     /// Looks at the servers, and says what an operator should change.
-    pub(crate) async fn examine(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) async fn check_servers(&self) -> Result<Vec<String>, StoreError> {
         match self {
             Self::Memory(_) => Ok(Vec::new()),
-            Self::Redis(store) => store.examine().await,
+            Self::Redis(store) => store.check_servers().await,
         }
     }
 
     /// What is known of subjects that nobody vouches for, on a shared store.
-    pub(crate) fn strangers(&self) -> Vec<Strangers> {
+    pub(crate) fn strangers(&self) -> Vec<AnonymousStats> {
         match self {
             Self::Memory(_) => Vec::new(),
-            Self::Redis(store) => store.strangers(),
+            Self::Redis(store) => store.anonymous_stats(),
         }
     }
 
@@ -119,7 +119,7 @@ impl AnyStore {
     pub(crate) fn servers(&self) -> Vec<ServerState> {
         match self {
             Self::Memory(_) => Vec::new(),
-            Self::Redis(store) => store.state(),
+            Self::Redis(store) => store.server_states(),
         }
     }
 

@@ -5,5 +5,5 @@ use tidegate::Timer;
 /// Time as the tokio runtime measures it. Sleeping needs a runtime.
 #[allow(clippy::disallowed_methods, reason = "this is the one place that makes a `Timer` of it")]
 pub fn tokio_timer() -> impl Timer {
-    tidegate::timer(tokio::time::sleep)
+    tidegate::SleepTimer::new(tokio::time::sleep)
 }

@@ -15,11 +15,11 @@ use tokio::net::TcpListener;
 /// Starts one server of the fleet.
 async fn start(redis: &str, run: &str) -> Result<SocketAddr, Box<dyn Error>> {
     let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(5, Rate::per_hour(1)?)?)
-        .per(["header:x-api-key"])
-        .on_failure(OnFailure::Open)])?;
+        .with_per(["header:x-api-key"])
+        .with_on_failure(OnFailure::Open)])?;
     // Every server of a fleet has the same secret, so that they agree on whom they count. Here it is new for each run of
     // the example, which therefore starts afresh.
-    let limiter = Limiter::new(rules, RedisStore::connect(redis).await?).secret(&Secret::new(run));
+    let limiter = Limiter::new(rules, RedisStore::connect(redis).await?).with_secret(&Secret::new(run));
 
     let app = Router::new().route("/", get(async || "hello")).layer(LimitLayer::new(limiter));
     let listener = TcpListener::bind("127.0.0.1:0").await?;

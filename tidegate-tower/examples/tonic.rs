@@ -16,8 +16,8 @@ use tonic_prost::ProstCodec;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let rules = RuleSet::new([Rule::new("greetings", Limit::token_bucket(2, Rate::per_minute(1)?)?)
-        .per(["ip", "path"]) // the path of a gRPC request is its method
-        .message("Two greetings at once, then one a minute.")])?;
+        .with_per(["ip", "path"]) // the path of a gRPC request is its method
+        .with_message("Two greetings at once, then one a minute.")])?;
     let limits = LimitLayer::new(Limiter::new(rules, MemoryStore::new()))
         .peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
 

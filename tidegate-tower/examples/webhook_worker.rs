@@ -3,7 +3,7 @@
 //! the end of the queue, so none is lost.
 //!
 //! `cargo run -p tidegate-tower --example webhook_worker` takes no time, since the clock is one that it moves itself. In
-//! production the timer is `tidegate::timer(tokio::time::sleep)`, and nothing else changes.
+//! production the timer is `tidegate::SleepTimer::new(tokio::time::sleep)`, and nothing else changes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
@@ -27,7 +27,7 @@ async fn deliver(
     mut events: mpsc::UnboundedReceiver<u32>,
     deliveries: mpsc::UnboundedSender<(u32, u64)>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let request = Request::new("webhook").attribute("receiver", "https://example.com/hook");
+    let request = Request::new("webhook").with_attribute("receiver", "https://example.com/hook");
     let mut put_back = VecDeque::new();
     loop {
         // Those that were put back come after those that have not been tried yet.
@@ -54,9 +54,9 @@ async fn deliver(
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let limit = Limit::token_bucket(50, Rate::per_second(10)?)?;
-    let rules = RuleSet::new([Rule::new("webhooks", limit).per(["receiver"])])?;
+    let rules = RuleSet::new([Rule::new("webhooks", limit).with_per(["receiver"])])?;
     let clock = ManualClock::default();
-    let limiter = Arc::new(Limiter::new(rules, MemoryStore::new().clock(clock.clone())));
+    let limiter = Arc::new(Limiter::new(rules, MemoryStore::new().with_clock(clock.clone())));
 
     let (events, incoming) = mpsc::unbounded_channel();
     let (outgoing, mut deliveries) = mpsc::unbounded_channel();

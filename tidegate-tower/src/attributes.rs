@@ -144,8 +144,8 @@ impl Source {
 impl Values<'_> {
     /// The question to the limiter.
     pub(crate) fn request<'a>(&'a self, action: &'a str, cost: u64) -> tidegate::Request<'a> {
-        let request = tidegate::Request::new(action).cost(cost);
-        self.0.iter().fold(request, |request, (name, value)| request.attribute(name, value))
+        let request = tidegate::Request::new(action).with_cost(cost);
+        self.0.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         let (parts, ()) = request.into_parts();
         let reads = Reads::new([SmolStr::new(name)]);
         let values = reads.values(&parts, told, peer(&parts));
-        values.request("", 1).value(name).map(str::to_owned)
+        values.request("", 1).attribute(name).map(str::to_owned)
     }
 
     fn of(request: http::request::Builder, name: &str) -> Option<String> {

@@ -29,7 +29,7 @@ impl Fields {
     /// What `contract` says about a decision.
     pub(crate) fn of(contract: &HeaderPolicy, decision: &Decision) -> Self {
         let mut fields = Vec::new();
-        contract.each(decision, |field, text| {
+        contract.for_each_field(decision, |field, text| {
             if fields.is_empty() {
                 fields.reserve_exact(USUAL);
             }

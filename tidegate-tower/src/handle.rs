@@ -68,7 +68,8 @@ impl<S> Handle<S> {
 
 impl<S: Store> Current<S> {
     fn new(limiter: Limiter<S>) -> Self {
-        let (reads, settles) = (Reads::new(limiter.rules().reads()), limiter.rules().settles());
+        let (reads, settles) =
+            (Reads::new(limiter.rules().reads().into_iter().map(Into::into)), limiter.rules().has_cost_headers());
         Self { limiter: Arc::new(limiter), reads, settles }
     }
 }

@@ -170,7 +170,7 @@ impl<S> LimitLayer<S> {
 /// Holds requests by tokio's timer.
 #[allow(clippy::disallowed_methods, reason = "this is the one place where tokio's timer enters")]
 fn tokio_timer() -> impl Timer {
-    tidegate::timer(tokio::time::sleep)
+    tidegate::SleepTimer::new(tokio::time::sleep)
 }
 
 impl<T, S> Layer<T> for LimitLayer<S> {

@@ -7,8 +7,8 @@
 //! use tidegate_tower::LimitLayer;
 //!
 //! let rules = RuleSet::new([
-//!     Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).per(["header:x-api-key"]),
-//!     Rule::new("exports", Limit::token_bucket(2, Rate::per_minute(1)?)?).action("export").per(["header:x-api-key"]),
+//!     Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).with_per(["header:x-api-key"]),
+//!     Rule::new("exports", Limit::token_bucket(2, Rate::per_minute(1)?)?).with_action("export").with_per(["header:x-api-key"]),
 //! ])?;
 //! let limits = LimitLayer::new(Limiter::new(rules, MemoryStore::new()));
 //!

@@ -68,7 +68,7 @@ impl Pass {
             is_security: decision.is_security(),
             degraded: decision.degraded().map(|reason| Degraded { reason }),
             delay,
-            receipt: (settles || !delay.is_zero()).then(|| decision.receipt()),
+            receipt: (settles || !delay.is_zero()).then(|| decision.into_receipt()),
         }
     }
 }
@@ -148,7 +148,7 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let values = current.reads.values(parts, &told, (settings.peer)(parts));
     let request = values.request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
-    let plan = current.limiter.plan(&request).longest_delay(settings.longest_delay).with_origin(origin);
+    let plan = current.limiter.plan(&request).with_max_delay(settings.longest_delay).with_origin(origin);
     match current.limiter.decide(&plan).await {
         Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::new(settings, current, decision)),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
@@ -163,12 +163,12 @@ fn denied<S: Store, B>(
     decision: &Decision,
 ) -> Response<ResponseBody<B>> {
     let rule = decision.rule().and_then(|id| current.limiter.rules().rule(id));
-    let message = rule.and_then(Rule::message_text);
-    refused(settings, parts, contract(settings, current).denied(decision, message, accepted(parts).as_deref()))
+    let message = rule.and_then(Rule::message);
+    refused(settings, parts, contract(settings, current).reject(decision, message, accepted(parts).as_deref()))
 }
 
 fn failed<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &Parts) -> Response<ResponseBody<B>> {
-    refused(settings, parts, contract(settings, current).failed(accepted(parts).as_deref()))
+    refused(settings, parts, contract(settings, current).reject_unavailable(accepted(parts).as_deref()))
 }
 
 /// The refusal, in the language of the caller.
@@ -184,7 +184,7 @@ fn refused<B>(settings: &Settings, parts: &Parts, answer: Rejection) -> Response
 
 /// What the layer was told goes before what the rules choose.
 fn contract<'a, S: Store>(settings: &'a Settings, current: &'a Current<S>) -> &'a HeaderPolicy {
-    settings.contract.as_ref().unwrap_or_else(|| current.limiter.rules().contract())
+    settings.contract.as_ref().unwrap_or_else(|| current.limiter.rules().header_policy())
 }
 
 fn accepted(parts: &Parts) -> Option<Cow<'_, str>> {

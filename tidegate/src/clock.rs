@@ -24,7 +24,7 @@ pub trait Clock: Send + Sync {
 
 /// Lets a future wait without tying the library to a runtime, and tells how long it has waited.
 ///
-/// With tokio it is a closure: any `Fn(Duration) -> impl Future` becomes a timer through [`timer`].
+/// [`SleepTimer`] makes one from the sleep function of a runtime.
 pub trait Timer: Clock {
     /// A future that is ready once `span` has passed.
     fn sleep(&self, span: Duration) -> Sleep;
@@ -33,34 +33,44 @@ pub trait Timer: Clock {
 /// The future of a [`Timer`].
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Makes a [`Timer`] of a runtime's sleep function.
+/// A [`Timer`] on the sleep function of a runtime.
 ///
 /// ```
 /// # use std::time::Duration;
 /// # async fn runtime_sleep(_: Duration) {}
-/// let timer = tidegate::timer(|span| runtime_sleep(span)); // tokio::time::sleep, for one
+/// let timer = tidegate::SleepTimer::new(runtime_sleep); // for example tokio::time::sleep
 /// ```
-pub fn timer<F, S>(sleep: F) -> impl Timer
+#[derive(Clone, Debug)]
+pub struct SleepTimer<F> {
+    sleep: F,
+    clock: SystemClock,
+}
+
+impl<F, S> SleepTimer<F>
 where
     F: Fn(Duration) -> S + Send + Sync,
     S: Future<Output = ()> + Send + 'static,
 {
-    struct Function<F>(F, SystemClock);
-    impl<F: Send + Sync> Clock for Function<F> {
-        fn now(&self) -> Timestamp {
-            self.1.now()
-        }
+    /// A timer that sleeps with `sleep` and reads the system clock.
+    pub fn new(sleep: F) -> Self {
+        Self { sleep, clock: SystemClock::new() }
     }
-    impl<F, S> Timer for Function<F>
-    where
-        F: Fn(Duration) -> S + Send + Sync,
-        S: Future<Output = ()> + Send + 'static,
-    {
-        fn sleep(&self, span: Duration) -> Sleep {
-            Box::pin((self.0)(span))
-        }
+}
+
+impl<F: Send + Sync> Clock for SleepTimer<F> {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
     }
-    Function(sleep, SystemClock::new())
+}
+
+impl<F, S> Timer for SleepTimer<F>
+where
+    F: Fn(Duration) -> S + Send + Sync,
+    S: Future<Output = ()> + Send + 'static,
+{
+    fn sleep(&self, span: Duration) -> Sleep {
+        Box::pin((self.sleep)(span))
+    }
 }
 
 /// The machine's clock: the wall time at its creation plus the monotonic time since.
@@ -147,7 +157,7 @@ impl ManualClock {
     }
 
     /// How many sleeps have not ended yet: what a test waits for before it moves the clock.
-    pub fn sleeping(&self) -> usize {
+    pub fn pending_sleeps(&self) -> usize {
         let manual = self.lock();
         manual.sleepers.keys().filter(|(until, _)| *until > manual.now).count()
     }

@@ -25,12 +25,12 @@ use crate::{StoreErrorKind, Timestamp, Window};
 ///     Rule::new("second", Limit::token_bucket(2, Rate::per_second(1)?)?),
 ///     Rule::new("minute", Limit::fixed_window(100, Duration::from_secs(60))?),
 /// ])?;
-/// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
+/// let limiter = Limiter::new(rules, MemoryStore::new().with_clock(ManualClock::default()));
 /// let allowed = limiter.check_now(&Request::new(""));
 /// assert_eq!((allowed.rule(), allowed.limit(), allowed.remaining()), (Some("second"), Some(2), Some(1)));
 /// assert_eq!(allowed.reset_after(), Some(Duration::from_secs(1)));
 ///
-/// let denied = limiter.check_now(&Request::new("").cost(2));
+/// let denied = limiter.check_now(&Request::new("").with_cost(2));
 /// assert_eq!((denied.rule(), denied.algorithm()), (Some("second"), Some(Algorithm::TokenBucket)));
 /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
 /// assert_eq!(denied.checks()[1].outcome().remaining, 99);
@@ -121,7 +121,7 @@ impl Decision {
     /// Why it was decided without the store: how that failed. None if the store decided, which is the usual case.
     ///
     /// Such a decision knows only what this instance has let pass in the meantime: its numbers are those of the instance's
-    /// share, which doors do not show, and its [receipt](Self::receipt) is empty.
+    /// share, which doors do not show, and its [receipt](Self::into_receipt) is empty.
     pub const fn degraded(&self) -> Option<StoreErrorKind> {
         self.degraded
     }
@@ -223,7 +223,7 @@ impl Decision {
     /// What was consumed and where, to give it back later. A denied decision has an empty one, and so has a
     /// [degraded](Self::degraded) one. There is one for each
     /// decision, which is used up by it, since nothing may be given back twice.
-    pub fn receipt(self) -> Receipt {
+    pub fn into_receipt(self) -> Receipt {
         self.consumed()
     }
 
@@ -249,8 +249,8 @@ impl CheckResult {
     fn new(check: &Check<'_>, judged: &CheckVerdict) -> Self {
         let gate = check.gate();
         Self {
-            rule: gate.rule().clone(),
-            limit_name: gate.limit_name().clone(),
+            rule: gate.shared_rule().clone(),
+            limit_name: gate.shared_limit_name().clone(),
             plan: gate.shared_plan(),
             security: check.is_security(),
             window: gate.window(),

@@ -54,14 +54,14 @@ pub struct KeyStem {
 
 impl KeyStem {
     /// The stem of a limit that belongs to one rule.
-    pub fn of_rule(rule: &str, limit: &Limit, name: &str) -> Self {
+    pub fn for_rule(rule: &str, limit: &Limit, name: &str) -> Self {
         let mut text = String::new();
         escape(&mut text, rule);
         Self::with_shape(text, limit, name)
     }
 
     /// The stem of a limit that several rules share.
-    pub fn of_budget(budget: &str, limit: &Limit, name: &str) -> Self {
+    pub fn for_budget(budget: &str, limit: &Limit, name: &str) -> Self {
         let mut text = String::from("$");
         escape(&mut text, budget);
         Self::with_shape(text, limit, name)
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_short_rule_has_a_name_of_28_bytes() {
         let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
-        let stem = KeyStem::of_rule("api", &limit, "");
+        let stem = KeyStem::for_rule("api", &limit, "");
         let subject = Subject::from_hash(7 << 96);
         let name = name(&Key::new(&stem, subject, subject));
         assert_eq!(name.len(), 28);
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn an_overflow_bucket_lies_in_the_slot_of_those_who_share_it_under_a_name_of_no_subject() {
         let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
-        let stem = KeyStem::of_rule("api", &limit, "");
+        let stem = KeyStem::for_rule("api", &limit, "");
         let (ann, bob) = (Subject::from_hash(7 << 96), Subject::from_hash((7 << 96) + 1));
         let bucket = Key::new(&stem, ann, ann).overflow(0);
         assert_eq!(name(&bucket), [&b"tg1{07}api:t+"[..], &[0; 16]].concat());
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn the_shape_is_in_the_name_and_the_amounts_are_not() {
         let window = Duration::from_secs(600);
-        let text = |limit: Limit, name: &str| KeyStem::of_rule("r", &limit, name).text;
+        let text = |limit: Limit, name: &str| KeyStem::for_rule("r", &limit, name).text;
         assert_eq!(text(Limit::sliding_window(10, window, 6).unwrap(), ""), "r:s10mx6");
         assert_eq!(text(Limit::sliding_window(99, window, 6).unwrap(), ""), "r:s10mx6");
         assert_eq!(text(Limit::fixed_window(1, Duration::from_micros(1500)).unwrap(), "a.b"), "r:f1500us.a%2eb");

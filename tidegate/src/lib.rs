@@ -6,12 +6,12 @@
 //! use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
 //!
 //! let rules = RuleSet::new([
-//!     Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).per(["user"]),
-//!     Rule::new("login", Limit::sliding_log(5, Duration::from_secs(600))?).action("login").per(["account"]),
+//!     Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).with_per(["user"]),
+//!     Rule::new("login", Limit::sliding_log(5, Duration::from_secs(600))?).with_action("login").with_per(["account"]),
 //! ])?;
 //! let limiter = Limiter::new(rules, MemoryStore::new());
 //!
-//! let decision = limiter.check_now(&Request::new("login").attribute("user", "ann").attribute("account", "a7"));
+//! let decision = limiter.check_now(&Request::new("login").with_attribute("user", "ann").with_attribute("account", "a7"));
 //! assert!(decision.is_allowed());
 //! assert_eq!((decision.rule(), decision.remaining()), (Some("login"), Some(4)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -54,7 +54,7 @@ mod timestamp;
 mod verdict;
 mod window;
 
-pub use clock::{Clock, ManualClock, SystemClock, Timer, timer};
+pub use clock::{Clock, ManualClock, SleepTimer, SystemClock, Timer};
 pub use decision::{CheckResult, Decision};
 pub use limit::{Algorithm, Limit, LimitError};
 pub use limiter::{AcquireOutcome, Limiter};

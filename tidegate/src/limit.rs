@@ -124,13 +124,13 @@ impl Limit {
 
     /// The window in which the whole [amount](Self::amount) comes back; of a bucket, the time from empty to full, rounded up.
     pub const fn window(&self) -> Window {
-        Window::of(self.grid())
+        Window::of(self.calendar())
     }
 
     /// The same, as checks carry it.
-    pub(crate) const fn grid(&self) -> Calendar {
+    pub(crate) const fn calendar(&self) -> Calendar {
         match self {
-            Self::FixedWindow(limit) => limit.grid(),
+            Self::FixedWindow(limit) => limit.calendar(),
             other => Calendar::of_micros(other.window_micros()),
         }
     }

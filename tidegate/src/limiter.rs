@@ -23,10 +23,10 @@ use crate::{Decision, MemoryStore, Receipt, Request, RuleSet, Secret, Timestamp}
 /// use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
 ///
 /// let limit = Limit::token_bucket(2, Rate::per_second(1)?)?;
-/// let rules = RuleSet::new([Rule::new("api", limit).per(["user"])])?;
+/// let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])])?;
 /// let limiter = Limiter::new(rules, MemoryStore::new());
 ///
-/// let request = Request::new("read").attribute("user", "ann");
+/// let request = Request::new("read").with_attribute("user", "ann");
 /// assert!(limiter.check_now(&request).is_allowed());
 /// assert!(limiter.check_now(&request).is_allowed());
 /// let denied = limiter.check_now(&request);
@@ -52,8 +52,8 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Hashes subjects with `secret`, which all instances must share.
-    pub fn secret(mut self, secret: &Secret) -> Self {
-        self.rules = self.rules.secret(secret);
+    pub fn with_secret(mut self, secret: &Secret) -> Self {
+        self.rules = self.rules.with_secret(secret);
         self.secret = secret.clone();
         self
     }
@@ -65,7 +65,7 @@ impl<S: Store> Limiter<S> {
         S: Clone,
     {
         Self {
-            rules: rules.secret(&self.secret),
+            rules: rules.with_secret(&self.secret),
             secret: self.secret.clone(),
             store: self.store.clone(),
             observer: self.observer.clone(),
@@ -75,20 +75,20 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Shows every decision and failure to `observer`.
-    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+    pub fn with_observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
         self
     }
 
     /// Says how many instances share the store, for as long as it does not know itself: while the store fails, a rule that is
     /// [local](crate::OnFailure::Local) then has one of so many [shares](crate::Limit::share).
-    pub fn instances(mut self, instances: u32) -> Self {
+    pub fn with_instances(mut self, instances: u32) -> Self {
         self.fallback.instances = instances;
         self
     }
 
     /// Judges in `memory` while the store fails, instead of in a memory store with room for as many keys as usual.
-    pub fn fallback(mut self, memory: MemoryStore) -> Self {
+    pub fn with_fallback_store(mut self, memory: MemoryStore) -> Self {
         self.fallback = self.fallback.within(memory);
         self
     }
@@ -125,7 +125,7 @@ impl<S: Store> Limiter<S> {
         if most == 0 {
             return self.peek(request).await.map(Decision::of_nothing);
         }
-        self.decide(&self.plan(request).up_to(most)).await
+        self.decide(&self.plan(request).with_max_units(most)).await
     }
 
     /// Decides a plan that was made by hand.
@@ -243,7 +243,7 @@ impl<S> Limiter<S> {
     }
 
     fn unlimited(plan: &Plan<'_>) -> Decision {
-        let verdict = Verdict { decided_at: Timestamp::default(), granted: plan.units(), judged: Few::default() };
+        let verdict = Verdict { decided_at: Timestamp::default(), granted: plan.max_units(), judged: Few::default() };
         Decision::new(plan, &verdict)
     }
 

@@ -4,8 +4,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use smol_str::SmolStr;
-
 use crate::{OnFailure, Request};
 
 /// Finds the rules that a request must pass, where an action is not enough to tell: by path, by host, by whatever a rule
@@ -15,7 +13,7 @@ pub trait Matcher: fmt::Debug + Send + Sync {
     fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>));
 
     /// The attributes that it reads: what a door must bring.
-    fn reads(&self) -> Vec<SmolStr>;
+    fn reads(&self) -> Vec<String>;
 }
 
 /// A matcher that others look at too, such as one that explains itself.
@@ -24,7 +22,7 @@ impl<M: Matcher> Matcher for Arc<M> {
         M::find(self, request, found);
     }
 
-    fn reads(&self) -> Vec<SmolStr> {
+    fn reads(&self) -> Vec<String> {
         M::reads(self)
     }
 }

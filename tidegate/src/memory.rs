@@ -35,7 +35,7 @@ pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// ```
 /// use tidegate::MemoryStore;
 ///
-/// let store = MemoryStore::new().most_keys(100_000);
+/// let store = MemoryStore::new().with_max_keys(100_000);
 /// assert_eq!((store.keys(), store.overflowed()), (0, 0));
 /// ```
 pub struct MemoryStore {
@@ -69,14 +69,14 @@ impl MemoryStore {
     /// Each shard holds an equal share and has its own bound, so the first new subject may find its shard full when the
     /// whole store is a few percent short of the bound. Overflow buckets, one for each limit, come on top. More than a
     /// billion keys are taken for a billion.
-    pub fn most_keys(mut self, most_keys: usize) -> Self {
-        self.shards = shards(most_keys);
+    pub fn with_max_keys(mut self, max_keys: usize) -> Self {
+        self.shards = shards(max_keys);
         self.overflow = Mutex::new(Shard::new(usize::MAX));
         self
     }
 
     /// Tells the time by `clock` instead of the machine's.
-    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+    pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Time::Injected(Arc::new(clock));
         self
     }
@@ -183,7 +183,7 @@ impl MemoryStore {
         for Adjustment { key, limit, op, stranger } in adjustments {
             let mut locked = self.lock(std::iter::once(key));
             let now = self.now();
-            let forget_after = stranger.and_then(|gate| gate.anonymous_bounds().forget_after);
+            let forget_after = stranger.and_then(|gate| gate.anonymous().forget_after);
             if forget_after.is_some() {
                 locked.forget_outdated(0, now);
             }

@@ -10,8 +10,6 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use smol_str::SmolStr;
-
 pub use check::Check;
 pub use gate::{Gate, Role};
 pub use origin::Origin;
@@ -30,9 +28,10 @@ pub const MAX_CHECKS: usize = 32;
 pub struct Plan<'r> {
     checks: Few<Check<'r>>,
     mode: PlanMode,
-    units: u64,
-    longest_delay: u64,
-    budget: Option<Duration>,
+    max_units: u64,
+    /// Microseconds.
+    max_delay: u64,
+    timeout: Option<Duration>,
     /// How many requests it stands for.
     requests: u64,
     origin: Origin,
@@ -57,8 +56,8 @@ pub enum PlanMode {
 pub enum PlanError {
     /// Two checks have the same key, so that one would see what the other took.
     SharedKey {
-        /// The rule of the second one.
-        rule: SmolStr,
+        /// The rule of the second check.
+        rule: String,
     },
     /// More than [`MAX_CHECKS`].
     TooManyChecks {
@@ -77,7 +76,7 @@ impl<'r> Plan<'r> {
         }
         for (index, check) in checks.iter().enumerate() {
             if checks[..index].iter().any(|earlier| earlier.key() == check.key()) {
-                return Err(PlanError::SharedKey { rule: check.gate().rule().clone() });
+                return Err(PlanError::SharedKey { rule: check.gate().rule().to_owned() });
             }
         }
         Ok(Self::from_distinct(checks))
@@ -88,9 +87,9 @@ impl<'r> Plan<'r> {
         Self {
             checks,
             mode: PlanMode::AllOrNothing,
-            units: 1,
-            longest_delay: u64::MAX,
-            budget: None,
+            max_units: 1,
+            max_delay: u64::MAX,
+            timeout: None,
             requests: 1,
             origin: Origin::default(),
             sharing: Vec::new(),
@@ -104,14 +103,18 @@ impl<'r> Plan<'r> {
         match shared {
             Some((place, known)) => {
                 known.join(&check);
-                self.sharing.push(Sharing { check: place, rule: check.gate().rule().clone(), cost: check.cost() });
+                self.sharing.push(Sharing {
+                    check: place,
+                    rule: check.gate().shared_rule().clone(),
+                    cost: check.cost(),
+                });
             }
             None => self.checks.push(check),
         }
     }
 
     /// This plan and another as one: all or nothing over both. Where they share a key, the costs add up.
-    pub fn and(mut self, other: &Plan<'r>) -> Self {
+    pub fn merge(mut self, other: &Plan<'r>) -> Self {
         self.requests += other.requests;
         for (place, check) in other.checks.iter().enumerate() {
             let at = self.checks.iter().position(|known| known.key() == check.key()).unwrap_or(self.checks.len());
@@ -128,27 +131,27 @@ impl<'r> Plan<'r> {
     }
 
     /// Asks for as many units as there are, up to `most` (at least one), each at the cost of its check.
-    pub fn up_to(mut self, most: u64) -> Self {
-        self.units = most.clamp(1, MAX_AMOUNT);
+    pub fn with_max_units(mut self, max_units: u64) -> Self {
+        self.max_units = max_units.clamp(1, MAX_AMOUNT);
         self
     }
 
     /// Sets how the checks combine.
-    pub fn mode(mut self, mode: PlanMode) -> Self {
+    pub fn with_mode(mut self, mode: PlanMode) -> Self {
         self.mode = mode;
         self
     }
 
     /// Refuses what would have to wait longer than this: zero for a door that cannot hold a request.
-    pub fn longest_delay(mut self, delay: Duration) -> Self {
-        self.longest_delay = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+    pub fn with_max_delay(mut self, delay: Duration) -> Self {
+        self.max_delay = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         self
     }
 
     /// Leaves the store at most this much time: for a door whose caller does not wait longer. A store has a budget of its own;
     /// the smaller one counts.
-    pub fn within(mut self, budget: Duration) -> Self {
-        self.budget = Some(self.budget.map_or(budget, |known| known.min(budget)));
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(self.timeout.map_or(timeout, |known| known.min(timeout)));
         self
     }
 
@@ -167,7 +170,7 @@ impl<'r> Plan<'r> {
     }
 
     /// How the checks combine.
-    pub const fn plan_mode(&self) -> PlanMode {
+    pub const fn mode(&self) -> PlanMode {
         self.mode
     }
 
@@ -179,7 +182,7 @@ impl<'r> Plan<'r> {
 
     /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.
     pub fn policies(&self) -> impl Iterator<Item = (&str, OnFailure)> {
-        self.enforced().map(|check| (check.gate().rule().as_str(), check.on_failure()))
+        self.enforced().map(|check| (check.gate().rule(), check.on_failure()))
     }
 
     fn enforced(&self) -> impl Iterator<Item = &Check<'r>> {
@@ -188,13 +191,13 @@ impl<'r> Plan<'r> {
 
     /// The same question to other checks, all or nothing. Their keys must differ.
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
-        let Self { units, longest_delay, requests, .. } = *self;
-        Plan { units, longest_delay, requests, ..Plan::from_distinct(checks.collect()) }
+        let Self { max_units, max_delay, requests, .. } = *self;
+        Plan { max_units, max_delay, requests, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has, if a door says so.
-    pub const fn budget(&self) -> Option<Duration> {
-        self.budget
+    pub const fn timeout(&self) -> Option<Duration> {
+        self.timeout
     }
 
     /// The front door and the method of the request.
@@ -217,14 +220,14 @@ impl<'r> Plan<'r> {
     }
 
     /// The most units that are asked for.
-    pub const fn units(&self) -> u64 {
-        self.units
+    pub const fn max_units(&self) -> u64 {
+        self.max_units
     }
 
     /// What `check` is asked for, `units` times.
     #[inline(always)]
     pub fn take(&self, check: &Check<'_>, units: u64) -> Take {
-        Take { cost: check.cost(), units, longest_delay: self.longest_delay }
+        Take { cost: check.cost(), units, longest_delay: self.max_delay }
     }
 }
 
@@ -233,7 +236,7 @@ impl Plan<'_> {
     /// The units that the whole plan grants, given the room that each check has: 0 denies.
     #[inline(always)]
     pub fn granted(&self, room: impl Fn(usize) -> u64) -> u64 {
-        let mut granted = self.units;
+        let mut granted = self.max_units;
         for (index, check) in self.checks.iter().enumerate() {
             granted = match check.gate().role() {
                 Role::Enforced => granted.min(room(index)),

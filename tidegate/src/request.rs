@@ -1,72 +1,72 @@
-//! `Request`: who asks, for what, at what cost. There is no HTTP in it; doors translate.
+//! `Request`: an action, attributes and a cost. It is independent of HTTP; front doors translate.
 
 use std::fmt;
 
-/// What is asked of a [`Limiter`](crate::Limiter).
+/// A request for a [`Limiter`](crate::Limiter) to check.
 ///
 /// ```
 /// use tidegate::Request;
 ///
-/// let request = Request::new("export").attribute("tenant", "acme").attribute("user", "42").cost(3);
-/// assert_eq!(request.value("user"), Some("42"));
+/// let request = Request::new("export").with_attribute("tenant", "acme").with_attribute("user", "42").with_cost(3);
+/// assert_eq!(request.attribute("user"), Some("42"));
 /// ```
 #[derive(Clone)]
 pub struct Request<'a> {
     action: &'a str,
     cost: u64,
-    /// The first few attributes, as many as `known` says, without an allocation.
-    first: [(&'a str, &'a str); 2],
-    known: usize,
+    /// The first attributes, without an allocation; `inline_len` of them are set.
+    inline: [(&'a str, &'a str); 2],
+    inline_len: usize,
     further: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Request<'a> {
-    /// A request for `action` of cost 1. Without a name for what is done, the action is `""`.
+    /// A request for `action` with cost 1. The action may be empty.
     pub const fn new(action: &'a str) -> Self {
-        Self { action, cost: 1, first: [("", ""); 2], known: 0, further: Vec::new() }
+        Self { action, cost: 1, inline: [("", ""); 2], inline_len: 0, further: Vec::new() }
     }
 
-    /// Adds an attribute that rules may count by. A name given twice keeps its first value.
+    /// Adds an attribute. The first value of a name counts.
     #[inline]
-    pub fn attribute(mut self, name: &'a str, value: &'a str) -> Self {
-        match self.first.get_mut(self.known) {
+    pub fn with_attribute(mut self, name: &'a str, value: &'a str) -> Self {
+        match self.inline.get_mut(self.inline_len) {
             Some(free) => {
                 *free = (name, value);
-                self.known += 1;
+                self.inline_len += 1;
             }
             None => self.further.push((name, value)),
         }
         self
     }
 
-    /// Sets the cost, for rules that have none of their own. A cost of 0 is a check that consumes nothing.
-    pub const fn cost(mut self, cost: u64) -> Self {
+    /// Sets the cost for rules without a cost of their own. A cost of 0 consumes nothing.
+    pub const fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
 
-    /// What is asked for.
+    /// The action.
     pub const fn action(&self) -> &'a str {
         self.action
     }
 
     /// The value of an attribute.
     #[inline(always)]
-    pub fn value(&self, name: &str) -> Option<&'a str> {
-        let known = self.first[..self.known].iter().chain(&self.further);
-        known.into_iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    pub fn attribute(&self, name: &str) -> Option<&'a str> {
+        let attributes = self.inline[..self.inline_len].iter().chain(&self.further);
+        attributes.into_iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// What it costs.
-    pub const fn units(&self) -> u64 {
+    /// The cost.
+    pub const fn cost(&self) -> u64 {
         self.cost
     }
 }
 
-/// Shows the names only: values are keys, addresses and accounts, which do not belong into logs.
+/// Shows names only: values such as keys, addresses and accounts must not appear in logs.
 impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.first[..self.known].iter().chain(&self.further).map(|(name, _)| name);
+        let names = self.inline[..self.inline_len].iter().chain(&self.further).map(|(name, _)| name);
         write!(f, "Request({:?}, cost {}) ", self.action, self.cost)?;
         f.debug_set().entries(names).finish()
     }
@@ -77,8 +77,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_stay_out_of_logs() {
-        let request = Request::new("login").attribute("account", "ann@example.com").cost(2);
+    fn debug_output_does_not_contain_attribute_values() {
+        let request = Request::new("login").with_attribute("account", "ann@example.com").with_cost(2);
         assert_eq!(format!("{request:?}"), r#"Request("login", cost 2) {"account"}"#);
     }
 }

@@ -1,4 +1,4 @@
-//! `Rule`: a written limit, before it is checked and indexed by a [`RuleSet`](crate::RuleSet).
+//! `Rule`: a limit with the requests and subjects that it applies to. A [`RuleSet`](crate::RuleSet) validates and indexes it.
 
 use std::time::Duration;
 
@@ -6,71 +6,73 @@ use smol_str::SmolStr;
 
 use crate::Limit;
 
-/// What a rule does when it matches.
+/// Whether a rule is applied, reported or ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleMode {
-    /// It is applied.
+    /// The rule is applied.
     #[default]
     Enabled,
-    /// It is as if it were not there.
+    /// The rule is ignored.
     Disabled,
-    /// It counts and reports what it would reject, and affects nothing.
+    /// The rule counts requests and reports which ones it would reject, but rejects none.
     Shadow,
 }
 
-/// What happens to a request that a rule applies to while the store fails. Only a failure asks for it, never a denial.
+/// What happens to a request while the store fails. It never applies to a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// It passes.
+    /// The request passes.
     #[default]
     Open,
-    /// It is refused, as a failure of the service and not as one of the caller.
+    /// The request is refused as a failure of the service (503).
     Closed,
-    /// It is judged by this instance alone, in memory, at its [share](crate::Limit::share) of the limit.
+    /// This instance decides alone, in memory, with its [share](crate::Limit::share) of the limit.
     Local,
-    /// It passes as long as this instance has not let more pass than the rule's [emergency limit](Rule::emergency) says,
-    /// whoever asks.
+    /// The request passes while this instance is within the [static limit](Rule::with_static_limit) of the rule, which counts all
+    /// subjects together.
     Static,
-    /// It passes, and the application is told, so that it can do less.
+    /// The request passes, and the application learns that the decision is degraded.
     Degraded,
 }
 
-/// What becomes of subjects that nobody vouches for, such as addresses: whoever wants many of them has many.
+/// Bounds for unauthenticated subjects such as addresses, which are free to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AnonymousBounds {
-    /// How many of them a shared store remembers at the same time; further new ones share overflow buckets.
+    /// Number of subjects that a shared store remembers at the same time. Further new ones share overflow buckets.
     pub max_subjects: u64,
-    /// After how much time one that has not been seen is forgotten, even if its limit remembers longer.
+    /// Time after which a subject that sends no request is forgotten, even if its limit lasts longer.
     pub forget_after: Option<Duration>,
 }
 
-/// What decides in which partition the keys of a rule lie, and so in which slot of a cluster. Checks of one request that lie in
-/// one slot are decided in one step there.
+/// What decides the partition of a rule's keys, and so their slot in a cluster. Checks of one request whose keys lie in one slot are
+/// decided in one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartitionBy {
     /// The tenant if the rule counts by tenant, else the subject, else the rule.
     #[default]
     Usual,
-    /// The whole subject: users of one large tenant are then spread over all servers.
+    /// The whole subject. This spreads the users of a large tenant over all servers.
     Subject,
-    /// The rule: all its subjects lie together.
+    /// The rule: the keys of all its subjects lie together.
     Rule,
-    /// A name: the keys of all rules with this tag lie together. They are all on one server, so it is for few.
-    Constant(SmolStr),
+    /// A name: the keys of all rules with this name lie together, on one server. Only for rules with little traffic.
+    Constant(String),
 }
 
-/// What is limited, per whom, and how.
+/// A limit with the requests and subjects that it applies to.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate::{Limit, Rule};
 ///
 /// let login = Rule::new("login", Limit::sliding_log(5, Duration::from_secs(600))?)
-///     .action("login")
-///     .per(["account"]);
+///     .with_action("login")
+///     .with_per(["account"]);
+/// assert_eq!((login.id(), login.action()), ("login", Some("login")));
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -78,165 +80,245 @@ pub struct Rule {
     pub(crate) id: SmolStr,
     pub(crate) action: Option<SmolStr>,
     pub(crate) per: Vec<SmolStr>,
-    pub(crate) limits: Vec<(SmolStr, Limit)>,
-    pub(crate) plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
+    pub(crate) limits: NamedLimits,
+    pub(crate) plans: Vec<(SmolStr, NamedLimits)>,
     pub(crate) cost: Option<u64>,
     pub(crate) mode: RuleMode,
     pub(crate) budget: Option<SmolStr>,
     pub(crate) on_failure: OnFailure,
-    pub(crate) emergency: Option<Limit>,
+    pub(crate) static_limit: Option<Limit>,
     pub(crate) anonymous: Option<AnonymousBounds>,
-    pub(crate) tag: PartitionBy,
+    pub(crate) partition_by: PartitionBy,
     pub(crate) security: bool,
     pub(crate) message: Option<SmolStr>,
-    pub(crate) actual: Option<SmolStr>,
+    pub(crate) cost_header: Option<SmolStr>,
 }
 
+/// The limits of a rule, by name.
+pub(crate) type NamedLimits = Vec<(SmolStr, Limit)>;
+
+/// Constructors
 impl Rule {
-    /// A rule that applies `limit` to every request, counting everybody together until [`per`](Self::per) says otherwise.
-    pub fn new(id: impl Into<SmolStr>, limit: Limit) -> Self {
-        Self::with_limits(id, [(SmolStr::default(), limit)])
+    /// A rule that applies `limit` to every request. It counts all requests together unless [`with_per`](Self::with_per) is set.
+    pub fn new(id: impl Into<String>, limit: Limit) -> Self {
+        Self::from_limits(id, [("", limit)])
     }
 
-    /// A rule of several limits, each under a name that no other limit of the rule has.
-    pub fn with_limits(id: impl Into<SmolStr>, limits: impl IntoIterator<Item = (SmolStr, Limit)>) -> Self {
+    /// A rule of several limits with distinct names.
+    pub fn from_limits<N: Into<String>>(id: impl Into<String>, limits: impl IntoIterator<Item = (N, Limit)>) -> Self {
         Self {
-            id: id.into(),
+            id: id.into().into(),
             action: None,
             per: Vec::new(),
-            limits: limits.into_iter().collect(),
+            limits: named(limits),
             plans: Vec::new(),
             cost: None,
             mode: RuleMode::default(),
             budget: None,
             on_failure: OnFailure::default(),
-            emergency: None,
+            static_limit: None,
             anonymous: None,
-            tag: PartitionBy::Usual,
+            partition_by: PartitionBy::Usual,
             security: false,
             message: None,
-            actual: None,
+            cost_header: None,
         }
     }
+}
 
-    /// Adds a further limit, under a name that no other limit of the rule has.
-    pub fn and(mut self, name: impl Into<SmolStr>, limit: Limit) -> Self {
-        self.limits.push((name.into(), limit));
+/// Settings
+impl Rule {
+    /// Adds a limit under a name that no other limit of the rule has.
+    pub fn with_limit(mut self, name: impl Into<String>, limit: Limit) -> Self {
+        self.limits.push((name.into().into(), limit));
         self
     }
 
-    /// Has other limits, by name, for requests whose attribute `plan` says so.
-    pub fn plan(mut self, plan: impl Into<SmolStr>, limits: impl IntoIterator<Item = (SmolStr, Limit)>) -> Self {
-        self.plans.push((plan.into(), limits.into_iter().collect()));
+    /// Sets other limits for requests whose attribute `plan` has the value `plan`.
+    pub fn with_plan<N: Into<String>>(
+        mut self,
+        plan: impl Into<String>,
+        limits: impl IntoIterator<Item = (N, Limit)>,
+    ) -> Self {
+        self.plans.push((plan.into().into(), named(limits)));
         self
     }
 
-    /// Applies only to requests for this action.
-    pub fn action(mut self, action: impl Into<SmolStr>) -> Self {
-        self.action = Some(action.into());
+    /// Applies the rule to requests for this action only.
+    pub fn with_action(mut self, action: impl Into<String>) -> Self {
+        self.action = Some(action.into().into());
         self
     }
 
-    /// Counts separately for each combination of these attributes. Requests that lack one share the subject of those
-    /// that lack it: nobody is exempt.
-    pub fn per<N: Into<SmolStr>>(mut self, attributes: impl IntoIterator<Item = N>) -> Self {
-        self.per = attributes.into_iter().map(Into::into).collect();
+    /// Counts each combination of these attributes separately. Requests that lack an attribute share one subject, so that none
+    /// is exempt.
+    pub fn with_per<N: Into<String>>(mut self, attributes: impl IntoIterator<Item = N>) -> Self {
+        self.per = attributes.into_iter().map(|name| name.into().into()).collect();
         self
     }
 
-    /// What a request costs here, whatever cost it brings.
-    pub fn cost(mut self, cost: u64) -> Self {
+    /// Sets the cost of a request under this rule, in place of the request's own.
+    pub fn with_cost(mut self, cost: u64) -> Self {
         self.cost = Some(cost);
         self
     }
 
-    /// Shares one allowance with every rule that names the same budget, counts by the same attributes and has the same
-    /// limits.
-    pub fn budget(mut self, budget: impl Into<SmolStr>) -> Self {
-        self.budget = Some(budget.into());
+    /// Shares one allowance with every rule of the same budget. They must count by the same attributes and have the same limits.
+    pub fn with_budget(mut self, budget: impl Into<String>) -> Self {
+        self.budget = Some(budget.into().into());
         self
     }
 
-    /// Says what happens while the store fails.
-    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+    /// Sets what happens while the store fails.
+    pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
         self
     }
 
-    /// Says how much one instance lets pass under [`OnFailure::Static`], of everybody together.
-    pub fn emergency(mut self, limit: Limit) -> Self {
-        self.emergency = Some(limit);
+    /// Sets the limit of one instance under [`OnFailure::Static`], for all subjects together.
+    pub fn with_static_limit(mut self, limit: Limit) -> Self {
+        self.static_limit = Some(limit);
         self
     }
 
-    /// Says that nobody vouches for its subjects, and what becomes of them when there are many. Rules of a
-    /// [`Matcher`](crate::spi::Matcher) are told with each request whether somebody does.
-    pub fn anonymous(mut self, anonymous: AnonymousBounds) -> Self {
-        self.anonymous = Some(anonymous);
+    /// Marks the subjects of the rule as unauthenticated, and sets bounds for them. A [`Matcher`](crate::spi::Matcher) says for
+    /// each request whether they are.
+    pub fn with_anonymous(mut self, bounds: AnonymousBounds) -> Self {
+        self.anonymous = Some(bounds);
         self
     }
 
-    /// Says what decides in which partition its keys lie. Another tag starts its limits afresh.
-    pub fn tag(mut self, tag: PartitionBy) -> Self {
-        self.tag = tag;
+    /// Sets what decides the partition of the rule's keys. A change resets its limits.
+    pub fn with_partition_by(mut self, partition_by: PartitionBy) -> Self {
+        self.partition_by = partition_by;
         self
     }
 
-    /// Guards against guessing: answers tell no more than that, and when, to try again.
-    pub fn security(mut self) -> Self {
+    /// Marks a rule that protects against guessing: responses tell only that the request was refused, and when to retry.
+    pub fn with_security(mut self) -> Self {
         self.security = true;
         self
     }
 
-    /// What a refused caller reads.
-    pub fn message(mut self, message: impl Into<SmolStr>) -> Self {
-        self.message = Some(message.into());
+    /// Sets the message for refused requests.
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.message = Some(message.into().into());
         self
     }
 
-    /// Names the header of a response, in lower case, that tells what the request really cost: doors then
-    /// [settle](crate::Limiter::settle) it.
-    pub fn actual(mut self, header: impl Into<SmolStr>) -> Self {
-        self.actual = Some(header.into());
+    /// Names the response header, in lower case, that contains the actual cost of a request. Front doors
+    /// [settle](crate::Limiter::settle) it then.
+    pub fn with_cost_header(mut self, header: impl Into<String>) -> Self {
+        self.cost_header = Some(header.into().into());
         self
     }
 
     /// Sets the mode.
-    pub fn mode(mut self, mode: RuleMode) -> Self {
+    pub fn with_mode(mut self, mode: RuleMode) -> Self {
         self.mode = mode;
         self
     }
+}
 
-    /// Its name in keys, answers and metrics.
+/// Getters
+impl Rule {
+    /// The name in keys, responses and metrics.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What a refused caller reads, if the rule has words of its own.
-    pub fn message_text(&self) -> Option<&str> {
+    /// The limits by name, without those of plans.
+    pub fn limits(&self) -> impl Iterator<Item = (&str, &Limit)> {
+        self.limits.iter().map(|(name, limit)| (name.as_str(), limit))
+    }
+
+    /// The action that the rule applies to; `None` for every action.
+    pub fn action(&self) -> Option<&str> {
+        self.action.as_deref()
+    }
+
+    /// The attributes whose combinations are counted separately.
+    pub fn per(&self) -> impl Iterator<Item = &str> {
+        self.per.iter().map(SmolStr::as_str)
+    }
+
+    /// The cost of a request under this rule; `None` for the request's own.
+    pub const fn cost(&self) -> Option<u64> {
+        self.cost
+    }
+
+    /// The budget that the rule shares.
+    pub fn budget(&self) -> Option<&str> {
+        self.budget.as_deref()
+    }
+
+    /// What happens while the store fails.
+    pub const fn on_failure(&self) -> OnFailure {
+        self.on_failure
+    }
+
+    /// The limit of one instance under [`OnFailure::Static`].
+    pub const fn static_limit(&self) -> Option<&Limit> {
+        self.static_limit.as_ref()
+    }
+
+    /// The bounds for its subjects if they are unauthenticated.
+    pub const fn anonymous(&self) -> Option<AnonymousBounds> {
+        self.anonymous
+    }
+
+    /// What decides the partition of the rule's keys.
+    pub const fn partition_by(&self) -> &PartitionBy {
+        &self.partition_by
+    }
+
+    /// Whether the rule protects against guessing.
+    pub const fn is_security(&self) -> bool {
+        self.security
+    }
+
+    /// The message for refused requests.
+    pub fn message(&self) -> Option<&str> {
         self.message.as_deref()
     }
 
-    /// The header of a response that tells what a request really cost, if there is one.
-    pub fn actual_header(&self) -> Option<&str> {
-        self.actual.as_deref()
+    /// The response header that contains the actual cost of a request.
+    pub fn cost_header(&self) -> Option<&str> {
+        self.cost_header.as_deref()
     }
 
-    /// Its limits by name, those of its plans not among them.
-    pub fn limits(&self) -> &[(SmolStr, Limit)] {
-        &self.limits
+    /// The mode.
+    pub const fn mode(&self) -> RuleMode {
+        self.mode
+    }
+}
+
+fn named<N: Into<String>>(limits: impl IntoIterator<Item = (N, Limit)>) -> NamedLimits {
+    limits.into_iter().map(|(name, limit)| (name.into().into(), limit)).collect()
+}
+
+impl AnonymousBounds {
+    /// Bounds for this many subjects, each remembered as long as its limit lasts.
+    pub const fn new(max_subjects: u64) -> Self {
+        Self { max_subjects, forget_after: None }
+    }
+
+    /// Forgets a subject that sends no request for this long.
+    pub const fn with_forget_after(mut self, forget_after: Duration) -> Self {
+        self.forget_after = Some(forget_after);
+        self
     }
 }
 
 impl Default for AnonymousBounds {
-    /// A million, each as long as its limit remembers.
+    /// One million subjects, each remembered as long as its limit lasts.
     fn default() -> Self {
-        Self { max_subjects: 1_000_000, forget_after: None }
+        Self::new(1_000_000)
     }
 }
 
 impl OnFailure {
-    /// Its name, as rule files write it.
+    /// The name in rule files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -247,7 +329,7 @@ impl OnFailure {
         }
     }
 
-    /// The one of two that lets less pass.
+    /// The stricter of two policies.
     pub(crate) const fn stricter(self, other: Self) -> Self {
         if self.strictness() < other.strictness() { other } else { self }
     }
@@ -262,7 +344,7 @@ impl OnFailure {
         }
     }
 
-    /// Whether requests pass while the store fails, however many there are.
+    /// Whether all requests pass while the store fails.
     pub const fn lets_pass(self) -> bool {
         matches!(self, Self::Open | Self::Degraded)
     }

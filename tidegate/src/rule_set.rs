@@ -36,7 +36,7 @@ pub struct RuleSet {
     /// What finds the rules of a request, if the action does not.
     matcher: Option<Arc<dyn Matcher>>,
     /// Which fields answers carry.
-    contract: HeaderPolicy,
+    header_policy: HeaderPolicy,
     /// For each action that a rule names: which rules match it, in order, those for every action among them.
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// Which rules match any other action.
@@ -95,7 +95,7 @@ impl RuleSet {
     }
 
     /// Checks the rules, and leaves it to `matcher` which of them apply to a request.
-    pub fn matched_by(
+    pub fn with_matcher(
         rules: impl IntoIterator<Item = Rule>,
         matcher: impl Matcher + 'static,
     ) -> Result<Self, RuleError> {
@@ -112,8 +112,8 @@ impl RuleSet {
                 ready.push(Ready::new(rule, &mut hashers));
             }
         }
-        let contract = HeaderPolicy::new();
-        Ok(Self { rules: ready, places, matcher, contract, by_action: HashMap::new(), for_any: Vec::new() })
+        let header_policy = HeaderPolicy::new();
+        Ok(Self { rules: ready, places, matcher, header_policy, by_action: HashMap::new(), for_any: Vec::new() })
     }
 
     /// Notes which actions a rule matches; the places come in order.
@@ -141,13 +141,13 @@ impl RuleSet {
     }
 
     /// Says which fields answers carry.
-    pub fn with_contract(mut self, contract: HeaderPolicy) -> Self {
-        self.contract = contract;
+    pub fn with_header_policy(mut self, header_policy: HeaderPolicy) -> Self {
+        self.header_policy = header_policy;
         self
     }
 
     /// Hashes subjects with `secret` instead of the [public](Secret::public) one.
-    pub fn secret(mut self, secret: &Secret) -> Self {
+    pub fn with_secret(mut self, secret: &Secret) -> Self {
         let mut hashers = Hashers::new(secret.clone());
         self.rules = self.rules.into_iter().map(|ready| Ready::new(ready.rule, &mut hashers)).collect();
         self
@@ -168,9 +168,9 @@ impl RuleSet {
         }
         for index in self.matching(request.action()) {
             let ready = &self.rules[*index as usize];
-            let values = ready.rule.per.iter().map(|name| request.value(name));
-            let plan_name = if ready.plans.is_empty() { "" } else { request.value(PLAN).unwrap_or_default() };
-            let cost = ready.rule.cost.unwrap_or(request.units());
+            let values = ready.rule.per.iter().map(|name| request.attribute(name));
+            let plan_name = if ready.plans.is_empty() { "" } else { request.attribute(PLAN).unwrap_or_default() };
+            let cost = ready.rule.cost.unwrap_or(request.cost());
             let anonymous = ready.rule.anonymous.is_some();
             ready.add_checks(&mut plan, values, &Asked { plan: plan_name, cost, on_failure: None, anonymous });
         }
@@ -187,10 +187,10 @@ impl RuleSet {
     }
 
     /// The attributes that the rules read: what a door must bring. Others may be left out of a [`Request`].
-    pub fn reads(&self) -> Vec<SmolStr> {
+    pub fn reads(&self) -> Vec<String> {
         let mut names = self.matcher.as_ref().map(|matcher| matcher.reads()).unwrap_or_default();
         if self.matcher.is_none() {
-            names.extend(self.rules.iter().flat_map(|ready| ready.rule.per.iter().cloned()));
+            names.extend(self.rules.iter().flat_map(|ready| ready.rule.per().map(str::to_owned)));
             names.extend(self.rules.iter().any(|ready| !ready.plans.is_empty()).then(|| PLAN.into()));
         }
         names.sort_unstable();
@@ -199,19 +199,19 @@ impl RuleSet {
     }
 
     /// Which fields answers carry.
-    pub const fn contract(&self) -> &HeaderPolicy {
-        &self.contract
+    pub const fn header_policy(&self) -> &HeaderPolicy {
+        &self.header_policy
     }
 
     /// Whether a rule has its costs told by the response.
-    pub fn settles(&self) -> bool {
-        self.rules.iter().any(|ready| ready.rule.actual.is_some())
+    pub fn has_cost_headers(&self) -> bool {
+        self.rules.iter().any(|ready| ready.rule.cost_header.is_some())
     }
 
     /// What a request really cost under a rule, if the rule names a header of the response for it and that tells a whole
     /// number: for [`Limiter::settle`](crate::Limiter::settle). `header` gives a header by its name in lower case.
     pub fn actual_cost<'h>(&self, rule: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
-        let told = header(self.rule(rule)?.actual_header()?)?.trim();
+        let told = header(self.rule(rule)?.cost_header()?)?.trim();
         let digits = !told.is_empty() && told.bytes().all(|byte| byte.is_ascii_digit());
         // More digits than a number has are the largest cost there is.
         digits.then(|| told.parse().unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT))
@@ -271,8 +271,8 @@ impl Ready {
     fn new(rule: Rule, hashers: &mut Hashers) -> Self {
         let subject = hashers.hasher(&rule.per);
         let tenant = rule.per.iter().position(|name| name == TENANT);
-        let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.tag == PartitionBy::Usual);
-        let fixed = match &rule.tag {
+        let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.partition_by == PartitionBy::Usual);
+        let fixed = match &rule.partition_by {
             PartitionBy::Usual | PartitionBy::Subject => None,
             PartitionBy::Rule => Some(KeyStem::tag_of(rule.budget.as_ref().unwrap_or(&rule.id))),
             PartitionBy::Constant(name) => Some(KeyStem::tag_of(name)),
@@ -311,7 +311,7 @@ impl Ready {
             // With no subject, the partition comes from the rule instead: constants spread over the slots.
             let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
             let key = Key::new(gate.stem(), tag.unwrap_or(own), subject);
-            let check = Check::new(gate, key, cost).with_anonymous(anonymous);
+            let check = Check::from_key(gate, key, cost).with_anonymous(anonymous);
             let check = on_failure.map_or(check, |policy| check.with_policy(policy));
             plan.add(check, self.rule.budget.is_some());
         }
@@ -328,12 +328,16 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
     let gate = |(name, limit): &(SmolStr, Limit)| {
         let stem = match &rule.budget {
             // A shadow rule counts beside the budget: it must not touch what others share.
-            Some(budget) if role != Role::Shadow => KeyStem::of_budget(budget, limit, name),
-            _ => KeyStem::of_rule(&rule.id, limit, name),
+            Some(budget) if role != Role::Shadow => KeyStem::for_budget(budget, limit, name),
+            _ => KeyStem::for_rule(&rule.id, limit, name),
         };
-        let gate = Gate::new(rule.id.clone(), name.clone(), *limit, role, stem);
-        let gate = gate.of_plan(plan).on_failure(rule.on_failure).emergency(rule.emergency).security(rule.security);
-        gate.anonymous(rule.anonymous.unwrap_or_default())
+        let gate = Gate::from_names(rule.id.clone(), name.clone(), *limit, role, stem);
+        let gate = gate
+            .with_plan(plan)
+            .with_on_failure(rule.on_failure)
+            .with_static_limit(rule.static_limit)
+            .with_security(rule.security);
+        gate.with_anonymous(rule.anonymous.unwrap_or_default())
     };
     limits.iter().map(gate).collect()
 }

@@ -109,11 +109,11 @@ pub enum StoreErrorKind {
 impl<'r> Adjustment<'r> {
     /// Charges what `check` costs.
     pub fn charge(check: &Check<'r>) -> Self {
-        Self::of(check, Op::Charge { cost: check.cost() })
+        Self::new(check, Op::Charge { cost: check.cost() })
     }
 
     /// Carries out `op` where the state of `check` is.
-    pub fn of(check: &Check<'r>, op: Op) -> Self {
+    pub fn new(check: &Check<'r>, op: Op) -> Self {
         let gate = check.gate();
         Self { key: *check.key(), limit: gate.limit(), op, stranger: check.is_anonymous().then_some(gate) }
     }

@@ -80,7 +80,7 @@ impl Verdict {
 /// The units of the plan that `check` has room for.
 #[inline]
 fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestamp) -> u64 {
-    let (limit, take) = (check.gate().limit(), plan.take(check, plan.units()));
+    let (limit, take) = (check.gate().limit(), plan.take(check, plan.max_units()));
     match take.units {
         1 => u64::from(algorithm::apply(state, limit, now, Op::Take(take)).admitted),
         _ => algorithm::room(state, limit, now, take),

@@ -60,19 +60,19 @@ impl Window {
     pub fn until_end(self, now: Timestamp) -> Duration {
         // A span that no limit would accept is taken for the nearest one that makes sense.
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        let Ok(grid) = self.grid(|span| Ok::<_, Infallible>(micros(span)));
-        Duration::from_micros(grid.start_of(grid.index_of(now) + 1).saturating_sub(now.as_micros()))
+        let Ok(calendar) = self.calendar(|span| Ok::<_, Infallible>(micros(span)));
+        Duration::from_micros(calendar.start_of(calendar.index_of(now) + 1).saturating_sub(now.as_micros()))
     }
 
-    pub(crate) const fn of(grid: Calendar) -> Self {
-        match grid.months() {
-            None => Self(Kind::Span(Duration::from_micros(grid.longest()))),
+    pub(crate) const fn of(calendar: Calendar) -> Self {
+        match calendar.months() {
+            None => Self(Kind::Span(Duration::from_micros(calendar.longest()))),
             Some(months) => Self(Kind::Months(months)),
         }
     }
 
     /// Where such windows begin, with the microseconds that are made of a span.
-    pub(crate) fn grid<E>(self, micros: impl FnOnce(Duration) -> Result<u64, E>) -> Result<Calendar, E> {
+    pub(crate) fn calendar<E>(self, micros: impl FnOnce(Duration) -> Result<u64, E>) -> Result<Calendar, E> {
         Ok(match self.0 {
             Kind::Span(span) => Calendar::of_micros(micros(span)?),
             Kind::Months(months) => Calendar::of_months(months),

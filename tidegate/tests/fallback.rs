@@ -24,7 +24,7 @@ struct Switched {
 
 impl Switched {
     fn new(clock: &ManualClock) -> Self {
-        let memory = Arc::new(MemoryStore::new().clock(clock.clone()));
+        let memory = Arc::new(MemoryStore::new().with_clock(clock.clone()));
         Self { memory, fails: Arc::default(), instances: Arc::default() }
     }
 
@@ -81,8 +81,8 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn limiter(store: &Switched, clock: &ManualClock, rules: impl IntoIterator<Item = Rule>) -> Limiter<Switched> {
-    let memory = MemoryStore::new().clock(clock.clone());
-    Limiter::new(RuleSet::new(rules).unwrap(), store.clone()).fallback(memory)
+    let memory = MemoryStore::new().with_clock(clock.clone());
+    Limiter::new(RuleSet::new(rules).unwrap(), store.clone()).with_fallback_store(memory)
 }
 
 /// A bucket that refills too slowly to matter.
@@ -106,9 +106,9 @@ fn each_policy_does_what_it_says() {
         (OnFailure::Local, Some(20)),
         (OnFailure::Static, Some(7)),
     ] {
-        let rule = Rule::new("api", bucket(20)).per(["user"]).on_failure(policy).emergency(bucket(7));
+        let rule = Rule::new("api", bucket(20)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(7));
         let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
-        let ann = Request::new("").attribute("user", "ann");
+        let ann = Request::new("").with_attribute("user", "ann");
         assert_eq!(passed(&limiter, &ann, 30), expected, "{policy:?}");
         if expected.is_some() {
             let decision = now(limiter.check(&ann)).unwrap();
@@ -121,10 +121,10 @@ fn each_policy_does_what_it_says() {
 fn a_local_rule_counts_each_subject_and_a_static_one_counts_everybody() {
     let clock = ManualClock::default();
     for (policy, expected) in [(OnFailure::Local, 2), (OnFailure::Static, 0)] {
-        let rule = Rule::new("api", bucket(2)).per(["user"]).on_failure(policy).emergency(bucket(2));
+        let rule = Rule::new("api", bucket(2)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(2));
         let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
-        assert_eq!(passed(&limiter, &Request::new("").attribute("user", "ann"), 5), Some(2));
-        assert_eq!(passed(&limiter, &Request::new("").attribute("user", "bob"), 5), Some(expected), "{policy:?}");
+        assert_eq!(passed(&limiter, &Request::new("").with_attribute("user", "ann"), 5), Some(2));
+        assert_eq!(passed(&limiter, &Request::new("").with_attribute("user", "bob"), 5), Some(expected), "{policy:?}");
     }
 }
 
@@ -132,11 +132,11 @@ fn a_local_rule_counts_each_subject_and_a_static_one_counts_everybody() {
 fn a_share_is_by_the_instances_that_the_store_saw_last_and_else_by_the_configured_number() {
     let clock = ManualClock::default();
     let store = Switched::failing(&clock);
-    let rules = || [Rule::new("api", bucket(20)).on_failure(OnFailure::Local)];
-    let configured = limiter(&store, &clock, rules()).instances(4);
+    let rules = || [Rule::new("api", bucket(20)).with_on_failure(OnFailure::Local)];
+    let configured = limiter(&store, &clock, rules()).with_instances(4);
     assert_eq!(passed(&configured, &Request::new(""), 30), Some(5));
     store.instances.store(3, Ordering::Relaxed);
-    let counted = limiter(&store, &clock, rules()).instances(4);
+    let counted = limiter(&store, &clock, rules()).with_instances(4);
     assert_eq!(passed(&counted, &Request::new(""), 30), Some(6));
     store.instances.store(100, Ordering::Relaxed);
     assert_eq!(passed(&limiter(&store, &clock, rules()), &Request::new(""), 30), Some(1));
@@ -147,7 +147,7 @@ fn a_denial_by_the_store_is_never_passed_by() {
     let clock = ManualClock::default();
     let store = Switched::new(&clock);
     for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Degraded] {
-        let limiter = limiter(&store, &clock, [Rule::new("api", bucket(0)).on_failure(policy)]);
+        let limiter = limiter(&store, &clock, [Rule::new("api", bucket(0)).with_on_failure(policy)]);
         let denied = now(limiter.check(&Request::new(""))).unwrap();
         assert!(!denied.is_allowed() && denied.degraded().is_none(), "{policy:?}");
     }
@@ -157,8 +157,8 @@ fn a_denial_by_the_store_is_never_passed_by() {
 fn one_closed_rule_refuses_whatever_the_others_say() {
     let clock = ManualClock::default();
     let rules = |mode| {
-        let closed = Rule::new("pay", bucket(9)).on_failure(OnFailure::Closed).mode(mode);
-        [Rule::new("api", bucket(9)).on_failure(OnFailure::Local), Rule::new("all", bucket(9)), closed]
+        let closed = Rule::new("pay", bucket(9)).with_on_failure(OnFailure::Closed).with_mode(mode);
+        [Rule::new("api", bucket(9)).with_on_failure(OnFailure::Local), Rule::new("all", bucket(9)), closed]
     };
     let store = Switched::failing(&clock);
     let closed = limiter(&store, &clock, rules(RuleMode::Enabled));
@@ -171,12 +171,12 @@ fn one_closed_rule_refuses_whatever_the_others_say() {
 fn local_and_static_rules_are_all_or_nothing_together() {
     let clock = ManualClock::default();
     let rules = [
-        Rule::new("user", bucket(10)).per(["user"]).on_failure(OnFailure::Local),
-        Rule::new("all", bucket(50)).on_failure(OnFailure::Static).emergency(bucket(3)),
+        Rule::new("user", bucket(10)).with_per(["user"]).with_on_failure(OnFailure::Local),
+        Rule::new("all", bucket(50)).with_on_failure(OnFailure::Static).with_static_limit(bucket(3)),
         Rule::new("open", bucket(0)),
     ];
     let limiter = limiter(&Switched::failing(&clock), &clock, rules);
-    let ann = Request::new("").attribute("user", "ann");
+    let ann = Request::new("").with_attribute("user", "ann");
     assert_eq!(passed(&limiter, &ann, 20), Some(3), "the static rule stops ann, and the open one has no say");
     let denied = now(limiter.check(&ann)).unwrap();
     assert_eq!(
@@ -189,23 +189,23 @@ fn local_and_static_rules_are_all_or_nothing_together() {
 #[test]
 fn a_static_rule_of_several_limits_has_one_cap() {
     let clock = ManualClock::default();
-    let rule = Rule::with_limits("api", [("a".into(), bucket(50)), ("b".into(), bucket(60))]);
-    let rule = rule.on_failure(OnFailure::Static).emergency(bucket(4));
+    let rule = Rule::from_limits("api", [("a", bucket(50)), ("b", bucket(60))]);
+    let rule = rule.with_on_failure(OnFailure::Static).with_static_limit(bucket(4));
     let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
-    assert_eq!(passed(&limiter, &Request::new("").cost(3), 20), Some(4), "it counts requests");
+    assert_eq!(passed(&limiter, &Request::new("").with_cost(3), 20), Some(4), "it counts requests");
 }
 
 #[test]
 fn a_static_rule_without_a_cap_is_no_rule() {
-    let error = RuleSet::new([Rule::new("api", bucket(1)).on_failure(OnFailure::Static)]).unwrap_err();
-    assert!(error.to_string().contains("emergency limit"), "{error}");
+    let error = RuleSet::new([Rule::new("api", bucket(1)).with_on_failure(OnFailure::Static)]).unwrap_err();
+    assert!(error.to_string().contains("static limit"), "{error}");
 }
 
 #[test]
 fn what_was_judged_without_the_store_is_no_longer_asked_when_it_is_back() {
     let clock = ManualClock::default();
     let store = Switched::new(&clock);
-    let limiter = limiter(&store, &clock, [Rule::new("api", bucket(5)).on_failure(OnFailure::Local)]);
+    let limiter = limiter(&store, &clock, [Rule::new("api", bucket(5)).with_on_failure(OnFailure::Local)]);
     assert_eq!(passed(&limiter, &Request::new(""), 3), Some(3));
     store.fails.store(true, Ordering::Relaxed);
     assert_eq!(passed(&limiter, &Request::new(""), 9), Some(5));
@@ -221,7 +221,7 @@ fn what_was_judged_without_the_store_is_no_longer_asked_when_it_is_back() {
 #[test]
 fn rules_that_change_keep_what_was_judged_without_the_store() {
     let clock = ManualClock::default();
-    let rule = || Rule::new("api", bucket(5)).on_failure(OnFailure::Local);
+    let rule = || Rule::new("api", bucket(5)).with_on_failure(OnFailure::Local);
     let before = limiter(&Switched::failing(&clock), &clock, [rule()]);
     assert_eq!(passed(&before, &Request::new(""), 9), Some(5));
     let after = before.with_rules(RuleSet::new([rule()]).unwrap());
@@ -231,13 +231,13 @@ fn rules_that_change_keep_what_was_judged_without_the_store() {
 #[test]
 fn nothing_is_shown_of_what_nobody_knows() {
     let clock = ManualClock::default();
-    let rule = Rule::new("api", bucket(2)).on_failure(OnFailure::Local);
+    let rule = Rule::new("api", bucket(2)).with_on_failure(OnFailure::Local);
     let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
     let allowed = now(limiter.check(&Request::new(""))).unwrap();
     assert_eq!(HeaderPolicy::new().headers(&allowed), []);
-    assert!(allowed.receipt().is_empty());
+    assert!(allowed.into_receipt().is_empty());
     assert_eq!(passed(&limiter, &Request::new(""), 1), Some(1));
-    let denied = HeaderPolicy::new().denied(&now(limiter.check(&Request::new(""))).unwrap(), None, None);
+    let denied = HeaderPolicy::new().reject(&now(limiter.check(&Request::new(""))).unwrap(), None, None);
     assert_eq!((denied.status, denied.headers[0].0), (429, "retry-after"));
     assert!(denied.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{denied:?}");
 }
@@ -245,9 +245,9 @@ fn nothing_is_shown_of_what_nobody_knows() {
 #[test]
 fn what_is_too_much_for_a_share_is_not_refused_for_good() {
     let clock = ManualClock::default();
-    let rule = Rule::new("api", bucket(20)).on_failure(OnFailure::Local);
-    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]).instances(4);
-    let denied = now(limiter.check(&Request::new("").cost(8))).unwrap();
+    let rule = Rule::new("api", bucket(20)).with_on_failure(OnFailure::Local);
+    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]).with_instances(4);
+    let denied = now(limiter.check(&Request::new("").with_cost(8))).unwrap();
     assert!(!denied.is_allowed() && !denied.is_permanent());
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
 }
@@ -256,7 +256,7 @@ fn what_is_too_much_for_a_share_is_not_refused_for_good() {
 fn a_peek_judges_without_the_store_too_and_takes_nothing() {
     let clock = ManualClock::default();
     let limiter =
-        limiter(&Switched::failing(&clock), &clock, [Rule::new("api", bucket(1)).on_failure(OnFailure::Local)]);
+        limiter(&Switched::failing(&clock), &clock, [Rule::new("api", bucket(1)).with_on_failure(OnFailure::Local)]);
     for _ in 0..3 {
         let peeked = now(limiter.peek(&Request::new(""))).unwrap();
         assert!(peeked.is_allowed() && peeked.degraded().is_some());
@@ -281,8 +281,8 @@ fn the_observer_hears_of_the_failure_of_the_policies_and_of_the_decision() {
         }
     }
     let (clock, heard) = (ManualClock::default(), Heard::default());
-    let rules = [Rule::new("api", bucket(0)).on_failure(OnFailure::Local), Rule::new("all", bucket(9))];
-    let limiter = limiter(&Switched::failing(&clock), &clock, rules).observer(heard.clone());
+    let rules = [Rule::new("api", bucket(0)).with_on_failure(OnFailure::Local), Rule::new("all", bucket(9))];
+    let limiter = limiter(&Switched::failing(&clock), &clock, rules).with_observer(heard.clone());
     assert_eq!(passed(&limiter, &Request::new(""), 1), Some(0));
     assert_eq!(*heard.0.lock().unwrap(), ["it went away", "api local", "all open", "false Some(Unavailable)"]);
 }
@@ -317,20 +317,21 @@ fn shares_of_all_instances_are_together_at_most_the_limit() {
 #[test]
 fn what_costs_nothing_takes_nothing_of_a_cap() {
     let clock = ManualClock::default();
-    let rule = Rule::new("api", bucket(9)).on_failure(OnFailure::Static).emergency(bucket(2));
+    let rule = Rule::new("api", bucket(9)).with_on_failure(OnFailure::Static).with_static_limit(bucket(2));
     let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
-    assert_eq!(passed(&limiter, &Request::new("").cost(0), 5), Some(5));
+    assert_eq!(passed(&limiter, &Request::new("").with_cost(0), 5), Some(5));
     assert_eq!(passed(&limiter, &Request::new(""), 5), Some(2));
-    assert_eq!(passed(&limiter, &Request::new("").cost(0), 5), Some(5));
+    assert_eq!(passed(&limiter, &Request::new("").with_cost(0), 5), Some(5));
 }
 
 #[test]
 fn requests_that_are_decided_as_one_take_as_many_of_a_cap() {
     let clock = ManualClock::default();
-    let rule = Rule::new("api", bucket(99)).per(["user"]).on_failure(OnFailure::Static).emergency(bucket(5));
+    let rule =
+        Rule::new("api", bucket(99)).with_per(["user"]).with_on_failure(OnFailure::Static).with_static_limit(bucket(5));
     let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
-    let (ann, bob) = (Request::new("").attribute("user", "ann"), Request::new("").attribute("user", "bob"));
-    let three = || limiter.plan(&ann).and(&limiter.plan(&ann)).and(&limiter.plan(&bob));
+    let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
+    let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
     assert!(now(limiter.decide(&three())).unwrap().is_allowed());
     assert!(!now(limiter.decide(&three())).unwrap().is_allowed());
     assert_eq!(passed(&limiter, &ann, 5), Some(2));
@@ -340,28 +341,28 @@ fn requests_that_are_decided_as_one_take_as_many_of_a_cap() {
 fn a_rule_against_guessing_keeps_its_silence_without_the_store() {
     let clock = ManualClock::default();
     for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Static] {
-        let guard = Rule::new("login", bucket(9)).security().on_failure(policy).emergency(bucket(9));
-        let other = Rule::new("api", bucket(0)).on_failure(OnFailure::Local);
+        let guard = Rule::new("login", bucket(9)).with_security().with_on_failure(policy).with_static_limit(bucket(9));
+        let other = Rule::new("api", bucket(0)).with_on_failure(OnFailure::Local);
         let limiter = limiter(&Switched::failing(&clock), &clock, [guard, other]);
         let denied = now(limiter.check(&Request::new(""))).unwrap();
         assert!(!denied.is_allowed() && denied.is_security(), "{policy:?}");
-        let answer = HeaderPolicy::new().denied(&denied, None, None);
+        let answer = HeaderPolicy::new().reject(&denied, None, None);
         assert!(!answer.body.contains("rule_id"), "{policy:?}: {}", answer.body);
     }
-    let shared = |id| Rule::new(id, bucket(0)).budget("b").on_failure(OnFailure::Local);
-    let limiter = limiter(&Switched::failing(&clock), &clock, [shared("one"), shared("two").security()]);
+    let shared = |id| Rule::new(id, bucket(0)).with_budget("b").with_on_failure(OnFailure::Local);
+    let limiter = limiter(&Switched::failing(&clock), &clock, [shared("one"), shared("two").with_security()]);
     assert!(now(limiter.check(&Request::new(""))).unwrap().is_security());
 }
 
 #[test]
 fn rules_that_share_a_budget_have_the_same_cap() {
     let shared = |id, cap: Option<u64>| {
-        let rule = Rule::new(id, bucket(9)).budget("b");
-        cap.map_or(rule.clone(), |cap| rule.on_failure(OnFailure::Static).emergency(bucket(cap)))
+        let rule = Rule::new(id, bucket(9)).with_budget("b");
+        cap.map_or(rule.clone(), |cap| rule.with_on_failure(OnFailure::Static).with_static_limit(bucket(cap)))
     };
     assert!(RuleSet::new([shared("one", Some(3)), shared("two", Some(3))]).is_ok());
     for other in [Some(4), None] {
         let error = RuleSet::new([shared("one", Some(3)), shared("two", other)]).unwrap_err();
-        assert!(error.to_string().contains("the same emergency limit"), "{error}");
+        assert!(error.to_string().contains("the same static limit"), "{error}");
     }
 }

@@ -65,12 +65,12 @@ fn rule() -> impl Strategy<Value = Rule> {
         |(id, limits, cost, shadow, security)| {
             let named = limits.into_iter().enumerate().map(|(place, (name, limit))| {
                 // The names of one rule differ; that of its first limit may be empty.
-                (if place == 0 { name } else { format!("{name}{place}") }.into(), limit)
+                (if place == 0 { name } else { format!("{name}{place}") }, limit)
             });
-            let mut rule = Rule::with_limits(id, named).per(["user"]);
-            rule = cost.into_iter().fold(rule, Rule::cost);
-            rule = if security { rule.security() } else { rule };
-            if shadow { rule.mode(RuleMode::Shadow) } else { rule }
+            let mut rule = Rule::from_limits(id, named).with_per(["user"]);
+            rule = cost.into_iter().fold(rule, Rule::with_cost);
+            rule = if security { rule.with_security() } else { rule };
+            if shadow { rule.with_mode(RuleMode::Shadow) } else { rule }
         },
     )
 }
@@ -90,8 +90,9 @@ fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
 fn contract() -> impl Strategy<Value = HeaderPolicy> {
     let reset = || prop::option::of(prop::sample::select(vec![ResetFormat::Epoch, ResetFormat::Delta]));
     (any::<bool>(), reset(), reset(), any::<bool>()).prop_map(|(ratelimit, x_ratelimit, trio, millis)| {
-        let contract = HeaderPolicy::new().x_ratelimit(x_ratelimit).trio(trio).retry_after_ms(millis);
-        if ratelimit { contract } else { contract.ratelimit(None) }
+        let contract =
+            HeaderPolicy::new().with_x_ratelimit(x_ratelimit).with_legacy_ratelimit(trio).with_retry_after_ms(millis);
+        if ratelimit { contract } else { contract.with_ratelimit(None) }
     })
 }
 
@@ -223,14 +224,14 @@ fn the_page_for_users_shows_what_is_sent() {
     );
     let login = Limit::sliding_log(1, Duration::from_secs(600)).unwrap();
     let rules = RuleSet::new([
-        Rule::new("search", search).and("day", day).action("search"),
-        Rule::new("login", login).action("login").security(),
+        Rule::new("search", search).with_limit("day", day).with_action("search"),
+        Rule::new("login", login).with_action("login").with_security(),
     ]);
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
-    let limiter = Limiter::new(rules.unwrap(), MemoryStore::new().clock(clock.clone()));
+    let limiter = Limiter::new(rules.unwrap(), MemoryStore::new().with_clock(clock.clone()));
     let contract = HeaderPolicy::new();
     let denied = |request: &Request<'_>, accept| {
-        let answer = contract.denied(&limiter.check_now(request), None, accept);
+        let answer = contract.reject(&limiter.check_now(request), None, accept);
         wire("429 Too Many Requests", &answer.headers, &answer.body)
     };
 
@@ -242,11 +243,11 @@ fn the_page_for_users_shows_what_is_sent() {
     clock.advance(Duration::from_millis(200));
     shows(&denied(&search, None));
     shows(&denied(&search, PROBLEM));
-    shows(&denied(&search.cost(6), None));
+    shows(&denied(&search.with_cost(6), None));
     assert!(limiter.check_now(&Request::new("login")).is_allowed());
     clock.advance(Duration::from_secs(3));
     shows(&denied(&Request::new("login"), None));
-    let failed = contract.failed(None);
+    let failed = contract.reject_unavailable(None);
     shows(&wire("503 Service Unavailable", &failed.headers, &failed.body));
 }
 
@@ -257,10 +258,10 @@ proptest! {
     #[test]
     fn answers_can_be_read_and_keep_their_word(rules in rules(), requests in requests(), contract in contract()) {
         let clock = ManualClock::at(Timestamp::from_micros(START));
-        let limiter = Limiter::new(rules, MemoryStore::new().clock(clock.clone()));
+        let limiter = Limiter::new(rules, MemoryStore::new().with_clock(clock.clone()));
         for (gap, cost) in requests {
             clock.advance(Duration::from_micros(gap));
-            let request = Request::new("").attribute("user", WHO).cost(cost);
+            let request = Request::new("").with_attribute("user", WHO).with_cost(cost);
             let decision = limiter.check_now(&request);
             let headers = contract.headers(&decision);
             check_fields(&headers, &decision);
@@ -268,7 +269,7 @@ proptest! {
                 continue;
             }
             for (accept, problem) in [(None, false), (PROBLEM, true)] {
-                let answer = contract.denied(&decision, None, accept);
+                let answer = contract.reject(&decision, None, accept);
                 check_answer(&answer, &decision, problem);
                 check_nobody_is_named(&answer, &decision);
             }
@@ -287,7 +288,7 @@ proptest! {
     #[test]
     fn any_accept_field_gets_a_body_that_parses(accept in r"[\s\S]{0,60}", named in any::<bool>()) {
         let accept = if named { format!("{accept},application/problem+json;q=0.5") } else { accept };
-        let answer = HeaderPolicy::new().failed(Some(&accept));
+        let answer = HeaderPolicy::new().reject_unavailable(Some(&accept));
         let body: Map<String, Value> = serde_json::from_str(&answer.body).unwrap();
         let problem = field(&answer.headers, "content-type") == Some("application/problem+json");
         prop_assert_eq!(body.contains_key("error"), !problem);

@@ -23,7 +23,7 @@ struct Parts {
 
 impl Parts {
     fn name(&self) -> Vec<u8> {
-        let of = if self.budget { KeyStem::of_budget } else { KeyStem::of_rule };
+        let of = if self.budget { KeyStem::for_budget } else { KeyStem::for_rule };
         let stem = of(&self.owner, &self.limit, &self.name);
         let mut name = Vec::new();
         let key = Key::new(&stem, Subject::from_hash(self.tag << 96), Subject::from_hash(self.subject));

@@ -110,17 +110,17 @@ fn fill(store: &MemoryStore, gate: &Gate) {
 }
 
 fn store(most_keys: usize) -> Arc<MemoryStore> {
-    Arc::new(MemoryStore::new().most_keys(most_keys).clock(Noon))
+    Arc::new(MemoryStore::new().with_max_keys(most_keys).with_clock(Noon))
 }
 
 /// A single unit, for good: time stands still, so the bucket never refills.
 fn gate() -> Gate {
     let limit = Limit::token_bucket(1, Rate::per_hour(1).unwrap()).unwrap();
-    Gate::of_rule("api", limit)
+    Gate::for_rule("api", limit)
 }
 
 fn take(store: &MemoryStore, gate: &Gate, subjects: &[Subject]) -> Verdict {
-    let checks = subjects.iter().map(|subject| Check::of(gate, *subject, 1));
+    let checks = subjects.iter().map(|subject| Check::new(gate, *subject, 1));
     store.decide_now(&Plan::new(checks).unwrap())
 }
 

@@ -10,12 +10,12 @@ use tidegate::{AnonymousBounds, Limit, Limiter, ManualClock, MemoryStore, Rate, 
 fn limiter(capacity: u64, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap();
-    let rules = RuleSet::new([Rule::new("api", limit).per(["user"])]).unwrap();
-    (Limiter::new(rules, MemoryStore::new().most_keys(most_keys).clock(clock.clone())), clock)
+    let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
+    (Limiter::new(rules, MemoryStore::new().with_max_keys(most_keys).with_clock(clock.clone())), clock)
 }
 
 fn passes(limiter: &Limiter<MemoryStore>, user: &str) -> bool {
-    limiter.check_now(&Request::new("").attribute("user", user)).is_allowed()
+    limiter.check_now(&Request::new("").with_attribute("user", user)).is_allowed()
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn a_full_store_makes_room_as_soon_as_something_is_outdated() {
 #[test]
 fn looking_creates_nothing() {
     let (limiter, _) = limiter(1, 64);
-    let request = Request::new("").attribute("user", "ann");
+    let request = Request::new("").with_attribute("user", "ann");
     limiter.store().peek_now(&limiter.plan(&request));
-    assert!(limiter.check_now(&request.clone().cost(0)).is_allowed());
-    assert!(!limiter.check_now(&request.cost(2)).is_allowed());
+    assert!(limiter.check_now(&request.clone().with_cost(0)).is_allowed());
+    assert!(!limiter.check_now(&request.with_cost(2)).is_allowed());
     assert_eq!(limiter.store().keys(), 0);
 }
 
@@ -99,8 +99,8 @@ fn looking_creates_nothing() {
 fn a_plan_of_many_new_keys_does_not_pass_the_bound() {
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
-    let rules = (0..20).map(|rule| Rule::new(format!("rule-{rule}"), limit).per(["user"]));
-    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new().most_keys(8).clock(clock));
+    let rules = (0..20).map(|rule| Rule::new(format!("rule-{rule}"), limit).with_per(["user"]));
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new().with_max_keys(8).with_clock(clock));
     assert!(passes(&limiter, "ann"));
     assert_eq!(limiter.store().overflowed(), 12);
     assert_eq!(limiter.store().keys(), 8 + 12, "eight of its own, and an overflow bucket for each other rule");
@@ -112,11 +112,11 @@ fn a_plan_does_not_sweep_away_what_it_was_judged_on() {
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
     let api = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
     let login = Limit::sliding_log(5, Duration::from_secs(10)).unwrap();
-    let rules = [Rule::new("api", api).per(["user"]), Rule::new("login", login).per(["account"])];
-    let store = MemoryStore::new().most_keys(100).clock(clock.clone());
+    let rules = [Rule::new("api", api).with_per(["user"]), Rule::new("login", login).with_per(["account"])];
+    let store = MemoryStore::new().with_max_keys(100).with_clock(clock.clone());
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store);
     for user in ["ann", "bob", "cat", "dan"] {
-        let request = Request::new("").attribute("user", user).attribute("account", "a7");
+        let request = Request::new("").with_attribute("user", user).with_attribute("account", "a7");
         let decision = limiter.check_now(&request);
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(4)));
         clock.advance(Duration::from_secs(13));
@@ -128,10 +128,10 @@ fn with_strangers(anonymous: AnonymousBounds, most_keys: usize) -> (Limiter<Memo
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(3, Rate::per_hour(1).unwrap()).unwrap();
     let rules = [
-        Rule::new("public", limit).action("public").per(["ip"]).anonymous(anonymous),
-        Rule::new("api", limit).action("api").per(["user"]),
+        Rule::new("public", limit).with_action("public").with_per(["ip"]).with_anonymous(anonymous),
+        Rule::new("api", limit).with_action("api").with_per(["user"]),
     ];
-    let store = MemoryStore::new().most_keys(most_keys).clock(clock.clone());
+    let store = MemoryStore::new().with_max_keys(most_keys).with_clock(clock.clone());
     (Limiter::new(RuleSet::new(rules).unwrap(), store), clock)
 }
 
@@ -140,7 +140,7 @@ fn with_strangers(anonymous: AnonymousBounds, most_keys: usize) -> (Limiter<Memo
 fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
     const ROOM: usize = 100_000;
     let (limiter, _) = with_strangers(AnonymousBounds::default(), ROOM);
-    let stranger = |name: &str| limiter.check_now(&Request::new("public").attribute("ip", name));
+    let stranger = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
     assert!(stranger("ann").is_allowed());
     let mut passed = 0;
     for number in 0..1_000_000 {
@@ -154,7 +154,7 @@ fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
     assert!(stranger("carl").checks()[0].is_overflowed());
     for number in 0..ROOM / 10 {
         let user = format!("user {number}");
-        let decision = limiter.check_now(&Request::new("api").attribute("user", &user));
+        let decision = limiter.check_now(&Request::new("api").with_attribute("user", &user));
         assert!(decision.is_allowed() && !decision.checks()[0].is_overflowed(), "{user}");
         assert_eq!(decision.remaining(), Some(2), "{user}");
     }
@@ -162,10 +162,10 @@ fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
 
 #[test]
 fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
-    let forget_after = Some(Duration::from_secs(60));
-    let (limiter, clock) = with_strangers(AnonymousBounds { forget_after, ..AnonymousBounds::default() }, 64);
-    let ann = Request::new("public").attribute("ip", "ann");
-    let user = Request::new("api").attribute("user", "bob");
+    let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(60));
+    let (limiter, clock) = with_strangers(bounds, 64);
+    let ann = Request::new("public").with_attribute("ip", "ann");
+    let user = Request::new("api").with_attribute("user", "bob");
     let left = |request: &Request<'_>| limiter.check_now(request).remaining();
     assert_eq!((left(&ann), left(&user)), (Some(2), Some(2)));
     // Whoever comes again is remembered from then on.
@@ -181,11 +181,11 @@ fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
 #[test]
 fn a_refund_of_what_was_shared_gives_nothing_back() {
     let (limiter, _) = with_strangers(AnonymousBounds::default(), 1);
-    let ask = |name: &str| limiter.check_now(&Request::new("public").attribute("ip", name));
+    let ask = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
     assert!(ask("ann").is_allowed());
     let shared = ask("bob");
     assert!(shared.checks()[0].is_overflowed());
-    let receipt = shared.receipt();
+    let receipt = shared.into_receipt();
     assert!(receipt.is_empty());
     assert_eq!(ask("carl").remaining(), Some(1));
 }

@@ -28,7 +28,7 @@ struct Admitted {
 impl Subject {
     fn new(limit: Limit) -> Self {
         let clock = ManualClock::at(Timestamp::from_micros(START));
-        let store = MemoryStore::new().clock(clock.clone());
+        let store = MemoryStore::new().with_clock(clock.clone());
         Self { limiter: Limiter::new(RuleSet::new([Rule::new("r", limit)]).unwrap(), store), clock }
     }
 
@@ -37,11 +37,11 @@ impl Subject {
     }
 
     fn take(&self, cost: u64) -> Outcome {
-        *self.limiter.check_now(&Request::new("").cost(cost)).checks()[0].outcome()
+        *self.limiter.check_now(&Request::new("").with_cost(cost)).checks()[0].outcome()
     }
 
     fn peek(&self, cost: u64) -> Outcome {
-        let plan = self.limiter.plan(&Request::new("").cost(cost));
+        let plan = self.limiter.plan(&Request::new("").with_cost(cost));
         self.limiter.store().peek_now(&plan).judged[0].outcome
     }
 }

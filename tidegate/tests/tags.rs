@@ -10,15 +10,16 @@ use tidegate::{Limit, PartitionBy, Request, Rule, RuleSet};
 fn rule(id: &str) -> Rule {
     let limits = ["minute", "hour"].map(|name| {
         let window = Duration::from_secs(if name == "minute" { 60 } else { 3600 });
-        (name.into(), Limit::fixed_window(9, window).unwrap())
+        (name, Limit::fixed_window(9, window).unwrap())
     });
-    Rule::with_limits(id, limits)
+    Rule::from_limits(id, limits)
 }
 
 /// The partitions of a tenant's hundred users.
 fn partitions(rules: &RuleSet) -> BTreeSet<u16> {
     let users: Vec<String> = (0..100).map(|user| user.to_string()).collect();
-    let requests = users.iter().map(|user| Request::new("").attribute("tenant", "acme").attribute("user", user));
+    let requests =
+        users.iter().map(|user| Request::new("").with_attribute("tenant", "acme").with_attribute("user", user));
     requests
         .flat_map(|request| {
             let plan = rules.resolve(&request);
@@ -29,7 +30,8 @@ fn partitions(rules: &RuleSet) -> BTreeSet<u16> {
 
 #[test]
 fn a_tenant_lies_in_one_partition_unless_it_is_spread() {
-    let of = |tag| partitions(&RuleSet::new([rule("api").per(["tenant", "user"]).tag(tag)]).unwrap());
+    let of =
+        |tag| partitions(&RuleSet::new([rule("api").with_per(["tenant", "user"]).with_partition_by(tag)]).unwrap());
     assert_eq!(of(PartitionBy::Usual).len(), 1);
     assert!(of(PartitionBy::Subject).len() > 80, "{:?}", of(PartitionBy::Subject));
     assert_eq!(of(PartitionBy::Rule).len(), 1);
@@ -39,8 +41,8 @@ fn a_tenant_lies_in_one_partition_unless_it_is_spread() {
 #[test]
 fn limits_of_one_subject_lie_together_however_it_is_tagged() {
     for tag in [PartitionBy::Usual, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
-        let rules = RuleSet::new([rule("api").per(["user"]).tag(tag.clone())]).unwrap();
-        let plan = rules.resolve(&Request::new("").attribute("user", "ann"));
+        let rules = RuleSet::new([rule("api").with_per(["user"]).with_partition_by(tag.clone())]).unwrap();
+        let plan = rules.resolve(&Request::new("").with_attribute("user", "ann"));
         let partitions: BTreeSet<u16> = plan.checks().iter().map(|check| check.key().partition()).collect();
         assert_eq!((plan.checks().len(), partitions.len()), (2, 1), "{tag:?}");
     }
@@ -49,10 +51,10 @@ fn limits_of_one_subject_lie_together_however_it_is_tagged() {
 #[test]
 fn rules_with_the_same_constant_lie_together_and_others_do_not() {
     let together = |names: [&str; 2]| {
-        let rules = names.map(|name| rule(&format!("of {name}")).tag(PartitionBy::Constant(name.into())));
+        let rules = names.map(|name| rule(&format!("of {name}")).with_partition_by(PartitionBy::Constant(name.into())));
         let [mut one, other] = rules;
         if names[0] == names[1] {
-            one = rule("another").per(["user"]).tag(PartitionBy::Constant(names[0].into()));
+            one = rule("another").with_per(["user"]).with_partition_by(PartitionBy::Constant(names[0].into()));
         }
         partitions(&RuleSet::new([one, other]).unwrap()).len()
     };
@@ -62,7 +64,7 @@ fn rules_with_the_same_constant_lie_together_and_others_do_not() {
 
 #[test]
 fn rules_that_share_a_budget_must_lie_together() {
-    let shared = |id, tag| rule(id).per(["tenant", "user"]).budget("api").tag(tag);
+    let shared = |id, tag| rule(id).with_per(["tenant", "user"]).with_budget("api").with_partition_by(tag);
     assert!(RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Rule)]).is_ok());
     let error = RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Subject)]).unwrap_err();
     assert!(error.to_string().contains("the same limits, `per` and tag"), "{error}");

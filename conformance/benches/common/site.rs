@@ -37,11 +37,11 @@ impl Site {
 
     /// Lets as many subjects as there shall be keys take from `limit` at each of these microseconds.
     pub(crate) fn takes(&self, keys: usize, at: &[u64], limit: Limit) -> Weighed {
-        let gates = [Gate::of_rule("api", limit)];
+        let gates = [Gate::for_rule("api", limit)];
         let subjects = subjects(keys);
         self.weigh(keys, |count| {
             let clock = ManualClock::at(Timestamp::from_micros(START));
-            let takers = Takers::connect(&self.server, RedisOptions::new().clock(clock.clone()));
+            let takers = Takers::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
             for at in at {
                 clock.set(Timestamp::from_micros(START + at));
                 takers.take_fast(&gates, &subjects[..count]);

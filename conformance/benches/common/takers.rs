@@ -25,14 +25,14 @@ impl Takers {
     pub(crate) fn connect(server: &Server, options: RedisOptions) -> Self {
         let runtime = Runtime::new().unwrap();
         // A batch of long logs on a busy machine may take longer than any single decision should.
-        let options = options.budget(Duration::from_secs(60)).heartbeats(false);
+        let options = options.with_budget(Duration::from_secs(60)).with_heartbeats(false);
         Self { store: runtime.block_on(server.store_with(options)), runtime }
     }
 
     /// Lets each subject take one unit from all gates together. Every take must succeed.
     pub(crate) fn take(&self, gates: &[Gate], subjects: &[Subject]) {
         for batch in subjects.chunks(BATCH) {
-            let plan = |subject: &Subject| Plan::new(gates.iter().map(|gate| Check::of(gate, *subject, 1))).unwrap();
+            let plan = |subject: &Subject| Plan::new(gates.iter().map(|gate| Check::new(gate, *subject, 1))).unwrap();
             let plans: Vec<Plan<'_>> = batch.iter().map(plan).collect();
             for verdict in self.runtime.block_on(self.store.decide_each(&plans)) {
                 assert_eq!(verdict.unwrap().granted, 1);

@@ -253,7 +253,7 @@ async fn flood(instances: &[Arc<Instance>]) {
         running.spawn(async move {
             for number in 0..STRANGERS / 8 {
                 let address = format!("{place}/{number}");
-                let decision = limiter.check(&Request::new("flood").attribute("address", &address)).await.unwrap();
+                let decision = limiter.check(&Request::new("flood").with_attribute("address", &address)).await.unwrap();
                 assert!(decision.is_allowed() && decision.degraded().is_none(), "{decision:?}");
             }
         });

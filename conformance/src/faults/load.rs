@@ -119,7 +119,7 @@ impl Scale {
 
     /// The options of a store that suffers `fault`.
     pub fn options(&self, fault: Fault) -> RedisOptions {
-        RedisOptions::new().budget(if fault.is_silence() { self.budget } else { self.calm_budget })
+        RedisOptions::new().with_budget(if fault.is_silence() { self.budget } else { self.calm_budget })
     }
 
     /// A rule for each policy, which all have the same limit, and one that is for strangers.
@@ -127,9 +127,13 @@ impl Scale {
         let limit = slow(limit);
         let rule = |policy: OnFailure| {
             let name = policy.as_str();
-            Rule::new(name, limit).action(name).per(["tenant"]).on_failure(policy).emergency(slow(self.cap))
+            Rule::new(name, limit)
+                .with_action(name)
+                .with_per(["tenant"])
+                .with_on_failure(policy)
+                .with_static_limit(slow(self.cap))
         };
-        let strangers = Rule::new("flood", limit).action("flood").per(["address"]);
+        let strangers = Rule::new("flood", limit).with_action("flood").with_per(["address"]);
         RuleSet::new(POLICIES.map(rule).into_iter().chain([strangers])).unwrap()
     }
 }
@@ -141,7 +145,7 @@ pub(super) fn slow(amount: u64) -> Limit {
 
 /// What is asked under `policy`.
 pub(super) fn request(policy: OnFailure) -> Request<'static> {
-    Request::new(policy.as_str()).attribute("tenant", TENANT)
+    Request::new(policy.as_str()).with_attribute("tenant", TENANT)
 }
 
 // === impl Instance ===

@@ -50,13 +50,13 @@ impl ModelStore {
                 _ => fits(index, units),
             })
         };
-        let granted = plan.units() - first(plan.units(), |less| passes(plan.units() - less));
+        let granted = plan.max_units() - first(plan.max_units(), |less| passes(plan.max_units() - less));
         let units = granted.max(1);
         let mut judged = Vec::new();
         for (index, check) in plan.checks().iter().enumerate() {
             let (before, rebased) = &settled[index];
             let (ask, admitted) = (ask(check, units), fits(index, units));
-            let each = plan.plan_mode() == PlanMode::CountEach && check.gate().role() != Role::Shadow;
+            let each = plan.mode() == PlanMode::CountEach && check.gate().role() != Role::Shadow;
             let consumed = consume && admitted && ask.cost > 0 && (granted > 0 || each);
             let mut after = before.clone();
             let mut place = Place::default();

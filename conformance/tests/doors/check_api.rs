@@ -66,7 +66,7 @@ async fn a_server_starts_without_its_store_and_takes_it_when_it_comes() {
     let (mut store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
     store.kill();
     let tidegate = Tidegate::start(directory.path(), &store, &[]).await;
-    assert!(tidegate.said().contains("nobody answers at the address of the store"), "{}", tidegate.said());
+    assert!(tidegate.said().contains("nothing listens at the address of the store"), "{}", tidegate.said());
     let http = SocketAddr::from(([127, 0, 0, 1], tidegate.http));
     let ready = || async { ask("GET /readyz").try_send(http).await.expect("an answer") };
     let without = ready().await;

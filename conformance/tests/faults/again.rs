@@ -14,7 +14,7 @@ async fn an_outage_that_comes_again_gives_no_second_share() {
     for kind in KINDS {
         let server = Server::start(kind);
         let proxy = Proxy::start(server.port(), b"EVALSHA\r\n").await;
-        let limiter = through(&proxy, OnFailure::Local, 20).await.instances(4);
+        let limiter = through(&proxy, OnFailure::Local, 20).await.with_instances(4);
         let (mut by_store, mut without) = (0, 0);
         for _ in 0..5 {
             for trouble in [Trouble::Refuse, Trouble::None] {
@@ -61,9 +61,9 @@ async fn the_proxy_makes_the_trouble_that_it_is_told_to_make() {
 
 async fn through(proxy: &Proxy, policy: OnFailure, amount: u64) -> Limiter<RedisStore> {
     let url = format!("redis://127.0.0.1:{}", proxy.port());
-    let options = RedisOptions::new().budget(Duration::from_millis(200)).heartbeats(false);
+    let options = RedisOptions::new().with_budget(Duration::from_millis(200)).with_heartbeats(false);
     let store = RedisStore::connect_with(&url, options).await.unwrap();
-    Limiter::new(RuleSet::new([Rule::new("api", all_limits(amount)[0]).on_failure(policy)]).unwrap(), store)
+    Limiter::new(RuleSet::new([Rule::new("api", all_limits(amount)[0]).with_on_failure(policy)]).unwrap(), store)
 }
 
 /// Asks until decisions are the store's, or are not, for a while; counts what passes.

@@ -33,7 +33,9 @@ async fn a_decision_whose_answer_is_lost_is_sent_once() {
                 let proxy = Proxy::start(server.port(), &mark).await;
                 let url = format!("redis://127.0.0.1:{}", proxy.port());
                 let store =
-                    RedisStore::connect_with(&url, RedisOptions::new().budget(BUDGET).heartbeats(false)).await.unwrap();
+                    RedisStore::connect_with(&url, RedisOptions::new().with_budget(BUDGET).with_heartbeats(false))
+                        .await
+                        .unwrap();
                 let through = Limiter::new(rules.clone(), store);
                 proxy.make(trouble).await;
                 let error = through.check(&pay).await.unwrap_err();
@@ -53,7 +55,7 @@ async fn a_decision_whose_answer_is_lost_is_sent_once() {
 
 /// A rule for what is counted, and one for looking whether the store is there.
 fn rules(number: usize, limit: Limit) -> RuleSet {
-    let pay = Rule::new(format!("pay{number}"), limit).action("pay");
-    let look = Rule::new("look", all_limits(60_000)[0]).action("look");
-    RuleSet::new([pay, look].map(|rule| rule.on_failure(OnFailure::Closed))).unwrap()
+    let pay = Rule::new(format!("pay{number}"), limit).with_action("pay");
+    let look = Rule::new("look", all_limits(60_000)[0]).with_action("look");
+    RuleSet::new([pay, look].map(|rule| rule.with_on_failure(OnFailure::Closed))).unwrap()
 }

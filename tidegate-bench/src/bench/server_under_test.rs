@@ -235,13 +235,15 @@ mod tests {
     #[test]
     fn each_descriptor_matches_one_limit_and_a_check_matches_two() {
         let request = || Request::new("bench");
-        let client = request().attribute("ip", "198.18.0.1").attribute("method", "GET");
-        let endpoint = request().attribute("path", "/api/items/1").attribute("endpoint", "/api/items/1");
+        let client = request().with_attribute("ip", "198.18.0.1").with_attribute("method", "GET");
+        let endpoint = request().with_attribute("path", "/api/items/1").with_attribute("endpoint", "/api/items/1");
         assert_eq!((matching_limits(RULES, &client), matching_limits(RULES, &endpoint)), (1, 1));
-        let both = client.attribute("path", "/api/items/1").attribute("endpoint", "/api/items/1");
+        let both = client.with_attribute("path", "/api/items/1").with_attribute("endpoint", "/api/items/1");
         assert_eq!(matching_limits(RULES, &both), 2);
-        let forwarded =
-            Request::new("").attribute("method", "GET").attribute("path", "/api/items").attribute("ip", "::1");
+        let forwarded = Request::new("")
+            .with_attribute("method", "GET")
+            .with_attribute("path", "/api/items")
+            .with_attribute("ip", "::1");
         assert_eq!((matching_limits(GATEWAY_RULES, &forwarded), matching_limits(NO_RULES, &forwarded)), (1, 0));
     }
 }

@@ -81,7 +81,7 @@ impl AdmissionLog {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let by_name: BTreeMap<_, _> = entries.iter().collect();
         let audits = by_name.into_iter().filter_map(|(rule, entries)| {
-            let (_, limit) = rules.rule(rule)?.limits().first()?;
+            let (_, limit) = rules.rule(rule)?.limits().next()?;
             let (capacity, rate) = bucket_parameters(limit)?;
             Some(audit_rule(rule, entries, capacity, rate))
         });
@@ -149,16 +149,17 @@ mod tests {
 
     fn rules() -> RuleSet {
         let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
-        RuleSet::new([Rule::new("ride-request", limit).per(["user"])]).unwrap()
+        RuleSet::new([Rule::new("ride-request", limit).with_per(["user"])]).unwrap()
     }
 
     /// The audit of a bot that sends to these limiters in turn, 200 times a second for ten seconds.
     fn audit_bot(instances: usize) -> LimitAudit {
         let (clock, log) = (ManualClock::default(), Arc::new(AdmissionLog::default()));
-        let instance = |_| Limiter::new(rules(), MemoryStore::new().clock(clock.clone())).observer(Arc::clone(&log));
+        let instance =
+            |_| Limiter::new(rules(), MemoryStore::new().with_clock(clock.clone())).with_observer(Arc::clone(&log));
         let limiters: Vec<_> = (0..instances).map(instance).collect();
         for number in 0..2000 {
-            let request = Request::new("").attribute("user", "bot");
+            let request = Request::new("").with_attribute("user", "bot");
             let _ = limiters[number % instances].check_now(&request);
             clock.advance(Duration::from_millis(5));
         }

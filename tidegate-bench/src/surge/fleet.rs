@@ -64,8 +64,8 @@ impl Fleet {
                 runtime.spawn(open(storage.clone())).await.map_err(|error| start_failure(&error))??;
             fleet.addresses.push(listener.address().map_err(|error| start_failure(&error))?);
             let gateway = gateway(backend)?;
-            let limiter = Limiter::new(rules.clone(), store).secret(&Secret::public());
-            let layer = LimitLayer::new(limiter.observer(Arc::clone(&fleet.metrics.admissions)));
+            let limiter = Limiter::new(rules.clone(), store).with_secret(&Secret::public());
+            let layer = LimitLayer::new(limiter.with_observer(Arc::clone(&fleet.metrics.admissions)));
             let (mut stopping, metrics) = (stopping.clone(), Arc::clone(&fleet.metrics));
             let stopped = async move { drop(stopping.changed().await) };
             let observer = move |status, latency| metrics.record(status, latency);
@@ -106,19 +106,19 @@ async fn open(storage: LimitStorage) -> Result<(AnyStore, Listener), Failure> {
     let store = match storage {
         LimitStorage::PerGateway => AnyStore::Memory(Arc::new(MemoryStore::new())),
         LimitStorage::Shared { url, prefix } => {
-            let options = RedisOptions::new().prefix(&prefix).budget(STORE_BUDGET).heartbeats(false);
+            let options = RedisOptions::new().with_prefix(&prefix).with_budget(STORE_BUDGET).with_heartbeats(false);
             AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
         }
     };
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.map_err(|error| start_failure(&error))?;
-    let limits = ConnectionLimits::new().header_timeout(IDLE_TIMEOUT).drain_timeout(Duration::ZERO);
-    Ok((store, listener.limits(limits)))
+    let limits = ConnectionLimits::new().with_header_timeout(IDLE_TIMEOUT).with_drain_timeout(Duration::ZERO);
+    Ok((store, listener.with_limits(limits)))
 }
 
 fn gateway(backend: SocketAddr) -> Result<Gateway, Failure> {
     let upstream = format!("h2c://{backend}").parse().map_err(|error| start_failure(&error))?;
     // Riders time out; the gateway must not.
-    let options = GatewayOptions::new().response_timeout(IDLE_TIMEOUT);
+    let options = GatewayOptions::new().with_response_timeout(IDLE_TIMEOUT);
     Gateway::new(&upstream, options).map_err(|error| start_failure(&error))
 }
 

@@ -78,7 +78,8 @@ impl SharedStore {
     pub(crate) async fn delete_keys(&self) -> Result<u64, Failure> {
         let Some(url) = self.url.as_ref().filter(|_| self.is_external) else { return Ok(0) };
         let failed = |error| Failure::Store { error, meanwhile: "" };
-        let store = RedisStore::connect_with(url, RedisOptions::new().prefix(&self.prefix).heartbeats(false)).await;
+        let store =
+            RedisStore::connect_with(url, RedisOptions::new().with_prefix(&self.prefix).with_heartbeats(false)).await;
         let store = store.map_err(failed)?;
         store.forget_prefix().await.map_err(failed)
     }

@@ -134,7 +134,7 @@ fn name(check: &CheckResult) -> String {
 }
 
 fn print_http(decision: &Decision, file: &RuleFile, request: &Request<'_>, output: &mut Output<'_>) {
-    let contract = file.rules().contract();
+    let contract = file.rules().header_policy();
     if decision.is_allowed() {
         let headers = contract.headers(decision);
         if !headers.is_empty() {
@@ -143,8 +143,8 @@ fn print_http(decision: &Decision, file: &RuleFile, request: &Request<'_>, outpu
         }
         return;
     }
-    let message = decision.rule().and_then(|rule| file.rules().rule(rule)).and_then(|rule| rule.message_text());
-    let answer = contract.denied(decision, message, request.value("header:accept"));
+    let message = decision.rule().and_then(|rule| file.rules().rule(rule)).and_then(|rule| rule.message());
+    let answer = contract.reject(decision, message, request.attribute("header:accept"));
     output.line(format_args!("\nThe answer is {}", answer.status));
     print_fields(&answer.headers, output);
     output.line(format_args!("\n  {}", answer.body));

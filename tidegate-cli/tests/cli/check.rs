@@ -120,7 +120,7 @@ fn a_store_that_does_not_answer_is_neither_allowed_nor_denied() {
     assert_eq!((open.code, open.out.as_str()), (Some(3), ""));
     let expected = "\
 warning: anyone who reads the store can guess subjects; set TIDEGATE_SECRET
-error: the store failed: nobody answers at the address of the store; is it up?
+error: the store failed: nothing listens at the address of the store; is it up?
 Meanwhile doors let this request pass: no rule that applies says otherwise in `on_failure`.
 ";
     assert_eq!(open.err, expected);

@@ -176,11 +176,11 @@ fn files_that_cannot_be_used_are_named() {
         (vec!["--tls-cert", &path("none.pem"), "--tls-key", &key], format!("{}: No such file", path("none.pem"))),
         (
             vec!["--tls-cert", &path("empty.pem"), "--tls-key", &key],
-            format!("{}: there is not a certificate in it", path("empty.pem")),
+            format!("{}: the file does not contain a certificate", path("empty.pem")),
         ),
         (
             vec!["--tls-cert", &certificate, "--tls-key", &certificate],
-            format!("{certificate}: there is not a private key in it"),
+            format!("{certificate}: the file does not contain a private key"),
         ),
         (vec!["--tls-cert", &certificate, "--tls-key", &path("other.pem")], format!("{certificate}: ")),
     ] {

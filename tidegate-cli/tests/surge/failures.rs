@@ -37,7 +37,7 @@ fn an_unreachable_store_has_the_exit_code_of_store_failures() {
     let output = dir.run("--users 1 --seconds 1 --store redis://:hunter2@127.0.0.1:1");
     assert_eq!(output.code, Some(3), "{}", output.err);
     assert!(
-        output.err.contains("error: the store failed: nobody answers") && !output.err.contains("hunter2"),
+        output.err.contains("error: the store failed: nothing listens") && !output.err.contains("hunter2"),
         "{}",
         output.err
     );

@@ -1,29 +1,30 @@
--- Purpose    Count what has already happened, or give back what was not used: charges and refunds are never refused, not
---            even when the server is out of memory.
--- KEYS[i]    where the state is
--- KEYS[n+i]  for strangers, of whom there are too many: the overflow bucket to charge if there is no state, or the same key again
--- ARGV[i]    eight-byte numbers: kind; operation (3 charge, 4 refund); how long the state is remembered at most, in microseconds,
---            or infinite; what the limit takes after its units
+-- Purpose    Charge what was already used, or refund what was not. Charges and refunds are never denied, not even when the
+--            server is out of memory. It must be a script: another instance could write between a read and a write.
+-- KEYS[i]    key of the state that adjustment i changes
+-- KEYS[n+i]  with ANONYMOUS: the overflow bucket to charge if KEYS[i] does not exist, or KEYS[i] again
+-- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund); maximum TTL of the state in microseconds, or infinite;
+--            the arguments of the limit after `units`
 -- ARGV[n+1]  tests only: now, in microseconds
--- Reply      now; the number of each that created a state where there was none
+-- Reply      now; the index of each adjustment that created a state
 local reply, keys, value, expiry, latest = { now }, {}, {}, {}, {}
 for i = 1, checks do
-  local kind, op, longest = struct.unpack('<ddd', ARGV[i])
+  local algorithm, op, max_ttl = struct.unpack('<ddd', ARGV[i])
   keys[i] = KEYS[i]
-  local found = latest[KEYS[i]] or call('GET', KEYS[i])
-  local new = not found
-  if new and STRANGERS and KEYS[checks + i] ~= KEYS[i] then
-    keys[i], longest, new = KEYS[checks + i], math.huge, false
-    found = latest[keys[i]] or call('GET', keys[i])
+  local stored = latest[KEYS[i]] or call('GET', KEYS[i])
+  local is_new = not stored
+  if is_new and ANONYMOUS and KEYS[checks + i] ~= KEYS[i] then
+    keys[i], max_ttl, is_new = KEYS[checks + i], math.huge, false
+    stored = latest[keys[i]] or call('GET', keys[i])
   end
   local readable
-  readable, value[i], expiry[i] = limits[kind](found, now, op, 1, struct.unpack(layouts[kind], ARGV[i], 25))
+  readable, value[i], expiry[i] =
+    limits[algorithm](stored, now, op, 1, struct.unpack(layouts[algorithm], ARGV[i], 25))
   if readable == nil then return redis.error_reply(string.format('UNREADABLE %d', i)) end
   if value[i] then
-    expiry[i] = math.min(expiry[i], now + longest)
-    if new then reply[#reply + 1] = i end
+    expiry[i] = math.min(expiry[i], now + max_ttl)
+    if is_new then reply[#reply + 1] = i end
   end
-  latest[keys[i]] = value[i] or found -- the next one of the same key goes on from here
+  latest[keys[i]] = value[i] or stored -- input of the next adjustment of the same key
 end
 for i = 1, checks do
   if value[i] then

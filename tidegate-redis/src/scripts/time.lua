@@ -1,4 +1,6 @@
-local call, margin = redis.call, 3600000 -- milliseconds: under injected time, the real one must not take keys away
+-- Keys outlive their states by this margin in milliseconds. With an injected time it is an hour, since the server's own clock
+-- must not expire keys that the injected time still needs.
+local call, margin = redis.call, 3600000
 if now then
   now = tonumber(now)
 else

@@ -14,7 +14,8 @@ impl Compiler<'_> {
         let default = AnonymousBounds::default();
         let most = written.most.as_ref().map_or(Some(default.max_subjects), |at| self.most(at));
         let forget_after = written.forget_after.as_ref().map_or(Some(None), |at| self.forget_after(at).map(Some));
-        Some(AnonymousBounds { max_subjects: most?, forget_after: forget_after? })
+        let bounds = AnonymousBounds::new(most?);
+        Some(forget_after?.map_or(bounds, |after| bounds.with_forget_after(after)))
     }
 
     fn most(&mut self, at: &At<Amount>) -> Option<u64> {

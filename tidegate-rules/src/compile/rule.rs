@@ -53,31 +53,31 @@ impl Compiled {
 
     /// The rule as the library takes it.
     pub(crate) fn rule(&self) -> Rule {
-        let mut rule = Rule::with_limits(self.matched.id.clone(), self.limits.clone())
-            .per(self.matched.names())
-            .mode(self.mode)
-            .tag(self.tag.clone())
-            .on_failure(self.matched.on_failure.otherwise);
+        let mut rule = Rule::from_limits(self.matched.id.clone(), self.limits.clone())
+            .with_per(self.matched.names())
+            .with_mode(self.mode)
+            .with_partition_by(self.tag.clone())
+            .with_on_failure(self.matched.on_failure.otherwise);
         for (plan, limits) in &self.plans {
-            rule = rule.plan(plan.clone(), limits.clone());
+            rule = rule.with_plan(plan.clone(), limits.clone());
         }
         if let Some(cap) = self.emergency {
-            rule = rule.emergency(cap);
+            rule = rule.with_static_limit(cap);
         }
         if let Some(anonymous) = self.anonymous {
-            rule = rule.anonymous(anonymous);
+            rule = rule.with_anonymous(anonymous);
         }
         if self.security == Some(true) {
-            rule = rule.security();
+            rule = rule.with_security();
         }
         if let Some(message) = &self.message {
-            rule = rule.message(message.clone());
+            rule = rule.with_message(message.clone());
         }
         if let Some(header) = &self.actual {
-            rule = rule.actual(header.clone());
+            rule = rule.with_cost_header(header.clone());
         }
         match &self.budget {
-            Some(budget) => rule.budget(budget.clone()),
+            Some(budget) => rule.with_budget(budget.clone()),
             None => rule,
         }
     }

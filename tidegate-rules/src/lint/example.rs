@@ -86,7 +86,7 @@ impl Example {
 
     fn request(&self) -> Request<'_> {
         let request = Request::new(&self.action);
-        self.attributes.iter().fold(request, |request, (name, value)| request.attribute(name, value))
+        self.attributes.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
     }
 }
 

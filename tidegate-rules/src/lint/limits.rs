@@ -135,7 +135,7 @@ fn free_until_settled(rule: &Compiled) -> Option<Problem> {
 
 /// A plan under which a rule counts with keys of its own, since these carry the shape of a limit.
 fn another_shape(rule: &Compiled, plan: &str, limits: &[(SmolStr, Limit)]) -> Option<Problem> {
-    let stem = |(name, limit): &(SmolStr, Limit)| KeyStem::of_rule("", limit, name);
+    let stem = |(name, limit): &(SmolStr, Limit)| KeyStem::for_rule("", limit, name);
     let same = |limit| rule.limits.iter().any(|own| stem(own) == stem(limit));
     if limits.iter().all(same) {
         return None;

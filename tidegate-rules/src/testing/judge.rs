@@ -221,7 +221,7 @@ impl Decided<'_> {
     fn header(&self, name: &str) -> Option<String> {
         let headers = match self.answer() {
             Some(answer) => answer.headers,
-            None => self.rules.rules().contract().headers(self.decision),
+            None => self.rules.rules().header_policy().headers(self.decision),
         };
         headers.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
@@ -236,7 +236,7 @@ impl Decided<'_> {
             return None;
         }
         let rule = self.decision.rule().and_then(|rule| self.rules.rules().rule(rule));
-        Some(self.rules.rules().contract().denied(self.decision, rule.and_then(tidegate::Rule::message_text), None))
+        Some(self.rules.rules().header_policy().reject(self.decision, rule.and_then(tidegate::Rule::message), None))
     }
 }
 

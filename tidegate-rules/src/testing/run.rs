@@ -38,9 +38,9 @@ struct Stage<'s> {
 impl Stage<'_> {
     fn play(&mut self, scene: &Scene) -> TestOutcome {
         let clock = ManualClock::at(self.start);
-        let memory = || MemoryStore::new().clock(clock.clone());
+        let memory = || MemoryStore::new().with_clock(clock.clone());
         let limiter = Limiter::new(self.rules.rules().clone(), memory());
-        let limiter = limiter.instances(self.instances).fallback(memory());
+        let limiter = limiter.with_instances(self.instances).with_fallback_store(memory());
         let mut failures = Vec::new();
         for (place, step) in scene.steps.iter().enumerate() {
             failures.extend(self.step(step, place + 1, &limiter, &clock));

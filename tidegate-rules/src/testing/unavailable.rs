@@ -38,6 +38,6 @@ impl Unavailable<'_> {
 
     /// The answer as a door would send it.
     fn answer(&self) -> Rejection {
-        self.rules.rules().contract().failed(None)
+        self.rules.rules().header_policy().reject_unavailable(None)
     }
 }

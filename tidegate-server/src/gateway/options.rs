@@ -1,14 +1,15 @@
-//! `GatewayOptions`: how long the gateway waits for its upstream, and how much of a body it takes. It only holds the numbers.
+//! `GatewayOptions`: the timeouts of the gateway towards its upstream, and the size of request bodies. It only holds the values.
 
 use std::time::Duration;
 
-/// How long the gateway waits, and how much it takes.
+/// Timeouts and sizes of a [`Gateway`](super::Gateway).
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate_server::gateway::GatewayOptions;
 ///
-/// let options = GatewayOptions::new().response_timeout(Duration::from_secs(5)).max_body_bytes(1 << 20);
+/// let options = GatewayOptions::new().with_response_timeout(Duration::from_secs(5)).with_max_body_bytes(1 << 20);
+/// assert_eq!(options.max_body_bytes(), 1 << 20);
 /// ```
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
@@ -25,7 +26,7 @@ impl Default for GatewayOptions {
 }
 
 impl GatewayOptions {
-    /// 5 seconds to connect, 60 for an answer to begin; bodies of any length.
+    /// The defaults: 5 seconds to connect, 60 seconds until the response begins, bodies of any length.
     pub const fn new() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
@@ -35,29 +36,49 @@ impl GatewayOptions {
         }
     }
 
-    /// How long a connection to the upstream may take. Then the answer is 502.
-    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+    /// Answers 502 if a connection to the upstream takes longer.
+    pub const fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long nothing may happen before the answer begins. If the upstream is waited for, the answer is 504 then, and if
-    /// the client stops in the middle of its body, 408. Once the answer has begun, it may take as long as it wants.
-    pub const fn response_timeout(mut self, timeout: Duration) -> Self {
+    /// Bounds the time without progress before the response begins: answers 504 if the upstream is slow, and 408 if the client
+    /// stops in the middle of its body. A response that has begun may take any time.
+    pub const fn with_response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
     }
 
-    /// How long the body of a request may be. Beyond it, the answer is 413.
-    pub const fn max_body_bytes(mut self, bytes: u64) -> Self {
+    /// Answers 413 to longer request bodies.
+    pub const fn with_max_body_bytes(mut self, bytes: u64) -> Self {
         self.max_body_bytes = bytes;
         self
     }
 
-    /// Whether `X-Forwarded-Proto` and `X-Forwarded-Host` are passed on as they come. Only right if all requests come
-    /// through a proxy that sets them: otherwise every client can.
-    pub const fn trust_forwarded(mut self, trust: bool) -> Self {
+    /// Whether to forward `X-Forwarded-Proto` and `X-Forwarded-Host` unchanged. Only safe if all requests come through a proxy
+    /// that sets them; otherwise any client can forge them.
+    pub const fn with_trust_forwarded(mut self, trust: bool) -> Self {
         self.trust_forwarded = trust;
         self
+    }
+
+    /// See [`with_connect_timeout`](Self::with_connect_timeout).
+    pub const fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// See [`with_response_timeout`](Self::with_response_timeout).
+    pub const fn response_timeout(&self) -> Duration {
+        self.response_timeout
+    }
+
+    /// See [`with_max_body_bytes`](Self::with_max_body_bytes).
+    pub const fn max_body_bytes(&self) -> u64 {
+        self.max_body_bytes
+    }
+
+    /// See [`with_trust_forwarded`](Self::with_trust_forwarded).
+    pub const fn trust_forwarded(&self) -> bool {
+        self.trust_forwarded
     }
 }

@@ -1,5 +1,4 @@
-//! `Proxy`: sends one request on to the upstream and brings its answer back, both as they come. Limits stand in front of it;
-//! it knows nothing of them.
+//! `Proxy`: forwards a request to the upstream and returns its response, both as streams. The limit layer is in front of it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -24,144 +23,145 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tower_service::Service;
 
-use super::tunnel::{self, Wish};
-use super::upload::{Stage, Upload};
+use super::hop_by_hop::remove_hop_by_hop;
+use super::tunnel::{self, UpgradeRequest};
+use super::upload::{Upload, UploadStage};
 use super::upstream::Upstream;
-use super::{GatewayOptions, forwarded, headers, merge};
-use crate::listen::Starter;
+use super::{GatewayOptions, forwarded_headers, rate_limit_headers};
+use crate::listen::TaskSpawner;
 
-/// How long a connection to the upstream waits for its next request. Less than the five seconds after which common servers
-/// close it, so that no request meets a connection that is just being closed.
-const LONGEST_IDLE: Duration = Duration::from_secs(4);
+/// Idle timeout of pooled upstream connections. Common servers close idle connections after five seconds; a shorter timeout
+/// avoids sending a request on a connection that is being closed.
+const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// A reverse proxy. Clones share everything: there is one for each request.
+/// A reverse proxy. Clones share everything, since tower clones the service for each request.
 #[derive(Clone)]
-pub(super) struct Proxy(Arc<Shared>);
+pub(super) struct Proxy(Arc<ProxyInner>);
 
-struct Shared {
+struct ProxyInner {
     client: Client<HttpConnector, Upload>,
     upstream: Upstream,
     options: GatewayOptions,
-    tasks: Starter,
+    spawner: TaskSpawner,
 }
 
-/// What the upstream said, or why there is nothing.
+/// The upstream's body, or that of an error response.
 pub(super) type ProxyBody = Either<Incoming, Full<Bytes>>;
 
-/// Why there is no answer of the upstream.
+/// Why the gateway answers in place of the upstream.
 #[derive(Clone, Copy, Debug)]
-enum Trouble {
-    /// The request makes no sense, or several.
+enum ProxyError {
+    /// The request is malformed or ambiguous.
     BadRequest(&'static str),
-    NoTunnels,
-    TooLong,
-    ClientTooSlow,
-    Unreachable,
-    UpstreamTooSlow,
+    ConnectMethod,
+    BodyTooLong,
+    ClientTimeout,
+    UpstreamUnreachable,
+    UpstreamTimeout,
 }
 
-/// Trouble as it is told.
+/// The body of an error response.
 #[derive(Serialize)]
-struct Told {
+struct ProxyErrorBody {
     error: &'static str,
     message: &'static str,
 }
 
 impl Proxy {
-    pub(super) fn new(upstream: Upstream, options: GatewayOptions, tasks: Starter) -> Self {
+    pub(super) fn new(upstream: Upstream, options: GatewayOptions, spawner: TaskSpawner) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(options.connect_timeout));
         connector.set_nodelay(true);
         let mut client = Client::builder(TokioExecutor::new());
-        client.timer(TokioTimer::new()).pool_timer(TokioTimer::new()).pool_idle_timeout(LONGEST_IDLE);
+        client.timer(TokioTimer::new()).pool_timer(TokioTimer::new()).pool_idle_timeout(UPSTREAM_IDLE_TIMEOUT);
         client.http2_only(upstream.version == Version::HTTP_2);
-        Self(Arc::new(Shared { client: client.build(connector), upstream, options, tasks }))
+        Self(Arc::new(ProxyInner { client: client.build(connector), upstream, options, spawner }))
     }
 }
 
-impl Shared {
-    async fn go(&self, mut request: Request<Incoming>) -> Result<Response<ProxyBody>, Trouble> {
-        let speaks_http1 = self.upstream.version != Version::HTTP_2;
-        let wish = Wish::of(&mut request).filter(|_| speaks_http1);
+impl ProxyInner {
+    async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<ProxyBody>, ProxyError> {
+        let is_http1 = self.upstream.version != Version::HTTP_2;
+        let upgrade = UpgradeRequest::from_request(&mut request).filter(|_| is_http1);
         let (mut parts, body) = request.into_parts();
-        self.check(&parts, &body)?;
+        self.validate(&parts, &body)?;
         let (body, progress) = Upload::new(body, self.options.max_body_bytes);
-        self.prepare(&mut parts, &body, wish.as_ref());
-        let mut response = self.ask(Request::from_parts(parts, body), progress).await?;
+        self.rewrite(&mut parts, &body, upgrade.as_ref());
+        let mut response = self.send(Request::from_parts(parts, body), progress).await?;
 
         let protocol = response.headers().get(UPGRADE).cloned();
-        headers::strip(response.headers_mut());
-        // Between us and the client another version may be spoken; the server knows which.
+        remove_hop_by_hop(response.headers_mut());
+        // The version of the client's connection may differ; hyper sets it.
         *response.version_mut() = Version::HTTP_11;
-        if tunnel::agrees(&response) {
-            wish.ok_or(Trouble::Unreachable)?.open(&mut response, protocol, &self.tasks);
+        if tunnel::is_accepted(&response) {
+            upgrade.ok_or(ProxyError::UpstreamUnreachable)?.open_tunnel(&mut response, protocol, &self.spawner);
         }
-        merge::set_aside(&mut response);
+        rate_limit_headers::stash_upstream_headers(&mut response);
         Ok(response.map(Either::Left))
     }
 
-    /// Refuses what another server could understand in another way.
-    fn check(&self, parts: &Parts, body: &Incoming) -> Result<(), Trouble> {
-        if let Some(problem) = forwarded::ambiguous_host(parts) {
-            return Err(Trouble::BadRequest(problem));
+    /// Rejects requests that another server could read differently, and those that are not for a gateway.
+    fn validate(&self, parts: &Parts, body: &Incoming) -> Result<(), ProxyError> {
+        if let Some(problem) = forwarded_headers::host_problem(parts) {
+            return Err(ProxyError::BadRequest(problem));
         }
         if parts.method == Method::CONNECT {
-            return Err(Trouble::NoTunnels);
+            return Err(ProxyError::ConnectMethod);
         }
         if body.size_hint().lower() > self.options.max_body_bytes {
-            return Err(Trouble::TooLong);
+            return Err(ProxyError::BodyTooLong);
         }
         Ok(())
     }
 
-    /// Makes a request of ours from the one of the client.
-    fn prepare(&self, parts: &mut Parts, body: &Upload, wish: Option<&Wish>) {
-        headers::strip(&mut parts.headers);
+    /// Turns the client's request into the one for the upstream.
+    fn rewrite(&self, parts: &mut Parts, body: &Upload, upgrade: Option<&UpgradeRequest>) {
+        remove_hop_by_hop(&mut parts.headers);
         let peer = parts.extensions.get::<SocketAddr>().map(SocketAddr::ip);
-        forwarded::tell(parts, peer, self.options.trust_forwarded);
-        parts.uri = self.upstream.place(&parts.uri);
+        forwarded_headers::add_headers(parts, peer, self.options.trust_forwarded);
+        parts.uri = self.upstream.rewrite(&parts.uri);
         parts.version = self.upstream.version;
         if parts.version == Version::HTTP_2 {
-            // There the host is part of the target, and two that differ make a request malformed.
+            // HTTP/2 has the host in `:authority`; a `Host` that differs would make the request malformed.
             parts.headers.remove(HOST);
         } else {
             if parts.headers.contains_key(TE) {
                 parts.headers.insert(CONNECTION, HeaderValue::from_static("te"));
             }
             if !body.is_end_stream() && !parts.headers.contains_key(CONTENT_LENGTH) {
-                // Without it, a GET would lose its body.
+                // Without it, hyper drops the body of a GET.
                 parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
-            if let Some(wish) = wish {
-                wish.tell(parts);
+            if let Some(upgrade) = upgrade {
+                upgrade.add_headers(parts);
             }
         }
     }
 
-    /// Waits for the answer to begin, for as long as something moves.
-    async fn ask(
+    /// Sends the request and waits until the response begins. The timeout restarts with each progress of the upload.
+    async fn send(
         &self,
         request: Request<Upload>,
-        mut progress: watch::Receiver<Stage>,
-    ) -> Result<Response<Incoming>, Trouble> {
-        let mut answer = std::pin::pin!(self.client.request(request));
-        let mut moves = true;
+        mut progress: watch::Receiver<UploadStage>,
+    ) -> Result<Response<Incoming>, ProxyError> {
+        let mut response = std::pin::pin!(self.client.request(request));
+        let mut is_uploading = true;
         loop {
             let next = async {
                 tokio::select! {
-                    answer = &mut answer => Some(answer),
-                    changed = progress.changed(), if moves => {
-                        moves = changed.is_ok();
+                    response = &mut response => Some(response),
+                    changed = progress.changed(), if is_uploading => {
+                        is_uploading = changed.is_ok();
                         None
                     }
                 }
             };
             match tokio::time::timeout(self.options.response_timeout, next).await {
-                Ok(Some(Ok(answer))) => return Ok(answer),
-                Ok(Some(Err(_))) => return Err(Trouble::of(*progress.borrow())),
+                Ok(Some(Ok(response))) => return Ok(response),
+                Ok(Some(Err(_))) => return Err(ProxyError::from_stage(*progress.borrow())),
                 Ok(None) => (),
-                Err(_) if *progress.borrow() == Stage::Awaited => return Err(Trouble::ClientTooSlow),
-                Err(_) => return Err(Trouble::UpstreamTooSlow),
+                Err(_) if *progress.borrow() == UploadStage::WaitingForClient => return Err(ProxyError::ClientTimeout),
+                Err(_) => return Err(ProxyError::UpstreamTimeout),
             }
         }
     }
@@ -178,7 +178,7 @@ impl Service<Request<Incoming>> for Proxy {
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
-        Box::pin(async move { Ok(proxy.go(request).await.unwrap_or_else(Trouble::answer)) })
+        Box::pin(async move { Ok(proxy.forward(request).await.unwrap_or_else(ProxyError::into_response)) })
     }
 }
 
@@ -190,45 +190,47 @@ impl fmt::Debug for Proxy {
 
 // === impl Trouble ===
 
-impl Trouble {
-    /// Why the upstream could not be asked, by how far the body of the request came.
-    const fn of(stage: Stage) -> Self {
+impl ProxyError {
+    /// The reason of a failed request, by the progress of its body.
+    const fn from_stage(stage: UploadStage) -> Self {
         match stage {
-            Stage::TooLong => Self::TooLong,
-            Stage::Broken => Self::BadRequest("The body of the request ended early, or makes no sense."),
-            Stage::Awaited | Stage::Moving | Stage::Done => Self::Unreachable,
+            UploadStage::TooLong => Self::BodyTooLong,
+            UploadStage::Malformed => Self::BadRequest("The request body ended early or is malformed."),
+            UploadStage::WaitingForClient | UploadStage::WaitingForUpstream | UploadStage::Complete => {
+                Self::UpstreamUnreachable
+            }
         }
     }
 
-    fn answer(self) -> Response<ProxyBody> {
+    fn into_response(self) -> Response<ProxyBody> {
         let (status, error, message) = match self {
             Self::BadRequest(message) => (StatusCode::BAD_REQUEST, "bad_request", message),
-            Self::NoTunnels => {
-                (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "CONNECT is for proxies, and this is a gateway.")
+            Self::ConnectMethod => {
+                (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "This gateway does not support CONNECT.")
             }
-            Self::TooLong => {
-                (StatusCode::PAYLOAD_TOO_LARGE, "body_too_long", "The body of the request is longer than it may be.")
+            Self::BodyTooLong => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "body_too_long", "The request body exceeds the maximum length.")
             }
-            Self::ClientTooSlow => {
+            Self::ClientTimeout => {
                 (StatusCode::REQUEST_TIMEOUT, "request_timeout", "The rest of the request did not arrive in time.")
             }
-            Self::Unreachable => {
+            Self::UpstreamUnreachable => {
                 (StatusCode::BAD_GATEWAY, "upstream_unreachable", "The service behind this gateway cannot be reached.")
             }
-            Self::UpstreamTooSlow => (
+            Self::UpstreamTimeout => (
                 StatusCode::GATEWAY_TIMEOUT,
                 "upstream_timeout",
                 "The service behind this gateway did not answer in time.",
             ),
         };
-        // Two short texts can always be written.
-        let body = serde_json::to_vec(&Told { error, message }).unwrap_or_default();
+        // Serializing two strings cannot fail.
+        let body = serde_json::to_vec(&ProxyErrorBody { error, message }).unwrap_or_default();
         let mut response = Response::new(Either::Right(Full::from(body)));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if status.is_client_error() {
-            // Whatever follows on this connection may belong to the same request.
+            // Unread bytes on this connection may still belong to the rejected request.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response

@@ -1,5 +1,5 @@
-//! Upgrades: a request that asks to go on in another protocol, such as WebSocket, and the tunnel that it becomes. Nothing
-//! in a tunnel is looked at or counted.
+//! Protocol upgrades such as WebSocket: the request, and the tunnel that follows it. Bytes in a tunnel are neither inspected
+//! nor counted.
 
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::request::Parts;
@@ -8,57 +8,62 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::headers::tokens;
-use crate::listen::{Place, Starter};
+use super::hop_by_hop::tokens;
+use crate::listen::{ConnectionPermit, TaskSpawner};
 
-/// A client that wants a tunnel.
-pub(super) struct Wish {
+/// A client's request for an upgrade.
+pub(super) struct UpgradeRequest {
     protocols: HeaderValue,
     client: OnUpgrade,
-    /// Of the connection that becomes the tunnel.
-    place: Option<Place>,
+    /// The permit of the connection that becomes the tunnel.
+    permit: Option<ConnectionPermit>,
 }
 
-impl Wish {
-    /// Whether `request` asks for a tunnel that may be opened.
-    pub(super) fn of(request: &mut Request<Incoming>) -> Option<Self> {
-        let named = tokens(request.headers(), &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
-        if request.version() != Version::HTTP_11 || !named || speaks_http(request.headers()) {
+impl UpgradeRequest {
+    /// The upgrade that `request` asks for, if it asks for one that the gateway supports.
+    pub(super) fn from_request(request: &mut Request<Incoming>) -> Option<Self> {
+        let is_upgrade = tokens(request.headers(), &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
+        if request.version() != Version::HTTP_11 || !is_upgrade || requests_http(request.headers()) {
             return None;
         }
         let mut lines = request.headers().get_all(UPGRADE).into_iter();
         let (Some(protocols), None) = (lines.next().cloned(), lines.next()) else { return None };
-        let place = request.extensions().get::<Place>().cloned();
-        Some(Self { protocols, client: hyper::upgrade::on(request), place })
+        let permit = request.extensions().get::<ConnectionPermit>().cloned();
+        Some(Self { protocols, client: hyper::upgrade::on(request), permit })
     }
 
-    /// Hands the wish on to the upstream.
-    pub(super) fn tell(&self, parts: &mut Parts) {
-        asks(&mut parts.headers, self.protocols.clone());
+    /// Adds the upgrade headers to the upstream request.
+    pub(super) fn add_headers(&self, parts: &mut Parts) {
+        set_upgrade_headers(&mut parts.headers, self.protocols.clone());
     }
 
-    /// Connects the client and the upstream, whose answer agrees.
-    pub(super) fn open(self, response: &mut Response<Incoming>, protocol: Option<HeaderValue>, tasks: &Starter) {
+    /// Connects the client with the upstream, which has accepted the upgrade in `response`.
+    pub(super) fn open_tunnel(
+        self,
+        response: &mut Response<Incoming>,
+        protocol: Option<HeaderValue>,
+        tasks: &TaskSpawner,
+    ) {
         let upstream = hyper::upgrade::on(&mut *response);
-        let (client, place) = (self.client, self.place);
-        asks(response.headers_mut(), protocol.unwrap_or(self.protocols));
-        tasks.start(async move {
-            // Either side may have gone by now; then there is nobody to tell.
+        let (client, permit) = (self.client, self.permit);
+        set_upgrade_headers(response.headers_mut(), protocol.unwrap_or(self.protocols));
+        tasks.spawn(async move {
+            // Either side may have disconnected; the error has no recipient.
             if let (Ok(upstream), Ok(client)) = (upstream.await, client.await) {
                 let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
             }
-            drop(place);
+            drop(permit);
         });
     }
 }
 
-/// Whether an answer opens a tunnel.
-pub(super) fn agrees(response: &Response<Incoming>) -> bool {
+/// Whether the upstream accepts the upgrade.
+pub(super) fn is_accepted(response: &Response<Incoming>) -> bool {
     response.status() == StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// HTTP in a tunnel would be requests that nobody counts.
-fn speaks_http(headers: &HeaderMap) -> bool {
+/// Whether the client asks for HTTP or TLS: requests in such a tunnel would bypass the limits.
+fn requests_http(headers: &HeaderMap) -> bool {
     let is_http = |token: &str| {
         let name = token.split('/').next().unwrap_or_default();
         ["h2c", "h2", "http", "tls"].iter().any(|known| name.eq_ignore_ascii_case(known))
@@ -66,7 +71,7 @@ fn speaks_http(headers: &HeaderMap) -> bool {
     tokens(headers, &UPGRADE).any(is_http)
 }
 
-fn asks(headers: &mut HeaderMap, protocols: HeaderValue) {
+fn set_upgrade_headers(headers: &mut HeaderMap, protocols: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, protocols);
 }
@@ -76,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn http_is_no_protocol_to_hide_requests_in() {
+    fn an_upgrade_to_http_or_tls_is_not_supported() {
         for (protocols, is_http) in [
             ("websocket", false),
             ("SPDY/3.1", false),
@@ -86,7 +91,7 @@ mod tests {
             ("TLS/1.2, HTTP/1.1", true),
         ] {
             let headers = HeaderMap::from_iter([(UPGRADE, HeaderValue::from_static(protocols))]);
-            assert_eq!(speaks_http(&headers), is_http, "{protocols}");
+            assert_eq!(requests_http(&headers), is_http, "{protocols}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `Upload`: the body of a request on its way to the upstream, frame by frame. It measures and remembers how it ended, and
-//! keeps nothing.
+//! `Upload`: the request body on its way to the upstream, frame by frame. It limits the length and publishes the progress. It
+//! buffers nothing.
 
 use std::error::Error;
 use std::fmt;
@@ -11,55 +11,63 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::watch;
 
-/// A body that may be so long and no longer.
+/// A request body of bounded length.
 pub(super) struct Upload {
     body: Incoming,
-    left: u64,
-    stage: watch::Sender<Stage>,
+    bytes_left: u64,
+    stage: watch::Sender<UploadStage>,
 }
 
-/// Where it is.
+/// The progress of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// The client has to send the next part.
-    Awaited,
-    /// The upstream has to take it.
-    Moving,
-    /// It is there.
-    Done,
-    /// It is longer than it may be.
+pub(super) enum UploadStage {
+    /// The client must send the next frame.
+    WaitingForClient,
+    /// The upstream must accept the next frame.
+    WaitingForUpstream,
+    Complete,
+    /// The body exceeds the length limit.
     TooLong,
-    /// What the client sent makes no sense, or it stopped sending.
-    Broken,
+    /// The body is malformed, or the client closed the connection.
+    Malformed,
 }
 
-/// Why an upload ended early; who asks looks at the stage.
+/// An upload that ended early. The reason is its [`UploadStage`].
 #[derive(Debug)]
-pub(super) struct CutShort;
+pub(super) struct UploadError;
 
 impl Upload {
-    /// The body, and the place where its progress is seen.
-    pub(super) fn new(body: Incoming, longest: u64) -> (Self, watch::Receiver<Stage>) {
-        let stage = if body.is_end_stream() { Stage::Done } else { Stage::Moving };
+    /// The body, and a receiver of its progress.
+    pub(super) fn new(body: Incoming, max_bytes: u64) -> (Self, watch::Receiver<UploadStage>) {
+        let stage = if body.is_end_stream() { UploadStage::Complete } else { UploadStage::WaitingForUpstream };
         let (stage, progress) = watch::channel(stage);
-        (Self { body, left: longest, stage }, progress)
+        (Self { body, bytes_left: max_bytes, stage }, progress)
     }
 
-    /// What a frame means for the rest.
-    fn measured(
+    /// Counts a frame and publishes the new stage.
+    fn track(
         &mut self,
         frame: Option<Result<Frame<Bytes>, hyper::Error>>,
-    ) -> Option<Result<Frame<Bytes>, CutShort>> {
+    ) -> Option<Result<Frame<Bytes>, UploadError>> {
         let (stage, frame) = match frame {
-            None => (Stage::Done, None),
-            Some(Err(_)) => (Stage::Broken, Some(Err(CutShort))),
-            Some(Ok(frame)) => match self.left.checked_sub(frame.data_ref().map_or(0, |data| data.len() as u64)) {
-                None => (Stage::TooLong, Some(Err(CutShort))),
-                Some(left) => {
-                    self.left = left;
-                    (if self.body.is_end_stream() { Stage::Done } else { Stage::Moving }, Some(Ok(frame)))
+            None => (UploadStage::Complete, None),
+            Some(Err(_)) => (UploadStage::Malformed, Some(Err(UploadError))),
+            Some(Ok(frame)) => {
+                match self.bytes_left.checked_sub(frame.data_ref().map_or(0, |data| data.len() as u64)) {
+                    None => (UploadStage::TooLong, Some(Err(UploadError))),
+                    Some(bytes_left) => {
+                        self.bytes_left = bytes_left;
+                        (
+                            if self.body.is_end_stream() {
+                                UploadStage::Complete
+                            } else {
+                                UploadStage::WaitingForUpstream
+                            },
+                            Some(Ok(frame)),
+                        )
+                    }
                 }
-            },
+            }
         };
         self.stage.send_replace(stage);
         frame
@@ -68,15 +76,20 @@ impl Upload {
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = CutShort;
+    type Error = UploadError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if polled.is_pending() {
-            self.stage.send_if_modified(|stage| std::mem::replace(stage, Stage::Awaited) != Stage::Awaited);
+            self.stage.send_if_modified(|stage| {
+                std::mem::replace(stage, UploadStage::WaitingForClient) != UploadStage::WaitingForClient
+            });
         }
         let frame = ready!(polled);
-        Poll::Ready(self.measured(frame))
+        Poll::Ready(self.track(frame))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -88,10 +101,10 @@ impl Body for Upload {
     }
 }
 
-impl fmt::Display for CutShort {
+impl fmt::Display for UploadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the body of the request ended early")
     }
 }
 
-impl Error for CutShort {}
+impl Error for UploadError {}

@@ -1,5 +1,5 @@
-//! One connection: TLS, the protocol, and its requests one by one. Errors are the client's: it has gone, or makes no sense and
-//! was told so.
+//! One connection: TLS handshake, protocol detection, and its requests. Errors are not reported: the client is gone, or hyper
+//! has answered a malformed request with 400.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,124 +24,122 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::wire::{Ambiguous, Wire};
+use super::guarded_stream::{AmbiguousRequest, GuardedStream};
 use super::{ConnectionLimits, Listener, Tls};
 
-/// How often a silent HTTP/2 client is asked whether it is still there.
-const PING: Duration = Duration::from_secs(30);
+/// Interval of HTTP/2 pings to an idle client.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The request came over TLS: an extension of the request.
+/// Request extension: the request arrived over TLS.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Secure;
+pub(crate) struct OverTls;
 
-/// All that a connection needs.
-pub(super) struct Door<S> {
+/// What all connections of a listener share.
+pub(super) struct ConnectionConfig<S> {
     service: S,
     tls: Option<Tls>,
     http: auto::Builder<TokioExecutor>,
     limits: ConnectionLimits,
-    /// Whether requests say whom they are from.
-    tells_client: bool,
-    /// Whether answers may wait for each other.
-    gathers: bool,
+    /// Whether requests carry the client's address as an extension.
+    passes_client_info: bool,
+    batches_writes: bool,
 }
 
-/// The place of a connection among those that there may be: an extension of the request. A tunnel that outlives the connection
-/// keeps it.
+/// Request extension: the permit of the connection, out of [`ConnectionLimits::max_connections`]. A tunnel that outlives the
+/// HTTP connection keeps a clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPermit {
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
-/// Who is at the other end.
+/// The client of a connection.
 #[derive(Clone)]
-pub(super) struct Client {
+pub(super) struct ClientInfo {
     peer: SocketAddr,
-    place: Place,
-    is_secure: bool,
+    permit: ConnectionPermit,
+    is_tls: bool,
 }
 
-impl Client {
-    pub(super) fn new(peer: SocketAddr, place: OwnedSemaphorePermit, is_secure: bool) -> Self {
-        Self { peer, place: Place { _permit: Arc::new(place) }, is_secure }
+impl ClientInfo {
+    pub(super) fn new(peer: SocketAddr, permit: OwnedSemaphorePermit, is_tls: bool) -> Self {
+        Self { peer, permit: ConnectionPermit { _permit: Arc::new(permit) }, is_tls }
     }
 }
 
-/// The requests of one connection, on their way to the service.
-struct Requests<S> {
-    door: Arc<Door<S>>,
-    /// Whom they are from, if they are to say so.
-    client: Option<Client>,
-    ambiguous: Ambiguous,
-    /// How many there were.
-    asked: Arc<AtomicU64>,
+/// The service of one connection: rejects ambiguous requests, adds the client's address, and calls the listener's service.
+struct ConnectionService<S> {
+    config: Arc<ConnectionConfig<S>>,
+    /// Set if requests carry it as an extension.
+    client: Option<ClientInfo>,
+    ambiguous: AmbiguousRequest,
+    request_count: Arc<AtomicU64>,
 }
 
 pin_project! {
-    /// The answer to one request.
-    #[project = Answered]
-    enum Answer<F> {
-        /// Two servers could read it in two ways.
-        Refused,
-        Asked { #[pin] answer: F },
+    /// The response to one request.
+    #[project = ResponseFutureProjection]
+    enum ResponseFuture<F> {
+        /// The request has two body lengths.
+        Ambiguous,
+        Service { #[pin] response: F },
     }
 }
 
-impl<S> Door<S> {
+impl<S> ConnectionConfig<S> {
     pub(super) fn new(service: S, listener: &Listener) -> Self {
         let limits = &listener.limits;
         let mut http = auto::Builder::new(TokioExecutor::new());
         let timer = TokioTimer::new();
         let mut http1 = http.http1();
         http1.timer(timer.clone()).header_read_timeout(limits.header_timeout).max_buf_size(limits.max_header_bytes);
-        let longest_list = u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX);
-        http.http2().timer(timer).keep_alive_interval(PING).max_header_list_size(longest_list);
+        let max_header_list = u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX);
+        http.http2().timer(timer).keep_alive_interval(HTTP2_PING_INTERVAL).max_header_list_size(max_header_list);
         Self {
             service,
             tls: listener.tls.clone(),
             http,
             limits: limits.clone(),
-            tells_client: listener.tells_client,
-            gathers: listener.gathers,
+            passes_client_info: listener.passes_client_info,
+            batches_writes: listener.batches_writes,
         }
     }
 }
 
-/// Serves one connection to its end.
-pub(super) async fn connection<S, B>(
-    door: Arc<Door<S>>,
+/// Serves one connection until it closes.
+pub(super) async fn serve_connection<S, B>(
+    config: Arc<ConnectionConfig<S>>,
     stream: TcpStream,
-    client: Client,
+    client: ClientInfo,
     watcher: Watcher,
-    mut ending: watch::Receiver<()>,
+    mut shutting_down: watch::Receiver<()>,
 ) where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
     S::Future: Send,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    // Only speed is lost without it.
+    // A failure costs latency only.
     let _ = stream.set_nodelay(true);
-    match &door.tls {
-        None => exchange(&door, stream, client, watcher).await,
+    match &config.tls {
+        None => serve_http(&config, stream, client, watcher).await,
         Some(tls) => {
-            let shaking_hands = tokio::time::timeout(door.limits.header_timeout, tls.accept(stream));
-            // Who has not said who they are by the end is not waited for.
-            let shaken = tokio::select! {
-                shaken = shaking_hands => shaken,
-                _ = ending.changed() => return,
+            let handshake = tokio::time::timeout(config.limits.header_timeout, tls.accept(stream));
+            // A shutdown aborts unfinished handshakes.
+            let result = tokio::select! {
+                result = handshake => result,
+                _ = shutting_down.changed() => return,
             };
-            if let Ok(Ok(stream)) = shaken {
-                exchange(&door, stream, client, watcher).await;
+            if let Ok(Ok(stream)) = result {
+                serve_http(&config, stream, client, watcher).await;
             }
         }
     }
 }
 
-async fn exchange<S, B>(
-    door: &Arc<Door<S>>,
+async fn serve_http<S, B>(
+    config: &Arc<ConnectionConfig<S>>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    client: Client,
+    client: ClientInfo,
     watcher: Watcher,
 ) where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
@@ -149,56 +147,60 @@ async fn exchange<S, B>(
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let wire = Wire::new(stream, door.limits.write_timeout, door.gathers);
-    let (ambiguous, asked) = (wire.ambiguous(), Arc::new(AtomicU64::new(0)));
-    let told = door.tells_client.then(|| client.clone());
-    let requests = Requests { door: Arc::clone(door), client: told, ambiguous, asked: Arc::clone(&asked) };
-    let serving = watcher.watch(door.http.serve_connection_with_upgrades(TokioIo::new(wire), requests).into_owned());
+    let stream = GuardedStream::new(stream, config.limits.write_timeout, config.batches_writes);
+    let request_count = Arc::new(AtomicU64::new(0));
+    let service = ConnectionService {
+        config: Arc::clone(config),
+        client: config.passes_client_info.then(|| client.clone()),
+        ambiguous: stream.ambiguous_request(),
+        request_count: Arc::clone(&request_count),
+    };
+    let serving = watcher.watch(config.http.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned());
     let mut serving = std::pin::pin!(serving);
-    // Until the first bytes tell the protocol, no timeout of any protocol holds.
-    if tokio::time::timeout(door.limits.header_timeout, &mut serving).await.is_err()
-        && asked.load(Ordering::Relaxed) > 0
+    // hyper's own timeouts start only once the first bytes have shown the protocol.
+    if tokio::time::timeout(config.limits.header_timeout, &mut serving).await.is_err()
+        && request_count.load(Ordering::Relaxed) > 0
     {
         let _ = serving.await;
     }
 }
 
-impl<S, B> Service<Request<Incoming>> for Requests<S>
+impl<S, B> Service<Request<Incoming>> for ConnectionService<S>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
 {
     type Response = Response<Either<B, Full<Bytes>>>;
     type Error = Infallible;
-    type Future = Answer<S::Future>;
+    type Future = ResponseFuture<S::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.ambiguous.is(number) {
-            return Answer::Refused;
+        let number = self.request_count.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.ambiguous.is_number(number) {
+            return ResponseFuture::Ambiguous;
         }
         if let Some(client) = &self.client {
             request.extensions_mut().insert(client.peer);
-            request.extensions_mut().insert(client.place.clone());
-            if client.is_secure {
-                request.extensions_mut().insert(Secure);
+            request.extensions_mut().insert(client.permit.clone());
+            if client.is_tls {
+                request.extensions_mut().insert(OverTls);
             }
         }
-        Answer::Asked { answer: self.door.service.call(request) }
+        ResponseFuture::Service { response: self.config.service.call(request) }
     }
 }
 
-impl<B, F: Future<Output = Result<Response<B>, Infallible>>> Future for Answer<F> {
+impl<B, F: Future<Output = Result<Response<B>, Infallible>>> Future for ResponseFuture<F> {
     type Output = Result<Response<Either<B, Full<Bytes>>>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(Ok(match self.project() {
-            Answered::Refused => refused().map(Either::Right),
-            Answered::Asked { answer } => ready!(answer.poll(context))?.map(Either::Left),
+            ResponseFutureProjection::Ambiguous => bad_request().map(Either::Right),
+            ResponseFutureProjection::Service { response } => ready!(response.poll(context))?.map(Either::Left),
         }))
     }
 }
 
-fn refused() -> Response<Full<Bytes>> {
+fn bad_request() -> Response<Full<Bytes>> {
     const BODY: &[u8] =
         br#"{"error":"bad_request","message":"The request has both a Content-Length and a Transfer-Encoding."}"#;
     let mut response = Response::new(Full::from(BODY));

@@ -1,18 +1,18 @@
-//! `ConnectionLimits`: how many connections an address takes, how long each may wait, and how much it may send before a
-//! request is one. It only holds the numbers.
+//! `ConnectionLimits`: the timeouts and sizes that bound a connection. It only holds the values.
 
 use std::time::Duration;
 
-/// The smallest space for a head that HTTP/1.1 can be read with.
-const SMALLEST_HEAD: usize = 8192;
+/// The smallest read buffer that the HTTP/1.1 library accepts.
+const MIN_HEADER_BYTES: usize = 8192;
 
-/// What a connection may do.
+/// Bounds of the connections of one [`Listener`](crate::Listener).
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate_server::ConnectionLimits;
 ///
-/// let limits = ConnectionLimits::new().header_timeout(Duration::from_secs(5)).max_connections(500);
+/// let limits = ConnectionLimits::new().with_header_timeout(Duration::from_secs(5)).with_max_connections(500);
+/// assert_eq!(limits.max_connections(), 500);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
@@ -30,8 +30,8 @@ impl Default for ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// 30 seconds to send a head and for everything to end, 60 to take the next bytes of an answer; heads of 64 KiB; 10,000
-    /// connections.
+    /// The defaults: 30 seconds for the headers of a request and for draining, 60 seconds without progress of a write,
+    /// 64 KiB of headers, 10,000 connections.
     pub const fn new() -> Self {
         Self {
             header_timeout: Duration::from_secs(30),
@@ -42,42 +42,67 @@ impl ConnectionLimits {
         }
     }
 
-    /// How long a client may take to send the head of a request, from when it connects (TLS included) or from the answer
-    /// before. Then the connection ends.
-    pub const fn header_timeout(mut self, timeout: Duration) -> Self {
+    /// Closes a connection whose client does not send complete request headers in time, counted from the accept (TLS handshake
+    /// included) or from the previous response.
+    pub const fn with_header_timeout(mut self, timeout: Duration) -> Self {
         self.header_timeout = timeout;
         self
     }
 
-    /// How long a client may take none of what is sent to it. Then the connection ends.
-    pub const fn write_timeout(mut self, timeout: Duration) -> Self {
+    /// Closes a connection whose client reads nothing of a response for this long.
+    pub const fn with_write_timeout(mut self, timeout: Duration) -> Self {
         self.write_timeout = timeout;
         self
     }
 
-    /// How long requests and tunnels that are under way may go on after the listener was told to end.
-    pub const fn drain_timeout(mut self, timeout: Duration) -> Self {
+    /// Bounds how long requests and tunnels may continue after a shutdown began.
+    pub const fn with_drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
 
-    /// How long the head of a request may be, at least 8 KiB. Beyond it, the answer is 431.
-    pub const fn max_header_bytes(mut self, bytes: usize) -> Self {
-        self.max_header_bytes = if bytes < SMALLEST_HEAD { SMALLEST_HEAD } else { bytes };
+    /// Answers 431 to longer request headers. Raised to 8 KiB if smaller.
+    pub const fn with_max_header_bytes(mut self, bytes: usize) -> Self {
+        self.max_header_bytes = if bytes < MIN_HEADER_BYTES { MIN_HEADER_BYTES } else { bytes };
         self
     }
 
-    /// How many connections there may be, at least one. Others wait until one of them ends.
-    pub const fn max_connections(mut self, connections: usize) -> Self {
-        // More than that, and the semaphore that counts them would panic.
-        let most = tokio::sync::Semaphore::MAX_PERMITS;
+    /// Bounds the open connections, at least 1. Further clients wait in the accept queue of the system.
+    pub const fn with_max_connections(mut self, connections: usize) -> Self {
+        // The semaphore that counts connections panics above this.
+        let max = tokio::sync::Semaphore::MAX_PERMITS;
         self.max_connections = if connections == 0 {
             1
-        } else if connections > most {
-            most
+        } else if connections > max {
+            max
         } else {
             connections
         };
         self
+    }
+
+    /// See [`with_header_timeout`](Self::with_header_timeout).
+    pub const fn header_timeout(&self) -> Duration {
+        self.header_timeout
+    }
+
+    /// See [`with_write_timeout`](Self::with_write_timeout).
+    pub const fn write_timeout(&self) -> Duration {
+        self.write_timeout
+    }
+
+    /// See [`with_drain_timeout`](Self::with_drain_timeout).
+    pub const fn drain_timeout(&self) -> Duration {
+        self.drain_timeout
+    }
+
+    /// See [`with_max_header_bytes`](Self::with_max_header_bytes).
+    pub const fn max_header_bytes(&self) -> usize {
+        self.max_header_bytes
+    }
+
+    /// See [`with_max_connections`](Self::with_max_connections).
+    pub const fn max_connections(&self) -> usize {
+        self.max_connections
     }
 }

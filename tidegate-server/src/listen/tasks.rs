@@ -1,4 +1,4 @@
-//! `Tasks`: the connections and tunnels of one listener, so that its end is theirs. It does not know what they do.
+//! `Tasks`: the connections and tunnels of one listener. All of them end when the listener does.
 
 use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,27 +6,27 @@ use std::task::Poll;
 
 use tokio::task::JoinSet;
 
-/// All that runs for one listener. When it is dropped, what still runs ends.
+/// The tasks of one listener. Dropping it aborts those that still run.
 pub(crate) struct Tasks(Arc<Mutex<JoinSet<()>>>);
 
-/// Starts tasks from within others, without keeping them alive.
+/// Spawns tasks from within other tasks. It does not keep [`Tasks`] alive.
 #[derive(Clone)]
-pub(crate) struct Starter(Weak<Mutex<JoinSet<()>>>);
+pub(crate) struct TaskSpawner(Weak<Mutex<JoinSet<()>>>);
 
 impl Tasks {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(JoinSet::new())))
     }
 
-    pub(crate) fn starter(&self) -> Starter {
-        Starter(Arc::downgrade(&self.0))
+    pub(crate) fn spawner(&self) -> TaskSpawner {
+        TaskSpawner(Arc::downgrade(&self.0))
     }
 
-    /// Waits until nothing runs any more. Whoever starts a task from within another keeps it waiting.
-    pub(crate) async fn ended(&self) {
+    /// Waits until no task runs, including those that are spawned in the meantime.
+    pub(crate) async fn wait_all(&self) {
         poll_fn(|context| {
-            while let Poll::Ready(ended) = locked(&self.0).poll_join_next(context) {
-                if ended.is_none() {
+            while let Poll::Ready(finished) = lock(&self.0).poll_join_next(context) {
+                if finished.is_none() {
                     return Poll::Ready(());
                 }
             }
@@ -36,18 +36,18 @@ impl Tasks {
     }
 }
 
-impl Starter {
-    /// Starts one more, unless the listener is no more.
-    pub(crate) fn start(&self, task: impl Future<Output = ()> + Send + 'static) {
+impl TaskSpawner {
+    /// Spawns a task, unless the listener has ended.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(tasks) = self.0.upgrade() {
-            let mut tasks = locked(&tasks);
-            // Those that have ended since are forgotten here, so that they do not pile up.
+            let mut tasks = lock(&tasks);
+            // Removes finished tasks, so that they do not accumulate.
             while tasks.try_join_next().is_some() {}
             tasks.spawn(task);
         }
     }
 }
 
-fn locked(tasks: &Mutex<JoinSet<()>>) -> MutexGuard<'_, JoinSet<()>> {
+fn lock(tasks: &Mutex<JoinSet<()>>) -> MutexGuard<'_, JoinSet<()>> {
     tasks.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! `Tls`: the certificate of a server, and whose certificates it asks for. Read from files, and anew when told; a file that
-//! cannot be used changes nothing.
+//! `Tls`: the server's certificate and the authorities of client certificates, read from files. A reload that fails changes
+//! nothing.
 
 use std::fmt;
 use std::io;
@@ -15,27 +15,28 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Where the certificates are, all of them PEM.
+/// Paths of PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TlsFiles {
-    /// The certificate of the server, followed by those between it and its authority.
+    /// The server's certificate, followed by its intermediates.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
-    /// The authorities of clients. With it, only clients that show a certificate of theirs are served.
+    /// Authorities of client certificates. If set, clients must present a certificate that one of them signed.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What a server shows, and asks for. Clones share it.
+/// The TLS configuration of a listener. Clones share it.
 #[derive(Clone)]
 pub struct Tls {
     files: TlsFiles,
     current: Arc<RwLock<Arc<ServerConfig>>>,
-    /// The files as they were read last, whether they could be used or not.
-    seen: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
+    /// The contents of the files at the last look, valid or not.
+    last_contents: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
 }
 
-/// Why files cannot be used.
+/// Certificate files that cannot be used.
 #[derive(Debug)]
 pub struct TlsError {
     file: PathBuf,
@@ -45,43 +46,55 @@ pub struct TlsError {
 impl Tls {
     /// Reads the files.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let config = Arc::new(config(&files)?);
-        let seen = Arc::new(Mutex::new(files.contents()));
-        Ok(Self { files, current: Arc::new(RwLock::new(config)), seen })
+        let server_config = Arc::new(server_config(&files)?);
+        let last_contents = Arc::new(Mutex::new(files.contents()));
+        Ok(Self { files, current: Arc::new(RwLock::new(server_config)), last_contents })
     }
 
-    /// Whether a file has changed since this was asked, or since they were first read.
+    /// Whether a file has changed since the last call, or since the first load.
     pub fn is_changed(&self) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *seen, self.files.contents());
-        before != *seen
+        let mut last_contents = self.last_contents.lock().unwrap_or_else(PoisonError::into_inner);
+        let previous = std::mem::replace(&mut *last_contents, self.files.contents());
+        previous != *last_contents
     }
 
-    /// Reads the files anew, for all connections from now on. If they cannot be used, nothing changes.
+    /// Reads the files again and uses them for new connections. On an error, the current certificate stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let config = Arc::new(config(&self.files)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let server_config = Arc::new(server_config(&self.files)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = server_config;
         Ok(())
     }
 
-    /// Where it reads from.
+    /// The files it reads.
     pub const fn files(&self) -> &TlsFiles {
         &self.files
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let config = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
-        TlsAcceptor::from(config).accept(stream).await
+        let server_config = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        TlsAcceptor::from(server_config).accept(stream).await
     }
 }
 
 impl TlsFiles {
+    /// A certificate and its key; clients need no certificate.
+    pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self { certificate: certificate.into(), key: key.into(), client_ca: None }
+    }
+
+    /// Requires client certificates that an authority in this file signed.
+    #[must_use]
+    pub fn with_client_ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.client_ca = Some(file.into());
+        self
+    }
+
     fn contents(&self) -> Vec<Option<Vec<u8>>> {
         [&self.certificate, &self.key].into_iter().chain(&self.client_ca).map(|file| std::fs::read(file).ok()).collect()
     }
 }
 
-fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     let certificates = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|error| TlsError::unreadable(&files.key, "a private key", &error))?;
@@ -89,19 +102,19 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     let builder = builder.with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| TlsError::new(&files.certificate, error.to_string()))?;
     let builder = builder.with_client_cert_verifier(verifier(files.client_ca.as_deref())?);
-    let config = builder.with_single_cert(certificates, key);
-    let mut config = config.map_err(|error| {
+    let server_config = builder.with_single_cert(certificates, key);
+    let mut server_config = server_config.map_err(|error| {
         TlsError::new(&files.certificate, format!("{error}; does it belong to {}?", files.key.display()))
     })?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
+    server_config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(server_config)
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
-        Ok(found) if found.is_empty() => Err(TlsError::unreadable(file, "a certificate", &pem::Error::NoItemsFound)),
-        Ok(found) => Ok(found),
+    let result = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match result {
+        Ok(list) if list.is_empty() => Err(TlsError::unreadable(file, "a certificate", &pem::Error::NoItemsFound)),
+        Ok(list) => Ok(list),
         Err(error) => Err(TlsError::unreadable(file, "a certificate", &error)),
     }
 }
@@ -123,12 +136,12 @@ impl TlsError {
         Self { file: file.to_owned(), problem }
     }
 
-    /// What the library says of a file may repeat parts of it, which may be a key: only what kind of error it is is told.
-    fn unreadable(file: &Path, wanted: &str, error: &pem::Error) -> Self {
+    /// Reports only the kind of error: the library's message may quote parts of a key.
+    fn unreadable(file: &Path, expected: &str, error: &pem::Error) -> Self {
         let problem = match error {
             pem::Error::Io(error) => error.to_string(),
-            pem::Error::NoItemsFound => format!("there is not {wanted} in it; it must be PEM"),
-            _ => format!("this is not PEM with {wanted}"),
+            pem::Error::NoItemsFound => format!("the file does not contain {expected}; it must be PEM"),
+            _ => format!("this is not PEM with {expected}"),
         };
         Self::new(file, problem)
     }

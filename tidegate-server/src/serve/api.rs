@@ -74,7 +74,7 @@ async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respon
         Ok(Refunded::Already) => "already refunded",
         Ok(Refunded::TooOld) => "too old",
         Ok(Refunded::Foreign) => return Ok(unknown()),
-        Err(_) => return Ok(refused(limiter.rules().contract().failed(None))),
+        Err(_) => return Ok(refused(limiter.rules().header_policy().reject_unavailable(None))),
     };
     Ok(Json(json!({ "refunded": false, "reason": reason })).into_response())
 }
@@ -101,7 +101,7 @@ async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Reject
     let requests: Vec<_> = batch.checks.iter().map(|asked| asked.attributes.request()).collect();
     let mut plans = requests.iter().map(|request| limiter.plan(request).with_origin(origin(request)));
     let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
-    let plan = plans.fold(first, |all, plan| all.and(&plan));
+    let plan = plans.fold(first, |all, plan| all.merge(&plan));
     let limits = plan.checks().len();
     if limits > MAX_CHECKS {
         return Err(Refusal::new(format!(
@@ -113,7 +113,7 @@ async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Reject
 
 fn origin(request: &Request<'_>) -> Origin {
     let origin = Origin::new("check");
-    request.value("method").map_or(origin, |method| origin.with_method(method))
+    request.attribute("method").map_or(origin, |method| origin.with_method(method))
 }
 
 fn said(
@@ -128,11 +128,11 @@ fn said(
             let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or(Value::Null);
             // What was counted nowhere cannot be given back.
             if receipt && decision.is_allowed() && decision.degraded().is_none() {
-                answer["receipt"] = engine.receipts().write(&decision.receipt()).into();
+                answer["receipt"] = engine.receipts().write(&decision.into_receipt()).into();
             }
             Ok(answer)
         }
-        Err(_) => Err(limiter.rules().contract().failed(None)),
+        Err(_) => Err(limiter.rules().header_policy().reject_unavailable(None)),
     }
 }
 

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::Sleep;
 use tonic::Status;
 
-use crate::listen::wait;
+use crate::listen::sleep;
 
 /// The largest body of a call.
 const LARGEST_BODY: usize = 1024 * 1024;
@@ -61,7 +61,7 @@ where
             return Poll::Ready(answer);
         }
         let timeout = self.timeout;
-        let waits = self.waits.get_or_insert_with(|| Box::pin(wait(timeout)));
+        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(timeout)));
         let late = || Status::deadline_exceeded("the call took too long").into_http();
         waits.as_mut().poll(context).map(|()| Ok(late()))
     }

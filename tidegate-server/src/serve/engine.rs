@@ -15,7 +15,7 @@ use super::opening::{self, Told};
 use super::options::ServeArgs;
 use super::receipts::Receipts;
 use super::watched::Watched;
-use crate::envoy::RateLimits;
+use crate::envoy::EnvoyService;
 use crate::failure::Failure;
 use crate::listen::{Tls, TlsError, TlsFiles};
 use crate::output::Output;
@@ -76,8 +76,8 @@ impl Engine {
         let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
         metrics.follow(&file);
         let store = Watched::new(store, Arc::clone(&metrics));
-        let limiter = Limiter::new(file.rules().clone(), store).instances(arguments.instances);
-        let limiter = limiter.secret(&secret).observer(Arc::clone(&metrics));
+        let limiter = Limiter::new(file.rules().clone(), store).with_instances(arguments.instances);
+        let limiter = limiter.with_secret(&secret).with_observer(Arc::clone(&metrics));
         let engine = Self {
             handle: Handle::new(limiter),
             metrics,
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Envoy's rate limit service, by its own configuration or by the rule file.
-    pub(crate) fn rate_limits(&self) -> RateLimits<Watched> {
+    pub(crate) fn rate_limits(&self) -> EnvoyService<Watched> {
         self.envoy.service(self.handle.clone())
     }
 

@@ -8,7 +8,7 @@ use tidegate::Secret;
 use tidegate_tower::Handle;
 
 use super::watched::Watched;
-use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits, Stats};
+use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -110,16 +110,16 @@ impl EnvoyArgs {
 
     fn options(&self, secret: &Secret, stats: &Stats) -> EnvoyOptions {
         let options = EnvoyOptions::default()
-            .strict(self.envoy_strict)
-            .quota(self.envoy_quota)
-            .merge_domains(self.envoy_merge_domains)
-            .near_limit(self.envoy_near_limit as f32)
-            .secret(secret)
-            .stats(stats);
+            .with_strict(self.envoy_strict)
+            .with_quota(self.envoy_quota)
+            .with_merge_domains(self.envoy_merge_domains)
+            .with_near_limit(self.envoy_near_limit as f32)
+            .with_secret(secret)
+            .with_stats(stats);
         if !self.envoy_headers {
             return options;
         }
-        options.headers(&self.envoy_limit_header, &self.envoy_remaining_header, &self.envoy_reset_header)
+        options.with_headers(&self.envoy_limit_header, &self.envoy_remaining_header, &self.envoy_reset_header)
     }
 }
 
@@ -148,12 +148,12 @@ impl Envoy {
     }
 
     /// The service, by its own configuration or by the rules of the limiter.
-    pub(crate) fn service(&self, handle: Handle<Watched>) -> RateLimits<Watched> {
+    pub(crate) fn service(&self, handle: Handle<Watched>) -> EnvoyService<Watched> {
         let limits = match &self.files {
-            Some(files) => RateLimits::of_config(handle, files.config.clone()),
-            None => RateLimits::of_rules(handle),
+            Some(files) => EnvoyService::from_config(handle, files.config.clone()),
+            None => EnvoyService::from_rules(handle),
         };
-        limits.strict(self.strict).shadow(self.shadow).metadata(self.metadata).stats(&self.stats)
+        limits.with_strict(self.strict).with_shadow(self.shadow).with_metadata(self.metadata).with_stats(&self.stats)
     }
 
     /// Reads the files anew; those with errors change nothing.

@@ -13,11 +13,11 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::bounds::{self, Within};
 use super::watched::Watched;
-use crate::envoy::{Call, Calls, RateLimits, unimplemented};
+use crate::envoy::{EnvoyService, GrpcFuture, GrpcServer, unimplemented};
 
 /// The services, found by the path of a call without anything in between.
 pub(crate) struct Services<H> {
-    limits: Calls<Watched>,
+    limits: GrpcServer<Watched>,
     health: HealthServer<H>,
     timeout: Duration,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Services<H> {
 /// The services, each call of which has so much time. Once `stopped`, the health service says so, for those who have not
 /// noticed.
 pub(crate) async fn services(
-    limits: RateLimits<Watched>,
+    limits: EnvoyService<Watched>,
     timeout: Duration,
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> Services<impl Health> {
@@ -35,18 +35,18 @@ pub(crate) async fn services(
         stopped.await;
         reporter.set_service_status("", ServingStatus::NotServing).await;
     });
-    Services { limits: Calls::new(limits), health, timeout }
+    Services { limits: GrpcServer::new(limits), health, timeout }
 }
 
 impl<H: Health> Service<Request<Incoming>> for Services<H> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Within<Call>;
+    type Future = Within<GrpcFuture>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         use tower_service::Service;
         let path = request.uri().path();
-        let call = if path == Calls::<Watched>::PATH {
+        let call = if path == GrpcServer::<Watched>::PATH {
             self.limits.call(request)
         } else if service(path) == Some(HealthServer::<H>::NAME) {
             self.health.clone().call(request)

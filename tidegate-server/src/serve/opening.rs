@@ -26,10 +26,10 @@ pub(crate) async fn open(
     output: &mut Output<'_>,
 ) -> Result<(AnyStore, Told), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
-    let options = RedisOptions::new().budget(Duration::from_millis(arguments.store_budget));
+    let options = RedisOptions::new().with_budget(Duration::from_millis(arguments.store_budget));
     let store = AnyStore::at(url, options).map_err(failed)?;
     let (tell, told) = unbounded_channel();
-    match store.examine().await {
+    match store.check_servers().await {
         Ok(warnings) => warnings.iter().for_each(|warning| output.warn(warning)),
         Err(error) if error.is_transient() => {
             output.warn(format!("{error}. Until then each rule does what its on_failure says"));
@@ -45,7 +45,7 @@ async fn look(store: AnyStore, tell: UnboundedSender<String>, timer: impl Timer)
     let mut last = String::new();
     while !tell.is_closed() {
         timer.sleep(LOOKS).await;
-        let lines = match store.examine().await {
+        let lines = match store.check_servers().await {
             Ok(warnings) => return warnings.into_iter().for_each(|warning| _ = tell.send(warning)),
             Err(error) if error.is_transient() => continue,
             Err(error) => error.to_string(),

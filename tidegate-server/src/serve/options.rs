@@ -96,10 +96,10 @@ impl ServeArgs {
     /// What a connection may do.
     pub(crate) fn limits(&self) -> ConnectionLimits {
         ConnectionLimits::new()
-            .header_timeout(Duration::from_secs(self.header_timeout))
-            .drain_timeout(Duration::from_secs(self.drain))
-            .max_header_bytes(self.max_header_bytes)
-            .max_connections(self.max_connections)
+            .with_header_timeout(Duration::from_secs(self.header_timeout))
+            .with_drain_timeout(Duration::from_secs(self.drain))
+            .with_max_header_bytes(self.max_header_bytes)
+            .with_max_connections(self.max_connections)
     }
 
     /// The gateway and its address, if there is to be one. A config file can name one without the other.
@@ -109,9 +109,9 @@ impl ServeArgs {
             (None, None) => return Ok(None),
             _ => return Err(Failure::usage("--gateway and --upstream need each other")),
         };
-        let mut options = GatewayOptions::new().response_timeout(Duration::from_secs(self.upstream_timeout));
+        let mut options = GatewayOptions::new().with_response_timeout(Duration::from_secs(self.upstream_timeout));
         if let Some(bytes) = self.max_body_bytes {
-            options = options.max_body_bytes(bytes);
+            options = options.with_max_body_bytes(bytes);
         }
         let gateway = Gateway::new(upstream, options);
         Ok(Some((address, gateway.map_err(|error| Failure::usage(format!("--upstream: {error}")))?)))

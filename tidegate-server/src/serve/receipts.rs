@@ -57,7 +57,7 @@ impl Receipts {
         let limit = Limit::token_bucket(1, Rate::new(1, MEMORY)?)?;
         // No rule has a name with a space in it.
         let owner = "refund once";
-        let stem = KeyStem::of_rule(owner, &limit, "");
+        let stem = KeyStem::for_rule(owner, &limit, "");
         Ok(Self {
             signer: secret.map(|secret| secret.hasher(["signed receipt", "of what was consumed"])),
             once: Gate::new(owner, "", limit, Role::Enforced, stem),
@@ -97,7 +97,7 @@ impl Receipts {
             return Ok(Refunded::TooOld);
         }
         // A plan of one check is always a plan.
-        let Ok(used) = Plan::new([Check::of(&self.once, id, 1)]) else { return Ok(Refunded::Foreign) };
+        let Ok(used) = Plan::new([Check::new(&self.once, id, 1)]) else { return Ok(Refunded::Foreign) };
         if limiter.store().decide(&used).await?.granted == 0 {
             return Ok(Refunded::Already);
         }

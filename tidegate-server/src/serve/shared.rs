@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use tidegate::spi::Store;
-use tidegate_redis::{BreakerState, ServerState, Strangers};
+use tidegate_redis::{AnonymousStats, BreakerState, ServerState};
 
 use super::metrics::RuleLabel;
 use crate::store::AnyStore;
@@ -49,7 +49,7 @@ const OF_SERVERS: [Metric<ServerState>; 4] = [
     ),
 ];
 
-const OF_STRANGERS: [Metric<Strangers>; 3] = [
+const OF_STRANGERS: [Metric<AnonymousStats>; 3] = [
     (
         MetricType::Gauge,
         "rate_limit_anonymous_keys",
@@ -57,7 +57,7 @@ const OF_STRANGERS: [Metric<Strangers>; 3] = [
         |rule| rule.keys,
     ),
     (MetricType::Gauge, "rate_limit_crowded", "Whether new subjects that nobody vouches for share buckets", |rule| {
-        u64::from(rule.crowded)
+        u64::from(rule.overflowing)
     }),
     (
         MetricType::Counter,
@@ -77,7 +77,7 @@ impl Collector for Shared {
         let servers = self.0.servers();
         tell(&mut encoder, &OF_SERVERS, &servers, |server| ServerLabel { server: server.address.clone() })?;
         let strangers = self.0.strangers();
-        tell(&mut encoder, &OF_STRANGERS, &strangers, |rule| RuleLabel { rule: rule.rule.to_string() })
+        tell(&mut encoder, &OF_STRANGERS, &strangers, |rule| RuleLabel { rule: rule.rule.clone() })
     }
 }
 

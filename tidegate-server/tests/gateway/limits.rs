@@ -1,4 +1,4 @@
-//! Limits at the gateway: denied, allowed, held, given back, failed, and beside those of the upstream.
+//! Rate limits at the gateway: denials, queues, refunds, store failures, and limits of the upstream.
 
 use std::time::Duration;
 
@@ -9,111 +9,120 @@ use tidegate::{Limit, Limiter, ManualClock, OnFailure, Rate, Rule, RuleSet, Stor
 use tidegate_server::gateway::GatewayOptions;
 use tidegate_tower::LimitLayer;
 
-use crate::{START, Wire, field, gateway_with, get, limits, mirror, serve, until};
+use crate::{RawConnection, START, field, gateway_with, get, limits, mirror, serve, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn at_once(amount: u64) -> Limit {
+fn burst_limit(amount: u64) -> Limit {
     Limit::token_bucket(amount, Rate::per_hour(1).unwrap()).unwrap()
 }
 
-async fn limited<S: Store + 'static>(app: Router, layer: LimitLayer<S>) -> std::net::SocketAddr {
+async fn gateway_with_limits<S: Store + 'static>(app: Router, layer: LimitLayer<S>) -> std::net::SocketAddr {
     gateway_with(&format!("http://{}", serve(app).await), GatewayOptions::new(), layer).await
 }
 
 #[tokio::test]
-async fn who_is_denied_is_told_so_and_the_upstream_is_not_asked() {
-    let layer = limits([Rule::new("api", at_once(2)).per(["ip"])], &ManualClock::at(START));
-    let gateway = limited(mirror(), layer).await;
+async fn a_denied_request_gets_429_and_does_not_reach_the_upstream() {
+    let layer = limits([Rule::new("api", burst_limit(2)).with_per(["ip"])], &ManualClock::at(START));
+    let gateway = gateway_with_limits(mirror(), layer).await;
     for left in ["1", "0"] {
-        let heard = get(gateway, "/", "").await;
-        assert!(heard.starts_with("HTTP/1.1 200 OK\r\n"), "{heard}");
-        assert_eq!(field(&heard, "x-ratelimit-remaining"), Some(left));
-        assert_eq!(field(&heard, "ratelimit-policy"), Some(r#""api";q=2;w=7200"#));
+        let response = get(gateway, "/", "").await;
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+        assert_eq!(field(&response, "x-ratelimit-remaining"), Some(left));
+        assert_eq!(field(&response, "ratelimit-policy"), Some(r#""api";q=2;w=7200"#));
     }
-    let heard = get(gateway, "/", "x-forwarded-for: 10.0.0.1\r\n").await;
-    assert!(heard.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{heard}");
-    assert_eq!(field(&heard, "retry-after"), Some("3600"));
-    assert!(heard.contains(r#""error":"rate_limit_exceeded""#) && !heard.contains("GET /"), "{heard}");
+    let response = get(gateway, "/", "x-forwarded-for: 10.0.0.1\r\n").await;
+    assert!(response.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{response}");
+    assert_eq!(field(&response, "retry-after"), Some("3600"));
+    assert!(response.contains(r#""error":"rate_limit_exceeded""#) && !response.contains("GET /"), "{response}");
 }
 
 #[tokio::test]
-async fn a_connection_outlives_a_denial() {
-    let rule = Rule::new("api", at_once(1)).per(["path"]);
-    let gateway = limited(mirror(), limits([rule], &ManualClock::at(START))).await;
-    let mut wire = Wire::to(gateway).await;
-    wire.say(&"GET /closed HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2)).await;
-    wire.hear("rate_limit_exceeded").await;
-    wire.say("GET /open HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    wire.hear("GET /open HTTP/1.1\n").await;
+async fn a_connection_stays_open_after_a_denial() {
+    let rule = Rule::new("api", burst_limit(1)).with_per(["path"]);
+    let gateway = gateway_with_limits(mirror(), limits([rule], &ManualClock::at(START))).await;
+    let mut connection = RawConnection::connect(gateway).await;
+    connection.send(&"GET /closed HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2)).await;
+    connection.receive_until("rate_limit_exceeded").await;
+    connection.send("GET /open HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    connection.receive_until("GET /open HTTP/1.1\n").await;
 }
 
-fn drip(clock: &ManualClock) -> LimitLayer<std::sync::Arc<tidegate::MemoryStore>> {
+fn leaky_bucket_layer(clock: &ManualClock) -> LimitLayer<std::sync::Arc<tidegate::MemoryStore>> {
     limits([Rule::new("drip", Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap())], clock)
 }
 
 #[tokio::test]
-async fn a_leaky_bucket_holds_a_request_until_its_turn() {
+async fn a_leaky_bucket_delays_a_request() {
     let clock = ManualClock::at(START);
-    let gateway = limited(mirror(), drip(&clock)).await;
+    let gateway = gateway_with_limits(mirror(), leaky_bucket_layer(&clock)).await;
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 200 "));
-    let held = tokio::spawn(get(gateway, "/held", ""));
-    until(|| clock.sleeping() == 1).await;
-    // The queue is full, and nobody is kept from hearing so.
+    let queued = tokio::spawn(get(gateway, "/held", ""));
+    until(|| clock.pending_sleeps() == 1).await;
+    // The queue is full, and a denial is immediate.
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 429 "));
-    assert!(!held.is_finished());
+    assert!(!queued.is_finished());
     clock.advance(SECOND);
-    assert!(held.await.unwrap().contains("GET /held HTTP/1.1\n"));
+    assert!(queued.await.unwrap().contains("GET /held HTTP/1.1\n"));
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_the_queue_gives_its_place_back() {
+async fn a_client_that_disconnects_while_queued_is_refunded() {
     let clock = ManualClock::at(START);
-    let gateway = limited(mirror(), drip(&clock)).await;
+    let gateway = gateway_with_limits(mirror(), leaky_bucket_layer(&clock)).await;
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 200 "));
-    let mut wire = Wire::to(gateway).await;
-    wire.say("GET /left HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    until(|| clock.sleeping() == 1).await;
-    drop(wire);
-    until(|| clock.sleeping() == 0).await;
+    let mut connection = RawConnection::connect(gateway).await;
+    connection.send("GET /left HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    until(|| clock.pending_sleeps() == 1).await;
+    drop(connection);
+    until(|| clock.pending_sleeps() == 0).await;
 
     let next = tokio::spawn(get(gateway, "/next", ""));
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     clock.advance(SECOND);
     assert!(next.await.unwrap().contains("GET /next HTTP/1.1\n"));
 }
 
 #[tokio::test]
-async fn what_the_upstream_says_about_its_own_limits_is_heard_as_well() {
-    let said = AppendHeaders([
+async fn rate_limit_headers_of_the_upstream_are_merged() {
+    let upstream_headers = AppendHeaders([
         ("ratelimit-policy", r#""day";q=1000"#),
         ("ratelimit", r#""day";r=3"#),
         ("x-ratelimit-limit", "1000"),
         ("x-ratelimit-remaining", "3"),
         ("retry-after", "5"),
     ]);
-    let app = Router::new().fallback(async move || (said, "hello"));
-    let gateway = limited(app, limits([Rule::new("api", at_once(5))], &ManualClock::at(START))).await;
-    let heard = get(gateway, "/", "").await;
-    assert!(heard.contains("ratelimit: \"day\";r=3\r\nratelimit: \"api\";r=4;t=3600\r\n"), "{heard}");
-    assert!(heard.contains("ratelimit-policy: \"day\";q=1000\r\nratelimit-policy: \"api\";q=5;w=18000\r\n"), "{heard}");
-    assert_eq!((field(&heard, "x-ratelimit-limit"), field(&heard, "x-ratelimit-remaining")), (Some("1000"), Some("3")));
-    assert_eq!((field(&heard, "x-ratelimit-reset"), field(&heard, "retry-after")), (None, Some("5")));
+    let app = Router::new().fallback(async move || (upstream_headers, "hello"));
+    let gateway = gateway_with_limits(app, limits([Rule::new("api", burst_limit(5))], &ManualClock::at(START))).await;
+    let response = get(gateway, "/", "").await;
+    assert!(response.contains("ratelimit: \"day\";r=3\r\nratelimit: \"api\";r=4;t=3600\r\n"), "{response}");
+    assert!(
+        response.contains("ratelimit-policy: \"day\";q=1000\r\nratelimit-policy: \"api\";q=5;w=18000\r\n"),
+        "{response}"
+    );
+    assert_eq!(
+        (field(&response, "x-ratelimit-limit"), field(&response, "x-ratelimit-remaining")),
+        (Some("1000"), Some("3"))
+    );
+    assert_eq!((field(&response, "x-ratelimit-reset"), field(&response, "retry-after")), (None, Some("5")));
     get(gateway, "/", "").await;
-    let heard = get(gateway, "/", "").await;
-    assert_eq!((field(&heard, "x-ratelimit-limit"), field(&heard, "x-ratelimit-remaining")), (Some("5"), Some("2")));
+    let response = get(gateway, "/", "").await;
+    assert_eq!(
+        (field(&response, "x-ratelimit-limit"), field(&response, "x-ratelimit-remaining")),
+        (Some("5"), Some("2"))
+    );
 }
 
-/// A store whose server went away.
-struct Gone;
+/// A store that always fails.
+struct UnavailableStore;
 
-impl Gone {
+impl UnavailableStore {
     fn error() -> StoreError {
-        StoreError::new(StoreErrorKind::Unavailable, "the server went away")
+        StoreError::new(StoreErrorKind::Unavailable, "the server is unreachable")
     }
 }
 
-impl Store for Gone {
+impl Store for UnavailableStore {
     async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
         Err(Self::error())
     }
@@ -134,28 +143,31 @@ impl Store for Gone {
 }
 
 #[tokio::test]
-async fn while_the_store_is_away_the_upstream_is_told_or_spared() {
+async fn without_the_store_an_open_rule_marks_the_request_and_a_closed_rule_gives_503() {
     for (policy, status) in [(OnFailure::Open, "HTTP/1.1 200 "), (OnFailure::Closed, "HTTP/1.1 503 ")] {
-        let rules = RuleSet::new([Rule::new("api", at_once(5)).on_failure(policy)]).unwrap();
-        let gateway = limited(mirror(), LimitLayer::new(Limiter::new(rules, Gone))).await;
-        let heard = get(gateway, "/", "x-tidegate-degraded: no\r\n").await;
-        assert!(heard.starts_with(status), "{heard}");
-        assert_eq!(heard.contains("\nx-tidegate-degraded: true\n"), policy == OnFailure::Open, "{heard}");
-        assert!(!heard.contains("degraded: no"), "{heard}");
+        let rules = RuleSet::new([Rule::new("api", burst_limit(5)).with_on_failure(policy)]).unwrap();
+        let gateway = gateway_with_limits(mirror(), LimitLayer::new(Limiter::new(rules, UnavailableStore))).await;
+        let response = get(gateway, "/", "x-tidegate-degraded: no\r\n").await;
+        assert!(response.starts_with(status), "{response}");
+        assert_eq!(response.contains("\nx-tidegate-degraded: true\n"), policy == OnFailure::Open, "{response}");
+        assert!(!response.contains("degraded: no"), "{response}");
     }
 }
 
 #[tokio::test]
-async fn while_the_store_is_away_a_local_rule_lets_its_share_pass() {
-    let rules = RuleSet::new([Rule::new("api", at_once(4)).on_failure(OnFailure::Local)]).unwrap();
-    let limiter = Limiter::new(rules, Gone).instances(2);
-    let gateway = limited(mirror(), LimitLayer::new(limiter)).await;
+async fn without_the_store_a_local_rule_admits_the_share_of_this_instance() {
+    let rules = RuleSet::new([Rule::new("api", burst_limit(4)).with_on_failure(OnFailure::Local)]).unwrap();
+    let limiter = Limiter::new(rules, UnavailableStore).with_instances(2);
+    let gateway = gateway_with_limits(mirror(), LimitLayer::new(limiter)).await;
     for _ in 0..2 {
-        let heard = get(gateway, "/", "").await;
-        assert!(heard.starts_with("HTTP/1.1 200 ") && heard.contains("\nx-tidegate-degraded: true\n"), "{heard}");
-        assert!(!heard.contains("ratelimit"), "{heard}");
+        let response = get(gateway, "/", "").await;
+        assert!(
+            response.starts_with("HTTP/1.1 200 ") && response.contains("\nx-tidegate-degraded: true\n"),
+            "{response}"
+        );
+        assert!(!response.contains("ratelimit"), "{response}");
     }
-    let heard = get(gateway, "/", "").await;
-    assert!(heard.starts_with("HTTP/1.1 429 ") && field(&heard, "retry-after").is_some(), "{heard}");
-    assert!(!heard.contains("ratelimit"), "{heard}");
+    let response = get(gateway, "/", "").await;
+    assert!(response.starts_with("HTTP/1.1 429 ") && field(&response, "retry-after").is_some(), "{response}");
+    assert!(!response.contains("ratelimit"), "{response}");
 }

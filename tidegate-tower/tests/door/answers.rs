@@ -28,7 +28,7 @@ async fn an_allowed_answer_tells_what_is_left() {
 #[tokio::test]
 async fn a_denied_answer_tells_when_to_come_back() {
     let limit = Limit::token_bucket(1, Rate::per_minute(4).unwrap()).unwrap();
-    let app = app(LimitLayer::new(limiter([Rule::new("api", limit).message("Slow down, please.")])));
+    let app = app(LimitLayer::new(limiter([Rule::new("api", limit).with_message("Slow down, please.")])));
     assert_eq!(ask(&app, from("k1")).await.status, StatusCode::OK);
     let heard = ask(&app, from("k1")).await;
     assert_eq!(heard.status, StatusCode::TOO_MANY_REQUESTS);
@@ -56,7 +56,8 @@ async fn a_problem_document_goes_to_those_who_prefer_it() {
 
 #[tokio::test]
 async fn the_fields_can_be_chosen() {
-    let contract = HeaderPolicy::new().ratelimit(None).x_ratelimit(None).trio(Some(ResetFormat::Delta));
+    let contract =
+        HeaderPolicy::new().with_ratelimit(None).with_x_ratelimit(None).with_legacy_ratelimit(Some(ResetFormat::Delta));
     let app = app(LimitLayer::new(limiter([Rule::new("api", at_once(2))])).contract(contract));
     let heard = ask(&app, from("k1")).await;
     assert_eq!((heard.header("ratelimit-limit"), heard.header("ratelimit-reset")), (Some("2"), Some("3600")));
@@ -65,8 +66,10 @@ async fn the_fields_can_be_chosen() {
 
 #[tokio::test]
 async fn without_a_rule_nothing_is_said() {
-    let rules =
-        [Rule::new("exports", at_once(0)).action("export"), Rule::new("trial", at_once(0)).mode(RuleMode::Shadow)];
+    let rules = [
+        Rule::new("exports", at_once(0)).with_action("export"),
+        Rule::new("trial", at_once(0)).with_mode(RuleMode::Shadow),
+    ];
     let heard = ask(&app(LimitLayer::new(limiter(rules))), from("k1")).await;
     assert_eq!(heard.status, StatusCode::OK);
     assert!(heard.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{heard:?}");
@@ -85,7 +88,7 @@ async fn numbers_of_the_inner_service_stay() {
 
 #[tokio::test]
 async fn a_rule_against_guessing_gives_nothing_away() {
-    let app = app(LimitLayer::new(limiter([Rule::new("login", at_once(1)).security()])));
+    let app = app(LimitLayer::new(limiter([Rule::new("login", at_once(1)).with_security()])));
     let (allowed, denied) = (ask(&app, from("k1")).await, ask(&app, from("k1")).await);
     assert!(allowed.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{allowed:?}");
     assert_eq!((denied.status, denied.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("3600")));

@@ -21,7 +21,7 @@ use crate::{Heard, ask, at_once, limiter, until};
 
 /// Sends a body back, one request for each text of a body.
 fn echo() -> Router {
-    let layer = LimitLayer::new(limiter([Rule::new("body", at_once(1)).per(["body"])]));
+    let layer = LimitLayer::new(limiter([Rule::new("body", at_once(1)).with_per(["body"])]));
     Router::new().route("/", post(async |body: Bytes| body)).layer(layer).layer(BufferBody::new().longest(16))
 }
 

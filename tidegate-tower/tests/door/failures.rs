@@ -63,7 +63,7 @@ pub(crate) fn failing(
 ) -> (LimitLayer<Failing>, Failures) {
     let failures = Failures::default();
     let store = Failing { store: MemoryStore::new(), corrections_only };
-    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store).observer(failures.clone());
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store).with_observer(failures.clone());
     (LimitLayer::new(limiter), failures)
 }
 
@@ -83,7 +83,7 @@ async fn while_failing(rules: impl IntoIterator<Item = Rule>) -> Heard {
 #[tokio::test]
 async fn an_open_rule_lets_pass_and_the_application_is_told() {
     for policy in [OnFailure::Open, OnFailure::Degraded] {
-        let heard = while_failing([Rule::new("api", at_once(0)).on_failure(policy)]).await;
+        let heard = while_failing([Rule::new("api", at_once(0)).with_on_failure(policy)]).await;
         assert_eq!((heard.status, heard.body.as_str()), (StatusCode::OK, "less"));
         assert!(heard.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{heard:?}");
     }
@@ -91,7 +91,7 @@ async fn an_open_rule_lets_pass_and_the_application_is_told() {
 
 #[tokio::test]
 async fn a_closed_rule_refuses_as_a_failure_of_ours() {
-    let closed = Rule::new("pay", at_once(9)).on_failure(OnFailure::Closed);
+    let closed = Rule::new("pay", at_once(9)).with_on_failure(OnFailure::Closed);
     let heard = while_failing([Rule::new("api", at_once(9)), closed]).await;
     assert_eq!((heard.status, heard.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, Some("1")));
     assert_eq!(
@@ -104,7 +104,8 @@ async fn a_closed_rule_refuses_as_a_failure_of_ours() {
 
 #[tokio::test]
 async fn a_request_that_no_rule_applies_to_does_not_need_the_store() {
-    let (layer, failures) = failing([Rule::new("pay", at_once(9)).action("pay").on_failure(OnFailure::Closed)], false);
+    let (layer, failures) =
+        failing([Rule::new("pay", at_once(9)).with_action("pay").with_on_failure(OnFailure::Closed)], false);
     assert_eq!(ask(&app(layer), from("k1")).await.status, StatusCode::OK);
     assert_eq!(failures.0.load(Ordering::Relaxed), 0);
 }

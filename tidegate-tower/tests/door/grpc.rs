@@ -73,7 +73,7 @@ fn entry<'m>(metadata: &'m MetadataMap, name: &str) -> Option<&'m str> {
 
 #[tokio::test]
 async fn a_denial_is_resource_exhausted_with_the_limits_as_metadata() {
-    let rule = Rule::new("api", at_once(1)).per(["ip", "path"]).message("Später wieder: 100 %");
+    let rule = Rule::new("api", at_once(1)).with_per(["ip", "path"]).with_message("Später wieder: 100 %");
     let layer = LimitLayer::new(limiter([rule]))
         .peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
     let channel = connect(layer).await;
@@ -93,7 +93,7 @@ async fn a_denial_is_resource_exhausted_with_the_limits_as_metadata() {
 #[tokio::test]
 async fn a_refusal_has_the_form_of_its_caller() {
     let denying = connect(LimitLayer::new(limiter([Rule::new("closed", at_once(0))]))).await;
-    let rule = Rule::new("pay", at_once(9)).on_failure(OnFailure::Closed);
+    let rule = Rule::new("pay", at_once(9)).with_on_failure(OnFailure::Closed);
     let failing = connect(crate::failures::failing([rule], false).0).await;
     for (sent, heard, denied, failed) in [
         ("application/grpc", "application/grpc", (200, Some("8")), (200, Some("14"))),
@@ -117,12 +117,12 @@ async fn a_refusal_has_the_form_of_its_caller() {
 /// The peer that tonic knows is the one that rules count by: with another one, this one would have nothing spent.
 #[tokio::test]
 async fn rules_count_by_the_peer_that_tonic_knows() {
-    let layer = LimitLayer::new(limiter([Rule::new("api", at_once(1)).per(["ip"])]))
+    let layer = LimitLayer::new(limiter([Rule::new("api", at_once(1)).with_per(["ip"])]))
         .peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
     let handle = layer.handle();
     let channel = connect(layer).await;
     assert!(say(&channel, "hello").await.is_ok());
-    let local = tidegate::Request::new("").attribute("ip", "127.0.0.1");
+    let local = tidegate::Request::new("").with_attribute("ip", "127.0.0.1");
     assert!(!handle.limiter().check_now(&local).is_allowed());
 }
 
@@ -137,7 +137,7 @@ async fn a_denial_for_good_asks_nobody_to_try_again() {
 
 #[tokio::test]
 async fn a_closed_rule_is_unavailable_while_the_store_fails() {
-    let rule = Rule::new("pay", at_once(9)).on_failure(OnFailure::Closed);
+    let rule = Rule::new("pay", at_once(9)).with_on_failure(OnFailure::Closed);
     let (layer, _) = crate::failures::failing([rule], false);
     let channel = connect(layer).await;
     let failed = say(&channel, "hello").await.unwrap_err();

@@ -27,16 +27,16 @@ fn one_a_second(queue: u64) -> (Router, ManualClock) {
 fn drip(queue: u64) -> (LimitLayer<Arc<MemoryStore>>, ManualClock) {
     let clock = ManualClock::at(START);
     let limit = Limit::leaky_bucket(Rate::per_second(1).unwrap(), queue).unwrap();
-    let rule = Rule::new("drip", limit).per(["header:x-key"]);
+    let rule = Rule::new("drip", limit).with_per(["header:x-key"]);
     (LimitLayer::new(limiter_on(&clock, [rule])).timer(clock.clone()), clock)
 }
 
 /// Asks, and stays until the request waits.
 async fn hold(app: &Router, clock: &ManualClock) -> JoinHandle<Heard> {
-    let before = clock.sleeping();
+    let before = clock.pending_sleeps();
     let app = app.clone();
     let held = tokio::spawn(async move { ask(&app, from("k1")).await });
-    until(|| clock.sleeping() == before + 1).await;
+    until(|| clock.pending_sleeps() == before + 1).await;
     held
 }
 
@@ -49,7 +49,7 @@ async fn a_held_request_goes_on_when_its_slot_comes() {
 
     clock.advance(SECOND);
     assert_eq!(second.await.unwrap().status, StatusCode::OK);
-    assert_eq!(clock.sleeping(), 1);
+    assert_eq!(clock.pending_sleeps(), 1);
     assert!(!third.is_finished());
     clock.advance(SECOND);
     let third = third.await.unwrap();
@@ -81,7 +81,7 @@ async fn a_held_request_keeps_no_permit_of_the_inner_service() {
     let start = |key: &str| tokio::spawn(service.clone().oneshot(from(key)));
     assert_eq!(start("k1").await.unwrap().unwrap().status(), StatusCode::OK);
     let held = start("k1");
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
 
     let other = start("k2");
     until(|| other.is_finished()).await;
@@ -92,7 +92,7 @@ async fn a_held_request_keeps_no_permit_of_the_inner_service() {
     let slow = start("k3");
     tokio::task::yield_now().await;
     clock.advance(SECOND);
-    until(|| clock.sleeping() == 0).await;
+    until(|| clock.pending_sleeps() == 0).await;
     assert!(!held.is_finished() && !slow.is_finished());
     open.send_replace(true);
     assert_eq!(slow.await.unwrap().unwrap().status(), StatusCode::OK);
@@ -135,7 +135,7 @@ async fn a_slot_that_was_reached_is_not_given_back() {
     let first = start();
     until(|| *arrivals.borrow() == 1).await;
     let second = start();
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     clock.advance(SECOND);
     until(|| *arrivals.borrow() == 2).await;
     first.abort();
@@ -143,6 +143,6 @@ async fn a_slot_that_was_reached_is_not_given_back() {
     assert!(second.await.unwrap_err().is_cancelled());
     let third = start();
     // Had the slot come back, it would not have to wait.
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
     third.abort();
 }

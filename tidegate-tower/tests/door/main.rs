@@ -59,7 +59,7 @@ fn limiter(rules: impl IntoIterator<Item = Rule>) -> Limiter<Arc<MemoryStore>> {
 }
 
 fn limiter_on(clock: &ManualClock, rules: impl IntoIterator<Item = Rule>) -> Limiter<Arc<MemoryStore>> {
-    Limiter::new(RuleSet::new(rules).unwrap(), Arc::new(MemoryStore::new().clock(clock.clone())))
+    Limiter::new(RuleSet::new(rules).unwrap(), Arc::new(MemoryStore::new().with_clock(clock.clone())))
 }
 
 /// An application with one page behind `layer`.

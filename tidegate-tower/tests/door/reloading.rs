@@ -24,7 +24,7 @@ async fn new_rules_may_read_what_the_old_ones_did_not() {
     let handle = layer.handle();
     let app = app(layer);
     assert_eq!(passes(&app, 2).await, 1);
-    let rules = RuleSet::new([Rule::new("keys", at_once(1)).per(["header:x-key"])]).unwrap();
+    let rules = RuleSet::new([Rule::new("keys", at_once(1)).with_per(["header:x-key"])]).unwrap();
     handle.replace(handle.limiter().with_rules(rules));
     let mut statuses = Vec::new();
     for key in ["k1", "k2", "k1"] {
@@ -36,13 +36,14 @@ async fn new_rules_may_read_what_the_old_ones_did_not() {
 #[tokio::test]
 async fn new_rules_bring_their_fields_unless_the_layer_has_its_own() {
     let layer = LimitLayer::new(limiter([Rule::new("api", at_once(9))]));
-    let own = layer.clone().contract(HeaderPolicy::new().ratelimit(None));
+    let own = layer.clone().contract(HeaderPolicy::new().with_ratelimit(None));
     let handle = layer.handle();
     let (app, own) = (app(layer), app(own));
     assert!(ask(&app, from("k1")).await.header("ratelimit").is_some());
 
-    let fields = HeaderPolicy::new().ratelimit(None).x_ratelimit(None).trio(Some(ResetFormat::Delta));
-    let rules = RuleSet::new([Rule::new("api", at_once(9))]).unwrap().with_contract(fields);
+    let fields =
+        HeaderPolicy::new().with_ratelimit(None).with_x_ratelimit(None).with_legacy_ratelimit(Some(ResetFormat::Delta));
+    let rules = RuleSet::new([Rule::new("api", at_once(9))]).unwrap().with_header_policy(fields);
     handle.replace(handle.limiter().with_rules(rules));
     let heard = ask(&app, from("k1")).await;
     assert_eq!((heard.header("ratelimit"), heard.header("ratelimit-remaining")), (None, Some("7")));
@@ -62,7 +63,7 @@ async fn a_request_under_way_ends_with_the_limiter_that_it_met() {
         let app = app.clone();
         async move { ask(&app, from("k1")).await }
     });
-    until(|| clock.sleeping() == 1).await;
+    until(|| clock.pending_sleeps() == 1).await;
 
     handle.replace(limiter([Rule::new("closed", at_once(0))]));
     assert_eq!(ask(&app, from("k1")).await.status, 429);

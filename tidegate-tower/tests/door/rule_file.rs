@@ -36,7 +36,7 @@ fn app() -> Router {
 }
 
 fn app_and_handle() -> (Router, Handle<Arc<MemoryStore>>) {
-    let store = Arc::new(MemoryStore::new().clock(ManualClock::at(START)));
+    let store = Arc::new(MemoryStore::new().with_clock(ManualClock::at(START)));
     let layer = LimitLayer::new(Limiter::new(rules(FILE), store));
     let handle = layer.handle();
     let app = Router::new()

@@ -28,7 +28,10 @@ async fn left_before(app: &Router, used: &str) -> String {
 
 #[tokio::test]
 async fn too_much_is_given_back_and_too_little_is_charged() {
-    let rules = [Rule::new("tokens", at_once(100)).cost(10).actual(USED.as_str()), Rule::new("requests", at_once(50))];
+    let rules = [
+        Rule::new("tokens", at_once(100)).with_cost(10).with_cost_header(USED.as_str()),
+        Rule::new("requests", at_once(50)),
+    ];
     let layer = LimitLayer::new(limiter(rules));
     let handle = layer.handle();
     let app = model(layer);
@@ -47,11 +50,11 @@ async fn too_much_is_given_back_and_too_little_is_charged() {
 /// Who takes it into their own hands does so for every rule.
 #[tokio::test]
 async fn what_the_layer_is_told_goes_before_what_the_rules_name() {
-    let rules = [Rule::new("tokens", at_once(100)).cost(10).actual(USED.as_str())];
+    let rules = [Rule::new("tokens", at_once(100)).with_cost(10).with_cost_header(USED.as_str())];
     let app = model(LimitLayer::new(limiter(rules)).settle(|_, _| Some(1)));
     assert_eq!(left_before(&app, "30").await, "90");
     assert_eq!(left_before(&app, "30").await, "89");
-    let rules = [Rule::new("tokens", at_once(100)).cost(10).actual(USED.as_str())];
+    let rules = [Rule::new("tokens", at_once(100)).with_cost(10).with_cost_header(USED.as_str())];
     let app = model(LimitLayer::new(limiter(rules)).settle(|_, _| None));
     assert_eq!(left_before(&app, "30").await, "90");
     assert_eq!(left_before(&app, "30").await, "80");
@@ -59,7 +62,7 @@ async fn what_the_layer_is_told_goes_before_what_the_rules_name() {
 
 #[tokio::test]
 async fn a_header_that_is_no_number_settles_nothing() {
-    let rules = [Rule::new("tokens", at_once(100)).cost(10).actual(USED.as_str())];
+    let rules = [Rule::new("tokens", at_once(100)).with_cost(10).with_cost_header(USED.as_str())];
     let app = model(LimitLayer::new(limiter(rules)));
     let mut left = 90;
     for rubbish in ["", "-3", "+3", "3.5", "0x3", "3,4"] {
@@ -80,7 +83,7 @@ async fn a_cost_can_be_settled_for_each_rule() {
         *request.uri_mut() = path.parse().unwrap();
         ask(&app, request).await;
     }
-    let decision = handle.limiter().check_now(&tidegate::Request::new("").cost(0));
+    let decision = handle.limiter().check_now(&tidegate::Request::new("").with_cost(0));
     let left: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
     assert_eq!(left, [7, 9]);
 }

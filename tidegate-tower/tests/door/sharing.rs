@@ -47,7 +47,7 @@ fn is_served(server: SocketAddr) -> bool {
 async fn a_cap_of_five_holds_over_a_thousand_connections_to_axum() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
-    let layer = LimitLayer::new(limiter([Rule::new("cap", at_once(5)).per(["ip"])]))
+    let layer = LimitLayer::new(limiter([Rule::new("cap", at_once(5)).with_per(["ip"])]))
         .peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
     let app = app(layer).into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async { axum::serve(listener, app).await });
@@ -59,7 +59,7 @@ async fn a_cap_of_five_holds_over_a_thousand_connections_to_hyper() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     let hello = service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new(Full::from("hello"))));
-    let limited = LimitLayer::new(limiter([Rule::new("cap", at_once(5)).per(["ip"])])).layer(hello);
+    let limited = LimitLayer::new(limiter([Rule::new("cap", at_once(5)).with_per(["ip"])])).layer(hello);
     tokio::spawn(async move {
         while let Ok((stream, peer)) = listener.accept().await {
             let service = limited.clone().map_request(move |mut request: Request<Incoming>| {
@@ -87,8 +87,8 @@ async fn clones_share_one_limit() {
 #[tokio::test]
 async fn every_route_has_its_own_action_and_cost() {
     let rules = [
-        Rule::new("exports", at_once(1)).action("export").per(["header:x-key"]),
-        Rule::new("units", at_once(10)).action("search").per(["header:x-key"]),
+        Rule::new("exports", at_once(1)).with_action("export").with_per(["header:x-key"]),
+        Rule::new("units", at_once(10)).with_action("search").with_per(["header:x-key"]),
     ];
     let layer = LimitLayer::new(limiter(rules));
     let app = Router::new()

@@ -55,9 +55,9 @@ fn lane(meaning: &'static str, limit: Limit, sent: &[Duration]) -> Result<Lane, 
     // A whole second, so that the fixed windows begin where the seconds of the story do.
     let start = Timestamp::from_micros(1_700_000_000_000_000);
     let clock = ManualClock::at(start);
-    let rules = RuleSet::new([Rule::new("api", limit).per(["user"])])?;
-    let limiter = Limiter::new(rules, MemoryStore::new().clock(clock.clone()));
-    let request = Request::new("read").attribute("user", "ann");
+    let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])])?;
+    let limiter = Limiter::new(rules, MemoryStore::new().with_clock(clock.clone()));
+    let request = Request::new("read").with_attribute("user", "ann");
 
     let (mut passed, mut held, mut denied, mut first_retry) = (vec![], vec![], vec![], None);
     for at in sent {

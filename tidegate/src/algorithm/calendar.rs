@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn no_window_lasts_longer_than_the_longest() {
-        for grid in [Calendar::of_micros(7), Calendar::of_months(1), Calendar::of_months(12)] {
-            let longest = (0..4800).map(|index| grid.start_of(index + 1) - grid.start_of(index)).max();
-            assert_eq!(longest, Some(grid.longest()), "{grid:?}");
+        for calendar in [Calendar::of_micros(7), Calendar::of_months(1), Calendar::of_months(12)] {
+            let longest = (0..4800).map(|index| calendar.start_of(index + 1) - calendar.start_of(index)).max();
+            assert_eq!(longest, Some(calendar.longest()), "{calendar:?}");
         }
     }
 
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn an_index_beyond_all_time_starts_at_its_end() {
-        for grid in [Calendar::of_micros(2), Calendar::of_months(1), Calendar::of_months(12)] {
-            assert_eq!(grid.start_of(u64::MAX), u64::MAX, "{grid:?}");
+        for calendar in [Calendar::of_micros(2), Calendar::of_months(1), Calendar::of_months(12)] {
+            assert_eq!(calendar.start_of(u64::MAX), u64::MAX, "{calendar:?}");
         }
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     limit: u64,
-    grid: Calendar,
+    calendar: Calendar,
 }
 
 /// What was counted in one window.
@@ -36,7 +36,7 @@ pub struct State {
 impl FixedWindow {
     pub(crate) fn new(limit: u64, window: Window) -> Result<Self, LimitError> {
         LimitError::check_amount("fixed_window.limit", limit)?;
-        Ok(Self { limit, grid: window.grid(|span| whole_micros("fixed_window.window", span))? })
+        Ok(Self { limit, calendar: window.calendar(|span| whole_micros("fixed_window.window", span))? })
     }
 
     /// Units allowed in a window.
@@ -46,38 +46,38 @@ impl FixedWindow {
 
     /// How long a window lasts.
     pub const fn window(&self) -> Window {
-        Window::of(self.grid)
+        Window::of(self.calendar)
     }
 
     /// The length of a window in microseconds; of months and years, that of the longest.
     pub const fn window_micros(&self) -> u64 {
-        self.grid.longest()
+        self.calendar.longest()
     }
 
     /// The number of months in a window of the calendar; none for one that is a span.
     pub const fn months(&self) -> Option<u32> {
-        self.grid.months()
+        self.calendar.months()
     }
 
     /// The window as `fixed_window.lua` takes it: microseconds, or minus the number of months.
     pub const fn window_number(&self) -> i64 {
-        self.grid.number()
+        self.calendar.number()
     }
 
-    pub(crate) const fn grid(&self) -> Calendar {
-        self.grid
+    pub(crate) const fn calendar(&self) -> Calendar {
+        self.calendar
     }
 
     /// The first instant of a window, in microseconds.
     #[inline(always)]
     pub(super) const fn start_of(&self, index: u64) -> u64 {
-        self.grid.start_of(index)
+        self.calendar.start_of(index)
     }
 
     /// The state as it counts now, and whether it was rebased.
     #[inline(always)]
     pub(super) fn settle(&self, state: Option<State>, now: Timestamp) -> (State, bool) {
-        let index = self.grid.index_of(now);
+        let index = self.calendar.index_of(now);
         // Without a count it is as good as none, whatever window it was written in.
         match state.filter(|state| state.count > 0) {
             Some(state) if state.index > index && self.start_of(state.index) - now.as_micros() > MARGIN_MICROS => {

@@ -38,10 +38,10 @@ pub type Headers = Vec<(&'static str, String)>;
 /// use tidegate::http::HeaderPolicy;
 ///
 /// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?)])?;
-/// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
+/// let limiter = Limiter::new(rules, MemoryStore::new().with_clock(ManualClock::default()));
 /// let decision = limiter.check_now(&Request::new(""));
 ///
-/// let headers = HeaderPolicy::new().x_ratelimit(None).headers(&decision);
+/// let headers = HeaderPolicy::new().with_x_ratelimit(None).headers(&decision);
 /// assert_eq!(headers[0], ("ratelimit-policy", r#""api";q=20;w=2"#.to_owned()));
 /// assert_eq!(headers[1], ("ratelimit", r#""api";r=19;t=1"#.to_owned()));
 /// assert_eq!(headers.len(), 2);
@@ -51,7 +51,7 @@ pub type Headers = Vec<(&'static str, String)>;
 pub struct HeaderPolicy {
     ratelimit: Option<Draft>,
     x_ratelimit: Option<ResetFormat>,
-    trio: Option<ResetFormat>,
+    legacy_ratelimit: Option<ResetFormat>,
     retry_after_ms: bool,
 }
 
@@ -91,33 +91,56 @@ impl HeaderPolicy {
         Self {
             ratelimit: Some(Draft::Draft11),
             x_ratelimit: Some(ResetFormat::Epoch),
-            trio: None,
+            legacy_ratelimit: None,
             retry_after_ms: false,
         }
     }
 
     /// `RateLimit` and `RateLimit-Policy` by this revision of the draft, or not at all.
-    pub const fn ratelimit(mut self, draft: Option<Draft>) -> Self {
+    pub const fn with_ratelimit(mut self, draft: Option<Draft>) -> Self {
         self.ratelimit = draft;
         self
     }
 
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, or none of them.
-    pub const fn x_ratelimit(mut self, reset: Option<ResetFormat>) -> Self {
+    pub const fn with_x_ratelimit(mut self, reset: Option<ResetFormat>) -> Self {
         self.x_ratelimit = reset;
         self
     }
 
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the draft had them before revision 07, or none of them.
-    pub const fn trio(mut self, reset: Option<ResetFormat>) -> Self {
-        self.trio = reset;
+    pub const fn with_legacy_ratelimit(mut self, reset: Option<ResetFormat>) -> Self {
+        self.legacy_ratelimit = reset;
         self
     }
 
     /// `retry-after-ms` beside `Retry-After`: some client libraries read it first.
-    pub const fn retry_after_ms(mut self, on: bool) -> Self {
+    pub const fn with_retry_after_ms(mut self, on: bool) -> Self {
         self.retry_after_ms = on;
         self
+    }
+}
+
+/// The chosen fields
+impl HeaderPolicy {
+    /// The revision of the draft for `RateLimit` and `RateLimit-Policy`; `None` if they are off.
+    pub const fn ratelimit(&self) -> Option<Draft> {
+        self.ratelimit
+    }
+
+    /// The form of `X-RateLimit-Reset`; `None` if the `X-RateLimit-*` fields are off.
+    pub const fn x_ratelimit(&self) -> Option<ResetFormat> {
+        self.x_ratelimit
+    }
+
+    /// The form of `RateLimit-Reset`; `None` if the older `RateLimit-*` fields are off.
+    pub const fn legacy_ratelimit(&self) -> Option<ResetFormat> {
+        self.legacy_ratelimit
+    }
+
+    /// Whether `retry-after-ms` is on.
+    pub const fn retry_after_ms(&self) -> bool {
+        self.retry_after_ms
     }
 }
 
@@ -130,12 +153,12 @@ impl HeaderPolicy {
     /// denial for good has no `Retry-After`, since no waiting helps.
     pub fn headers(&self, decision: &Decision) -> Headers {
         let mut headers = Headers::new();
-        self.each(decision, |field, text| headers.push((field.name(), text.to_owned())));
+        self.for_each_field(decision, |field, text| headers.push((field.name(), text.to_owned())));
         headers
     }
 
     /// Hands out the same fields one by one, for a door that keeps them in a form of its own.
-    pub fn each(&self, decision: &Decision, mut tell: impl FnMut(HeaderField, &str)) {
+    pub fn for_each_field(&self, decision: &Decision, mut tell: impl FnMut(HeaderField, &str)) {
         let mut text = String::with_capacity(USUAL_LENGTH);
         let secret = decision.is_security();
         if let Some(shown) = decision.shown().filter(|_| !secret && decision.degraded().is_none()) {
@@ -146,7 +169,7 @@ impl HeaderPolicy {
                 push_standings(&mut text, decision);
                 tell(HeaderField::RateLimit, &text);
             }
-            for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (RATELIMIT_TRIO, self.trio)] {
+            for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (RATELIMIT_TRIO, self.legacy_ratelimit)] {
                 let Some(reset) = reset else { continue };
                 for (field, number) in fields.into_iter().zip(numbers(shown, reset, decision.decided_at())) {
                     tell_number(&mut text, field, number, &mut tell);
@@ -335,13 +358,13 @@ mod tests {
     const START: u64 = 1_790_000_000_500_000;
 
     fn store() -> MemoryStore {
-        MemoryStore::new().clock(ManualClock::at(Timestamp::from_micros(START)))
+        MemoryStore::new().with_clock(ManualClock::at(Timestamp::from_micros(START)))
     }
 
     /// The last of the decisions on requests of these costs.
     fn decide(rules: impl IntoIterator<Item = Rule>, costs: &[u64]) -> Decision {
         let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store());
-        costs.iter().map(|cost| limiter.check_now(&Request::new("").cost(*cost))).last().unwrap()
+        costs.iter().map(|cost| limiter.check_now(&Request::new("").with_cost(*cost))).last().unwrap()
     }
 
     fn bucket(capacity: u64, per_second: u64) -> Limit {
@@ -363,7 +386,8 @@ mod tests {
 
     #[test]
     fn every_limit_is_told_in_order_with_what_is_left_of_it() {
-        let rules = [Rule::new("api", bucket(20, 10)), Rule::new("login", window(5, 600_000)).and("day", window(9, 1))];
+        let rules =
+            [Rule::new("api", bucket(20, 10)), Rule::new("login", window(5, 600_000)).with_limit("day", window(9, 1))];
         let (policy, standing) = standard(&decide(rules, &[3]));
         assert_eq!(policy, r#""api";q=20;w=2, "login";q=5;w=600, "login.day";q=9;w=1"#);
         assert_eq!(standing, r#""api";r=17;t=1, "login";r=2;t=400, "login.day";r=6;t=1"#);
@@ -406,8 +430,9 @@ mod tests {
     #[test]
     fn retry_after_is_at_least_one_second_and_rounded_up() {
         let retry_after = |rate| {
-            let headers =
-                HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(1, rate))], &[1, 1]));
+            let headers = HeaderPolicy::new()
+                .with_retry_after_ms(true)
+                .headers(&decide([Rule::new("api", bucket(1, rate))], &[1, 1]));
             let value = |name| field(&headers, name).unwrap().parse::<u64>().unwrap();
             (value("retry-after"), value("retry-after-ms"))
         };
@@ -423,21 +448,23 @@ mod tests {
 
     #[test]
     fn a_denial_for_good_promises_nothing() {
-        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
+        let headers =
+            HeaderPolicy::new().with_retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
         assert_eq!(field(&headers, "ratelimit"), Some(r#""api";r=5"#));
         assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
     }
 
     #[test]
     fn an_allowed_request_is_not_told_to_retry() {
-        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
+        let headers =
+            HeaderPolicy::new().with_retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
         assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
     }
 
     #[test]
     fn the_sets_of_three_show_the_most_restrictive_check() {
         let decision = decide([Rule::new("wide", window(90, 10_000)), Rule::new("api", bucket(20, 10))], &[5]);
-        let contract = HeaderPolicy::new().ratelimit(None).trio(Some(ResetFormat::Delta));
+        let contract = HeaderPolicy::new().with_ratelimit(None).with_legacy_ratelimit(Some(ResetFormat::Delta));
         let headers = contract.headers(&decision);
         // Full again half a second after the half second at which it was decided.
         let expected =
@@ -453,7 +480,7 @@ mod tests {
     fn a_reset_is_rounded_up_to_the_next_second() {
         let decision = decide([Rule::new("api", bucket(20, 10))], &[6]);
         let reset = |reset| {
-            let headers = HeaderPolicy::new().x_ratelimit(Some(reset)).headers(&decision);
+            let headers = HeaderPolicy::new().with_x_ratelimit(Some(reset)).headers(&decision);
             field(&headers, "x-ratelimit-reset").unwrap().to_owned()
         };
         assert_eq!((reset(ResetFormat::Epoch), reset(ResetFormat::Delta)), ("1790000002".to_owned(), "1".to_owned()));
@@ -461,14 +488,14 @@ mod tests {
 
     #[test]
     fn what_is_switched_off_is_not_sent() {
-        let contract = HeaderPolicy::default().ratelimit(None).x_ratelimit(None);
+        let contract = HeaderPolicy::default().with_ratelimit(None).with_x_ratelimit(None);
         assert_eq!(contract.headers(&decide([Rule::new("api", bucket(20, 10))], &[1])), Headers::new());
     }
 
     #[test]
     fn rules_in_shadow_leave_no_trace() {
-        let shadow = || Rule::new("trial", bucket(1, 1)).mode(RuleMode::Shadow).security();
-        let all = HeaderPolicy::new().trio(Some(ResetFormat::Epoch)).retry_after_ms(true);
+        let shadow = || Rule::new("trial", bucket(1, 1)).with_mode(RuleMode::Shadow).with_security();
+        let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch)).with_retry_after_ms(true);
         assert_eq!(all.headers(&decide([shadow()], &[1, 1])), Headers::new());
         assert_eq!(all.headers(&decide([], &[1])), Headers::new());
         let (policy, standing) = standard(&decide([shadow(), Rule::new("api", bucket(4, 1))], &[1, 1]));
@@ -478,8 +505,8 @@ mod tests {
     /// A guesser who sees the numbers of a login limit learns which accounts exist and when to come back with others.
     #[test]
     fn a_rule_against_guessing_tells_only_when_to_retry() {
-        let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 1)).security()];
-        let all = HeaderPolicy::new().trio(Some(ResetFormat::Epoch)).retry_after_ms(true);
+        let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 1)).with_security()];
+        let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch)).with_retry_after_ms(true);
         assert_eq!(all.headers(&decide(rules(), &[1])), Headers::new());
         assert_eq!(all.headers(&decide(rules(), &[1, 1])), [("retry-after", "1".to_owned())]);
         assert_eq!(all.headers(&decide(rules(), &[2])), Headers::new());
@@ -505,16 +532,16 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_the_slower_members_of_a_group() {
-        let gate = |rule: &str, limit| Gate::new(rule, "", limit, Role::AnyOf(1), KeyStem::of_rule(rule, &limit, ""));
+        let gate = |rule: &str, limit| Gate::new(rule, "", limit, Role::AnyOf(1), KeyStem::for_rule(rule, &limit, ""));
         let (slow, fast) = (gate("slow", bucket(1, 1)), gate("fast", bucket(1, 10)));
         let store = store();
         let decide = || {
-            let checks = [&slow, &fast].map(|gate| Check::of(gate, Subject::from_hash(7), 1));
+            let checks = [&slow, &fast].map(|gate| Check::new(gate, Subject::from_hash(7), 1));
             let plan = Plan::new(checks).unwrap();
             Decision::new(&plan, &store.decide_now(&plan))
         };
         assert!(decide().is_allowed());
-        let headers = HeaderPolicy::new().retry_after_ms(true).headers(&decide());
+        let headers = HeaderPolicy::new().with_retry_after_ms(true).headers(&decide());
         assert_eq!(field(&headers, "ratelimit"), Some(r#""slow";r=0, "fast";r=0;t=1"#));
         assert_eq!(field(&headers, "retry-after-ms"), Some("100"));
     }

@@ -48,7 +48,7 @@ struct Members(String);
 impl HeaderPolicy {
     /// The answer to a request that was denied: 429 with every field that [`headers`](Self::headers) has.
     ///
-    /// `message` are the words of the rule, if it has some ([`Rule::message_text`](crate::Rule::message_text)), `accept` is
+    /// `message` are the words of the rule, if it has some ([`Rule::message`](crate::Rule::message)), `accept` is
     /// the `Accept` field of the request. The body is JSON unless that field prefers `application/problem+json`.
     ///
     /// ```
@@ -56,10 +56,10 @@ impl HeaderPolicy {
     /// use tidegate::http::HeaderPolicy;
     ///
     /// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(1, Rate::per_minute(4)?)?)])?;
-    /// let limiter = Limiter::new(rules, MemoryStore::new().clock(ManualClock::default()));
+    /// let limiter = Limiter::new(rules, MemoryStore::new().with_clock(ManualClock::default()));
     /// assert!(limiter.check_now(&Request::new("")).is_allowed());
     ///
-    /// let answer = HeaderPolicy::new().denied(&limiter.check_now(&Request::new("")), None, None);
+    /// let answer = HeaderPolicy::new().reject(&limiter.check_now(&Request::new("")), None, None);
     /// assert_eq!(answer.status, 429);
     /// assert!(answer.headers.contains(&("retry-after", "15".to_owned())));
     /// assert_eq!(
@@ -69,7 +69,7 @@ impl HeaderPolicy {
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn denied(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Rejection {
+    pub fn reject(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Rejection {
         let secret = decision.is_security();
         let message = message.unwrap_or(match (secret, decision.is_permanent()) {
             (true, _) => NEUTRAL,
@@ -92,7 +92,7 @@ impl HeaderPolicy {
     }
 
     /// The answer while the store fails and a rule wants to be closed then: 503, so that nobody takes it for their own doing.
-    pub fn failed(&self, accept: Option<&str>) -> Rejection {
+    pub fn reject_unavailable(&self, accept: Option<&str>) -> Rejection {
         let form = Form::preferred(accept);
         let members = match form {
             Form::Json => Members::new().with("error", "temporarily_unavailable").with("message", UNAVAILABLE),
@@ -228,7 +228,7 @@ mod tests {
     const PROBLEM: Option<&str> = Some("application/problem+json");
 
     fn store() -> MemoryStore {
-        MemoryStore::new().clock(ManualClock::default())
+        MemoryStore::new().with_clock(ManualClock::default())
     }
 
     fn bucket(capacity: u64, per_minute: u64) -> Limit {
@@ -239,7 +239,7 @@ mod tests {
     fn second(rules: impl IntoIterator<Item = Rule>, cost: u64) -> Decision {
         let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store());
         assert!(limiter.check_now(&Request::new("")).is_allowed());
-        limiter.check_now(&Request::new("").cost(cost))
+        limiter.check_now(&Request::new("").with_cost(cost))
     }
 
     fn field<'a>(answer: &'a Rejection, name: &str) -> Option<&'a str> {
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn a_denial_says_which_rule_and_how_long_to_wait() {
         // 7 a minute: the next one in 8,571,428.57 microseconds.
-        let answer = HeaderPolicy::new().denied(&second([Rule::new("api", bucket(1, 7))], 1), None, None);
+        let answer = HeaderPolicy::new().reject(&second([Rule::new("api", bucket(1, 7))], 1), None, None);
         assert_eq!(
             answer.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests. Retry later.\",\"rule_id\":\"api\",\
@@ -264,11 +264,11 @@ mod tests {
     #[test]
     fn a_problem_document_names_the_limits_that_refused() {
         let rules = [
-            Rule::new("api", bucket(2, 60)).and("burst", bucket(1, 30)),
+            Rule::new("api", bucket(2, 60)).with_limit("burst", bucket(1, 30)),
             Rule::new("wide", bucket(9, 60)),
             Rule::new("all", bucket(1, 60)),
         ];
-        let answer = HeaderPolicy::new().denied(&second(rules, 1), None, PROBLEM);
+        let answer = HeaderPolicy::new().reject(&second(rules, 1), None, PROBLEM);
         assert_eq!(
             answer.body,
             "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\"title\":\"Quota exceeded\",\
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_group_that_lets_pass_refused_nothing() {
-        let gate = |rule: &str, limit, role| Gate::new(rule, "", limit, role, KeyStem::of_rule(rule, &limit, ""));
+        let gate = |rule: &str, limit, role| Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""));
         let gates = [
             gate("shut", bucket(1, 1), Role::AnyOf(1)),
             gate("open", bucket(9, 1), Role::AnyOf(1)),
@@ -289,7 +289,7 @@ mod tests {
             gate("second", bucket(1, 1), Role::AnyOf(2)),
         ];
         let store = store();
-        let plan = Plan::new(gates.iter().map(|gate| Check::of(gate, Subject::from_hash(7), 1))).unwrap();
+        let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(7), 1))).unwrap();
         assert!(Decision::new(&plan, &store.decide_now(&plan)).is_allowed());
         let denied = Decision::new(&plan, &store.decide_now(&plan));
         assert_eq!(violated(&denied), Some(vec!["first".to_owned(), "second".to_owned()]));
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn the_words_of_the_rule_are_quoted_as_they_are() {
         let decision = second([Rule::new("zug \"7\"", bucket(1, 60))], 1);
-        let body = HeaderPolicy::new().denied(&decision, Some("Nicht \"so\" schnell,\nbitte \u{1f682}"), None).body;
+        let body = HeaderPolicy::new().reject(&decision, Some("Nicht \"so\" schnell,\nbitte \u{1f682}"), None).body;
         let body: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(body["message"], "Nicht \"so\" schnell,\nbitte \u{1f682}");
         assert_eq!(body["rule_id"], "zug \"7\"");
@@ -307,29 +307,29 @@ mod tests {
     #[test]
     fn a_denial_for_good_says_that_waiting_does_not_help() {
         let decision = second([Rule::new("api", bucket(5, 60))], 6);
-        let answer = HeaderPolicy::new().denied(&decision, None, None);
+        let answer = HeaderPolicy::new().reject(&decision, None, None);
         assert_eq!(
             answer.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"The request costs more than the limit ever allows at \
              once. Waiting does not help.\",\"rule_id\":\"api\"}"
         );
         assert_eq!(field(&answer, "retry-after"), None);
-        assert!(!HeaderPolicy::new().denied(&decision, None, PROBLEM).body.contains("retry_after"));
+        assert!(!HeaderPolicy::new().reject(&decision, None, PROBLEM).body.contains("retry_after"));
     }
 
     #[test]
     fn a_rule_against_guessing_stays_unnamed() {
-        let rules = || [Rule::new("api", bucket(1, 60)), Rule::new("login", bucket(3, 60)).security()];
-        let answer = HeaderPolicy::new().denied(&second(rules(), 1), None, None);
+        let rules = || [Rule::new("api", bucket(1, 60)), Rule::new("login", bucket(3, 60)).with_security()];
+        let answer = HeaderPolicy::new().reject(&second(rules(), 1), None, None);
         assert_eq!(
             answer.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests.\",\"retry_after\":1,\
              \"retry_after_ms\":1000}"
         );
-        let problem = HeaderPolicy::new().denied(&second(rules(), 1), None, PROBLEM).body;
+        let problem = HeaderPolicy::new().reject(&second(rules(), 1), None, PROBLEM).body;
         assert!(!problem.contains("violated-policies") && !problem.contains("api"), "{problem}");
         // How much the limit allows at once is nobody's business either.
-        assert!(HeaderPolicy::new().denied(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
+        assert!(HeaderPolicy::new().reject(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
     }
 
     /// The milliseconds would tell when somebody else tried that account, whatever the seconds hide.
@@ -337,15 +337,15 @@ mod tests {
     fn a_rule_against_guessing_tells_whole_seconds_only() {
         let answers = |rule: Rule| {
             let clock = ManualClock::default();
-            let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new().clock(clock.clone()));
+            let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new().with_clock(clock.clone()));
             assert!(limiter.check_now(&Request::new("")).is_allowed());
             clock.advance(Duration::from_millis(3_217));
             let decision = limiter.check_now(&Request::new(""));
             assert_eq!(decision.retry_after(), Some(Duration::from_millis(596_783)));
-            [None, PROBLEM].map(|accept| HeaderPolicy::new().denied(&decision, None, accept))
+            [None, PROBLEM].map(|accept| HeaderPolicy::new().reject(&decision, None, accept))
         };
         let login = || Rule::new("login", Limit::sliding_log(1, Duration::from_secs(600)).unwrap());
-        for (rule, millis) in [(login(), 596_783), (login().security(), 597_000)] {
+        for (rule, millis) in [(login(), 596_783), (login().with_security(), 597_000)] {
             for answer in answers(rule) {
                 let body: Value = serde_json::from_str(&answer.body).unwrap();
                 assert_eq!((&body["retry_after"], &body["retry_after_ms"]), (&597.into(), &millis.into()), "{body}");
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_not_the_callers_doing() {
-        let answer = HeaderPolicy::new().retry_after_ms(true).failed(None);
+        let answer = HeaderPolicy::new().with_retry_after_ms(true).reject_unavailable(None);
         assert_eq!(
             answer.body,
             "{\"error\":\"temporarily_unavailable\",\"message\":\"The request cannot be checked against its limits at \
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(field(&answer, "retry-after-ms"), Some("1000"));
         assert_eq!(field(&answer, "cache-control"), Some("no-store"));
 
-        let problem = HeaderPolicy::new().failed(PROBLEM);
+        let problem = HeaderPolicy::new().reject_unavailable(PROBLEM);
         let body: Value = serde_json::from_str(&problem.body).unwrap();
         assert_eq!(body["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
         assert_eq!((&body["status"], &body["retry_after"]), (&Value::from(503), &Value::from(1)));

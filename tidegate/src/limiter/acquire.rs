@@ -59,7 +59,7 @@ impl<S: Store> Limiter<S> {
         loop {
             // What comes after the deadline is of no use: a slot that nobody waits for must not be taken.
             let left = ends_at.since(timer.now());
-            plan = plan.longest_delay(left);
+            plan = plan.with_max_delay(left);
             let decision = self.decide(&plan).await?;
             if decision.is_allowed() {
                 drop(turn); // the next one may queue behind the place just taken

@@ -67,9 +67,9 @@ impl Fallback {
             // It counts requests, whatever they cost; but what costs nothing takes nothing.
             OnFailure::Static => {
                 let requests = if check.cost() == 0 { 0 } else { plan.requests() };
-                Check::new(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), requests)
+                Check::from_key(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), requests)
             }
-            _ => Check::new(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous()),
+            _ => Check::from_key(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous()),
         }));
         let memory = self.memory.get_or_init(MemoryStore::new);
         let verdict = ask(memory, &smaller);
@@ -95,11 +95,12 @@ fn judged_here<'p, 'r>(plan: &'p Plan<'r>) -> impl Iterator<Item = &'p Check<'r>
 /// The gate that stands in for that of `check`: its share, or the cap of the rule.
 fn stand_in(check: &Check<'_>, instances: u32) -> Gate {
     let gate = check.gate();
-    match (check.on_failure(), gate.emergency_limit()) {
+    match (check.on_failure(), gate.static_limit()) {
         (OnFailure::Static, Some(limit)) => {
-            let stem = KeyStem::of_rule(gate.rule(), limit, STATIC);
-            Gate::new(gate.rule().clone(), STATIC, *limit, gate.role(), stem).security(check.is_security())
+            let stem = KeyStem::for_rule(gate.rule(), limit, STATIC);
+            Gate::from_names(gate.shared_rule().clone(), STATIC.into(), *limit, gate.role(), stem)
+                .with_security(check.is_security())
         }
-        _ => gate.with_limit(gate.limit().share(instances)).security(check.is_security()),
+        _ => gate.with_limit(gate.limit().share(instances)).with_security(check.is_security()),
     }
 }

@@ -24,14 +24,14 @@ pub struct Check<'r> {
 }
 
 impl<'r> Check<'r> {
-    pub(crate) fn new(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
-        let (on_failure, security) = (gate.policy(), gate.is_security());
+    pub(crate) fn from_key(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
+        let (on_failure, security) = (gate.on_failure(), gate.is_security());
         Self { gate, key, cost: cost.min(MORE_THAN_ANY), on_failure, security, anonymous: false }
     }
 
     /// A check of `gate` for a subject that decides its own partition.
-    pub fn of(gate: &'r Gate, subject: Subject, cost: u64) -> Self {
-        Self::new(gate, Key::new(gate.stem(), subject, subject), cost)
+    pub fn new(gate: &'r Gate, subject: Subject, cost: u64) -> Self {
+        Self::from_key(gate, Key::new(gate.stem(), subject, subject), cost)
     }
 
     /// Which limit of which rule.
@@ -58,7 +58,7 @@ impl<'r> Check<'r> {
     pub(super) fn fails_closed(&self) -> bool {
         match self.on_failure {
             OnFailure::Closed => true,
-            OnFailure::Static => self.gate.emergency_limit().is_none(),
+            OnFailure::Static => self.gate.static_limit().is_none(),
             OnFailure::Open | OnFailure::Degraded | OnFailure::Local => false,
         }
     }
@@ -76,7 +76,7 @@ impl<'r> Check<'r> {
 
     /// How long the store remembers the subject after it was last seen, if that may be less than its limit would.
     pub const fn forget_after(&self) -> Option<Duration> {
-        if self.anonymous { self.gate.anonymous_bounds().forget_after } else { None }
+        if self.anonymous { self.gate.anonymous().forget_after } else { None }
     }
 
     /// The latest instant, in microseconds, until which what is written now is remembered.

@@ -1,4 +1,4 @@
-//! `Gate`: one limit of one rule, ready to be checked; it knows nobody who passes. Pure.
+//! `Gate`: one limit of one rule with everything that does not depend on a request.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::key::KeyStem;
 use crate::spi::Subject;
 use crate::{AnonymousBounds, Limit, OnFailure};
 
-/// What a check has to say in a plan.
+/// How a check counts in its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
-    /// The request passes only if it admits.
+    /// The request passes only if this check admits it.
     #[default]
     Enforced,
-    /// CheckVerdict beside, without influence: consumes if the request passes and it would itself have admitted it.
+    /// The check has no effect on the request. It consumes if the request passes and the check admits it.
     Shadow,
-    /// One of a group, by number: the group denies only if all its members do.
+    /// A member of the group with this number. A group denies only if all its members do.
     AnyOf(u8),
 }
 
-/// One limit of one rule, ready to be checked.
+/// One limit of one rule, which [checks](crate::spi::Check) refer to.
 #[derive(Clone, Debug)]
 pub struct Gate {
     rule: SmolStr,
@@ -32,86 +32,105 @@ pub struct Gate {
     stem: KeyStem,
     plan: Option<Arc<str>>,
     on_failure: OnFailure,
-    emergency: Option<Limit>,
+    static_limit: Option<Limit>,
     security: bool,
     anonymous: AnonymousBounds,
-    /// The time in which the whole limit comes back, in microseconds.
+    /// The windows of the limit; for a bucket, one as long as it takes to refill.
     window: Calendar,
 }
 
+/// Constructors
 impl Gate {
-    /// A limit of `rule`, under a name that tells it from other limits of the rule (empty for the only one).
+    /// A limit of `rule`. `limit_name` distinguishes the limits of a rule; it is empty for the only one.
     pub fn new(
-        rule: impl Into<SmolStr>,
-        limit_name: impl Into<SmolStr>,
+        rule: impl Into<String>,
+        limit_name: impl Into<String>,
         limit: Limit,
         role: Role,
         stem: KeyStem,
     ) -> Self {
+        Self::from_names(rule.into().into(), limit_name.into().into(), limit, role, stem)
+    }
+
+    pub(crate) fn from_names(rule: SmolStr, limit_name: SmolStr, limit: Limit, role: Role, stem: KeyStem) -> Self {
         Self {
-            rule: rule.into(),
-            limit_name: limit_name.into(),
+            rule,
+            limit_name,
             limit,
             role,
             stem,
             plan: None,
             on_failure: OnFailure::default(),
-            emergency: None,
+            static_limit: None,
             security: false,
             anonymous: AnonymousBounds::default(),
-            window: limit.grid(),
+            window: limit.calendar(),
         }
     }
 
-    /// The same gate, with another limit.
+    /// The only limit of `rule`, enforced, under the rule's own key.
+    pub fn for_rule(rule: impl Into<String>, limit: Limit) -> Self {
+        let rule = rule.into();
+        let stem = KeyStem::for_rule(&rule, &limit, "");
+        Self::new(rule, "", limit, Role::Enforced, stem)
+    }
+}
+
+/// Settings
+impl Gate {
+    /// A copy with another limit.
     pub(crate) fn with_limit(&self, limit: Limit) -> Self {
-        Self { limit, window: limit.grid(), ..self.clone() }
+        Self { limit, window: limit.calendar(), ..self.clone() }
     }
 
-    /// The same gate, with the limit that the rule has in this plan.
-    pub fn of_plan(mut self, plan: &str) -> Self {
+    /// Sets the plan that this limit of the rule belongs to.
+    pub fn with_plan(mut self, plan: &str) -> Self {
         self.plan = Some(plan).filter(|plan| !plan.is_empty()).map(Into::into);
         self
     }
 
     /// Sets what happens while the store fails.
-    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+    pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
         self
     }
 
-    /// Sets what one instance lets pass under [`OnFailure::Static`].
-    pub fn emergency(mut self, limit: Option<Limit>) -> Self {
-        self.emergency = limit;
+    /// Sets the limit of one instance under [`OnFailure::Static`].
+    pub fn with_static_limit(mut self, limit: Option<Limit>) -> Self {
+        self.static_limit = limit;
         self
     }
 
-    /// Sets whether answers must give nothing away.
-    pub fn security(mut self, security: bool) -> Self {
+    /// Sets whether the rule protects against guessing, so that responses must not contain details.
+    pub fn with_security(mut self, security: bool) -> Self {
         self.security = security;
         self
     }
 
-    /// Sets what becomes of subjects that nobody vouches for when there are many.
-    pub fn anonymous(mut self, anonymous: AnonymousBounds) -> Self {
-        self.anonymous = anonymous;
+    /// Sets the bounds for unauthenticated subjects.
+    pub fn with_anonymous(mut self, bounds: AnonymousBounds) -> Self {
+        self.anonymous = bounds;
         self
     }
+}
 
-    /// The only limit of `rule`, enforced, under the rule's own key.
-    pub fn of_rule(rule: impl Into<SmolStr>, limit: Limit) -> Self {
-        let rule = rule.into();
-        let stem = KeyStem::of_rule(&rule, &limit, "");
-        Self::new(rule, "", limit, Role::Enforced, stem)
+/// Getters
+impl Gate {
+    /// The id of the rule.
+    pub fn rule(&self) -> &str {
+        &self.rule
     }
 
-    /// The id of the rule.
-    pub const fn rule(&self) -> &SmolStr {
+    pub(crate) const fn shared_rule(&self) -> &SmolStr {
         &self.rule
     }
 
     /// The name of the limit within its rule, often empty.
-    pub const fn limit_name(&self) -> &SmolStr {
+    pub fn limit_name(&self) -> &str {
+        &self.limit_name
+    }
+
+    pub(crate) const fn shared_limit_name(&self) -> &SmolStr {
         &self.limit_name
     }
 
@@ -120,12 +139,12 @@ impl Gate {
         &self.limit
     }
 
-    /// Its role.
+    /// How its checks count in a plan.
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// The plan whose limit it is, often empty.
+    /// The plan that the limit belongs to, often empty.
     pub fn plan(&self) -> &str {
         self.plan.as_deref().unwrap_or_default()
     }
@@ -134,24 +153,24 @@ impl Gate {
         self.plan.clone()
     }
 
-    /// What one instance lets pass under [`OnFailure::Static`], whoever asks.
-    pub const fn emergency_limit(&self) -> Option<&Limit> {
-        self.emergency.as_ref()
-    }
-
-    /// What becomes of subjects that nobody vouches for when there are many.
-    pub const fn anonymous_bounds(&self) -> AnonymousBounds {
-        self.anonymous
-    }
-
     /// What happens while the store fails.
-    pub(super) const fn policy(&self) -> OnFailure {
+    pub const fn on_failure(&self) -> OnFailure {
         self.on_failure
     }
 
-    /// Whether answers must give nothing away.
-    pub(super) const fn is_security(&self) -> bool {
+    /// The limit of one instance under [`OnFailure::Static`], for all subjects together.
+    pub const fn static_limit(&self) -> Option<&Limit> {
+        self.static_limit.as_ref()
+    }
+
+    /// Whether the rule protects against guessing, so that responses must not contain details.
+    pub const fn is_security(&self) -> bool {
         self.security
+    }
+
+    /// The bounds for unauthenticated subjects.
+    pub const fn anonymous(&self) -> AnonymousBounds {
+        self.anonymous
     }
 
     pub(crate) const fn window(&self) -> Calendar {
@@ -162,7 +181,7 @@ impl Gate {
         &self.stem
     }
 
-    /// What decides the partition when the rule counts everybody together.
+    /// The tag that decides the partition if the rule counts all requests together.
     pub(crate) fn own_tag(&self) -> Subject {
         self.stem.own_tag()
     }

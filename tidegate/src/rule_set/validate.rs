@@ -32,19 +32,17 @@ pub(super) fn check(
     if let Some(cost) = rule.cost.filter(|cost| *cost > MAX_AMOUNT) {
         return error(format!("the cost {cost} is above the largest value, {MAX_AMOUNT}"));
     }
-    if rule.on_failure == OnFailure::Static && rule.emergency.is_none() {
-        return error("it is static while the store fails, but has no emergency limit; give it one".into());
+    if rule.on_failure == OnFailure::Static && rule.static_limit.is_none() {
+        return error("it is static while the store fails, but has no static limit; give it one".into());
     }
     if let Some(budget) = &rule.budget {
         let first = budgets.entry(budget.clone()).or_insert_with(|| rule.clone());
         let alike = first.limits == rule.limits && first.plans == rule.plans;
-        if alike && first.emergency != rule.emergency {
+        if alike && first.static_limit != rule.static_limit {
             let other = &first.id;
-            return error(format!(
-                "it shares budget {budget:?} with rule {other:?}; give both the same emergency limit"
-            ));
+            return error(format!("it shares budget {budget:?} with rule {other:?}; give both the same static limit"));
         }
-        if !alike || first.per != rule.per || first.tag != rule.tag {
+        if !alike || first.per != rule.per || first.partition_by != rule.partition_by {
             let other = &first.id;
             return error(format!(
                 "it shares budget {budget:?} with rule {other:?}; give both the same limits, `per` and tag"

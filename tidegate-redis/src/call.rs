@@ -1,0 +1,54 @@
+//! `Call`: one command with its script and its timeouts, as the router sends it; and `CallError`, if that fails.
+
+use redis::{Cmd, Script};
+use tidegate::StoreError;
+
+use crate::node_error::NodeError;
+use crate::timeouts::Timeouts;
+
+/// A command, the script that it runs, if any, and its timeouts.
+pub(crate) struct Call {
+    pub(crate) command: Cmd,
+    pub(crate) script: Option<&'static Script>,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// A call that failed.
+#[derive(Debug)]
+pub(crate) struct CallError {
+    pub(crate) error: StoreError,
+    /// The slot is being migrated, and the keys of the call are on two servers. Nothing ran; calls with one key each work.
+    pub(crate) mid_migration: bool,
+}
+
+impl Call {
+    /// A call of `script` with `verb` (`EVALSHA` or `EVALSHA_RO`). Keys and arguments are appended later.
+    pub(crate) fn script(verb: &str, script: &'static Script, timeouts: Timeouts) -> Self {
+        let mut command = redis::cmd(verb);
+        command.arg(script.get_hash());
+        Self { command, script: Some(script), timeouts }
+    }
+
+    /// A call of a plain command.
+    pub(crate) const fn command(command: Cmd, timeouts: Timeouts) -> Self {
+        Self { command, script: None, timeouts }
+    }
+}
+
+impl From<&NodeError> for CallError {
+    fn from(error: &NodeError) -> Self {
+        Self { error: error.into(), mid_migration: error.is_mid_migration() }
+    }
+}
+
+impl From<StoreError> for CallError {
+    fn from(error: StoreError) -> Self {
+        Self { error, mid_migration: false }
+    }
+}
+
+impl From<CallError> for StoreError {
+    fn from(failure: CallError) -> Self {
+        failure.error
+    }
+}

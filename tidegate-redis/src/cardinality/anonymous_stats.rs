@@ -1,0 +1,25 @@
+//! `AnonymousStats`: the keys of unauthenticated subjects under one rule, for operators.
+
+use crate::store::RedisStore;
+
+/// The keys of unauthenticated subjects under one rule, as counted by this instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AnonymousStats {
+    /// The id of the rule. For rules that share a budget, the one that created the first key.
+    pub rule: String,
+    /// How many keys this instance has created since it started.
+    pub created: u64,
+    /// How many live keys this instance counts. Each key is counted by one instance.
+    pub keys: u64,
+    /// Whether one of the rule's limits has too many keys, so that new subjects share overflow buckets.
+    pub overflowing: bool,
+}
+
+/// Monitoring anonymous subjects
+impl RedisStore {
+    /// The statistics of each rule that had unauthenticated subjects lately, by rule id.
+    pub fn anonymous_stats(&self) -> Vec<AnonymousStats> {
+        self.cardinality.stats()
+    }
+}

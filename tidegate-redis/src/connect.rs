@@ -1,0 +1,120 @@
+//! Connecting a store: parses the URL and the options, then checks the servers. Decisions do not pass through here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
+use tidegate::{AnonymousBounds, Limit, StoreError, StoreErrorKind, SystemClock};
+
+use crate::cross_slot::RecentDenials;
+use crate::error::not_applied;
+use crate::heartbeat::Heartbeat;
+use crate::options::RedisOptions;
+use crate::router::Router;
+use crate::scripts::SCRIPTS;
+use crate::server_info::ServerInfo;
+use crate::store::RedisStore;
+use crate::store_url::StoreUrl;
+use crate::timeouts::Timeouts;
+
+/// Connecting
+impl RedisStore {
+    /// Connects to `url` with the default options.
+    ///
+    /// ```text
+    /// redis://[user:password@]host[:port][/database]                        one server
+    /// redis+sentinel://[user:password@]host:port,host:port/NAME[/database]  the primary that the sentinels name
+    /// redis+cluster://[user:password@]host:port,host:port                   a cluster
+    /// ```
+    ///
+    /// Each also as `rediss…`, over TLS. Certificates are verified, with the system's CAs or those in the file `?ca=/path`.
+    /// `?sentinel_user=…&sentinel_password=…` are credentials for the sentinels themselves.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Self::connect_with(url, RedisOptions::new()).await
+    }
+
+    /// [Opens](Self::open) the store and [checks its servers](Self::check_servers). An error if they cannot serve now.
+    pub async fn connect_with(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
+        let mut store = Self::open(url, options)?;
+        store.warnings = store.check_servers().await?.into();
+        Ok(store)
+    }
+
+    /// Opens a store without waiting for its servers: decisions fail until they are up. An error if the URL or the options
+    /// are invalid.
+    ///
+    /// Within a tokio runtime it starts at once to count as an [instance](Self::instances), otherwise when its servers are
+    /// checked.
+    pub fn open(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
+        options.validate()?;
+        let router = Router::new(StoreUrl::parse(url)?, &options)?;
+        let denials = Arc::new(RecentDenials::new(router.is_cluster()));
+        let heartbeat = Heartbeat::default();
+        heartbeat.start(&router, &options);
+        Ok(Self { router, denials, cardinality: Arc::default(), options, warnings: Arc::default(), heartbeat })
+    }
+
+    /// Checks every primary: version, role and permissions. Loads the scripts. Returns warnings about settings that an
+    /// operator should change.
+    pub async fn check_servers(&self) -> Result<Vec<String>, StoreError> {
+        // No request is involved, so nothing can have been applied.
+        let warnings = self.prepare_servers().await.map_err(|error| not_applied(&error))?;
+        self.heartbeat.start(&self.router, &self.options);
+        self.check_permissions().await.map_err(|error| not_applied(&error))?;
+        Ok(warnings)
+    }
+
+    /// The warnings of [`check_servers`](Self::check_servers) from when the store was [connected](Self::connect).
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Queries every primary and loads the scripts.
+    async fn prepare_servers(&self) -> Result<Vec<String>, StoreError> {
+        // An injected clock cannot be compared with the server's.
+        let host_clock = self.options.clock.is_none().then(SystemClock::new);
+        let timeouts = Timeouts::for_startup(&self.options);
+        let mut warnings = Vec::new();
+        for (address, node) in self.router.primaries(timeouts).await? {
+            let server = ServerInfo::query(&node, self.router.is_cluster(), host_clock.as_ref(), timeouts).await?;
+            for script in SCRIPTS.all() {
+                node.load_script(script, timeouts).await.map_err(|error| StoreError::from(&error))?;
+            }
+            warnings.extend(server.warnings().into_iter().map(|warning| match &address {
+                Some(address) => format!("{address}: {warning}"),
+                None => warning,
+            }));
+        }
+        Ok(warnings)
+    }
+
+    /// Runs every command that a user must be allowed, under a key of its own, once on every primary. Other errors are
+    /// ignored: the first decision reports them.
+    async fn check_permissions(&self) -> Result<(), StoreError> {
+        let limit = Limit::fixed_window(1, Duration::from_secs(1));
+        let limit =
+            limit.map_err(|_| StoreError::new(StoreErrorKind::Unexpected, "no limit to check permissions with"))?;
+        let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(1));
+        let gate = Gate::for_rule("start probe", limit).with_anonymous(bounds);
+        // These calls may take longer than decisions.
+        let options = RedisOptions { budget: Timeouts::for_startup(&self.options).response, ..self.options.clone() };
+        let store = Self { options, ..self.clone() };
+        for partition in self.router.one_partition_per_primary() {
+            let check = Check::new(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
+            let (Ok(plan), Ok(anonymous)) = (Plan::new([check]), Plan::new([check.with_anonymous(true)])) else {
+                continue;
+            };
+            let charge = [Adjustment::charge(&check)];
+            let results = [
+                store.decide(&plan).await.map(drop),
+                store.decide(&anonymous).await.map(drop),
+                store.peek(&plan).await.map(drop),
+                store.adjust(&charge).await,
+                store.forget(&[*check.key()]).await,
+            ];
+            let mut errors = results.into_iter().filter_map(Result::err);
+            errors.find(|error| error.kind() == StoreErrorKind::Denied).map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+}

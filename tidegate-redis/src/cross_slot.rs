@@ -1,0 +1,272 @@
+//! Plans whose keys are in several slots of a cluster, where no script can be atomic. They are split into parts, and each
+//! part is decided by one script.
+//!
+//! The parts are decided one after the other, the one that denied last first. If one denies, the earlier ones are refunded.
+//! So a plan that passes has passed each check at the moment that check was decided, and never more passes than the limits
+//! allow. A visible effect: a request that a later part denies holds units of the earlier parts for one or two calls, and
+//! another request may be denied for that. If the refund fails, these units stay taken until the limit has refilled.
+//!
+//! Once a part has denied, the plan is denied, and a failure of another part does not turn that into an error.
+
+mod part;
+mod pending_refunds;
+mod recent_denials;
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tidegate::spi::{Plan, PlanMode, Verdict};
+use tidegate::{StoreError, StoreErrorKind};
+
+use crate::call::CallError;
+use crate::deadline::Deadline;
+use crate::error::timed_out;
+use crate::slot_map::slot_of;
+use crate::store::RedisStore;
+use crate::timeouts::Timeouts;
+use crate::timer;
+pub(crate) use part::SplitBy;
+use part::{Part, PartOrder, UnitRequest, granted_by_all, is_denied, merge, split};
+use pending_refunds::PendingRefunds;
+pub(crate) use recent_denials::RecentDenials;
+
+/// How often a plan of several units is attempted while concurrent requests take some of them. After that, one unit is
+/// requested, which is either there or not.
+const MAX_TAKE_ROUNDS: usize = 3;
+
+/// The result of taking units from all parts.
+enum TakeResult {
+    Decided(Verdict),
+    /// Nothing was taken: one part has only this many.
+    FewerUnits(u64),
+}
+
+/// Deciding across slots
+impl RedisStore {
+    /// Whether the keys of `plan` are in several slots of a cluster.
+    pub(crate) fn is_cross_slot(&self, plan: &Plan<'_>) -> bool {
+        let mut slots = plan.checks().iter().map(|check| slot_of(check.key().partition()));
+        let first = slots.next();
+        self.router.is_cluster() && slots.any(|slot| Some(slot) != first)
+    }
+
+    /// Decides `plan` part by part.
+    pub(crate) async fn decide_cross_slot(
+        &self,
+        plan: &Plan<'_>,
+        split_by: SplitBy,
+        deadline: Deadline,
+    ) -> Result<Verdict, StoreError> {
+        match self.decide_parts(plan, split_by, deadline).await {
+            Err(failure) if failure.mid_migration && split_by == SplitBy::Slot => {
+                Ok(self.decide_parts(plan, SplitBy::Key, deadline).await?)
+            }
+            verdict => Ok(verdict?),
+        }
+    }
+
+    /// Peeks at `plan` part by part.
+    pub(crate) async fn peek_cross_slot(
+        &self,
+        plan: &Plan<'_>,
+        split_by: SplitBy,
+        deadline: Deadline,
+    ) -> Result<Verdict, StoreError> {
+        match self.peek_parts(plan, split_by, deadline).await {
+            Err(failure) if failure.mid_migration && split_by == SplitBy::Slot => {
+                Ok(self.peek_parts(plan, SplitBy::Key, deadline).await?)
+            }
+            verdict => Ok(verdict?),
+        }
+    }
+
+    async fn decide_parts(&self, plan: &Plan<'_>, split_by: SplitBy, deadline: Deadline) -> Result<Verdict, CallError> {
+        // Peek first how many units all parts have, so that units rarely have to be refunded.
+        let mut units = self.available_units(plan, split_by, deadline).await?.max(1);
+        let parts = |units: u64| split(plan, split_by, UnitRequest::Exactly(units), &self.denials);
+        if plan.mode() == PlanMode::CountEach {
+            return self.count_each(plan, units, parts(units), deadline).await;
+        }
+        for round in 1.. {
+            match self.take(plan, units, parts(units), deadline).await? {
+                TakeResult::Decided(verdict) => return Ok(verdict),
+                TakeResult::FewerUnits(fewer) => units = if round < MAX_TAKE_ROUNDS { fewer } else { 1 },
+            }
+        }
+        Err(StoreError::new(StoreErrorKind::Unexpected, "one unit was neither granted nor denied").into())
+    }
+
+    /// Takes `units` from all parts, or from none.
+    async fn take(
+        &self,
+        plan: &Plan<'_>,
+        units: u64,
+        parts: Vec<Part<'_>>,
+        deadline: Deadline,
+    ) -> Result<TakeResult, CallError> {
+        let mut refunds = PendingRefunds::new(self);
+        let mut verdicts: Vec<Option<Verdict>> = parts.iter().map(|_| None).collect();
+        let mut best_of_group = 0;
+        for (index, part) in parts.iter().enumerate() {
+            let verdict = match self.decide_part(&part.plan, deadline).await {
+                Ok(verdict) => verdict,
+                // Shadow checks do not influence the result, not even by failing.
+                Err(failure) if part.order == PartOrder::Shadow && !failure.mid_migration => continue,
+                Err(failure) => return Err(refunds.refund_after(failure).await),
+            };
+            refunds.add(&part.plan, &verdict);
+            let granted = match part.order {
+                PartOrder::Shadow => units,
+                PartOrder::CanDeny { .. } => part.granted(&verdict),
+                PartOrder::AnyOf(_) => {
+                    best_of_group = part.granted(&verdict).max(best_of_group);
+                    let has_next_member = parts.get(index + 1).is_some_and(|next| next.order == part.order);
+                    if has_next_member { units } else { std::mem::take(&mut best_of_group) }
+                }
+            };
+            if granted == 0 {
+                self.denials.record(&part.plan, &verdict);
+                verdicts[index] = Some(verdict);
+                return Ok(TakeResult::Decided(self.deny(plan, parts, verdicts, refunds, deadline).await));
+            }
+            if granted < units {
+                refunds.refund().await;
+                return Ok(TakeResult::FewerUnits(granted));
+            }
+            verdicts[index] = Some(verdict);
+        }
+        refunds.cancel();
+        Ok(TakeResult::Decided(merge(plan, units, &parts, verdicts)))
+    }
+
+    /// The verdict on a denied plan: the results of the parts that denied, and a peek at the others after their refund. A
+    /// part that cannot be peeked at in time is reported as fresh; the denial stands without it.
+    async fn deny(
+        &self,
+        plan: &Plan<'_>,
+        parts: Vec<Part<'_>>,
+        mut verdicts: Vec<Option<Verdict>>,
+        mut refunds: PendingRefunds<'_, '_>,
+        deadline: Deadline,
+    ) -> Verdict {
+        let (started, limit) = (timer::now(), deadline.details());
+        // The refund goes on after this timeout. Waiting for it only makes the peeks more accurate.
+        if let Some(refund) = refunds.spawn_refund() {
+            let _ = timer::timeout(limit / 2, refund).await;
+        }
+        let outdated = verdicts.iter().enumerate().filter(|(_, verdict)| is_outdated(verdict.as_ref()));
+        let outdated: Vec<usize> = outdated.map(|(index, _)| index).collect();
+        let remaining = limit.saturating_sub(started.elapsed());
+        let peeks = outdated.iter().map(|index| self.peek_part(&parts[*index].plan, remaining, deadline));
+        let peeked = join_all(peeks.collect::<Vec<_>>()).await;
+        for (index, verdict) in outdated.into_iter().zip(peeked) {
+            verdicts[index] = verdict;
+        }
+        merge(plan, 0, &parts, verdicts)
+    }
+
+    /// Counts in every part, whatever the others decide; then in shadow parts, which count only the units that pass.
+    async fn count_each(
+        &self,
+        plan: &Plan<'_>,
+        units: u64,
+        parts: Vec<Part<'_>>,
+        deadline: Deadline,
+    ) -> Result<Verdict, CallError> {
+        let (shadow, counting): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.order == PartOrder::Shadow);
+        let results = join_all(counting.iter().map(async |part| self.decide_part(&part.plan, deadline).await)).await;
+        let mut refunds = PendingRefunds::new(self);
+        for (part, result) in counting.iter().zip(&results) {
+            if let Ok(verdict) = result {
+                refunds.add(&part.plan, verdict);
+            }
+        }
+        let (mut verdicts, failure) = split_results(results);
+        let denied = is_denied(&counting, &verdicts);
+        // After `mid_migration` the plan is counted again, key by key.
+        if let Some(failure) = failure.filter(|failure| failure.mid_migration || !denied) {
+            return Err(refunds.refund_after(failure).await);
+        }
+        refunds.cancel();
+        let granted = if denied { 0 } else { granted_by_all(&counting, &verdicts, units) };
+        let limit = deadline.details();
+        let shadow_verdicts = join_all(shadow.iter().map(async |part| match granted {
+            0 => self.peek_part(&part.plan, limit, deadline).await,
+            units => self.decide_part(&part.plan.clone().with_max_units(units), deadline).await.ok(),
+        }));
+        // Shadow parts are the last ones.
+        verdicts.extend(shadow_verdicts.await);
+        Ok(merge(plan, granted, &parts, verdicts))
+    }
+
+    /// Decides a part within the time of the next call.
+    async fn decide_part(&self, part: &Plan<'_>, deadline: Deadline) -> Result<Verdict, CallError> {
+        let verdict = timer::timeout(deadline.next_call(), self.decide_in_slot(part, deadline.timeouts())).await;
+        verdict.unwrap_or_else(|| Err(timed_out().into()))
+    }
+
+    /// Peeks at a part. `None` if that fails or takes longer than `limit`.
+    async fn peek_part(&self, part: &Plan<'_>, limit: Duration, deadline: Deadline) -> Option<Verdict> {
+        timer::timeout(limit, self.peek_in_slot(part, deadline.timeouts())).await?.ok()
+    }
+
+    /// How many of the requested units all parts have. If a part denies, failures of other parts are ignored.
+    async fn available_units(&self, plan: &Plan<'_>, split_by: SplitBy, deadline: Deadline) -> Result<u64, CallError> {
+        let requested = plan.max_units();
+        if requested == 1 {
+            return Ok(1);
+        }
+        // Half of the time is left for taking the units.
+        let parts = split(plan, split_by, UnitRequest::UpTo(requested), &self.denials);
+        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.next_call() / 2).await;
+        let all: Vec<&Part<'_>> = parts.iter().collect();
+        match failure {
+            None => Ok(granted_by_all(&all, &verdicts, requested)),
+            Some(failure) if failure.mid_migration || !is_denied(&all, &verdicts) => Err(failure),
+            Some(_) => {
+                for (part, verdict) in parts.iter().zip(&verdicts) {
+                    if let Some(verdict) = verdict.as_ref().filter(|verdict| verdict.granted == 0) {
+                        self.denials.record(&part.plan, verdict);
+                    }
+                }
+                Ok(0)
+            }
+        }
+    }
+
+    async fn peek_parts(&self, plan: &Plan<'_>, split_by: SplitBy, deadline: Deadline) -> Result<Verdict, CallError> {
+        // First the units that all parts have, then each part's result for that many.
+        let units = self.available_units(plan, split_by, deadline).await?;
+        let parts = split(plan, split_by, UnitRequest::Exactly(units.max(1)), &self.denials);
+        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.next_call()).await;
+        // Unlike a decision, a peek reports a failure even if another part denies.
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let granted = granted_by_all(&parts.iter().collect::<Vec<_>>(), &verdicts, units.max(1));
+        Ok(merge(plan, granted.min(units), &parts, verdicts))
+    }
+
+    /// Peeks at all parts at once within `limit`. Returns the verdicts and the first failure.
+    async fn peek_at_parts(&self, parts: &[Part<'_>], limit: Duration) -> (Vec<Option<Verdict>>, Option<CallError>) {
+        let peek = async |part: &Part<'_>| {
+            let verdict = timer::timeout(limit, self.peek_in_slot(&part.plan, Timeouts::for_decision(limit))).await;
+            verdict.unwrap_or_else(|| Err(timed_out().into()))
+        };
+        split_results(join_all(parts.iter().map(peek)).await)
+    }
+}
+
+/// Whether a part was not decided, or took units that were refunded since.
+fn is_outdated(verdict: Option<&Verdict>) -> bool {
+    verdict.is_none_or(|verdict| verdict.judged.iter().any(|judged| judged.consumed))
+}
+
+/// The verdicts, and the first failure.
+fn split_results(results: Vec<Result<Verdict, CallError>>) -> (Vec<Option<Verdict>>, Option<CallError>) {
+    let mut first_failure = None;
+    let verdicts = results
+        .into_iter()
+        .map(|result| result.map_err(|failure| first_failure = first_failure.take().or(Some(failure))).ok());
+    (verdicts.collect(), first_failure)
+}

@@ -1,0 +1,160 @@
+//! `Part`: the checks of a plan that one script call decides; how a plan is split into parts, and how the verdicts of the
+//! parts are combined.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use tidegate::Timestamp;
+use tidegate::spi::algorithm::Found;
+use tidegate::spi::{CheckVerdict, Plan, Role, Verdict};
+
+use super::recent_denials::RecentDenials;
+use crate::slot_map::slot_of;
+
+/// How a plan is split into parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SplitBy {
+    /// The checks of one slot are one part.
+    Slot,
+    /// Each check is a part, for a slot that is being migrated: a script would find only some of its keys.
+    Key,
+}
+
+/// Some checks of a plan, as a plan of their own.
+pub(super) struct Part<'r> {
+    pub(super) plan: Plan<'r>,
+    pub(super) order: PartOrder,
+    /// The indexes of its checks in the whole plan.
+    indexes: Vec<usize>,
+    /// How many units of the whole plan one unit of this part stands for.
+    unit_scale: u64,
+}
+
+/// When a part is decided: in the order of the variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PartOrder {
+    /// It can deny the plan. Parts that denied recently come first.
+    CanDeny { last_denial: Reverse<u64> },
+    /// A member of an any-of group whose members are in several parts. One of them must admit.
+    AnyOf(u8),
+    /// Shadow checks come last, when it is known how many units pass.
+    Shadow,
+}
+
+/// How many units are requested of each part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnitRequest {
+    /// As many as it has, at most this number.
+    UpTo(u64),
+    /// Exactly this number. A member of a split any-of group that has fewer takes none.
+    Exactly(u64),
+}
+
+impl Part<'_> {
+    /// The units of the whole plan that this part grants.
+    pub(super) fn granted(&self, verdict: &Verdict) -> u64 {
+        verdict.granted.saturating_mul(self.unit_scale)
+    }
+}
+
+/// Splits `plan` into parts, in the order in which they are decided.
+pub(super) fn split<'r>(
+    plan: &Plan<'r>,
+    split_by: SplitBy,
+    request: UnitRequest,
+    denials: &RecentDenials,
+) -> Vec<Part<'r>> {
+    let home = |index: usize| match split_by {
+        SplitBy::Slot => usize::from(slot_of(plan.checks()[index].key().partition())),
+        SplitBy::Key => index,
+    };
+    let role = |index: usize| plan.checks()[index].gate().role();
+    let all = 0..plan.checks().len();
+    let in_split_group = |index: usize| {
+        matches!(role(index), Role::AnyOf(_))
+            && all.clone().any(|other| role(other) == role(index) && home(other) != home(index))
+    };
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for index in all.clone() {
+        let is_shadow = |index: usize| role(index) == Role::Shadow;
+        let belongs_to = |group: &&mut Vec<usize>| {
+            home(group[0]) == home(index) && !in_split_group(group[0]) && is_shadow(group[0]) == is_shadow(index)
+        };
+        match groups.iter_mut().find(belongs_to) {
+            Some(group) if !in_split_group(index) => group.push(index),
+            _ => groups.push(vec![index]),
+        }
+    }
+    let part = |indexes: Vec<usize>| {
+        let unit_scale = match request {
+            UnitRequest::Exactly(units) if in_split_group(indexes[0]) => units,
+            _ => 1,
+        };
+        let (UnitRequest::UpTo(units) | UnitRequest::Exactly(units)) = request;
+        let part = sub_plan(plan, &indexes, unit_scale).with_max_units(units / unit_scale);
+        let order = match role(indexes[0]) {
+            Role::AnyOf(group) if in_split_group(indexes[0]) => PartOrder::AnyOf(group),
+            Role::Shadow => PartOrder::Shadow,
+            _ => PartOrder::CanDeny { last_denial: Reverse(denials.last(&part)) },
+        };
+        Part { plan: part, order, indexes, unit_scale }
+    };
+    let mut parts: Vec<Part<'r>> = groups.into_iter().map(part).collect();
+    parts.sort_by_key(|part| part.order);
+    parts
+}
+
+/// The checks at `indexes` as a plan of their own, with their costs multiplied by `unit_scale`.
+fn sub_plan<'r>(plan: &Plan<'r>, indexes: &[usize], unit_scale: u64) -> Plan<'r> {
+    let checks = indexes.iter().map(|index| plan.checks()[*index]);
+    let checks = checks.map(|check| check.with_cost(check.cost().saturating_mul(unit_scale)));
+    let delay = indexes.first().map_or(u64::MAX, |index| plan.take(&plan.checks()[*index], 1).longest_delay);
+    // Cannot fail: the keys of a plan differ, and so do those of some of its checks.
+    let part = Plan::new(checks).unwrap_or_else(|_| plan.clone());
+    part.with_mode(plan.mode()).with_max_delay(Duration::from_micros(delay))
+}
+
+/// Whether the known verdicts deny the plan, whatever the missing ones would be.
+pub(super) fn is_denied(parts: &[&Part<'_>], verdicts: &[Option<Verdict>]) -> bool {
+    let denies = |verdict: &Option<Verdict>| verdict.as_ref().is_some_and(|verdict| verdict.granted == 0);
+    parts.iter().zip(verdicts).any(|(part, verdict)| match part.order {
+        PartOrder::Shadow => false,
+        PartOrder::CanDeny { .. } => denies(verdict),
+        PartOrder::AnyOf(_) => parts
+            .iter()
+            .zip(verdicts)
+            .filter(|(member, _)| member.order == part.order)
+            .all(|(_, verdict)| denies(verdict)),
+    })
+}
+
+/// The units, of those requested, that all parts together grant.
+pub(super) fn granted_by_all(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], units: u64) -> u64 {
+    let granted_by = |order: PartOrder| {
+        let members = parts.iter().zip(verdicts).filter(move |(part, _)| part.order == order);
+        members.filter_map(|(part, verdict)| verdict.as_ref().map(|verdict| part.granted(verdict)))
+    };
+    let each = parts.iter().map(|part| match part.order {
+        PartOrder::Shadow => units,
+        PartOrder::CanDeny { .. } => granted_by(part.order).min().unwrap_or(units),
+        PartOrder::AnyOf(_) => granted_by(part.order).max().unwrap_or(0),
+    });
+    each.fold(units, u64::min)
+}
+
+/// Merges the verdicts of the parts into one. A missing verdict is replaced by that on fresh states.
+pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts: Vec<Option<Verdict>>) -> Verdict {
+    let decided_at =
+        verdicts.iter().flatten().map(|verdict| verdict.decided_at).max().unwrap_or(Timestamp::from_micros(0));
+    let mut judged: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
+    for (part, verdict) in parts.iter().zip(verdicts) {
+        let verdict = verdict.unwrap_or_else(|| {
+            let fresh: Vec<_> = part.indexes.iter().map(|_| (true, Found::Fresh)).collect();
+            Verdict::replay(&part.plan, decided_at, false, 1, &fresh)
+        });
+        for (index, part_judged) in part.indexes.iter().zip(&verdict.judged) {
+            judged[*index] = Some(*part_judged);
+        }
+    }
+    Verdict { decided_at, granted, judged: judged.into_iter().flatten().collect() }
+}

@@ -1,0 +1,70 @@
+//! `PendingRefunds`: the units that the parts of a plan took, and that are refunded unless the whole plan passes.
+
+use tidegate::StoreError;
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Plan, Store, Verdict};
+use tokio::task::JoinHandle;
+
+use crate::call::CallError;
+use crate::cardinality::overflow_key;
+use crate::store::RedisStore;
+
+/// Units to refund unless the plan passes. Dropping it refunds them in the background: the caller stopped waiting.
+pub(super) struct PendingRefunds<'s, 'r> {
+    store: &'s RedisStore,
+    refunds: Vec<Adjustment<'r>>,
+}
+
+impl<'s, 'r> PendingRefunds<'s, 'r> {
+    pub(super) const fn new(store: &'s RedisStore) -> Self {
+        Self { store, refunds: Vec::new() }
+    }
+
+    /// Adds what `part` took.
+    pub(super) fn add(&mut self, part: &Plan<'r>, verdict: &Verdict) {
+        for (index, (check, judged)) in part.checks().iter().zip(&verdict.judged).enumerate() {
+            if judged.consumed {
+                let cost = check.cost().saturating_mul(verdict.granted.max(1));
+                let refund = Adjustment::new(check, Op::Refund { cost, place: judged.place });
+                self.refunds.push(if judged.overflowed {
+                    // An overflow bucket is shared, so the maximum TTL of anonymous subjects does not apply to it.
+                    Adjustment { key: overflow_key(part, index), stranger: None, ..refund }
+                } else {
+                    refund
+                });
+            }
+        }
+    }
+
+    /// Drops the refunds: the plan has passed.
+    pub(super) fn cancel(&mut self) {
+        self.refunds.clear();
+    }
+
+    /// Refunds everything, and returns whether that worked. A failed refund is not retried, since it may have been applied.
+    pub(super) async fn refund(&mut self) -> bool {
+        let refunds = std::mem::take(&mut self.refunds);
+        refunds.is_empty() || self.store.adjust(&refunds).await.is_ok()
+    }
+
+    /// Refunds everything in a task of its own.
+    pub(super) fn spawn_refund(&mut self) -> Option<JoinHandle<Result<(), StoreError>>> {
+        self.store.spawn_adjustments(&std::mem::take(&mut self.refunds))
+    }
+
+    /// Refunds everything after `failure`, and returns the failure: possibly applied if the refund failed.
+    pub(super) async fn refund_after(&mut self, failure: CallError) -> CallError {
+        let CallError { error, mid_migration } = failure;
+        let refunded = self.refund().await;
+        CallError {
+            error: if refunded { error } else { error.possibly_applied() },
+            mid_migration: mid_migration && refunded,
+        }
+    }
+}
+
+impl Drop for PendingRefunds<'_, '_> {
+    fn drop(&mut self) {
+        self.store.adjust_soon(&self.refunds);
+    }
+}

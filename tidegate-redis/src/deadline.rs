@@ -1,0 +1,46 @@
+//! `Deadline`: the end of the budget of a decision that takes several calls.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::timeouts::Timeouts;
+use crate::timer;
+
+/// Budgets above one year are cut to it, which keeps the arithmetic on instants from overflowing.
+const MAX_BUDGET: Duration = Duration::from_secs(31_557_600);
+
+/// When the budget of a decision ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    budget: Duration,
+    end: Instant,
+}
+
+impl Deadline {
+    /// The deadline of a decision that starts now.
+    pub(crate) fn after(budget: Duration) -> Self {
+        let budget = budget.min(MAX_BUDGET);
+        Self { budget, end: timer::now() + budget }
+    }
+
+    /// Time for the next of several calls: nine tenths of what is left, so that its result can still be used.
+    pub(crate) fn next_call(self) -> Duration {
+        self.remaining() / 10 * 9
+    }
+
+    /// The timeouts of the next call.
+    pub(crate) fn timeouts(self) -> Timeouts {
+        Timeouts::for_decision(self.remaining())
+    }
+
+    /// Time left to collect details after a final denial: at most half of what is left, so that the denial is in time, and
+    /// at most a quarter of the budget, which is long enough to notice a silent server.
+    pub(crate) fn details(self) -> Duration {
+        (self.budget / 4).min(self.remaining() / 2)
+    }
+
+    fn remaining(self) -> Duration {
+        self.end.saturating_duration_since(timer::now())
+    }
+}

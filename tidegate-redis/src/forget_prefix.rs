@@ -1,0 +1,82 @@
+//! `RedisStore::forget_prefix`: deletes all keys of a prefix, for test runs and simulations that had one of their own.
+
+use redis::Value;
+use tidegate::StoreError;
+
+use crate::call::Call;
+use crate::node::Node;
+use crate::store::RedisStore;
+use crate::timeouts::Timeouts;
+
+/// How many keys one `SCAN` inspects; other clients are served in between.
+const SCAN_COUNT: u32 = 1000;
+
+/// Deleting everything
+impl RedisStore {
+    /// Deletes every key that begins with the [prefix](crate::RedisOptions::with_prefix) of this store, and returns how many
+    /// there were. Every store whose prefix begins with this one loses its limits' state, too.
+    ///
+    /// Scans all keys of the servers, 1000 at a time.
+    pub async fn forget_prefix(&self) -> Result<u64, StoreError> {
+        let (pattern, timeouts) = (prefix_pattern(&self.options.prefix), Timeouts::for_startup(&self.options));
+        let mut deleted = 0;
+        for (_, node) in self.router.primaries(timeouts).await? {
+            let mut cursor = 0;
+            loop {
+                let mut scan = redis::cmd("SCAN");
+                scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+                let reply = node.query::<(u64, Vec<Vec<u8>>)>(&scan, timeouts).await;
+                let (next_cursor, keys) = reply.map_err(|error| StoreError::from(&error))?;
+                deleted += unlink(&node, &keys, timeouts).await?;
+                cursor = next_cursor;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(deleted)
+    }
+}
+
+/// Deletes `keys` in one round trip, with a command for each, since in a cluster they are in many slots.
+async fn unlink(node: &Node, keys: &[Vec<u8>], timeouts: Timeouts) -> Result<u64, StoreError> {
+    if keys.is_empty() {
+        return Ok(0);
+    }
+    let call = |key: &Vec<u8>| {
+        let mut command = redis::cmd("UNLINK");
+        command.arg(key);
+        Call::command(command, timeouts)
+    };
+    let calls: Vec<Call> = keys.iter().map(call).collect();
+    let replies = node.send_each(&calls.iter().collect::<Vec<_>>()).await.map_err(|error| StoreError::from(&error))?;
+    let mut deleted = 0;
+    for reply in replies {
+        deleted += u64::from(reply.map_err(|error| StoreError::from(&error))? == Value::Int(1));
+    }
+    Ok(deleted)
+}
+
+/// The glob pattern of all keys that begin with `prefix`, whose special characters are escaped.
+fn prefix_pattern(prefix: &str) -> String {
+    let mut pattern = String::with_capacity(prefix.len() + 1);
+    for character in prefix.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern.push('*');
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn glob_characters_of_the_prefix_are_escaped() {
+        assert_eq!(prefix_pattern("surge7"), "surge7*");
+        assert_eq!(prefix_pattern("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\*");
+    }
+}

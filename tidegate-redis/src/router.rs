@@ -1,0 +1,117 @@
+//! `Router`: sends each call to the server responsible for its slot. It hides the topology: one server, a primary behind
+//! sentinels, or a cluster.
+
+use std::sync::Arc;
+
+use redis::Value;
+use tidegate::StoreError;
+use tidegate::spi::PARTITIONS;
+
+use crate::address::Address;
+use crate::call::{Call, CallError};
+use crate::cluster::Cluster;
+use crate::node::Node;
+use crate::node_factory::NodeFactory;
+use crate::options::RedisOptions;
+use crate::sentinel::Sentinel;
+use crate::slot_map::slot_of;
+use crate::store_url::{StoreUrl, Topology};
+use crate::timeouts::Timeouts;
+
+/// Routes calls to servers. Clones share connections.
+#[derive(Clone)]
+pub(crate) enum Router {
+    Single(Node),
+    Sentinel(Arc<Sentinel>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Router {
+    /// A router to the servers of `url`. Nothing is connected yet.
+    pub(crate) fn new(url: StoreUrl, options: &RedisOptions) -> Result<Self, StoreError> {
+        let factory = NodeFactory::new(&url, options)?;
+        Ok(match url.topology {
+            Topology::Single => Self::Single(factory.first_node()?),
+            Topology::Sentinel { name, credentials } => {
+                let sentinels = factory.clone().with_credentials(credentials);
+                Self::Sentinel(Arc::new(Sentinel::new(factory, &sentinels, &url.addresses, name)?))
+            }
+            Topology::Cluster => Self::Cluster(Arc::new(Cluster::new(factory, url.addresses))),
+        })
+    }
+
+    /// Whether the keys of one call must share a slot.
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Sends `call`, whose keys are all in `slot`.
+    pub(crate) async fn send(&self, slot: u16, call: &Call) -> Result<Value, CallError> {
+        match self {
+            Self::Single(node) => {
+                let reply = node.send(call, false).await;
+                // After a failover the host name may resolve to another server.
+                if reply.as_ref().is_err_and(|error| matches!(error.code(), Some("READONLY" | "MASTERDOWN"))) {
+                    node.reconnect();
+                }
+                reply.map_err(|error| CallError::from(&error))
+            }
+            Self::Sentinel(sentinel) => sentinel.send(call).await,
+            Self::Cluster(cluster) => cluster.send(slot, call).await,
+        }
+    }
+
+    /// Sends all `calls`, in one round trip to each server. Passes each result with its index to `on_result` as soon as it
+    /// is known; a failed call does not affect the others.
+    pub(crate) async fn send_each(
+        &self,
+        calls: &[(u16, Call)],
+        on_result: &(impl Fn(usize, Result<Value, CallError>) + Sync),
+    ) {
+        match self {
+            Self::Single(node) => {
+                let batch: Vec<&Call> = calls.iter().map(|(_, call)| call).collect();
+                let replies = node.send_each(&batch).await;
+                let replies = replies.unwrap_or_else(|error| calls.iter().map(|_| Err(error.clone())).collect());
+                for (index, reply) in replies.into_iter().enumerate() {
+                    on_result(index, reply.map_err(|error| CallError::from(&error)));
+                }
+            }
+            Self::Sentinel(sentinel) => sentinel.send_each(calls, on_result).await,
+            Self::Cluster(cluster) => cluster.send_each(calls, on_result).await,
+        }
+    }
+
+    /// Every primary, with its address where there may be several.
+    pub(crate) async fn primaries(&self, timeouts: Timeouts) -> Result<Vec<(Option<Address>, Node)>, StoreError> {
+        let primaries = match self {
+            Self::Single(node) => return Ok(vec![(None, node.clone())]),
+            Self::Sentinel(sentinel) => sentinel.primaries(timeouts).await?,
+            Self::Cluster(cluster) => cluster.primaries(timeouts).await?,
+        };
+        Ok(primaries.into_iter().map(|(address, node)| (Some(address), node)).collect())
+    }
+
+    /// Every primary of the cached topology, without a query.
+    pub(crate) fn known_primaries(&self) -> Vec<Node> {
+        match self {
+            Self::Single(node) => vec![node.clone()],
+            Self::Sentinel(sentinel) => sentinel.known_primary().into_iter().collect(),
+            Self::Cluster(cluster) => cluster.known_nodes(),
+        }
+    }
+
+    /// One partition on each primary of the cached topology.
+    pub(crate) fn one_partition_per_primary(&self) -> Vec<u16> {
+        let Self::Cluster(cluster) = self else { return vec![0] };
+        let (mut partitions, mut owners) = (Vec::new(), Vec::new());
+        for partition in 0..PARTITIONS {
+            let owner = cluster.known_owner(slot_of(partition));
+            if owner.is_some() && !owners.contains(&owner) {
+                owners.push(owner);
+                partitions.push(partition);
+            }
+        }
+        partitions
+    }
+}

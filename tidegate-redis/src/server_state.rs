@@ -1,0 +1,34 @@
+//! `ServerState`: a snapshot of the connection to one server, for operators.
+
+use crate::breaker::BreakerState;
+use crate::node::Node;
+use crate::store::RedisStore;
+
+/// A snapshot of the connection to one server.
+///
+/// The counters start at zero when the server joins the topology, and again when it leaves and rejoins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerState {
+    /// Host and port, or the path of a Unix socket.
+    pub address: String,
+    /// State of the circuit breaker.
+    pub breaker: BreakerState,
+    /// How often the breaker has opened.
+    pub opened: u64,
+    /// Calls in flight.
+    pub in_flight: usize,
+    /// Calls that failed without being sent because too many were in flight.
+    pub overloaded: u64,
+}
+
+/// Monitoring
+impl RedisStore {
+    /// The state of each known primary, by address: the server of the URL, the primary behind sentinels, or the primaries
+    /// of a cluster.
+    pub fn server_states(&self) -> Vec<ServerState> {
+        let mut states: Vec<ServerState> = self.router.known_primaries().iter().map(Node::state).collect();
+        states.sort_by(|one, other| one.address.cmp(&other.address));
+        states
+    }
+}

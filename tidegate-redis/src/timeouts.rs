@@ -1,0 +1,42 @@
+//! `Timeouts`: how long one call waits for a connection and for its response.
+
+use std::time::Duration;
+
+use crate::options::RedisOptions;
+
+/// Response timeout of calls at startup, which are rare and may meet a server that is still starting.
+const MIN_STARTUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Lower bound of the response timeout of topology queries. They run in the background, so no decision waits this long.
+const MIN_TOPOLOGY_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How long one call waits, and for what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// For the response.
+    pub(crate) response: Duration,
+    /// For what the call needs before it can be sent: a connection, the name of the primary, the slot map.
+    pub(crate) setup: Duration,
+    /// Whether the call waits for the next connection attempt when the last one failed. Decisions do not: they fail at once.
+    pub(crate) waits_for_retry: bool,
+}
+
+impl Timeouts {
+    /// Those of a decision: four fifths of its `budget`, so that a silent server is noticed before the budget ends.
+    pub(crate) fn for_decision(budget: Duration) -> Self {
+        let limit = budget / 5 * 4;
+        Self { response: limit, setup: limit, waits_for_retry: false }
+    }
+
+    /// Those of a topology query, which runs in the background.
+    pub(crate) fn for_topology(options: &RedisOptions) -> Self {
+        let response = Self::for_decision(options.budget).response.max(MIN_TOPOLOGY_TIMEOUT);
+        Self { response, setup: options.connection_timeout, waits_for_retry: false }
+    }
+
+    /// Those of a call at startup.
+    pub(crate) fn for_startup(options: &RedisOptions) -> Self {
+        let response = MIN_STARTUP_TIMEOUT.max(options.budget);
+        Self { response, setup: options.connection_timeout, waits_for_retry: true }
+    }
+}

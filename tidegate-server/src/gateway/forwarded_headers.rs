@@ -1,0 +1,153 @@
+//! The headers that the gateway adds to a request: `X-Forwarded-*` for the client, the protocol and the host, and whether the
+//! request was admitted without the store. Pure.
+
+use std::net::IpAddr;
+
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::uri::Authority;
+use tidegate::spi::address_text;
+use tidegate_tower::Degraded;
+
+use crate::degraded::DEGRADED;
+use crate::listen::OverTls;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// Sets these headers. A client's own values are replaced, unless a `trusted` proxy in front sets them; `X-Forwarded-For` is
+/// extended.
+pub(super) fn add_headers(parts: &mut Parts, peer: Option<IpAddr>, trusted: bool) {
+    if let Some(host) = host(parts) {
+        set(&mut parts.headers, X_FORWARDED_HOST, host.clone(), trusted);
+        parts.headers.insert(HOST, host);
+    } else if !trusted {
+        parts.headers.remove(X_FORWARDED_HOST);
+    }
+    let protocol = if parts.extensions.get::<OverTls>().is_some() { "https" } else { "http" };
+    set(&mut parts.headers, X_FORWARDED_PROTO, HeaderValue::from_static(protocol), trusted);
+    if let Some(peer) = peer {
+        append_forwarded_for(&mut parts.headers, peer);
+    }
+    parts.headers.remove(DEGRADED);
+    if parts.extensions.get::<Degraded>().is_some() {
+        parts.headers.insert(DEGRADED, HeaderValue::from_static("true"));
+    }
+}
+
+/// Returns what is wrong with the host of a request by RFC 9112 (section 3.2): another server might choose another host.
+pub(super) fn host_problem(parts: &Parts) -> Option<&'static str> {
+    let mut hosts = parts.headers.get_all(HOST).into_iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => Some("The request has more than one Host field."),
+        (Some(host), None) if !is_host(host) => Some("The Host field of the request is not a valid host."),
+        (None, _) if parts.version == http::Version::HTTP_11 && parts.uri.authority().is_none() => {
+            Some("The request has no Host field.")
+        }
+        _ => None,
+    }
+}
+
+fn is_host(host: &HeaderValue) -> bool {
+    // RFC 9112 requires an empty field for a target without a host.
+    let is_valid =
+        |text: &str| text.is_empty() || text.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@'));
+    host.to_str().is_ok_and(is_valid)
+}
+
+/// The host of the request target takes precedence over the `Host` field.
+fn host(parts: &Parts) -> Option<HeaderValue> {
+    match parts.uri.authority() {
+        Some(authority) => {
+            let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+            HeaderValue::from_str(host).ok()
+        }
+        None => parts.headers.get(HOST).cloned(),
+    }
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue, keep: bool) {
+    if !keep || !headers.contains_key(&name) {
+        headers.insert(name, value);
+    }
+}
+
+/// Joins all values into one line, since some servers read only the first.
+fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
+    let mut joined = Vec::new();
+    for line in headers.get_all(X_FORWARDED_FOR) {
+        joined.extend_from_slice(line.as_bytes());
+        joined.extend_from_slice(b", ");
+    }
+    joined.extend_from_slice(address_text(peer.to_canonical()).as_bytes());
+    // Valid values are valid when joined.
+    if let Ok(value) = HeaderValue::from_bytes(&joined) {
+        headers.insert(X_FORWARDED_FOR, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use tidegate::StoreErrorKind;
+
+    use super::*;
+
+    fn forwarded(request: http::request::Builder, trusted: bool) -> HeaderMap {
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        add_headers(&mut parts, Some([203, 0, 113, 9].into()), trusted);
+        parts.headers
+    }
+
+    #[test]
+    fn the_peer_is_appended_to_x_forwarded_for() {
+        let fresh = forwarded(Request::get("/").header("host", "a"), false);
+        assert_eq!(fresh["x-forwarded-for"], "203.0.113.9");
+        let passed = Request::get("/").header("x-forwarded-for", "10.0.0.1").header("x-forwarded-for", "10.0.0.2");
+        let lines: Vec<_> = forwarded(passed, false).get_all("x-forwarded-for").into_iter().cloned().collect();
+        assert_eq!(lines, ["10.0.0.1, 10.0.0.2, 203.0.113.9"]);
+    }
+
+    #[test]
+    fn forwarded_headers_of_a_client_are_replaced_unless_a_proxy_is_trusted() {
+        let claims = || {
+            let request = Request::get("/").header("host", "real.example:80").header("x-forwarded-proto", "https");
+            request.header("x-forwarded-host", "claimed.example").header("x-tidegate-degraded", "yes")
+        };
+        let headers = forwarded(claims(), false);
+        assert_eq!([&headers["x-forwarded-proto"], &headers["x-forwarded-host"]], ["http", "real.example:80"]);
+        let headers = forwarded(claims(), true);
+        assert_eq!([&headers["x-forwarded-proto"], &headers["x-forwarded-host"]], ["https", "claimed.example"]);
+        assert!(!headers.contains_key("x-tidegate-degraded"));
+    }
+
+    #[test]
+    fn a_request_admitted_without_the_store_is_marked_as_degraded() {
+        assert_eq!(
+            forwarded(Request::get("/").extension(Degraded { reason: StoreErrorKind::Unavailable }), false)["x-tidegate-degraded"],
+            "true"
+        );
+    }
+
+    #[test]
+    fn the_host_of_the_target_takes_precedence_over_the_host_field() {
+        let headers = forwarded(Request::get("http://me@target.example/").header("host", "field.example"), false);
+        assert_eq!([&headers["host"], &headers["x-forwarded-host"]], ["target.example", "target.example"]);
+    }
+
+    #[test]
+    fn a_request_needs_exactly_one_valid_host() {
+        let problem = |request: http::request::Builder| host_problem(&request.body(()).unwrap().into_parts().0);
+        assert!(problem(Request::get("/")).is_some());
+        assert!(problem(Request::get("/").header("host", "a").header("host", "b")).is_some());
+        for host in ["a b", "a/b", "me@a", "a,b/"] {
+            assert!(problem(Request::get("/").header("host", host)).is_some(), "{host}");
+        }
+        for host in ["", "a", "a:80", "[::1]:80"] {
+            assert_eq!(problem(Request::get("/").header("host", host)), None, "{host}");
+        }
+        assert_eq!(problem(Request::get("http://a/")), None);
+        assert_eq!(problem(Request::get("/").version(http::Version::HTTP_10)), None);
+    }
+}
