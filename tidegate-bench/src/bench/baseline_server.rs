@@ -23,7 +23,7 @@ pub(crate) fn run(output: &mut Output<'_>) -> Result<Exit, Failure> {
     let runtime = runtime.map_err(|error| runtime_failure(&error))?;
     let result: std::io::Result<()> = runtime.block_on(async {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        output.info(format!("Envoy RLS  {} (gRPC)", listener.local_addr()?));
+        output.line(format!("Envoy RLS  {} (gRPC)", listener.local_addr()?));
         let router = Server::builder().add_service(RateLimitServiceServer::new(BaselineService));
         router
             .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))

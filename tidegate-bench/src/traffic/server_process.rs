@@ -1,9 +1,9 @@
-//! `ServerProcess`: a server started for a measurement, with its stderr and CPU time. Dropping it stops the server.
+//! `ServerProcess`: a server started for a measurement, with its output and CPU time. Dropping it stops the server.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use std::{fs, io};
 
@@ -13,15 +13,18 @@ use tidegate_server::command::Failure;
 /// A server process that runs until this is dropped.
 pub(crate) struct ServerProcess {
     child: Child,
-    stderr: BufReader<ChildStderr>,
+    stdout: BufReader<ChildStdout>,
+    stderr: ChildStderr,
 }
 
 impl ServerProcess {
     /// Starts the command. It inherits the CPU affinity of the calling thread.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("stderr is not piped"))?;
-        Ok(Self { child, stderr: BufReader::new(stderr) })
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(io::Error::other("the output is not piped"));
+        };
+        Ok(Self { child, stdout: BufReader::new(stdout), stderr })
     }
 
     /// The process ID.
@@ -29,15 +32,14 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Waits for the stderr line that begins with `prefix`, and parses the address in it.
+    /// Waits for the line of output that begins with `prefix`, and parses the address in it.
     pub(crate) fn read_address(&mut self, prefix: &str) -> Result<SocketAddr, Failure> {
-        let mut output = String::new();
         loop {
-            let line_start = output.len();
-            if !matches!(self.stderr.read_line(&mut output), Ok(1..)) {
-                return Err(exit_failure(&output));
+            let mut line = String::new();
+            if !matches!(self.stdout.read_line(&mut line), Ok(1..)) {
+                return Err(self.exit_failure());
             }
-            if let Some(address) = output[line_start..].strip_prefix(prefix).and_then(parse_address) {
+            if let Some(address) = line.strip_prefix(prefix).and_then(parse_address) {
                 return Ok(address);
             }
         }
@@ -47,13 +49,19 @@ impl ServerProcess {
     pub(crate) fn wait_until_listening(&mut self, address: SocketAddr) -> Result<(), Failure> {
         while TcpStream::connect(address).is_err() {
             if !matches!(self.child.try_wait(), Ok(None)) {
-                let mut output = String::new();
-                while matches!(self.stderr.read_line(&mut output), Ok(1..)) {}
-                return Err(exit_failure(&output));
+                return Err(self.exit_failure());
             }
             std::thread::yield_now();
         }
         Ok(())
+    }
+
+    /// The failure of a process that has exited, with its errors.
+    fn exit_failure(&mut self) -> Failure {
+        let mut errors = Vec::new();
+        // What could be read is enough.
+        let _ = self.stderr.read_to_end(&mut errors);
+        Failure::usage(format!("a server to be measured exited:\n{}", String::from_utf8_lossy(&errors).trim_end()))
     }
 
     /// The CPU time of all threads of the process and of its direct children.
@@ -77,10 +85,6 @@ impl Drop for ServerProcess {
         }
         let _ = self.child.wait();
     }
-}
-
-fn exit_failure(output: &str) -> Failure {
-    Failure::usage(format!("a server to be measured exited:\n{}", output.trim_end()))
 }
 
 /// Nanoseconds of CPU time of all threads of a process.

@@ -7,10 +7,9 @@ use http::HeaderName;
 use tidegate::Secret;
 use tidegate_tower::Handle;
 
-use super::watched::Watched;
+use super::instrumented_store::InstrumentedStore;
 use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats};
 use crate::failure::Failure;
-use crate::output::Output;
 
 /// The flags; each stands for a variable of the reference server, named in its help.
 #[derive(Args)]
@@ -96,15 +95,15 @@ struct Files {
 }
 
 impl EnvoyArgs {
-    /// Says which flags have no effect, since there are no files for them.
-    fn warn(&self, output: &mut Output<'_>) {
+    /// Warns of flags that have no effect, since there are no files for them.
+    fn warn(&self) {
         let flags = [
             (self.envoy_quota, "--envoy-quota"),
             (self.envoy_merge_domains, "--envoy-merge-domains"),
             (self.envoy_headers, "--envoy-headers"),
         ];
         for (_, flag) in flags.into_iter().filter(|(given, _)| *given && self.envoy_config.is_none()) {
-            output.warn(format!("{flag} has no effect without --envoy-config"));
+            tracing::warn!(target: "tidegate::server", "{flag} has no effect without --envoy-config");
         }
     }
 
@@ -125,8 +124,8 @@ impl EnvoyArgs {
 
 impl Envoy {
     /// Reads the files, if there are any.
-    pub(crate) fn open(arguments: &EnvoyArgs, secret: &Secret, output: &mut Output<'_>) -> Result<Self, Failure> {
-        arguments.warn(output);
+    pub(crate) fn open(arguments: &EnvoyArgs, secret: &Secret) -> Result<Self, Failure> {
+        arguments.warn();
         let stats = Stats::default();
         let files = match &arguments.envoy_config {
             None => None,
@@ -134,7 +133,9 @@ impl Envoy {
                 let options = arguments.options(secret, &stats);
                 let config = EnvoyConfig::load(folder, &options);
                 let config = config.map_err(|errors| Failure::usage(errors.to_string()))?;
-                config.warnings().iter().for_each(|warning| output.warn(warning));
+                for warning in config.warnings() {
+                    tracing::warn!(target: "tidegate::server", "{warning}");
+                }
                 Some(Files { folder: folder.clone(), options, config: ConfigHandle::new(config) })
             }
         };
@@ -148,7 +149,7 @@ impl Envoy {
     }
 
     /// The service, by its own configuration or by the rules of the limiter.
-    pub(crate) fn service(&self, handle: Handle<Watched>) -> EnvoyService<Watched> {
+    pub(crate) fn service(&self, handle: Handle<InstrumentedStore>) -> EnvoyService<InstrumentedStore> {
         let limits = match &self.files {
             Some(files) => EnvoyService::from_config(handle, files.config.clone()),
             None => EnvoyService::from_rules(handle),

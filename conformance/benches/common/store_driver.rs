@@ -1,0 +1,51 @@
+//! `StoreDriver`: users who ask the Redis store, many at a time.
+
+use std::time::Duration;
+
+use conformance::server::Server;
+use tidegate::spi::{Check, Gate, Plan, Subject};
+use tidegate_redis::{RedisOptions, RedisStore};
+use tokio::runtime::Runtime;
+
+use super::{Random, pipeline::BATCH};
+
+/// The first `count` users of a service: hashes are as good as random.
+pub(crate) fn subjects(count: usize) -> Vec<Subject> {
+    let mut random = Random::new(3);
+    (0..count).map(|_| Subject::from_hash(random.hash())).collect()
+}
+
+/// A store, and whatever it takes to drive it.
+pub(crate) struct StoreDriver {
+    store: RedisStore,
+    runtime: Runtime,
+}
+
+impl StoreDriver {
+    pub(crate) fn connect(server: &Server, options: RedisOptions) -> Self {
+        let runtime = Runtime::new().unwrap();
+        // A batch of long logs on a busy machine may take longer than any single decision should.
+        let options = options.with_budget(Duration::from_secs(60)).with_heartbeats(false);
+        Self { store: runtime.block_on(server.store_with(options)), runtime }
+    }
+
+    /// Lets each subject take one unit from all gates together. Every take must succeed.
+    pub(crate) fn take(&self, gates: &[Gate], subjects: &[Subject]) {
+        for batch in subjects.chunks(BATCH) {
+            let plan = |subject: &Subject| Plan::new(gates.iter().map(|gate| Check::new(gate, *subject, 1))).unwrap();
+            let plans: Vec<Plan<'_>> = batch.iter().map(plan).collect();
+            for verdict in self.runtime.block_on(self.store.decide_each(&plans)) {
+                assert_eq!(verdict.unwrap().granted, 1);
+            }
+        }
+    }
+
+    /// The same with two batches on their way, so that the server need not wait for the next.
+    pub(crate) fn take_fast(&self, gates: &[Gate], subjects: &[Subject]) {
+        let (first, second) = subjects.split_at(subjects.len() / 2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.take(gates, first));
+            self.take(gates, second);
+        });
+    }
+}

@@ -1,0 +1,200 @@
+//! `AnonymousStore`: takes every subject of a plan for one that nobody vouches for. Its verdicts must be those of any other store.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::spi::algorithm::Op;
+use tidegate::spi::{Adjustment, Check, Gate, Key, KeyStem, Plan, Role, Store, Subject, Verdict};
+use tidegate::{AnonymousBounds, Limit, StoreError};
+use tidegate_redis::RedisStore;
+
+/// Any store, but what it says of checks that cost nothing is left out: those who have nothing are not judged on what they share.
+#[derive(Debug)]
+pub struct IgnoreFreeChecks<S>(pub S);
+
+/// Which case of anonymous subjects a history runs under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnonymousCase {
+    /// There are too many, and each request is one more: all of them share a bucket, and are one subject to it.
+    OverCap,
+    /// They are forgotten early, but not so early that any history lasts that long.
+    ForgottenEarly,
+}
+
+/// A Redis store that knows strangers only.
+#[derive(Debug)]
+pub struct AnonymousStore {
+    store: RedisStore,
+    case: AnonymousCase,
+    stems: Mutex<HashMap<u128, KeyStem>>,
+    newcomers: AtomicU64,
+    asked: AtomicU64,
+    overflowed: AtomicU64,
+}
+
+impl AnonymousStore {
+    /// On `store`, which must not be in a cluster: there, some refunds are the store's own.
+    pub fn new(store: RedisStore, case: AnonymousCase) -> Self {
+        let [newcomers, asked, overflowed] = [0; 3].map(AtomicU64::new);
+        Self { store, case, stems: Mutex::default(), newcomers, asked, overflowed }
+    }
+
+    /// How many checks there were that cost something, under limits of more than nothing, and how many were judged on an overflow bucket.
+    pub fn overflowed(&self) -> (u64, u64) {
+        (self.asked.load(Ordering::Relaxed), self.overflowed.load(Ordering::Relaxed))
+    }
+
+    /// The same gate for strangers: one is a crowd, or ten thousand days are early. In a crowd, each subject of a history has
+    /// gates of its own, since all who share a partition share a bucket.
+    fn gate(&self, key: &Key<'_>, limit: &Limit, role: Role) -> Gate {
+        let stem = match self.case {
+            AnonymousCase::ForgottenEarly => key.stem().clone(),
+            AnonymousCase::OverCap => {
+                let stem = KeyStem::for_rule(&format!("{:x}", whose(key)), limit, "");
+                self.stems.lock().unwrap().insert(whose(key), stem.clone());
+                stem
+            }
+        };
+        Gate::new("r", "", *limit, role, stem).with_anonymous(match self.case {
+            AnonymousCase::OverCap => AnonymousBounds::new(1),
+            AnonymousCase::ForgottenEarly => {
+                AnonymousBounds::new(u64::MAX).with_forget_after(Duration::from_secs(10_000 * 86_400))
+            }
+        })
+    }
+
+    /// The same subject, or in a crowd somebody new of the same partition.
+    fn subject(&self, key: &Key<'_>) -> Subject {
+        match self.case {
+            AnonymousCase::ForgottenEarly => key.subject(),
+            AnonymousCase::OverCap => {
+                let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
+                Subject::from_hash(key.subject().hash() >> 96 << 96 | newcomer)
+            }
+        }
+    }
+
+    /// Sees to it that there is a crowd now under each of these gates, by somebody of another partition.
+    async fn crowd(&self, gates: &[Gate], key: impl Fn(usize) -> u16) -> Result<(), StoreError> {
+        if self.case == AnonymousCase::ForgottenEarly {
+            return Ok(());
+        }
+        for (index, gate) in gates.iter().enumerate() {
+            // The first may be one of a crowd that is over, which the store learns by it.
+            for _ in 0..2 {
+                let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
+                let elsewhere = u128::from(key(index) ^ 1) << 96 | newcomer;
+                let check = Check::new(gate, Subject::from_hash(elsewhere), 1).with_anonymous(true);
+                self.store.adjust(&[Adjustment::charge(&check)]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, plan: &Plan<'_>, consume: bool) -> Result<Verdict, StoreError> {
+        let gate = |check: &Check<'_>| self.gate(check.key(), check.gate().limit(), check.gate().role());
+        let gates: Vec<Gate> = plan.checks().iter().map(gate).collect();
+        self.crowd(&gates, |index| plan.checks()[index].key().partition()).await?;
+        let checks = plan.checks().iter().zip(&gates);
+        let checks =
+            checks.map(|(check, gate)| Check::new(gate, self.subject(check.key()), check.cost()).with_anonymous(true));
+        let delay = plan.checks().first().map_or(u64::MAX, |check| plan.take(check, 1).longest_delay);
+        let strangers = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
+        let strangers = strangers.with_max_delay(Duration::from_micros(delay));
+        let verdict = if consume { self.store.decide(&strangers).await } else { self.store.peek(&strangers).await };
+        let mut verdict = verdict?;
+        // Under a limit of nothing nobody gets a key, and so there is no crowd.
+        let checks = plan.checks().iter().zip(&verdict.judged);
+        let asked = checks.filter(|(check, judged)| check.cost() > 0 && judged.outcome.limit > 0).count();
+        self.asked.fetch_add(asked as u64, Ordering::Relaxed);
+        for judged in verdict.judged.iter_mut().filter(|judged| judged.overflowed) {
+            judged.overflowed = false;
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(verdict)
+    }
+}
+
+/// The overflow bucket that the subject of `key` falls into.
+pub fn bucket_of<'r>(key: &Key<'r>) -> Key<'r> {
+    key.overflow((key.subject().hash() >> 96) as u8)
+}
+
+/// A subject under a limit, as a number.
+fn whose(key: &Key<'_>) -> u128 {
+    key.stem().id() ^ key.subject().hash()
+}
+
+impl Store for AnonymousStore {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.ask(plan, true).await
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.ask(plan, false).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        for Adjustment { key, limit, op, .. } in adjustments {
+            let gate = self.gate(key, limit, Role::Enforced);
+            self.crowd(std::slice::from_ref(&gate), |_| key.partition()).await?;
+            let check = Check::new(&gate, self.subject(key), 1).with_anonymous(true);
+            let strange = Adjustment::new(&check, *op);
+            // A receipt gives nothing back to a bucket that is shared; the script can.
+            let shared = matches!(op, Op::Refund { .. }) && self.case == AnonymousCase::OverCap;
+            let key = if shared { bucket_of(&strange.key) } else { strange.key };
+            self.store.adjust(&[Adjustment { key, ..strange }]).await?;
+        }
+        Ok(())
+    }
+
+    fn adjust_soon(&self, _: &[Adjustment<'_>]) {
+        panic!("no history leaves adjustments behind");
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        for key in keys {
+            let stem = self.stems.lock().unwrap().get(&whose(key)).cloned();
+            match stem {
+                Some(stem) => self.store.forget(&[bucket_of(&Key::new(&stem, key.subject(), key.subject()))]).await?,
+                None => self.store.forget(&[*key]).await?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: Store> Store for IgnoreFreeChecks<S> {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.0.decide(plan).await.map(|verdict| ignore_free_checks(plan, verdict))
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.0.peek(plan).await.map(|verdict| ignore_free_checks(plan, verdict))
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.0.adjust(adjustments).await
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        self.0.adjust_soon(adjustments);
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        self.0.forget(keys).await
+    }
+}
+
+fn ignore_free_checks(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
+    for (check, judged) in plan.checks().iter().zip(verdict.judged.iter_mut()) {
+        if check.cost() == 0 {
+            judged.outcome.remaining = 0;
+            judged.outcome.reset_after = Duration::ZERO;
+            judged.outcome.delay = Duration::ZERO;
+        }
+    }
+    verdict
+}

@@ -1,0 +1,262 @@
+//! `FaultEnvironment`: the servers that a fault happens to, and how it is brought about and mended.
+
+use std::sync::Arc;
+use std::thread;
+
+use redis::{Connection, FromRedisValue};
+use tidegate::{Limiter, MemoryStore, Request};
+use tokio::task::{JoinSet, block_in_place};
+
+use super::fault::{Effect, Fault, POLICIES};
+use super::load::{Instance, Load, Scale, request};
+use crate::proxy::{NetworkFault, Proxy};
+use crate::server::{Kind, Server, free_port};
+use crate::suite::key_name;
+use crate::topology::{Cluster, SentinelGroup};
+
+/// Servers, and the way to them.
+pub(super) struct FaultEnvironment {
+    servers: Servers,
+    /// What stands between instances and the server, where the trouble is on the way.
+    pub(super) proxy: Option<Proxy>,
+    /// Where the store is.
+    pub(super) url: String,
+    /// The limit of each rule.
+    pub(super) limit: u64,
+}
+
+enum Servers {
+    One(Server),
+    SentinelGroup(SentinelGroup),
+    Cluster(Cluster),
+}
+
+/// What a server that forgets nothing when it is killed is started with.
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+/// Keys of somebody else, a mebibyte in all: so little that the server is not silent while it writes them. A script is asked for
+/// memory once, before it writes.
+const FILL: &str = "local large = string.rep(string.rep('x', 4096), 64) \
+                    for i = 1, 4 do redis.call('SET', 'foreign:' .. i, large) end";
+const EMPTY: &str = "for i = 1, 4 do redis.call('DEL', 'foreign:' .. i) end";
+const STRANGERS: u32 = 5_000;
+
+impl FaultEnvironment {
+    /// Starts what `fault` needs.
+    pub(super) async fn start(fault: Fault, kind: Kind, scale: &Scale) -> Self {
+        let servers = block_in_place(|| match fault {
+            Fault::Unavailable => Servers::One(Server::start_with(kind, &DURABLE)),
+            Fault::Loading => {
+                let often = ["--loading-process-events-interval-bytes", "1024"];
+                Servers::One(Server::start_with(kind, &[&DURABLE[..], &often[..]].concat()))
+            }
+            Fault::Busy => Servers::One(Server::start_with(kind, &["--busy-reply-threshold", "5"])),
+            Fault::ClusterDown => Servers::One(Server::start_alone_in_cluster(kind)),
+            Fault::ClockJumps => Servers::One(Server::start_with_clock(kind)),
+            Fault::Failover => {
+                let group = SentinelGroup::start(kind, &[], &[]);
+                group.wait_until_known();
+                Servers::SentinelGroup(group)
+            }
+            Fault::SlotMove => Servers::Cluster(Cluster::start(kind, 3, false)),
+            Fault::Promotion => Servers::Cluster(Cluster::start(kind, 3, true)),
+            _ => Servers::One(Server::start(kind)),
+        });
+        let limit = if matches!(fault.effect(), Effect::Outage(_)) { scale.tight } else { scale.wide };
+        let mut environment = Self { servers, proxy: None, url: String::new(), limit };
+        environment.url = match &environment.servers {
+            Servers::One(server) => server.url(),
+            Servers::SentinelGroup(group) => group.url(),
+            Servers::Cluster(cluster) => cluster.url(),
+        };
+        if matches!(fault, Fault::Timeout | Fault::Latency | Fault::SlightLatency | Fault::Cut | Fault::Trickle) {
+            let proxy = Proxy::start(environment.server().port(), &key(scale, limit)[..7]).await;
+            environment.url = format!("redis://127.0.0.1:{}", proxy.port());
+            environment.proxy = Some(proxy);
+        }
+        match fault {
+            Fault::Loading => block_in_place(|| fill_for_loading(environment.server())),
+            Fault::OutOfMemory => block_in_place(|| leave_little_room(environment.server())),
+            _ => {}
+        }
+        environment
+    }
+
+    /// Lets `fault` happen.
+    pub(super) async fn inject(&mut self, fault: Fault, scale: &Scale, instances: &[Arc<Instance>], load: &Load) {
+        match fault {
+            Fault::Timeout => self.trouble(NetworkFault::Blackhole).await,
+            Fault::Latency => self.trouble(NetworkFault::DelayReplies(scale.budget * 2)).await,
+            Fault::SlightLatency => self.trouble(NetworkFault::DelayReplies(scale.budget / 5)).await,
+            Fault::Cut => self.trouble(NetworkFault::CutReplies(2)).await,
+            Fault::Trickle => self.trouble(NetworkFault::Trickle(scale.budget / 4)).await,
+            Fault::Hang => self.server().hang(),
+            Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().kill()),
+            Fault::Loading => block_in_place(|| self.server_mut().restart_with(&["--key-load-delay", "20000"])),
+            Fault::OutOfMemory => self.tell(&["EVAL", FILL, "0"]),
+            Fault::ReadOnly => self.tell(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]),
+            Fault::ClusterDown => self.tell(&["CLUSTER", "DELSLOTS", &self.other_slot(scale)]),
+            Fault::Busy => block_in_place(|| run_for_ever(self.server())),
+            Fault::NoScript => {
+                for _ in 0..10 {
+                    self.tell(&["SCRIPT", "FLUSH"]);
+                    load.continue_for(2).await;
+                }
+            }
+            Fault::ClockJumps => {
+                for seconds in [600, -600, 0] {
+                    block_in_place(|| self.server().move_clock(seconds));
+                    load.continue_for(5).await;
+                }
+            }
+            Fault::InstanceRestart => {
+                instances[0].restart(&self.url, scale.rules(self.limit), scale.options(fault)).await;
+            }
+            Fault::Flood => flood(instances).await,
+            Fault::SlotMove => self.move_slot(scale, load).await,
+            Fault::Failover | Fault::Promotion => block_in_place(|| self.kill_primary(scale)),
+        }
+    }
+
+    /// Ends it, where it does not end by itself.
+    pub(super) async fn repair(&mut self, fault: Fault, scale: &Scale) {
+        match fault {
+            Fault::Timeout | Fault::Latency | Fault::SlightLatency | Fault::Cut | Fault::Trickle => {
+                self.trouble(NetworkFault::None).await;
+            }
+            Fault::Hang => self.server().go_on(),
+            Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().restart_with(&[])),
+            Fault::Loading => self.tell(&["CONFIG", "SET", "key-load-delay", "0"]),
+            Fault::OutOfMemory => self.tell(&["EVAL", EMPTY, "0"]),
+            Fault::ReadOnly => self.tell(&["REPLICAOF", "NO", "ONE"]),
+            Fault::ClusterDown => self.tell(&["CLUSTER", "ADDSLOTS", &self.other_slot(scale)]),
+            Fault::Busy => self.tell(&["SCRIPT", "KILL"]),
+            _ => {}
+        }
+    }
+}
+
+impl FaultEnvironment {
+    fn server(&self) -> &Server {
+        match &self.servers {
+            Servers::One(server) => server,
+            Servers::SentinelGroup(group) => &group.primary,
+            Servers::Cluster(cluster) => &cluster.servers[0],
+        }
+    }
+
+    fn server_mut(&mut self) -> &mut Server {
+        match &mut self.servers {
+            Servers::One(server) => server,
+            Servers::SentinelGroup(group) => &mut group.primary,
+            Servers::Cluster(cluster) => &mut cluster.servers[0],
+        }
+    }
+
+    async fn trouble(&self, trouble: NetworkFault) {
+        self.proxy.as_ref().expect("a proxy").make(trouble).await;
+    }
+
+    fn tell(&self, words: &[&str]) {
+        block_in_place(|| tell::<redis::Value>(&mut self.server().connection(), words));
+    }
+
+    /// The slot of everything that is asked.
+    fn slot(&self, scale: &Scale) -> u16 {
+        let name = key(scale, self.limit);
+        redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut self.server().connection()).unwrap()
+    }
+
+    fn other_slot(&self, scale: &Scale) -> String {
+        ((self.slot(scale) + 1) % 16_384).to_string()
+    }
+
+    async fn move_slot(&self, scale: &Scale, load: &Load) {
+        let Servers::Cluster(cluster) = &self.servers else { panic!("only in a cluster") };
+        let slot = self.slot(scale);
+        let home = cluster.first_owner(slot);
+        let away = (home + 1) % 3;
+        let met = |code: &str| (0..3).map(|index| cluster.errors(index, code)).sum::<u64>();
+        let before = (met("ASK"), met("MOVED"));
+        for (source, target) in [(home, away), (away, home), (home, away), (away, home)] {
+            block_in_place(|| cluster.begin_to_move(slot, source, target));
+            load.continue_for(2).await;
+            block_in_place(|| cluster.move_keys(slot, source, target));
+            load.continue_for(2).await;
+            block_in_place(|| cluster.end_move(slot, target));
+            load.continue_for(2).await;
+        }
+        assert!(met("ASK") > before.0 && met("MOVED") > before.1, "nobody noticed that the slot moved");
+    }
+
+    fn kill_primary(&mut self, scale: &Scale) {
+        let slot = if matches!(self.servers, Servers::Cluster(_)) { self.slot(scale) } else { 0 };
+        match &mut self.servers {
+            Servers::Cluster(cluster) => {
+                let owner = cluster.first_owner(slot);
+                cluster.servers[owner].kill();
+            }
+            _ => self.server_mut().kill(),
+        }
+    }
+}
+
+/// The name of the key of the first policy; those of the others begin alike, since all are of one tenant.
+fn key(scale: &Scale, limit: u64) -> Vec<u8> {
+    let limiter = Limiter::new(scale.rules(limit), MemoryStore::new());
+    let name = |policy| key_name(limiter.plan(&request(policy)).checks()[0].key());
+    let names = POLICIES.map(name);
+    assert!(names.iter().all(|name| name[..7] == names[0][..7]), "one tenant, one slot");
+    names[0].clone()
+}
+
+fn tell<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]).query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}
+
+/// Lets a server keep half of what it is going to be filled with, and evict nothing.
+fn leave_little_room(server: &Server) {
+    let mut connection = server.connection();
+    tell::<redis::Value>(&mut connection, &["EVAL", FILL, "0"]);
+    let memory: String = tell(&mut connection, &["INFO", "memory"]);
+    let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    tell::<redis::Value>(&mut connection, &["EVAL", EMPTY, "0"]);
+    let most = used.trim().parse::<u64>().unwrap() - (512 << 10);
+    tell::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    tell::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory", &most.to_string()]);
+}
+
+/// Gives a server something to load: a thousand keys, in the file that it reads first.
+fn fill_for_loading(server: &Server) {
+    let (mut connection, value) = (server.connection(), "x".repeat(2_000));
+    let mut pipeline = redis::pipe();
+    for number in 0..1_000 {
+        pipeline.set(format!("foreign:{number}"), &value).ignore();
+    }
+    pipeline.query::<()>(&mut connection).unwrap();
+    tell::<redis::Value>(&mut connection, &["BGREWRITEAOF"]);
+    server.wait_for("INFO", "persistence", "aof_rewrite_in_progress:0");
+    server.wait_for("INFO", "persistence", "aof_rewrite_scheduled:0");
+}
+
+/// Runs a script that ends only when it is killed, or with its server.
+fn run_for_ever(server: &Server) {
+    let mut connection = server.connection();
+    thread::spawn(move || redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection));
+}
+
+/// Strangers, each of whom is seen once.
+async fn flood(instances: &[Arc<Instance>]) {
+    let mut running = JoinSet::new();
+    for (place, instance) in instances.iter().cycle().take(8).enumerate() {
+        let limiter = instance.now();
+        running.spawn(async move {
+            for number in 0..STRANGERS / 8 {
+                let address = format!("{place}/{number}");
+                let decision = limiter.check(&Request::new("flood").with_attribute("address", &address)).await.unwrap();
+                assert!(decision.is_allowed() && decision.degraded().is_none(), "{decision:?}");
+            }
+        });
+    }
+    running.join_all().await;
+}

@@ -1,0 +1,209 @@
+//! Golden histories: the tables in `spec/*.md`, which people read first and every store replays.
+//!
+//! A page is prose with tables in it. Each table is a history of one subject, starting fresh at 0 s; the code line before
+//! it names the limits, one or several, that every request must pass:
+//!
+//! ```text
+//!     api: token_bucket capacity=3 refill=1/1s
+//!
+//! | at | ask | answer | remaining | retry | reset | delay |
+//! ```
+//!
+//! An empty cell says nothing. With several limits the answer names the one that denies, and the other columns tell of the
+//! check that is shown.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::spi::Store;
+use tidegate::{Decision, Limit, Limiter, ManualClock, Rate, Receipt, Request, Rule, RuleSet, Timestamp, Window};
+
+/// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
+const START: u64 = 1_800_000_000_000_000;
+
+/// A table of a page.
+#[derive(Clone, Debug)]
+pub struct GoldenHistory {
+    /// The file and the line of the table.
+    pub place: String,
+    rules: RuleSet,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    line: usize,
+    cells: HashMap<String, String>,
+}
+
+/// Every story of every page.
+pub fn golden_histories() -> Vec<GoldenHistory> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spec");
+    let mut pages: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
+    pages.iter().flat_map(|page| read(page)).collect()
+}
+
+fn read(page: &Path) -> Vec<GoldenHistory> {
+    let file = page.file_name().unwrap().to_string_lossy();
+    let text = std::fs::read_to_string(page).unwrap();
+    let (mut golden_histories, mut rules, mut header) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, line) in text.lines().enumerate() {
+        let place = || format!("spec/{file}:{}", number + 1);
+        if let Some(rule) = line.strip_prefix("    ") {
+            rules.push(parse_rule(rule).unwrap_or_else(|| panic!("{}: {rule:?} is no limit", place())));
+        } else if let Some(row) = line.strip_prefix('|') {
+            let cells = row.trim_end_matches('|').split('|').map(|cell| cell.trim().to_owned());
+            if header.is_empty() {
+                header = cells.collect();
+                let rules = RuleSet::new(std::mem::take(&mut rules)).unwrap();
+                golden_histories.push(GoldenHistory { place: place(), rules, rows: Vec::new() });
+            } else if !row.starts_with("--") {
+                let cells = header.iter().cloned().zip(cells).collect();
+                golden_histories.last_mut().unwrap().rows.push(Row { line: number + 1, cells });
+            }
+        } else {
+            header.clear();
+        }
+    }
+    golden_histories
+}
+
+/// `name: kind parameter=value …`, perhaps with `cost=` and `shadow`.
+fn parse_rule(text: &str) -> Option<Rule> {
+    let (name, rest) = text.split_once(": ")?;
+    let mut words = rest.split_whitespace();
+    let kind = words.next()?;
+    let words: Vec<&str> = words.collect();
+    let value = |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let number = |name: &str| value(name)?.parse::<u64>().ok();
+    let rate = |name: &str| {
+        let (amount, period) = value(name)?.split_once('/')?;
+        Rate::new(amount.parse().ok()?, span(period)?).ok()
+    };
+    let window = || span(value("window")?);
+    let fixed_window = || match value("window")? {
+        "month" => Some(Window::MONTH),
+        "year" => Some(Window::YEAR),
+        text => span(text).map(Window::from),
+    };
+    let limit = match kind {
+        "token_bucket" => Limit::token_bucket(number("capacity")?, rate("refill")?),
+        "leaky_bucket" => Limit::leaky_bucket(rate("drain")?, number("queue")?),
+        "fixed_window" => Limit::fixed_window(number("limit")?, fixed_window()?),
+        "sliding_log" => Limit::sliding_log(number("limit")?, window()?),
+        "sliding_window" => Limit::sliding_window(number("limit")?, window()?, number("slices")?),
+        _ => return None,
+    };
+    let mut rule = Rule::new(name, limit.ok()?).with_per(["user"]);
+    if let Some(cost) = number("cost") {
+        rule = rule.with_cost(cost);
+    }
+    if words.contains(&"shadow") {
+        rule = rule.with_mode(tidegate::RuleMode::Shadow);
+    }
+    Some(rule)
+}
+
+/// `1m30s`, `2.5s`, `100ms`, `7us`, `0s`.
+fn span(text: &str) -> Option<Duration> {
+    let mut total = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let unit = rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |next| digits + next);
+        let micros = match &rest[digits..unit] {
+            "us" => 1,
+            "ms" => 1_000,
+            "s" => 1_000_000,
+            "m" => 60_000_000,
+            "h" => 3_600_000_000,
+            "d" => 86_400_000_000,
+            _ => return None,
+        };
+        let (whole, part) = rest[..digits].split_once('.').unwrap_or((&rest[..digits], "0"));
+        let share = part.parse::<u64>().ok()? * micros / 10_u64.pow(u32::try_from(part.len()).ok()?);
+        total += whole.parse::<u64>().ok()? * micros + share;
+        rest = &rest[unit..];
+    }
+    Some(Duration::from_micros(total))
+}
+
+impl GoldenHistory {
+    /// Replays it on a store that runs on `clock`, and compares every cell.
+    pub async fn replay(&self, clock: &ManualClock, store: impl Store, user: &str) {
+        let limiter = Limiter::new(self.rules.clone(), store);
+        let mut receipts: HashMap<usize, Receipt> = HashMap::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            let at = span(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line));
+            clock.set(Timestamp::from_micros(START).plus(at));
+            if let Some(decision) = row.ask(&limiter, user, &mut receipts).await {
+                row.compare(&decision, &self.place);
+                receipts.insert(number + 1, decision.into_receipt());
+            }
+        }
+    }
+}
+
+impl Row {
+    fn cell(&self, name: &str) -> &str {
+        self.cells.get(name).map_or("", String::as_str)
+    }
+
+    async fn ask<S: Store>(
+        &self,
+        limiter: &Limiter<S>,
+        user: &str,
+        receipts: &mut HashMap<usize, Receipt>,
+    ) -> Option<Decision> {
+        let ask = self.cell("ask");
+        let (verb, amount) = ask.rsplit_once(' ').unwrap_or((ask, "1"));
+        let number = amount.trim_start_matches('#').parse().unwrap_or_else(|_| panic!("line {}: {ask:?}", self.line));
+        let request = Request::new("").with_attribute("user", user).with_cost(number);
+        match verb {
+            "take" => return Some(limiter.check(&request).await.unwrap()),
+            "peek" => return Some(limiter.peek(&request).await.unwrap()),
+            "take up to" => return Some(limiter.take_up_to(&request.with_cost(1), number).await.unwrap()),
+            "charge" => limiter.charge(&request).await.unwrap(),
+            "refund row" => limiter.refund(receipts.remove(&(number as usize)).unwrap()).await.unwrap(),
+            "forget" => limiter.forget(&request).await.unwrap(),
+            _ => panic!("line {}: {ask:?} is nothing that can be asked", self.line),
+        }
+        None
+    }
+
+    fn compare(&self, decision: &Decision, place: &str) {
+        let shown = decision.shown();
+        let answer = match (decision.is_allowed(), decision.granted(), decision.rule()) {
+            (true, 1, _) => "allowed".to_owned(),
+            (true, granted, _) => format!("{granted} granted"),
+            (false, _, rule) if decision.checks().len() > 1 => format!("denied by {}", rule.unwrap_or_default()),
+            (false, ..) => "denied".to_owned(),
+        };
+        let reset = shown.map(|shown| shown.outcome().reset_after);
+        let shadow: Vec<&str> = decision.shadow_would_reject().collect();
+        let retry = if decision.is_permanent() { "never".into() } else { tell(decision.retry_after()) };
+        for (name, got) in [
+            ("answer", answer),
+            ("remaining", decision.remaining().map_or_else(String::new, |remaining| remaining.to_string())),
+            ("retry", retry),
+            ("reset", tell(reset)),
+            ("delay", tell(Some(decision.delay()))),
+            ("shadow", shadow.join(", ")),
+        ] {
+            let expected = self.cell(name);
+            let expected = span(expected).filter(|_| !expected.is_empty()).map_or(expected.into(), |s| tell(Some(s)));
+            assert!(
+                expected.is_empty() || expected == got,
+                "{place}, line {}: {name} is {got}, not {expected}",
+                self.line
+            );
+        }
+    }
+}
+
+fn tell(span: Option<Duration>) -> String {
+    span.map_or_else(String::new, |span| format!("{span:?}"))
+}

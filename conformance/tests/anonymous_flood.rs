@@ -1,0 +1,349 @@
+//! A flood of subjects that nobody vouches for: the server holds few of them, those who are known keep what is theirs, and new
+//! ones share overflow buckets, which are neither a free pass nor a denial of everyone.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::time::Duration;
+
+use conformance::anonymous::bucket_of;
+use conformance::server::{KINDS, Kind, Server};
+use conformance::suite::{START, key_name, limits_with_window, one_limit_of_each_kind, patient_options};
+use conformance::topology::Cluster;
+use redis::Connection;
+use tidegate::spi::PARTITIONS;
+use tidegate::{AnonymousBounds, CheckResult, Decision, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
+use tidegate_redis::{AnonymousStats, RedisStore};
+
+type RedisLimiter = Limiter<RedisStore>;
+
+/// How many requests are on their way at the same time.
+const BATCH: usize = 500;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A rule per address, for whom nobody vouches, and one per user.
+fn rules(limit: Limit, anonymous: AnonymousBounds) -> RuleSet {
+    let public = Rule::new("public", limit).with_action("public").with_per(["ip"]).with_anonymous(anonymous);
+    RuleSet::new([public, Rule::new("api", limit).with_action("api").with_per(["user"])]).unwrap()
+}
+
+fn at_most(most: u64) -> AnonymousBounds {
+    AnonymousBounds::new(most)
+}
+
+fn stranger(ip: &str) -> Request<'_> {
+    Request::new("public").with_attribute("ip", ip)
+}
+
+async fn ask(limiter: &RedisLimiter, ip: &str) -> Decision {
+    limiter.check(&stranger(ip)).await.unwrap()
+}
+
+/// How many of `requests` pass when that many are sent at once, and how many of them overflowed.
+async fn flood(limiter: &RedisLimiter, names: impl Iterator<Item = String>) -> (u64, u64) {
+    let (names, mut sums): (Vec<String>, _) = (names.collect(), (0, 0));
+    for batch in names.chunks(BATCH) {
+        let plans: Vec<_> = batch.iter().map(|name| limiter.plan(&stranger(name))).collect();
+        for verdict in limiter.store().decide_each(&plans).await {
+            let verdict = verdict.unwrap();
+            sums.0 += verdict.granted;
+            sums.1 += u64::from(verdict.judged[0].overflowed);
+        }
+    }
+    sums
+}
+
+fn keys(server: &Server) -> u64 {
+    redis::cmd("DBSIZE").query(&mut server.connection()).unwrap()
+}
+
+fn known(store: &RedisStore) -> AnonymousStats {
+    let mut known = store.anonymous_stats();
+    assert_eq!(known.len(), 1, "{known:?}");
+    known.remove(0)
+}
+
+fn overflowed(decision: &Decision) -> bool {
+    decision.checks().iter().any(CheckResult::is_overflowed)
+}
+
+#[tokio::test]
+async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affect_known_ones() {
+    const FLOOD: u64 = 50_000;
+    const CAP: u64 = 1_000;
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(patient_options()).await;
+        let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(CAP)), store.clone());
+        for ip in ["ann", "bob"] {
+            assert!(ask(&limiter, ip).await.is_allowed());
+        }
+
+        let (passed, shared) = flood(&limiter, (0..FLOOD).map(|number| format!("stranger {number}"))).await;
+        let own = FLOOD - shared;
+        assert!((CAP - 2..CAP + BATCH as u64).contains(&own), "{kind:?}: {own} have a key of their own");
+        assert_eq!(keys(&server), 2 + own + u64::from(PARTITIONS), "{kind:?}: and all others share these buckets");
+        // Each bucket lets three pass, whoever asks.
+        assert_eq!(passed, own + 3 * u64::from(PARTITIONS), "{kind:?}");
+        let told = known(&store);
+        assert_eq!((told.rule.as_str(), told.overflowing), ("public", true));
+        assert_eq!((told.created, told.keys), (own + 2, own + 2), "{kind:?}");
+
+        // Who was there before the flood has two of three left, and is not judged by what others do.
+        for _ in 0..2 {
+            let decision = ask(&limiter, "ann").await;
+            assert!(decision.is_allowed() && !overflowed(&decision), "{kind:?}");
+        }
+        assert!(!ask(&limiter, "ann").await.is_allowed());
+        // For whom somebody vouches it is as ever, new or not.
+        let before = keys(&server);
+        for number in 0..100 {
+            let user = format!("user {number}");
+            let request = Request::new("api").with_attribute("user", &user);
+            for left in [2, 1, 0] {
+                let decision = limiter.check(&request).await.unwrap();
+                assert!(decision.is_allowed() && !overflowed(&decision), "{kind:?}");
+                assert_eq!(decision.remaining(), Some(left), "{kind:?}");
+            }
+        }
+        assert_eq!(keys(&server), before + 100, "{kind:?}");
+        assert_eq!(immortal(&mut server.connection()), 0, "{kind:?}: overflow buckets expire, too");
+    }
+}
+
+/// The crowd is over when its keys are gone, by the time of the server.
+#[tokio::test]
+async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
+    for kind in KINDS {
+        let (server, clock) = (Server::start(kind), ManualClock::at(START));
+        for (number, limit) in limits_with_window(4, 60 * SECOND).into_iter().enumerate() {
+            let store = server.store_with(patient_options().with_clock(clock.clone())).await;
+            let limiter = Limiter::new(rules(limit, at_most(3)), store.clone());
+            let name = |who: &str| format!("{kind:?} {number} {who}");
+            for who in ["a", "b", "c"] {
+                assert!(!overflowed(&ask(&limiter, &name(who)).await), "{limit:?}");
+            }
+            assert!(overflowed(&ask(&limiter, &name("d")).await), "{limit:?}");
+            assert!(known(&store).overflowing);
+            let longest = ask(&limiter, &name("a")).await.checks()[0].outcome().reset_after;
+
+            // What a sliding window has counted matters until it has passed the window after the one it fell into.
+            clock.advance(longest.min(10 * SECOND));
+            assert!(overflowed(&ask(&limiter, &name("e")).await) || longest < 20 * SECOND, "{limit:?}");
+            // The margin for clocks that step back, and a slice of the ring.
+            clock.advance(longest + 3 * SECOND);
+            let _ = ask(&limiter, &name("f")).await;
+            assert!(!overflowed(&ask(&limiter, &name("g")).await), "{limit:?}");
+            let told = known(&store);
+            assert_eq!((told.overflowing, told.keys, told.created), (false, 1, 4), "{limit:?}");
+        }
+    }
+}
+
+/// A stranger who keeps coming keeps its key, and so keeps its place in the count: otherwise whoever keeps old keys alive while
+/// creating new ones would pass every cap.
+#[tokio::test]
+async fn keys_in_use_keep_counting_towards_the_cap() {
+    let (server, clock) = (Server::start(Kind::Redis), ManualClock::at(START));
+    for limit in limits_with_window(1000, 60 * SECOND) {
+        let store = server.store_with(patient_options().with_clock(clock.clone())).await;
+        let limiter = Limiter::new(rules(limit, at_most(10)), store.clone());
+        // Each time before a key expires, and for much longer than any would live.
+        for round in 0..30 {
+            for ip in 0..10 {
+                let decision = limiter.check(&stranger(&format!("{ip}")).with_cost(60)).await.unwrap();
+                assert!(decision.is_allowed() && !overflowed(&decision), "{limit:?} {round}");
+            }
+            let (_, shared) = flood(&limiter, (0..20).map(|number| format!("{round} {number}"))).await;
+            assert_eq!(shared, 20, "{limit:?} {round}");
+            assert_eq!((known(&store).created, known(&store).keys), (10, 10), "{limit:?} {round}");
+            clock.advance(5 * SECOND);
+        }
+        let _: () = redis::cmd("FLUSHALL").query(&mut server.connection()).unwrap();
+    }
+}
+
+/// The same where strangers are forgotten early, which only the server knows when. By its own time: a key lives for two seconds.
+#[tokio::test]
+async fn keys_with_forget_after_count_towards_the_cap_until_they_expire() {
+    let server = Server::start(Kind::Redis);
+    let store = server.store_with(patient_options()).await;
+    let anonymous = AnonymousBounds::default().with_forget_after(Duration::ZERO);
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(100)[0], anonymous), store.clone());
+    let (name, mut connection) = (key_name(limiter.plan(&stranger("ann")).checks()[0].key()), server.connection());
+    let mut left = || redis::cmd("PTTL").arg(&name).query::<i64>(&mut connection).unwrap();
+    let begin = ask(&limiter, "ann").await.decided_at();
+    assert!((1_000..=2_001).contains(&left()), "although an hour would pass until it stops mattering");
+    let mut last = begin;
+    while last.since(begin) < 3 * SECOND {
+        while left() > 1_500 {}
+        last = ask(&limiter, "ann").await.decided_at();
+    }
+    // It would have been forgotten by now, had it not come again.
+    assert_eq!((known(&store).keys, known(&store).created), (1, 1));
+    while left() >= 0 {}
+    assert_eq!(ask(&limiter, "ann").await.remaining(), Some(99), "forgotten");
+    assert_eq!(known(&store).created, 2);
+}
+
+/// Every write of a stranger's own key, by every operation, has the early end; overflow buckets have that of their state.
+#[tokio::test]
+async fn forget_after_bounds_the_life_of_a_key() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        for limit in one_limit_of_each_kind(30) {
+            let store = server.store_with(patient_options()).await;
+            let mut connection = server.connection();
+            let anonymous = AnonymousBounds::new(1).with_forget_after(60 * SECOND);
+            let both = rules_of_two(limit, anonymous);
+            let limiter = Limiter::new(RuleSet::new(both).unwrap(), store);
+            let request = stranger("ann");
+            let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| key_name(check.key())).collect();
+            let mut ends_early = |after: &str| {
+                for name in &names {
+                    let left: i64 = redis::cmd("PTTL").arg(name).query(&mut connection).unwrap();
+                    assert!((1..=62_001).contains(&left), "{kind:?} {limit:?} after {after}: {left}");
+                }
+            };
+            let receipt = limiter.check(&request).await.unwrap().into_receipt();
+            ends_early("a plan");
+            limiter.refund(receipt).await.unwrap();
+            ends_early("a refund");
+            let _ = limiter.take_up_to(&request, 2).await.unwrap();
+            ends_early("a take of what there is");
+            limiter.charge(&request).await.unwrap();
+            ends_early("a charge");
+            let receipt = limiter.check(&request).await.unwrap().into_receipt();
+            limiter.settle(receipt, |_| Some(5)).await.unwrap();
+            ends_early("a settlement");
+
+            let only = Limiter::new(rules(limit, anonymous), limiter.store().clone());
+            let alone = key_name(only.plan(&request).checks()[0].key());
+            assert!(!overflowed(&ask(&only, "ann").await));
+            let left: i64 = redis::cmd("PTTL").arg(&alone).query(&mut connection).unwrap();
+            assert!((1..=62_001).contains(&left), "{kind:?} {limit:?}: {left}");
+            assert!(overflowed(&ask(&only, "bob").await));
+            let bucket = key_name(&bucket_of(only.plan(&stranger("bob")).checks()[0].key()));
+            let left: i64 = redis::cmd("PTTL").arg(&bucket).query(&mut connection).unwrap();
+            assert!(left > 62_001, "{kind:?} {limit:?}: {left}");
+            let _: () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
+        }
+    }
+}
+
+fn rules_of_two(limit: Limit, anonymous: AnonymousBounds) -> [Rule; 2] {
+    ["one", "two"].map(|id| Rule::new(id, limit).with_per(["ip"]).with_anonymous(anonymous))
+}
+
+/// What costs nothing creates nothing; what is charged later must not create keys either.
+#[tokio::test]
+async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        for limit in one_limit_of_each_kind(30) {
+            let store = server.store_with(patient_options()).await;
+            let limiter = Limiter::new(RuleSet::new(rules_of_two(limit, at_most(1))).unwrap(), store.clone());
+            assert!(ask(&limiter, "ann").await.is_allowed());
+            let new = stranger("bob");
+            let plan = limiter.plan(&new);
+            let exists = || {
+                let mut exists = redis::cmd("EXISTS");
+                plan.checks().iter().for_each(|check| _ = exists.arg(key_name(check.key())));
+                exists.query::<u64>(&mut server.connection()).unwrap()
+            };
+            let left = async || limiter.peek(&new).await.unwrap().remaining().unwrap();
+
+            let free = limiter.check(&stranger("bob").with_cost(0)).await.unwrap();
+            assert!(free.is_allowed() && !overflowed(&free));
+            assert_eq!((exists(), left().await), (0, 30), "{kind:?} {limit:?}");
+            limiter.settle(free.into_receipt(), |_| Some(3)).await.unwrap();
+            assert_eq!((exists(), left().await), (0, 27), "{kind:?} {limit:?}: charged to the bucket");
+            limiter.charge(&new).await.unwrap();
+            assert_eq!((exists(), left().await), (0, 26), "{kind:?} {limit:?}");
+            let two = limiter.take_up_to(&new, 2).await.unwrap();
+            assert_eq!(
+                (two.granted(), overflowed(&two), exists(), left().await),
+                (2, true, 0, 24),
+                "{kind:?} {limit:?}"
+            );
+            // What is given back would go to strangers.
+            limiter.refund(two.into_receipt()).await.unwrap();
+            assert_eq!((exists(), left().await), (0, 24), "{kind:?} {limit:?}");
+            let one = limiter.check(&new).await.unwrap();
+            limiter.settle(one.into_receipt(), |_| Some(0)).await.unwrap();
+            assert_eq!((exists(), left().await), (0, 23), "{kind:?} {limit:?}");
+            let one = limiter.check(&new).await.unwrap();
+            limiter.settle(one.into_receipt(), |_| Some(3)).await.unwrap();
+            assert_eq!((exists(), left().await), (0, 20), "{kind:?} {limit:?}");
+            assert_eq!(keys(&server), 2 + 2, "{kind:?} {limit:?}: those of ann, and a bucket for each rule");
+            let _: () = redis::cmd("FLUSHALL").query(&mut server.connection()).unwrap();
+        }
+    }
+}
+
+/// Where costs are only known afterwards, it is the charge that creates a key, and it counts.
+#[tokio::test]
+async fn charges_of_new_subjects_count_towards_the_cap() {
+    let server = Server::start(Kind::Redis);
+    let store = server.store_with(patient_options()).await;
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(30)[0], at_most(5)), store.clone());
+    for number in 0..50 {
+        let name = format!("{number}");
+        let free = limiter.check(&stranger(&name).with_cost(0)).await.unwrap();
+        limiter.settle(free.into_receipt(), |_| Some(1)).await.unwrap();
+    }
+    assert_eq!((known(&store).created, known(&store).keys, known(&store).overflowing), (5, 5, true));
+    assert!(keys(&server) > 5 && keys(&server) <= 5 + 45);
+    assert!(!overflowed(&ask(&limiter, "3").await), "one that has a key");
+    assert!(overflowed(&ask(&limiter, "7").await));
+}
+
+/// In a cluster the overflow bucket lies where the stranger's own key would. What a part of a plan took from it is given back
+/// when another part denies. While a slot is being moved, where a script may not name two keys, strangers are still served.
+#[tokio::test]
+async fn the_cap_holds_in_a_cluster() {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(100)), store.clone());
+    let (passed, shared) = flood(&limiter, (0..20_000).map(|number| format!("stranger {number}"))).await;
+    let own = 20_000 - shared;
+    assert!((100..100 + BATCH as u64).contains(&own), "{own}");
+    let all: u64 = cluster.servers.iter().map(keys).sum();
+    assert_eq!(all, own + u64::from(PARTITIONS));
+    assert_eq!(passed, own + 3 * u64::from(PARTITIONS));
+    assert!(!overflowed(&ask(&limiter, "stranger 0").await));
+
+    let rate = Rate::per_hour(1).unwrap();
+    let wide = Rule::new("wide", Limit::token_bucket(5, rate).unwrap()).with_per(["ip"]).with_anonymous(at_most(1));
+    let narrow = Rule::new("narrow", Limit::token_bucket(2, rate).unwrap());
+    let limiter = Limiter::new(RuleSet::new([wide, narrow]).unwrap(), store.clone());
+    assert!(ask(&limiter, "ann").await.is_allowed());
+    let count_allowed = async |times: u32| {
+        let mut passed = 0;
+        for _ in 0..times {
+            let decision = ask(&limiter, "bob").await;
+            assert!(overflowed(&decision));
+            passed += u32::from(decision.is_allowed());
+        }
+        passed
+    };
+    assert_eq!(count_allowed(4).await, 1);
+    let decision = limiter.peek(&stranger("bob")).await.unwrap();
+    assert_eq!(decision.checks()[0].outcome().remaining, 4, "three that were denied have taken nothing");
+
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(100)), store);
+    let plan = limiter.plan(&stranger("carl"));
+    let name = key_name(plan.checks()[0].key());
+    let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut cluster.servers[0].connection()).unwrap();
+    let source = cluster.first_owner(slot);
+    cluster.begin_to_move(slot, source, (source + 1) % 3);
+    let carl = ask(&limiter, "carl").await;
+    assert!(carl.is_allowed() && !overflowed(&carl), "it gets a key rather than an error");
+    limiter.charge(&stranger("dora")).await.unwrap();
+}
+
+fn immortal(connection: &mut Connection) -> usize {
+    let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
+    let left = |name: &Vec<u8>| redis::cmd("PTTL").arg(name).query::<i64>(connection).unwrap();
+    names.iter().map(left).filter(|left| *left < 0).count()
+}

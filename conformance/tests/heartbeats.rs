@@ -1,0 +1,105 @@
+//! Heartbeats: how many instances share a store, by the server's time. Each store beats once when it is opened, which is all that
+//! these tests wait for; the time is injected.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::time::Duration;
+
+use conformance::server::{KINDS, Kind, Server};
+use conformance::suite::{START, patient_options, until};
+use redis::Connection;
+use tidegate::ManualClock;
+use tidegate::spi::Store;
+use tidegate_redis::RedisStore;
+
+const LIST: &str = "tg1{00}@instances";
+
+/// Everybody is counted once, and nobody who has not been heard for 15 seconds.
+#[tokio::test]
+async fn instances_count_while_their_heartbeats_arrive() {
+    for kind in KINDS {
+        for server in [Server::start(kind), Server::start_alone_in_cluster(kind)] {
+            let clock = ManualClock::at(START);
+            let one = open(&server, &clock);
+            until(|| one.instances() == Some(1)).await;
+            clock.advance(Duration::from_secs(10));
+            let two = open(&server, &clock);
+            until(|| two.instances() == Some(2)).await;
+            clock.advance(Duration::from_secs(5));
+            let three = open(&server, &clock);
+            until(|| three.instances() == Some(3)).await;
+            assert_eq!(Store::instances(&three), Some(3), "what a limiter asks for");
+            // The first has not been heard for more than 15 seconds, the second for ten.
+            clock.advance(Duration::from_micros(5_000_001));
+            let four = open(&server, &clock);
+            until(|| four.instances() == Some(3)).await;
+            let lives: i64 = redis::cmd("PTTL").arg(LIST).query(&mut server.connection()).unwrap();
+            assert!(lives > 0, "{kind:?}: the list expires");
+        }
+    }
+}
+
+/// A clock that stepped back neither loses those who were heard nor keeps those of another time.
+#[tokio::test]
+async fn a_backward_clock_step_loses_no_instance() {
+    let server = Server::start(Kind::Redis);
+    let clock = ManualClock::at(START);
+    let one = open(&server, &clock);
+    until(|| one.instances() == Some(1)).await;
+    clock.set(START.plus(Duration::from_secs(2)));
+    let two = open(&server, &clock);
+    until(|| two.instances() == Some(2)).await;
+    clock.set(START);
+    let three = open(&server, &clock);
+    until(|| three.instances() == Some(3)).await;
+    clock.set(tidegate::Timestamp::from_micros(START.as_micros() - 3_600_000_000));
+    let four = open(&server, &clock);
+    until(|| four.instances() == Some(1)).await;
+}
+
+/// The list is bounded, and what is not a list is left as it is.
+#[tokio::test]
+async fn the_instance_list_is_bounded_and_a_foreign_key_is_not_overwritten() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let (clock, mut connection) = (ManualClock::at(START), server.connection());
+        let entry = |number: u64| [number.to_le_bytes(), (START.as_micros() as f64).to_le_bytes()].concat();
+        let list: Vec<u8> = (0..5000).flat_map(entry).collect();
+        let _: () = redis::cmd("SET").arg(LIST).arg(list).query(&mut connection).unwrap();
+        let store = open(&server, &clock);
+        until(|| store.instances() == Some(4096)).await;
+        assert_eq!(length(&mut connection), 4096 * 16, "{kind:?}");
+
+        let _: () = redis::cmd("SET").arg(LIST).arg("somebody else's").query(&mut connection).unwrap();
+        let other =
+            RedisStore::connect_with(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true))
+                .await;
+        let other = other.unwrap();
+        until(|| calls_of_scripts(&server) > 8).await;
+        assert_eq!((other.instances(), length(&mut connection)), (None, 15), "{kind:?}");
+    }
+}
+
+/// Who only looks is not counted.
+#[tokio::test]
+async fn a_store_without_heartbeats_is_not_counted() {
+    let server = Server::start(Kind::Valkey);
+    let looking = server.store_with(patient_options()).await;
+    assert_eq!((looking.instances(), length(&mut server.connection())), (None, 0));
+}
+
+// === What the tests share ===
+
+fn open(server: &Server, clock: &ManualClock) -> RedisStore {
+    RedisStore::open(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true)).unwrap()
+}
+
+fn length(connection: &mut Connection) -> usize {
+    redis::cmd("STRLEN").arg(LIST).query(connection).unwrap()
+}
+
+fn calls_of_scripts(server: &Server) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}

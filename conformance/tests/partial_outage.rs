@@ -1,0 +1,103 @@
+//! A cluster, one server of which hangs: what another server denies is denied, and never an error; what it answers stays
+//! answered.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::time::Duration;
+
+use conformance::server::Kind;
+use conformance::suite::{key_name, one_limit_of_each_kind, patient_options};
+use conformance::topology::Cluster;
+use tidegate::spi::{Adjustment, Plan, PlanMode, Store};
+use tidegate::{Limiter, Request, Rule, RuleSet};
+use tidegate_redis::{RedisOptions, RedisStore};
+
+type RedisLimiter = Limiter<RedisStore>;
+
+/// Some of a store's own budget, or all of it; the first waits for a silent server each time, since nobody who is in such a
+/// hurry can say that it is silent.
+#[tokio::test]
+async fn a_denial_by_one_server_stands_while_another_hangs() {
+    let cluster = cluster();
+    let quick = RedisOptions::new().with_budget(Duration::from_secs(2)).with_heartbeats(false);
+    for (number, (options, budget)) in
+        [(patient_options(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
+    {
+        let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
+        let (limiter, hanging) = on_two_servers(&cluster, &store, number);
+        let plan = || {
+            let plan = limiter.plan(&Request::new(""));
+            if let Some(budget) = budget { plan.with_timeout(budget) } else { plan }
+        };
+        // The second denies, and is known for it.
+        let all = limiter.plan(&Request::new("").with_cost(5));
+        store.adjust(&[Adjustment::charge(&all.checks()[1])]).await.unwrap();
+        assert_eq!(store.decide(&limiter.plan(&Request::new(""))).await.unwrap().granted, 0);
+        cluster.servers[hanging].hang();
+        for round in 0..12 {
+            let verdict = store.decide(&plan()).await;
+            assert_eq!(verdict.map_err(|error| error.to_string()).map(|verdict| verdict.granted), Ok(0), "{round}");
+        }
+        for (what, plan) in kinds(plan) {
+            let verdict = store.decide(&plan).await;
+            assert_eq!(verdict.map_err(|error| error.to_string()).map(|verdict| verdict.granted), Ok(0), "{what}");
+        }
+        cluster.servers[hanging].go_on();
+        for server in &cluster.servers {
+            server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
+        }
+    }
+}
+
+/// The time of a batch ends while one of its plans still waits for a silent server.
+#[tokio::test]
+async fn answers_received_before_the_deadline_are_kept() {
+    let cluster = cluster();
+    let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
+    let (limiter, hanging) = on_two_servers(&cluster, &store, 0);
+    // The smallest budget is that of all.
+    let both = limiter.plan(&Request::new(""));
+    let second = Plan::new([both.checks()[1]]).unwrap().with_timeout(Duration::from_secs(1));
+    assert_eq!(store.decide(&both).await.unwrap().granted, 1);
+    cluster.servers[hanging].hang();
+    let answers = store.decide_each(&[both.clone(), second.clone(), both.clone(), second.clone()]).await;
+    cluster.servers[hanging].go_on();
+    let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().map(|verdict| verdict.granted).ok()).collect();
+    assert_eq!(granted, [None, Some(1), None, Some(1)]);
+}
+
+// === What the tests share ===
+
+/// A cluster, whose other servers do not find out that one hangs, nor think so of each other on a busy machine.
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    for server in &cluster.servers {
+        let words = ["SET", "cluster-node-timeout", "600000"];
+        let _: () = redis::cmd("CONFIG").arg(&words).query(&mut server.connection()).unwrap();
+    }
+    cluster
+}
+
+/// The other ways to ask: for several units, and counting in each part.
+fn kinds<'r>(plan: impl Fn() -> Plan<'r>) -> [(&'static str, Plan<'r>); 2] {
+    [("several units", plan().with_max_units(3)), ("each counts", plan().with_mode(PlanMode::CountEach))]
+}
+
+/// A limiter with two limits of five on two servers, and the number of the server of the first.
+fn on_two_servers(cluster: &Cluster, store: &RedisStore, round: usize) -> (RedisLimiter, usize) {
+    for number in 0..100 {
+        let names = [format!("first{round}"), format!("second{round}-{number}")];
+        let rules = RuleSet::new(names.map(|name| Rule::new(name, one_limit_of_each_kind(5)[0]))).unwrap();
+        let limiter = Limiter::new(rules, store.clone());
+        let mut connection = cluster.servers[0].connection();
+        let mut owner = |place: usize| {
+            let name = key_name(limiter.plan(&Request::new("")).checks()[place].key());
+            cluster.first_owner(redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap())
+        };
+        if owner(0) != owner(1) {
+            let hanging = owner(0);
+            return (limiter, hanging);
+        }
+    }
+    panic!("all limits lie on one server");
+}

@@ -1,0 +1,86 @@
+//! `InstrumentedStore`: a store that reports the duration and the errors of its calls to the metrics. It changes no result.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::{Clock, StoreError, SystemClock, Timestamp};
+
+use super::metrics::{Metrics, StoreCall};
+use crate::store::AnyStore;
+
+/// A store whose calls are measured. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct InstrumentedStore {
+    store: AnyStore,
+    metrics: Arc<Metrics>,
+    clock: SystemClock,
+    up: Arc<AtomicBool>,
+    /// The error of the call after which the store was last considered down.
+    last_error: Arc<Mutex<String>>,
+}
+
+impl InstrumentedStore {
+    pub(crate) fn new(store: AnyStore, metrics: Arc<Metrics>) -> Self {
+        let up = Arc::new(AtomicBool::new(true));
+        Self { store, metrics, clock: SystemClock::new(), up, last_error: Arc::default() }
+    }
+
+    /// The store itself.
+    pub(crate) const fn inner(&self) -> &AnyStore {
+        &self.store
+    }
+
+    /// Whether the last call succeeded.
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    /// The error of the call after which the store was last considered down. It names no password.
+    pub(crate) fn last_error(&self) -> String {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn record<T>(&self, call: StoreCall, begun: Timestamp, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        let duration = self.clock.now().since(begun);
+        self.metrics.store_called(call, duration, result.as_ref().err());
+        // Read first: most of the time nothing changes, and a write by every core would contend.
+        if self.is_up() != result.is_ok() {
+            if let Err(error) = &result {
+                *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+            }
+            self.up.store(result.is_ok(), Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl Store for InstrumentedStore {
+    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Decide, begun, self.store.decide(plan).await)
+    }
+
+    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Peek, begun, self.store.peek(plan).await)
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Adjust, begun, self.store.adjust(adjustments).await)
+    }
+
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        self.store.adjust_soon(adjustments);
+    }
+
+    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Forget, begun, self.store.forget(keys).await)
+    }
+
+    fn instances(&self) -> Option<u32> {
+        self.store.instances()
+    }
+}

@@ -1,0 +1,105 @@
+//! `StoreCollector`: metrics of a shared store, read when they are scraped: its servers, its instances, and its keys of
+//! unauthenticated subjects.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use tidegate::spi::Store;
+use tidegate_redis::{AnonymousStats, BreakerState, ServerState};
+
+use super::metrics::RuleLabel;
+use crate::store::AnyStore;
+
+/// Reads the metrics of a store.
+#[derive(Debug)]
+pub(crate) struct StoreCollector(pub(crate) AnyStore);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ServerLabel {
+    server: String,
+}
+
+/// A metric with one series for each `T`: its type, name, help and value.
+type MetricOf<T> = (MetricType, &'static str, &'static str, fn(&T) -> u64);
+
+const SERVER_METRICS: [MetricOf<ServerState>; 4] = [
+    (
+        MetricType::Gauge,
+        "rate_limit_store_up",
+        "Whether calls are sent to a server of the store: 0 while its circuit breaker is open",
+        |server| u64::from(server.breaker == BreakerState::Closed),
+    ),
+    (
+        MetricType::Gauge,
+        "rate_limit_store_in_flight",
+        "Calls to a server of the store that have no reply yet",
+        |server| server.in_flight as u64,
+    ),
+    (
+        MetricType::Counter,
+        "rate_limit_store_silences",
+        "Times that the circuit breaker of a server of the store opened",
+        |server| server.opened,
+    ),
+    (
+        MetricType::Counter,
+        "rate_limit_store_overloads",
+        "Calls that were not sent, since too many had no reply yet",
+        |server| server.overloaded,
+    ),
+];
+
+const ANONYMOUS_METRICS: [MetricOf<AnonymousStats>; 3] = [
+    (
+        MetricType::Gauge,
+        "rate_limit_anonymous_keys",
+        "Keys of unauthenticated subjects, the part of this instance",
+        |rule| rule.keys,
+    ),
+    (MetricType::Gauge, "rate_limit_crowded", "Whether new unauthenticated subjects share overflow buckets", |rule| {
+        u64::from(rule.overflowing)
+    }),
+    (MetricType::Counter, "rate_limit_anonymous_created", "Keys created for unauthenticated subjects", |rule| {
+        rule.created
+    }),
+];
+
+impl Collector for StoreCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        if let Some(instances) = self.0.instances() {
+            let help = "Instances that share the store, by their heartbeats";
+            let mut metric = encoder.encode_descriptor("rate_limit_instances", help, None, MetricType::Gauge)?;
+            metric.encode_gauge(&i64::from(instances))?;
+        }
+        let servers = self.0.servers();
+        encode_each(&mut encoder, &SERVER_METRICS, &servers, |server| ServerLabel { server: server.address.clone() })?;
+        let strangers = self.0.strangers();
+        encode_each(&mut encoder, &ANONYMOUS_METRICS, &strangers, |rule| RuleLabel { rule: rule.rule.clone() })
+    }
+}
+
+/// Encodes each of `metrics` with one series for each of `items`.
+fn encode_each<T, L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    metrics: &[MetricOf<T>],
+    items: &[T],
+    label: impl Fn(&T) -> L,
+) -> fmt::Result {
+    for (kind, name, help, value) in metrics.iter().filter(|_| !items.is_empty()) {
+        let mut metric = encoder.encode_descriptor(name, help, None, *kind)?;
+        for item in items {
+            let (label, value) = (label(item), value(item));
+            let mut metric = metric.encode_family(&label)?;
+            if matches!(kind, MetricType::Counter) {
+                let none: Option<&Exemplar<RuleLabel, u64>> = None;
+                metric.encode_counter(&value, none)?;
+            } else {
+                metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+            }
+        }
+    }
+    Ok(())
+}
