@@ -98,7 +98,7 @@ impl FleetMetrics {
 
 /// How long a gateway waits for the store: twenty times the default. Everything runs on one machine, and one that is kept busy
 /// must not look like a store that does not answer.
-const STORE_BUDGET: Duration = Duration::from_millis(500);
+const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Opens the store and the listener of one gateway.
 async fn open(storage: LimitStorage) -> Result<(AnyStore, Listener), Failure> {
@@ -106,7 +106,7 @@ async fn open(storage: LimitStorage) -> Result<(AnyStore, Listener), Failure> {
     let store = match storage {
         LimitStorage::PerGateway => AnyStore::Memory(Arc::new(MemoryStore::new())),
         LimitStorage::Shared { url, prefix } => {
-            let options = RedisOptions::new().with_prefix(&prefix).with_budget(STORE_BUDGET).with_heartbeats(false);
+            let options = RedisOptions::new().with_prefix(&prefix).with_timeout(STORE_TIMEOUT).with_heartbeats(false);
             AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
         }
     };
