@@ -40,7 +40,7 @@ use crate::timer;
 /// for a moment: while a request that a later slot denies is being decided, it holds units of the earlier slots. If the
 /// refund fails, these units stay taken until the limit has refilled.
 ///
-/// No decision takes longer than its [budget](RedisOptions::with_budget). After three calls in a row without a response the
+/// No decision takes longer than its [timeout](RedisOptions::with_timeout). After three calls in a row without a response the
 /// circuit breaker opens, and decisions fail at once until the server has answered again.
 #[derive(Clone)]
 pub struct RedisStore {
@@ -58,38 +58,38 @@ struct PlanResults(Mutex<Vec<Option<Result<Verdict, StoreError>>>>);
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         require_max_checks(plan)?;
-        let budget = self.budget(plan);
-        let deadline = Deadline::after(budget);
+        let timeout = self.timeout(plan);
+        let deadline = Deadline::after(timeout);
         let verdict = async {
             if self.is_cross_slot(plan) {
                 return Box::pin(self.decide_cross_slot(plan, SplitBy::Slot, deadline)).await;
             }
-            match self.decide_in_slot(plan, Timeouts::for_decision(budget)).await {
+            match self.decide_in_slot(plan, Timeouts::for_decision(timeout)).await {
                 Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
                     Box::pin(self.decide_cross_slot(plan, SplitBy::Key, deadline)).await
                 }
                 verdict => Ok(verdict?),
             }
         };
-        within_budget(budget, pin!(verdict)).await
+        within_timeout(timeout, pin!(verdict)).await
     }
 
     async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         require_max_checks(plan)?;
-        let budget = self.budget(plan);
-        let deadline = Deadline::after(budget);
+        let timeout = self.timeout(plan);
+        let deadline = Deadline::after(timeout);
         let verdict = async {
             if self.is_cross_slot(plan) {
                 return Box::pin(self.peek_cross_slot(plan, SplitBy::Slot, deadline)).await;
             }
-            match self.peek_in_slot(plan, Timeouts::for_decision(budget)).await {
+            match self.peek_in_slot(plan, Timeouts::for_decision(timeout)).await {
                 Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
                     Box::pin(self.peek_cross_slot(plan, SplitBy::Key, deadline)).await
                 }
                 verdict => Ok(verdict?),
             }
         };
-        within_budget(budget, pin!(verdict)).await
+        within_timeout(timeout, pin!(verdict)).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -112,9 +112,9 @@ impl Store for RedisStore {
                 command.arg(args::key_name(&self.options.prefix, key));
             }
             let slot = keys.first().map_or(0, |key| slot_of(key.partition()));
-            self.router.send(slot, &Call::command(command, Timeouts::for_decision(self.options.budget))).await
+            self.router.send(slot, &Call::command(command, Timeouts::for_decision(self.options.timeout))).await
         });
-        first_error(within_budget(self.options.budget, pin!(async { Ok(join_all(calls).await) })).await?)
+        first_error(within_timeout(self.options.timeout, pin!(async { Ok(join_all(calls).await) })).await?)
     }
 
     fn instances(&self) -> Option<u32> {
@@ -192,9 +192,9 @@ impl RedisStore {
         Ok(verdict)
     }
 
-    /// The budget of `plan`: its own, but at most that of the store.
-    fn budget(&self, plan: &Plan<'_>) -> Duration {
-        plan.timeout().map_or(self.options.budget, |budget| budget.min(self.options.budget))
+    /// The timeout of `plan`: its own, but at most that of the store.
+    fn timeout(&self, plan: &Plan<'_>) -> Duration {
+        plan.timeout().map_or(self.options.timeout, |timeout| timeout.min(self.options.timeout))
     }
 
     /// The time of the injected clock. `None` means the server's.
@@ -206,22 +206,22 @@ impl RedisStore {
 /// Deciding many plans at once
 impl RedisStore {
     /// Decides each plan on its own, all in one round trip to each server (a plan across slots takes more). A plan that
-    /// fails does not affect the others. All share one budget, the shortest.
+    /// fails does not affect the others. All share one timeout, the shortest.
     pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
-        let budget = plans.iter().map(|plan| self.budget(plan)).min().unwrap_or_default();
+        let timeout = plans.iter().map(|plan| self.timeout(plan)).min().unwrap_or_default();
         let results = PlanResults(Mutex::new(plans.iter().map(|_| None).collect()));
-        // When the budget ends, the results that have arrived are kept.
-        let _ = timer::timeout(budget, pin!(self.decide_each_within(plans, budget, &results))).await;
+        // When the timeout expires, the results that have arrived are kept.
+        let _ = timer::timeout(timeout, pin!(self.decide_each_within(plans, timeout, &results))).await;
         results.into_vec()
     }
 
-    async fn decide_each_within(&self, plans: &[Plan<'_>], budget: Duration, results: &PlanResults) {
+    async fn decide_each_within(&self, plans: &[Plan<'_>], timeout: Duration, results: &PlanResults) {
         let routes: Vec<_> = plans.iter().map(|plan| self.cardinality.routes(plan, self.instances())).collect();
         let in_one_slot = |plan: &Plan<'_>| !self.is_cross_slot(plan) && require_max_checks(plan).is_ok();
         let indexes: Vec<usize> = (0..plans.len()).filter(|index| in_one_slot(&plans[*index])).collect();
         let call = |index: &usize| {
             let plan = &plans[*index];
-            (slot_of_plan(plan), self.decide_call(plan, &routes[*index], Timeouts::for_decision(budget)))
+            (slot_of_plan(plan), self.decide_call(plan, &routes[*index], Timeouts::for_decision(timeout)))
         };
         let calls: Vec<(u16, Call)> = indexes.iter().map(call).collect();
         let on_result = |call_index: usize, reply: Result<Value, CallError>| {
@@ -258,13 +258,13 @@ impl PlanResults {
     }
 }
 
-/// The output of `future`, or an error that says "possibly applied" if it takes longer than `budget`. Takes a pinned
+/// The output of `future`, or an error that says "possibly applied" if it takes longer than `timeout`. Takes a pinned
 /// reference, since these futures are large and each outer future would copy them.
-pub(crate) async fn within_budget<T>(
-    budget: Duration,
+pub(crate) async fn within_timeout<T>(
+    timeout: Duration,
     future: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<T, StoreError> {
-    timer::timeout(budget, future).await.unwrap_or_else(|| Err(timed_out()))
+    timer::timeout(timeout, future).await.unwrap_or_else(|| Err(timed_out()))
 }
 
 /// The slot of the first key. A plan without keys may go to any server.

@@ -120,7 +120,7 @@ impl Scale {
 
     /// The store options for `fault`.
     pub fn options(&self, fault: Fault) -> RedisOptions {
-        RedisOptions::new().with_budget(if fault.is_silence() { self.budget } else { self.calm_budget })
+        RedisOptions::new().with_timeout(if fault.is_silence() { self.budget } else { self.calm_budget })
     }
 
     /// One rule per policy, all with the same limit, and one rule for anonymous subjects.

@@ -6,8 +6,10 @@ mod api;
 mod bad_input;
 mod envoy;
 mod forward_auth;
+mod hosts;
 mod lifecycle;
 mod logging;
+mod metrics;
 mod openapi;
 mod tls;
 
