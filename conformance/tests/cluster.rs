@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use conformance::server::{Kind, Server};
-use conformance::suite::{all_limits, name_of, passes, patient, persist, until_answered};
+use conformance::suite::{all_limits, decide_all, name_of, passes, patient, persist, until_answered};
 use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::{Adjustment, Key, KeyStem, PARTITIONS, Store, Subject};
@@ -127,8 +127,8 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
     }
     assert!(cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN") > before);
     let plans: Vec<_> = (0..3).map(|_| limiter.plan(&of("bob"))).collect();
-    for verdict in limiter.store().decide_each(&plans).await {
-        assert_eq!(verdict.unwrap().granted, 1);
+    for verdict in decide_all(limiter.store(), &plans).await {
+        assert_eq!(verdict.unwrap().granted(), 1);
     }
     cluster.move_keys(slot, source, target);
     cluster.end_move(slot, target);
@@ -229,7 +229,7 @@ async fn corrections_and_batches_reach_every_slot() {
     let mut plans: Vec<_> = users.iter().map(|user| each.plan(&of(user))).collect();
     plans.extend((0..8).map(|_| limiter.plan(&of(""))));
     let granted: Vec<u64> =
-        store.decide_each(&plans).await.into_iter().map(|verdict| verdict.unwrap().granted).collect();
+        decide_all(&store, &plans).await.into_iter().map(|verdict| verdict.unwrap().granted()).collect();
     assert_eq!(granted[..40].iter().sum::<u64>(), 30, "ten users, three each");
     assert_eq!(granted[40..].iter().sum::<u64>(), 6, "and six across all slots");
     limiter.forget(&of("")).await.unwrap();

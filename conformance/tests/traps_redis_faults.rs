@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{
-    START, all_limits, left, limits_over, name_of, on_every_store, passes, patient, until_answered,
+    START, all_limits, decide_all, left, limits_over, name_of, on_every_store, passes, patient, until_answered,
 };
 use redis::Connection;
 use tidegate::spi::Store;
@@ -52,9 +52,9 @@ async fn a_pipeline_survives_a_flush_of_the_scripts() {
             let limiter = limiter(limit, &store);
             let plans: Vec<_> = (0..15).map(|_| limiter.plan(&Request::new(""))).collect();
             let _: () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
-            let verdicts = store.decide_each(&plans).await;
+            let verdicts = decide_all(&store, &plans).await;
             assert_eq!(verdicts.len(), 15);
-            let granted: u64 = verdicts.into_iter().map(|verdict| verdict.unwrap().granted).sum();
+            let granted: u64 = verdicts.into_iter().map(|verdict| verdict.unwrap().granted()).sum();
             assert_eq!(granted, 10, "{kind:?} {limit:?}");
             assert_eq!(left(&limiter).await, 0, "{kind:?} {limit:?}");
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::Request;
-use tidegate::spi::{Few, Match, Matcher};
+use tidegate::spi::{Match, Matcher};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -63,7 +63,7 @@ pub(crate) enum TenantIn {
 #[derive(Clone, Debug)]
 pub(crate) struct Counted<'q> {
     pub(crate) tenant: Option<String>,
-    pub(crate) found: Few<Option<Found<'q>>>,
+    pub(crate) found: SmallVec<[Option<Found<'q>>; 1]>,
     /// Whether nobody vouches for any of it.
     pub(crate) anonymous: bool,
 }
@@ -113,7 +113,7 @@ impl Matched {
             }),
             _ => identity.find(facts),
         };
-        let found: Few<_> = self.per.iter().map(find).collect();
+        let found: SmallVec<[_; 1]> = self.per.iter().map(find).collect();
         let scoped = match self.tenant {
             TenantIn::No => false,
             TenantIn::Scope => found.iter().flatten().any(|found| found.of_tenant),

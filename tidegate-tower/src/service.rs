@@ -149,7 +149,7 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let request = values.request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = current.limiter.plan(&request).with_max_delay(settings.longest_delay).with_origin(origin);
-    match current.limiter.decide(&plan).await {
+    match current.limiter.check_plan(&plan).await {
         Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::new(settings, current, decision)),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
         Err(_) => Judged::Refused(failed(settings, current, parts)),

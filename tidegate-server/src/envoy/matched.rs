@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use tidegate::spi::{Check, Few, Gate, Subject};
+use smallvec::SmallVec;
+use tidegate::spi::{Check, Gate, Subject};
 
 use super::config::EnvoyConfig;
 use super::lookup::{Configured, Found, Level};
@@ -15,12 +16,12 @@ use super::written::{gate, limit_of, role};
 pub(super) struct Matched<'c> {
     counted: Lines<'c>,
     returned: Lines<'c>,
-    wanted: Few<Wanted<'c>>,
+    wanted: SmallVec<[Wanted<'c>; 1]>,
 }
 
 /// Counters, each of them once.
 #[derive(Default)]
-struct Lines<'c>(Few<Line<'c>>);
+struct Lines<'c>(SmallVec<[Line<'c>; 1]>);
 
 /// One counter, and what is counted there.
 struct Line<'c> {
@@ -47,9 +48,9 @@ struct Values<'v> {
 impl<'c> Matched<'c> {
     /// Looks up every descriptor.
     pub(super) fn new(config: &'c EnvoyConfig, request: &RateLimitRequest) -> Result<Self, Refusal> {
-        let mut matched = Self { counted: Lines::default(), returned: Lines::default(), wanted: Few::default() };
+        let mut matched = Self { counted: Lines::default(), returned: Lines::default(), wanted: SmallVec::new() };
         let domain = config.domain(&request.domain);
-        let found: Few<Option<Found<'c>>> =
+        let found: SmallVec<[Option<Found<'c>>; 1]> =
             request.descriptors.iter().map(|descriptor| find(domain, descriptor)).collect();
         let limits = found.iter().flatten().filter_map(|found| found.limit);
         let replaced: HashSet<&str> = limits.flat_map(|limit| limit.replaces.iter().map(String::as_str)).collect();
@@ -71,8 +72,8 @@ impl<'c> Matched<'c> {
             };
             let lines = if asks == Asks::Returns { &mut matched.returned } else { &mut matched.counted };
             let (places, ahead) = match line.map(|line| lines.place(line)) {
-                Some((place, ahead)) => (Few::One(place), ahead),
-                None => (Few::default(), 0),
+                Some((place, ahead)) => (SmallVec::from_buf([place]), ahead),
+                None => (SmallVec::new(), 0),
             };
             matched.wanted.push(Wanted { told, asks, hits, ahead, places });
         }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate::spi::algorithm::{self, Op, Take, View};
-use tidegate::spi::{Adjustment, Check, Few, Origin, Plan, PlanError, PlanMode, Store};
-use tidegate::{Decision, Limiter, StoreError, StoreErrorKind};
+use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Store};
+use tidegate::{Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 use super::lookup::Configured;
@@ -20,7 +21,7 @@ pub(super) struct Prepared<'r> {
     /// What it gives back.
     pub(super) returned: Option<Plan<'r>>,
     /// What each descriptor asked for, in order.
-    pub(super) wanted: Few<Wanted<'r>>,
+    pub(super) wanted: SmallVec<[Wanted<'r>; 1]>,
     /// Whether it must be known what was there before hits that the store counts although it refuses them.
     pub(super) asks_before: bool,
 }
@@ -34,7 +35,7 @@ pub(super) struct Wanted<'r> {
     /// The hits of descriptors before it that go to the same counter.
     pub(super) ahead: u64,
     /// Its checks among those of its plan.
-    pub(super) places: Few<usize>,
+    pub(super) places: SmallVec<[usize; 1]>,
 }
 
 /// What a descriptor wants to be done.
@@ -127,7 +128,7 @@ impl Prepared<'_> {
         let mut judged = Judged { allowed: passes, counted: None, looked, returned, before };
         let only_else = !counts && (judged.looked.is_some() || judged.returned.is_some());
         if !only_else && (passes || strict) {
-            let decision = limiter.decide(plan).await.map_err(|_| Refusal::Unavailable)?;
+            let decision = limiter.check_plan(plan).await.map_err(|_| Refusal::Unavailable)?;
             match decision.degraded() {
                 None => {}
                 Some(_) if passes => return Err(Refusal::Degraded(Box::new(decision))),
@@ -172,7 +173,7 @@ impl Prepared<'_> {
         }
         if let Some(looked) = &self.looked {
             let same = StoreError::new(error.kind(), "the store failed");
-            match limiter.fall_back_peek(looked, same) {
+            match limiter.fall_back(&looked.clone().with_peek(), same) {
                 Ok(decision) if decision.is_allowed() => {}
                 Ok(decision) => return Refusal::Degraded(Box::new(decision)),
                 Err(_) => return Refusal::Unavailable,
@@ -193,10 +194,7 @@ impl Prepared<'_> {
         places.dedup();
         let checks = places.into_iter().filter(|place| !consumed(*place)).map(|place| &self.counted.checks()[place]);
         let charges: Vec<Adjustment<'_>> = checks.map(Adjustment::charge).collect();
-        if charges.is_empty() {
-            return Ok(());
-        }
-        limiter.store().adjust(&charges).await
+        limiter.adjust(&charges).await
     }
 }
 
@@ -213,25 +211,21 @@ fn too_late() -> StoreError {
 }
 
 async fn look<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
-    let verdict = limiter.store().peek(plan).await?;
-    Ok(Decision::new(plan, &verdict))
+    limiter.check_plan(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await
 }
 
 /// Gives hits back to the window or slice that the store is in, and to buckets; never more than was counted there. Then it
 /// looks what there is.
 async fn give_back<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
     let now = look(limiter, plan).await?.decided_at();
-    let refund = |check: &Check<'_>| {
+    let place = |check: &Check<'_>| {
         let (limit, cost) = (check.gate().limit(), check.cost());
         // Where hits of now go. If the window ends before the store gets to it, nothing is given back.
         algorithm::place(&View::Fresh, limit, now, Take::one(cost))
     };
-    let refunds = plan.checks().iter().map(|check| Adjustment {
-        op: Op::Refund { cost: check.cost(), place: refund(check) },
-        ..Adjustment::charge(check)
-    });
-    let refunds: Vec<Adjustment<'_>> = refunds.collect();
-    limiter.store().adjust(&refunds).await?;
+    let refund = |check| Adjustment::new(check, Op::Refund { cost: check.cost(), place: place(check) });
+    let refunds: Vec<Adjustment<'_>> = plan.checks().iter().map(refund).collect();
+    limiter.adjust(&refunds).await?;
     look(limiter, plan).await
 }
 

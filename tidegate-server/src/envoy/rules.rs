@@ -1,6 +1,7 @@
 //! From descriptors to checks by our own rule file: each descriptor is a request with attributes. Pure.
 
-use tidegate::spi::{Check, Few, MAX_CHECKS, Plan, PlanError, Store};
+use smallvec::SmallVec;
+use tidegate::spi::{Check, MAX_CHECKS, Plan, PlanError, Store};
 use tidegate::{Limiter, Request};
 
 use super::pb::{Entry, RateLimitRequest};
@@ -19,11 +20,11 @@ pub(super) fn prepare<'r, S: Store>(
 ) -> Result<Prepared<'r>, Refusal> {
     let none = || plan([], strict);
     let (mut counted, mut returned, mut looked) = (none()?, none()?, Vec::new());
-    let mut wanted: Few<Wanted<'r>> = Few::default();
+    let mut wanted: SmallVec<[Wanted<'r>; 1]> = SmallVec::new();
     for descriptor in &request.descriptors {
         let (hits, asks) = hits(request, descriptor);
         let plan = limiter.plan(&asked(&request.domain, &descriptor.entries, hits.max(1)));
-        let mut places = Few::default();
+        let mut places = SmallVec::new();
         match asks {
             Asks::Takes => counted = counted.merge(&plan),
             Asks::Returns => returned = returned.merge(&plan),
@@ -72,7 +73,7 @@ fn bounded(plan: Plan<'_>) -> Result<Plan<'_>, Refusal> {
 }
 
 /// Where the checks of a plan are among others.
-fn places_of(plan: &Plan<'_>, among: &[Check<'_>]) -> Few<usize> {
+fn places_of(plan: &Plan<'_>, among: &[Check<'_>]) -> SmallVec<[usize; 1]> {
     let place = |check: &Check<'_>| among.iter().position(|known| known.key() == check.key());
     plan.checks().iter().filter_map(place).collect()
 }

@@ -50,6 +50,7 @@ pub(crate) enum StoreCall {
     Peek,
     Adjust,
     Forget,
+    Ping,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -255,6 +256,7 @@ impl StoreCall {
             Self::Peek => "peek",
             Self::Adjust => "adjust",
             Self::Forget => "forget",
+            Self::Ping => "ping",
         }
     }
 }

@@ -98,7 +98,7 @@ impl Receipts {
         }
         // A plan of one check is always a plan.
         let Ok(used) = Plan::new([Check::new(&self.once, id, 1)]) else { return Ok(Refunded::Foreign) };
-        if limiter.store().decide(&used).await?.granted == 0 {
+        if !limiter.check_plan(&used.with_observed(false).with_on_failure(OnFailure::Closed)).await?.is_allowed() {
             return Ok(Refunded::Already);
         }
         limiter.refund(receipt).await.map(|()| Refunded::Done)
