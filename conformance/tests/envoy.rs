@@ -9,7 +9,7 @@ use axum::http::Request;
 use conformance::suite::{AnyStore, Ground, on_every_store};
 use serde_json::Value;
 use tidegate::{Limiter, RuleSet};
-use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits, Stats, router};
+use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats, router};
 use tidegate_tower::Handle;
 use tower::ServiceExt;
 
@@ -29,17 +29,17 @@ descriptors:
 ";
 
 struct Envoy {
-    service: RateLimits<AnyStore>,
+    service: EnvoyService<AnyStore>,
     stats: Stats,
 }
 
 impl Envoy {
     fn of(ground: &Ground, yaml: &str, strict: bool) -> Self {
         let stats = Stats::default();
-        let options = EnvoyOptions::default().strict(strict).stats(&stats);
+        let options = EnvoyOptions::default().with_strict(strict).with_stats(&stats);
         let config = ConfigHandle::new(EnvoyConfig::parse([("edge.yaml", yaml)], &options).unwrap());
         let limiter = Limiter::new(RuleSet::new([]).unwrap(), ground.store.clone());
-        Self { service: RateLimits::of_config(Handle::new(limiter), config).strict(strict), stats }
+        Self { service: EnvoyService::from_config(Handle::new(limiter), config).with_strict(strict), stats }
     }
 
     /// The code and what remains, for each descriptor: a key and its hits, negative ones to give them back.

@@ -5,7 +5,7 @@ mod text;
 use std::io;
 
 use tidegate::spi::Store;
-use tidegate::{Decision, Limiter, Request, RuleSet, Secret, StoreError, Timer};
+use tidegate::{Decision, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
 
 use crate::cli::CheckArgs;

@@ -233,4 +233,12 @@ impl RuleFile {
             (&rule.matched.id, tenant.into_iter().chain(each).collect())
         })
     }
+
+    /// Each rule's id and the path patterns that it matches, as the file has them; none if it matches every path.
+    pub fn path_patterns(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
+        self.compiled.iter().map(|rule| {
+            let patterns = rule.matched.condition.paths.iter().map(ToString::to_string);
+            (rule.matched.id.as_str(), patterns.collect())
+        })
+    }
 }

@@ -1,7 +1,6 @@
-//! How an upstream is told that a request was judged without the store: one field, the same through every door. A copy
-//! that a client sends is taken off.
+//! The header field for requests that pass although the store failed. A copy that a client sends is removed.
 
 use http::HeaderName;
 
-/// `X-Tidegate-Degraded: true`: the store failed, and the request passes by what its rules say of that.
+/// `X-Tidegate-Degraded: true`: the store failed, and the request passes by the `on_failure` of its rules.
 pub(crate) const DEGRADED: HeaderName = HeaderName::from_static("x-tidegate-degraded");

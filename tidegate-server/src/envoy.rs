@@ -1,53 +1,53 @@
-//! Envoy's Rate Limit Service, version 3: descriptors in, statuses out. Its words stay in here, and no semantics: what is
-//! decided is a [`Plan`](tidegate::spi::Plan), and who decides it is the limiter that all doors share.
+//! Envoy's Rate Limit Service, version 3. It translates descriptors into plans for the limiter that all front doors share, and
+//! decisions into statuses. Envoy's terms are used in this module only.
 //!
 //! ```text
-//! RateLimitRequest ──▶ matched (reference YAML) │ rules (our file) ──▶ Prepared ──▶ Store ──▶ statuses ──▶ response
-//!                        └── lookup ◀── config ◀── written ◀── YAML
+//! RateLimitRequest ──▶ resolve (Envoy YAML) │ rules (rule file) ──▶ RequestPlan ──▶ Limiter ──▶ statuses ──▶ response
+//!                        └── descriptor_tree ◀── config ◀── config_reader ◀── YAML
 //! ```
 //!
-//! Limits come from one of two places:
+//! Limits come from one of two sources:
 //!
-//! - **The rule file.** The domain is the action, and the attribute `domain`. Each entry is an attribute under its key, and
-//!   the first of a key counts. `remote_address` is also the `ip`; `:path`, `:method` and `:authority` are also the `path`,
-//!   the `method` and the `host`; what stands after a `?` in a path is the `query`. An entry for a header is named by the
-//!   descriptor key, so `header:x-api-key` is what a rule reads that counts by that header.
-//! - **The YAML of the reference server**, unchanged: a directory of files ([`EnvoyConfig::load`]).
+//! - **The rule file.** The domain is the action, and the attribute `domain`. Each entry of a descriptor is an attribute; the
+//!   first entry of a key counts. `remote_address` also sets `ip`; `:path`, `:method` and `:authority` also set `path`,
+//!   `method` and `host`; the part of a path after `?` sets `query`. For a rule that counts by a header, name the descriptor
+//!   key like the attribute, such as `header:x-api-key`.
+//! - **YAML files of the reference server**, unchanged, in a directory ([`EnvoyConfig::load`]).
 //!
-//! A request passes if all its descriptors do, and one that is refused consumes nothing. In *strict* mode everything is
-//! as the reference server does it: refused hits count, each descriptor for itself, and errors have the status UNKNOWN.
+//! A request passes if all its descriptors pass; a denied request consumes nothing. *Strict* mode behaves like the reference
+//! server: denied hits count, each descriptor is decided on its own, and errors have the status UNKNOWN.
 //!
-//! A descriptor with `hits_addend: 0` only looks: it is judged as one more hit would be, and consumes nothing. One with
-//! `is_negative_hits` gives its hits back, as far as they were counted in the window of now.
+//! A descriptor with `hits_addend: 0` is a peek: it is decided like one more hit, and consumes nothing. One with
+//! `is_negative_hits` refunds its hits, at most those counted in the current window.
 
-mod calls;
 mod config;
+mod config_reader;
+mod deadline;
+mod descriptor_tree;
+mod grpc_server;
 mod http;
 mod json;
-mod lookup;
-mod matched;
 mod metadata;
 mod options;
 mod pattern;
-mod prepared;
 mod problem;
+mod request_plan;
+mod resolve;
 mod rules;
 mod service;
 mod stats;
 mod statuses;
 mod unit;
-mod waits;
-mod written;
 
-pub(crate) use calls::{Call, Calls, unimplemented};
 pub use config::{ConfigHandle, EnvoyConfig};
+pub(crate) use grpc_server::{GrpcFuture, GrpcServer, unimplemented};
 pub use http::{admin_router, router};
 pub use options::EnvoyOptions;
 pub use problem::{ConfigErrors, ConfigProblem};
-pub use service::{LARGEST_MESSAGE, MOST_DESCRIPTORS, MOST_ENTRIES, RateLimits};
-pub use stats::{MOST_SERIES, Stats};
+pub use service::{EnvoyService, MAX_DESCRIPTORS, MAX_ENTRIES, MAX_MESSAGE_BYTES};
+pub use stats::{MAX_SERIES, Stats};
 
-/// The messages, under names of a bearable length.
+/// Short names for the protobuf messages.
 mod pb {
     pub(super) use envoy_types::pb::envoy::config::core::v3::HeaderValue;
     pub(super) use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

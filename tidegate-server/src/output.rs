@@ -6,7 +6,6 @@ use std::io::{ErrorKind, Write};
 
 use clap::ValueEnum;
 use serde::Serialize;
-use tidegate_rules::Report;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -96,6 +95,11 @@ impl Output<'_> {
         self.out.color
     }
 
+    /// Whether errors are in color.
+    pub(crate) const fn uses_error_color(&self) -> bool {
+        self.err.color
+    }
+
     /// The text, emphasized if results are in color.
     pub fn styled(&self, style: Style, text: impl Display) -> String {
         paint(self.out.color, style, text)
@@ -149,13 +153,6 @@ impl Output<'_> {
         if self.progress {
             let written = self.err.write(format_args!("\r\x1b[K{text}"));
             self.record(written);
-        }
-    }
-
-    /// Writes the problems of a rule file to the error stream, if it has any.
-    pub fn report(&mut self, report: &Report) {
-        if !report.problems().is_empty() {
-            self.info(report.render(self.err.color));
         }
     }
 

@@ -1,6 +1,7 @@
-//! The secret of the fleet, from a flag or the environment. It is never shown, not even in help or an error.
+//! The secret of the fleet, from a flag or the environment. It appears in no help, error or log.
 
 use clap::Args;
+use ring::hmac;
 use tidegate::Secret;
 
 use crate::failure::Failure;
@@ -16,7 +17,14 @@ pub struct SecretArgs {
 }
 
 impl SecretArgs {
-    /// The secret, if one is set. An empty one is refused: everybody would guess it.
+    /// The key that receipts are signed with, if a secret is set.
+    pub(crate) fn receipt_key(&self) -> Option<hmac::Key> {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_deref()?.as_bytes());
+        // A key of its own, so that no other use of the secret can make a receipt.
+        Some(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&secret, b"tidegate receipt key").as_ref()))
+    }
+
+    /// The secret, if one is set. An empty one is refused: anybody could guess it.
     pub fn secret(&self) -> Result<Option<Secret>, Failure> {
         match self.secret.as_deref() {
             Some("") => Err(Failure::usage(

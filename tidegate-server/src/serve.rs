@@ -1,29 +1,40 @@
-//! `tidegate serve`: one process, every front door, one engine behind them.
+//! `tidegate serve`: one process with every front door and one engine behind them.
 //!
 //! ```text
-//! options ──▶ engine (rules on a store, watched) ──▶ http │ grpc │ gateway │ admin ──▶ until a signal, then drain
-//!                 └── reload: SIGHUP, a changed file
+//! options ──▶ log ──▶ engine (rules on a store, observed) ──▶ http │ grpc │ gateway │ admin ──▶ until a signal, then drain
+//!                         └── reload: SIGHUP, a changed file
 //! ```
+
+mod options;
+pub use options::ServeArgs;
+mod log_writer;
+mod logging;
+mod refusal_log;
+mod start_page;
+
+mod engine;
+use engine::Engine;
+mod connect;
+mod instrumented_store;
+mod observers;
+mod receipts;
+
+mod histogram;
+mod metrics;
+mod rule_counters;
+mod store_collector;
 
 mod admin;
 mod api;
-mod bounds;
-mod engine;
 mod envoy;
-mod example;
 mod forward_auth;
 mod grpc;
 mod health;
-mod metrics;
 mod openapi;
-mod opening;
-mod options;
-mod receipts;
+mod request_limits;
+
 mod reload;
-mod shared;
-mod tally;
-mod times;
-mod watched;
+pub use reload::stopped as stop_signal;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,20 +45,16 @@ use tidegate_tower::LimitLayer;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use options::ServeArgs;
-pub use reload::stopped as stop_signal;
-
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::listen::{Listener, Tasks, Tls};
 use crate::output::Output;
-use engine::Engine;
-use opening::Told;
 
-/// How often is looked whether the store still answers, to say so. More often, and a store that comes and goes would fill a log.
-const STORE_LOOKS: Duration = Duration::from_secs(1);
+/// Interval of the report on the store, and window of the refusal log. With a shorter one, a store that comes and goes would
+/// fill the log.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A server that runs.
+/// A server that is running.
 #[derive(Debug)]
 pub struct Server {
     http: SocketAddr,
@@ -55,109 +62,112 @@ pub struct Server {
     admin: SocketAddr,
     gateway: Option<SocketAddr>,
     engine: Arc<Engine>,
-    /// What is found out about the store while it runs.
-    told: Told,
     stop: watch::Sender<bool>,
-    doors: JoinSet<bool>,
+    front_doors: JoinSet<bool>,
 }
 
-/// Runs until a signal says stop, and drains.
+/// Runs a server until a signal, then drains it.
 pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
+    let rust_log = std::env::var_os("RUST_LOG");
+    let _flush = logging::start(&arguments.log, rust_log.as_deref(), output.uses_error_color())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
     runtime.block_on(async {
-        let mut server = Server::start(arguments, output).await?;
-        let deaf = |error: std::io::Error| Failure::usage(format!("signals cannot be listened to: {error}"));
-        let mut stopped = std::pin::pin!(reload::stopped().map_err(deaf)?);
-        let mut reloading = reload::watch(&server.engine).map_err(deaf)?;
-        example::welcome(&server, output);
-        let (mut store_up, mut look) = (true, tokio::time::interval(STORE_LOOKS));
-        loop {
-            tokio::select! {
-                () = &mut stopped => break,
-                told = reloading.told() => output.info(told),
-                Some(told) = server.told.recv() => output.warn(told),
-                _ = look.tick() => {
-                    let up = server.engine.is_store_up();
-                    match (std::mem::replace(&mut store_up, up), up) {
-                        (true, false) => {
-                            let why = server.engine.limiter().store().why();
-                            output.warn(format!("the store fails: {why}. Each rule does what its on_failure says"));
-                        }
-                        (false, true) => output.info("store: it answers again"),
-                        _ => {}
-                    }
-                }
-            }
-        }
-        output.info("stopping: no new connections; open requests may end");
+        let server = Server::start(arguments).await?;
+        let failed = |error: std::io::Error| Failure::usage(format!("signals cannot be received: {error}"));
+        let stopped = reload::stopped().map_err(failed)?;
+        let reloading = reload::watch(&server.engine).map_err(failed)?;
+        start_page::print(&server, output);
+        report_until(&server.engine, stopped).await;
+        tracing::info!(target: "tidegate::server", "stopping: no new connections; open requests may end");
         drop(reloading);
-        let clean = server.stop().await;
-        if !clean {
-            output.warn("some requests did not end in time");
+        let engine = Arc::clone(&server.engine);
+        if !server.stop().await {
+            tracing::warn!(target: "tidegate::server", "some requests did not end in time");
         }
+        engine.refusals().end_window();
         Ok(Exit::Success)
     })
 }
 
+/// Reports a store that stops answering or answers again, and refusals that were suppressed, until `stopped`.
+async fn report_until(engine: &Engine, stopped: impl Future<Output = ()>) {
+    let mut stopped = std::pin::pin!(stopped);
+    let (mut was_up, mut interval) = (true, tokio::time::interval(REPORT_INTERVAL));
+    loop {
+        tokio::select! {
+            () = &mut stopped => return,
+            _ = interval.tick() => {}
+        }
+        engine.refusals().end_window();
+        let is_up = engine.store().is_up();
+        if was_up && !is_up {
+            let error = engine.store().last_error();
+            tracing::warn!(target: "tidegate::store", "the store fails: {error}. Each rule does what its on_failure says");
+        } else if !was_up && is_up {
+            tracing::info!(target: "tidegate::store", "the store answers again");
+        }
+        was_up = is_up;
+    }
+}
+
 impl Server {
     /// Opens the store, reads the rules, and listens; port 0 takes a free one.
-    pub(crate) async fn start(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
-        let (engine, told) = Engine::open(arguments, output).await?;
-        let engine = Arc::new(engine);
+    pub(crate) async fn start(arguments: &ServeArgs) -> Result<Self, Failure> {
+        let engine = Arc::new(Engine::open(arguments).await?);
         let gateway = arguments.gateway()?;
         let listen = |flag, address, tls: Option<&Tls>| listen(flag, address, tls.cloned(), arguments);
         let (http, http_listener) = listen("--http", arguments.http, engine.tls()).await?;
         let (grpc, grpc_listener) = listen("--grpc", arguments.grpc, engine.tls()).await?;
         let (admin, admin_listener) = listen("--admin", arguments.admin, None).await?;
         let (stop, stopping) = watch::channel(false);
-        let (timeout, mut doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
+        let (timeout, mut front_doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
         let api = api::router(Arc::clone(&engine)).merge(crate::envoy::router(engine.rate_limits()));
-        doors.spawn(serve(http_listener, bounds::http(api, timeout), stopping.clone()));
-        let admin_pages = bounds::http(admin::router(Arc::clone(&engine)), timeout);
-        doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
+        front_doors.spawn(serve(http_listener, request_limits::http(api, timeout), stopping.clone()));
+        let admin_pages = request_limits::http(admin::router(Arc::clone(&engine)), timeout);
+        front_doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
         let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
         let stopped_grpc = stopped(stopping.clone());
-        doors.spawn(
-            async move { grpc_listener.with_write_batching().serve(services, Tasks::new(), stopped_grpc).await },
-        );
+        front_doors.spawn(async move {
+            grpc_listener.with_write_batching().serve(services, Tasks::new(), stopped_grpc).await
+        });
         let gateway = match gateway {
             None => None,
             Some((address, gateway)) => {
                 let (address, listener) = listen("--gateway", address, engine.gateway_tls()).await?;
                 let layer = LimitLayer::of(engine.handle().clone()).with_front_door("gateway");
-                doors.spawn(gateway.serve(listener, layer, stopped(stopping)));
+                front_doors.spawn(gateway.serve(listener, layer, stopped(stopping)));
                 Some(address)
             }
         };
-        Ok(Self { http, grpc, admin, gateway, engine, told, stop, doors })
+        Ok(Self { http, grpc, admin, gateway, engine, stop, front_doors })
     }
 
-    /// Where the check API listens.
+    /// Address of the check API.
     pub const fn http(&self) -> SocketAddr {
         self.http
     }
 
-    /// Where Envoy's rate limit service listens.
+    /// Address of Envoy's rate limit service.
     pub const fn grpc(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// Where the gateway listens, if there is one.
+    /// Address of the gateway, if there is one.
     pub const fn gateway(&self) -> Option<SocketAddr> {
         self.gateway
     }
 
-    /// Where the metrics are.
+    /// Address of the metrics.
     pub const fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Takes no new connections, lets open requests end, and says whether they all did in time.
+    /// Accepts no new connections and waits for open requests. Returns whether all of them ended in time.
     pub async fn stop(mut self) -> bool {
         let _ = self.stop.send(true);
         let mut all = true;
-        while let Some(ended) = self.doors.join_next().await {
+        while let Some(ended) = self.front_doors.join_next().await {
             all &= ended.unwrap_or(false);
         }
         all

@@ -1,10 +1,9 @@
 //! `AnyStore`: the store that a URL names. It only chooses; each store keeps its own semantics, deadline and errors.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tidegate::spi::{Adjustment, Key, KeyStem, Plan, Store, Subject, Verdict};
-use tidegate::{Limit, MemoryStore, StoreError};
+use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{AnonymousStats, RedisOptions, RedisStore, ServerState};
 
 /// Where a store is.

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{ChildStderr, Command, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use std::{fs, io};
 
@@ -14,15 +14,17 @@ use tidegate_server::command::Failure;
 /// A server that runs until this is dropped.
 pub(crate) struct Child {
     process: std::process::Child,
-    said: BufReader<ChildStderr>,
+    said: BufReader<ChildStdout>,
+    errors: BufReader<ChildStderr>,
 }
 
 impl Child {
     /// Starts it, on the core of the thread that asks.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        let said = process.stderr.take().ok_or_else(|| io::Error::other("no pipe"))?;
-        Ok(Self { process, said: BufReader::new(said) })
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let (said, errors) = (process.stdout.take(), process.stderr.take());
+        let (Some(said), Some(errors)) = (said, errors) else { return Err(io::Error::other("no pipe")) };
+        Ok(Self { process, said: BufReader::new(said), errors: BufReader::new(errors) })
     }
 
     /// The number of its process.
@@ -36,7 +38,7 @@ impl Child {
         loop {
             let begin = heard.len();
             if !matches!(self.said.read_line(&mut heard), Ok(1..)) {
-                return Err(ended(&heard));
+                return Err(self.ended());
             }
             if let Some(address) = heard[begin..].strip_prefix(word).and_then(address) {
                 return Ok(address);
@@ -48,13 +50,18 @@ impl Child {
     pub(crate) fn listens(&mut self, address: SocketAddr) -> Result<(), Failure> {
         while TcpStream::connect(address).is_err() {
             if !matches!(self.process.try_wait(), Ok(None)) {
-                let mut heard = String::new();
-                while matches!(self.said.read_line(&mut heard), Ok(1..)) {}
-                return Err(ended(&heard));
+                return Err(self.ended());
             }
             std::thread::yield_now();
         }
         Ok(())
+    }
+
+    /// Why it has ended, in its own words.
+    fn ended(&mut self) -> Failure {
+        let mut errors = String::new();
+        while matches!(self.errors.read_line(&mut errors), Ok(1..)) {}
+        Failure::usage(format!("a server that was to be measured ended:\n{}", errors.trim_end()))
     }
 
     /// The processor time of all its threads, and of the processes that it has started.
@@ -78,10 +85,6 @@ impl Drop for Child {
         }
         let _ = self.process.wait();
     }
-}
-
-fn ended(heard: &str) -> Failure {
-    Failure::usage(format!("a server that was to be measured ended:\n{}", heard.trim_end()))
 }
 
 /// Nanoseconds for which the threads of a process have run.

@@ -108,12 +108,12 @@ fn a_receipt_that_was_changed_or_invented_is_refused() {
         signature,
         &format!("{flipped}{}", &receipt[1..]),
         &format!("{text}.+{signature}"),
-        &format!("{text}.{}", signature.to_uppercase()),
+        &format!("{text}.{}A", &signature[..signature.len() - 1]),
+        &format!("{text}.{}B", &signature[..signature.len() - 1]),
         &format!("{text}=.{signature}"),
         &"x".repeat(100_000),
     ] {
         let (status, answer) = server.post("/v1/refund", &json!({ "receipt": wrong }).to_string());
-        // (In upper case it may be the same, if it has no letters.)
         assert!(status == 404 || wrong == receipt, "{wrong}: {answer}");
     }
     let other = Running::start(&["--secret", "of another fleet"]);

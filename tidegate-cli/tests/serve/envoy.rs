@@ -64,10 +64,10 @@ fn a_changed_file_is_taken_and_a_wrong_one_is_not() {
     };
     write(&LIMITS.replace("unit: hour", "unit: day"));
     while !get(&server, "/rlconfig").1.contains("unit=DAY") {
-        server.hear("envoy: the configuration was read anew");
+        server.wait_for_log("Envoy configuration reloaded");
     }
     write("limits: wrong\n");
-    server.hear("the configuration was not taken");
+    server.wait_for_log("Envoy configuration not reloaded");
     assert!(get(&server, "/rlconfig").1.contains("unit=DAY"));
     let stats = get(&server, "/stats").1;
     assert!(!stats.contains("config_load_error: 0\n"), "{stats}");

@@ -1,4 +1,4 @@
-//! `tidegate serve` as a process: where it listens, what it answers, how it reads its rules anew, and how it ends.
+//! `tidegate serve` as a process: its addresses, answers, reloads, log and shutdown.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -6,21 +6,23 @@ mod api;
 mod bad_input;
 mod envoy;
 mod forward_auth;
-mod life;
+mod lifecycle;
+mod logging;
 mod openapi;
 mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-/// A server that runs, and what it says.
+/// A running server and its log.
 struct Running {
     child: Child,
-    said: BufReader<ChildStderr>,
+    log: BufReader<ChildStderr>,
+    _start_page: BufReader<ChildStdout>,
     http: String,
     grpc: String,
     gateway: String,
@@ -30,18 +32,31 @@ struct Running {
 impl Running {
     /// Starts a server on free ports.
     fn start(arguments: &[&str]) -> Self {
-        let mut child = serve(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
+        Self::start_with_rust_log(arguments, "")
+    }
+
+    /// Starts a server with this value of `RUST_LOG`.
+    fn start_with_rust_log(arguments: &[&str], rust_log: &str) -> Self {
+        let mut command = serve(arguments);
+        command.env("RUST_LOG", rust_log).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut page = BufReader::new(child.stdout.take().unwrap());
+        let mut log = BufReader::new(child.stderr.take().unwrap());
         let [mut http, mut grpc, mut gateway, mut admin] = [const { String::new() }; 4];
         loop {
-            let line = line(&mut said);
+            let mut line = String::new();
+            if page.read_line(&mut line).unwrap() == 0 {
+                let mut errors = String::new();
+                log.read_to_string(&mut errors).unwrap();
+                panic!("the server ended: {errors}");
+            }
             let address = || line.split("://").nth(1).unwrap().split('/').next().unwrap().trim().to_owned();
             match line.split_whitespace().next() {
                 Some("check") => http = address(),
                 Some("Envoy") => grpc.push_str(line.split_whitespace().nth(2).unwrap()),
                 Some("gateway") => gateway = address(),
                 Some("metrics") => admin = address(),
-                Some("rules") => return Self { child, said, http, grpc, gateway, admin },
+                Some("rules") => return Self { child, log, _start_page: page, http, grpc, gateway, admin },
                 _ => {}
             }
         }
@@ -51,14 +66,24 @@ impl Running {
         Self::start(&["--rules", path.to_str().unwrap()])
     }
 
-    /// Waits until it says something.
-    fn hear(&mut self, text: &str) -> String {
+    /// Waits for a log line with this text.
+    fn wait_for_log(&mut self, text: &str) -> String {
         loop {
-            let line = line(&mut self.said);
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "the server ended");
             if line.contains(text) {
                 return line;
             }
         }
+    }
+
+    /// Stops the server and returns the log lines that were not read yet.
+    fn stop_and_read_log(&mut self) -> Vec<String> {
+        self.signal("TERM");
+        let mut log = String::new();
+        self.log.read_to_string(&mut log).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        log.lines().map(str::to_owned).collect()
     }
 
     fn signal(&self, name: &str) {
@@ -91,33 +116,29 @@ impl Drop for Running {
 fn serve(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.arg("serve").args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    command.args(arguments);
+    command.args(arguments).env_remove("RUST_LOG");
     command
 }
 
-/// What a server says that cannot start.
+/// The error of a server that cannot start.
 fn refused(arguments: &[&str]) -> String {
-    let done = serve(arguments).output().unwrap();
-    let told = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(2), "{told}");
-    told
+    let output = serve(arguments).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    error
 }
 
-fn line(said: &mut BufReader<ChildStderr>) -> String {
-    let mut line = String::new();
-    assert!(said.read_line(&mut line).unwrap() > 0, "the server ended");
-    line
-}
-
-/// A request of its own connection.
+/// Sends a request on a connection of its own, and returns the status and body of the response.
 fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
+    ask_with(address, method, path, &[], body)
+}
+
+/// Sends a request with further header lines.
+fn ask_with(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
+    let (length, headers) = (body.len(), headers.iter().map(|line| format!("{line}\r\n")).collect::<String>());
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{headers}");
+    write!(stream, "{head}content-length: {length}\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! `EnvoyConfig`: the limits that a directory of the reference server's YAML files describes. Read once, then only looked at.
+//! `EnvoyConfig`: the limits of a directory of YAML files in the format of the reference server. Immutable once loaded.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,16 +10,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tidegate::spi::SubjectHasher;
 use tidegate_rules::yaml::{self, Source};
 
-use super::lookup::{Configured, Level};
+use super::config_reader::{ConfigReader, DomainConfig};
+use super::descriptor_tree::{ConfiguredLimit, DescriptorLevel};
 use super::options::EnvoyOptions;
-use super::problem::{ConfigErrors, ConfigProblem, Place};
+use super::problem::{ConfigErrors, ConfigProblem, Position};
 use super::stats::Event;
-use super::written::{Domain, Reader};
 
-/// The most files in a directory.
-const MOST_FILES: usize = 10_000;
+/// Maximum number of files in a directory.
+const MAX_FILES: usize = 10_000;
 
-/// The limits of every domain.
+/// The limits of all domains.
 ///
 /// ```
 /// use tidegate_server::envoy::{EnvoyConfig, EnvoyOptions};
@@ -39,82 +39,85 @@ const MOST_FILES: usize = 10_000;
 /// let broken = EnvoyConfig::parse([("edge.yaml", "domain: edge\nlimits: []\n")], &EnvoyOptions::default());
 /// assert_eq!(
 ///     broken.unwrap_err().to_string(),
-///     "edge.yaml:2:1: there is no key \"limits\"; take it out, or correct it"
+///     "edge.yaml:2:1: unknown key \"limits\"; remove or correct it"
 /// );
 /// # Ok::<(), tidegate_server::envoy::ConfigErrors>(())
 /// ```
 #[derive(Debug)]
 pub struct EnvoyConfig {
-    domains: HashMap<String, Level>,
-    /// Hashes the domain and the entries of a descriptor.
+    domains: HashMap<String, DescriptorLevel>,
+    /// Hashes the domain and the entries of a descriptor into a subject.
     pub(super) subjects: SubjectHasher,
     pub(super) options: EnvoyOptions,
     warnings: Vec<ConfigProblem>,
 }
 
-/// The configuration that counts now, and the way to put another in its place.
+/// The current configuration, which can be replaced while the service runs. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigHandle(Arc<RwLock<Option<Arc<EnvoyConfig>>>>);
 
-/// Reading
+/// Loading
 impl EnvoyConfig {
-    /// Reads every `.yaml` and `.yml` file of a directory, hidden ones left out. Either all can be used, or none is.
+    /// Loads all `.yaml` and `.yml` files of a directory, except hidden ones. One invalid file fails the whole load.
     pub fn load(directory: impl AsRef<Path>, options: &EnvoyOptions) -> Result<Self, ConfigErrors> {
-        counted(options, Self::of_directory(directory.as_ref(), options))
+        count_load(options, Self::from_directory(directory.as_ref(), options))
     }
 
-    /// Reads texts as if they were files of these names.
+    /// Parses texts as if they were files with these names.
     pub fn parse<'f>(
         files: impl IntoIterator<Item = (&'f str, &'f str)>,
         options: &EnvoyOptions,
     ) -> Result<Self, ConfigErrors> {
-        counted(options, Self::of_texts(files, options))
+        count_load(options, Self::from_texts(files, options))
     }
 
-    fn of_directory(directory: &Path, options: &EnvoyOptions) -> Result<Self, ConfigErrors> {
+    fn from_directory(directory: &Path, options: &EnvoyOptions) -> Result<Self, ConfigErrors> {
         let failed = |path: &Path, message: String| {
-            ConfigErrors::new(vec![ConfigProblem::new(&path.display().to_string(), Place::default(), message)])
+            ConfigErrors::new(vec![ConfigProblem::new(&path.display().to_string(), Position::default(), message)])
         };
-        let paths = files(directory).map_err(|error| failed(directory, error.to_string()))?;
-        if paths.len() > MOST_FILES {
-            return Err(failed(directory, format!("there are {} files; at most {MOST_FILES} are read", paths.len())));
+        let paths = list_files(directory).map_err(|error| failed(directory, error.to_string()))?;
+        if paths.len() > MAX_FILES {
+            return Err(failed(
+                directory,
+                format!("the directory has {} files; the maximum is {MAX_FILES}", paths.len()),
+            ));
         }
         let mut texts = Vec::new();
         for path in paths {
             texts.push(Source::load(&path).map_err(|error| failed(&path, error))?);
         }
-        let mut config = Self::of_texts(texts.iter().map(|source| (source.name(), source.text())), options)?;
+        let mut config = Self::from_texts(texts.iter().map(|source| (source.name(), source.text())), options)?;
         if texts.is_empty() {
             let name = directory.display().to_string();
             config.warnings.push(ConfigProblem::new(
                 &name,
-                Place::default(),
-                "no .yaml file here, so nothing is limited",
+                Position::default(),
+                "the directory has no .yaml file, so nothing is limited",
             ));
         }
         Ok(config)
     }
 
-    fn of_texts<'f>(
+    fn from_texts<'f>(
         files: impl IntoIterator<Item = (&'f str, &'f str)>,
         options: &EnvoyOptions,
     ) -> Result<Self, ConfigErrors> {
         let (mut domains, mut errors, mut warnings) = (HashMap::new(), Vec::new(), Vec::new());
-        let owners = options.secret.hasher(["envoy limit"]);
+        let path_hasher = options.secret.hasher(["envoy limit"]);
         for (file, text) in files {
-            let (mut found, source) = (Vec::new(), Source::new(file, text));
+            let (mut file_errors, source) = (Vec::new(), Source::new(file, text));
             match yaml::parse(&source) {
                 Ok(root) => {
-                    let (errors, warnings, source) = (&mut found, &mut warnings, &source);
-                    let domain = Reader { source, options, owners: &owners, errors, warnings }.read(root);
-                    if let Some(domain) = domain {
-                        found.extend(add(&mut domains, source, domain, options.merge_domains));
+                    let (errors, warnings, source) = (&mut file_errors, &mut warnings, &source);
+                    let mut reader = ConfigReader { source, options, path_hasher: &path_hasher, errors, warnings };
+                    if let Some(domain) = reader.read(root) {
+                        file_errors.extend(add_domain(&mut domains, source, domain, options.merge_domains));
                     }
                 }
-                Err(report) => found.extend(ConfigProblem::of_report(&report)),
+                Err(report) => file_errors.extend(ConfigProblem::from_report(&report)),
             }
-            found.sort_by_key(|problem| (problem.line(), problem.column()));
-            errors.append(&mut found);
+            file_errors.sort_by_key(|problem| (problem.line(), problem.column()));
+            errors.append(&mut file_errors);
         }
         if !errors.is_empty() {
             return Err(ConfigErrors::new(errors));
@@ -124,28 +127,28 @@ impl EnvoyConfig {
     }
 }
 
-/// Looking
+/// Access
 impl EnvoyConfig {
-    /// What has no effect although it is written, and what else its author should know.
+    /// Settings without effect, and other findings that do not prevent a load.
     pub fn warnings(&self) -> &[ConfigProblem] {
         &self.warnings
     }
 
-    /// A line for each limit, in order of the alphabet.
+    /// One line for each limit, sorted.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for level in self.domains.values() {
-            level.each(&mut |limit| lines.push(line(limit)));
+            level.for_each_limit(&mut |limit| lines.push(format_limit(limit)));
         }
         lines.sort_unstable();
         lines
     }
 
-    pub(super) fn domain(&self, name: &str) -> Option<&Level> {
+    pub(super) fn domain(&self, name: &str) -> Option<&DescriptorLevel> {
         self.domains.get(name)
     }
 
-    /// The names of the three fields of answers, if they are wanted.
+    /// The names of the three response headers, if enabled.
     pub(super) const fn header_names(&self) -> Option<&[String; 3]> {
         self.options.headers.as_ref()
     }
@@ -159,44 +162,50 @@ impl ConfigHandle {
         Self(Arc::new(RwLock::new(Some(Arc::new(config)))))
     }
 
-    /// Puts another configuration in place for all requests from now on. What was counted stays counted.
+    /// Replaces the configuration for all further requests. The counters in the store are kept.
     pub fn replace(&self, config: EnvoyConfig) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(config));
     }
 
-    /// The configuration that counts now; none until there is one.
+    /// The current configuration; `None` until the first one is set.
     pub fn current(&self) -> Option<Arc<EnvoyConfig>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Tells the statistics whether a configuration could be read.
-fn counted<T>(options: &EnvoyOptions, read: Result<T, ConfigErrors>) -> Result<T, ConfigErrors> {
-    options.stats.count(if read.is_ok() { Event::ConfigLoaded } else { Event::ConfigRefused });
-    read
+/// Counts a successful or failed load in the statistics.
+fn count_load<T>(options: &EnvoyOptions, result: Result<T, ConfigErrors>) -> Result<T, ConfigErrors> {
+    options.stats.count(if result.is_ok() { Event::ConfigLoaded } else { Event::ConfigRejected });
+    result
 }
 
-/// Takes in what a file says, or tells what it must not say again.
-fn add(domains: &mut HashMap<String, Level>, source: &Source, domain: Domain, merge: bool) -> Vec<ConfigProblem> {
-    let problem = |message| ConfigProblem::at(source, domain.place, message);
+/// Adds the domain of a file. Returns an error for each duplicate.
+fn add_domain(
+    domains: &mut HashMap<String, DescriptorLevel>,
+    source: &Source,
+    domain: DomainConfig,
+    merge: bool,
+) -> Vec<ConfigProblem> {
+    let problem = |message| ConfigProblem::at(source, domain.offset, message);
     match domains.entry(domain.name) {
-        Entry::Vacant(free) => {
-            free.insert(domain.level);
+        Entry::Vacant(vacant) => {
+            vacant.insert(domain.level);
             Vec::new()
         }
-        Entry::Occupied(mut known) if merge => {
-            let twice = known.get_mut().merge(domain.level).into_iter();
-            let again = |text| format!("another file of the domain has the descriptor {text:?}, too; keep one");
-            twice.map(|text| problem(again(text))).collect()
+        Entry::Occupied(mut existing) if merge => {
+            let duplicates = existing.get_mut().merge(domain.level).into_iter();
+            let message = |text| format!("another file of the domain has the descriptor {text:?}, too; keep one");
+            duplicates.map(|text| problem(message(text))).collect()
         }
-        Entry::Occupied(known) => {
-            let name = known.key();
-            vec![problem(format!("another file has the domain {name:?}, too; give each its own"))]
+        Entry::Occupied(existing) => {
+            let name = existing.key();
+            vec![problem(format!("another file has the domain {name:?}, too; use each domain in one file"))]
         }
     }
 }
 
-fn line(limit: &Configured) -> String {
+/// A limit in the text of the reference server's `/rlconfig`.
+fn format_limit(limit: &ConfiguredLimit) -> String {
     let (unit, requests) = limit.rate.as_ref().map_or(("UNKNOWN", 0), |rate| (rate.unit.as_str_name(), rate.requests));
     let unlimited = if limit.rate.is_none() { ", unlimited: true" } else { "" };
     format!(
@@ -205,13 +214,13 @@ fn line(limit: &Configured) -> String {
     )
 }
 
-/// The files to read, by name. Links are followed; what is hidden is how a `ConfigMap` is swapped, and not ours.
-fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// The files to load, sorted by name. Links are followed. Hidden entries are skipped: Kubernetes swaps a `ConfigMap` by them.
+fn list_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        let is_yaml = path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
         if !hidden && is_yaml && path.is_file() {
             files.push(path);
         }

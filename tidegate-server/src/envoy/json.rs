@@ -1,4 +1,4 @@
-//! The messages as JSON, by the proto3 mapping: names in camel case or as in the file, zeros left out, bytes in base 64.
+//! The messages as JSON, by the proto3 mapping: names in camel case or as in the .proto file, zeros omitted, bytes in base64.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,63 +12,63 @@ use super::pb::{
     RateLimitResponse, RateLimitUnit, UInt64Value, Unit,
 };
 
-/// A request as it is written.
+/// A `RateLimitRequest` in JSON.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct WrittenRequest {
+pub(super) struct JsonRequest {
     domain: Option<String>,
-    descriptors: Option<Vec<WrittenDescriptor>>,
+    descriptors: Option<Vec<JsonDescriptor>>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Number>,
+    hits_addend: Option<JsonInteger>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
-struct WrittenDescriptor {
-    entries: Option<Vec<WrittenEntry>>,
-    limit: Option<WrittenLimit>,
+struct JsonDescriptor {
+    entries: Option<Vec<JsonEntry>>,
+    limit: Option<JsonLimit>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Number>,
+    hits_addend: Option<JsonInteger>,
     #[serde(alias = "isNegativeHits")]
     is_negative_hits: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
-struct WrittenEntry {
+struct JsonEntry {
     key: Option<String>,
     value: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
-struct WrittenLimit {
+struct JsonLimit {
     #[serde(alias = "requestsPerUnit")]
-    requests_per_unit: Option<Number>,
+    requests_per_unit: Option<JsonInteger>,
     unit: Option<Value>,
 }
 
-/// A whole number, or the text of one.
-struct Number(u64);
+/// An unsigned integer, as a number or as text.
+struct JsonInteger(u64);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for JsonInteger {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = match Value::deserialize(deserializer)? {
             Value::Number(number) => number.as_u64(),
             Value::String(text) => text.parse().ok(),
             _ => None,
         };
-        number.map(Self).ok_or_else(|| D::Error::custom("a whole number is wanted here"))
+        number.map(Self).ok_or_else(|| D::Error::custom("expected an unsigned integer"))
     }
 }
 
-/// Reads a request. The error does not repeat a value of it.
-pub(super) fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
-    // Serde would take a list of the values, too.
+/// Parses a request. The error contains no value of the request.
+pub(super) fn parse_request(body: &[u8]) -> Result<RateLimitRequest, String> {
+    // serde would accept an array of the field values, too.
     if body.trim_ascii_start().first() == Some(&b'[') {
         return Err("line 1, column 1: a RateLimitRequest is an object".to_owned());
     }
-    let written: WrittenRequest = serde_json::from_slice(body).map_err(|error| {
+    let input: JsonRequest = serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         match error.classify() {
             serde_json::error::Category::Data => {
@@ -77,57 +77,56 @@ pub(super) fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
             _ => format!("line {line}, column {column}: this is not JSON"),
         }
     })?;
-    let descriptors = written.descriptors.unwrap_or_default().into_iter().map(descriptor).collect::<Result<_, _>>()?;
-    let hits_addend = small(written.hits_addend, "hits_addend")?;
-    Ok(RateLimitRequest { domain: written.domain.unwrap_or_default(), descriptors, hits_addend })
+    let descriptors = input.descriptors.unwrap_or_default().into_iter().map(descriptor).collect::<Result<_, _>>()?;
+    let hits_addend = to_u32(input.hits_addend, "hits_addend")?;
+    Ok(RateLimitRequest { domain: input.domain.unwrap_or_default(), descriptors, hits_addend })
 }
 
-fn descriptor(written: WrittenDescriptor) -> Result<RateLimitDescriptor, String> {
-    let entry =
-        |entry: WrittenEntry| Entry { key: entry.key.unwrap_or_default(), value: entry.value.unwrap_or_default() };
+fn descriptor(input: JsonDescriptor) -> Result<RateLimitDescriptor, String> {
+    let entry = |entry: JsonEntry| Entry { key: entry.key.unwrap_or_default(), value: entry.value.unwrap_or_default() };
     Ok(RateLimitDescriptor {
-        entries: written.entries.unwrap_or_default().into_iter().map(entry).collect(),
-        limit: written.limit.map(limit).transpose()?,
-        hits_addend: written.hits_addend.map(|hits| UInt64Value { value: hits.0 }),
-        is_negative_hits: written.is_negative_hits.unwrap_or_default(),
+        entries: input.entries.unwrap_or_default().into_iter().map(entry).collect(),
+        limit: input.limit.map(limit).transpose()?,
+        hits_addend: input.hits_addend.map(|hits| UInt64Value { value: hits.0 }),
+        is_negative_hits: input.is_negative_hits.unwrap_or_default(),
     })
 }
 
-fn limit(written: WrittenLimit) -> Result<RateLimitOverride, String> {
-    let unit = match written.unit {
+fn limit(input: JsonLimit) -> Result<RateLimitOverride, String> {
+    let unit = match input.unit {
         None | Some(Value::Null) => Some(RateLimitUnit::Unknown),
         Some(Value::String(name)) => RateLimitUnit::from_str_name(&name),
         Some(number) => number.as_i64().and_then(|number| RateLimitUnit::try_from(i32::try_from(number).ok()?).ok()),
     };
     let unit = unit.ok_or("limit.unit: send one from SECOND to YEAR")?;
     Ok(RateLimitOverride {
-        requests_per_unit: small(written.requests_per_unit, "requests_per_unit")?,
+        requests_per_unit: to_u32(input.requests_per_unit, "requests_per_unit")?,
         unit: unit.into(),
     })
 }
 
-fn small(number: Option<Number>, name: &str) -> Result<u32, String> {
+fn to_u32(number: Option<JsonInteger>, name: &str) -> Result<u32, String> {
     let number = number.map_or(0, |number| number.0);
     u32::try_from(number).map_err(|_| format!("{name}: at most {}", u32::MAX))
 }
 
-/// Writes a response.
-pub(super) fn response(response: &RateLimitResponse) -> Value {
+/// Formats a response.
+pub(super) fn format_response(response: &RateLimitResponse) -> Value {
     let mut object = Map::new();
     object.insert("overallCode".into(), code(response.overall_code));
-    put(&mut object, "statuses", response.statuses.iter().map(status));
-    put(&mut object, "responseHeadersToAdd", response.response_headers_to_add.iter().map(header));
-    put(&mut object, "requestHeadersToAdd", response.request_headers_to_add.iter().map(header));
+    insert_list(&mut object, "statuses", response.statuses.iter().map(status));
+    insert_list(&mut object, "responseHeadersToAdd", response.response_headers_to_add.iter().map(header));
+    insert_list(&mut object, "requestHeadersToAdd", response.request_headers_to_add.iter().map(header));
     if !response.raw_body.is_empty() {
         object.insert("rawBody".into(), STANDARD.encode(&response.raw_body).into());
     }
     if let Some(metadata) = &response.dynamic_metadata {
-        object.insert("dynamicMetadata".into(), metadata::json(metadata));
+        object.insert("dynamicMetadata".into(), metadata::to_json(metadata));
     }
     object.into()
 }
 
-fn put(object: &mut Map<String, Value>, name: &str, values: impl Iterator<Item = Value>) {
+fn insert_list(object: &mut Map<String, Value>, name: &str, values: impl Iterator<Item = Value>) {
     let values: Vec<Value> = values.collect();
     if !values.is_empty() {
         object.insert(name.into(), values.into());
@@ -142,7 +141,7 @@ fn status(status: &DescriptorStatus) -> Value {
     let mut object = Map::new();
     object.insert("code".into(), code(status.code));
     if let Some(limit) = &status.current_limit {
-        object.insert("currentLimit".into(), current(limit));
+        object.insert("currentLimit".into(), current_limit(limit));
     }
     if status.limit_remaining > 0 {
         object.insert("limitRemaining".into(), status.limit_remaining.into());
@@ -153,7 +152,7 @@ fn status(status: &DescriptorStatus) -> Value {
     object.into()
 }
 
-fn current(limit: &RateLimit) -> Value {
+fn current_limit(limit: &RateLimit) -> Value {
     let mut object = Map::new();
     if !limit.name.is_empty() {
         object.insert("name".into(), limit.name.clone().into());

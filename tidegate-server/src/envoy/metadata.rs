@@ -1,4 +1,4 @@
-//! `dynamic_metadata`: what a response tells later filters of Envoy about the request and about the limits that it passed. Pure.
+//! `dynamic_metadata` of a response, for later filters of Envoy: the request, and the metadata of the limits it passed. Pure.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,14 @@ use super::pb::{
     Code, DescriptorStatus, ListValue, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit, Struct,
     Value, ValueKind,
 };
-use super::prepared::{Told, Wanted};
+use super::request_plan::{AppliedLimit, DescriptorPlan};
 
-/// The domain, the descriptors, and what the limits that were passed have to say, all in one.
-pub(super) fn of_response(request: &RateLimitRequest, wanted: &[Wanted<'_>], statuses: &[DescriptorStatus]) -> Struct {
+/// The domain, the descriptors, and the merged metadata of the limits that were passed.
+pub(super) fn response_metadata(
+    request: &RateLimitRequest,
+    descriptors: &[DescriptorPlan<'_>],
+    statuses: &[DescriptorStatus],
+) -> Struct {
     let mut fields = HashMap::from([
         ("domain".to_owned(), text(request.domain.clone())),
         ("descriptors".to_owned(), list(request.descriptors.iter().map(descriptor))),
@@ -21,8 +25,8 @@ pub(super) fn of_response(request: &RateLimitRequest, wanted: &[Wanted<'_>], sta
         fields.insert("hitsAddend".to_owned(), number(f64::from(request.hits_addend)));
     }
     let mut merged = Struct::default();
-    for (wanted, status) in wanted.iter().zip(statuses) {
-        if let (Told::Limit(limit), true) = (&wanted.told, status.code == i32::from(Code::Ok)) {
+    for (descriptor, status) in descriptors.iter().zip(statuses) {
+        if let (AppliedLimit::Configured(limit), true) = (&descriptor.limit, status.code == i32::from(Code::Ok)) {
             limit.metadata.iter().for_each(|metadata| merge(&mut merged, metadata));
         }
     }
@@ -32,23 +36,23 @@ pub(super) fn of_response(request: &RateLimitRequest, wanted: &[Wanted<'_>], sta
     Struct { fields }
 }
 
-/// Takes in what is not there yet; what is there stays, and maps are merged.
+/// Adds the fields of `other` that are missing. Existing values stay; maps are merged recursively.
 pub(super) fn merge(into: &mut Struct, other: &Struct) {
     for (name, value) in &other.fields {
-        let Some(known) = into.fields.get_mut(name) else {
+        let Some(existing) = into.fields.get_mut(name) else {
             into.fields.insert(name.clone(), value.clone());
             continue;
         };
-        if let (Some(ValueKind::StructValue(known)), Some(ValueKind::StructValue(other))) =
-            (&mut known.kind, &value.kind)
+        if let (Some(ValueKind::StructValue(existing)), Some(ValueKind::StructValue(other))) =
+            (&mut existing.kind, &value.kind)
         {
-            merge(known, other);
+            merge(existing, other);
         }
     }
 }
 
-/// A piece of YAML as such a value.
-pub(super) fn of_yaml(node: &yaml::Node) -> Value {
+/// Converts a YAML node.
+pub(super) fn from_yaml(node: &yaml::Node) -> Value {
     value(match &node.kind {
         yaml::Kind::Null => ValueKind::NullValue(0),
         yaml::Kind::Bool(flag, _) => ValueKind::BoolValue(*flag),
@@ -56,35 +60,35 @@ pub(super) fn of_yaml(node: &yaml::Node) -> Value {
         yaml::Kind::Float(number, text) if !number.is_finite() => ValueKind::StringValue(text.clone()),
         yaml::Kind::Float(number, _) => ValueKind::NumberValue(*number),
         yaml::Kind::Text(text) => ValueKind::StringValue(text.clone()),
-        yaml::Kind::List(items) => ValueKind::ListValue(ListValue { values: items.iter().map(of_yaml).collect() }),
-        yaml::Kind::Map(entries) => ValueKind::StructValue(of_fields(entries)),
+        yaml::Kind::List(items) => ValueKind::ListValue(ListValue { values: items.iter().map(from_yaml).collect() }),
+        yaml::Kind::Map(entries) => ValueKind::StructValue(from_yaml_map(entries)),
     })
 }
 
-/// The fields of a map in YAML.
-pub(super) fn of_fields(entries: &[(yaml::Node, yaml::Node)]) -> Struct {
-    let field = |(key, value): &(yaml::Node, yaml::Node)| (key.text().unwrap_or_default().to_owned(), of_yaml(value));
+/// Converts the entries of a YAML map.
+pub(super) fn from_yaml_map(entries: &[(yaml::Node, yaml::Node)]) -> Struct {
+    let field = |(key, value): &(yaml::Node, yaml::Node)| (key.text().unwrap_or_default().to_owned(), from_yaml(value));
     Struct { fields: entries.iter().map(field).collect() }
 }
 
-/// Such a value as JSON.
-pub(super) fn json(metadata: &Struct) -> serde_json::Value {
-    let fields = metadata.fields.iter().map(|(name, value)| (name.clone(), json_value(value)));
+/// Converts metadata to JSON.
+pub(super) fn to_json(metadata: &Struct) -> serde_json::Value {
+    let fields = metadata.fields.iter().map(|(name, value)| (name.clone(), value_to_json(value)));
     serde_json::Value::Object(fields.collect::<Map<_, _>>())
 }
 
-fn json_value(value: &Value) -> serde_json::Value {
+fn value_to_json(value: &Value) -> serde_json::Value {
     match &value.kind {
         None | Some(ValueKind::NullValue(_)) => serde_json::Value::Null,
         Some(ValueKind::BoolValue(flag)) => (*flag).into(),
         Some(ValueKind::StringValue(text)) => text.clone().into(),
         Some(ValueKind::NumberValue(number)) => {
-            // A whole number is written as one.
+            // An integer is formatted without a fraction.
             let whole = (number.fract() == 0.0 && number.abs() < 9e15).then_some(*number as i64);
             whole.map_or_else(|| Number::from_f64(*number).into(), Into::into)
         }
-        Some(ValueKind::ListValue(list)) => list.values.iter().map(json_value).collect(),
-        Some(ValueKind::StructValue(fields)) => json(fields),
+        Some(ValueKind::ListValue(list)) => list.values.iter().map(value_to_json).collect(),
+        Some(ValueKind::StructValue(fields)) => to_json(fields),
     }
 }
 
@@ -100,7 +104,7 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
     value(ValueKind::StructValue(Struct { fields }))
 }
 
-/// A limit that a request brought, in the text format of its message.
+/// The limit of a request, in the protobuf text format.
 fn limit_text(limit: RateLimitOverride) -> String {
     let unit = RateLimitUnit::try_from(limit.unit).unwrap_or_default().as_str_name();
     format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit)

@@ -1,6 +1,6 @@
-//! `Pattern`: text with `*` in it, each of which stands for any text, even none. Linear work, whatever is matched.
+//! `Pattern`: a text with `*` wildcards, each of which matches any text, including none. Matching takes linear time.
 
-/// The pieces between the stars.
+/// The texts between the wildcards.
 #[derive(Debug)]
 pub(super) struct Pattern {
     first: String,
@@ -9,7 +9,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern that is written like this; none without a star.
+    /// Parses a pattern; `None` if the text has no `*`.
     pub(super) fn new(text: &str) -> Option<Self> {
         let (first, rest) = text.split_once('*')?;
         let (between, last) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -17,19 +17,19 @@ impl Pattern {
         Some(Self { first: first.to_owned(), between, last: last.to_owned() })
     }
 
-    /// Whether `key_value` begins as the pattern says: most texts that do not match are told apart by it.
+    /// Whether `key_value` starts with the pattern's prefix: a cheap test that excludes most texts.
     pub(super) fn may_match(&self, key: &str, value: &str) -> bool {
         let first = self.first.as_bytes();
         let mut text = key.bytes().chain([b'_']).chain(value.bytes());
         first.iter().all(|byte| text.next() == Some(*byte))
     }
 
-    /// Whether all of `text` is as the pattern says.
+    /// Whether the pattern matches the whole `text`.
     pub(super) fn matches(&self, text: &str) -> bool {
         let rest = text.strip_prefix(self.first.as_str()).and_then(|rest| rest.strip_suffix(self.last.as_str()));
         let Some(mut rest) = rest else { return false };
         for piece in &self.between {
-            // The first place of a piece leaves the most for those after it.
+            // The leftmost match leaves the most text for the pieces after it.
             let Some(start) = rest.find(piece.as_str()) else { return false };
             rest = &rest[start + piece.len()..];
         }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stands_for_any_text_even_none() {
+    fn a_wildcard_matches_any_text_including_none() {
         let cases = [
             ("a*", "a", true),
             ("a*", "abc", true),
@@ -66,9 +66,9 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_differently_cannot_match() {
-        let begins = |pattern: &str, key: &str, value: &str| Pattern::new(pattern).unwrap().may_match(key, value);
-        assert!(begins("k_v*", "k", "v1") && begins("*", "", "") && begins("k_*", "k", ""));
-        assert!(!begins("k_v*", "k", "w") && !begins("k_v*", "other", "v") && !begins("k_vv*", "k", "v"));
+    fn a_text_with_another_prefix_cannot_match() {
+        let may_match = |pattern: &str, key: &str, value: &str| Pattern::new(pattern).unwrap().may_match(key, value);
+        assert!(may_match("k_v*", "k", "v1") && may_match("*", "", "") && may_match("k_*", "k", ""));
+        assert!(!may_match("k_v*", "k", "w") && !may_match("k_v*", "other", "v") && !may_match("k_vv*", "k", "v"));
     }
 }

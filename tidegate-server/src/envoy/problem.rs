@@ -1,4 +1,4 @@
-//! `ConfigProblem`: what is wrong with a file of limits, and where. It only tells.
+//! `ConfigProblem`: an error or a warning about a configuration file, with its position.
 
 use std::error::Error;
 use std::fmt;
@@ -6,60 +6,60 @@ use std::fmt;
 use tidegate_rules::Report;
 use tidegate_rules::yaml::Source;
 
-/// The most problems that are told at once.
-const MOST_PROBLEMS: usize = 50;
+/// Maximum number of problems in the text of [`ConfigErrors`].
+const MAX_PRINTED_PROBLEMS: usize = 50;
 
-/// Something in a file that is wrong, or has no effect.
+/// An error or a warning about a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
     pub(super) file: String,
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) message: String,
 }
 
-/// Why a directory of limits cannot be used: every problem that was found.
+/// All errors of a configuration that cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<ConfigProblem>);
 
-/// A line and a column, both from 1; 0 where a problem is one of the whole file.
+/// A line and a column, counted from 1; 0 for the whole file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) line: usize,
     pub(super) column: usize,
 }
 
 impl ConfigProblem {
-    pub(super) fn new(file: &str, place: Place, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), place, message: message.into() }
+    pub(super) fn new(file: &str, position: Position, message: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), position, message: message.into() }
     }
 
-    /// A problem at a byte of a file.
-    pub(super) fn at(source: &Source, byte: usize, message: impl Into<String>) -> Self {
-        let (line, column) = source.position(byte);
-        Self::new(source.name(), Place { line, column }, message)
+    /// A problem at a byte offset of a file.
+    pub(super) fn at(source: &Source, offset: usize, message: impl Into<String>) -> Self {
+        let (line, column) = source.position(offset);
+        Self::new(source.name(), Position { line, column }, message)
     }
 
-    /// What the reader of YAML says, as problems of ours.
-    pub(super) fn of_report(report: &Report) -> Vec<Self> {
-        let told = report.problems().iter().map(|problem| {
+    /// The problems that the YAML parser reports.
+    pub(super) fn from_report(report: &Report) -> Vec<Self> {
+        let problems = report.problems().iter().map(|problem| {
             let (line, column) = report.position(problem);
             let help = problem.suggestion().map(|help| format!("; {help}")).unwrap_or_default();
-            Self::new(report.file(), Place { line, column }, format!("{}{help}", problem.message()))
+            Self::new(report.file(), Position { line, column }, format!("{}{help}", problem.message()))
         });
-        told.collect()
+        problems.collect()
     }
 
-    /// The line, from 1; 0 for a problem of the whole file.
+    /// The line, counted from 1; 0 for the whole file.
     pub const fn line(&self) -> usize {
-        self.place.line
+        self.position.line
     }
 
-    /// The column, from 1; 0 for a problem of the whole file.
+    /// The column, counted from 1; 0 for the whole file.
     pub const fn column(&self) -> usize {
-        self.place.column
+        self.position.column
     }
 
-    /// What is wrong, and how to mend it.
+    /// The problem, and how to fix it.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -67,10 +67,10 @@ impl ConfigProblem {
 
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.place.line == 0 {
+        if self.position.line == 0 {
             return write!(f, "{}: {}", self.file, self.message);
         }
-        write!(f, "{}:{}:{}: {}", self.file, self.place.line, self.place.column, self.message)
+        write!(f, "{}:{}:{}: {}", self.file, self.position.line, self.position.column, self.message)
     }
 }
 
@@ -81,7 +81,7 @@ impl ConfigErrors {
         Self(problems)
     }
 
-    /// The problems, by file and then by place.
+    /// The errors, sorted by file and position.
     pub fn problems(&self) -> &[ConfigProblem] {
         &self.0
     }
@@ -89,9 +89,9 @@ impl ConfigErrors {
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.0.iter().take(MOST_PROBLEMS).map(ToString::to_string).collect();
+        let lines: Vec<String> = self.0.iter().take(MAX_PRINTED_PROBLEMS).map(ToString::to_string).collect();
         f.write_str(&lines.join("\n"))?;
-        match self.0.len().saturating_sub(MOST_PROBLEMS) {
+        match self.0.len().saturating_sub(MAX_PRINTED_PROBLEMS) {
             0 => Ok(()),
             more => write!(f, "\nand {more} more"),
         }

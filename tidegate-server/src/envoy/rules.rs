@@ -1,104 +1,108 @@
-//! From descriptors to checks by our own rule file: each descriptor is a request with attributes. Pure.
+//! Resolves the descriptors of a request to checks by the rule file: each descriptor becomes a request with attributes. Pure.
 
 use smallvec::SmallVec;
 use tidegate::spi::{Check, MAX_CHECKS, Plan, PlanError, Store};
 use tidegate::{Limiter, Request};
 
 use super::pb::{Entry, RateLimitRequest};
-use super::prepared::{Asks, Prepared, Refusal, Told, Wanted, hits, plan};
+use super::request_plan::{AppliedLimit, DecideError, DescriptorPlan, HitsMode, RequestPlan, hits, plan};
 
-/// The keys that Envoy uses, and the attributes that rules read.
-const ALSO: [(&str, &str); 4] =
+/// Common descriptor keys, and the attributes of rule files that get their values too.
+const KEY_ATTRIBUTES: [(&str, &str); 4] =
     [("remote_address", "ip"), (":path", "path"), (":method", "method"), (":authority", "host")];
 
-/// The checks of every descriptor. Each asks for its hits: a rule that several of them meet with the same subject counts them
-/// all.
-pub(super) fn prepare<'r, S: Store>(
+/// The plan of a request. Descriptors for which the same rule counts the same subject are summed.
+pub(super) fn resolve<'r, S: Store>(
     limiter: &'r Limiter<S>,
     request: &RateLimitRequest,
     strict: bool,
-) -> Result<Prepared<'r>, Refusal> {
-    let none = || plan([], strict);
-    let (mut counted, mut returned, mut looked) = (none()?, none()?, Vec::new());
-    let mut wanted: SmallVec<[Wanted<'r>; 1]> = SmallVec::new();
+) -> Result<RequestPlan<'r>, DecideError> {
+    let empty = || plan([], strict);
+    let (mut consume, mut refund, mut peeks) = (empty()?, empty()?, Vec::new());
+    let mut descriptors: SmallVec<[DescriptorPlan<'r>; 1]> = SmallVec::new();
     for descriptor in &request.descriptors {
-        let (hits, asks) = hits(request, descriptor);
-        let plan = limiter.plan(&asked(&request.domain, &descriptor.entries, hits.max(1)));
-        let mut places = SmallVec::new();
-        match asks {
-            Asks::Takes => counted = counted.merge(&plan),
-            Asks::Returns => returned = returned.merge(&plan),
-            // Where they are is known once all others are.
-            Asks::Looks => looked.push((wanted.len(), plan.clone())),
-        }
-        if asks != Asks::Looks {
-            let among = if asks == Asks::Takes { &counted } else { &returned };
-            places = places_of(&plan, among.checks());
-        }
-        wanted.push(Wanted { told: Told::Rules, asks, hits, ahead: 0, places });
+        let (hits, mode) = hits(request, descriptor);
+        let plan = limiter.plan(&descriptor_request(&request.domain, &descriptor.entries, hits.max(1)));
+        let checks = match mode {
+            HitsMode::Consume => {
+                consume = consume.merge(&plan);
+                check_indexes(&plan, consume.checks())
+            }
+            HitsMode::Refund => {
+                refund = refund.merge(&plan);
+                check_indexes(&plan, refund.checks())
+            }
+            // Set by `peek_plan`, once all consuming checks are known.
+            HitsMode::Peek => {
+                peeks.push((descriptors.len(), plan));
+                SmallVec::new()
+            }
+        };
+        descriptors.push(DescriptorPlan { limit: AppliedLimit::Rules, mode, hits, hits_before: 0, checks });
     }
-    let looked = look(&counted, &looked, &mut wanted, strict)?;
-    let returned = if returned.checks().is_empty() { None } else { Some(bounded(returned)?) };
-    Ok(Prepared { counted: bounded(counted)?, looked, returned, wanted, asks_before: false })
+    let peek = peek_plan(&consume, &peeks, &mut descriptors, strict)?;
+    let refund = if refund.checks().is_empty() { None } else { Some(validate_size(refund)?) };
+    Ok(RequestPlan { consume: validate_size(consume)?, peek, refund, descriptors, peeks_before: false })
 }
 
-/// What is consumed and what is only looked at, in this order.
-fn look<'r>(
-    counted: &Plan<'r>,
-    looked: &[(usize, Plan<'r>)],
-    wanted: &mut [Wanted<'r>],
+/// A plan of the consuming checks, followed by those of descriptors that only peek.
+fn peek_plan<'r>(
+    consume: &Plan<'r>,
+    peeks: &[(usize, Plan<'r>)],
+    descriptors: &mut [DescriptorPlan<'r>],
     strict: bool,
-) -> Result<Option<Plan<'r>>, Refusal> {
-    if looked.iter().all(|(_, looks)| looks.checks().is_empty()) {
+) -> Result<Option<Plan<'r>>, DecideError> {
+    if peeks.iter().all(|(_, peek)| peek.checks().is_empty()) {
         return Ok(None);
     }
-    let mut all: Vec<Check<'r>> = counted.checks().to_vec();
-    for (descriptor, looks) in looked {
-        for check in looks.checks() {
-            if !all.iter().any(|known| known.key() == check.key()) {
-                all.push(*check);
+    let mut checks: Vec<Check<'r>> = consume.checks().to_vec();
+    for (descriptor, peek) in peeks {
+        for check in peek.checks() {
+            if !checks.iter().any(|existing| existing.key() == check.key()) {
+                checks.push(*check);
             }
         }
-        wanted[*descriptor].places = places_of(looks, &all);
+        descriptors[*descriptor].checks = check_indexes(peek, &checks);
     }
-    plan(all, strict).map(Some)
+    plan(checks, strict).map(Some)
 }
 
-/// The plan, unless it has become too large.
-fn bounded(plan: Plan<'_>) -> Result<Plan<'_>, Refusal> {
+/// Rejects a plan with too many checks.
+fn validate_size(plan: Plan<'_>) -> Result<Plan<'_>, DecideError> {
     match plan.checks().len() {
-        checks if checks > MAX_CHECKS => Err(Refusal::too_many(&PlanError::TooManyChecks { checks })),
+        checks if checks > MAX_CHECKS => Err(DecideError::too_many_checks(&PlanError::TooManyChecks { checks })),
         _ => Ok(plan),
     }
 }
 
-/// Where the checks of a plan are among others.
-fn places_of(plan: &Plan<'_>, among: &[Check<'_>]) -> SmallVec<[usize; 1]> {
-    let place = |check: &Check<'_>| among.iter().position(|known| known.key() == check.key());
-    plan.checks().iter().filter_map(place).collect()
+/// The indexes of a plan's checks in `checks`.
+fn check_indexes(plan: &Plan<'_>, checks: &[Check<'_>]) -> SmallVec<[usize; 1]> {
+    let index = |check: &Check<'_>| checks.iter().position(|other| other.key() == check.key());
+    plan.checks().iter().filter_map(index).collect()
 }
 
-/// A descriptor as a request.
-fn asked<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> Request<'a> {
-    let mut asked = Request::new(domain).with_cost(cost).with_attribute("domain", domain);
+/// The request for the limiter that a descriptor stands for.
+fn descriptor_request<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> Request<'a> {
+    let mut request = Request::new(domain).with_cost(cost).with_attribute("domain", domain);
     for Entry { key, value } in entries {
         if key == "path" {
-            asked = with_path(asked, value);
+            request = with_path(request, value);
         } else {
-            asked = asked.with_attribute(key, value);
+            request = request.with_attribute(key, value);
         }
     }
-    for (key, name) in ALSO {
+    for (key, name) in KEY_ATTRIBUTES {
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { continue };
-        asked = if name == "path" { with_path(asked, &entry.value) } else { asked.with_attribute(name, &entry.value) };
+        request =
+            if name == "path" { with_path(request, &entry.value) } else { request.with_attribute(name, &entry.value) };
     }
-    asked
+    request
 }
 
-fn with_path<'a>(asked: Request<'a>, target: &'a str) -> Request<'a> {
+fn with_path<'a>(request: Request<'a>, target: &'a str) -> Request<'a> {
     match target.split_once('?') {
-        Some((path, query)) => asked.with_attribute("path", path).with_attribute("query", query),
-        None => asked.with_attribute("path", target),
+        Some((path, query)) => request.with_attribute("path", path).with_attribute("query", query),
+        None => request.with_attribute("path", target),
     }
 }
 
@@ -111,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_become_the_attributes_that_rules_read() {
+    fn descriptor_entries_become_request_attributes() {
         let entries = [
             entry("domain", "forged"),
             entry("remote_address", "203.0.113.9"),
@@ -121,7 +125,7 @@ mod tests {
             entry("header:x-api-key", "k1"),
             entry("header:x-api-key", "k2"),
         ];
-        let asked = asked("edge", &entries, 3);
+        let request = descriptor_request("edge", &entries, 3);
         let expected = [
             ("domain", "edge"),
             ("remote_address", "203.0.113.9"),
@@ -133,8 +137,8 @@ mod tests {
             ("header:x-api-key", "k1"),
         ];
         for (name, value) in expected {
-            assert_eq!(asked.attribute(name), Some(value), "{name}");
+            assert_eq!(request.attribute(name), Some(value), "{name}");
         }
-        assert_eq!((asked.action(), asked.cost()), ("edge", 3));
+        assert_eq!((request.action(), request.cost()), ("edge", 3));
     }
 }

@@ -1,4 +1,4 @@
-//! `RateLimits`: the service itself. Check the request, prepare it, decide it, answer. The limits are the limiter's.
+//! `EnvoyService`: validates a request, resolves it to a plan, decides the plan with the limiter, and builds the response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,207 +11,215 @@ use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Request, Response, Status};
 
 use super::config::{ConfigHandle, EnvoyConfig};
-use super::matched::Matched;
+use super::deadline::{decision_timeout, grpc_timeout};
 use super::pb::{
     Code, DescriptorStatus, HeaderValue, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
-use super::prepared::{Prepared, Refusal};
+use super::request_plan::{DecideError, RequestPlan};
+use super::resolve::ResolvedLimits;
 use super::stats::{Event, Stats};
-use super::statuses::{count, over, passed, passes, statuses};
-use super::waits::{budget, waits};
+use super::statuses::{build_statuses, count_hits, is_allowed_by_statuses, ok_status, over_limit_status};
 use super::{metadata, rules};
 use crate::degraded::DEGRADED;
 use crate::store::answers;
 
-/// The most descriptors in a request.
-pub const MOST_DESCRIPTORS: usize = 100;
+/// Maximum number of descriptors in a request.
+pub const MAX_DESCRIPTORS: usize = 100;
 
-/// The most entries in a descriptor.
-pub const MOST_ENTRIES: usize = 100;
+/// Maximum number of entries in a descriptor.
+pub const MAX_ENTRIES: usize = 100;
 
-/// The largest message that is read, in bytes.
-pub const LARGEST_MESSAGE: usize = 1024 * 1024;
+/// Maximum size of a request message.
+pub const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
 /// Envoy's Rate Limit Service. Clones share everything.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use tidegate::{Limit, Limiter, MemoryStore, Rate, Rule, RuleSet};
-/// use tidegate_server::envoy::RateLimits;
+/// use tidegate_server::envoy::EnvoyService;
 /// use tidegate_tower::LimitLayer;
 ///
 /// let rules = RuleSet::new([Rule::new("edge", Limit::token_bucket(20, Rate::per_second(10)?)?).with_action("edge")])?;
 /// let layer = LimitLayer::new(Limiter::new(rules, Arc::new(MemoryStore::new())));
-/// let service = RateLimits::of_rules(layer.handle()).into_server(); // for a `tonic::transport::Server`
+/// let service = EnvoyService::from_rules(layer.handle()).into_server(); // for a `tonic::transport::Server`
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct RateLimits<S> {
+pub struct EnvoyService<S> {
     handle: Handle<S>,
     config: Option<ConfigHandle>,
     strict: bool,
     shadow: bool,
     metadata: bool,
-    healthy: Arc<dyn Fn() -> bool + Send + Sync>,
+    health_check: Arc<dyn Fn() -> bool + Send + Sync>,
     stats: Stats,
     clock: SystemClock,
 }
 
 /// Constructors
-impl<S: Store + 'static> RateLimits<S> {
-    /// Limits by the rules of the limiter.
-    pub fn of_rules(handle: Handle<S>) -> Self {
+impl<S: Store + 'static> EnvoyService<S> {
+    /// A service with the rules of the limiter.
+    pub fn from_rules(handle: Handle<S>) -> Self {
         Self {
             handle,
             config: None,
             strict: false,
             shadow: false,
             metadata: false,
-            healthy: Arc::new(|| true),
+            health_check: Arc::new(|| true),
             stats: Stats::default(),
             clock: SystemClock::new(),
         }
     }
 
-    /// Limits by an Envoy configuration, on the store of the limiter.
-    pub fn of_config(handle: Handle<S>, config: ConfigHandle) -> Self {
-        Self { config: Some(config), ..Self::of_rules(handle) }
+    /// A service with an Envoy configuration, which counts in the store of the limiter.
+    pub fn from_config(handle: Handle<S>, config: ConfigHandle) -> Self {
+        Self { config: Some(config), ..Self::from_rules(handle) }
     }
 
-    /// Does as the reference server does: refused hits count, each descriptor for itself, and errors are UNKNOWN.
-    pub fn strict(mut self, strict: bool) -> Self {
+    /// Behaves like the reference server: denied hits count, each descriptor is decided on its own, and errors are UNKNOWN.
+    pub fn with_strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// Lets every request pass, and says in the statuses alone what is over a limit.
-    pub fn shadow(mut self, shadow: bool) -> Self {
+    /// Allows every request; only the statuses show which limits are exceeded.
+    pub fn with_shadow(mut self, shadow: bool) -> Self {
         self.shadow = shadow;
         self
     }
 
     /// Sends `dynamic_metadata`: the domain, the descriptors, and the metadata of the limits that were passed.
-    pub fn metadata(mut self, metadata: bool) -> Self {
+    pub fn with_metadata(mut self, metadata: bool) -> Self {
         self.metadata = metadata;
         self
     }
 
-    /// Counts requests and errors here, instead of where nobody looks. A configuration counts where its
-    /// [options](super::EnvoyOptions::stats) say.
-    pub fn stats(mut self, stats: &Stats) -> Self {
+    /// Counts requests and errors in these statistics. The hits of a configuration are counted in those of its
+    /// [options](super::EnvoyOptions::with_stats).
+    pub fn with_stats(mut self, stats: &Stats) -> Self {
         self.stats = stats.clone();
         self
     }
 
-    /// Says what `/healthcheck` asks, beside whether there is a configuration and the store answers.
-    pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.healthy = Arc::new(healthy);
+    /// Adds a condition to `/healthcheck`, which also requires a configuration and a store that answers.
+    pub fn with_health_check(mut self, health_check: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.health_check = Arc::new(health_check);
         self
     }
 
-    /// The service for a server, which reads messages of at most [`LARGEST_MESSAGE`] bytes.
+    /// The service for a `tonic` server. It rejects messages of more than [`MAX_MESSAGE_BYTES`] bytes.
     pub fn into_server(self) -> RateLimitServiceServer<Self> {
-        RateLimitServiceServer::new(self).max_decoding_message_size(LARGEST_MESSAGE)
+        RateLimitServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 }
 
 /// Deciding
-impl<S: Store + 'static> RateLimits<S> {
-    /// The answer to a request whose caller waits so long, or why there is none.
-    pub(super) async fn answer(
+impl<S: Store + 'static> EnvoyService<S> {
+    /// Decides a request whose caller waits for `timeout`.
+    pub(super) async fn decide(
         &self,
         request: &RateLimitRequest,
-        waits: Option<Duration>,
-    ) -> Result<RateLimitResponse, Refusal> {
-        let begun = self.clock.now();
-        let budget = budget(waits);
+        timeout: Option<Duration>,
+    ) -> Result<RateLimitResponse, DecideError> {
+        let started = self.clock.now();
+        let timeout = decision_timeout(timeout);
         let limiter = self.handle.limiter();
-        let answered = self.decided(&limiter, request, budget).await;
-        self.stats.request(self.clock.now().since(begun));
-        match answered {
-            Err(Refusal::Invalid(_)) => self.stats.count(Event::ServiceError),
-            Err(Refusal::Unavailable | Refusal::Degraded(_)) => self.stats.count(Event::StoreError),
+        let result = self.try_decide(&limiter, request, timeout).await;
+        self.stats.record_request(self.clock.now().since(started));
+        match result {
+            Err(DecideError::Invalid(_)) => self.stats.count(Event::ServiceError),
+            Err(DecideError::Unavailable | DecideError::Degraded(_)) => self.stats.count(Event::StoreError),
             Ok(_) => {}
         }
-        match answered {
-            Err(Refusal::Degraded(decision)) => Ok(self.degraded(&limiter, request, &decision)),
-            answered => answered,
+        match result {
+            Err(DecideError::Degraded(decision)) => Ok(self.degraded_response(&limiter, request, &decision)),
+            result => result,
         }
     }
 
-    async fn decided(
+    async fn try_decide(
         &self,
         limiter: &Limiter<S>,
         request: &RateLimitRequest,
-        budget: Duration,
-    ) -> Result<RateLimitResponse, Refusal> {
-        check(request)?;
+        timeout: Duration,
+    ) -> Result<RateLimitResponse, DecideError> {
+        validate(request)?;
         match &self.config {
-            None => self.by_rules(limiter, request, budget).await,
+            None => self.decide_by_rules(limiter, request, timeout).await,
             Some(handle) => {
                 let config = handle.current();
-                let config = config.ok_or_else(|| Refusal::Invalid("no rate limit configuration loaded".into()))?;
-                self.by_config(limiter, &config, request, budget).await
+                let config = config.ok_or_else(|| DecideError::Invalid("no rate limit configuration loaded".into()))?;
+                self.decide_by_config(limiter, &config, request, timeout).await
             }
         }
     }
 
-    async fn by_rules(
+    async fn decide_by_rules(
         &self,
         limiter: &Limiter<S>,
         request: &RateLimitRequest,
-        budget: Duration,
-    ) -> Result<RateLimitResponse, Refusal> {
-        let prepared = rules::prepare(limiter, request, self.strict)?;
-        let (prepared, judged) = prepared.decide_within(limiter, self.strict, budget).await;
-        let judged = judged?;
-        let statuses = statuses(&prepared.wanted, &judged, self.strict);
-        let mut response = self.response(request, &prepared, judged.allowed, statuses);
-        let (Some(decision), contract) = (judged.shown(), limiter.rules().header_policy()) else { return Ok(response) };
-        if judged.allowed {
-            response.response_headers_to_add = fields(contract.headers(decision));
+        timeout: Duration,
+    ) -> Result<RateLimitResponse, DecideError> {
+        let plan = rules::resolve(limiter, request, self.strict)?;
+        let (plan, outcome) = plan.decide_within(limiter, self.strict, timeout).await;
+        let outcome = outcome?;
+        let statuses = build_statuses(&plan.descriptors, &outcome, self.strict);
+        let mut response = self.response(request, &plan, outcome.allowed, statuses);
+        let (Some(decision), header_policy) = (outcome.decision_to_show(), limiter.rules().header_policy()) else {
+            return Ok(response);
+        };
+        if outcome.allowed {
+            response.response_headers_to_add = header_values(header_policy.headers(decision));
         } else if !self.shadow {
-            tell_denial(&mut response, limiter, decision);
+            add_denial(&mut response, limiter, decision);
         }
         Ok(response)
     }
 
-    /// What was decided without the store. No status has numbers then: nobody knows what is left of the whole.
-    fn degraded(&self, limiter: &Limiter<S>, request: &RateLimitRequest, decision: &Decision) -> RateLimitResponse {
+    /// The response of the fallback. Its statuses have no numbers, since the counters in the store are not known.
+    fn degraded_response(
+        &self,
+        limiter: &Limiter<S>,
+        request: &RateLimitRequest,
+        decision: &Decision,
+    ) -> RateLimitResponse {
         let passes = decision.is_allowed() || self.shadow;
         if !decision.is_allowed() && self.shadow {
             self.stats.count(Event::GlobalShadow);
         }
-        let status = if decision.is_allowed() { passed() } else { over() };
+        let status = if decision.is_allowed() { ok_status() } else { over_limit_status() };
         let mut response = RateLimitResponse {
             overall_code: if passes { Code::Ok } else { Code::OverLimit }.into(),
             statuses: request.descriptors.iter().map(|_| status.clone()).collect(),
             ..RateLimitResponse::default()
         };
         if passes {
-            response.request_headers_to_add = vec![field(DEGRADED.as_str(), "true".to_owned())];
+            response.request_headers_to_add = vec![header_value(DEGRADED.as_str(), "true".to_owned())];
         } else {
-            tell_denial(&mut response, limiter, decision);
+            add_denial(&mut response, limiter, decision);
         }
         response
     }
 
-    async fn by_config(
+    async fn decide_by_config(
         &self,
         limiter: &Limiter<S>,
         config: &EnvoyConfig,
         request: &RateLimitRequest,
-        budget: Duration,
-    ) -> Result<RateLimitResponse, Refusal> {
-        let mut matched = Matched::new(config, request)?;
-        let prepared = matched.prepared(self.strict)?;
-        let (prepared, judged) = prepared.decide_within(limiter, self.strict, budget).await;
-        let judged = judged?;
-        let statuses = statuses(&prepared.wanted, &judged, self.strict);
-        count(config, request, &prepared.wanted, &judged);
-        let allowed = if self.strict { passes(config, &prepared.wanted, &statuses) } else { judged.allowed };
-        let mut response = self.response(request, &prepared, allowed, statuses);
+        timeout: Duration,
+    ) -> Result<RateLimitResponse, DecideError> {
+        let mut limits = ResolvedLimits::new(config, request)?;
+        let plan = limits.request_plan(self.strict)?;
+        let (plan, outcome) = plan.decide_within(limiter, self.strict, timeout).await;
+        let outcome = outcome?;
+        let statuses = build_statuses(&plan.descriptors, &outcome, self.strict);
+        count_hits(config, request, &plan.descriptors, &outcome);
+        let allowed =
+            if self.strict { is_allowed_by_statuses(config, &plan.descriptors, &statuses) } else { outcome.allowed };
+        let mut response = self.response(request, &plan, allowed, statuses);
         if let Some(names) = config.header_names() {
-            response.response_headers_to_add = trio(names, &response.statuses);
+            response.response_headers_to_add = limit_headers(names, &response.statuses);
         }
         Ok(response)
     }
@@ -219,7 +227,7 @@ impl<S: Store + 'static> RateLimits<S> {
     fn response(
         &self,
         request: &RateLimitRequest,
-        prepared: &Prepared<'_>,
+        plan: &RequestPlan<'_>,
         allowed: bool,
         statuses: Vec<DescriptorStatus>,
     ) -> RateLimitResponse {
@@ -227,7 +235,7 @@ impl<S: Store + 'static> RateLimits<S> {
             self.stats.count(Event::GlobalShadow);
         }
         let code = if allowed || self.shadow { Code::Ok } else { Code::OverLimit };
-        let metadata = self.metadata.then(|| metadata::of_response(request, &prepared.wanted, &statuses));
+        let metadata = self.metadata.then(|| metadata::response_metadata(request, &plan.descriptors, &statuses));
         RateLimitResponse {
             overall_code: code.into(),
             statuses,
@@ -236,23 +244,23 @@ impl<S: Store + 'static> RateLimits<S> {
         }
     }
 
-    /// A refusal in the words of gRPC.
-    pub(super) fn status(&self, refusal: &Refusal) -> Status {
-        let code = match refusal {
+    /// The gRPC status of an error.
+    pub(super) fn status(&self, error: &DecideError) -> Status {
+        let code = match error {
             _ if self.strict => Grpc::Unknown,
-            Refusal::Invalid(_) => Grpc::InvalidArgument,
-            Refusal::Unavailable | Refusal::Degraded(_) => Grpc::Unavailable,
+            DecideError::Invalid(_) => Grpc::InvalidArgument,
+            DecideError::Unavailable | DecideError::Degraded(_) => Grpc::Unavailable,
         };
-        Status::new(code, refusal.to_string())
+        Status::new(code, error.to_string())
     }
 
-    /// Whether it could decide: there is a configuration, the store answers, and nobody says otherwise.
+    /// Whether requests can be decided: a configuration is loaded, the store answers, and the health check agrees.
     pub(super) async fn is_healthy(&self) -> bool {
-        let configured = self.config.as_ref().is_none_or(|config| config.current().is_some());
-        configured && (self.healthy)() && answers(self.handle.limiter().store()).await
+        let has_config = self.config.as_ref().is_none_or(|config| config.current().is_some());
+        has_config && (self.health_check)() && answers(self.handle.limiter().store()).await
     }
 
-    pub(super) const fn counted(&self) -> &Stats {
+    pub(super) const fn stats(&self) -> &Stats {
         &self.stats
     }
 
@@ -260,60 +268,58 @@ impl<S: Store + 'static> RateLimits<S> {
         self.strict
     }
 
-    /// A line for each limit of the Envoy configuration, if limits come from one.
-    pub(super) fn lines(&self) -> Option<Vec<String>> {
+    /// One line for each limit of the Envoy configuration, if there is one.
+    pub(super) fn config_lines(&self) -> Option<Vec<String>> {
         Some(self.config.as_ref()?.current()?.lines())
     }
 }
 
 #[tonic::async_trait]
-impl<S: Store + 'static> RateLimitService for RateLimits<S> {
+impl<S: Store + 'static> RateLimitService for EnvoyService<S> {
     async fn should_rate_limit(
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.answer(request.get_ref(), waits(request.metadata()))
-            .await
-            .map(Response::new)
-            .map_err(|refusal| self.status(&refusal))
+        let response = self.decide(request.get_ref(), grpc_timeout(request.metadata())).await;
+        response.map(Response::new).map_err(|error| self.status(&error))
     }
 }
 
-/// A request that can be decided in bounded work.
-fn check(request: &RateLimitRequest) -> Result<(), Refusal> {
+/// Rejects requests that are malformed or too large.
+fn validate(request: &RateLimitRequest) -> Result<(), DecideError> {
     let descriptors = &request.descriptors;
     let problem = if request.domain.is_empty() {
         "rate limit domain must not be empty".to_owned()
     } else if descriptors.is_empty() {
         "rate limit descriptor list must not be empty".to_owned()
-    } else if descriptors.len() > MOST_DESCRIPTORS {
-        format!("{} descriptors in one request; at most {MOST_DESCRIPTORS}", descriptors.len())
-    } else if descriptors.iter().any(|descriptor| descriptor.entries.len() > MOST_ENTRIES) {
-        format!("a descriptor has more than {MOST_ENTRIES} entries")
+    } else if descriptors.len() > MAX_DESCRIPTORS {
+        format!("the request has {} descriptors; the maximum is {MAX_DESCRIPTORS}", descriptors.len())
+    } else if descriptors.iter().any(|descriptor| descriptor.entries.len() > MAX_ENTRIES) {
+        format!("a descriptor has more than {MAX_ENTRIES} entries")
     } else {
         return Ok(());
     };
-    Err(Refusal::Invalid(problem))
+    Err(DecideError::Invalid(problem))
 }
 
-/// What a refused caller gets beside the code.
-fn tell_denial<S: Store>(response: &mut RateLimitResponse, limiter: &Limiter<S>, decision: &Decision) {
+/// Adds the headers and the body of a denial.
+fn add_denial<S: Store>(response: &mut RateLimitResponse, limiter: &Limiter<S>, decision: &Decision) {
     let rule = decision.rule().and_then(|id| limiter.rules().rule(id));
-    let answer = limiter.rules().header_policy().reject(decision, rule.and_then(Rule::message), None);
-    response.response_headers_to_add = fields(answer.headers);
-    response.raw_body = answer.body.into_bytes();
+    let rejection = limiter.rules().header_policy().reject(decision, rule.and_then(Rule::message), None);
+    response.response_headers_to_add = header_values(rejection.headers);
+    response.raw_body = rejection.body.into_bytes();
 }
 
-fn fields(headers: Headers) -> Vec<HeaderValue> {
-    headers.into_iter().map(|(name, value)| field(name, value)).collect()
+fn header_values(headers: Headers) -> Vec<HeaderValue> {
+    headers.into_iter().map(|(name, value)| header_value(name, value)).collect()
 }
 
-fn field(name: &str, value: String) -> HeaderValue {
+fn header_value(name: &str, value: String) -> HeaderValue {
     HeaderValue { key: name.to_owned(), value, ..HeaderValue::default() }
 }
 
-/// Limit, remaining and reset of the last descriptor that is over, else of the one with the least left.
-fn trio(names: &[String; 3], statuses: &[DescriptorStatus]) -> Vec<HeaderValue> {
+/// Limit, remaining and reset of the last descriptor over its limit, else of the one with the least remaining.
+fn limit_headers(names: &[String; 3], statuses: &[DescriptorStatus]) -> Vec<HeaderValue> {
     let limited = || statuses.iter().filter(|status| status.current_limit.is_some());
     let over = limited().rfind(|status| status.code == i32::from(Code::OverLimit));
     let Some(shown) = over.or_else(|| limited().min_by_key(|status| status.limit_remaining)) else {
@@ -322,14 +328,14 @@ fn trio(names: &[String; 3], statuses: &[DescriptorStatus]) -> Vec<HeaderValue> 
     let limit = shown.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
     let reset = shown.duration_until_reset.as_ref().map_or(0, |reset| reset.seconds);
     let values = [limit.to_string(), shown.limit_remaining.to_string(), reset.to_string()];
-    names.iter().zip(values).map(|(name, value)| field(name, value)).collect()
+    names.iter().zip(values).map(|(name, value)| header_value(name, value)).collect()
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for DecideError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(problem) => f.write_str(problem),
-            // What the store said may name hosts; that is for its observer.
+            // The store's error may contain host names; only the observer gets it.
             Self::Unavailable | Self::Degraded(_) => {
                 f.write_str("the limits cannot be checked at the moment; retry later")
             }
@@ -337,7 +343,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl<S> Clone for RateLimits<S> {
+impl<S> Clone for EnvoyService<S> {
     fn clone(&self) -> Self {
         Self {
             handle: self.handle.clone(),
@@ -345,15 +351,15 @@ impl<S> Clone for RateLimits<S> {
             strict: self.strict,
             shadow: self.shadow,
             metadata: self.metadata,
-            healthy: Arc::clone(&self.healthy),
+            health_check: Arc::clone(&self.health_check),
             stats: self.stats.clone(),
             clock: self.clock.clone(),
         }
     }
 }
 
-impl<S> fmt::Debug for RateLimits<S> {
+impl<S> fmt::Debug for EnvoyService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimits").field("strict", &self.strict).finish_non_exhaustive()
+        f.debug_struct("EnvoyService").field("strict", &self.strict).finish_non_exhaustive()
     }
 }

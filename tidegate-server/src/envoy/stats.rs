@@ -1,8 +1,8 @@
-//! `Stats`: what became of hits, under the names by which dashboards know the reference server. It counts, and decides nothing.
+//! `Stats`: counters of hits and requests, under the metric names of the reference server, so that its dashboards work.
 //!
-//! A limit holds its [`Counters`], which it was given when it was read, so that counting is a few additions. Only where the
-//! author of a file asked for values of requests in a name (`detailed_metric`, `value_to_metric`) are they looked up, and there
-//! are at most [`MOST_SERIES`] of those: what comes after them is counted as `other` of its domain.
+//! A limit gets its [`LimitCounters`] when its file is loaded, so that counting is a few additions. Only names with values of
+//! requests (`detailed_metric`, `value_to_metric`) are looked up while serving. There are at most [`MAX_SERIES`] of those; the
+//! rest is counted as `other` of its domain.
 
 mod text;
 
@@ -11,116 +11,117 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The most series whose names hold values of requests, domains that nobody configured among them.
-pub const MOST_SERIES: usize = 10_000;
+/// Maximum number of series with values of requests in their names, including those of unknown domains.
+pub const MAX_SERIES: usize = 10_000;
 
-/// The longest name of such a series, in bytes.
-const LONGEST_NAME: usize = 256;
+/// Maximum length of such a name.
+const MAX_NAME_BYTES: usize = 256;
 
-/// The name for what has no series of its own.
+/// The name of the series for everything over the maximum.
 const OTHER: &str = "other";
 
-/// The upper ends of the response times that are told apart, in microseconds.
-const TIMES: [u64; 14] =
+/// Upper bounds of the response time histogram, in microseconds.
+const BUCKETS_MICROS: [u64; 14] =
     [50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
 
-/// What became of hits. Clones share it.
+/// Statistics of the Envoy service. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Stats(Arc<Shared>);
+pub struct Stats(Arc<StatsInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    limits: RwLock<Series<Counters>>,
-    unknown_domains: RwLock<Series<Number>>,
-    service: Calls,
+struct StatsInner {
+    limits: RwLock<SeriesMap<LimitCounters>>,
+    unknown_domains: RwLock<SeriesMap<StatCounter>>,
+    service: ServiceCounters,
 }
 
-/// Counters by the domain and the descriptors, each as `key` or `key_value`.
+/// Counters by domain and descriptors, each as `key` or `key_value`.
 #[derive(Debug)]
-struct Series<C> {
-    known: BTreeMap<Vec<String>, Arc<C>>,
-    /// How many of them are named after what a request brought.
-    runtime: usize,
+struct SeriesMap<C> {
+    by_name: BTreeMap<Vec<String>, Arc<C>>,
+    /// Number of series that are named after values of requests.
+    dynamic_count: usize,
 }
 
-/// What became of the hits of one limit.
+/// The counters of one limit.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
-    total_hits: Number,
-    over_limit: Number,
-    near_limit: Number,
-    within_limit: Number,
-    shadow_mode: Number,
-    /// The reference server refuses some hits from memory. There is nothing of the kind here, and dashboards ask for it.
-    over_limit_with_local_cache: Number,
+pub(super) struct LimitCounters {
+    total_hits: StatCounter,
+    over_limit: StatCounter,
+    near_limit: StatCounter,
+    within_limit: StatCounter,
+    shadow_mode: StatCounter,
+    /// Always 0: the reference server denies some hits from a local cache, which does not exist here. Dashboards expect it.
+    over_limit_with_local_cache: StatCounter,
 }
 
+/// The counters of the service as a whole.
 #[derive(Debug, Default)]
-struct Calls {
-    total_requests: Number,
-    service_error: Number,
-    redis_error: Number,
-    global_shadow_mode: Number,
-    config_load_success: Number,
-    config_load_error: Number,
-    times: [Number; TIMES.len()],
-    /// In microseconds.
-    time: Number,
+struct ServiceCounters {
+    total_requests: StatCounter,
+    service_error: StatCounter,
+    redis_error: StatCounter,
+    global_shadow_mode: StatCounter,
+    config_load_success: StatCounter,
+    config_load_error: StatCounter,
+    response_time_buckets: [StatCounter; BUCKETS_MICROS.len()],
+    response_micros: StatCounter,
 }
 
-/// A number that only grows.
+/// A counter that never decreases.
 #[derive(Debug, Default)]
-struct Number(AtomicU64);
+struct StatCounter(AtomicU64);
 
-/// What happened to a whole request, or to a configuration.
+/// An event of the service, or of its configuration.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     ServiceError,
     StoreError,
     GlobalShadow,
     ConfigLoaded,
-    ConfigRefused,
+    ConfigRejected,
 }
 
-/// Some hits, and the counter that they met.
+/// Hits of one descriptor, with the state of their limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hits {
-    pub(super) number: u64,
-    /// What the counter stood at before them.
+    pub(super) count: u64,
+    /// Hits counted before these.
     pub(super) before: u64,
     pub(super) limit: u64,
-    /// How many hits are not near the limit yet.
-    pub(super) near: u64,
+    /// Hits above this number are near the limit.
+    pub(super) near_threshold: u64,
     pub(super) over: bool,
     pub(super) shadow: bool,
 }
 
 /// Counting
 impl Stats {
-    /// The counters of a limit of a file.
-    pub(super) fn of_limit(&self, name: Vec<String>) -> Arc<Counters> {
-        if let Some(known) = self.0.limits.read().unwrap_or_else(PoisonError::into_inner).known.get(&name) {
-            return Arc::clone(known);
+    /// The counters of a configured limit.
+    pub(super) fn limit_counters(&self, name: Vec<String>) -> Arc<LimitCounters> {
+        if let Some(counters) = self.0.limits.read().unwrap_or_else(PoisonError::into_inner).by_name.get(&name) {
+            return Arc::clone(counters);
         }
         let mut limits = self.0.limits.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(limits.known.entry(name).or_default())
+        Arc::clone(limits.by_name.entry(name).or_default())
     }
 
-    /// The counters of a limit of `domain` under values of a request.
-    pub(super) fn of_values(&self, domain: &str, name: Vec<String>) -> Arc<Counters> {
-        found(&self.0.limits, name, &[domain, OTHER])
+    /// The counters of a limit of `domain`, under a name with values of the request.
+    pub(super) fn value_counters(&self, domain: &str, name: Vec<String>) -> Arc<LimitCounters> {
+        get_or_other(&self.0.limits, name, &[domain, OTHER])
     }
 
-    pub(super) fn domain_not_found(&self, domain: &str) {
-        found(&self.0.unknown_domains, vec![domain.to_owned()], &[OTHER]).add(1);
+    pub(super) fn count_unknown_domain(&self, domain: &str) {
+        get_or_other(&self.0.unknown_domains, vec![domain.to_owned()], &[OTHER]).add(1);
     }
 
-    pub(super) fn request(&self, took: Duration) {
-        let (service, micros) = (&self.0.service, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    pub(super) fn record_request(&self, response_time: Duration) {
+        let (service, micros) = (&self.0.service, u64::try_from(response_time.as_micros()).unwrap_or(u64::MAX));
         service.total_requests.add(1);
-        service.time.add(micros);
-        if let Some(time) = service.times.get(TIMES.partition_point(|end| *end < micros)) {
-            time.add(1);
+        service.response_micros.add(micros);
+        let bucket = BUCKETS_MICROS.partition_point(|bound| *bound < micros);
+        if let Some(bucket) = service.response_time_buckets.get(bucket) {
+            bucket.add(1);
         }
     }
 
@@ -131,7 +132,7 @@ impl Stats {
             Event::StoreError => &service.redis_error,
             Event::GlobalShadow => &service.global_shadow_mode,
             Event::ConfigLoaded => &service.config_load_success,
-            Event::ConfigRefused => &service.config_load_error,
+            Event::ConfigRejected => &service.config_load_error,
         };
         counter.add(1);
     }
@@ -139,31 +140,31 @@ impl Stats {
 
 // === impl Counters ===
 
-impl Counters {
-    /// Counts hits. Those of one request may be partly within the limit, partly near it, and partly over it.
+impl LimitCounters {
+    /// Counts hits, which may be partly within the limit, partly near it, and partly over it.
     pub(super) fn add(&self, hits: Hits) {
-        let Hits { number, before, limit, near, over, shadow } = hits;
-        let after = before.saturating_add(number);
-        self.total_hits.add(number);
+        let Hits { count, before, limit, near_threshold, over, shadow } = hits;
+        let after = before.saturating_add(count);
+        self.total_hits.add(count);
         if !over {
-            self.within_limit.add(number);
-            self.near_limit.add(after.saturating_sub(near).min(number));
+            self.within_limit.add(count);
+            self.near_limit.add(after.saturating_sub(near_threshold).min(count));
             return;
         }
         match after.saturating_sub(limit) {
             beyond if before < limit && beyond > 0 => {
                 self.over_limit.add(beyond);
-                self.near_limit.add(limit - before.max(near).min(limit));
+                self.near_limit.add(limit - before.max(near_threshold).min(limit));
             }
-            _ => self.over_limit.add(number),
+            _ => self.over_limit.add(count),
         }
         if shadow {
-            self.shadow_mode.add(number);
+            self.shadow_mode.add(count);
         }
     }
 
-    /// The counters by name, in the order in which they are shown.
-    fn each(&self) -> [(&'static str, u64); 6] {
+    /// The names and values of all counters, in output order.
+    fn values(&self) -> [(&'static str, u64); 6] {
         [
             ("total_hits", self.total_hits.value()),
             ("over_limit", self.over_limit.value()),
@@ -175,10 +176,10 @@ impl Counters {
     }
 }
 
-impl Number {
-    fn add(&self, more: u64) {
-        // A single request may claim any number; what is counted must not go down.
-        self.0.fetch_add(more.min(u64::from(u32::MAX)), Ordering::Relaxed);
+impl StatCounter {
+    fn add(&self, count: u64) {
+        // A request may claim any number of hits; the cap keeps the counter from wrapping around.
+        self.0.fetch_add(count.min(u64::from(u32::MAX)), Ordering::Relaxed);
     }
 
     fn value(&self) -> u64 {
@@ -186,24 +187,24 @@ impl Number {
     }
 }
 
-/// The series of this name, if it is short and there is room for it, else the one for all others.
-fn found<C: Default>(series: &RwLock<Series<C>>, name: Vec<String>, others: &[&str]) -> Arc<C> {
-    if let Some(known) = series.read().unwrap_or_else(PoisonError::into_inner).known.get(&name) {
-        return Arc::clone(known);
+/// The series of this name, or that of all others if the name is too long or there are too many series.
+fn get_or_other<C: Default>(series: &RwLock<SeriesMap<C>>, name: Vec<String>, others: &[&str]) -> Arc<C> {
+    if let Some(counters) = series.read().unwrap_or_else(PoisonError::into_inner).by_name.get(&name) {
+        return Arc::clone(counters);
     }
     let mut series = series.write().unwrap_or_else(PoisonError::into_inner);
-    let short = name.iter().map(String::len).sum::<usize>() <= LONGEST_NAME;
-    if !short || series.runtime >= MOST_SERIES {
+    let is_short = name.iter().map(String::len).sum::<usize>() <= MAX_NAME_BYTES;
+    if !is_short || series.dynamic_count >= MAX_SERIES {
         let others = others.iter().map(|part| (*part).to_owned()).collect();
-        return Arc::clone(series.known.entry(others).or_default());
+        return Arc::clone(series.by_name.entry(others).or_default());
     }
-    series.runtime += usize::from(!series.known.contains_key(&name));
-    Arc::clone(series.known.entry(name).or_default())
+    series.dynamic_count += usize::from(!series.by_name.contains_key(&name));
+    Arc::clone(series.by_name.entry(name).or_default())
 }
 
-impl<C> Default for Series<C> {
+impl<C> Default for SeriesMap<C> {
     fn default() -> Self {
-        Self { known: BTreeMap::new(), runtime: 0 }
+        Self { by_name: BTreeMap::new(), dynamic_count: 0 }
     }
 }
 
@@ -211,14 +212,14 @@ impl<C> Default for Series<C> {
 mod tests {
     use super::*;
 
-    fn hits(number: u64, before: u64, over: bool) -> Hits {
-        Hits { number, before, limit: 10, near: 8, over, shadow: false }
+    fn hits(count: u64, before: u64, over: bool) -> Hits {
+        Hits { count, before, limit: 10, near_threshold: 8, over, shadow: false }
     }
 
-    fn counted(hits: Hits) -> [u64; 4] {
-        let counters = Counters::default();
+    fn counts_after(hits: Hits) -> [u64; 4] {
+        let counters = LimitCounters::default();
         counters.add(hits);
-        let [(_, total), (_, over), (_, near), (_, within), ..] = counters.each();
+        let [(_, total), (_, over), (_, near), (_, within), ..] = counters.values();
         [total, over, near, within]
     }
 
@@ -241,25 +242,25 @@ mod tests {
             (hits(u64::MAX, 9, true), [u64::from(u32::MAX), u64::from(u32::MAX), 1, 0]),
         ];
         for (hits, expected) in cases {
-            assert_eq!(counted(hits), expected, "{hits:?}");
+            assert_eq!(counts_after(hits), expected, "{hits:?}");
         }
     }
 
     #[test]
-    fn what_has_no_room_is_counted_together() {
+    fn series_over_the_maximum_are_counted_as_other() {
         let stats = Stats::default();
         let name = |value: String| vec!["edge".to_owned(), value];
-        for number in 0..MOST_SERIES + 100 {
-            stats.of_values("edge", name(format!("user_{number}"))).add(hits(1, 0, false));
+        for count in 0..MAX_SERIES + 100 {
+            stats.value_counters("edge", name(format!("user_{count}"))).add(hits(1, 0, false));
         }
-        stats.of_values("edge", name("user_7".to_owned())).add(hits(1, 0, false));
-        stats.of_values("edge", name("long".repeat(LONGEST_NAME))).add(hits(1, 0, false));
+        stats.value_counters("edge", name("user_7".to_owned())).add(hits(1, 0, false));
+        stats.value_counters("edge", name("long".repeat(MAX_NAME_BYTES))).add(hits(1, 0, false));
         let lines = stats.lines();
         assert!(lines.contains("ratelimit.service.rate_limit.edge.user_7.total_hits: 2\n"));
         assert!(lines.contains("ratelimit.service.rate_limit.edge.other.total_hits: 101\n"));
-        assert_eq!(lines.matches(".total_hits: ").count(), MOST_SERIES + 1);
-        for number in 0..MOST_SERIES + 5 {
-            stats.domain_not_found(&format!("d{number}"));
+        assert_eq!(lines.matches(".total_hits: ").count(), MAX_SERIES + 1);
+        for count in 0..MAX_SERIES + 5 {
+            stats.count_unknown_domain(&format!("d{count}"));
         }
         assert!(stats.lines().contains("ratelimit.service.rate_limit.other.domain_not_found: 5\n"));
     }

@@ -1,5 +1,5 @@
-//! Envoy's units of time: their names, their windows, and the unit of a window. Months and years are those of the calendar, in
-//! UTC; in strict mode, and where a limit needs a span of time, a month has 30 days and a year 365, as in the reference server.
+//! Envoy's units of time and their windows. Months and years are calendar months and years in UTC; in strict mode, and for
+//! algorithms that need a fixed duration, a month has 30 days and a year 365, as in the reference server.
 
 use std::time::Duration;
 
@@ -7,70 +7,72 @@ use tidegate::Window;
 
 use super::pb::{RateLimitUnit, Unit};
 
-const DAY: u64 = 86_400;
+const DAY_SECONDS: u64 = 86_400;
 
-/// Every unit and its seconds.
+/// All units, with their length in seconds.
 const UNITS: [(Unit, u64); 7] = [
     (Unit::Second, 1),
     (Unit::Minute, 60),
     (Unit::Hour, 3600),
-    (Unit::Day, DAY),
-    (Unit::Week, 7 * DAY),
-    (Unit::Month, 30 * DAY),
-    (Unit::Year, 365 * DAY),
+    (Unit::Day, DAY_SECONDS),
+    (Unit::Week, 7 * DAY_SECONDS),
+    (Unit::Month, 30 * DAY_SECONDS),
+    (Unit::Year, 365 * DAY_SECONDS),
 ];
 
-/// A unit by its name, in whichever case.
-pub(super) fn named(name: &str) -> Option<Unit> {
+/// Parses the name of a unit, in any case.
+pub(super) fn from_name(name: &str) -> Option<Unit> {
     UNITS.into_iter().map(|(unit, _)| unit).find(|unit| unit.as_str_name().eq_ignore_ascii_case(name))
 }
 
-/// The window of a limit: for fixed windows, and for limits that need a span of time.
+/// The window of a limit: for fixed windows, and for algorithms that need a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Windows {
+pub(super) struct UnitWindows {
     pub(super) fixed: Window,
     pub(super) span: Duration,
 }
 
-/// The window of a unit.
-pub(super) fn window(unit: Unit, strict: bool) -> Option<Windows> {
-    let windows = Windows::of(length(unit)?);
-    Some(match unit {
-        Unit::Month if !strict => Windows { fixed: Window::MONTH, ..windows },
-        Unit::Year if !strict => Windows { fixed: Window::YEAR, ..windows },
-        _ => windows,
-    })
-}
-
-/// Whether a number of them is a span of time: of months and years it would not be one.
+/// Whether `unit_multiplier` may be used: multiples of calendar months and years have no fixed duration.
 pub(super) const fn can_be_multiplied(unit: Unit) -> bool {
     !matches!(unit, Unit::Month | Unit::Year | Unit::Unknown)
 }
 
-/// How long a unit lasts; an unknown one does not.
-pub(super) fn length(unit: Unit) -> Option<Duration> {
-    UNITS.into_iter().find(|(known, _)| *known == unit).map(|(_, seconds)| Duration::from_secs(seconds))
+/// The duration of a unit; `None` for the unknown one.
+pub(super) fn duration(unit: Unit) -> Option<Duration> {
+    UNITS.into_iter().find(|(other, _)| *other == unit).map(|(_, seconds)| Duration::from_secs(seconds))
 }
 
-/// The unit that lasts as long as a window, or the unknown one.
-pub(super) fn of_window(window: Window) -> Unit {
+/// The unit with the length of a window, or the unknown one.
+pub(super) fn from_window(window: Window) -> Unit {
     match window {
         Window::MONTH => Unit::Month,
         Window::YEAR => Unit::Year,
-        _ => {
-            UNITS.into_iter().map(|(unit, _)| unit).find(|unit| length(*unit) == window.span()).unwrap_or(Unit::Unknown)
-        }
+        _ => UNITS
+            .into_iter()
+            .map(|(unit, _)| unit)
+            .find(|unit| duration(*unit) == window.span())
+            .unwrap_or(Unit::Unknown),
     }
 }
 
-/// The unit of an override, which has an enum of its own.
-pub(super) fn of_override(unit: i32) -> Option<Unit> {
-    named(RateLimitUnit::try_from(unit).ok()?.as_str_name())
+/// Converts the unit of an override, which is another enum.
+pub(super) fn from_override(unit: i32) -> Option<Unit> {
+    from_name(RateLimitUnit::try_from(unit).ok()?.as_str_name())
 }
 
-impl Windows {
+impl UnitWindows {
+    /// The windows of a unit; `None` for the unknown one.
+    pub(super) fn from_unit(unit: Unit, strict: bool) -> Option<Self> {
+        let windows = Self::from_span(duration(unit)?);
+        Some(match unit {
+            Unit::Month if !strict => Self { fixed: Window::MONTH, ..windows },
+            Unit::Year if !strict => Self { fixed: Window::YEAR, ..windows },
+            _ => windows,
+        })
+    }
+
     /// Windows of this length.
-    pub(super) fn of(span: Duration) -> Self {
+    pub(super) fn from_span(span: Duration) -> Self {
         Self { fixed: span.into(), span }
     }
 }

@@ -18,8 +18,8 @@ use tidegate::spi::{MAX_CHECKS, Origin};
 use tidegate::{Decision, Limiter, Request, StoreError};
 
 use super::engine::Engine;
-use super::receipts::Refunded;
-use super::watched::Watched;
+use super::instrumented_store::InstrumentedStore;
+use super::receipts::RefundOutcome;
 use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
 pub(crate) use input::Refusal;
@@ -38,7 +38,7 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
 
 async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
     let asked = Asked::read(&body)?;
-    engine.receipts().ready(asked.receipt)?;
+    engine.receipts().require(asked.receipt)?;
     Ok(match decide(&engine, &asked).await {
         Ok(answer) => Json(answer).into_response(),
         Err(answer) => refused(answer),
@@ -48,7 +48,7 @@ async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respons
 /// Each by itself, in order; or all of them as one.
 async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
     let batch = Batch::read(&body)?;
-    engine.receipts().ready(batch.receipt || batch.checks.iter().any(|asked| asked.receipt))?;
+    engine.receipts().require(batch.receipt || batch.checks.iter().any(|asked| asked.receipt))?;
     if batch.atomic {
         return Ok(match together(&engine, &batch).await? {
             Ok(answer) => Json(answer).into_response(),
@@ -70,10 +70,10 @@ async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respon
     let receipt = input::receipt(&body)?;
     let limiter = engine.limiter();
     let reason = match engine.receipts().refund(&limiter, &receipt).await {
-        Ok(Refunded::Done) => return Ok(Json(json!({ "refunded": true })).into_response()),
-        Ok(Refunded::Already) => "already refunded",
-        Ok(Refunded::TooOld) => "too old",
-        Ok(Refunded::Foreign) => return Ok(unknown()),
+        Ok(RefundOutcome::Refunded) => return Ok(Json(json!({ "refunded": true })).into_response()),
+        Ok(RefundOutcome::AlreadyRefunded) => "already refunded",
+        Ok(RefundOutcome::TooOld) => "too old",
+        Ok(RefundOutcome::Unknown) => return Ok(unknown()),
         Err(_) => return Ok(refused(limiter.rules().header_policy().reject_unavailable(None))),
     };
     Ok(Json(json!({ "refunded": false, "reason": reason })).into_response())
@@ -118,7 +118,7 @@ fn origin(request: &Request<'_>) -> Origin {
 
 fn said(
     engine: &Engine,
-    limiter: &Limiter<Watched>,
+    limiter: &Limiter<InstrumentedStore>,
     receipt: bool,
     decided: Result<Decision, StoreError>,
 ) -> Result<Value, Rejection> {

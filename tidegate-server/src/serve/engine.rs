@@ -1,4 +1,4 @@
-//! `Engine`: rules on a store, watched by the metrics: what every door of a server shares.
+//! `Engine`: the rules on a store, with metrics and refusal log as observers, that all front doors of a server share.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,98 +8,110 @@ use tidegate::{Limiter, Secret};
 use tidegate_rules::{Report, RuleFile};
 use tidegate_tower::Handle;
 
+use super::connect::{StoreProbe, connect};
 use super::envoy::Envoy;
-use super::example;
+use super::instrumented_store::InstrumentedStore;
 use super::metrics::Metrics;
-use super::opening::{self, Told};
+use super::observers::Observers;
 use super::options::ServeArgs;
 use super::receipts::Receipts;
-use super::watched::Watched;
-use crate::envoy::RateLimits;
+use super::refusal_log::RefusalLog;
+use super::start_page;
+use crate::envoy::EnvoyService;
 use crate::failure::Failure;
 use crate::listen::{Tls, TlsError, TlsFiles};
-use crate::output::Output;
 use crate::store::StoreUrl;
 
-/// What every door shares.
+/// What all front doors share.
 pub(crate) struct Engine {
-    handle: Handle<Watched>,
+    handle: Handle<InstrumentedStore>,
+    store: InstrumentedStore,
     metrics: Arc<Metrics>,
+    refusals: Arc<RefusalLog>,
     path: Option<PathBuf>,
-    /// The rule file as it was read last, whether it could be used or not.
-    seen: Mutex<Option<Vec<u8>>>,
+    /// The content of the rule file when it was last read, whether it could be used or not.
+    last_read: Mutex<Option<Vec<u8>>>,
     envoy: Envoy,
-    rules: RwLock<Loaded>,
-    store: &'static str,
+    status: RwLock<RulesStatus>,
+    store_name: &'static str,
     receipts: Receipts,
-    /// Why files beside the rules were not taken, the last time that they were read.
-    refused: Mutex<[Option<String>; 2]>,
-    /// Of the addresses that only our own services call.
+    /// Why the last attempt to read each part failed.
+    part_errors: Mutex<[Option<String>; 2]>,
+    /// For the addresses that only the operator's own services call.
     tls: Option<Tls>,
-    /// Of the gateway, which does not ask clients who they are.
+    /// For the gateway, which asks for no client certificates.
     gateway_tls: Option<Tls>,
+    _probe: StoreProbe,
 }
 
-/// What is read from files beside the rules.
+/// What is read from files other than the rule file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     Envoy,
     Certificates,
 }
 
-/// The rules that decide now, and what became of the last attempt to change them.
+/// The rules in force, and the outcome of the last attempt to replace them.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
-    /// How many times rules were read; the first are version 1.
+pub(crate) struct RulesStatus {
+    /// Counts the times that rules were read; the first are version 1.
     pub(crate) version: u64,
-    /// How many rules there are.
+    /// Number of rules.
     pub(crate) rules: usize,
     /// Why the last file did not replace these.
     pub(crate) refused: Option<String>,
 }
 
 impl Engine {
-    pub(crate) async fn open(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<(Self, Told), Failure> {
+    /// Reads the files, connects to the store, and warns of what an operator should change.
+    pub(crate) async fn open(arguments: &ServeArgs) -> Result<Self, Failure> {
         let url = StoreUrl::parse(&arguments.store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
         let secret = arguments.secret.secret()?;
         if secret.is_none() && url.is_shared() {
-            output.warn("anyone who reads the store can guess subjects; set TIDEGATE_SECRET");
+            let warning = "anyone who reads the store can guess subjects; set TIDEGATE_SECRET";
+            tracing::warn!(target: "tidegate::store", "{warning}");
         }
         let files = arguments.tls()?;
         let file = read(arguments.rules.as_ref())?;
-        output.report(file.report());
-        let (store, told) = opening::open(&url, arguments, output).await?;
-        let receipts =
-            Receipts::new(secret.as_ref(), url.is_shared()).map_err(|error| Failure::usage(error.to_string()))?;
+        if !file.report().problems().is_empty() {
+            tracing::warn!(target: "tidegate::server", "{}", file.report());
+        }
+        let (store, probe) = connect(&url, arguments).await?;
+        let receipts = Receipts::new(arguments.secret.receipt_key(), url.is_shared());
+        let receipts = receipts.map_err(|error| Failure::usage(error.to_string()))?;
+        let refusals = Arc::new(RefusalLog::new(&file, secret.is_none()));
         let secret = secret.unwrap_or_else(Secret::public);
-        let envoy = Envoy::open(&arguments.envoy, &secret, output)?;
+        let envoy = Envoy::open(&arguments.envoy, &secret)?;
         let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
         metrics.follow(&file);
-        let store = Watched::new(store, Arc::clone(&metrics));
-        let limiter = Limiter::new(file.rules().clone(), store).with_instances(arguments.instances);
-        let limiter = limiter.with_secret(&secret).with_observer(Arc::clone(&metrics));
-        let engine = Self {
+        let store = InstrumentedStore::new(store, Arc::clone(&metrics));
+        let observers = Observers { metrics: Arc::clone(&metrics), refusals: Arc::clone(&refusals) };
+        let limiter = Limiter::new(file.rules().clone(), store.clone()).with_instances(arguments.instances);
+        let limiter = limiter.with_secret(&secret).with_observer(observers);
+        Ok(Self {
             handle: Handle::new(limiter),
+            store,
             metrics,
+            refusals,
             path: arguments.rules.clone(),
-            seen: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
+            last_read: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
             envoy,
-            rules: RwLock::new(Loaded { version: 1, rules: file.ids().count(), refused: None }),
-            store: if url.is_shared() { "redis" } else { "memory" },
+            status: RwLock::new(RulesStatus { version: 1, rules: file.ids().count(), refused: None }),
+            store_name: if url.is_shared() { "redis" } else { "memory" },
             receipts,
-            refused: Mutex::default(),
+            part_errors: Mutex::default(),
             tls: tls(files.clone())?,
             gateway_tls: tls(files.map(|files| TlsFiles { client_ca: None, ..files }))?,
-        };
-        Ok((engine, told))
+            _probe: probe,
+        })
     }
 
-    pub(crate) const fn handle(&self) -> &Handle<Watched> {
+    pub(crate) const fn handle(&self) -> &Handle<InstrumentedStore> {
         &self.handle
     }
 
     /// Envoy's rate limit service, by its own configuration or by the rule file.
-    pub(crate) fn rate_limits(&self) -> RateLimits<Watched> {
+    pub(crate) fn rate_limits(&self) -> EnvoyService<InstrumentedStore> {
         self.envoy.service(self.handle.clone())
     }
 
@@ -107,12 +119,12 @@ impl Engine {
         &self.envoy
     }
 
-    /// What callers of our own addresses see, if they speak TLS.
+    /// TLS of `--http` and `--grpc`, if they have it.
     pub(crate) const fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
-    /// What clients of the gateway see.
+    /// TLS of the gateway, if it has it.
     pub(crate) const fn gateway_tls(&self) -> Option<&Tls> {
         self.gateway_tls.as_ref()
     }
@@ -122,33 +134,37 @@ impl Engine {
         self.tls.as_ref().is_some_and(Tls::is_changed)
     }
 
-    /// Reads the certificates anew; files that cannot be used change nothing.
+    /// Reloads the certificates; files that cannot be used change nothing.
     pub(crate) fn reload_tls(&self) -> Result<(), TlsError> {
         self.tls.iter().chain(&self.gateway_tls).try_for_each(Tls::reload)
     }
 
-    /// Keeps why a part was not taken; nothing if it was.
-    pub(crate) fn note(&self, part: Part, refused: Option<String>) {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)[part as usize] = refused;
+    /// Keeps why a part could not be reloaded, or clears that.
+    pub(crate) fn set_part_error(&self, part: Part, error: Option<String>) {
+        self.part_errors.lock().unwrap_or_else(PoisonError::into_inner)[part as usize] = error;
     }
 
-    /// Why a part was not taken, the last time that it was read.
-    pub(crate) fn refused(&self, part: Part) -> Option<String> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)[part as usize].clone()
+    /// Why the last attempt to read a part failed.
+    pub(crate) fn part_error(&self, part: Part) -> Option<String> {
+        self.part_errors.lock().unwrap_or_else(PoisonError::into_inner)[part as usize].clone()
     }
 
-    /// Whether the store answered the last time that it was asked.
-    pub(crate) fn is_store_up(&self) -> bool {
-        self.limiter().store().is_up()
+    /// The store, for its status. Decisions go through the limiter.
+    pub(crate) const fn store(&self) -> &InstrumentedStore {
+        &self.store
     }
 
-    /// The limiter that decides now.
-    pub(crate) fn limiter(&self) -> Arc<Limiter<Watched>> {
+    /// The limiter with the rules in force.
+    pub(crate) fn limiter(&self) -> Arc<Limiter<InstrumentedStore>> {
         self.handle.limiter()
     }
 
     pub(crate) const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    pub(crate) const fn refusals(&self) -> &Arc<RefusalLog> {
+        &self.refusals
     }
 
     pub(crate) const fn receipts(&self) -> &Receipts {
@@ -162,41 +178,42 @@ impl Engine {
 
     /// `memory` or `redis`.
     pub(crate) const fn store_name(&self) -> &'static str {
-        self.store
+        self.store_name
     }
 
     pub(crate) fn rules_name(&self) -> String {
         self.path.as_ref().map_or("an example".to_owned(), |path| path.display().to_string())
     }
 
-    pub(crate) fn loaded(&self) -> Loaded {
-        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn rules_status(&self) -> RulesStatus {
+        self.status.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the rule file has changed since it was read. Replacing it once is often told more than once.
+    /// Whether the rule file has changed since it was read: one replacement often causes several notifications.
     pub(crate) fn is_changed(&self) -> bool {
         let now = self.path.as_ref().and_then(|path| std::fs::read(path).ok());
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *seen, now);
-        before != *seen
+        let mut last_read = self.last_read.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *last_read, now);
+        before != *last_read
     }
 
-    /// Reads the rules anew. A file that cannot be used changes nothing; why is told, and stays to be asked for.
+    /// Reloads the rules. A file that cannot be used changes nothing; its report is returned and kept in the status.
     pub(crate) fn reload(&self) -> Result<(), Box<Report>> {
         let read = match &self.path {
             Some(path) => RuleFile::load(path),
-            None => RuleFile::parse("example", example::RULES),
+            None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
         };
-        let mut loaded = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
         match read {
             Ok(file) => {
                 self.metrics.follow(&file);
+                self.refusals.follow(&file);
                 self.handle.replace(self.limiter().with_rules(file.rules().clone()));
-                *loaded = Loaded { version: loaded.version + 1, rules: file.ids().count(), refused: None };
+                *status = RulesStatus { version: status.version + 1, rules: file.ids().count(), refused: None };
                 Ok(())
             }
             Err(report) => {
-                loaded.refused = Some(report.to_string());
+                status.refused = Some(report.to_string());
                 Err(Box::new(report))
             }
         }
@@ -206,7 +223,7 @@ impl Engine {
 fn read(path: Option<&PathBuf>) -> Result<RuleFile, Failure> {
     let read = match path {
         Some(path) => crate::rule_file::load_rule_file(path)?,
-        None => RuleFile::parse("example", example::RULES),
+        None => RuleFile::parse("example", start_page::EXAMPLE_RULES),
     };
     Ok(read?)
 }
@@ -217,6 +234,9 @@ fn tls(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("store", &self.store).field("rules", &self.loaded()).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("store", &self.store_name)
+            .field("rules", &self.rules_status())
+            .finish_non_exhaustive()
     }
 }

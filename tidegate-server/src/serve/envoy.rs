@@ -7,10 +7,9 @@ use http::HeaderName;
 use tidegate::Secret;
 use tidegate_tower::Handle;
 
-use super::watched::Watched;
-use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits, Stats};
+use super::instrumented_store::InstrumentedStore;
+use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats};
 use crate::failure::Failure;
-use crate::output::Output;
 
 /// The flags; each stands for a variable of the reference server, named in its help.
 #[derive(Args)]
@@ -96,37 +95,37 @@ struct Files {
 }
 
 impl EnvoyArgs {
-    /// Says which flags have no effect, since there are no files for them.
-    fn warn(&self, output: &mut Output<'_>) {
+    /// Warns of flags that have no effect, since there are no files for them.
+    fn warn(&self) {
         let flags = [
             (self.envoy_quota, "--envoy-quota"),
             (self.envoy_merge_domains, "--envoy-merge-domains"),
             (self.envoy_headers, "--envoy-headers"),
         ];
         for (_, flag) in flags.into_iter().filter(|(given, _)| *given && self.envoy_config.is_none()) {
-            output.warn(format!("{flag} has no effect without --envoy-config"));
+            tracing::warn!(target: "tidegate::server", "{flag} has no effect without --envoy-config");
         }
     }
 
     fn options(&self, secret: &Secret, stats: &Stats) -> EnvoyOptions {
         let options = EnvoyOptions::default()
-            .strict(self.envoy_strict)
-            .quota(self.envoy_quota)
-            .merge_domains(self.envoy_merge_domains)
-            .near_limit(self.envoy_near_limit as f32)
-            .secret(secret)
-            .stats(stats);
+            .with_strict(self.envoy_strict)
+            .with_quota(self.envoy_quota)
+            .with_merge_domains(self.envoy_merge_domains)
+            .with_near_limit(self.envoy_near_limit as f32)
+            .with_secret(secret)
+            .with_stats(stats);
         if !self.envoy_headers {
             return options;
         }
-        options.headers(&self.envoy_limit_header, &self.envoy_remaining_header, &self.envoy_reset_header)
+        options.with_headers(&self.envoy_limit_header, &self.envoy_remaining_header, &self.envoy_reset_header)
     }
 }
 
 impl Envoy {
     /// Reads the files, if there are any.
-    pub(crate) fn open(arguments: &EnvoyArgs, secret: &Secret, output: &mut Output<'_>) -> Result<Self, Failure> {
-        arguments.warn(output);
+    pub(crate) fn open(arguments: &EnvoyArgs, secret: &Secret) -> Result<Self, Failure> {
+        arguments.warn();
         let stats = Stats::default();
         let files = match &arguments.envoy_config {
             None => None,
@@ -134,7 +133,9 @@ impl Envoy {
                 let options = arguments.options(secret, &stats);
                 let config = EnvoyConfig::load(folder, &options);
                 let config = config.map_err(|errors| Failure::usage(errors.to_string()))?;
-                config.warnings().iter().for_each(|warning| output.warn(warning));
+                for warning in config.warnings() {
+                    tracing::warn!(target: "tidegate::server", "{warning}");
+                }
                 Some(Files { folder: folder.clone(), options, config: ConfigHandle::new(config) })
             }
         };
@@ -148,12 +149,12 @@ impl Envoy {
     }
 
     /// The service, by its own configuration or by the rules of the limiter.
-    pub(crate) fn service(&self, handle: Handle<Watched>) -> RateLimits<Watched> {
+    pub(crate) fn service(&self, handle: Handle<InstrumentedStore>) -> EnvoyService<InstrumentedStore> {
         let limits = match &self.files {
-            Some(files) => RateLimits::of_config(handle, files.config.clone()),
-            None => RateLimits::of_rules(handle),
+            Some(files) => EnvoyService::from_config(handle, files.config.clone()),
+            None => EnvoyService::from_rules(handle),
         };
-        limits.strict(self.strict).shadow(self.shadow).metadata(self.metadata).stats(&self.stats)
+        limits.with_strict(self.strict).with_shadow(self.shadow).with_metadata(self.metadata).with_stats(&self.stats)
     }
 
     /// Reads the files anew; those with errors change nothing.

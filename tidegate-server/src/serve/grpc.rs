@@ -1,4 +1,4 @@
-//! The gRPC address: Envoy's rate limit service, and the health service beside it. What they say is theirs.
+//! The gRPC address: Envoy's rate limit service and the health service.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,21 +11,20 @@ use tonic::server::NamedService;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::bounds::{self, Within};
-use super::watched::Watched;
-use crate::envoy::{Call, Calls, RateLimits, unimplemented};
+use super::instrumented_store::InstrumentedStore;
+use super::request_limits::{self, TimedCall};
+use crate::envoy::{EnvoyService, GrpcFuture, GrpcServer, unimplemented};
 
-/// The services, found by the path of a call without anything in between.
+/// The services, dispatched by the path of a call.
 pub(crate) struct Services<H> {
-    limits: Calls<Watched>,
+    limits: GrpcServer<InstrumentedStore>,
     health: HealthServer<H>,
     timeout: Duration,
 }
 
-/// The services, each call of which has so much time. Once `stopped`, the health service says so, for those who have not
-/// noticed.
+/// The services, with a timeout for each call. Once `stopped` completes, the health service reports `NOT_SERVING`.
 pub(crate) async fn services(
-    limits: RateLimits<Watched>,
+    limits: EnvoyService<InstrumentedStore>,
     timeout: Duration,
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> Services<impl Health> {
@@ -35,25 +34,25 @@ pub(crate) async fn services(
         stopped.await;
         reporter.set_service_status("", ServingStatus::NotServing).await;
     });
-    Services { limits: Calls::new(limits), health, timeout }
+    Services { limits: GrpcServer::new(limits), health, timeout }
 }
 
 impl<H: Health> Service<Request<Incoming>> for Services<H> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Within<Call>;
+    type Future = TimedCall<GrpcFuture>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         use tower_service::Service;
         let path = request.uri().path();
-        let call = if path == Calls::<Watched>::PATH {
+        let call = if path == GrpcServer::<InstrumentedStore>::PATH {
             self.limits.call(request)
         } else if service(path) == Some(HealthServer::<H>::NAME) {
             self.health.clone().call(request)
         } else {
             unimplemented()
         };
-        bounds::grpc(call, self.timeout)
+        request_limits::grpc(call, self.timeout)
     }
 }
 

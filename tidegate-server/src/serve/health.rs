@@ -1,6 +1,6 @@
-//! `/healthz`: the process answers. `/readyz`: it can decide, by which rules and on which store.
+//! `/healthz`: the process answers. `/readyz`: the rules and the store that it decides by.
 //!
-//! It is ready without its store, too: then its rules say what to do, which they could not if nobody sent it requests any more.
+//! A server is ready without its store, too: rules define what happens then, which needs requests to reach the server.
 
 use std::sync::Arc;
 
@@ -19,21 +19,20 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
 }
 
 async fn ready(State(engine): State<Arc<Engine>>) -> Response {
-    let loaded = engine.loaded();
-    let limiter = engine.limiter();
-    let reached = answers(limiter.store()).await;
-    let servers = limiter.store().store().servers();
+    let (status, store) = (engine.rules_status(), engine.store());
+    let reached = answers(store).await;
+    let servers = store.inner().servers();
     let servers: Vec<_> =
         servers.iter().map(|server| json!({ "address": server.address, "breaker": server.breaker.as_str() })).collect();
     let body = json!({
         "ready": true,
         "degraded": !reached,
-        "store": { "kind": engine.store_name(), "reached": reached, "instances": limiter.store().instances(), "servers": servers },
+        "store": { "kind": engine.store_name(), "reached": reached, "instances": store.instances(), "servers": servers },
         "rules": {
-            "source": engine.rules_name(), "version": loaded.version, "rules": loaded.rules, "refused": loaded.refused,
+            "source": engine.rules_name(), "version": status.version, "rules": status.rules, "refused": status.refused,
         },
-        "envoy": { "refused": engine.refused(Part::Envoy) },
-        "tls": { "refused": engine.refused(Part::Certificates) },
+        "envoy": { "refused": engine.part_error(Part::Envoy) },
+        "tls": { "refused": engine.part_error(Part::Certificates) },
     });
     Json(body).into_response()
 }

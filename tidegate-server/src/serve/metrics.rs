@@ -1,4 +1,4 @@
-//! `Metrics`: what a server counts, in the words of Prometheus. Labels are rules and words of ours, never a subject.
+//! `Metrics`: the counters and histograms of a server. Labels are names of rules and constants, never a subject.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,12 +14,12 @@ use tidegate::spi::{Observer, Plan, Role};
 use tidegate::{CheckResult, Decision, StoreError};
 use tidegate_rules::RuleFile;
 
-use super::shared::Shared;
-use super::tally::{Beside, Outcome, Tally};
-use super::times::Times;
+use super::histogram::Histogram;
+use super::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
+use super::store_collector::StoreCollector;
 use crate::store::AnyStore;
 
-/// What a server counts.
+/// The metrics of a server.
 pub(crate) struct Metrics {
     registry: Registry,
     checks: Family<CheckLabels, Counter>,
@@ -30,20 +30,20 @@ pub(crate) struct Metrics {
     degraded: Family<DegradedLabels, Counter>,
     overflow: Family<RuleLabel, Counter>,
     no_rule: Counter,
-    latency: Family<CallLabels, Times>,
+    latency: Family<CallLabels, Histogram>,
     errors: Family<ErrorLabels, Counter>,
     reloads: Family<OutcomeLabel, Counter>,
-    /// The counters of the checks, at hand for the next ones.
-    tally: Tally,
-    /// The times of calls that went well, by the call.
-    fine: [OnceLock<Times>; 4],
-    /// What rules count by.
+    /// The counters of checks, found without building labels.
+    rule_counters: RuleCounters,
+    /// The durations of successful calls, by the call.
+    successful: [OnceLock<Histogram>; 4],
+    /// What each rule counts by.
     subject_types: RwLock<HashMap<String, String>>,
-    /// From which share of a limit on a request is near it.
+    /// The share of a limit from which on a request counts as near it.
     near: f64,
 }
 
-/// What a store was asked to do.
+/// A method of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum StoreCall {
     Decide,
@@ -102,8 +102,8 @@ struct OutcomeLabel {
 }
 
 impl Metrics {
-    /// Nothing counted yet. A request is near a limit from this share of it on. The servers of `store` are asked for whenever
-    /// somebody looks.
+    /// New metrics at zero. A request counts as near a limit from this share of it on. The state of `store` is read whenever
+    /// the metrics are.
     pub(crate) fn new(near: f64, store: AnyStore) -> Self {
         let mut registry = Registry::default();
         let metrics = Self {
@@ -118,8 +118,8 @@ impl Metrics {
             latency: Family::default(),
             errors: Family::default(),
             reloads: Family::default(),
-            tally: Tally::default(),
-            fine: Default::default(),
+            rule_counters: RuleCounters::default(),
+            successful: Default::default(),
             subject_types: RwLock::default(),
             near,
             registry: Registry::default(),
@@ -140,16 +140,15 @@ impl Metrics {
         registry.register("rate_limit_store_latency_seconds", "Time of a call to the store", metrics.latency.clone());
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
         registry.register("rate_limit_rule_reloads", "Attempts to read the rules anew", metrics.reloads.clone());
-        registry.register_collector(Box::new(Shared(store)));
+        registry.register_collector(Box::new(StoreCollector(store)));
         Self { registry, ..metrics }
     }
 
-    /// Learns what the rules of a file count by.
+    /// Takes over what the rules of a file count by.
     pub(crate) fn follow(&self, file: &RuleFile) {
-        let kind = |names: Vec<&str>| if names.is_empty() { "everybody".to_owned() } else { names.join("+") };
-        let kinds = file.counted_by().map(|(rule, names)| (rule.to_string(), kind(names))).collect();
-        *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = kinds;
-        self.tally.clear();
+        let types = file.counted_by().map(|(rule, names)| (rule.to_string(), subject_type(&names))).collect();
+        *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = types;
+        self.rule_counters.clear();
     }
 
     /// Everything, as Prometheus reads it.
@@ -160,57 +159,57 @@ impl Metrics {
         text
     }
 
-    pub(crate) fn store_called(&self, call: StoreCall, took: Duration, error: Option<&StoreError>) {
+    pub(crate) fn store_called(&self, call: StoreCall, duration: Duration, error: Option<&StoreError>) {
         let script = call.name();
-        let times = |outcome| self.latency.get_or_create(&CallLabels { script, outcome }).clone();
+        let histogram = |outcome| self.latency.get_or_create(&CallLabels { script, outcome }).clone();
         let Some(error) = error else {
-            return self.fine[call as usize].get_or_init(|| times("ok")).add(took);
+            return self.successful[call as usize].get_or_init(|| histogram("ok")).observe(duration);
         };
-        times("error").add(took);
+        histogram("error").observe(duration);
         self.errors.get_or_create(&ErrorLabels { script, error_type: error.kind().as_str() }).inc();
     }
 
-    pub(crate) fn reloaded(&self, fine: bool) {
-        let outcome = if fine { "ok" } else { "refused" };
+    pub(crate) fn reloaded(&self, success: bool) {
+        let outcome = if success { "ok" } else { "refused" };
         self.reloads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    fn checked(&self, check: &CheckResult, passed: bool, degraded: bool) {
+    fn count(&self, check: &CheckResult, passed: bool, degraded: bool) {
         let (rule, algorithm) = (check.rule(), check.algorithm().as_str());
         let outcome = match (check.role(), check.outcome().admitted) {
-            (Role::Shadow, true) => Outcome::ShadowAllowed,
-            (Role::Shadow, false) => Outcome::ShadowRejected,
-            (_, true) => Outcome::Allowed,
-            (_, false) => Outcome::Rejected,
+            (Role::Shadow, true) => CheckOutcome::ShadowAllowed,
+            (Role::Shadow, false) => CheckOutcome::ShadowRejected,
+            (_, true) => CheckOutcome::Allowed,
+            (_, false) => CheckOutcome::Rejected,
         };
-        let beside = match outcome {
-            // A share that is used up says nothing of the whole.
-            Outcome::Allowed if passed && !degraded && self.is_near(check) => Some(Beside::Near),
-            // A check that did not pass beside another that did, as of two quotas, rejected nothing.
-            Outcome::Rejected if passed => None,
-            Outcome::Rejected if !degraded && check.outcome().is_permanent() => Some(Beside::Permanent),
-            Outcome::Rejected => Some(Beside::Limit),
-            Outcome::ShadowRejected => Some(Beside::Shadow),
-            Outcome::Allowed | Outcome::ShadowAllowed => None,
+        let extra = match outcome {
+            // The share of one instance tells nothing about the whole limit.
+            CheckOutcome::Allowed if passed && !degraded && self.is_near(check) => Some(ExtraCounter::NearLimit),
+            // One of two quotas is used up, and the other let the request pass.
+            CheckOutcome::Rejected if passed => None,
+            CheckOutcome::Rejected if !degraded && check.outcome().is_permanent() => Some(ExtraCounter::Permanent),
+            CheckOutcome::Rejected => Some(ExtraCounter::Limit),
+            CheckOutcome::ShadowRejected => Some(ExtraCounter::Shadow),
+            CheckOutcome::Allowed | CheckOutcome::ShadowAllowed => None,
         };
         if check.is_overflowed() {
             self.overflow.get_or_create(&RuleLabel { rule: rule.to_owned() }).inc();
         }
-        self.tally.of(rule, algorithm, |counters| {
+        self.rule_counters.with(rule, algorithm, |counters| {
             let labels = || CheckLabels { rule: rule.to_owned(), algorithm, outcome: outcome.name() };
             counters.outcome(outcome, || self.checks.get_or_create(&labels()).clone()).inc();
-            if let Some(beside) = beside {
-                counters.beside(beside, || self.beside(beside, rule.to_owned())).inc();
+            if let Some(extra) = extra {
+                counters.extra(extra, || self.extra(extra, rule.to_owned())).inc();
             }
         });
     }
 
-    fn beside(&self, beside: Beside, rule: String) -> Counter {
-        match beside {
-            Beside::Near => self.near_limit.get_or_create(&RuleLabel { rule }).clone(),
-            Beside::Shadow => self.shadow_rejected.get_or_create(&RuleLabel { rule }).clone(),
-            Beside::Limit => self.rejected(rule, "limit"),
-            Beside::Permanent => self.rejected(rule, "permanent"),
+    fn extra(&self, extra: ExtraCounter, rule: String) -> Counter {
+        match extra {
+            ExtraCounter::NearLimit => self.near_limit.get_or_create(&RuleLabel { rule }).clone(),
+            ExtraCounter::Shadow => self.shadow_rejected.get_or_create(&RuleLabel { rule }).clone(),
+            ExtraCounter::Limit => self.rejected(rule, "limit"),
+            ExtraCounter::Permanent => self.rejected(rule, "permanent"),
         }
     }
 
@@ -221,17 +220,22 @@ impl Metrics {
     }
 
     fn rejected(&self, rule: String, reason: &'static str) -> Counter {
-        let known = self.subject_types.read().unwrap_or_else(PoisonError::into_inner);
-        // What is not among the rules is a limit for Envoy.
-        let subject_type = known.get(&rule).map_or("descriptor", String::as_str).to_owned();
+        let types = self.subject_types.read().unwrap_or_else(PoisonError::into_inner);
+        // A name that is not in the rule file is that of a limit in Envoy's configuration.
+        let subject_type = types.get(&rule).map_or("descriptor", String::as_str).to_owned();
         self.rejected.get_or_create(&RejectedLabels { rule, subject_type, reason }).clone()
     }
+}
+
+/// What a rule counts by, as one label.
+pub(crate) fn subject_type(names: &[&str]) -> String {
+    if names.is_empty() { "everybody".to_owned() } else { names.join("+") }
 }
 
 impl Observer for Metrics {
     fn decided(&self, _: &Plan<'_>, decision: &Decision) {
         let (passed, degraded) = (decision.is_allowed(), decision.degraded().is_some());
-        decision.checks().iter().for_each(|check| self.checked(check, passed, degraded));
+        decision.checks().iter().for_each(|check| self.count(check, passed, degraded));
         if let Some(reason) = decision.degraded() {
             let (outcome, reason) = (if decision.is_allowed() { "allowed" } else { "rejected" }, reason.as_str());
             self.degraded.get_or_create(&DegradedLabels { outcome, reason }).inc();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 
 use super::envoy::{EnvoyArgs, share};
+use super::logging::LogArgs;
 use crate::failure::Failure;
 use crate::gateway::{Gateway, GatewayOptions};
 use crate::listen::{ConnectionLimits, TlsFiles};
@@ -83,6 +84,8 @@ pub struct ServeArgs {
     pub(crate) drain: u64,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     #[command(flatten)]
     pub(crate) envoy: EnvoyArgs,
 }

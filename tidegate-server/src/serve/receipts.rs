@@ -1,8 +1,8 @@
-//! `Receipts`: what a check consumed, as a text that its caller keeps and may bring back once, to any instance. Signed with the
-//! secret of the fleet, so that nobody gets back what was never taken.
+//! `Receipts`: what a check consumed, as a signed text that its caller may return once, to any instance, for a refund.
 //!
-//! That a receipt is used once is itself a limit: one refund for each, on the same store as all the others. If the store fails
-//! between that and the refund, the refund is lost, which leaves a limit stricter than it could be and never looser.
+//! The text is the receipt in base64, a dot, and its HMAC-SHA256 in base64. Using a receipt once is itself a limit: one refund
+//! for each signature, on the same store as all others. If the store fails between that and the refund, the refund is lost,
+//! which leaves a limit stricter than necessary and never looser.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,114 +10,156 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject, SubjectHasher};
-use tidegate::{Clock, Limit, LimitError, Limiter, Rate, Receipt, Secret, StoreError, SystemClock, Timestamp};
+use ring::hmac;
+use ring::rand::SystemRandom;
+use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject};
+use tidegate::{Clock, Limit, LimitError, Limiter, OnFailure, Rate, Receipt, StoreError, SystemClock, Timestamp};
 
 use super::api::Refusal;
 
-/// How long a receipt is good for.
-const LIFE: Duration = Duration::from_secs(3600);
+/// How long a receipt can be refunded.
+const VALIDITY: Duration = Duration::from_secs(3600);
 
-/// How long it is remembered that one was used: longer, since clocks differ.
-const MEMORY: Duration = Duration::from_secs(2 * 3600);
+/// How long the use of a receipt is remembered. Longer than it is valid, since clocks differ.
+const REPLAY_MEMORY: Duration = Duration::from_secs(2 * 3600);
 
-/// No receipt of a plan is longer: it has at most 32 checks.
-const LONGEST: usize = 64 * 1024;
+/// Longest text that is read. A receipt has at most 32 checks, which are shorter.
+const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// Writes receipts, and takes them back.
+/// Writes receipts and refunds them.
 #[derive(Debug)]
 pub(crate) struct Receipts {
-    /// None where nobody could tell ours from those that others have written.
-    signer: Option<SubjectHasher>,
+    /// None if instances have no secret in common.
+    key: Option<hmac::Key>,
     once: Gate,
     clock: SystemClock,
-    /// Tells receipts of different instances apart, and those of one by their number.
+    /// Distinguishes the receipts of instances; a counter distinguishes those of one.
     instance: u64,
     written: AtomicU64,
 }
 
-/// What came of a receipt.
+/// The result of a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refunded {
-    /// It was given back, as far as its window, slice, entry or place in the queue is still there.
-    Done,
-    Already,
+pub(crate) enum RefundOutcome {
+    /// The cost was returned as far as its window, slice, entry or place in the queue still exists.
+    Refunded,
+    AlreadyRefunded,
     TooOld,
-    /// It was not written by this fleet, or was changed since.
-    Foreign,
+    /// The signature is wrong: another fleet wrote the receipt, or somebody changed it.
+    Unknown,
 }
 
 impl Receipts {
-    /// Receipts of a fleet with this secret. Without one, those of a single instance have one of their own, and on a store
-    /// that is shared there are none: everybody could sign them.
-    pub(crate) fn new(secret: Option<&Secret>, is_shared: bool) -> Result<Self, LimitError> {
-        let instance = RandomState::new().hash_one("instance");
-        let own = || Secret::new([instance, RandomState::new().hash_one("secret")].map(u64::to_be_bytes).concat());
-        let secret = secret.cloned().or_else(|| (!is_shared).then(own));
-        let limit = Limit::token_bucket(1, Rate::new(1, MEMORY)?)?;
+    /// Receipts signed with `key`. Without one, a random key serves a store that is not shared; on a shared store there are no
+    /// receipts, since instances could not verify those of each other.
+    pub(crate) fn new(key: Option<hmac::Key>, is_shared: bool) -> Result<Self, LimitError> {
+        let random = || hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
+        let limit = Limit::token_bucket(1, Rate::new(1, REPLAY_MEMORY)?)?;
         // No rule has a name with a space in it.
         let owner = "refund once";
         let stem = KeyStem::for_rule(owner, &limit, "");
         Ok(Self {
-            signer: secret.map(|secret| secret.hasher(["signed receipt", "of what was consumed"])),
+            key: key.or_else(|| if is_shared { None } else { random() }),
             once: Gate::new(owner, "", limit, Role::Enforced, stem),
             clock: SystemClock::new(),
-            instance,
+            instance: RandomState::new().hash_one("instance"),
             written: AtomicU64::new(0),
         })
     }
 
-    /// Refuses a call that wants a receipt where there are none.
-    pub(crate) fn ready(&self, wanted: bool) -> Result<(), Refusal> {
-        match &self.signer {
-            None if wanted => Err(Refusal::new("receipt: there are none without a secret; set TIDEGATE_SECRET")),
+    /// Refuses a call that asks for a receipt where there are none.
+    pub(crate) fn require(&self, is_requested: bool) -> Result<(), Refusal> {
+        match &self.key {
+            None if is_requested => Err(Refusal::new("receipt: there are none without a secret; set TIDEGATE_SECRET")),
             _ => Ok(()),
         }
     }
 
-    /// The text of a receipt; none where it could not be told from those of others.
+    /// The text of a receipt, or none without a key.
     pub(crate) fn write(&self, receipt: &Receipt) -> Option<String> {
+        let key = self.key.as_ref()?;
         let number = self.written.fetch_add(1, Ordering::Relaxed);
-        let mut bytes = Vec::new();
+        let mut payload = Vec::new();
         for part in [self.clock.now().as_micros(), self.instance, number] {
-            bytes.extend_from_slice(&part.to_be_bytes());
+            payload.extend_from_slice(&part.to_be_bytes());
         }
-        bytes.extend_from_slice(&receipt.to_bytes());
-        let text = URL_SAFE_NO_PAD.encode(bytes);
-        let signature = self.sign(&text)?;
-        Some(format!("{text}.{signature}"))
+        payload.extend_from_slice(&receipt.to_bytes());
+        let signature = hmac::sign(key, &payload);
+        Some(format!("{}.{}", URL_SAFE_NO_PAD.encode(payload), URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// Gives back what a receipt says, once.
-    pub(crate) async fn refund<S: Store>(&self, limiter: &Limiter<S>, text: &str) -> Result<Refunded, StoreError> {
-        let Some((id, written, receipt)) = self.read(text) else { return Ok(Refunded::Foreign) };
+    /// Returns the cost of a receipt, once.
+    pub(crate) async fn refund<S: Store>(&self, limiter: &Limiter<S>, text: &str) -> Result<RefundOutcome, StoreError> {
+        let Some((id, written, receipt)) = self.read(text) else { return Ok(RefundOutcome::Unknown) };
         let now = self.clock.now();
-        // From a clock that runs ahead it would be good for longer than it is remembered.
-        if now.since(written) > LIFE || written.since(now) > LIFE {
-            return Ok(Refunded::TooOld);
+        // A receipt from a clock that runs ahead would be valid for longer than its use is remembered.
+        if now.since(written) > VALIDITY || written.since(now) > VALIDITY {
+            return Ok(RefundOutcome::TooOld);
         }
-        // A plan of one check is always a plan.
-        let Ok(used) = Plan::new([Check::new(&self.once, id, 1)]) else { return Ok(Refunded::Foreign) };
-        if !limiter.check_plan(&used.with_observed(false).with_on_failure(OnFailure::Closed)).await?.is_allowed() {
-            return Ok(Refunded::Already);
+        // A plan of one check always fits.
+        let Ok(once) = Plan::new([Check::new(&self.once, id, 1)]) else { return Ok(RefundOutcome::Unknown) };
+        let once = once.with_observed(false).with_on_failure(OnFailure::Closed);
+        if !limiter.check_plan(&once).await?.is_allowed() {
+            return Ok(RefundOutcome::AlreadyRefunded);
         }
-        limiter.refund(receipt).await.map(|()| Refunded::Done)
+        limiter.refund(receipt).await.map(|()| RefundOutcome::Refunded)
     }
 
-    /// Who it is, when it was written, and what it says.
+    /// The identity of a receipt, its time and its content, if the signature is right.
     fn read(&self, text: &str) -> Option<(Subject, Timestamp, Receipt)> {
-        let (text, signature) = text.rsplit_once('.').filter(|_| text.len() <= LONGEST)?;
-        let id = self.sign(text)?;
-        if id.to_string() != signature {
-            return None;
-        }
-        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (written, rest) = bytes.split_first_chunk()?;
+        let (payload, signature) = text.split_once('.').filter(|_| text.len() <= MAX_TEXT_BYTES)?;
+        let (payload, signature) = (URL_SAFE_NO_PAD.decode(payload).ok()?, URL_SAFE_NO_PAD.decode(signature).ok()?);
+        // Compares in constant time.
+        hmac::verify(self.key.as_ref()?, &payload, &signature).ok()?;
+        let (written, rest) = payload.split_first_chunk()?;
         let receipt = Receipt::from_bytes(rest.get(16..)?)?;
+        let id = Subject::from_hash(u128::from_be_bytes(*signature.first_chunk()?));
         Some((id, Timestamp::from_micros(u64::from_be_bytes(*written)), receipt))
     }
+}
 
-    fn sign(&self, text: &str) -> Option<Subject> {
-        Some(self.signer.as_ref()?.subject([Some(text), None].into_iter()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(secret: &str) -> Option<hmac::Key> {
+        Some(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
+    }
+
+    fn receipt() -> Receipt {
+        use tidegate::{MemoryStore, Request, Rule, RuleSet};
+        let rule = Rule::new("api", Limit::token_bucket(9, Rate::per_second(1).unwrap()).unwrap());
+        let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new());
+        limiter.check_now(&Request::new("")).into_receipt()
+    }
+
+    #[test]
+    fn only_the_key_that_signed_a_receipt_reads_it() {
+        let receipts = |secret| Receipts::new(key(secret), true).unwrap();
+        let text = receipts("a").write(&receipt()).unwrap();
+        assert!(receipts("a").read(&text).is_some(), "another instance of the same fleet");
+        assert!(receipts("b").read(&text).is_none());
+    }
+
+    #[test]
+    fn one_changed_bit_anywhere_makes_a_receipt_unknown() {
+        let receipts = Receipts::new(key("a"), true).unwrap();
+        let text = receipts.write(&receipt()).unwrap();
+        let (payload, signature) = text.split_once('.').unwrap();
+        let parts = [payload, signature].map(|part| URL_SAFE_NO_PAD.decode(part).unwrap());
+        for (part, bytes) in parts.iter().enumerate() {
+            for bit in 0..bytes.len() * 8 {
+                let mut changed = parts.clone();
+                changed[part][bit / 8] ^= 1 << (bit % 8);
+                let changed = changed.map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
+                assert!(receipts.read(&changed).is_none(), "bit {bit} of part {part}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_shared_store_without_a_secret_has_no_receipts() {
+        assert!(Receipts::new(None, true).unwrap().write(&receipt()).is_none());
+        assert!(Receipts::new(None, false).unwrap().write(&receipt()).is_some());
     }
 }

@@ -1,19 +1,19 @@
-//! Envoy's Rate Limit Service over a real connection, on the memory store and a clock that stands still.
+//! Envoy's Rate Limit Service over a real connection, with the memory store and a manual clock.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod configs;
-mod failures;
-mod giving_back;
+mod config_files;
+mod descriptor_lookup;
 mod http;
-mod lookup;
+mod malformed_messages;
 mod metadata;
 mod modes;
-mod requests;
+mod refunds;
+mod request_validation;
 mod rules;
 mod stats;
 mod statuses;
-mod wire;
+mod store_failures;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use envoy_types::pb::google::protobuf::UInt64Value;
 use tidegate::spi::Store;
 use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet, Timestamp};
 use tidegate_rules::RuleFile;
-use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, RateLimits};
+use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService};
 use tidegate_tower::{Handle, LimitLayer};
 use tonic::Status;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 
-/// Half a second into a second, 20 into a minute.
+/// 20.5 seconds after the start of a minute.
 pub(crate) fn clock() -> ManualClock {
     ManualClock::at(Timestamp::from_micros(1_700_000_000_500_000))
 }
@@ -50,55 +50,55 @@ pub(crate) fn no_rules() -> RuleSet {
     RuleSet::new([]).unwrap()
 }
 
-/// A client of a server.
-pub(crate) struct Envoy(RateLimitServiceClient<Channel>);
+/// A gRPC client like Envoy.
+pub(crate) struct EnvoyClient(RateLimitServiceClient<Channel>);
 
-impl Envoy {
-    pub(crate) async fn of<S: Store + 'static>(service: RateLimits<S>) -> Self {
-        let address = address_of(service);
+impl EnvoyClient {
+    pub(crate) async fn connect<S: Store + 'static>(service: EnvoyService<S>) -> Self {
+        let address = serve(service);
         Self(RateLimitServiceClient::connect(format!("http://{address}")).await.unwrap())
     }
 
-    /// Limits by a configuration, all or nothing.
-    pub(crate) async fn of_config(yaml: &str) -> Self {
-        Self::of(service(yaml, &EnvoyOptions::default())).await
+    /// A service with an Envoy configuration, all or nothing.
+    pub(crate) async fn with_config(yaml: &str) -> Self {
+        Self::connect(service(yaml, &EnvoyOptions::default())).await
     }
 
-    /// Limits by a configuration, as the reference server does.
-    pub(crate) async fn strict(yaml: &str) -> Self {
-        Self::of(service(yaml, &EnvoyOptions::default().strict(true)).strict(true)).await
+    /// A service with an Envoy configuration in strict mode.
+    pub(crate) async fn with_strict_config(yaml: &str) -> Self {
+        Self::connect(service(yaml, &EnvoyOptions::default().with_strict(true)).with_strict(true)).await
     }
 
-    /// Limits by a rule file.
-    pub(crate) async fn of_rules(yaml: &str) -> Self {
+    /// A service with a rule file.
+    pub(crate) async fn with_rules(yaml: &str) -> Self {
         let file = RuleFile::parse("rules.yaml", yaml).unwrap();
-        Self::of(RateLimits::of_rules(handle(file.rules().clone(), store(&clock())))).await
+        Self::connect(EnvoyService::from_rules(handle(file.rules().clone(), store(&clock())))).await
     }
 
-    pub(crate) async fn ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    pub(crate) async fn send(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.0.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
-    /// The answer in words: the overall code, then a word for each status.
-    pub(crate) async fn says(&mut self, request: RateLimitRequest) -> String {
-        words(&self.ask(request).await.unwrap())
+    /// The response in short: the overall code, then each status.
+    pub(crate) async fn summary(&mut self, request: RateLimitRequest) -> String {
+        summarize(&self.send(request).await.unwrap())
     }
 }
 
-/// Where a server of its own listens.
-pub(crate) fn address_of<S: Store + 'static>(service: RateLimits<S>) -> SocketAddr {
+/// Serves on a free port, as long as the test runs.
+pub(crate) fn serve<S: Store + 'static>(service: EnvoyService<S>) -> SocketAddr {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = incoming.local_addr().unwrap();
     tokio::spawn(Server::builder().add_service(service.into_server()).serve_with_incoming(incoming));
     address
 }
 
-pub(crate) fn service(yaml: &str, options: &EnvoyOptions) -> RateLimits<Arc<MemoryStore>> {
+pub(crate) fn service(yaml: &str, options: &EnvoyOptions) -> EnvoyService<Arc<MemoryStore>> {
     let config = EnvoyConfig::parse([("test.yaml", yaml)], options).unwrap();
-    RateLimits::of_config(handle(no_rules(), store(&clock())), ConfigHandle::new(config))
+    EnvoyService::from_config(handle(no_rules(), store(&clock())), ConfigHandle::new(config))
 }
 
-/// One descriptor for each list of keys and values.
+/// A request with one descriptor for each list of keys and values.
 pub(crate) fn hit(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
     let descriptor = |entries: &&[(&str, &str)]| RateLimitDescriptor {
@@ -112,13 +112,13 @@ pub(crate) fn hit(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitReq
     }
 }
 
-/// The same request, whose descriptor at `place` is so many hits.
-pub(crate) fn with_hits(mut request: RateLimitRequest, place: usize, hits: u64) -> RateLimitRequest {
-    request.descriptors[place].hits_addend = Some(UInt64Value { value: hits });
+/// The request with another number of hits for the descriptor at `index`.
+pub(crate) fn with_hits(mut request: RateLimitRequest, index: usize, hits: u64) -> RateLimitRequest {
+    request.descriptors[index].hits_addend = Some(UInt64Value { value: hits });
     request
 }
 
-pub(crate) fn words(response: &RateLimitResponse) -> String {
+pub(crate) fn summarize(response: &RateLimitResponse) -> String {
     let code = |code: i32| Code::try_from(code).unwrap().as_str_name();
     let status = |status: &DescriptorStatus| {
         let limit = status.current_limit.as_ref().map(|limit| {

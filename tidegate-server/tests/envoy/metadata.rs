@@ -1,4 +1,4 @@
-//! Dynamic metadata.
+//! `dynamic_metadata` of responses.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -11,7 +11,7 @@ use serde_json::json;
 use tidegate_server::envoy::{EnvoyOptions, router};
 use tower::ServiceExt;
 
-use crate::{Envoy, hit, service, with_hits};
+use crate::{EnvoyClient, hit, service, with_hits};
 
 const LIMITS: &str = "
 domain: edge
@@ -50,53 +50,53 @@ fn wrapped(value: &Value) -> Struct {
 }
 
 #[tokio::test]
-async fn a_response_tells_the_request_and_the_metadata_of_what_was_passed() {
-    let mut envoy = Envoy::of(service(LIMITS, &EnvoyOptions::default()).metadata(true)).await;
+async fn dynamic_metadata_contains_the_request_and_the_metadata_of_passed_limits() {
+    let mut client = EnvoyClient::connect(service(LIMITS, &EnvoyOptions::default()).with_metadata(true)).await;
     let models = || hit("edge", &[&[("model", "large")][..], &[("model", "small")], &[("free", "v")]]);
     let descriptors = json!([
         { "entries": ["model=large"] }, { "entries": ["model=small"] }, { "entries": ["free=v"] },
     ]);
-    let first = json_of(&envoy.ask(models()).await.unwrap().dynamic_metadata.unwrap());
+    let first = json_of(&client.send(models()).await.unwrap().dynamic_metadata.unwrap());
     let metadata = json!({
         "route": { "to": "large", "weight": 2.5, "from": "here" }, "tags": ["a", 1.0, true, null], "only": "large",
     });
     assert_eq!(first, json!({ "domain": "edge", "descriptors": descriptors, "metadata": metadata }));
-    // The large one is used up: only the other has something to say.
-    let second = json_of(&envoy.ask(models()).await.unwrap().dynamic_metadata.unwrap());
+    // The large model is exhausted; only the metadata of the other is sent.
+    let second = json_of(&client.send(models()).await.unwrap().dynamic_metadata.unwrap());
     assert_eq!(second["metadata"], json!({ "route": { "to": "small", "from": "here" }, "tags": ["b"] }));
 }
 
 #[tokio::test]
-async fn hits_and_limits_of_the_request_are_told_too() {
-    let mut envoy = Envoy::of(service(LIMITS, &EnvoyOptions::default()).metadata(true)).await;
+async fn dynamic_metadata_contains_the_hits_and_limits_of_the_request() {
+    let mut client = EnvoyClient::connect(service(LIMITS, &EnvoyOptions::default()).with_metadata(true)).await;
     let mut request = with_hits(hit("edge", &[&[("plain", "v"), ("user", "ann")]]), 0, 3);
     request.hits_addend = 2;
     request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 7, unit: RateLimitUnit::Hour.into() });
-    let told = json_of(&envoy.ask(request).await.unwrap().dynamic_metadata.unwrap());
+    let metadata = json_of(&client.send(request).await.unwrap().dynamic_metadata.unwrap());
     let descriptor = json!({
         "entries": ["plain=v", "user=ann"], "limit": "requests_per_unit:7 unit:HOUR", "hitsAddend": 3.0,
     });
-    assert_eq!(told, json!({ "domain": "edge", "descriptors": [descriptor], "hitsAddend": 2.0 }));
+    assert_eq!(metadata, json!({ "domain": "edge", "descriptors": [descriptor], "hitsAddend": 2.0 }));
 }
 
 #[tokio::test]
-async fn nothing_is_told_unless_it_is_wanted() {
-    let mut envoy = Envoy::of_config(LIMITS).await;
-    assert!(envoy.ask(hit("edge", &[&[("model", "small")]])).await.unwrap().dynamic_metadata.is_none());
+async fn dynamic_metadata_is_off_by_default() {
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    assert!(client.send(hit("edge", &[&[("model", "small")]])).await.unwrap().dynamic_metadata.is_none());
 }
 
 #[tokio::test]
-async fn json_has_it_as_an_object() {
-    let router = router(service(LIMITS, &EnvoyOptions::default()).metadata(true));
+async fn dynamic_metadata_is_an_object_in_json() {
+    let router = router(service(LIMITS, &EnvoyOptions::default()).with_metadata(true));
     let body = r#"{"domain":"edge","hitsAddend":1,"descriptors":[{"entries":[{"key":"model","value":"small"}]}]}"#;
     let response = router.oneshot(Request::post("/json").body(Body::from(body)).unwrap()).await.unwrap();
     let body = response.into_body().collect().await.unwrap().to_bytes();
-    let answer: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let response: serde_json::Value = serde_json::from_slice(&body).unwrap();
     let expected = json!({
         "domain": "edge",
         "hitsAddend": 1,
         "descriptors": [{ "entries": ["model=small"] }],
         "metadata": { "route": { "to": "small", "from": "here" }, "tags": ["b"] },
     });
-    assert_eq!(answer["dynamicMetadata"], expected);
+    assert_eq!(response["dynamicMetadata"], expected);
 }

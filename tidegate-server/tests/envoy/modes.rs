@@ -1,8 +1,8 @@
-//! Shadow, quota, and limits that replace others.
+//! Shadow mode, quota mode, and limits that replace others.
 
 use tidegate_server::envoy::{EnvoyOptions, Stats};
 
-use crate::{Envoy, hit, service, with_hits};
+use crate::{EnvoyClient, hit, service, with_hits};
 
 const MODES: &str = "
 domain: edge
@@ -17,17 +17,17 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn a_limit_in_shadow_tells_its_numbers_and_refuses_nobody() {
-    for mut envoy in [Envoy::of_config(MODES).await, Envoy::strict(MODES).await] {
+async fn a_limit_in_shadow_mode_shows_its_numbers_and_denies_nothing() {
+    for mut client in [EnvoyClient::with_config(MODES).await, EnvoyClient::with_strict_config(MODES).await] {
         for _ in 0..3 {
-            assert_eq!(envoy.says(hit("edge", &[&[("dark", "v")]])).await, "OK: OK 0/1 MINUTE 40s");
+            assert_eq!(client.summary(hit("edge", &[&[("dark", "v")]])).await, "OK: OK 0/1 MINUTE 40s");
         }
     }
 }
 
 #[tokio::test]
-async fn quotas_refuse_only_when_all_of_them_are_used_up() {
-    let mut envoy = Envoy::of_config(MODES).await;
+async fn quotas_deny_only_when_all_of_them_are_exhausted() {
+    let mut client = EnvoyClient::with_config(MODES).await;
     let quotas: [&[(&str, &str)]; 2] = [&[("quota", "one")], &[("quota", "two")]];
     let expected = [
         "OK: OK 0/1 MINUTE 40s, OK 1/2 MINUTE 40s",
@@ -35,54 +35,57 @@ async fn quotas_refuse_only_when_all_of_them_are_used_up() {
         "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE 40s, OVER_LIMIT 0/2 MINUTE 40s",
     ];
     for expected in expected {
-        assert_eq!(envoy.says(hit("edge", &quotas)).await, expected);
+        assert_eq!(client.summary(hit("edge", &quotas)).await, expected);
     }
-    // A limit beside them stands for itself.
+    // A limit that is not a quota is independent of them.
     let beside: [&[(&str, &str)]; 2] = [&[("quota", "one")], &[("plain", "v")]];
     let expected = "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE 40s, OK 1/1 MINUTE 40s";
-    assert_eq!(envoy.says(hit("edge", &beside)).await, expected);
+    assert_eq!(client.summary(hit("edge", &beside)).await, expected);
 }
 
 #[tokio::test]
-async fn a_quota_that_only_looks_opens_the_others() {
-    let mut envoy = Envoy::of_config(MODES).await;
-    assert!(envoy.says(hit("edge", &[&[("quota", "one")]])).await.starts_with("OK:"));
+async fn a_peek_at_a_quota_with_hits_left_allows_the_request() {
+    let mut client = EnvoyClient::with_config(MODES).await;
+    assert!(client.summary(hit("edge", &[&[("quota", "one")]])).await.starts_with("OK:"));
     let quotas = || hit("edge", &[&[("quota", "one")], &[("quota", "two")]]);
-    let said = envoy.says(with_hits(quotas(), 1, 0)).await;
-    assert_eq!(said, "OK: OVER_LIMIT 0/1 MINUTE 40s, OK 2/2 MINUTE 40s");
+    let summary = client.summary(with_hits(quotas(), 1, 0)).await;
+    assert_eq!(summary, "OK: OVER_LIMIT 0/1 MINUTE 40s, OK 2/2 MINUTE 40s");
 }
 
 #[tokio::test]
-async fn a_limit_that_is_replaced_neither_counts_nor_refuses() {
-    let mut envoy = Envoy::of_config(MODES).await;
+async fn a_replaced_limit_neither_counts_nor_denies() {
+    let mut client = EnvoyClient::with_config(MODES).await;
     for left in (6..9).rev() {
-        let said = envoy.says(hit("edge", &[&[("all", "v")], &[("vip", "v")]])).await;
-        assert_eq!(said, format!("OK: OK 0, OK {left}/9 MINUTE 40s"));
+        let summary = client.summary(hit("edge", &[&[("all", "v")], &[("vip", "v")]])).await;
+        assert_eq!(summary, format!("OK: OK 0, OK {left}/9 MINUTE 40s"));
     }
     for _ in 0..3 {
-        let said = envoy.says(hit("edge", &[&[("staff", "v")], &[("all", "v")]])).await;
-        assert_eq!(said, "OK: OK 4294967295, OK 0");
+        let summary = client.summary(hit("edge", &[&[("staff", "v")], &[("all", "v")]])).await;
+        assert_eq!(summary, "OK: OK 4294967295, OK 0");
     }
-    assert_eq!(envoy.says(hit("edge", &[&[("all", "v")]])).await, "OK: OK 0/1 MINUTE everybody 40s");
-    assert_eq!(envoy.says(hit("edge", &[&[("all", "v")]])).await, "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE everybody 40s");
+    assert_eq!(client.summary(hit("edge", &[&[("all", "v")]])).await, "OK: OK 0/1 MINUTE everybody 40s");
+    assert_eq!(
+        client.summary(hit("edge", &[&[("all", "v")]])).await,
+        "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE everybody 40s"
+    );
 }
 
 #[tokio::test]
-async fn the_global_shadow_changes_the_code_of_the_whole_alone() {
+async fn global_shadow_mode_changes_the_overall_code_only() {
     for strict in [false, true] {
-        let (stats, options) = (Stats::default(), EnvoyOptions::default().strict(strict));
-        let service = service(MODES, &options).strict(strict).shadow(true).stats(&stats);
-        let mut envoy = Envoy::of(service).await;
-        assert_eq!(envoy.says(hit("edge", &[&[("plain", "v")]])).await, "OK: OK 0/1 MINUTE 40s");
+        let (stats, options) = (Stats::default(), EnvoyOptions::default().with_strict(strict));
+        let service = service(MODES, &options).with_strict(strict).with_shadow(true).with_stats(&stats);
+        let mut client = EnvoyClient::connect(service).await;
+        assert_eq!(client.summary(hit("edge", &[&[("plain", "v")]])).await, "OK: OK 0/1 MINUTE 40s");
         for _ in 0..2 {
-            assert_eq!(envoy.says(hit("edge", &[&[("plain", "v")]])).await, "OK: OVER_LIMIT 0/1 MINUTE 40s");
+            assert_eq!(client.summary(hit("edge", &[&[("plain", "v")]])).await, "OK: OVER_LIMIT 0/1 MINUTE 40s");
         }
         assert!(stats.lines().contains("ratelimit.service.global_shadow_mode: 2\n"));
     }
 }
 
 #[tokio::test]
-async fn rules_can_be_in_the_global_shadow_too() {
+async fn global_shadow_mode_applies_to_rule_files_too() {
     let rules = "
 version: 1
 rules:
@@ -90,18 +93,19 @@ rules:
 ";
     let file = tidegate_rules::RuleFile::parse("rules.yaml", rules).unwrap();
     let handle = crate::handle(file.rules().clone(), crate::store(&crate::clock()));
-    let mut envoy = Envoy::of(tidegate_server::envoy::RateLimits::of_rules(handle).shadow(true)).await;
-    assert!(envoy.says(hit("edge", &[&[("k", "v")]])).await.starts_with("OK: OK 0/1"));
-    let over = envoy.ask(hit("edge", &[&[("k", "v")]])).await.unwrap();
-    assert_eq!(crate::words(&over), "OK: OVER_LIMIT 0/1 MINUTE edge 40s");
-    assert!(over.raw_body.is_empty() && over.response_headers_to_add.is_empty(), "it would look refused");
+    let mut client =
+        EnvoyClient::connect(tidegate_server::envoy::EnvoyService::from_rules(handle).with_shadow(true)).await;
+    assert!(client.summary(hit("edge", &[&[("k", "v")]])).await.starts_with("OK: OK 0/1"));
+    let over = client.send(hit("edge", &[&[("k", "v")]])).await.unwrap();
+    assert_eq!(crate::summarize(&over), "OK: OVER_LIMIT 0/1 MINUTE edge 40s");
+    assert!(over.raw_body.is_empty() && over.response_headers_to_add.is_empty(), "it would look denied");
 }
 
 #[tokio::test]
-async fn every_limit_can_be_a_quota() {
+async fn global_quota_mode_makes_every_limit_a_quota() {
     for strict in [false, true] {
-        let options = EnvoyOptions::default().quota(true).strict(strict);
-        let mut envoy = Envoy::of(service(MODES, &options).strict(strict)).await;
+        let options = EnvoyOptions::default().with_quota(true).with_strict(strict);
+        let mut client = EnvoyClient::connect(service(MODES, &options).with_strict(strict)).await;
         let both: [&[(&str, &str)]; 2] = [&[("plain", "v")], &[("quota", "two")]];
         let expected = [
             "OK: OK 0/1 MINUTE 40s, OK 1/2 MINUTE 40s",
@@ -109,17 +113,17 @@ async fn every_limit_can_be_a_quota() {
             "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE 40s, OVER_LIMIT 0/2 MINUTE 40s",
         ];
         for expected in expected {
-            assert_eq!(envoy.says(hit("edge", &both)).await, expected);
+            assert_eq!(client.summary(hit("edge", &both)).await, expected);
         }
     }
 }
 
-/// In the reference server, what is in shadow counts like everything else.
+/// The reference server counts limits in shadow mode like all others.
 #[tokio::test]
-async fn in_strict_mode_a_limit_in_shadow_counts_requests_that_others_refuse() {
+async fn in_strict_mode_a_limit_in_shadow_mode_counts_requests_that_others_deny() {
     let yaml =
         MODES.replace("requests_per_unit: 1 } }\n  - { key: plain", "requests_per_unit: 3 } }\n  - { key: plain");
-    let mut envoy = Envoy::strict(&yaml).await;
+    let mut client = EnvoyClient::with_strict_config(&yaml).await;
     let both = || hit("edge", &[&[("dark", "v")], &[("plain", "v")]]);
     let expected = [
         "OK: OK 2/3 MINUTE 40s, OK 0/1 MINUTE 40s",
@@ -128,14 +132,14 @@ async fn in_strict_mode_a_limit_in_shadow_counts_requests_that_others_refuse() {
         "OVER_LIMIT: OK 0/3 MINUTE 40s, OVER_LIMIT 0/1 MINUTE 40s",
     ];
     for expected in expected {
-        assert_eq!(envoy.says(both()).await, expected);
+        assert_eq!(client.summary(both()).await, expected);
     }
-    assert_eq!(envoy.says(hit("edge", &[&[("dark", "v")]])).await, "OK: OK 0/3 MINUTE 40s");
+    assert_eq!(client.summary(hit("edge", &[&[("dark", "v")]])).await, "OK: OK 0/3 MINUTE 40s");
 }
 
 #[tokio::test]
-async fn in_strict_mode_quotas_refuse_only_when_all_of_them_are_used_up() {
-    let mut envoy = Envoy::strict(MODES).await;
+async fn in_strict_mode_quotas_deny_only_when_all_of_them_are_exhausted() {
+    let mut client = EnvoyClient::with_strict_config(MODES).await;
     let quotas: [&[(&str, &str)]; 2] = [&[("quota", "one")], &[("quota", "two")]];
     let expected = [
         "OK: OK 0/1 MINUTE 40s, OK 1/2 MINUTE 40s",
@@ -143,6 +147,6 @@ async fn in_strict_mode_quotas_refuse_only_when_all_of_them_are_used_up() {
         "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE 40s, OVER_LIMIT 0/2 MINUTE 40s",
     ];
     for expected in expected {
-        assert_eq!(envoy.says(hit("edge", &quotas)).await, expected);
+        assert_eq!(client.summary(hit("edge", &quotas)).await, expected);
     }
 }

@@ -1,61 +1,63 @@
-//! [`Stats`](super::Stats) as text: the dotted names of statsd, and the names that its exporter makes of them for Prometheus.
+//! [`Stats`](super::Stats) as text: by statsd names, and by the Prometheus names that the statsd exporter derives from them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::PoisonError;
 
-use super::{Series, Stats, TIMES};
+use super::{BUCKETS_MICROS, SeriesMap, Stats};
 
-/// The method of the service; there is one.
+/// The only method of the service.
 const METHOD: &str = "ShouldRateLimit";
 
-/// What stands before all that is about limits.
-const LIMITS: &str = "ratelimit.service.rate_limit";
+/// Prefix of the names of limit counters.
+const LIMIT_PREFIX: &str = "ratelimit.service.rate_limit";
 
 impl Stats {
-    /// Every counter by its dotted name, a line each, in order of the alphabet.
+    /// All counters by their statsd names, one line each, sorted.
     pub fn lines(&self) -> String {
         let mut lines = Vec::new();
-        self.each_limit(|name, counters| {
-            let name = name.iter().map(|part| clean(part)).collect::<Vec<_>>().join(".");
-            lines.extend(counters.each().map(|(counter, value)| format!("{LIMITS}.{name}.{counter}: {value}\n")));
+        self.for_each_limit(|name, counters| {
+            let name = name.iter().map(|part| sanitize(part)).collect::<Vec<_>>().join(".");
+            lines.extend(
+                counters.values().map(|(counter, value)| format!("{LIMIT_PREFIX}.{name}.{counter}: {value}\n")),
+            );
         });
-        self.each_unknown(|domain, value| {
-            lines.push(format!("{LIMITS}.{}.domain_not_found: {value}\n", clean(domain)));
+        self.for_each_unknown_domain(|domain, value| {
+            lines.push(format!("{LIMIT_PREFIX}.{}.domain_not_found: {value}\n", sanitize(domain)));
         });
-        lines.extend(self.each_event().map(|(name, _, _, value)| format!("{name}: {value}\n")));
+        lines.extend(self.event_counters().map(|(name, _, _, value)| format!("{name}: {value}\n")));
         let total = self.0.service.total_requests.value();
         lines.push(format!("ratelimit_server.{METHOD}.total_requests: {total}\n"));
         lines.sort_unstable();
         lines.concat()
     }
 
-    /// Every counter in the text format of `OpenMetrics`, without its end, so that more can follow.
+    /// All counters in the text format of `OpenMetrics`, without the final `# EOF`, so that more can follow.
     ///
-    /// The names have no `_total`, since dashboards know them without; so the type of a counter is unknown.
+    /// The names lack `_total`, since existing dashboards expect them so; therefore the type is `unknown`.
     pub fn open_metrics(&self) -> String {
         let mut families: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
         let mut add = |family: String, labels: String, value: u64| {
             let sum = families.entry(family).or_default().entry(labels).or_default();
             *sum = sum.saturating_add(value);
         };
-        self.each_limit(|name, counters| {
-            // The exporter has names for two levels; what stands deeper is counted with them.
+        self.for_each_limit(|name, counters| {
+            // The exporter has labels for two levels; deeper levels are added to them.
             let labels = ["domain", "key1", "key2"].into_iter().zip(name);
-            let labels: Vec<String> = labels.map(|(label, part)| labelled(label, &clean(part))).collect();
-            for (counter, value) in counters.each() {
+            let labels: Vec<String> = labels.map(|(label, part)| format_label(label, &sanitize(part))).collect();
+            for (counter, value) in counters.values() {
                 add(format!("ratelimit_service_rate_limit_{counter}"), labels.join(","), value);
             }
         });
-        self.each_unknown(|domain, value| {
+        self.for_each_unknown_domain(|domain, value| {
             let family = "ratelimit_service_rate_limit_domain_not_found";
-            add(family.to_owned(), labelled("domain", &clean(domain)), value);
+            add(family.to_owned(), format_label("domain", &sanitize(domain)), value);
         });
-        for (_, family, labels, value) in self.each_event() {
+        for (_, family, labels, value) in self.event_counters() {
             add(family.to_owned(), labels.to_owned(), value);
         }
         let requests = self.0.service.total_requests.value();
-        add("ratelimit_service_total_requests".to_owned(), labelled("grpc_method", METHOD), requests);
+        add("ratelimit_service_total_requests".to_owned(), format_label("grpc_method", METHOD), requests);
         let mut text = String::new();
         for (family, series) in families {
             // Writing to a string cannot fail.
@@ -67,42 +69,42 @@ impl Stats {
                 };
             }
         }
-        text + &self.times()
+        text + &self.response_time_histogram()
     }
 
-    /// How long requests took.
-    fn times(&self) -> String {
+    fn response_time_histogram(&self) -> String {
         let (service, family) = (&self.0.service, "ratelimit_service_response_time_seconds");
-        let (method, mut below) = (labelled("grpc_method", METHOD), 0);
+        let (method, mut cumulative) = (format_label("grpc_method", METHOD), 0);
         let mut text = format!("# TYPE {family} histogram\n");
-        for (end, number) in TIMES.iter().zip(&service.times) {
-            below += number.value();
-            let end = *end as f64 / 1e6;
-            let _ = writeln!(text, "{family}_bucket{{{method},le=\"{end}\"}} {below}");
+        for (bound, count) in BUCKETS_MICROS.iter().zip(&service.response_time_buckets) {
+            cumulative += count.value();
+            let bound = *bound as f64 / 1e6;
+            let _ = writeln!(text, "{family}_bucket{{{method},le=\"{bound}\"}} {cumulative}");
         }
-        // A request that was counted between two reads must not make the last bucket smaller than one before it.
-        let (count, sum) = (service.total_requests.value().max(below), service.time.value() as f64 / 1e6);
+        // Requests counted between two reads must not make the last bucket smaller than the one before it.
+        let (count, sum) =
+            (service.total_requests.value().max(cumulative), service.response_micros.value() as f64 / 1e6);
         let _ = writeln!(text, "{family}_bucket{{{method},le=\"+Inf\"}} {count}");
         let _ = writeln!(text, "{family}_count{{{method}}} {count}\n{family}_sum{{{method}}} {sum}");
         text
     }
 
-    fn each_limit(&self, mut seen: impl FnMut(&[String], &super::Counters)) {
-        let Series { known, .. } = &*self.0.limits.read().unwrap_or_else(PoisonError::into_inner);
-        for (name, counters) in known {
-            seen(name, counters);
+    fn for_each_limit(&self, mut visit: impl FnMut(&[String], &super::LimitCounters)) {
+        let SeriesMap { by_name, .. } = &*self.0.limits.read().unwrap_or_else(PoisonError::into_inner);
+        for (name, counters) in by_name {
+            visit(name, counters);
         }
     }
 
-    fn each_unknown(&self, mut seen: impl FnMut(&str, u64)) {
-        let Series { known, .. } = &*self.0.unknown_domains.read().unwrap_or_else(PoisonError::into_inner);
-        for (name, number) in known {
-            seen(&name.concat(), number.value());
+    fn for_each_unknown_domain(&self, mut visit: impl FnMut(&str, u64)) {
+        let SeriesMap { by_name, .. } = &*self.0.unknown_domains.read().unwrap_or_else(PoisonError::into_inner);
+        for (name, count) in by_name {
+            visit(&name.concat(), count.value());
         }
     }
 
-    /// What happened to whole requests and configurations: the dotted name, that for Prometheus, its labels, and the number.
-    fn each_event(&self) -> [(&'static str, &'static str, &'static str, u64); 5] {
+    /// The counters of events: statsd name, Prometheus name, its labels, and the value.
+    fn event_counters(&self) -> [(&'static str, &'static str, &'static str, u64); 5] {
         let service = &self.0.service;
         let error = "ratelimit_service_should_rate_limit_error";
         [
@@ -140,45 +142,44 @@ impl Stats {
     }
 }
 
-/// A part of a name without what separates parts, values and types: `:`, `|`, and the dots of an IPv4 address. Nor may it end
-/// the line.
-fn clean(part: &str) -> String {
-    let mut cleaned: String =
+/// Replaces the separators of statsd (`:`, `|`), the dots of IPv4 addresses, and control characters by `_`.
+fn sanitize(part: &str) -> String {
+    let mut sanitized: String =
         part.chars().map(|c| if matches!(c, ':' | '|') || c.is_control() { '_' } else { c }).collect();
-    let mut from = 0;
-    while let Some(length) = cleaned.get(from..).map(address) {
+    let mut offset = 0;
+    while let Some(length) = sanitized.get(offset..).map(ipv4_length) {
         if length > 0 {
-            let address = cleaned[from..from + length].replace('.', "_");
-            cleaned.replace_range(from..from + length, &address);
+            let address = sanitized[offset..offset + length].replace('.', "_");
+            sanitized.replace_range(offset..offset + length, &address);
         }
-        // Past the address, or past what cannot begin one.
-        let rest = &cleaned[from + length..];
+        // Skips the address, or digits that do not start one.
+        let rest = &sanitized[offset + length..];
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let next = rest[digits..].find(|c: char| c.is_ascii_digit()).map(|other| digits + other);
         match next {
-            Some(next) => from += length + next,
+            Some(next) => offset += length + next,
             None => break,
         }
     }
-    cleaned
+    sanitized
 }
 
-/// The length of the IPv4 address that `text` begins with, or 0.
-fn address(text: &str) -> usize {
+/// The length of the IPv4 address that `text` starts with, or 0.
+fn ipv4_length(text: &str) -> usize {
     let mut length = 0;
-    for place in 0..4 {
+    for octet in 0..4 {
         let rest = &text[length..];
-        let rest = if place == 0 { rest } else { rest.strip_prefix('.').unwrap_or_default() };
+        let rest = if octet == 0 { rest } else { rest.strip_prefix('.').unwrap_or_default() };
         let digits = rest.bytes().take(4).take_while(u8::is_ascii_digit).count();
         if !(1..=3).contains(&digits) {
             return 0;
         }
-        length += digits + usize::from(place > 0);
+        length += digits + usize::from(octet > 0);
     }
     length
 }
 
-fn labelled(label: &str, value: &str) -> String {
+fn format_label(label: &str, value: &str) -> String {
     format!("{label}=\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_hold_nothing_that_separates_names() {
+    fn names_contain_no_separators() {
         let cases = [
             ("plain_value", "plain_value"),
             ("a:b|c", "a_b_c"),
@@ -202,12 +203,12 @@ mod tests {
             ("", ""),
         ];
         for (part, expected) in cases {
-            assert_eq!(clean(part), expected);
+            assert_eq!(sanitize(part), expected);
         }
     }
 
     #[test]
-    fn an_empty_registry_has_all_that_is_not_about_a_limit() {
+    fn the_counters_of_the_service_are_present_from_the_start() {
         let text = Stats::default().open_metrics();
         for name in [
             "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"} 0",

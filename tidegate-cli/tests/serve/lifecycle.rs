@@ -1,4 +1,4 @@
-//! From start to end: rules that change, files that are wrong, signals.
+//! The life of a server: changed rules, wrong files, signals.
 
 use std::fs;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn ready(server: &Running) -> Value {
 }
 
 #[test]
-fn a_changed_file_is_taken_and_a_wrong_one_is_not() {
+fn a_changed_rule_file_is_loaded_and_one_with_errors_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     fs::write(&path, rules(1)).unwrap();
@@ -32,7 +32,7 @@ fn a_changed_file_is_taken_and_a_wrong_one_is_not() {
 
     fs::write(folder.path().join("new"), rules(2)).unwrap();
     fs::rename(folder.path().join("new"), &path).unwrap();
-    server.hear("rules: version");
+    server.wait_for_log("rules reloaded");
     assert_eq!(
         server.check("{}")["allowed"],
         json!(true),
@@ -43,7 +43,7 @@ fn a_changed_file_is_taken_and_a_wrong_one_is_not() {
     let version = ready(&server)["rules"]["version"].clone();
     fs::write(folder.path().join("new"), rules(3).replace("capacity", "capacty")).unwrap();
     fs::rename(folder.path().join("new"), &path).unwrap();
-    server.hear("was not taken");
+    server.wait_for_log("rules not reloaded");
     let ready = ready(&server);
     assert_eq!(ready["rules"]["version"], version);
     assert!(ready["rules"]["refused"].as_str().unwrap().contains("did you mean `capacity`?"));
@@ -51,26 +51,26 @@ fn a_changed_file_is_taken_and_a_wrong_one_is_not() {
 }
 
 #[test]
-fn a_hangup_reads_the_rules_anew() {
+fn a_hangup_signal_reloads_the_rules() {
     let mut server = Running::start(&[]);
     server.signal("HUP");
-    server.hear("rules: version 2");
+    server.wait_for_log("rules reloaded version=2");
     assert_eq!(ready(&server)["rules"]["version"], json!(2));
 }
 
 #[test]
-fn a_signal_ends_it() {
+fn a_signal_stops_the_server() {
     for name in ["TERM", "INT"] {
         let mut server = Running::start(&[]);
         assert_eq!(ask(&server.http, "GET", "/healthz", ""), (200, "ok\n".to_owned()));
         server.signal(name);
-        server.hear("stopping");
+        server.wait_for_log("stopping");
         assert!(server.child.wait().unwrap().success());
     }
 }
 
 #[test]
-fn what_cannot_be_served_is_said_before_anything_listens() {
+fn a_server_that_cannot_start_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     fs::write(&path, "version: 1\nrules: [{ id: a }]\n").unwrap();

@@ -1,5 +1,5 @@
-//! What the metrics say of a shared store: its servers, its instances, and the strangers under its rules. It is asked when
-//! somebody looks.
+//! `StoreCollector`: metrics of a shared store, read when they are scraped: its servers, its instances, and its keys of
+//! unauthenticated subjects.
 
 use std::fmt;
 
@@ -13,61 +13,61 @@ use tidegate_redis::{AnonymousStats, BreakerState, ServerState};
 use super::metrics::RuleLabel;
 use crate::store::AnyStore;
 
-/// The store, for the metrics.
+/// Reads the metrics of a store.
 #[derive(Debug)]
-pub(crate) struct Shared(pub(crate) AnyStore);
+pub(crate) struct StoreCollector(pub(crate) AnyStore);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ServerLabel {
     server: String,
 }
 
-/// A metric of each of several things: its kind, its name, what it means, and its value.
-type Metric<T> = (MetricType, &'static str, &'static str, fn(&T) -> u64);
+/// A metric with one series for each `T`: its type, name, help and value.
+type MetricOf<T> = (MetricType, &'static str, &'static str, fn(&T) -> u64);
 
-const OF_SERVERS: [Metric<ServerState>; 4] = [
+const SERVER_METRICS: [MetricOf<ServerState>; 4] = [
     (
         MetricType::Gauge,
         "rate_limit_store_up",
-        "Whether a server of the store is asked: 0 while it is silent",
+        "Whether calls are sent to a server of the store: 0 while its circuit breaker is open",
         |server| u64::from(server.breaker == BreakerState::Closed),
     ),
-    (MetricType::Gauge, "rate_limit_store_in_flight", "Calls on their way to a server of the store", |server| {
-        server.in_flight as u64
-    }),
+    (
+        MetricType::Gauge,
+        "rate_limit_store_in_flight",
+        "Calls to a server of the store that have no reply yet",
+        |server| server.in_flight as u64,
+    ),
     (
         MetricType::Counter,
         "rate_limit_store_silences",
-        "How often a server of the store was found to be silent",
+        "Times that the circuit breaker of a server of the store opened",
         |server| server.opened,
     ),
     (
         MetricType::Counter,
         "rate_limit_store_overloads",
-        "Calls that were not sent, since too many were on their way",
+        "Calls that were not sent, since too many had no reply yet",
         |server| server.overloaded,
     ),
 ];
 
-const OF_STRANGERS: [Metric<AnonymousStats>; 3] = [
+const ANONYMOUS_METRICS: [MetricOf<AnonymousStats>; 3] = [
     (
         MetricType::Gauge,
         "rate_limit_anonymous_keys",
-        "Keys of subjects that nobody vouches for, this instance's part",
+        "Keys of unauthenticated subjects, the part of this instance",
         |rule| rule.keys,
     ),
-    (MetricType::Gauge, "rate_limit_crowded", "Whether new subjects that nobody vouches for share buckets", |rule| {
+    (MetricType::Gauge, "rate_limit_crowded", "Whether new unauthenticated subjects share overflow buckets", |rule| {
         u64::from(rule.overflowing)
     }),
-    (
-        MetricType::Counter,
-        "rate_limit_anonymous_created",
-        "Keys created for subjects that nobody vouches for",
-        |rule| rule.created,
-    ),
+    (MetricType::Counter, "rate_limit_anonymous_created", "Keys created for unauthenticated subjects", |rule| {
+        rule.created
+    }),
 ];
 
-impl Collector for Shared {
+impl Collector for StoreCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         if let Some(instances) = self.0.instances() {
             let help = "Instances that share the store, by their heartbeats";
@@ -75,23 +75,23 @@ impl Collector for Shared {
             metric.encode_gauge(&i64::from(instances))?;
         }
         let servers = self.0.servers();
-        tell(&mut encoder, &OF_SERVERS, &servers, |server| ServerLabel { server: server.address.clone() })?;
+        encode_each(&mut encoder, &SERVER_METRICS, &servers, |server| ServerLabel { server: server.address.clone() })?;
         let strangers = self.0.strangers();
-        tell(&mut encoder, &OF_STRANGERS, &strangers, |rule| RuleLabel { rule: rule.rule.clone() })
+        encode_each(&mut encoder, &ANONYMOUS_METRICS, &strangers, |rule| RuleLabel { rule: rule.rule.clone() })
     }
 }
 
-/// Writes each of `metrics` for each of `things`.
-fn tell<T, L: EncodeLabelSet>(
+/// Encodes each of `metrics` with one series for each of `items`.
+fn encode_each<T, L: EncodeLabelSet>(
     encoder: &mut DescriptorEncoder<'_>,
-    metrics: &[Metric<T>],
-    things: &[T],
+    metrics: &[MetricOf<T>],
+    items: &[T],
     label: impl Fn(&T) -> L,
 ) -> fmt::Result {
-    for (kind, name, help, value) in metrics.iter().filter(|_| !things.is_empty()) {
+    for (kind, name, help, value) in metrics.iter().filter(|_| !items.is_empty()) {
         let mut metric = encoder.encode_descriptor(name, help, None, *kind)?;
-        for thing in things {
-            let (label, value) = (label(thing), value(thing));
+        for item in items {
+            let (label, value) = (label(item), value(item));
             let mut metric = metric.encode_family(&label)?;
             if matches!(kind, MetricType::Counter) {
                 let none: Option<&Exemplar<RuleLabel, u64>> = None;

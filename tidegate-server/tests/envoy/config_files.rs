@@ -1,4 +1,4 @@
-//! Files of the reference server: what is read, and what is wrong where.
+//! YAML files of the reference server: what is accepted, and errors with their positions.
 
 use std::fs;
 
@@ -9,21 +9,21 @@ pub(crate) fn parse(text: &str) -> Result<EnvoyConfig, ConfigErrors> {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place() {
+fn each_error_is_reported_with_its_position() {
     let cases = [
-        ("descriptors: []\n", "a.yaml:1:1: the file has no domain; write `domain: NAME` at its top"),
-        ("domain: ''\n", "a.yaml:1:1: the file has no domain; write `domain: NAME` at its top"),
-        ("[1]\n", "a.yaml:1:1: this is a list; a file with a domain is wanted here"),
-        ("domain: d\nlimits: 1\n", "a.yaml:2:1: there is no key \"limits\"; take it out, or correct it"),
-        ("domain: d\ndescriptors:\n  - value: v\n", "a.yaml:3:5: the descriptor has no key; write `key: NAME`"),
+        ("descriptors: []\n", "a.yaml:1:1: the file has no domain; add `domain: NAME`"),
+        ("domain: ''\n", "a.yaml:1:1: the file has no domain; add `domain: NAME`"),
+        ("[1]\n", "a.yaml:1:1: expected a map with `domain` and `descriptors`, found a list"),
+        ("domain: d\nlimits: 1\n", "a.yaml:2:1: unknown key \"limits\"; remove or correct it"),
+        ("domain: d\ndescriptors:\n  - value: v\n", "a.yaml:3:5: the descriptor has no key; add `key: NAME`"),
         (
             "domain: d\ndescriptors:\n  - { key: k, value: v }\n  - { key: k, value: v }\n",
-            "a.yaml:4:7: there are two descriptors \"k_v\" at this level; keep one",
+            "a.yaml:4:7: duplicate descriptor \"k_v\" at this level; keep one",
         ),
-        ("domain: d\ndescriptors:\n  - key\n", "a.yaml:3:5: this is text; a descriptor, with a `key`, is wanted here"),
+        ("domain: d\ndescriptors:\n  - key\n", "a.yaml:3:5: expected a descriptor with a `key`, found text"),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 1\n",
-            "a.yaml:5:13: \"fortnight\" is no unit; write second, minute, hour, day, week, month or year",
+            "a.yaml:5:13: unknown unit \"fortnight\"; write second, minute, hour, day, week, month or year",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { requests_per_unit: 1 }\n",
@@ -31,31 +31,31 @@ fn every_mistake_is_told_with_its_place() {
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: -1 }\n",
-            "a.yaml:4:49: `requests_per_unit` is a whole number from 0 to 4294967295",
+            "a.yaml:4:49: `requests_per_unit` must be an integer from 0 to 4294967295",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unlimited: true, unit: day }\n",
-            "a.yaml:4:42: a limit that is `unlimited` has no unit; take one of the two out",
+            "a.yaml:4:42: an `unlimited` limit has no unit; remove one of the two",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unlimited: true\n      replaces:\n        - name: ''\n",
-            "a.yaml:7:11: a limit to replace is named: write `name: NAME`",
+            "a.yaml:7:11: the limit to replace has no name; add `name: NAME`",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unlimited: true\n      name: n\n      replaces:\n        - name: n\n",
-            "a.yaml:8:11: the limit replaces itself; name another one",
+            "a.yaml:8:11: the limit replaces itself; name another limit",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    value: v\n    share_threshold: true\n",
-            "a.yaml:5:22: `share_threshold` is for a value with a `*`, whose matches share one counter",
+            "a.yaml:5:22: `share_threshold` needs a value with a `*`, whose matches share one counter",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    shadow_mode: maybe\n",
-            "a.yaml:4:18: `shadow_mode` is true or false",
+            "a.yaml:4:18: `shadow_mode` must be true or false",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: magic }\n",
-            "a.yaml:4:63: there is no algorithm \"magic\"; write fixed_window, token_bucket, sliding_log or sliding_window",
+            "a.yaml:4:63: unknown algorithm \"magic\"; write fixed_window, token_bucket, sliding_log or sliding_window",
         ),
         (
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 70000, algorithm: sliding_log }\n",
@@ -68,7 +68,7 @@ fn every_mistake_is_told_with_its_place() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let text = "
 domain: d
 descriptors:
@@ -84,7 +84,7 @@ descriptors:
 }
 
 #[test]
-fn text_that_is_no_yaml_has_a_place_too() {
+fn invalid_yaml_is_reported_with_its_position() {
     for text in ["domain: [\n", "domain: d\ndomain: e\n", "a: &a [*a, *a]\n", "domain: 'd\n"] {
         let errors = parse(text).unwrap_err();
         assert!(errors.problems()[0].line() > 0, "{errors}");
@@ -94,15 +94,15 @@ fn text_that_is_no_yaml_has_a_place_too() {
 }
 
 #[test]
-fn a_key_at_a_place_where_it_means_nothing_is_a_warning() {
+fn a_key_at_a_level_where_it_has_no_effect_is_a_warning() {
     let text = "domain: d\ndescriptors:\n  - key: k\n    unit: day\n    metadata: { any: thing }\n    detailed_metric: true\n    value_to_metric: true\n";
     let config = parse(text).unwrap();
     let warnings: Vec<String> = config.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(warnings, ["a.yaml:4:5: \"unit\" has no effect at this place"]);
+    assert_eq!(warnings, ["a.yaml:4:5: \"unit\" has no effect at this level"]);
 }
 
 #[test]
-fn a_window_is_a_unit_or_several_or_any_length() {
+fn a_window_is_a_unit_a_multiple_or_a_duration() {
     let limit = |text: &str| format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{ {text} }}\n");
     for (text, expected) in [
         ("window: 90s, requests_per_unit: 1", "unit=UNKNOWN requests_per_unit=1"),
@@ -117,26 +117,23 @@ fn a_window_is_a_unit_or_several_or_any_length() {
     for (text, expected) in [
         ("window: 90, requests_per_unit: 1", "a.yaml:4:27: \"90\" lacks a unit; say 10s or 10m"),
         ("window: 2 months, requests_per_unit: 1", "a.yaml:4:27: the length of a month varies; say 30d"),
-        ("unit: day, window: 90s", "a.yaml:4:38: a limit has a `unit` or a `window`; take one of the two out"),
-        ("unit: day, unit_multiplier: 0", "a.yaml:4:47: `unit_multiplier` is a whole number from 1 to 4294967295"),
+        ("unit: day, window: 90s", "a.yaml:4:38: a limit has either a `unit` or a `window`; remove one of the two"),
+        ("unit: day, unit_multiplier: 0", "a.yaml:4:47: `unit_multiplier` must be an integer from 1 to 4294967295"),
         (
             "unit: month, unit_multiplier: 3",
-            "a.yaml:4:49: months and years have no one length; write a `window`, such as 90d",
+            "a.yaml:4:49: months and years differ in length; write a `window`, such as 90d",
         ),
         ("window: 0s", "a.yaml:4:19: fixed_window.window: 0ns is not a whole number of microseconds, at least 1"),
-        (
-            "unlimited: true, window: 90s",
-            "a.yaml:4:44: a limit that is `unlimited` has no unit; take one of the two out",
-        ),
-        ("unit: day, metadata: 7", "a.yaml:4:40: this is a number; a set of fields is wanted here"),
+        ("unlimited: true, window: 90s", "a.yaml:4:44: an `unlimited` limit has no unit; remove one of the two"),
+        ("unit: day, metadata: 7", "a.yaml:4:40: expected a map, found a number"),
     ] {
         assert_eq!(parse(&limit(text)).unwrap_err().to_string(), expected, "{text}");
     }
 }
 
-/// The page about the service shows files that can be read.
+/// The examples in docs/envoy.md are valid.
 #[test]
-fn the_examples_of_the_page_can_be_read() {
+fn the_examples_of_the_documentation_are_valid() {
     let page = include_str!("../../../docs/envoy.md");
     let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let (mut files, mut rules) = (0, 0);
@@ -154,40 +151,40 @@ fn the_examples_of_the_page_can_be_read() {
 }
 
 #[test]
-fn strict_mode_knows_none_of_our_keys() {
+fn strict_mode_rejects_extension_keys() {
     for ours in ["algorithm: sliding_log", "window: 90s", "unit_multiplier: 2", "count_refused: true"] {
         let text = format!("domain: d\ndescriptors:\n  - {{ key: k, rate_limit: {{ {ours} }} }}\n");
         let errors =
-            EnvoyConfig::parse([("a.yaml", text.as_str())], &EnvoyOptions::default().strict(true)).unwrap_err();
-        assert!(errors.to_string().contains("a.yaml:3:29: there is no key"), "{errors}");
+            EnvoyConfig::parse([("a.yaml", text.as_str())], &EnvoyOptions::default().with_strict(true)).unwrap_err();
+        assert!(errors.to_string().contains("a.yaml:3:29: unknown key"), "{errors}");
     }
 }
 
 #[test]
-fn strict_mode_knows_no_algorithm() {
+fn strict_mode_rejects_the_algorithm_key() {
     let text = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_log }\n";
     assert!(parse(text).is_ok());
-    let errors = EnvoyConfig::parse([("a.yaml", text)], &EnvoyOptions::default().strict(true)).unwrap_err();
-    assert_eq!(errors.to_string(), "a.yaml:4:52: there is no key \"algorithm\"; take it out, or correct it");
+    let errors = EnvoyConfig::parse([("a.yaml", text)], &EnvoyOptions::default().with_strict(true)).unwrap_err();
+    assert_eq!(errors.to_string(), "a.yaml:4:52: unknown key \"algorithm\"; remove or correct it");
 }
 
 #[test]
-fn a_domain_has_one_file_unless_files_are_merged() {
+fn a_domain_in_two_files_is_an_error_unless_domains_are_merged() {
     let limit =
         |key: &str| format!("domain: d\ndescriptors:\n  - {{ key: {key}, rate_limit: {{ unlimited: true }} }}\n");
     let (first, second) = (limit("a"), limit("b"));
     let files = || [("a.yaml", first.as_str()), ("b.yaml", second.as_str())];
     let errors = EnvoyConfig::parse(files(), &EnvoyOptions::default()).unwrap_err();
-    assert_eq!(errors.to_string(), "b.yaml:1:9: another file has the domain \"d\", too; give each its own");
-    let merging = EnvoyOptions::default().merge_domains(true);
+    assert_eq!(errors.to_string(), "b.yaml:1:9: another file has the domain \"d\", too; use each domain in one file");
+    let merging = EnvoyOptions::default().with_merge_domains(true);
     assert_eq!(EnvoyConfig::parse(files(), &merging).unwrap().lines().len(), 2);
-    let twice = [("a.yaml", first.as_str()), ("b.yaml", first.as_str())];
-    let errors = EnvoyConfig::parse(twice, &merging).unwrap_err();
+    let duplicates = [("a.yaml", first.as_str()), ("b.yaml", first.as_str())];
+    let errors = EnvoyConfig::parse(duplicates, &merging).unwrap_err();
     assert_eq!(errors.to_string(), "b.yaml:1:9: another file of the domain has the descriptor \"a\", too; keep one");
 }
 
 #[test]
-fn a_directory_is_read_as_a_whole() {
+fn a_directory_with_an_invalid_file_is_rejected_as_a_whole() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
     let empty = EnvoyConfig::load(directory.path(), &EnvoyOptions::default()).unwrap();
@@ -207,7 +204,7 @@ fn a_directory_is_read_as_a_whole() {
     assert_eq!(config.lines(), expected);
     write("c.yaml", "domain: c\nlimits: []\n");
     let errors = EnvoyConfig::load(directory.path(), &EnvoyOptions::default()).unwrap_err();
-    assert!(errors.to_string().ends_with("c.yaml:2:1: there is no key \"limits\"; take it out, or correct it"));
+    assert!(errors.to_string().ends_with("c.yaml:2:1: unknown key \"limits\"; remove or correct it"));
     fs::write(directory.path().join("c.yaml"), [0xff]).unwrap();
     assert!(EnvoyConfig::load(directory.path(), &EnvoyOptions::default()).unwrap_err().to_string().contains("UTF-8"));
     assert!(EnvoyConfig::load(directory.path().join("nowhere"), &EnvoyOptions::default()).is_err());

@@ -1,8 +1,8 @@
-//! Which limit a descriptor meets: golden vectors.
+//! Which limit applies to a descriptor.
 
-use crate::{Envoy, hit};
+use crate::{EnvoyClient, hit};
 
-/// The keys and values of a descriptor, and what it should come to.
+/// The entries of a descriptor, and the expected result.
 type Case<T> = (&'static [(&'static str, &'static str)], T);
 
 const TREE: &str = "
@@ -73,9 +73,9 @@ async fn the_very_value_goes_before_wildcards_in_file_order_before_the_key_alone
         (&[("wildest", "x")], Some(32)),
         (&[], None),
     ];
-    let mut envoy = Envoy::of_config(TREE).await;
+    let mut client = EnvoyClient::with_config(TREE).await;
     for (entries, expected) in cases {
-        let response = envoy.ask(hit("edge", &[entries])).await.unwrap();
+        let response = client.send(hit("edge", &[entries])).await.unwrap();
         let found = response.statuses[0].current_limit.as_ref().map(|limit| limit.requests_per_unit);
         assert_eq!(found, expected, "{entries:?}");
     }
@@ -106,10 +106,10 @@ descriptors:
         (&[("shared", "a2"), ("user", "ann")], "OVER_LIMIT"),
         (&[("shared", "a2"), ("user", "bob")], "OK"),
     ];
-    let mut envoy = Envoy::of_config(yaml).await;
+    let mut client = EnvoyClient::with_config(yaml).await;
     for (entries, expected) in cases {
-        let said = envoy.says(hit("edge", &[entries])).await;
-        assert!(said.starts_with(&format!("{expected}:")), "{entries:?}: {said}");
+        let summary = client.summary(hit("edge", &[entries])).await;
+        assert!(summary.starts_with(&format!("{expected}:")), "{entries:?}: {summary}");
     }
 }
 
@@ -127,11 +127,11 @@ descriptors:
   - key: a_b
     rate_limit: { unit: minute, requests_per_unit: 1 }
 ";
-    let mut envoy = Envoy::of_config(yaml).await;
+    let mut client = EnvoyClient::with_config(yaml).await;
     let descriptors: [&[(&str, &str)]; 4] =
         [&[("a", "b_c")], &[("a_b", "c")], &[("a", "x_b_y"), ("b", "z")], &[("a", "x"), ("b", "y_b_z")]];
     for descriptor in descriptors {
-        assert!(envoy.says(hit("edge", &[descriptor])).await.starts_with("OK:"), "{descriptor:?}");
-        assert!(envoy.says(hit("edge", &[descriptor])).await.starts_with("OVER_LIMIT:"), "{descriptor:?}");
+        assert!(client.summary(hit("edge", &[descriptor])).await.starts_with("OK:"), "{descriptor:?}");
+        assert!(client.summary(hit("edge", &[descriptor])).await.starts_with("OVER_LIMIT:"), "{descriptor:?}");
     }
 }

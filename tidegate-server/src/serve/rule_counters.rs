@@ -1,48 +1,47 @@
-//! `Tally`: the counters of rules, found by the rule's name without building labels for every check. It counts nothing itself.
+//! `RuleCounters`: finds the counters of a rule by its name, without building a label set for every check.
 
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError, RwLock};
 
 use prometheus_client::metrics::counter::Counter;
 
-/// What can come of a check, by rule.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CheckOutcome {
     Allowed,
     Rejected,
     ShadowAllowed,
     ShadowRejected,
 }
 
-/// What is counted beside the outcome.
+/// A counter beside that of the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beside {
-    /// It passed, near the limit.
-    Near,
-    /// It was rejected for now.
+pub(crate) enum ExtraCounter {
+    /// Passed near the limit.
+    NearLimit,
+    /// Rejected, and may pass later.
     Limit,
-    /// It was rejected, and will always be.
+    /// Rejected, and never passes.
     Permanent,
-    /// A rule in shadow would have rejected it.
+    /// Rejected by a shadow rule.
     Shadow,
 }
 
-/// The counters that checks have needed so far. There are as many as rules. What was counted is kept by the
-/// families that they come from.
+/// The counters that checks have used so far, one entry for each rule. The values belong to the metric families.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(RwLock<HashMap<Box<str>, Vec<Counters>>>);
+pub(crate) struct RuleCounters(RwLock<HashMap<Box<str>, Vec<CounterSet>>>);
 
-/// The counters of a rule, for limits of one algorithm. Each comes to be when it first counts.
+/// The counters of a rule for limits of one algorithm. Each is created when it is first used.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct CounterSet {
     algorithm: &'static str,
     outcomes: [OnceLock<Counter>; 4],
-    besides: [OnceLock<Counter>; 4],
+    extras: [OnceLock<Counter>; 4],
 }
 
-impl Tally {
-    /// Lets `count` have the counters of a rule.
-    pub(crate) fn of(&self, rule: &str, algorithm: &'static str, count: impl FnOnce(&Counters)) {
+impl RuleCounters {
+    /// Calls `count` with the counters of a rule.
+    pub(crate) fn with(&self, rule: &str, algorithm: &'static str, count: impl FnOnce(&CounterSet)) {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(counters) = find(known.get(rule), algorithm) {
             return count(counters);
@@ -51,9 +50,9 @@ impl Tally {
         {
             let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
             let of_rule = known.entry(rule.into()).or_default();
-            // Another thread may have been here in between.
+            // Another thread may have added it in between.
             if find(Some(of_rule), algorithm).is_none() {
-                of_rule.push(Counters { algorithm, outcomes: Default::default(), besides: Default::default() });
+                of_rule.push(CounterSet { algorithm, outcomes: Default::default(), extras: Default::default() });
             }
         }
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -61,28 +60,26 @@ impl Tally {
             count(counters);
         }
     }
-}
 
-impl Tally {
-    /// Forgets where counters are, for when their labels change. What they counted stays.
+    /// Empties the index, for when labels change. The families keep the values.
     pub(crate) fn clear(&self) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-impl Counters {
-    /// The counter of an outcome; the first time, `make` brings it.
-    pub(crate) fn outcome(&self, outcome: Outcome, make: impl FnOnce() -> Counter) -> &Counter {
+impl CounterSet {
+    /// The counter of an outcome; `make` creates it on first use.
+    pub(crate) fn outcome(&self, outcome: CheckOutcome, make: impl FnOnce() -> Counter) -> &Counter {
         self.outcomes[outcome as usize].get_or_init(make)
     }
 
-    /// The counter of something beside it; the first time, `make` brings it.
-    pub(crate) fn beside(&self, beside: Beside, make: impl FnOnce() -> Counter) -> &Counter {
-        self.besides[beside as usize].get_or_init(make)
+    /// A counter beside it; `make` creates it on first use.
+    pub(crate) fn extra(&self, extra: ExtraCounter, make: impl FnOnce() -> Counter) -> &Counter {
+        self.extras[extra as usize].get_or_init(make)
     }
 }
 
-impl Outcome {
+impl CheckOutcome {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -93,7 +90,7 @@ impl Outcome {
     }
 }
 
-fn find<'c>(of_rule: Option<&'c Vec<Counters>>, algorithm: &str) -> Option<&'c Counters> {
+fn find<'c>(of_rule: Option<&'c Vec<CounterSet>>, algorithm: &str) -> Option<&'c CounterSet> {
     of_rule?.iter().find(|counters| counters.algorithm == algorithm)
 }
 
@@ -103,9 +100,9 @@ mod tests {
 
     #[test]
     fn a_counter_is_made_once_for_each_rule_algorithm_and_outcome() {
-        let (tally, made) = (Tally::default(), std::cell::RefCell::new(Vec::new()));
-        let count = |rule: &'static str, algorithm, outcome: Outcome| {
-            tally.of(rule, algorithm, |counters| {
+        let (rule_counters, made) = (RuleCounters::default(), std::cell::RefCell::new(Vec::new()));
+        let count = |rule: &'static str, algorithm, outcome: CheckOutcome| {
+            rule_counters.with(rule, algorithm, |counters| {
                 counters.outcome(outcome, || {
                     made.borrow_mut().push((rule, algorithm, outcome.name()));
                     Counter::default()
@@ -113,10 +110,10 @@ mod tests {
             });
         };
         for _ in 0..3 {
-            count("a", "token_bucket", Outcome::Allowed);
-            count("a", "sliding_log", Outcome::Allowed);
-            count("b", "token_bucket", Outcome::Allowed);
-            count("a", "token_bucket", Outcome::ShadowRejected);
+            count("a", "token_bucket", CheckOutcome::Allowed);
+            count("a", "sliding_log", CheckOutcome::Allowed);
+            count("b", "token_bucket", CheckOutcome::Allowed);
+            count("a", "token_bucket", CheckOutcome::ShadowRejected);
         }
         let expected = [
             ("a", "token_bucket", "allowed"),

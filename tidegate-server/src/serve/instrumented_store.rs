@@ -1,8 +1,7 @@
-//! `Watched`: any store, with the time that each call takes told to the metrics. It changes no answer.
+//! `InstrumentedStore`: a store that reports the duration and the errors of its calls to the metrics. It changes no result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
 use tidegate::{Clock, StoreError, SystemClock, Timestamp};
@@ -12,42 +11,43 @@ use crate::store::AnyStore;
 
 /// A store whose calls are measured. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
+pub(crate) struct InstrumentedStore {
     store: AnyStore,
     metrics: Arc<Metrics>,
     clock: SystemClock,
     up: Arc<AtomicBool>,
-    /// How it failed, when it last began to.
-    why: Arc<Mutex<String>>,
+    /// The error of the call after which the store was last considered down.
+    last_error: Arc<Mutex<String>>,
 }
 
-impl Watched {
+impl InstrumentedStore {
     pub(crate) fn new(store: AnyStore, metrics: Arc<Metrics>) -> Self {
-        Self { store, metrics, clock: SystemClock::new(), up: Arc::new(AtomicBool::new(true)), why: Arc::default() }
+        let up = Arc::new(AtomicBool::new(true));
+        Self { store, metrics, clock: SystemClock::new(), up, last_error: Arc::default() }
     }
 
     /// The store itself.
-    pub(crate) const fn store(&self) -> &AnyStore {
+    pub(crate) const fn inner(&self) -> &AnyStore {
         &self.store
     }
 
-    /// Whether the last call went well.
+    /// Whether the last call succeeded.
     pub(crate) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
 
-    /// How it failed, when it last began to, in words for an operator.
-    pub(crate) fn why(&self) -> String {
-        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The error of the call after which the store was last considered down. It names no password.
+    pub(crate) fn last_error(&self) -> String {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn measured<T>(&self, call: StoreCall, begun: Timestamp, result: Result<T, StoreError>) -> Result<T, StoreError> {
-        let took: Duration = self.clock.now().since(begun);
-        self.metrics.store_called(call, took, result.as_ref().err());
-        // Looked at first, since most of the time nothing changes, and all cores would write to one place.
+    fn record<T>(&self, call: StoreCall, begun: Timestamp, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        let duration = self.clock.now().since(begun);
+        self.metrics.store_called(call, duration, result.as_ref().err());
+        // Read first: most of the time nothing changes, and a write by every core would contend.
         if self.is_up() != result.is_ok() {
             if let Err(error) = &result {
-                *self.why.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+                *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
             }
             self.up.store(result.is_ok(), Ordering::Relaxed);
         }
@@ -55,16 +55,16 @@ impl Watched {
     }
 }
 
-impl Store for Watched {
+impl Store for InstrumentedStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         let begun = self.clock.now();
         let call = if plan.is_peek() { StoreCall::Peek } else { StoreCall::Decide };
-        self.measured(call, begun, self.store.decide(plan).await)
+        self.record(call, begun, self.store.decide(plan).await)
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         let begun = self.clock.now();
-        self.measured(StoreCall::Adjust, begun, self.store.adjust(adjustments).await)
+        self.record(StoreCall::Adjust, begun, self.store.adjust(adjustments).await)
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
@@ -73,12 +73,12 @@ impl Store for Watched {
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         let begun = self.clock.now();
-        self.measured(StoreCall::Forget, begun, self.store.forget(keys).await)
+        self.record(StoreCall::Forget, begun, self.store.forget(keys).await)
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
         let begun = self.clock.now();
-        self.measured(StoreCall::Ping, begun, self.store.ping().await)
+        self.record(StoreCall::Ping, begun, self.store.ping().await)
     }
 
     fn instances(&self) -> Option<u32> {

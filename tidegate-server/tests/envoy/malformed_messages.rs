@@ -1,4 +1,4 @@
-//! What comes over the wire and is no request.
+//! Malformed and unusual protobuf messages.
 
 use bytes::{Buf, BufMut};
 use tidegate_server::envoy::EnvoyOptions;
@@ -8,7 +8,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use crate::{address_of, service};
+use crate::{serve, service};
 
 const LIMITS: &str = "
 domain: edge
@@ -16,11 +16,11 @@ descriptors:
   - { key: k, rate_limit: { unit: minute, requests_per_unit: 9 } }
 ";
 
-/// Bytes as they are.
+/// A codec that sends bytes unchanged.
 #[derive(Default)]
-struct Raw;
+struct RawCodec;
 
-impl Codec for Raw {
+impl Codec for RawCodec {
     type Encode = Vec<u8>;
     type Decode = usize;
     type Encoder = Self;
@@ -35,7 +35,7 @@ impl Codec for Raw {
     }
 }
 
-impl Encoder for Raw {
+impl Encoder for RawCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
@@ -45,7 +45,7 @@ impl Encoder for Raw {
     }
 }
 
-impl Decoder for Raw {
+impl Decoder for RawCodec {
     type Item = usize;
     type Error = Status;
 
@@ -60,10 +60,10 @@ async fn send(channel: &Channel, message: Vec<u8>) -> Result<usize, Status> {
     let mut client = Grpc::new(channel.clone());
     client.ready().await.unwrap();
     let path = PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
-    client.unary(Request::new(message), path, Raw).await.map(tonic::Response::into_inner)
+    client.unary(Request::new(message), path, RawCodec).await.map(tonic::Response::into_inner)
 }
 
-/// A field of bytes.
+/// A length-delimited protobuf field.
 fn field(number: u8, value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     let mut length = value.len();
@@ -81,8 +81,8 @@ fn request(domain: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_message_are_refused_and_the_connection_goes_on() {
-    let address = address_of(service(LIMITS, &EnvoyOptions::default()));
+async fn a_malformed_message_is_rejected_and_the_connection_stays_open() {
+    let address = serve(service(LIMITS, &EnvoyOptions::default()));
     let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     let good = request(b"edge", b"k", b"v");
     let cases: [(&str, Vec<u8>); 7] = [
@@ -101,19 +101,19 @@ async fn bytes_that_are_no_message_are_refused_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn odd_but_valid_messages_are_answered() {
-    let address = address_of(service(LIMITS, &EnvoyOptions::default()));
+async fn unusual_but_valid_messages_are_accepted() {
+    let address = serve(service(LIMITS, &EnvoyOptions::default()));
     let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     // An empty message is one without a domain.
     assert_eq!(send(&channel, Vec::new()).await.unwrap_err().code(), Code::InvalidArgument);
-    // Fields of a later version are passed over.
+    // Unknown fields are ignored.
     let unknown = [request(b"edge", b"k", b"v"), field(15, b"later")].concat();
     assert!(send(&channel, unknown).await.is_ok());
-    // No key, no value, control characters, and the longest value that a proxy would bring.
+    // An empty key and value, control characters, and a large value.
     assert!(send(&channel, request(b"edge", b"", b"")).await.is_ok());
     assert!(send(&channel, request(b"edge", b"k", b"\0\x1b[2J\n")).await.is_ok());
     assert!(send(&channel, request(b"edge", b"k", &vec![b'v'; 64 * 1024])).await.is_ok());
-    // As many empty descriptors as there is room for.
+    // As many empty descriptors as fit into a message.
     let empty = [field(1, b"edge"), field(2, b"").repeat(400_000)].concat();
     assert_eq!(send(&channel, empty).await.unwrap_err().code(), Code::InvalidArgument);
 }

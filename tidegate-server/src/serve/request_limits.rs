@@ -1,4 +1,4 @@
-//! The bounds of a call: how long its body may be, and how long it may take, whoever is slow: a client with its body, or we.
+//! Limits on a call to the server's own addresses: the size of its body, and its total time.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,39 +18,38 @@ use tonic::Status;
 
 use crate::listen::sleep;
 
-/// The largest body of a call.
-const LARGEST_BODY: usize = 1024 * 1024;
+/// Largest body of a call.
+const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// Answers 413 in place of a body that is too long, and 408 in place of what takes longer than `timeout`.
+/// Answers 413 to a body that is too long, and 408 to a call that takes longer than `timeout`.
 pub(crate) fn http(router: Router, timeout: Duration) -> Router {
-    let within = from_fn(move |request: Request, next: Next| async move {
-        if request.body().size_hint().lower() > LARGEST_BODY as u64 {
+    let limit = from_fn(move |request: Request, next: Next| async move {
+        if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
             return too_long();
         }
         match tokio::time::timeout(timeout, next.run(request)).await {
-            // The body had not told its length, and turned out to be longer.
+            // The length was not declared, and the body turned out to be too long.
             Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => too_long(),
             Ok(response) => response,
             Err(_) => too_slow(),
         }
     });
-    router.layer(DefaultBodyLimit::max(LARGEST_BODY)).layer(within)
+    router.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(limit)
 }
 
-/// Ends a call that takes longer than `timeout`; how long a message may be, the services say.
-pub(crate) const fn grpc<C>(call: C, timeout: Duration) -> Within<C> {
-    Within { call, timeout, waits: None }
+/// Answers `DEADLINE_EXCEEDED` to a call that takes longer than `timeout`. The services limit the size of messages.
+pub(crate) const fn grpc<C>(call: C, timeout: Duration) -> TimedCall<C> {
+    TimedCall { call, timeout, timer: None }
 }
 
-/// A call of the gRPC address, and the time that it has. Most are answered the moment they are looked at, so the time only
-/// runs for those that are not.
-pub(crate) struct Within<C> {
+/// A gRPC call with a timeout. Most calls are ready at the first poll, so the timer starts only after that.
+pub(crate) struct TimedCall<C> {
     call: C,
     timeout: Duration,
-    waits: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<C> Future for Within<C>
+impl<C> Future for TimedCall<C>
 where
     C: Future<Output = Result<http::Response<tonic::body::Body>, Infallible>> + Unpin,
 {
@@ -61,9 +60,9 @@ where
             return Poll::Ready(answer);
         }
         let timeout = self.timeout;
-        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(timeout)));
-        let late = || Status::deadline_exceeded("the call took too long").into_http();
-        waits.as_mut().poll(context).map(|()| Ok(late()))
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        let timed_out = || Status::deadline_exceeded("the call took too long").into_http();
+        timer.as_mut().poll(context).map(|()| Ok(timed_out()))
     }
 }
 

@@ -1,0 +1,249 @@
+//! `RequestPlan`: the plans of a request and their execution. It does not know whether the limits come from an Envoy
+//! configuration or from the rule file.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate::spi::algorithm::{self, Op, Take, View};
+use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Store};
+use tidegate::{Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
+use tokio::time::{Instant, timeout_at};
+
+use super::descriptor_tree::ConfiguredLimit;
+use super::pb::{RateLimit, RateLimitDescriptor, RateLimitRequest};
+
+/// The plans of a request.
+pub(super) struct RequestPlan<'r> {
+    /// The hits to consume.
+    pub(super) consume: Plan<'r>,
+    /// Set if a descriptor only peeks: the checks of `consume` at the same indexes, then those of the others with one hit.
+    pub(super) peek: Option<Plan<'r>>,
+    /// The hits to refund.
+    pub(super) refund: Option<Plan<'r>>,
+    /// One for each descriptor of the request, in order.
+    pub(super) descriptors: SmallVec<[DescriptorPlan<'r>; 1]>,
+    /// Whether to peek at `consume` first, because the store counts hits that it denies (strict mode).
+    pub(super) peeks_before: bool,
+}
+
+/// The part of a plan that one descriptor needs.
+#[derive(Debug)]
+pub(super) struct DescriptorPlan<'r> {
+    pub(super) limit: AppliedLimit<'r>,
+    pub(super) mode: HitsMode,
+    pub(super) hits: u64,
+    /// Hits of earlier descriptors on the same counter.
+    pub(super) hits_before: u64,
+    /// Indexes of its checks in the plan of its mode.
+    pub(super) checks: SmallVec<[usize; 1]>,
+}
+
+/// What to do with the hits of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HitsMode {
+    Consume,
+    Peek,
+    Refund,
+}
+
+/// The limit that applies to a descriptor.
+#[derive(Debug)]
+pub(super) enum AppliedLimit<'r> {
+    None,
+    /// A descriptor with `unlimited: true`.
+    Unlimited,
+    /// A limit of an Envoy configuration.
+    Configured(&'r ConfiguredLimit),
+    /// The limit that the request contains.
+    Override(RateLimit),
+    /// The rules of the rule file.
+    Rules,
+}
+
+/// The decisions of the store.
+pub(super) struct PlanOutcome {
+    pub(super) allowed: bool,
+    pub(super) consumed: Option<Decision>,
+    pub(super) peeked: Option<Decision>,
+    pub(super) refunded: Option<Decision>,
+    /// The state before the hits were consumed, if the plan asks for it.
+    pub(super) before: Option<Decision>,
+}
+
+/// Why a request gets no complete statuses.
+#[derive(Debug)]
+pub(super) enum DecideError {
+    /// The request is malformed or too large.
+    Invalid(String),
+    /// The store failed, and a limit fails closed.
+    Unavailable,
+    /// The store failed, and the fallback decided.
+    Degraded(Box<Decision>),
+}
+
+impl DecideError {
+    pub(super) fn too_many_checks(error: &PlanError) -> Self {
+        Self::Invalid(format!("too many limits apply to the request: {error}"))
+    }
+}
+
+/// The hits of a descriptor: its own `hits_addend`, else that of the request, else 1. A 0 of its own means a peek.
+pub(super) fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> (u64, HitsMode) {
+    let hits = descriptor.hits_addend.map_or_else(|| u64::from(request.hits_addend.max(1)), |hits| hits.value);
+    let mode = match (hits, descriptor.is_negative_hits) {
+        (0, _) => HitsMode::Peek,
+        (_, false) => HitsMode::Consume,
+        (_, true) => HitsMode::Refund,
+    };
+    (hits, mode)
+}
+
+/// A plan of these checks. One without checks is decided as well, so that observers count the request.
+pub(super) fn plan<'r>(checks: impl IntoIterator<Item = Check<'r>>, strict: bool) -> Result<Plan<'r>, DecideError> {
+    let plan = Plan::new(checks);
+    let plan = plan.map_err(|error| DecideError::too_many_checks(&error))?;
+    let mode = if strict { PlanMode::CountEach } else { PlanMode::AllOrNothing };
+    // Envoy waits for the decision only, so the service cannot delay a request.
+    Ok(plan.with_mode(mode).with_max_delay(Duration::ZERO).with_origin(Origin::new("envoy")))
+}
+
+impl RequestPlan<'_> {
+    /// Refunds first, then peeks, then consumes all hits in one step. A request that the peek denies consumes nothing.
+    async fn decide<S: Store>(&self, limiter: &Limiter<S>, strict: bool) -> Result<PlanOutcome, DecideError> {
+        let plan = &self.consume;
+        let failed = |error| self.decide_without_store(limiter, error);
+        let refunded = match &self.refund {
+            Some(plan) => Some(refund(limiter, plan).await.map_err(failed)?),
+            None => None,
+        };
+        let peeked = match &self.peek {
+            Some(plan) => Some(peek(limiter, plan).await.map_err(failed)?),
+            None => None,
+        };
+        let before = if self.peeks_before { Some(peek(limiter, plan).await.map_err(failed)?) } else { None };
+        let passes = peeked.as_ref().is_none_or(Decision::is_allowed);
+        let consumes = plan.checks().iter().any(|check| check.cost() > 0);
+        let mut outcome = PlanOutcome { allowed: passes, consumed: None, peeked, refunded, before };
+        let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
+        if !is_done && (passes || strict) {
+            let decision = limiter.check_plan(plan).await.map_err(|_| DecideError::Unavailable)?;
+            match decision.degraded() {
+                None => {}
+                Some(_) if passes => return Err(DecideError::Degraded(Box::new(decision))),
+                // The store denied it before it failed; the denial stands.
+                Some(_) => return Ok(outcome),
+            }
+            outcome.allowed &= decision.is_allowed();
+            outcome.consumed = Some(decision);
+        }
+        Ok(outcome)
+    }
+
+    /// [Decides](Self::decide) the request within `timeout`, even if the store does not answer.
+    pub(super) async fn decide_within<S: Store>(
+        mut self,
+        limiter: &Limiter<S>,
+        strict: bool,
+        timeout: Duration,
+    ) -> (Self, Result<PlanOutcome, DecideError>) {
+        // With the timeout in the plan, the store notices a silent server in time.
+        self.consume = self.consume.with_timeout(timeout);
+        self.peek = self.peek.map(|plan| plan.with_timeout(timeout));
+        self.refund = self.refund.map(|plan| plan.with_timeout(timeout));
+        let deadline = Instant::now() + timeout;
+        let outcome = match timeout_at(deadline, self.decide(limiter, strict)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.decide_without_store(limiter, timeout_error())),
+        };
+        if let Ok(PlanOutcome { allowed: false, consumed, .. }) = &outcome
+            && !strict
+        {
+            // The request is denied either way. A failure leaves the limit more generous, but not this response.
+            let _ = timeout_at(deadline, self.charge_denied(limiter, consumed.as_ref())).await;
+        }
+        (self, outcome)
+    }
+
+    /// The result by the failure policies of the limits.
+    fn decide_without_store<S: Store>(&self, limiter: &Limiter<S>, error: StoreError) -> DecideError {
+        if self.refund.as_ref().is_some_and(Plan::fails_closed) {
+            return DecideError::Unavailable;
+        }
+        if let Some(peek) = &self.peek {
+            let same = StoreError::new(error.kind(), "the store failed");
+            match limiter.fall_back(&peek.clone().with_peek(), same) {
+                Ok(decision) if decision.is_allowed() => {}
+                Ok(decision) => return DecideError::Degraded(Box::new(decision)),
+                Err(_) => return DecideError::Unavailable,
+            }
+        }
+        match limiter.fall_back(&self.consume, error) {
+            Ok(decision) => DecideError::Degraded(Box::new(decision)),
+            Err(_) => DecideError::Unavailable,
+        }
+    }
+
+    /// Counts the hits of a denied request for limits with `count_refused`, at most up to the limit.
+    async fn charge_denied<S: Store>(
+        &self,
+        limiter: &Limiter<S>,
+        decision: Option<&Decision>,
+    ) -> Result<(), StoreError> {
+        let is_consumed = |index: usize| decision.is_some_and(|decision| decision.checks()[index].is_consumed());
+        let charged = self.descriptors.iter().filter(|descriptor| descriptor.counts_denied());
+        let mut indexes: Vec<usize> = charged.flat_map(|descriptor| descriptor.checks.iter().copied()).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let checks =
+            indexes.into_iter().filter(|index| !is_consumed(*index)).map(|index| &self.consume.checks()[index]);
+        let charges: Vec<Adjustment<'_>> = checks.map(Adjustment::charge).collect();
+        limiter.adjust(&charges).await
+    }
+}
+
+impl DescriptorPlan<'_> {
+    /// Whether its hits count even if the request is denied.
+    pub(super) const fn counts_denied(&self) -> bool {
+        matches!((&self.limit, self.mode), (AppliedLimit::Configured(limit), HitsMode::Consume) if limit.counts_denied)
+    }
+}
+
+fn timeout_error() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the store did not answer within the caller's timeout")
+        .possibly_applied()
+}
+
+async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+    limiter.check_plan(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await
+}
+
+/// Refunds hits to the current window or slice, and to buckets; never more than was counted there. Then peeks at the result.
+async fn refund<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+    let now = peek(limiter, plan).await?.decided_at();
+    let place = |check: &Check<'_>| {
+        let (limit, cost) = (check.gate().limit(), check.cost());
+        // The place of hits at this moment. If the window ends before the refund is applied, nothing is refunded.
+        algorithm::place(&View::Fresh, limit, now, Take::one(cost))
+    };
+    let refund = |check| Adjustment::new(check, Op::Refund { cost: check.cost(), place: place(check) });
+    let refunds: Vec<Adjustment<'_>> = plan.checks().iter().map(refund).collect();
+    limiter.adjust(&refunds).await?;
+    peek(limiter, plan).await
+}
+
+impl PlanOutcome {
+    /// The decision for descriptors of this mode.
+    pub(super) fn decision(&self, mode: HitsMode) -> Option<&Decision> {
+        match mode {
+            HitsMode::Consume => self.consumed.as_ref().or(self.peeked.as_ref()),
+            HitsMode::Peek => self.peeked.as_ref(),
+            HitsMode::Refund => self.refunded.as_ref(),
+        }
+    }
+
+    /// The decision for the response headers: the one that denies, if one does.
+    pub(super) fn decision_to_show(&self) -> Option<&Decision> {
+        let both = || [&self.consumed, &self.peeked].into_iter().flatten();
+        both().find(|decision| !decision.is_allowed()).or_else(|| both().next())
+    }
+}

@@ -1,0 +1,70 @@
+//! Connecting to the store: a server starts whether or not its store answers, since it must also go on without it.
+
+use std::time::Duration;
+
+use tidegate::{StoreError, Timer};
+use tidegate_redis::RedisOptions;
+use tokio::task::JoinHandle;
+
+use super::options::ServeArgs;
+use crate::failure::Failure;
+use crate::store::{AnyStore, StoreUrl};
+
+/// Time between two attempts to reach a store that did not answer at the start.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The attempts to reach a store that did not answer at the start; dropping it ends them.
+#[derive(Debug, Default)]
+pub(crate) struct StoreProbe(Option<JoinHandle<()>>);
+
+/// Opens the store at `url` and warns of what an operator should change there.
+///
+/// Fails if the store can never be used. If it does not answer now, it is examined again until it does.
+pub(crate) async fn connect(url: &StoreUrl, arguments: &ServeArgs) -> Result<(AnyStore, StoreProbe), Failure> {
+    let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
+    let options = RedisOptions::new().with_budget(Duration::from_millis(arguments.store_budget));
+    let store = AnyStore::at(url, options).map_err(failed)?;
+    match store.check_servers().await {
+        Ok(warnings) => warn(&warnings),
+        Err(error) if error.is_transient() => {
+            tracing::warn!(target: "tidegate::store", "{error}. Until it answers, each rule does what its on_failure says");
+            let task = tokio::spawn(examine_until_ready(store.clone(), crate::timer::tokio_timer()));
+            return Ok((store, StoreProbe(Some(task))));
+        }
+        Err(error) => return Err(failed(error)),
+    }
+    Ok((store, StoreProbe::default()))
+}
+
+async fn examine_until_ready(store: AnyStore, timer: impl Timer) {
+    let mut reported = String::new();
+    loop {
+        timer.sleep(RETRY_INTERVAL).await;
+        match store.check_servers().await {
+            Ok(warnings) => return warn(&warnings),
+            Err(error) if error.is_transient() => {}
+            // It answers, but cannot be used. An operator may yet mend that, so it is reported once.
+            Err(error) => {
+                let problem = error.to_string();
+                if problem != reported {
+                    tracing::warn!(target: "tidegate::store", "{problem}");
+                    reported = problem;
+                }
+            }
+        }
+    }
+}
+
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        tracing::warn!(target: "tidegate::store", "{warning}");
+    }
+}
+
+impl Drop for StoreProbe {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}

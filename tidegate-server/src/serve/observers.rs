@@ -1,0 +1,32 @@
+//! `Observers`: the metrics and the refusal log behind the one observer that a limiter has.
+
+use std::sync::Arc;
+
+use tidegate::spi::{Observer, Plan};
+use tidegate::{Decision, StoreError};
+
+use super::metrics::Metrics;
+use super::refusal_log::RefusalLog;
+
+/// Passes every call on to the metrics and the refusal log.
+#[derive(Debug)]
+pub(crate) struct Observers {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) refusals: Arc<RefusalLog>,
+}
+
+impl Observer for Observers {
+    fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
+        self.metrics.decided(plan, decision);
+        self.refusals.decided(plan, decision);
+    }
+
+    fn no_rule(&self) {
+        self.metrics.no_rule();
+    }
+
+    fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
+        self.metrics.undecided(plan, error);
+        self.refusals.undecided(plan, error);
+    }
+}

@@ -1,0 +1,402 @@
+//! `RefusalLog`: one event for each refused request, and a bounded number of them under attack.
+//!
+//! In each window of a second, a rule writes at most [`MAX_LINES_PER_RULE`] lines, one subject under it at most
+//! [`MAX_LINES_PER_SUBJECT`], and all rules together at most [`MAX_LINES`]. What is beyond is counted, and reported for each
+//! rule at the end of the window as `suppressed`: the lines and these counts add up to the number of refusals.
+//!
+//! A line names the rule and the kind of subject. Of the subject itself it has eight digits of a hash, and of the request
+//! nothing that a client chooses.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tidegate::spi::{Observer, Origin, Plan, Role, Subject};
+use tidegate::{CheckResult, Decision, OnFailure, StoreError};
+use tidegate_rules::RuleFile;
+
+/// Lines of one rule and one subject in a window.
+const MAX_LINES_PER_SUBJECT: u64 = 5;
+
+/// Lines of one rule in a window.
+const MAX_LINES_PER_RULE: u32 = 10;
+
+/// Lines of all rules in a window; also the number of rules that are summed up at its end, the others in the next.
+const MAX_LINES: u32 = 100;
+
+/// Rules that are counted one by one. Only limits of an Envoy configuration could be more.
+const MAX_RULES: usize = 10_000;
+
+/// Subjects of a rule that are told apart in a window.
+const SUBJECT_SLOTS: usize = 16;
+
+/// Writes refusals to the log.
+#[derive(Debug)]
+pub(crate) struct RefusalLog {
+    rules: RwLock<HashMap<Box<str>, Arc<RuleLines>>>,
+    /// The rules beyond [`MAX_RULES`].
+    others: Arc<RuleLines>,
+    window: AtomicU32,
+    lines: AtomicU32,
+    /// Hashes the hash of a subject once more, where the secret is public and anybody could guess the subject behind it.
+    blind: Option<RandomState>,
+}
+
+/// What is known of a rule, and its lines in this window.
+#[derive(Debug, Default)]
+struct RuleLines {
+    subject_type: String,
+    /// The path patterns as the rule file has them.
+    route: Option<String>,
+    lines: AtomicU32,
+    suppressed: AtomicU64,
+    /// For a few subjects: the window, a part of the subject's hash, and the number of lines.
+    subjects: [AtomicU64; SUBJECT_SLOTS],
+}
+
+/// What a line says beside what is known of the rule.
+struct Refusal<'a> {
+    rule: &'a str,
+    plan: &'a str,
+    algorithm: &'static str,
+    subject: Subject,
+    limit: u64,
+    retry_after_ms: Option<u64>,
+    reason: &'static str,
+    mode: &'static str,
+    degraded: Option<&'static str>,
+    origin: Origin,
+}
+
+impl RefusalLog {
+    /// A log of the rules of `file`. With a public secret, the digits of a subject are good for this process only.
+    pub(crate) fn new(file: &RuleFile, is_secret_public: bool) -> Self {
+        let log = Self {
+            rules: RwLock::default(),
+            others: Arc::new(RuleLines::new("descriptor".to_owned(), None)),
+            window: AtomicU32::new(0),
+            lines: AtomicU32::new(0),
+            blind: is_secret_public.then(RandomState::new),
+        };
+        log.follow(file);
+        log
+    }
+
+    /// Learns what the rules of a file count by and which paths they are for. Counts of the window go on.
+    pub(crate) fn follow(&self, file: &RuleFile) {
+        let routes: HashMap<&str, String> =
+            file.path_patterns().map(|(rule, patterns)| (rule, patterns.join(" "))).collect();
+        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        for (rule, names) in file.counted_by() {
+            let route = routes.get(rule.as_str()).filter(|route| !route.is_empty()).cloned();
+            let known = RuleLines::new(super::metrics::subject_type(&names), route);
+            if let Some(before) = rules.get(rule.as_str()) {
+                known.lines.store(before.lines.load(Ordering::Relaxed), Ordering::Relaxed);
+                known.suppressed.store(before.suppressed.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            rules.insert(rule.as_str().into(), Arc::new(known));
+        }
+    }
+
+    /// Ends the window: reports what was suppressed in it, and lets every rule write again. To be called once a second.
+    pub(crate) fn end_window(&self) {
+        self.window.fetch_add(1, Ordering::Relaxed);
+        self.lines.store(0, Ordering::Relaxed);
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        let mut summaries = 0;
+        for (rule, known) in rules.iter().map(|(rule, known)| (&**rule, known)).chain([("other", &self.others)]) {
+            known.lines.store(0, Ordering::Relaxed);
+            if summaries == MAX_LINES || known.suppressed.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            summaries += 1;
+            let suppressed = known.suppressed.swap(0, Ordering::Relaxed);
+            tracing::info!(target: "tidegate::refusals", rule, suppressed, "further refusals");
+        }
+    }
+
+    /// Writes a refusal, or counts it if the rule has written enough.
+    fn refuse(&self, refusal: &Refusal<'_>) {
+        if !tracing::enabled!(target: "tidegate::refusals", tracing::Level::INFO) {
+            return;
+        }
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = rules.get(refusal.rule) {
+            return self.write(known, refusal);
+        }
+        drop(rules);
+        self.write(&self.add(refusal.rule), refusal);
+    }
+
+    fn write(&self, known: &RuleLines, refusal: &Refusal<'_>) {
+        let window = self.window.load(Ordering::Relaxed);
+        let is_written = known.admits(window, refusal.subject)
+            && self.lines.load(Ordering::Relaxed) < MAX_LINES
+            && self.lines.fetch_add(1, Ordering::Relaxed) < MAX_LINES;
+        if !is_written {
+            known.suppressed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let Refusal { rule, plan, algorithm, limit, retry_after_ms, reason, mode, degraded, origin, .. } = *refusal;
+        tracing::info!(
+            target: "tidegate::refusals",
+            rule,
+            plan = (!plan.is_empty()).then_some(plan),
+            algorithm,
+            subject_type = known.subject_type,
+            subject = self.digits(refusal.subject),
+            route = known.route,
+            method = (!origin.method().is_empty()).then_some(origin.method()),
+            door = origin.front_door(),
+            limit,
+            retry_after_ms,
+            reason,
+            mode,
+            degraded,
+            "refused"
+        );
+    }
+
+    /// The entry of a rule that no rule file has: a limit of an Envoy configuration.
+    fn add(&self, rule: &str) -> Arc<RuleLines> {
+        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        if rules.len() >= MAX_RULES && !rules.contains_key(rule) {
+            return Arc::clone(&self.others);
+        }
+        let known = rules.entry(rule.into()).or_insert_with(|| Arc::new(RuleLines::new("descriptor".to_owned(), None)));
+        Arc::clone(known)
+    }
+
+    /// Eight digits that are the same for the same subject.
+    fn digits(&self, subject: Subject) -> String {
+        let mut digits = match &self.blind {
+            None => subject.to_string(),
+            Some(key) => format!("{:016x}", key.hash_one(subject)),
+        };
+        digits.truncate(8);
+        digits
+    }
+}
+
+impl RuleLines {
+    fn new(subject_type: String, route: Option<String>) -> Self {
+        Self { subject_type, route, ..Self::default() }
+    }
+
+    /// Whether a line of this rule and subject may be written in this window. Two threads at once may write one line more of a
+    /// subject, never of a rule.
+    fn admits(&self, window: u32, subject: Subject) -> bool {
+        if self.lines.load(Ordering::Relaxed) >= MAX_LINES_PER_RULE {
+            return false;
+        }
+        let hash = subject.hash() as u64;
+        let slot = &self.subjects[hash as usize % SUBJECT_SLOTS];
+        // The window, 24 bits of the subject, and 8 bits that count.
+        let owner = (u64::from(window) << 32) | (hash & 0xffff_ff00);
+        let before = slot.load(Ordering::Relaxed);
+        let lines = if before & !0xff == owner { before & 0xff } else { 0 };
+        if lines >= MAX_LINES_PER_SUBJECT {
+            return false;
+        }
+        slot.store(owner | (lines + 1), Ordering::Relaxed);
+        self.lines.fetch_add(1, Ordering::Relaxed) < MAX_LINES_PER_RULE
+    }
+}
+
+impl<'a> Refusal<'a> {
+    fn from_check(check: &'a CheckResult, decision: &Decision, origin: Origin) -> Self {
+        let outcome = check.outcome();
+        let is_shadow = check.role() == Role::Shadow;
+        let degraded = decision.degraded().map(|kind| kind.as_str());
+        let retry_after = if is_shadow { outcome.retry_after } else { decision.retry_after() };
+        Self {
+            rule: check.rule(),
+            plan: check.plan(),
+            algorithm: check.algorithm().as_str(),
+            subject: check.subject(),
+            limit: outcome.limit,
+            retry_after_ms: retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            reason: if outcome.is_permanent() && degraded.is_none() { "permanent" } else { "limit" },
+            mode: if is_shadow { "shadow" } else { "enforced" },
+            degraded,
+            origin,
+        }
+    }
+}
+
+impl Observer for RefusalLog {
+    fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
+        if let Some(check) = decision.shown().filter(|_| !decision.is_allowed()) {
+            self.refuse(&Refusal::from_check(check, decision, plan.origin()));
+        }
+        for check in decision.checks() {
+            if check.role() == Role::Shadow && !check.outcome().admitted {
+                self.refuse(&Refusal::from_check(check, decision, plan.origin()));
+            }
+        }
+    }
+
+    /// A request that a closed rule refuses, since the store failed. It is decided by nobody else.
+    fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
+        if !plan.fails_closed() {
+            return;
+        }
+        let enforced = || plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow);
+        let closed = enforced().find(|check| check.on_failure() == OnFailure::Closed).or_else(|| enforced().next());
+        let Some(check) = closed else { return };
+        let gate = check.gate();
+        self.refuse(&Refusal {
+            rule: gate.rule(),
+            plan: gate.plan(),
+            algorithm: gate.limit().algorithm().as_str(),
+            subject: check.key().subject(),
+            limit: gate.limit().amount(),
+            retry_after_ms: None,
+            reason: "closed",
+            mode: "enforced",
+            degraded: Some(error.kind().as_str()),
+            origin: plan.origin(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Mutex;
+
+    use serde_json::{Value, json};
+    use tidegate::{Limiter, MemoryStore, Request};
+
+    use super::*;
+
+    const RULES: &str = "
+version: 1
+rules:
+  - id: api
+    match: { path: '/v1/{id}' }
+    per: [attr:user]
+    fixed_window: { limit: 1, window: 1h }
+    on_failure: open
+  - id: trial
+    match: { action: other }
+    per: []
+    mode: shadow
+    fixed_window: { limit: 1, window: 1h }
+    on_failure: open
+";
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What `test` writes to the log as JSON, with a limiter of [`RULES`].
+    fn lines(is_secret_public: bool, test: impl FnOnce(&Limiter<MemoryStore>, &RefusalLog)) -> Vec<Value> {
+        let page = Page::default();
+        let writer = page.clone();
+        let format = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone());
+        let file = RuleFile::parse("rules.yaml", RULES).unwrap();
+        let log = Arc::new(RefusalLog::new(&file, is_secret_public));
+        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new()).with_observer(Arc::clone(&log));
+        tracing::subscriber::with_default(format.finish(), || test(&limiter, &log));
+        let text = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn ask(limiter: &Limiter<MemoryStore>, user: &str) {
+        let _ = limiter.check_now(&Request::new("").with_attribute("path", "/v1/7").with_attribute("user", user));
+    }
+
+    fn suppressed(lines: &[Value]) -> u64 {
+        lines.iter().filter_map(|line| line["suppressed"].as_u64()).sum()
+    }
+
+    #[test]
+    fn lines_and_suppressed_counts_add_up_to_the_number_of_refusals() {
+        let lines = lines(false, |limiter, log| {
+            for second in 0..4 {
+                for _ in 0..100 + u32::from(second == 0) {
+                    ask(limiter, "ann");
+                }
+                log.end_window();
+            }
+        });
+        let refusals = lines.iter().filter(|line| line["message"] == json!("refused")).count() as u64;
+        assert_eq!((refusals, suppressed(&lines)), (4 * MAX_LINES_PER_SUBJECT, 400 - 4 * MAX_LINES_PER_SUBJECT));
+    }
+
+    #[test]
+    fn one_subject_does_not_use_up_the_lines_of_a_rule() {
+        let lines = lines(false, |limiter, _| {
+            for user in ["ann", "bob"] {
+                for _ in 0..50 {
+                    ask(limiter, user);
+                }
+            }
+        });
+        let subjects: Vec<_> = lines.iter().map(|line| line["subject"].clone()).collect();
+        assert_eq!(subjects.len(), 10);
+        assert_ne!(subjects[0], subjects[9]);
+    }
+
+    #[test]
+    fn many_subjects_of_one_rule_write_a_bounded_number_of_lines() {
+        let lines = lines(false, |limiter, log| {
+            for user in 0..1000 {
+                for _ in 0..3 {
+                    ask(limiter, &user.to_string());
+                }
+            }
+            log.end_window();
+        });
+        assert_eq!((lines.len(), suppressed(&lines)), (MAX_LINES_PER_RULE as usize + 1, 1990));
+    }
+
+    #[test]
+    fn a_line_names_the_rule_and_the_route_and_hides_the_subject() {
+        for is_secret_public in [false, true] {
+            let lines = lines(is_secret_public, |limiter, _| {
+                ask(limiter, "hunter2");
+                ask(limiter, "hunter2");
+            });
+            let [line] = lines.as_slice() else { panic!("{lines:?}") };
+            for (field, value) in [
+                ("target", json!("tidegate::refusals")),
+                ("level", json!("INFO")),
+                ("rule", json!("api")),
+                ("algorithm", json!("fixed_window")),
+                ("subject_type", json!("attr:user")),
+                ("route", json!("/v1/{id}")),
+                ("limit", json!(1)),
+                ("reason", json!("limit")),
+                ("mode", json!("enforced")),
+            ] {
+                assert_eq!(line[field], value, "{field}: {line}");
+            }
+            let digits = line["subject"].as_str().unwrap();
+            assert!(digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{line}");
+            let hash = tidegate::Secret::public().hasher(["user"]).subject([Some("hunter2")].into_iter()).to_string();
+            assert!(!is_secret_public || !hash.starts_with(digits), "anybody could guess the subject");
+            assert!(!line.to_string().contains("hunter2") && !line.to_string().contains("/v1/7"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_shadow_rule_logs_what_it_would_refuse() {
+        let lines = lines(false, |limiter, _| {
+            let _ = limiter.check_now(&Request::new("other"));
+            assert!(limiter.check_now(&Request::new("other")).is_allowed());
+        });
+        let [line] = lines.as_slice() else { panic!("{lines:?}") };
+        assert_eq!((&line["rule"], &line["mode"]), (&json!("trial"), &json!("shadow")));
+    }
+}

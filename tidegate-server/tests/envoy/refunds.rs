@@ -1,0 +1,153 @@
+//! Refunded hits (`is_negative_hits`), and denied hits that count (`count_refused`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use tidegate::ManualClock;
+use tidegate_server::envoy::{ConfigHandle, EnvoyService};
+use tonic::Code;
+
+use crate::{EnvoyClient, clock, config_files, handle, hit, no_rules, store, store_failures, with_hits};
+
+const LIMITS: &str = "
+domain: edge
+descriptors:
+  - { key: w, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: t, rate_limit: { unit: minute, requests_per_unit: 5, algorithm: token_bucket } }
+  - { key: s, rate_limit: { unit: minute, requests_per_unit: 5, algorithm: sliding_window } }
+  - { key: l, rate_limit: { unit: minute, requests_per_unit: 5, algorithm: sliding_log } }
+  - { key: tokens, rate_limit: { unit: minute, requests_per_unit: 100, count_refused: true } }
+  - { key: free, rate_limit: { unlimited: true } }
+";
+
+/// The request with a refund in place of the hits of the descriptor at `index`.
+fn refund(mut request: RateLimitRequest, index: usize) -> RateLimitRequest {
+    request.descriptors[index].is_negative_hits = true;
+    request
+}
+
+fn hits(key: &str, hits: u64) -> RateLimitRequest {
+    with_hits(hit("edge", &[&[(key, "v")]]), 0, hits)
+}
+
+async fn client_at(clock: &ManualClock) -> EnvoyClient {
+    let config = ConfigHandle::new(config_files::parse(LIMITS).unwrap());
+    EnvoyClient::connect(EnvoyService::from_config(handle(no_rules(), store(clock)), config)).await
+}
+
+#[tokio::test]
+async fn refunded_hits_can_be_consumed_again_and_never_exceed_those_consumed() {
+    let plain = "domain: edge\ndescriptors:\n  - { key: w, rate_limit: { unit: minute, requests_per_unit: 5 } }\n";
+    for mut client in [EnvoyClient::with_config(plain).await, EnvoyClient::with_strict_config(plain).await] {
+        assert_eq!(client.summary(hits("w", 5)).await, "OK: OK 0/5 MINUTE 40s");
+        assert_eq!(client.summary(refund(hits("w", 2), 0)).await, "OK: OK 2/5 MINUTE 40s");
+        assert_eq!(client.summary(hits("w", 2)).await, "OK: OK 0/5 MINUTE 40s");
+        assert_eq!(client.summary(refund(hits("w", u64::MAX), 0)).await, "OK: OK 5/5 MINUTE 40s");
+        assert_eq!(client.summary(refund(hits("w", 1), 0)).await, "OK: OK 5/5 MINUTE 40s");
+        // The default is one hit; 0 hits are a peek.
+        assert_eq!(client.summary(hits("w", 5)).await, "OK: OK 0/5 MINUTE 40s");
+        assert_eq!(client.summary(refund(hit("edge", &[&[("w", "v")]]), 0)).await, "OK: OK 1/5 MINUTE 40s");
+        assert_eq!(client.summary(refund(hits("w", 0), 0)).await, "OK: OK 1/5 MINUTE 40s");
+        // Other subjects are not affected.
+        assert_eq!(client.summary(refund(hit("edge", &[&[("w", "other")]]), 0)).await, "OK: OK 5/5 MINUTE 40s");
+        assert_eq!(client.summary(refund(hits("unknown", 1), 0)).await, "OK: OK 0");
+    }
+}
+
+#[tokio::test]
+async fn a_refund_applies_to_the_current_window_only() {
+    let clock = clock();
+    let mut client = client_at(&clock).await;
+    assert_eq!(client.summary(hits("w", 5)).await, "OK: OK 0/5 MINUTE 40s");
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(client.summary(hits("w", 1)).await, "OK: OK 4/5 MINUTE 40s");
+    assert_eq!(client.summary(refund(hits("w", 4), 0)).await, "OK: OK 5/5 MINUTE 40s");
+    assert_eq!(client.summary(hits("w", 6)).await, "OVER_LIMIT: OVER_LIMIT 5/5 MINUTE 40s");
+}
+
+#[tokio::test]
+async fn a_refund_applies_to_token_buckets_and_to_the_current_slice_of_a_sliding_window() {
+    let clock = clock();
+    let mut client = client_at(&clock).await;
+    assert!(client.summary(hits("t", 5)).await.starts_with("OK: OK 0/5"));
+    assert!(client.summary(refund(hits("t", 3), 0)).await.starts_with("OK: OK 3/5"));
+    assert!(client.summary(hits("s", 3)).await.starts_with("OK: OK 2/5"));
+    clock.advance(Duration::from_secs(12));
+    assert!(client.summary(hits("s", 1)).await.starts_with("OK: OK 1/5"));
+    assert!(client.summary(refund(hits("s", 3), 0)).await.starts_with("OK: OK 2/5"), "only the current slice");
+    // A sliding log has an entry for each request; the refund does not say which one to remove.
+    assert!(client.summary(hits("l", 5)).await.starts_with("OK: OK 0/5"));
+    clock.advance(Duration::from_secs(1));
+    assert!(client.summary(refund(hits("l", 3), 0)).await.starts_with("OK: OK 0/5"));
+}
+
+#[tokio::test]
+async fn a_refund_is_applied_before_the_other_descriptors_are_decided() {
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    assert_eq!(client.summary(hits("w", 5)).await, "OK: OK 0/5 MINUTE 40s");
+    let beside = || hit("edge", &[&[("w", "v")], &[("w", "v")], &[("free", "v")]]);
+    let summary = client.summary(refund(beside(), 0)).await;
+    assert_eq!(summary, "OK: OK 1/5 MINUTE 40s, OK 0/5 MINUTE 40s, OK 4294967295");
+    // The refund stays, even if the request is denied.
+    let summary = client.summary(with_hits(refund(beside(), 0), 1, 3)).await;
+    assert_eq!(summary, "OVER_LIMIT: OK 1/5 MINUTE 40s, OVER_LIMIT 1/5 MINUTE 40s, OK 4294967295");
+}
+
+#[tokio::test]
+async fn hits_of_a_rule_file_can_be_refunded() {
+    let rules = "
+version: 1
+rules:
+  - { id: edge, match: { action: edge }, per: [ip], fixed_window: { limit: 3, window: 1m }, on_failure: open }
+";
+    let mut client = EnvoyClient::with_rules(rules).await;
+    let ip = |hits| with_hits(hit("edge", &[&[("ip", "203.0.113.9")]]), 0, hits);
+    assert_eq!(client.summary(ip(3)).await, "OK: OK 0/3 MINUTE edge 40s");
+    assert_eq!(client.summary(refund(ip(2), 0)).await, "OK: OK 2/3 MINUTE edge 40s");
+    assert_eq!(client.summary(refund(ip(9), 0)).await, "OK: OK 3/3 MINUTE edge 40s");
+}
+
+#[tokio::test]
+async fn a_security_rule_shows_no_numbers_after_a_refund() {
+    let rules = "
+version: 1
+rules:
+  - id: guess
+    match: { action: guess }
+    per: [ip]
+    fixed_window: { limit: 5, window: 1m }
+    on_failure: closed
+    security: true
+";
+    let mut client = EnvoyClient::with_rules(rules).await;
+    let guess = |hits| with_hits(hit("guess", &[&[("ip", "203.0.113.9")]]), 0, hits);
+    assert_eq!(client.summary(guess(4)).await, "OK: OK 0");
+    assert_eq!(client.summary(refund(guess(1), 0)).await, "OK: OK 0");
+}
+
+#[tokio::test]
+async fn a_refund_fails_while_the_store_is_unavailable() {
+    let config = ConfigHandle::new(config_files::parse(LIMITS).unwrap());
+    let mut client = EnvoyClient::connect(EnvoyService::from_config(
+        handle(no_rules(), Arc::<store_failures::UnavailableStore>::default()),
+        config,
+    ))
+    .await;
+    assert_eq!(client.send(refund(hits("w", 1), 0)).await.unwrap_err().code(), Code::Unavailable);
+}
+
+/// Envoy charges tokens after the response (`apply_on_stream_done`), so they are used even if denied.
+#[tokio::test]
+async fn a_limit_with_count_refused_counts_denied_hits() {
+    let mut client = EnvoyClient::with_config(LIMITS).await;
+    assert_eq!(client.summary(hits("tokens", 90)).await, "OK: OK 10/100 MINUTE 40s");
+    assert_eq!(client.summary(hits("tokens", 0)).await, "OK: OK 10/100 MINUTE 40s");
+    assert_eq!(client.summary(hits("tokens", 25)).await, "OVER_LIMIT: OVER_LIMIT 0/100 MINUTE 40s");
+    assert_eq!(client.summary(hits("tokens", 0)).await, "OVER_LIMIT: OVER_LIMIT 0/100 MINUTE 40s");
+    // It counts them even if another limit denies the request; the other limit counts nothing.
+    let both = || with_hits(hit("edge", &[&[("tokens", "w")], &[("w", "v")]]), 0, 30);
+    let summary = client.summary(with_hits(both(), 1, 6)).await;
+    assert_eq!(summary, "OVER_LIMIT: OK 70/100 MINUTE 40s, OVER_LIMIT 5/5 MINUTE 40s");
+    assert_eq!(client.summary(both()).await, "OK: OK 40/100 MINUTE 40s, OK 4/5 MINUTE 40s");
+}

@@ -1,0 +1,140 @@
+//! Responses while the store fails.
+
+use std::sync::Arc;
+
+use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::{StoreError, StoreErrorKind};
+use tidegate_rules::RuleFile;
+use tidegate_server::envoy::{ConfigHandle, EnvoyService};
+use tonic::Code;
+
+use crate::{EnvoyClient, config_files, handle, hit, no_rules, with_hits};
+
+/// A store that always fails, or never answers.
+#[derive(Default)]
+pub(crate) struct UnavailableStore {
+    hangs: bool,
+}
+
+impl UnavailableStore {
+    async fn error<T>(&self) -> Result<T, StoreError> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        Err(StoreError::new(StoreErrorKind::Unavailable, "10.0.0.7 is unreachable"))
+    }
+}
+
+impl Store for UnavailableStore {
+    async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
+        self.error().await
+    }
+
+    async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        self.error().await
+    }
+
+    fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
+
+    async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
+        self.error().await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.error().await
+    }
+}
+
+const RULES: &str = "
+version: 1
+rules:
+  - id: open
+    match: { action: open }
+    fixed_window: { limit: 3, window: 1m }
+    per: []
+    on_failure: open
+  - id: closed
+    match: { action: closed }
+    per: []
+    fixed_window: { limit: 3, window: 1m }
+    on_failure: closed
+  - id: local
+    match: { action: local }
+    per: []
+    token_bucket: { capacity: 2, refill: 1/h }
+    on_failure: local
+";
+
+pub(crate) fn service_with_rules() -> EnvoyService<Arc<UnavailableStore>> {
+    let file = RuleFile::parse("rules.yaml", RULES).unwrap();
+    EnvoyService::from_rules(handle(file.rules().clone(), Arc::new(UnavailableStore::default())))
+}
+
+/// Envoy waits 20 ms by default; the failure policies of the rules apply before.
+#[tokio::test]
+async fn a_store_that_hangs_does_not_exceed_the_timeout_of_envoy() {
+    let file = RuleFile::parse("rules.yaml", RULES).unwrap();
+    let hanging = EnvoyService::from_rules(handle(file.rules().clone(), Arc::new(UnavailableStore { hangs: true })));
+    let mut client = EnvoyClient::connect(hanging).await;
+    for hits in [0, 1] {
+        let response = client.send(with_hits(hit("open", &[&[("k", "v")]]), 0, hits)).await.unwrap();
+        assert_eq!(response.request_headers_to_add[0].key, "x-tidegate-degraded");
+    }
+    assert_eq!(client.send(hit("closed", &[&[("k", "v")]])).await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_local_rule_is_decided_by_the_instance_and_shows_no_numbers() {
+    let mut client = EnvoyClient::connect(service_with_rules()).await;
+    let local = || hit("local", &[&[("k", "v")]]);
+    for _ in 0..2 {
+        let response = client.send(local()).await.unwrap();
+        assert_eq!(crate::summarize(&response), "OK: OK 0");
+        assert_eq!(response.request_headers_to_add[0].key, "x-tidegate-degraded");
+    }
+    let denied = client.send(local()).await.unwrap();
+    assert_eq!(crate::summarize(&denied), "OVER_LIMIT: OVER_LIMIT 0");
+    // A peek gives the same result, and consumes nothing.
+    let peeked = client.send(with_hits(local(), 0, 0)).await.unwrap();
+    assert_eq!(crate::summarize(&peeked), "OVER_LIMIT: OVER_LIMIT 0");
+    assert!(denied.statuses[0].current_limit.is_none() && denied.request_headers_to_add.is_empty());
+    let names: Vec<&str> = denied.response_headers_to_add.iter().map(|header| header.key.as_str()).collect();
+    assert_eq!(names, ["retry-after", "content-type", "cache-control"]);
+}
+
+#[tokio::test]
+async fn an_open_rule_allows_the_request_and_marks_it_as_degraded() {
+    let mut client = EnvoyClient::connect(service_with_rules()).await;
+    for hits in [0, 1] {
+        let response = client.send(with_hits(hit("open", &[&[("k", "v")]]), 0, hits)).await.unwrap();
+        assert_eq!(crate::summarize(&response), "OK: OK 0");
+        let header = &response.request_headers_to_add[0];
+        assert_eq!((header.key.as_str(), header.value.as_str()), ("x-tidegate-degraded", "true"));
+        assert!(response.response_headers_to_add.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_closed_rule_gives_an_error_so_that_the_failure_mode_of_envoy_applies() {
+    let expected = "the limits cannot be checked at the moment; retry later";
+    let mut client = EnvoyClient::connect(service_with_rules()).await;
+    let status = client.send(hit("closed", &[&[("k", "v")]])).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, expected));
+    // A request without a rule needs no store.
+    assert_eq!(client.summary(hit("free", &[&[("k", "v")]])).await, "OK: OK 0");
+}
+
+#[tokio::test]
+async fn every_limit_of_an_envoy_configuration_fails_closed() {
+    let config = || {
+        let text = "domain: edge\ndescriptors:\n  - { key: k, rate_limit: { unit: day, requests_per_unit: 1 } }\n";
+        ConfigHandle::new(config_files::parse(text).unwrap())
+    };
+    for (strict, code) in [(false, Code::Unavailable), (true, Code::Unknown)] {
+        let service = EnvoyService::from_config(handle(no_rules(), Arc::new(UnavailableStore::default())), config())
+            .with_strict(strict);
+        let mut client = EnvoyClient::connect(service).await;
+        assert_eq!(client.send(hit("edge", &[&[("k", "v")]])).await.unwrap_err().code(), code);
+        assert_eq!(client.summary(hit("edge", &[&[("other", "v")]])).await, "OK: OK 0");
+    }
+}
