@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Cell, Draw, Options, Table, cpu, report};
+use common::{Cell, Options, Random, Table, cpu, report};
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::decide_all;
 use redis::cmd;
@@ -40,18 +40,18 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         let server = Server::start(kind);
         let mut connection = server.connection();
         let runtime = Runtime::new().unwrap();
-        let patient = RedisOptions::new().with_budget(Duration::from_secs(60));
-        let store = runtime.block_on(server.store_with(patient));
+        let patient_options = RedisOptions::new().with_budget(Duration::from_secs(60));
+        let store = runtime.block_on(server.store_with(patient_options));
         let (gate, clock) = (gate(most), SystemClock::new());
         let mut used = || {
             let info: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
             let memory: f64 = cpu::field(&info, "used_memory").parse().unwrap();
             (memory, resident(), cpu::server_micros(&mut connection))
         };
-        let (mut draw, mut passed, before, start) = (Draw::new(7), 0, used(), clock.now());
+        let (mut random, mut passed, before, start) = (Random::new(7), 0, used(), clock.now());
         for batch in 0..subjects.div_ceil(BATCH) {
             let size = BATCH.min(subjects - batch * BATCH);
-            let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, draw.hash(), most.is_some())).collect();
+            let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, random.hash(), most.is_some())).collect();
             for verdict in runtime.block_on(decide_all(&store, &plans)) {
                 passed += verdict.unwrap().granted();
             }
@@ -78,13 +78,13 @@ fn in_memory(subjects: usize) -> Table {
         let (most_keys, clock) = (subjects / 10, SystemClock::new());
         let (store, gate, before, start) =
             (MemoryStore::new().with_max_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
-        let (mut draw, mut passed) = (Draw::new(7), 0);
+        let (mut random, mut passed) = (Random::new(7), 0);
         for _ in 0..subjects {
-            passed += store.decide_now(&plan(&gate, draw.hash(), !vouched)).granted();
+            passed += store.decide_now(&plan(&gate, random.hash(), !vouched)).granted();
         }
         let (seconds, after, keys) = (clock.now().since(start).as_secs_f64(), resident(), store.keys());
         let users = most_keys / 10;
-        let own = (0..users).filter(|_| !store.decide_now(&plan(&gate, draw.hash(), false)).checks()[0].overflowed);
+        let own = (0..users).filter(|_| !store.decide_now(&plan(&gate, random.hash(), false)).checks()[0].overflowed);
         let own = own.count() as f64 / users as f64 * 100.0;
         // It stays, so that the next one does not live in its memory.
         std::mem::forget(store);

@@ -10,7 +10,7 @@ mod common;
 use std::fmt::Write;
 use std::hint::black_box;
 
-use common::{Cell, Draw, Options, Table, best_of, cpu, report};
+use common::{Cell, Options, Random, Table, best_of, cpu, report};
 use tidegate::Request;
 use tidegate_rules::RuleFile;
 
@@ -83,7 +83,7 @@ fn file(shape: &Shape, rules: usize) -> RuleFile {
 fn nanos(file: &RuleFile, shape: &Shape, rules: usize) -> f64 {
     const ASKS: usize = 4_000;
     const TIMES: usize = 10;
-    let drawn = Draw::new(rules as u64).uniform(rules, ASKS);
+    let drawn = Random::new(rules as u64).uniform(rules, ASKS);
     let attributes: Vec<_> = drawn.iter().map(|rule| (shape.attributes)(*rule as usize)).collect();
     let requests: Vec<Request<'_>> = attributes.iter().map(|attributes| request(attributes)).collect();
     assert!(requests.iter().all(|request| file.rules().resolve(request).checks().len() == 1), "each matches one rule");

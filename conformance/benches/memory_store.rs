@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use common::{Cell, Draw, Options, Table, best_of, cpu, report};
+use common::{Cell, Options, Random, Table, best_of, cpu, report};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
 
@@ -86,18 +86,18 @@ fn main() {
 fn workloads(options: &Options) -> impl Iterator<Item = Workload> {
     let keys = options.keys(1_000_000);
     let count = if options.quick { 200_000 } else { 1_000_000 };
-    let workload = move |name: String, keys: usize, capacity: u32, order: fn(&mut Draw, usize, usize) -> Vec<u32>| {
+    let workload = move |name: String, keys: usize, capacity: u32, order: fn(&mut Random, usize, usize) -> Vec<u32>| {
         let users = (0..keys).map(|user| format!("user-{user}")).collect();
-        Workload { name, users, capacity, order: [1, 2].map(|seed| order(&mut Draw::new(seed), keys, count)) }
+        Workload { name, users, capacity, order: [1, 2].map(|seed| order(&mut Random::new(seed), keys, count)) }
     };
     let names = ["1", "1, denied"].map(str::to_owned);
     let many = [format!("{keys} uniform"), format!("{keys} zipf")];
     // One after the other, so that no more than one is in memory.
     (0..4).map(move |number| match number {
-        0 => workload(names[0].clone(), 1, AMPLE, Draw::uniform),
-        1 => workload(names[1].clone(), 1, SCARCE, Draw::uniform),
-        2 => workload(many[0].clone(), keys, AMPLE, Draw::uniform),
-        _ => workload(many[1].clone(), keys, AMPLE, Draw::zipf),
+        0 => workload(names[0].clone(), 1, AMPLE, Random::uniform),
+        1 => workload(names[1].clone(), 1, SCARCE, Random::uniform),
+        2 => workload(many[0].clone(), keys, AMPLE, Random::uniform),
+        _ => workload(many[1].clone(), keys, AMPLE, Random::zipf),
     })
 }
 

@@ -10,7 +10,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Cell, Options, START, Site, Table, Weighed, report};
+use common::{Cell, KeySize, MemoryServer, Options, START, Table, report};
 use conformance::server::{KINDS, Kind};
 use redis::{Cmd, cmd};
 use tidegate::{Limit, LimitError, Rate};
@@ -32,13 +32,13 @@ fn limits(options: &Options) -> Table {
         ["what", "keys", "requests", "name", "value", "redis", "valkey", "to an integer", "and on valkey"],
     );
     let mut integers = [f64::NAN; 2];
-    let mut row = |what: &str, keys: usize, requests: usize, weigh: &dyn Fn(&Site) -> Weighed| {
-        let weighed = KINDS.map(|kind| weigh(&Site::open(kind)));
+    let mut row = |what: &str, keys: usize, requests: usize, weigh: &dyn Fn(&MemoryServer) -> KeySize| {
+        let weighed = KINDS.map(|kind| weigh(&MemoryServer::open(kind)));
         let bytes = weighed.each_ref().map(|weighed| weighed.bytes_per_key);
         if integers[0].is_nan() {
             integers = bytes;
         }
-        let Weighed { name, value, .. } = weighed[0];
+        let KeySize { name, value, .. } = weighed[0];
         let value = value.map_or(f64::NAN, |value| value as f64);
         let counts = [(keys as f64, 0), (requests as f64, 0), (name as f64, 0), (value, 0)];
         let bytes = [(bytes[0], 1), (bytes[1], 1), (bytes[0] / integers[0], 2), (bytes[1] / integers[1], 2)];
@@ -74,8 +74,8 @@ fn log_growth(options: &Options) -> Table {
         format!("Bytes for each key with many requests on record, {keys} keys"),
         ["what", "server", "at 100", "at 1000", "each further request"],
     );
-    let mut row = |what: &str, kind: Kind, weigh: &dyn Fn(&Site, &[u64]) -> Weighed| {
-        let [few, many] = [100, 1000].map(|requests| weigh(&Site::open(kind), &at[..requests]).bytes_per_key);
+    let mut row = |what: &str, kind: Kind, weigh: &dyn Fn(&MemoryServer, &[u64]) -> KeySize| {
+        let [few, many] = [100, 1000].map(|requests| weigh(&MemoryServer::open(kind), &at[..requests]).bytes_per_key);
         let numbers = [(few, 0), (many, 0), ((many - few) / 900.0, 2)];
         let numbers = numbers.map(|(number, decimals)| Cell::Number(number, decimals));
         table.row([Cell::from(what), Cell::Text(format!("{kind:?}"))].into_iter().chain(numbers));
@@ -87,7 +87,7 @@ fn log_growth(options: &Options) -> Table {
     table
 }
 
-fn takes(limit: Result<Limit, LimitError>, keys: usize, at: &[u64]) -> impl Fn(&Site) -> Weighed {
+fn takes(limit: Result<Limit, LimitError>, keys: usize, at: &[u64]) -> impl Fn(&MemoryServer) -> KeySize {
     let limit = limit.unwrap();
     move |site| site.takes(keys, at, limit)
 }
@@ -117,5 +117,5 @@ fn expire(name: &[u8]) -> Cmd {
 }
 
 fn versions() -> String {
-    KINDS.map(|kind| Site::open(kind).version()).join(" and ")
+    KINDS.map(|kind| MemoryServer::open(kind).version()).join(" and ")
 }

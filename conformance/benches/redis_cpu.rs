@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Cell, Contender, Options, Rig, Table, best_of, report};
+use common::{BenchServer, Cell, Contender, Options, Table, best_of, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::{Cmd, cmd};
 use tidegate::spi::Gate;
@@ -48,7 +48,7 @@ fn main() {
 
 fn measure(kind: Kind, options: &Options) -> Table {
     let server = Server::start(kind);
-    let rig = Rig::new(&server, if options.quick { 1000 } else { 10_000 });
+    let rig = BenchServer::new(&server, if options.quick { 1000 } else { 10_000 });
     let contenders = by_hand(&rig).into_iter().chain(ours(&rig));
     let (names, mut runs): (Vec<String>, Vec<_>) = contenders.unzip();
     let best = best_of(options.rounds(), &mut runs, |round, best| round < best);
@@ -61,7 +61,7 @@ fn measure(kind: Kind, options: &Options) -> Table {
     table
 }
 
-fn by_hand(rig: &Rig) -> Vec<Named<'_>> {
+fn by_hand(rig: &BenchServer) -> Vec<Named<'_>> {
     let contender = |name: &str, start: Cmd, end: &'static [&str]| -> Named<'_> {
         (name.to_owned(), Box::new(move || rig.by_hand(&start, end)))
     };
@@ -73,7 +73,7 @@ fn by_hand(rig: &Rig) -> Vec<Named<'_>> {
     ]
 }
 
-fn ours(rig: &Rig) -> Vec<Named<'_>> {
+fn ours(rig: &BenchServer) -> Vec<Named<'_>> {
     let contender = |name: &str, limits: &[Limit], users: usize, before: usize| -> Named<'_> {
         let rules = ["api", "org", "ip", "all"];
         let gates: Vec<Gate> =

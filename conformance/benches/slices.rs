@@ -9,7 +9,7 @@ mod common;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use common::{Cell, Draw, Options, Table, report};
+use common::{Cell, Options, Random, Table, report};
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Request, Rule, RuleSet, Timestamp};
 
 const WINDOW: u64 = 60_000_000;
@@ -68,10 +68,10 @@ fn watch(slices: u64, rate: fn(u64) -> f64, requests: u64) -> Seen {
     };
     let log = limiter(Limit::sliding_log(LIMIT, window).unwrap());
     let limiter = limiter(Limit::sliding_window(LIMIT, window, slices).unwrap());
-    let (mut draw, mut now, mut admitted) = (Draw::new(slices), 1_800_000_000_000_000, VecDeque::new());
+    let (mut random, mut now, mut admitted) = (Random::new(slices), 1_800_000_000_000_000, VecDeque::new());
     let mut seen = Seen::default();
     for _ in 0..requests {
-        now += (draw.wait() / rate(now / 1_000_000) * 1e6) as u64;
+        now += (random.wait() / rate(now / 1_000_000) * 1e6) as u64;
         clock.set(Timestamp::from_micros(now));
         while admitted.front().is_some_and(|at| at + WINDOW <= now) {
             admitted.pop_front();

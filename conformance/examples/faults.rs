@@ -2,7 +2,7 @@
 //! `docs/faults.md`. With the name of a fault, only that one, and nothing is written; with `--valkey`, on that; with `--quick`,
 //! under the load of the tests.
 
-use conformance::faults::{FAULTS, Fault, Row, Scale, figures, promises, run};
+use conformance::faults::{FAULTS, Fault, FaultOutcome, Scale, figures, promises, run};
 use conformance::server::Kind;
 use tidegate::{Clock, SystemClock};
 use tokio::sync::Semaphore;
@@ -43,11 +43,11 @@ async fn main() {
 
 /// What came of `fault`, and how often it had to happen again: a machine that has no time for a server for as long as a budget
 /// makes trouble of its own. A promise that is not kept five times in a row is not kept.
-async fn repeat(fault: Fault, kind: Kind, scale: Scale) -> (Vec<Row>, u32) {
+async fn repeat(fault: Fault, kind: Kind, scale: Scale) -> (Vec<FaultOutcome>, u32) {
     for again in 0..5 {
         // By itself, so that all threads of the runtime serve it.
         let ran = tokio::spawn(async move { run(fault, kind, scale, &Semaphore::new(1)).await }).await;
-        let problems: Vec<_> = ran.iter().flatten().flat_map(Row::problems).collect();
+        let problems: Vec<_> = ran.iter().flatten().flat_map(FaultOutcome::problems).collect();
         match ran {
             Ok(rows) if problems.is_empty() => return (rows, again),
             Ok(_) => problems.iter().for_each(|problem| eprintln!("{problem}")),

@@ -75,7 +75,7 @@ pub fn of(algorithm: Algorithm) -> BoxedStrategy<History> {
 }
 
 /// Histories of plans of one to four checks of any kind, role and mode.
-pub fn of_plans() -> BoxedStrategy<History> {
+pub fn plan_histories() -> BoxedStrategy<History> {
     let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow), 1 => (0..2u8).prop_map(Role::AnyOf)];
     let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
     let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
@@ -85,7 +85,7 @@ pub fn of_plans() -> BoxedStrategy<History> {
 }
 
 /// Histories of months and years, around the turns of them.
-pub fn of_calendar() -> BoxedStrategy<History> {
+pub fn calendar_histories() -> BoxedStrategy<History> {
     let single = calendar_window().prop_map(|limit| vec![(limit, Role::Enforced)]);
     let day = (-1..=1i64).prop_map(|days| days * 86_400_000_000);
     let little = prop_oneof![4 => -2..=2i64, 1 => -2_000_001..=-1_999_999i64, 1 => day];

@@ -3,14 +3,14 @@
 
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-pub mod authority;
-pub mod book;
+pub mod anonymous;
 pub mod faults;
+pub mod golden;
 pub mod history;
 pub mod model;
 pub mod proxy;
-pub mod pure;
+pub mod pure_store;
 pub mod server;
-pub mod strangers;
 pub mod suite;
+pub mod test_ca;
 pub mod topology;

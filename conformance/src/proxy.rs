@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// What the proxy does to what it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum NetworkFault {
     /// Nothing.
     None,
     /// What the server says arrives so much later.
@@ -46,7 +46,7 @@ pub struct Proxy {
 
 /// What passed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
+pub struct ForwardedCounts {
     /// Connections that were accepted.
     pub connections: u64,
     /// Decisions that clients sent, whether they arrived or not.
@@ -62,7 +62,7 @@ struct Shared {
     server: u16,
     /// What the request for a decision contains, and nothing else.
     mark: Vec<u8>,
-    trouble: watch::Sender<Trouble>,
+    trouble: watch::Sender<NetworkFault>,
     listening: watch::Sender<bool>,
     connections: AtomicU64,
     decisions: AtomicU64,
@@ -81,7 +81,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             server,
             mark: mark.to_vec(),
-            trouble: watch::Sender::new(Trouble::None),
+            trouble: watch::Sender::new(NetworkFault::None),
             listening: watch::Sender::new(true),
             connections: AtomicU64::new(0),
             decisions: AtomicU64::new(0),
@@ -93,10 +93,10 @@ impl Proxy {
     }
 
     /// From now on it makes this trouble. Returns when it does so to new connections.
-    pub async fn make(&self, trouble: Trouble) {
+    pub async fn make(&self, trouble: NetworkFault) {
         self.shared.trouble.send_replace(trouble);
         let mut listening = self.shared.listening.subscribe();
-        let wanted = trouble != Trouble::Refuse;
+        let wanted = trouble != NetworkFault::Refuse;
         listening.wait_for(|listening| *listening == wanted).await.expect("a proxy that runs");
     }
 
@@ -106,9 +106,9 @@ impl Proxy {
     }
 
     /// What passed so far.
-    pub fn passed(&self) -> Passed {
+    pub fn passed(&self) -> ForwardedCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        Passed {
+        ForwardedCounts {
             connections: count(&self.shared.connections),
             decisions: count(&self.shared.decisions),
             up: count(&self.shared.up),
@@ -129,7 +129,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     // Dropped with the proxy, and with them every connection.
     let mut connections = JoinSet::new();
     loop {
-        let refuses = *trouble.borrow_and_update() == Trouble::Refuse;
+        let refuses = *trouble.borrow_and_update() == NetworkFault::Refuse;
         if refuses {
             listener = None;
             connections.shutdown().await;
@@ -167,7 +167,7 @@ async fn listen_again(address: SocketAddr) -> TcpListener {
 async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let mut trouble = shared.trouble.subscribe();
     let _ = client.set_nodelay(true);
-    if *trouble.borrow_and_update() == Trouble::Blackhole {
+    if *trouble.borrow_and_update() == NetworkFault::Blackhole {
         // A client that hears nothing goes away by itself at some time; until then its bytes go nowhere.
         let (mut from_client, _to_client) = client.into_split();
         return swallow(&mut from_client, &shared, &mut trouble).await;
@@ -190,8 +190,8 @@ async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
         )
     };
     let blackhole = async {
-        let _ = trouble.wait_for(|trouble| *trouble == Trouble::Blackhole).await;
-        let _ = trouble.wait_for(|trouble| *trouble != Trouble::Blackhole).await;
+        let _ = trouble.wait_for(|trouble| *trouble == NetworkFault::Blackhole).await;
+        let _ = trouble.wait_for(|trouble| *trouble != NetworkFault::Blackhole).await;
     };
     tokio::select! {
         ended = up => ended.map(drop),
@@ -203,7 +203,7 @@ async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
 async fn swallow(
     from_client: &mut OwnedReadHalf,
     shared: &Shared,
-    trouble: &mut watch::Receiver<Trouble>,
+    trouble: &mut watch::Receiver<NetworkFault>,
 ) -> io::Result<()> {
     let (mut buffer, mut seen) = (vec![0; 16_384], Seen::default());
     loop {
@@ -212,7 +212,7 @@ async fn swallow(
                 0 => return Ok(()),
                 length => { shared.decisions.fetch_add(seen.count(&buffer[..length], &shared.mark), Ordering::SeqCst); }
             },
-            _ = trouble.wait_for(|trouble| *trouble != Trouble::Blackhole) => return Ok(()),
+            _ = trouble.wait_for(|trouble| *trouble != NetworkFault::Blackhole) => return Ok(()),
         }
     }
 }
@@ -232,9 +232,9 @@ async fn take_requests(
         let decisions = seen.count(&buffer[..length], &shared.mark);
         shared.decisions.fetch_add(decisions, Ordering::SeqCst);
         let delay = match *shared.trouble.borrow() {
-            Trouble::Blackhole => continue,
-            Trouble::DelayRequests(delay) => delay,
-            Trouble::CutReplies(_) if decisions > 0 => {
+            NetworkFault::Blackhole => continue,
+            NetworkFault::DelayRequests(delay) => delay,
+            NetworkFault::CutReplies(_) if decisions > 0 => {
                 asked.store(true, Ordering::SeqCst);
                 Duration::ZERO
             }
@@ -257,16 +257,16 @@ async fn take_replies(
         let (trouble, now) = (*shared.trouble.borrow(), Instant::now());
         match trouble {
             _ if length == 0 => return Ok(()),
-            Trouble::Blackhole => {}
-            Trouble::CutReplies(after) if asked.load(Ordering::SeqCst) => {
+            NetworkFault::Blackhole => {}
+            NetworkFault::CutReplies(after) if asked.load(Ordering::SeqCst) => {
                 let _ = line.send((now, buffer[..after.min(length)].to_vec()));
                 return Ok(());
             }
-            Trouble::Trickle(pause) => {
+            NetworkFault::Trickle(pause) => {
                 let bytes = buffer[..length].iter().zip(1..);
                 bytes.for_each(|(byte, place)| drop(line.send((now + pause * place, vec![*byte]))));
             }
-            Trouble::DelayReplies(delay) => drop(line.send((now + delay, buffer[..length].to_vec()))),
+            NetworkFault::DelayReplies(delay) => drop(line.send((now + delay, buffer[..length].to_vec()))),
             _ => drop(line.send((now, buffer[..length].to_vec()))),
         }
     }
@@ -284,7 +284,7 @@ async fn deliver(
         if due > Instant::now() {
             tokio::select! {
                 () = sleep_until(due) => {}
-                _ = trouble.wait_for(|trouble| *trouble == Trouble::None) => {}
+                _ = trouble.wait_for(|trouble| *trouble == NetworkFault::None) => {}
             }
         }
         to.write_all(&bytes).await?;

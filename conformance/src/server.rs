@@ -144,10 +144,10 @@ impl Server {
         if stream.write_all(b"INFO server\r\n").is_err() {
             return false;
         }
-        let (mut heard, mut more) = (Vec::new(), [0; 4096]);
+        let (mut response, mut more) = (Vec::new(), [0; 4096]);
         while let Ok(read @ 1..) = stream.read(&mut more) {
-            heard.extend_from_slice(&more[..read]);
-            let text = String::from_utf8_lossy(&heard);
+            response.extend_from_slice(&more[..read]);
+            let text = String::from_utf8_lossy(&response);
             if text.starts_with("-NOAUTH") {
                 return true; // it wants a password, and is up
             }

@@ -17,7 +17,7 @@ pub const START: Timestamp = Timestamp::from_micros(20_717 * 86_400_000_000);
 
 /// A store on a clock of its own, for one behaviour.
 #[derive(Debug)]
-pub struct Ground {
+pub struct StoreFixture {
     /// The time by which the store decides.
     pub clock: ManualClock,
     /// The store; clones share their state.
@@ -27,20 +27,20 @@ pub struct Ground {
 }
 
 /// Runs `behaviour` on each store. The output of a failed test ends with the name of the one it failed on.
-pub async fn on_every_store(behaviour: impl AsyncFn(&Ground)) {
+pub async fn on_every_store(behaviour: impl AsyncFn(&StoreFixture)) {
     println!("in memory");
-    behaviour(&Ground::in_memory()).await;
+    behaviour(&StoreFixture::in_memory()).await;
     println!("on Redis");
-    behaviour(&Ground::on_server(Server::start(Kind::Redis)).await).await;
+    behaviour(&StoreFixture::on_server(Server::start(Kind::Redis)).await).await;
     println!("on Valkey");
-    behaviour(&Ground::on_server(Server::start(Kind::Valkey)).await).await;
+    behaviour(&StoreFixture::on_server(Server::start(Kind::Valkey)).await).await;
     // One server is enough: plans across slots are decided part by part even if all slots are its own.
     println!("in a cluster");
-    behaviour(&Ground::on_server(Server::start_alone_in_cluster(Kind::Redis)).await).await;
+    behaviour(&StoreFixture::on_server(Server::start_alone_in_cluster(Kind::Redis)).await).await;
 }
 
 /// One limit of each kind: `amount` at once, and then so little that no test lives to see it.
-pub fn all_limits(amount: u64) -> [Limit; 5] {
+pub fn one_limit_of_each_kind(amount: u64) -> [Limit; 5] {
     const YEAR: Duration = Duration::from_secs(31_557_600);
     let slow = Rate::per_hour(1).unwrap();
     [
@@ -54,7 +54,7 @@ pub fn all_limits(amount: u64) -> [Limit; 5] {
 }
 
 /// One limit of each kind: `amount` at once, and as much again in each `window`.
-pub fn limits_over(amount: u64, window: Duration) -> [Limit; 5] {
+pub fn limits_with_window(amount: u64, window: Duration) -> [Limit; 5] {
     let rate = Rate::new(amount, window).unwrap();
     [
         Limit::token_bucket(amount, rate).unwrap(),
@@ -66,7 +66,7 @@ pub fn limits_over(amount: u64, window: Duration) -> [Limit; 5] {
 }
 
 /// How many of `times` requests of this `cost` pass.
-pub async fn passes<S: Store>(limiter: &Limiter<S>, cost: u64, times: u64) -> u64 {
+pub async fn count_allowed<S: Store>(limiter: &Limiter<S>, cost: u64, times: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..times {
         let decision = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
@@ -82,7 +82,7 @@ pub async fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
 
 /// Asks until there is an answer. Every error until then must say that another try is worth it. In between the other tasks go
 /// on: those that connect again.
-pub async fn persist<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> T {
+pub async fn retry_while_transient<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> T {
     let answer = async {
         loop {
             match ask().await {
@@ -101,20 +101,19 @@ pub async fn decide_all<S: Store>(store: &S, plans: &[Plan<'_>]) -> Vec<Result<V
 }
 
 /// Waits until `limiter` is answered by its store.
-pub async fn until_answered<S: Store>(limiter: &Limiter<S>) {
-    let plan = limiter.plan(&Request::new(""));
-    let plan = plan.with_peek();
-    persist(async || limiter.store().decide(&plan).await).await;
+pub async fn wait_until_reachable<S: Store>(limiter: &Limiter<S>) {
+    let plan = limiter.plan(&Request::new("")).with_peek();
+    retry_while_transient(async || limiter.store().decide(&plan).await).await;
 }
 
 /// Options for a store that waits for its answers however busy the machine is, and has no keys but those of the test.
-pub fn patient() -> RedisOptions {
+pub fn patient_options() -> RedisOptions {
     let long = Duration::from_secs(60);
     RedisOptions::new().with_budget(long).with_connection_timeout(long).with_heartbeats(false)
 }
 
 /// The name under which a Redis store with the default prefix keeps `key`.
-pub fn name_of(key: &Key<'_>) -> Vec<u8> {
+pub fn key_name(key: &Key<'_>) -> Vec<u8> {
     let mut name = Vec::new();
     key.write_name(tidegate_redis::DEFAULT_PREFIX, &mut name);
     name
@@ -131,7 +130,7 @@ pub async fn until(condition: impl Fn() -> bool) {
     panic!("what the test waits for does not come");
 }
 
-impl Ground {
+impl StoreFixture {
     /// The memory store.
     pub fn in_memory() -> Self {
         let clock = ManualClock::at(START);
@@ -142,7 +141,7 @@ impl Ground {
     /// A store on `server`.
     pub async fn on_server(server: Server) -> Self {
         let clock = ManualClock::at(START);
-        let store = AnyStore::Redis(server.store_with(patient().with_clock(clock.clone())).await);
+        let store = AnyStore::Redis(server.store_with(patient_options().with_clock(clock.clone())).await);
         Self { clock, store, server: Some(server), limiters: AtomicU32::new(0) }
     }
 

@@ -18,7 +18,7 @@ pub struct Cluster {
 
 /// A primary, its replica, and three sentinels that watch them.
 #[derive(Debug)]
-pub struct Watched {
+pub struct SentinelGroup {
     /// The primary.
     pub primary: Server,
     /// What will be promoted.
@@ -140,7 +140,7 @@ impl Cluster {
     }
 }
 
-impl Watched {
+impl SentinelGroup {
     /// Starts all of them, with further settings for the servers and for the sentinels.
     pub fn start(kind: Kind, of_servers: &[&str], of_sentinels: &[&str]) -> Self {
         let primary = Server::start_with(kind, &[&["--repl-diskless-sync-delay", "0"], of_servers].concat());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use conformance::suite::{AnyStore, Ground, left, limits_over, on_every_store, passes, until};
+use conformance::suite::{AnyStore, StoreFixture, count_allowed, left, limits_with_window, on_every_store, until};
 use tidegate::{AcquireOutcome, Limit, Limiter, ManualClock, Rate, Request, Rule, StoreError};
 use tokio::task::JoinHandle;
 
@@ -17,19 +17,19 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Five workers wait for a bucket that gives one token a second, and get it in the order in which they came.
 #[tokio::test]
-async fn waiters_are_served_in_the_order_of_arrival() {
-    on_every_store(async |ground| {
-        let queue = Queue::new(ground, one_per_second(1));
-        assert_eq!(passes(&queue.limiter, 1, 1).await, 1);
+async fn waiters_are_served_first_come_first_served() {
+    on_every_store(async |fixture| {
+        let queue = Queue::new(fixture, one_per_second(1));
+        assert_eq!(count_allowed(&queue.limiter, 1, 1).await, 1);
         for worker in 1..=5 {
             // Each sleeps until its deadline, and the first one until the next token too.
             queue.join(worker, 1, MINUTE);
-            until(|| ground.clock.pending_sleeps() == worker as usize + 1).await;
+            until(|| fixture.clock.pending_sleeps() == worker as usize + 1).await;
         }
         for served in 1..=5 {
-            ground.clock.advance(SECOND);
+            fixture.clock.advance(SECOND);
             until(|| queue.served().len() == served).await;
-            until(|| ground.clock.pending_sleeps() == if served < 5 { 5 - served + 1 } else { 0 }).await;
+            until(|| fixture.clock.pending_sleeps() == if served < 5 { 5 - served + 1 } else { 0 }).await;
         }
         assert_eq!(queue.served(), [1, 2, 3, 4, 5]);
     })
@@ -40,19 +40,19 @@ async fn waiters_are_served_in_the_order_of_arrival() {
 /// or large requests would starve.
 #[tokio::test]
 async fn a_large_request_is_not_overtaken_by_small_ones() {
-    on_every_store(async |ground| {
-        let queue = Queue::new(ground, one_per_second(5));
-        assert_eq!(passes(&queue.limiter, 5, 1).await, 1);
+    on_every_store(async |fixture| {
+        let queue = Queue::new(fixture, one_per_second(5));
+        assert_eq!(count_allowed(&queue.limiter, 5, 1).await, 1);
         for (worker, cost) in [(1, 5), (2, 1), (3, 1)] {
             queue.join(worker, cost, MINUTE);
-            until(|| ground.clock.pending_sleeps() == worker as usize + 1).await;
+            until(|| fixture.clock.pending_sleeps() == worker as usize + 1).await;
         }
         for waited in 1..=7 {
             assert_eq!(queue.served().len(), usize::saturating_sub(waited, 5), "after {} seconds", waited - 1);
-            ground.clock.advance(SECOND);
+            fixture.clock.advance(SECOND);
             if waited >= 5 {
                 until(|| queue.served().len() == waited - 4).await;
-                until(|| ground.clock.pending_sleeps() == if waited < 7 { 7 - waited + 1 } else { 0 }).await;
+                until(|| fixture.clock.pending_sleeps() == if waited < 7 { 7 - waited + 1 } else { 0 }).await;
             }
         }
         assert_eq!(queue.served(), [1, 2, 3]);
@@ -62,54 +62,54 @@ async fn a_large_request_is_not_overtaken_by_small_ones() {
 
 /// Subjects do not wait for each other, neither with one limit nor with two, which have the same subject.
 #[tokio::test]
-async fn only_those_who_wait_for_the_same_limit_form_a_queue() {
+async fn waiters_for_different_limits_do_not_block_each_other() {
     let one = Rule::new("api", one_per_second(1)).with_per(["user"]);
     for rule in [one.clone(), one.with_limit("burst", one_per_second(1))] {
-        let ground = Ground::in_memory();
-        let limiter = ground.limiter_of([rule]);
+        let fixture = StoreFixture::in_memory();
+        let limiter = fixture.limiter_of([rule]);
         let (ann, bob) =
             (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
         assert!(limiter.check(&ann).await.unwrap().is_allowed());
-        let mut anns = pin!(limiter.acquire(&ann, MINUTE, &ground.clock));
+        let mut anns = pin!(limiter.acquire(&ann, MINUTE, &fixture.clock));
         assert!(poll(anns.as_mut()).is_pending());
-        assert!(granted(pin!(limiter.acquire(&bob, MINUTE, &ground.clock))));
+        assert!(granted(pin!(limiter.acquire(&bob, MINUTE, &fixture.clock))));
     }
 }
 
 /// Who has waited in the queue has less time left for a slot: one that comes after the deadline is left to others.
 #[tokio::test]
 async fn a_slot_after_the_deadline_is_not_taken_by_one_who_has_waited() {
-    let ground = Ground::in_memory();
-    let limiter = ground.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 2).unwrap());
-    assert_eq!(passes(&limiter, 1, 3).await, 3, "one goes at once, two wait");
+    let fixture = StoreFixture::in_memory();
+    let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 2).unwrap());
+    assert_eq!(count_allowed(&limiter, 1, 3).await, 3, "one goes at once, two wait");
     let request = Request::new("");
-    let mut waiter = pin!(limiter.acquire(&request, Duration::from_secs(3), &ground.clock));
+    let mut waiter = pin!(limiter.acquire(&request, Duration::from_secs(3), &fixture.clock));
     assert!(poll(waiter.as_mut()).is_pending(), "the queue has room in a second, and the slot comes in three");
-    ground.clock.advance(SECOND);
+    fixture.clock.advance(SECOND);
     assert!(poll(waiter.as_mut()).is_pending(), "it holds the slot that comes in two");
-    let mut late = pin!(limiter.acquire(&request, Duration::from_millis(2500), &ground.clock));
+    let mut late = pin!(limiter.acquire(&request, Duration::from_millis(2500), &fixture.clock));
     let Poll::Ready(Ok(AcquireOutcome::Denied(_))) = poll(late.as_mut()) else { panic!("it would come in three") };
-    ground.clock.advance(2 * SECOND);
+    fixture.clock.advance(2 * SECOND);
     assert!(granted(waiter));
 }
 
 /// Nobody waits for what cannot come in time: too far away, or never.
 #[tokio::test]
-async fn what_cannot_come_in_time_is_denied_at_once() {
-    on_every_store(async |ground| {
-        for limit in limits_over(5, 10 * SECOND) {
-            let limiter = ground.limiter(limit);
-            assert_eq!(passes(&limiter, 5, 1).await, 1);
+async fn a_wait_beyond_the_deadline_is_denied_at_once() {
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(5, 10 * SECOND) {
+            let limiter = fixture.limiter(limit);
+            assert_eq!(count_allowed(&limiter, 5, 1).await, 1);
             let retry = limiter.check(&Request::new("").with_cost(4)).await.unwrap().retry_after().unwrap();
             for (cost, wait) in [(4, retry.saturating_sub(Duration::from_micros(1))), (4, Duration::ZERO), (6, MINUTE)]
             {
-                let denied = limiter.acquire(&Request::new("").with_cost(cost), wait, &ground.clock).await.unwrap();
+                let denied = limiter.acquire(&Request::new("").with_cost(cost), wait, &fixture.clock).await.unwrap();
                 let AcquireOutcome::Denied(decision) = denied else { panic!("{limit:?} {cost} {wait:?}: {denied:?}") };
                 assert_eq!(decision.is_permanent(), cost == 6, "{limit:?}");
             }
-            assert_eq!(ground.clock.pending_sleeps(), 0, "{limit:?}");
+            assert_eq!(fixture.clock.pending_sleeps(), 0, "{limit:?}");
             assert_eq!(left(&limiter).await, 0, "{limit:?}");
-            ground.clock.advance(MINUTE);
+            fixture.clock.advance(MINUTE);
         }
     })
     .await;
@@ -117,50 +117,50 @@ async fn what_cannot_come_in_time_is_denied_at_once() {
 
 /// The deadline passes while others are still ahead: that one leaves, without a token, and the others stay.
 #[tokio::test]
-async fn a_waiter_whose_time_is_up_leaves_without_a_token() {
-    let ground = Ground::in_memory();
-    let limiter = ground.limiter(one_per_second(1));
-    assert_eq!(passes(&limiter, 1, 1).await, 1);
+async fn a_waiter_that_times_out_consumes_nothing() {
+    let fixture = StoreFixture::in_memory();
+    let limiter = fixture.limiter(one_per_second(1));
+    assert_eq!(count_allowed(&limiter, 1, 1).await, 1);
     let request = Request::new("");
-    let mut first = pin!(limiter.acquire(&request, MINUTE, &ground.clock));
-    let mut hurried = pin!(limiter.acquire(&request, SECOND / 2, &ground.clock));
-    let mut third = pin!(limiter.acquire(&request, MINUTE, &ground.clock));
+    let mut first = pin!(limiter.acquire(&request, MINUTE, &fixture.clock));
+    let mut hurried = pin!(limiter.acquire(&request, SECOND / 2, &fixture.clock));
+    let mut third = pin!(limiter.acquire(&request, MINUTE, &fixture.clock));
     assert!(
         poll(first.as_mut()).is_pending() && poll(hurried.as_mut()).is_pending() && poll(third.as_mut()).is_pending()
     );
-    ground.clock.advance(SECOND / 2);
+    fixture.clock.advance(SECOND / 2);
     assert!(matches!(poll(hurried.as_mut()), Poll::Ready(Ok(AcquireOutcome::TimedOut))));
-    ground.clock.advance(SECOND / 2);
+    fixture.clock.advance(SECOND / 2);
     assert!(poll(third.as_mut()).is_pending());
     assert!(granted(first));
     assert!(poll(third.as_mut()).is_pending(), "the token of the one who left was never taken, nor given to two");
-    ground.clock.advance(SECOND);
+    fixture.clock.advance(SECOND);
     assert!(granted(third));
 }
 
 /// Cancelling: the first in the queue is dropped, and so is one in the middle. Their turns pass on, their tokens stay.
 #[tokio::test]
-async fn a_waiter_that_is_dropped_takes_nothing_and_lets_the_next_one_go() {
-    on_every_store(async |ground| {
-        for limit in limits_over(1, SECOND) {
-            let queue = Queue::new(ground, limit);
-            assert_eq!(passes(&queue.limiter, 1, 1).await, 1);
+async fn a_dropped_waiter_consumes_nothing_and_the_next_proceeds() {
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(1, SECOND) {
+            let queue = Queue::new(fixture, limit);
+            assert_eq!(count_allowed(&queue.limiter, 1, 1).await, 1);
             let wait = queue.limiter.check(&Request::new("")).await.unwrap().retry_after().unwrap();
             let mut workers = Vec::new();
             for worker in 1..=4 {
                 workers.push(queue.join(worker, 1, MINUTE));
-                until(|| ground.clock.pending_sleeps() == worker as usize + 1).await;
+                until(|| fixture.clock.pending_sleeps() == worker as usize + 1).await;
             }
             for (dropped, sleeping) in [(0, 4), (2, 3)] {
                 workers[dropped].abort();
-                until(|| workers[dropped].is_finished() && ground.clock.pending_sleeps() == sleeping).await;
+                until(|| workers[dropped].is_finished() && fixture.clock.pending_sleeps() == sleeping).await;
             }
-            ground.clock.advance(wait);
-            until(|| queue.served().len() == 1 && ground.clock.pending_sleeps() == 2).await;
-            ground.clock.advance(4 * SECOND);
+            fixture.clock.advance(wait);
+            until(|| queue.served().len() == 1 && fixture.clock.pending_sleeps() == 2).await;
+            fixture.clock.advance(4 * SECOND);
             until(|| queue.served().len() == 2).await;
             assert_eq!(queue.served(), [2, 4], "{limit:?}");
-            ground.clock.advance(MINUTE);
+            fixture.clock.advance(MINUTE);
         }
     })
     .await;
@@ -170,23 +170,23 @@ async fn a_waiter_that_is_dropped_takes_nothing_and_lets_the_next_one_go() {
 /// back if nobody stands behind it.
 #[tokio::test]
 async fn the_last_place_in_a_leaky_bucket_is_given_back_when_its_waiter_leaves() {
-    on_every_store(async |ground| {
-        let queue = Queue::new(ground, Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
+    on_every_store(async |fixture| {
+        let queue = Queue::new(fixture, Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
         let mut workers = Vec::new();
         for worker in 0..4 {
             workers.push(queue.join(worker, 1, MINUTE));
             // The first passes at once; each other sleeps until its deadline and until its slot.
-            until(|| ground.clock.pending_sleeps() == 2 * worker as usize).await;
+            until(|| fixture.clock.pending_sleeps() == 2 * worker as usize).await;
         }
         assert_eq!((queue.served(), left(&queue.limiter).await), (vec![0], 2));
         workers[3].abort();
         until(|| workers[3].is_finished()).await;
         await_left(&queue.limiter, 3).await;
         workers[1].abort();
-        until(|| workers[1].is_finished() && ground.clock.pending_sleeps() == 2).await;
-        ground.clock.advance(SECOND);
+        until(|| workers[1].is_finished() && fixture.clock.pending_sleeps() == 2).await;
+        fixture.clock.advance(SECOND);
         assert_eq!(left(&queue.limiter).await, 4, "the place in the middle stays taken, and a second has passed");
-        ground.clock.advance(SECOND);
+        fixture.clock.advance(SECOND);
         until(|| queue.served().len() == 2).await;
         assert_eq!(queue.served(), [0, 2]);
     })
@@ -196,16 +196,16 @@ async fn the_last_place_in_a_leaky_bucket_is_given_back_when_its_waiter_leaves()
 /// A slot beyond the time that the caller has is not taken.
 #[tokio::test]
 async fn a_slot_that_comes_too_late_is_refused_and_not_taken() {
-    on_every_store(async |ground| {
-        let limiter = ground.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
-        assert_eq!(passes(&limiter, 1, 3).await, 3);
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
+        assert_eq!(count_allowed(&limiter, 1, 3).await, 3);
         let request = Request::new("");
         tokio::select! {
-            late = limiter.acquire(&request, Duration::from_micros(2_999_999), &ground.clock) => {
+            late = limiter.acquire(&request, Duration::from_micros(2_999_999), &fixture.clock) => {
                 assert!(matches!(&late, Ok(AcquireOutcome::Denied(_))), "{late:?}");
             }
             // One sleep is the deadline, another would be a wait.
-            () = until(|| ground.clock.pending_sleeps() > 1) => panic!("it waits for a slot that comes after its deadline"),
+            () = until(|| fixture.clock.pending_sleeps() > 1) => panic!("it waits for a slot that comes after its deadline"),
         }
         assert_eq!(left(&limiter).await, 3);
     })
@@ -215,9 +215,9 @@ async fn a_slot_that_comes_too_late_is_refused_and_not_taken() {
 /// Nine workers, three a second, whatever the kind of limit: all are served, in order, and none is lost on the way.
 #[tokio::test]
 async fn waiting_works_on_every_limit() {
-    on_every_store(async |ground| {
-        for limit in limits_over(3, SECOND) {
-            let queue = Queue::new(ground, limit);
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(3, SECOND) {
+            let queue = Queue::new(fixture, limit);
             for worker in 0..9 {
                 queue.join(worker, 1, 60 * MINUTE);
             }
@@ -225,12 +225,12 @@ async fn waiting_works_on_every_limit() {
                 if queue.served().len() == 9 {
                     break;
                 }
-                ground.clock.advance(SECOND / 10);
+                fixture.clock.advance(SECOND / 10);
                 tokio::task::yield_now().await;
                 let _ = left(&queue.limiter).await; // on a server, as long as one question takes
             }
             assert_eq!(queue.served(), (0..9).collect::<Vec<_>>(), "{limit:?}");
-            ground.clock.advance(MINUTE);
+            fixture.clock.advance(MINUTE);
         }
     })
     .await;
@@ -239,9 +239,9 @@ async fn waiting_works_on_every_limit() {
 /// A request that no rule matches does not wait, and needs no store.
 #[tokio::test]
 async fn a_request_without_a_rule_is_granted_at_once() {
-    let ground = Ground::in_memory();
-    let limiter = ground.limiter_of([Rule::new("login", one_per_second(1)).with_action("login")]);
-    assert!(granted(pin!(limiter.acquire(&Request::new("other"), Duration::ZERO, &ground.clock))));
+    let fixture = StoreFixture::in_memory();
+    let limiter = fixture.limiter_of([Rule::new("login", one_per_second(1)).with_action("login")]);
+    assert!(granted(pin!(limiter.acquire(&Request::new("other"), Duration::ZERO, &fixture.clock))));
 }
 
 // === What the tests share ===
@@ -258,9 +258,9 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(ground: &Ground, limit: Limit) -> Self {
-        let limiter = Arc::new(ground.limiter(limit));
-        Self { limiter, clock: ground.clock.clone(), served: Arc::default() }
+    fn new(fixture: &StoreFixture, limit: Limit) -> Self {
+        let limiter = Arc::new(fixture.limiter(limit));
+        Self { limiter, clock: fixture.clock.clone(), served: Arc::default() }
     }
 
     fn join(&self, worker: u32, cost: u64, max_wait: Duration) -> JoinHandle<()> {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
-use conformance::suite::{all_limits, patient};
+use conformance::suite::{one_limit_of_each_kind, patient_options};
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
 use tidegate::{Decision, Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
@@ -24,7 +24,7 @@ const LIMIT: u64 = 1_000;
 /// more.
 #[test]
 fn sixty_four_threads_get_exactly_the_limit_in_memory() {
-    for limit in all_limits(LIMIT) {
+    for limit in one_limit_of_each_kind(LIMIT) {
         let limiter = Limiter::new(one_rule(limit), MemoryStore::new());
         assert_eq!(admitted_by_threads(&limiter, THREADS, ATTEMPTS), LIMIT, "{limit:?}");
     }
@@ -36,7 +36,7 @@ async fn sixty_four_tasks_on_eight_instances_get_exactly_the_limit_on_a_server()
     for kind in KINDS {
         let server = Server::start(kind);
         let stores = instances(&server, 8).await;
-        for limit in all_limits(LIMIT) {
+        for limit in one_limit_of_each_kind(LIMIT) {
             let limiters = limiters(&one_rule(limit), &stores);
             let admitted = admitted_by_tasks(&limiters, THREADS, ATTEMPTS).await;
             assert_eq!(admitted, LIMIT, "{kind:?} {limit:?}");
@@ -51,7 +51,7 @@ async fn twelve_instances_share_one_bucket() {
     for kind in KINDS {
         let server = Server::start(kind);
         let stores = instances(&server, 12).await;
-        for limit in all_limits(10) {
+        for limit in one_limit_of_each_kind(10) {
             let limiters = limiters(&one_rule(limit), &stores);
             assert_eq!(admitted_by_tasks(&limiters, 20, 20).await, 10, "{kind:?} {limit:?}");
         }
@@ -87,7 +87,7 @@ async fn a_denied_plan_costs_the_other_rules_nothing_on_a_server() {
 /// The second store is full, so that its plans lock the overflow bucket too.
 #[test]
 fn plans_in_opposite_orders_do_not_wait_for_each_other() {
-    let limit = all_limits(50_000)[0];
+    let limit = one_limit_of_each_kind(50_000)[0];
     for most_keys in [1_000_000, 2_000] {
         let (store, gate) = (MemoryStore::new().with_max_keys(most_keys), Gate::for_rule("transfer", limit));
         let shared = Arc::new((store, gate));
@@ -118,7 +118,7 @@ fn plans_in_opposite_orders_do_not_wait_for_each_other() {
 /// unit that both saw would be given out twice.
 #[test]
 fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
-    for limit in all_limits(3) {
+    for limit in one_limit_of_each_kind(3) {
         let (store, gate) = (MemoryStore::new().with_max_keys(1), Gate::for_rule("transfer", limit));
         let pay = |subjects: &[u128]| {
             let checks = subjects.iter().map(|number| Check::new(&gate, subject(*number), 1));
@@ -133,8 +133,8 @@ fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
 
 /// Of sixteen threads that want as much as they can get, together they get what there is.
 #[test]
-fn threads_that_take_what_there_is_get_all_of_it_and_no_more() {
-    for limit in all_limits(LIMIT) {
+fn threads_that_take_up_to_n_share_exactly_the_limit() {
+    for limit in one_limit_of_each_kind(LIMIT) {
         let limiter = Limiter::new(one_rule(limit), MemoryStore::new());
         let (granted, start) = (AtomicU64::new(0), Barrier::new(16));
         thread::scope(|scope| {
@@ -167,7 +167,7 @@ fn one_rule(limit: Limit) -> RuleSet {
 fn four_rules(tight: usize) -> RuleSet {
     const PER: [&[&str]; 4] = [&["user"], &["tenant"], &["tenant", "user"], &[]];
     let rules = PER.iter().enumerate().map(|(rule, per)| {
-        let limits = all_limits(if rule == tight { 100 } else { 50_000 });
+        let limits = one_limit_of_each_kind(if rule == tight { 100 } else { 50_000 });
         Rule::new(format!("rule-{rule}"), limits[(rule + tight) % 5]).with_per(per.iter().copied())
     });
     RuleSet::new(rules).unwrap()
@@ -189,7 +189,7 @@ fn subject(number: u128) -> Subject {
 async fn instances(server: &Server, count: usize) -> Vec<RedisStore> {
     let mut stores = Vec::new();
     for _ in 0..count {
-        stores.push(server.store_with(patient()).await);
+        stores.push(server.store_with(patient_options()).await);
     }
     stores
 }

@@ -1,11 +1,11 @@
 //! Costs, limits and rates that nobody should send, and the bounds that refuse them. Each on every store.
-//! (What a bad server does is in `bad_store.rs`.)
+//! (What a bad server does is in `bad_server.rs`.)
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::time::Duration;
 
-use conformance::suite::{all_limits, left, limits_over, on_every_store, passes};
+use conformance::suite::{count_allowed, left, limits_with_window, on_every_store, one_limit_of_each_kind};
 use tidegate::spi::{MAX_AMOUNT, MAX_CHECKS, MAX_LOG_LIMIT, MAX_SLICES};
 use tidegate::{Limit, LimitError, Rate, Request, Rule, RuleError, RuleMode, RuleSet};
 
@@ -14,17 +14,17 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Trap 11: told to retry, such a request would come back for ever.
 #[tokio::test]
 async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
-    on_every_store(async |ground| {
-        for limit in all_limits(10) {
-            let limiter = ground.limiter(limit);
+    on_every_store(async |fixture| {
+        for limit in one_limit_of_each_kind(10) {
+            let limiter = fixture.limiter(limit);
             for cost in [11, 12, 1_000_000, MAX_AMOUNT - 1, MAX_AMOUNT, MAX_AMOUNT + 1, u64::MAX] {
                 let denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
                 assert!(!denied.is_allowed() && denied.is_permanent(), "{limit:?} {cost}");
                 assert_eq!((denied.retry_after(), denied.remaining()), (None, Some(10)), "{limit:?} {cost}");
                 assert!(denied.into_receipt().is_empty(), "{limit:?} {cost}");
             }
-            assert_eq!(ground.keys(), 0, "{limit:?}");
-            assert_eq!(passes(&limiter, 10, 1).await, 1, "{limit:?}");
+            assert_eq!(fixture.keys(), 0, "{limit:?}");
+            assert_eq!(count_allowed(&limiter, 10, 1).await, 1, "{limit:?}");
             limiter.forget(&Request::new("")).await.unwrap();
         }
     })
@@ -34,20 +34,20 @@ async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
 /// The largest limit there is admits the largest amount there is, and what is larger still is refused like any other
 /// cost above its limit.
 #[tokio::test]
-async fn not_even_the_largest_limit_admits_a_cost_above_it() {
-    on_every_store(async |ground| {
+async fn the_largest_limit_refuses_a_cost_above_it() {
+    on_every_store(async |fixture| {
         for limit in [
             Limit::token_bucket(MAX_AMOUNT, Rate::per_second(10_000_000).unwrap()).unwrap(),
             Limit::leaky_bucket(Rate::per_second(10_000_000).unwrap(), MAX_AMOUNT - 1).unwrap(),
             Limit::fixed_window(MAX_AMOUNT, SECOND).unwrap(),
             Limit::sliding_window(MAX_AMOUNT, SECOND, 10).unwrap(),
         ] {
-            let limiter = ground.limiter(limit);
+            let limiter = fixture.limiter(limit);
             for cost in [MAX_AMOUNT + 1, u64::MAX] {
                 let denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
                 assert!(denied.is_permanent(), "{limit:?} {cost}: {denied:?}");
             }
-            assert_eq!(passes(&limiter, MAX_AMOUNT, 2).await, 1, "{limit:?}");
+            assert_eq!(count_allowed(&limiter, MAX_AMOUNT, 2).await, 1, "{limit:?}");
             assert_eq!(left(&limiter).await, 0, "{limit:?}");
         }
     })
@@ -57,9 +57,9 @@ async fn not_even_the_largest_limit_admits_a_cost_above_it() {
 /// A cost of 0 asks "may I go on?" and is told yes, full or empty; it writes nothing.
 #[tokio::test]
 async fn a_cost_of_zero_consumes_and_creates_nothing() {
-    on_every_store(async |ground| {
-        for limit in all_limits(10) {
-            let limiter = ground.limiter(limit);
+    on_every_store(async |fixture| {
+        for limit in one_limit_of_each_kind(10) {
+            let limiter = fixture.limiter(limit);
             let free = Request::new("").with_cost(0);
             let decision = limiter.check(&free).await.unwrap();
             assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(10)), "{limit:?}");
@@ -67,14 +67,14 @@ async fn a_cost_of_zero_consumes_and_creates_nothing() {
             assert_eq!(limiter.take_up_to(&free, 7).await.unwrap().granted(), 7, "{limit:?}");
             limiter.refund(decision.into_receipt()).await.unwrap();
             limiter.charge(&free).await.unwrap();
-            assert_eq!(ground.keys(), 0, "{limit:?}");
+            assert_eq!(fixture.keys(), 0, "{limit:?}");
 
-            assert_eq!(passes(&limiter, 10, 1).await, 1, "{limit:?}");
+            assert_eq!(count_allowed(&limiter, 10, 1).await, 1, "{limit:?}");
             let decision = limiter.check(&free).await.unwrap();
             assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(0)), "{limit:?}");
             assert_eq!(decision.delay(), Duration::ZERO, "{limit:?}");
             limiter.forget(&Request::new("")).await.unwrap();
-            assert_eq!(ground.keys(), 0, "{limit:?}");
+            assert_eq!(fixture.keys(), 0, "{limit:?}");
         }
     })
     .await;
@@ -82,13 +82,13 @@ async fn a_cost_of_zero_consumes_and_creates_nothing() {
 
 /// As many as there are, but at most none: a loop whose last round asks for the rest must not pay for one too many.
 #[tokio::test]
-async fn taking_at_most_zero_takes_nothing() {
-    on_every_store(async |ground| {
-        for limit in all_limits(10) {
-            let limiter = ground.limiter(limit);
+async fn take_up_to_zero_takes_nothing() {
+    on_every_store(async |fixture| {
+        for limit in one_limit_of_each_kind(10) {
+            let limiter = fixture.limiter(limit);
             let none = limiter.take_up_to(&Request::new(""), 0).await.unwrap();
             assert_eq!(none.granted(), 0, "{limit:?}");
-            assert_eq!(ground.keys(), 0, "{limit:?}");
+            assert_eq!(fixture.keys(), 0, "{limit:?}");
         }
     })
     .await;
@@ -97,24 +97,24 @@ async fn taking_at_most_zero_takes_nothing() {
 /// "Nobody" is a limit too: it denies everything but a cost of 0, for good.
 #[tokio::test]
 async fn a_limit_of_zero_denies_everybody() {
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         for limit in [
             Limit::token_bucket(0, Rate::per_second(10).unwrap()).unwrap(),
             Limit::fixed_window(0, SECOND).unwrap(),
             Limit::sliding_log(0, SECOND).unwrap(),
             Limit::sliding_window(0, SECOND, 10).unwrap(),
         ] {
-            let limiter = ground.limiter(limit);
+            let limiter = fixture.limiter(limit);
             for time in 0..3 {
                 let denied = limiter.check(&Request::new("")).await.unwrap();
                 assert!(denied.is_permanent(), "{limit:?} at {time}: {denied:?}");
                 assert_eq!((denied.remaining(), denied.retry_after()), (Some(0), None), "{limit:?}");
-                ground.clock.advance(SECOND);
+                fixture.clock.advance(SECOND);
             }
             assert_eq!(limiter.take_up_to(&Request::new(""), 5).await.unwrap().granted(), 0, "{limit:?}");
             limiter.charge(&Request::new("")).await.unwrap();
-            assert_eq!(passes(&limiter, 0, 1).await, 1, "{limit:?}");
-            assert_eq!(ground.keys(), 0, "{limit:?}");
+            assert_eq!(count_allowed(&limiter, 0, 1).await, 1, "{limit:?}");
+            assert_eq!(fixture.keys(), 0, "{limit:?}");
         }
     })
     .await;
@@ -123,11 +123,11 @@ async fn a_limit_of_zero_denies_everybody() {
 /// Numbers whose product passes 2^64: neither an overflow nor a wrong answer.
 #[tokio::test]
 async fn asking_for_absurdly_many_absurdly_large_units_is_answered() {
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         let huge = Limit::fixed_window(MAX_AMOUNT, SECOND).unwrap();
-        for limit in limits_over(10, SECOND) {
+        for limit in limits_with_window(10, SECOND) {
             // The first rule admits astronomic numbers of them; beside it, each costs as much again.
-            let limiter = ground.limiter_of([
+            let limiter = fixture.limiter_of([
                 Rule::new("wide", huge).with_cost(1),
                 Rule::new("beside", limit).with_mode(RuleMode::Shadow),
                 Rule::new("small", limit).with_cost(1).with_mode(RuleMode::Shadow),
@@ -197,7 +197,7 @@ fn every_refused_limit_names_its_field_and_its_bound() {
 /// What lies on the bound is accepted: rates from one in 30 days to ten million a second, and the largest of each
 /// field.
 #[test]
-fn what_lies_on_a_bound_is_accepted() {
+fn values_at_the_bounds_are_accepted() {
     let (slowest, fastest) = (Rate::new(1, 30 * 86_400 * SECOND).unwrap(), Rate::per_second(10_000_000).unwrap());
     let century = Duration::from_secs(100 * 31_557_600);
     let limits = [
@@ -221,8 +221,8 @@ fn what_lies_on_a_bound_is_accepted() {
 /// The same for rules that do not fit together.
 #[test]
 fn every_refused_rule_is_named_with_what_to_change() {
-    let limit = all_limits(5)[0];
-    let other = all_limits(6)[0];
+    let limit = one_limit_of_each_kind(5)[0];
+    let other = one_limit_of_each_kind(6)[0];
     let many = (0..=MAX_CHECKS).map(|number| Rule::new(format!("r{number}"), limit)).collect();
     let long = "x".repeat(65);
     let cases: [(&str, &str, Vec<Rule>); 7] = [

@@ -36,7 +36,7 @@ fn check(url: &str, flags: &str) -> Ran {
 }
 
 #[test]
-fn calls_share_what_is_left() {
+fn separate_processes_share_one_limit() {
     let server = Server::start(Kind::Redis);
     for remaining in [2, 1, 0] {
         let ran = check(&server.url(), "--secret s1 --json");
@@ -51,7 +51,7 @@ fn calls_share_what_is_left() {
 }
 
 #[test]
-fn to_peek_spends_nothing_on_a_server_either() {
+fn a_peek_consumes_nothing_on_a_server() {
     let server = Server::start(Kind::Valkey);
     let peeked = check(&server.url(), "--secret s1 --times 9 --peek");
     assert!(peeked.exit == Exit::Success && peeked.out.starts_with("1 to 9       allowed\n"), "{peeked:?}");
@@ -60,7 +60,7 @@ fn to_peek_spends_nothing_on_a_server_either() {
 }
 
 #[test]
-fn what_an_operator_should_change_is_told_beside_the_result() {
+fn server_settings_that_hurt_limits_are_warned_about() {
     let server = Server::start_with(Kind::Redis, &["--maxmemory-policy", "allkeys-lru"]);
     let ran = check(&server.url(), "--json");
     assert_eq!((ran.exit, ran.out.lines().count()), (Exit::Success, 1));
@@ -70,7 +70,7 @@ fn what_an_operator_should_change_is_told_beside_the_result() {
 }
 
 #[test]
-fn a_server_that_refuses_us_is_a_failure_and_its_password_stays_unsaid() {
+fn an_authentication_failure_does_not_print_the_password() {
     let server = Server::start_with(Kind::Redis, &["--requirepass", "hunter2"]);
     assert_eq!(check(&server.url(), "--secret s1").exit, Exit::Success);
     let wrong = server.url().replace("hunter2", "hunter3");

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use conformance::server::{Kind, Server};
-use conformance::suite::{all_limits, decide_all, name_of, passes, patient, persist, until_answered};
+use conformance::suite::{
+    count_allowed, decide_all, key_name, one_limit_of_each_kind, patient_options, retry_while_transient,
+    wait_until_reachable,
+};
 use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::{Adjustment, Key, KeyStem, PARTITIONS, Store, Subject};
@@ -23,10 +26,10 @@ const MOST_OF_A_TASK: u64 = 2_000;
 
 /// Where a key lies is computed here, and must be what servers compute.
 #[tokio::test]
-async fn every_partition_is_found_where_servers_look_for_it() {
+async fn every_partition_maps_to_the_slot_that_the_server_computes() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
-    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
-    let stem = KeyStem::for_rule("r", &all_limits(1)[0], "");
+    let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
+    let stem = KeyStem::for_rule("r", &one_limit_of_each_kind(1)[0], "");
     let keys: Vec<Key<'_>> = (0..PARTITIONS)
         .map(|partition| {
             let subject = Subject::from_hash(u128::from(partition) << 96);
@@ -44,20 +47,21 @@ async fn every_partition_is_found_where_servers_look_for_it() {
 /// meets `ASK` and then `MOVED`; each request is counted once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
-    move_under_load(Kind::Redis, &all_limits(AMOUNT)).await;
+    move_under_load(Kind::Redis, &one_limit_of_each_kind(AMOUNT)).await;
 }
 
 /// The same for slots of Valkey, whose servers tell each other differently; what is in the slot makes no difference there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_of_valkey_that_moves_under_load_loses_and_doubles_nothing() {
-    move_under_load(Kind::Valkey, &all_limits(AMOUNT)[..2]).await;
+    move_under_load(Kind::Valkey, &one_limit_of_each_kind(AMOUNT)[..2]).await;
 }
 
 async fn move_under_load(kind: Kind, limits: &[Limit]) {
     let cluster = Cluster::start(kind, 3, false);
     for limit in limits.iter().copied() {
         let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
-        let limiter = Arc::new(Limiter::new(rules, RedisStore::connect_with(&cluster.url(), patient()).await.unwrap()));
+        let limiter =
+            Arc::new(Limiter::new(rules, RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap()));
         let slot = slot_of(&cluster, &limiter, "ann");
         let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
         let (admitted, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -101,16 +105,18 @@ async fn move_under_load(kind: Kind, limits: &[Limit]) {
 #[tokio::test]
 async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
-    let limits = all_limits(30);
+    let limits = one_limit_of_each_kind(30);
     let rules = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).with_per(["user"]));
-    let limiter =
-        Limiter::new(RuleSet::new(rules).unwrap(), RedisStore::connect_with(&cluster.url(), patient()).await.unwrap());
+    let limiter = Limiter::new(
+        RuleSet::new(rules).unwrap(),
+        RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap(),
+    );
     let slot = slot_of(&cluster, &limiter, "ann");
     let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
     assert_eq!(passes_of(&limiter, "ann", 2, 2).await, 2);
     cluster.begin_to_move(slot, source, target);
     // Half of ann's keys are there, half here, and bob's nowhere yet.
-    let names: Vec<_> = limiter.plan(&of("ann")).checks().iter().map(|check| name_of(check.key())).collect();
+    let names: Vec<_> = limiter.plan(&of("ann")).checks().iter().map(|check| key_name(check.key())).collect();
     cluster.migrate(source, target, &names[..2]);
     let before = cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN");
     for user in ["ann", "bob"] {
@@ -143,8 +149,9 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
 async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let mut cluster = Cluster::start(kind, 3, true);
-        let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
-        let rule = Rule::new("api", all_limits(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
+        let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
+        let rule =
+            Rule::new("api", one_limit_of_each_kind(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
         let users: Vec<String> = (0..30).map(|number| format!("user-{number}")).collect();
         for user in &users {
@@ -155,7 +162,7 @@ async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
         let lost = |user: &str| cluster.first_owner(slot_by(&cluster.servers[0], &limiter, user)) == 1;
         assert!(users.iter().any(|user| lost(user)) && users.iter().any(|user| !lost(user)));
         for user in &users {
-            let decision = persist(async || limiter.check(&of(user)).await).await;
+            let decision = retry_while_transient(async || limiter.check(&of(user)).await).await;
             // Who had to try again may have been counted by the dead, and by nobody else.
             assert_eq!(decision.remaining(), Some(3), "{kind:?} {user}");
             assert_eq!(passes_of(&limiter, user, 1, 9).await, 3, "{kind:?} {user}");
@@ -168,9 +175,9 @@ async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
-    let [bucket, _, fixed, log, sliding] = all_limits(60);
+    let [bucket, _, fixed, log, sliding] = one_limit_of_each_kind(60);
     for (number, wide) in [bucket, fixed, log, sliding].into_iter().enumerate() {
-        let narrow = all_limits(20)[[0, 2, 3, 4][3 - number]];
+        let narrow = one_limit_of_each_kind(20)[[0, 2, 3, 4][3 - number]];
         let rules = RuleSet::new([
             Rule::new(format!("wide{number}"), wide),
             Rule::new(format!("user{number}"), wide).with_per(["user"]),
@@ -179,7 +186,7 @@ async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
         .unwrap();
         let mut running = JoinSet::new();
         for task in 0..8 {
-            let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+            let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
             let limiter = Limiter::new(rules.clone(), store);
             running.spawn(async move {
                 let mut admitted = 0;
@@ -192,7 +199,7 @@ async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
             });
         }
         let admitted: u64 = running.join_all().await.into_iter().sum();
-        let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+        let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
         let limiter = Limiter::new(rules, store);
         assert!(admitted <= 20, "{wide:?}: {admitted}");
         // A request that was denied for what another held for a moment may come again.
@@ -207,10 +214,10 @@ async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
 
 /// Refunds, charges and what is forgotten find every slot, too, and so do batches.
 #[tokio::test]
-async fn corrections_and_batches_reach_every_slot() {
+async fn corrections_reach_every_slot() {
     let cluster = Cluster::start(Kind::Valkey, 3, false);
-    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
-    let rules = all_limits(10).into_iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), limit));
+    let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
+    let rules = one_limit_of_each_kind(10).into_iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), limit));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
     let receipt = limiter.check(&of("").with_cost(4)).await.unwrap().into_receipt();
     assert_eq!(remaining(&limiter, "").await, [6; 5]);
@@ -223,8 +230,10 @@ async fn corrections_and_batches_reach_every_slot() {
             break;
         }
     }
-    let each =
-        Limiter::new(RuleSet::new([Rule::new("each", all_limits(3)[0]).with_per(["user"])]).unwrap(), store.clone());
+    let each = Limiter::new(
+        RuleSet::new([Rule::new("each", one_limit_of_each_kind(3)[0]).with_per(["user"])]).unwrap(),
+        store.clone(),
+    );
     let users: Vec<_> = (0..40).map(|number| format!("u{}", number % 10)).collect();
     let mut plans: Vec<_> = users.iter().map(|user| each.plan(&of(user))).collect();
     plans.extend((0..8).map(|_| limiter.plan(&of(""))));
@@ -233,13 +242,13 @@ async fn corrections_and_batches_reach_every_slot() {
     assert_eq!(granted[..40].iter().sum::<u64>(), 30, "ten users, three each");
     assert_eq!(granted[40..].iter().sum::<u64>(), 6, "and six across all slots");
     limiter.forget(&of("")).await.unwrap();
-    assert_eq!(passes(&limiter, 10, 2).await, 1);
+    assert_eq!(count_allowed(&limiter, 10, 2).await, 1);
 }
 
 /// The caller stops waiting in the middle of a plan across slots. What was taken so far is given back; only the call that is
 /// on its way when nobody waits any more counts, as it does on a single server.
 #[tokio::test]
-async fn a_plan_that_nobody_waits_for_any_more_gives_back_what_it_took() {
+async fn a_cancelled_plan_across_slots_refunds_what_it_took() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let (limiter, [_, mut second]) = on_two_servers(&cluster).await;
     pause_writes(&mut second);
@@ -262,7 +271,7 @@ async fn a_plan_that_nobody_waits_for_any_more_gives_back_what_it_took() {
 /// The second slot denies, and giving back to the first fails: the denial stands, and what could not be given back stays
 /// taken. So there is less than there could be, and never more.
 #[tokio::test]
-async fn what_cannot_be_given_back_stays_taken() {
+async fn a_refund_that_cannot_be_delivered_leaves_the_units_taken() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let (limiter, [mut first, mut second]) = on_two_servers(&cluster).await;
     let empty = limiter.plan(&of("").with_cost(5));
@@ -278,23 +287,23 @@ async fn what_cannot_be_given_back_stays_taken() {
     go_on(&mut first);
     let decision = asked.await.unwrap().unwrap();
     assert!(!decision.is_allowed() && decision.retry_after().is_some());
-    until_answered(&limiter).await;
+    wait_until_reachable(&limiter).await;
     assert_eq!(remaining(&limiter, "").await, [4, 0]);
 }
 
 /// The wrong word in the URL is told at the start, either way.
 #[tokio::test]
-async fn the_wrong_kind_of_url_is_told_at_the_start() {
+async fn a_url_of_the_wrong_kind_is_refused_at_startup() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let (single, member) = (Server::start(kind), Server::start_in_cluster(kind));
         let as_cluster = single.url().replace("redis://", "redis+cluster://");
         for (url, remedy) in [(as_cluster, "write redis://"), (member.plain_url(), "write redis+cluster://")] {
-            let error = RedisStore::connect_with(&url, patient()).await.unwrap_err();
+            let error = RedisStore::connect_with(&url, patient_options()).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{kind:?}: {error}");
             assert!(error.to_string().contains(remedy), "{kind:?}: {error}");
         }
         let empty = member.plain_url().replace("redis://", "redis+cluster://");
-        let error = RedisStore::connect_with(&empty, patient()).await.unwrap_err();
+        let error = RedisStore::connect_with(&empty, patient_options()).await.unwrap_err();
         assert!(error.kind() == StoreErrorKind::Refused && error.is_transient(), "{kind:?}: {error}");
     }
 }
@@ -303,13 +312,14 @@ async fn the_wrong_kind_of_url_is_told_at_the_start() {
 
 /// A limiter with two limits of five, the first on one server and the second on another, and connections to these.
 async fn on_two_servers(cluster: &Cluster) -> (Arc<RedisLimiter>, [Connection; 2]) {
-    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
+    let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
     for number in 0..100 {
-        let rules = ["first".to_owned(), format!("second{number}")].map(|name| Rule::new(name, all_limits(5)[0]));
+        let rules =
+            ["first".to_owned(), format!("second{number}")].map(|name| Rule::new(name, one_limit_of_each_kind(5)[0]));
         let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
         let mut connection = cluster.servers[0].connection();
         let mut owner = |place: usize| {
-            let name = name_of(limiter.plan(&of("")).checks()[place].key());
+            let name = key_name(limiter.plan(&of("")).checks()[place].key());
             cluster.first_owner(redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap())
         };
         let owners = [owner(0), owner(1)];
@@ -363,7 +373,7 @@ fn slot_of(cluster: &Cluster, limiter: &RedisLimiter, user: &str) -> u16 {
 }
 
 fn slot_by(server: &Server, limiter: &RedisLimiter, user: &str) -> u16 {
-    let name = name_of(limiter.plan(&of(user)).checks()[0].key());
+    let name = key_name(limiter.plan(&of(user)).checks()[0].key());
     redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut server.connection()).unwrap()
 }
 
@@ -376,7 +386,7 @@ fn wait_for_replicas(cluster: &Cluster, limiter: &RedisLimiter, users: &[String]
     for index in 0..3 {
         let mut connection = cluster.servers[index].connection();
         let mine = users.iter().find(|user| cluster.first_owner(slot_of(cluster, limiter, user)) == index);
-        let name = name_of(limiter.plan(&of(mine.unwrap())).checks()[0].key());
+        let name = key_name(limiter.plan(&of(mine.unwrap())).checks()[0].key());
         // A write of this connection, in a slot that is here, after all others.
         let _: () = redis::cmd("SET").arg([&name[..7], b"last"].concat()).arg(1).query(&mut connection).unwrap();
         let reached: u64 = redis::cmd("WAIT").arg(1).arg(60_000).query(&mut connection).unwrap();

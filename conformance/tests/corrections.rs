@@ -8,7 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
-use conformance::suite::{START, all_limits, left, limits_over, on_every_store, passes, patient};
+use conformance::suite::{
+    START, count_allowed, left, limits_with_window, on_every_store, one_limit_of_each_kind, patient_options,
+};
 use tidegate::spi::{Adjustment, Store};
 use tidegate::{Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet};
 use tokio::task::JoinSet;
@@ -29,12 +31,12 @@ const _: fn() = || {
 /// After a refund, every number is what it would be had the request never come.
 #[tokio::test]
 async fn a_refund_undoes_its_request_exactly() {
-    on_every_store(async |ground| {
-        for limit in limits_over(10, WINDOW) {
-            let limiter = ground.limiter(limit);
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(10, WINDOW) {
+            let limiter = fixture.limiter(limit);
             for (cost, later) in [(3, 1_234_567), (1, 777), (2, 2_000_001)] {
-                assert_eq!(passes(&limiter, cost, 1).await, 1);
-                ground.clock.advance(Duration::from_micros(later));
+                assert_eq!(count_allowed(&limiter, cost, 1).await, 1);
+                fixture.clock.advance(Duration::from_micros(later));
                 let before = peek(&limiter, 5).await;
                 let taken = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
                 assert!(taken.is_allowed(), "{limit:?}");
@@ -42,7 +44,7 @@ async fn a_refund_undoes_its_request_exactly() {
                 let after = peek(&limiter, 5).await;
                 assert_eq!(before.checks()[0].outcome(), after.checks()[0].outcome(), "{limit:?}");
             }
-            ground.clock.set(START);
+            fixture.clock.set(START);
         }
     })
     .await;
@@ -51,23 +53,23 @@ async fn a_refund_undoes_its_request_exactly() {
 /// Trap 52: a refund after its window had ended went to the next one, whose count became negative.
 #[tokio::test]
 async fn a_refund_that_comes_too_late_gives_nothing_back() {
-    on_every_store(async |ground| {
-        let [_, _, fixed, log, sliding] = limits_over(10, WINDOW);
+    on_every_store(async |fixture| {
+        let [_, _, fixed, log, sliding] = limits_with_window(10, WINDOW);
         let leaky = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap();
         for limit in [leaky, fixed, log, sliding] {
-            ground.clock.set(START);
-            let limiter = ground.limiter(limit);
+            fixture.clock.set(START);
+            let limiter = fixture.limiter(limit);
             let old = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
-            ground.clock.advance(WINDOW + WINDOW);
+            fixture.clock.advance(WINDOW + WINDOW);
             limiter.refund(old.into_receipt()).await.unwrap();
             assert_eq!(left(&limiter).await, 10, "{limit:?}");
 
             let old = limiter.check(&Request::new("").with_cost(4)).await.unwrap();
-            ground.clock.advance(WINDOW + WINDOW);
-            assert_eq!(passes(&limiter, 6, 1).await, 1, "{limit:?}");
+            fixture.clock.advance(WINDOW + WINDOW);
+            assert_eq!(count_allowed(&limiter, 6, 1).await, 1, "{limit:?}");
             limiter.refund(old.into_receipt()).await.unwrap();
             assert_eq!(left(&limiter).await, 4, "{limit:?}");
-            assert_eq!(passes(&limiter, 1, 10).await, 4, "{limit:?}");
+            assert_eq!(count_allowed(&limiter, 1, 10).await, 4, "{limit:?}");
         }
     })
     .await;
@@ -76,23 +78,23 @@ async fn a_refund_that_comes_too_late_gives_nothing_back() {
 /// However late and however many: there is never more than a full limit.
 #[tokio::test]
 async fn refunds_never_fill_a_limit_above_full() {
-    on_every_store(async |ground| {
-        for limit in limits_over(10, WINDOW) {
-            let limiter = ground.limiter(limit);
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(10, WINDOW) {
+            let limiter = fixture.limiter(limit);
             let mut decisions = Vec::new();
             for cost in [3, 2, 5] {
                 decisions.push(limiter.check(&Request::new("").with_cost(cost)).await.unwrap());
             }
-            ground.clock.advance(WINDOW / 2);
+            fixture.clock.advance(WINDOW / 2);
             let late = decisions.remove(0);
             for decision in decisions.into_iter().rev() {
                 limiter.refund(decision.into_receipt()).await.unwrap();
                 assert!(left(&limiter).await <= 10, "{limit:?}");
             }
-            ground.clock.advance(WINDOW + WINDOW);
+            fixture.clock.advance(WINDOW + WINDOW);
             limiter.refund(late.into_receipt()).await.unwrap();
             assert_eq!(left(&limiter).await, 10, "{limit:?}");
-            assert_eq!(passes(&limiter, 1, 20).await, 10, "{limit:?}");
+            assert_eq!(count_allowed(&limiter, 1, 20).await, 10, "{limit:?}");
         }
     })
     .await;
@@ -101,7 +103,7 @@ async fn refunds_never_fill_a_limit_above_full() {
 /// A full store gives new subjects one bucket in common. A refund that comes after its subject is forgotten must not
 /// fill that one, from which it never took.
 #[tokio::test]
-async fn a_late_refund_gives_nothing_to_those_who_share_an_overflow_bucket() {
+async fn a_late_refund_gives_nothing_to_an_overflow_bucket() {
     let clock = ManualClock::at(START);
     let limit = Limit::token_bucket(2, Rate::per_second(1).unwrap()).unwrap();
     let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
@@ -121,8 +123,8 @@ async fn a_late_refund_gives_nothing_to_those_who_share_an_overflow_bucket() {
 /// last.
 #[tokio::test]
 async fn only_the_last_place_in_a_queue_can_be_given_back() {
-    on_every_store(async |ground| {
-        let limiter = ground.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap());
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap());
         let decisions = [take(&limiter, 1).await, take(&limiter, 1).await, take(&limiter, 2).await];
         assert_eq!(decisions.each_ref().map(|decision| decision.delay().as_secs()), [0, 1, 2]);
         let [first, second, third] = decisions;
@@ -140,10 +142,10 @@ async fn only_the_last_place_in_a_queue_can_be_given_back() {
 /// A refund of what was never taken would be a gift.
 #[tokio::test]
 async fn a_denied_or_free_request_has_nothing_to_give_back() {
-    on_every_store(async |ground| {
-        for limit in all_limits(10) {
-            let limiter = ground.limiter(limit);
-            assert_eq!(passes(&limiter, 8, 1).await, 1);
+    on_every_store(async |fixture| {
+        for limit in one_limit_of_each_kind(10) {
+            let limiter = fixture.limiter(limit);
+            assert_eq!(count_allowed(&limiter, 8, 1).await, 1);
             let denied = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
             let nothing = denied.into_receipt();
             assert!(nothing.is_empty(), "{limit:?}");
@@ -161,10 +163,10 @@ async fn a_denied_or_free_request_has_nothing_to_give_back() {
 /// Several rules consumed, and all of them get it back; a rule that has gone in between has nothing to get it back to.
 #[tokio::test]
 async fn a_receipt_refunds_every_rule_that_still_is_there() {
-    on_every_store(async |ground| {
-        let [bucket, _, fixed, log, _] = all_limits(10);
+    on_every_store(async |fixture| {
+        let [bucket, _, fixed, log, _] = one_limit_of_each_kind(10);
         let rules = || [Rule::new("a", bucket), Rule::new("b", fixed), Rule::new("c", log)];
-        let (limiter, fewer) = (ground.limiter_of(rules()), ground.limiter_of(rules().into_iter().skip(1)));
+        let (limiter, fewer) = (fixture.limiter_of(rules()), fixture.limiter_of(rules().into_iter().skip(1)));
         let remaining = async || -> Vec<u64> {
             let peeked = limiter.peek(&Request::new("")).await.unwrap();
             peeked.checks().iter().map(|check| check.outcome().remaining).collect()
@@ -182,14 +184,14 @@ async fn a_receipt_refunds_every_rule_that_still_is_there() {
 /// Two corrections of one key in one call are two corrections.
 #[tokio::test]
 async fn corrections_of_one_key_add_up() {
-    on_every_store(async |ground| {
-        for limit in all_limits(10) {
-            let limiter = ground.limiter(limit);
+    on_every_store(async |fixture| {
+        for limit in one_limit_of_each_kind(10) {
+            let limiter = fixture.limiter(limit);
             let plan = limiter.plan(&Request::new("").with_cost(2));
             let charge = Adjustment::charge(&plan.checks()[0]);
-            ground.store.adjust(&[charge, charge]).await.unwrap();
+            fixture.store.adjust(&[charge, charge]).await.unwrap();
             assert_eq!(left(&limiter).await, 6, "{limit:?}");
-            ground.store.adjust(&[]).await.unwrap();
+            fixture.store.adjust(&[]).await.unwrap();
         }
     })
     .await;
@@ -198,13 +200,13 @@ async fn corrections_of_one_key_add_up() {
 /// A cost that turned out to be larger counts, but only down to empty: the debt does not outlast the limit's own time.
 #[tokio::test]
 async fn a_charge_empties_a_limit_at_most() {
-    on_every_store(async |ground| {
-        for limit in limits_over(10, WINDOW) {
-            ground.clock.set(START);
-            let limiter = ground.limiter(limit);
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(10, WINDOW) {
+            fixture.clock.set(START);
+            let limiter = fixture.limiter(limit);
             limiter.charge(&Request::new("").with_cost(3)).await.unwrap();
             assert_eq!(left(&limiter).await, 7, "a charge may come first: {limit:?}");
-            assert_eq!(passes(&limiter, 2, 1).await, 1, "{limit:?}");
+            assert_eq!(count_allowed(&limiter, 2, 1).await, 1, "{limit:?}");
             limiter.charge(&Request::new("").with_cost(4)).await.unwrap();
             assert_eq!(left(&limiter).await, 1, "{limit:?}");
             for _ in 0..3 {
@@ -213,8 +215,8 @@ async fn a_charge_empties_a_limit_at_most() {
             }
             let full = limiter.check(&Request::new("").with_cost(10)).await.unwrap().retry_after().unwrap();
             assert!(full <= WINDOW + WINDOW / 5, "{limit:?}: {full:?}");
-            ground.clock.advance(full);
-            assert_eq!(passes(&limiter, 10, 1).await, 1, "{limit:?}");
+            fixture.clock.advance(full);
+            assert_eq!(count_allowed(&limiter, 10, 1).await, 1, "{limit:?}");
         }
     })
     .await;
@@ -223,9 +225,9 @@ async fn a_charge_empties_a_limit_at_most() {
 /// For the customer on the phone: one subject starts afresh, and whoever else is limited stays so.
 #[tokio::test]
 async fn forgetting_makes_a_subject_new_and_touches_no_other() {
-    on_every_store(async |ground| {
-        for limit in all_limits(10) {
-            let limiter = ground.limiter_of([Rule::new("api", limit).with_per(["user"])]);
+    on_every_store(async |fixture| {
+        for limit in one_limit_of_each_kind(10) {
+            let limiter = fixture.limiter_of([Rule::new("api", limit).with_per(["user"])]);
             let of = |user| Request::new("").with_attribute("user", user).with_cost(10);
             assert!(limiter.check(&of("ann")).await.unwrap().is_allowed());
             assert!(limiter.check(&of("bob")).await.unwrap().is_allowed());
@@ -242,13 +244,14 @@ async fn forgetting_makes_a_subject_new_and_touches_no_other() {
 /// As many units as every limit has room for, at what each of them costs; all of them or none are consumed, and given
 /// back with one receipt.
 #[tokio::test]
-async fn taking_what_there_is_grants_what_all_limits_have() {
-    on_every_store(async |ground| {
-        for (wide, narrow) in all_limits(100).into_iter().zip(all_limits(10).into_iter().rev()) {
-            let limiter = ground.limiter_of([
+async fn take_up_to_grants_what_every_limit_has_left() {
+    on_every_store(async |fixture| {
+        for (wide, narrow) in one_limit_of_each_kind(100).into_iter().zip(one_limit_of_each_kind(10).into_iter().rev())
+        {
+            let limiter = fixture.limiter_of([
                 Rule::new("wide", wide).with_cost(3),
                 Rule::new("narrow", narrow).with_cost(1),
-                Rule::new("third", all_limits(1_000)[2]).with_cost(7),
+                Rule::new("third", one_limit_of_each_kind(1_000)[2]).with_cost(7),
             ]);
             let request = Request::new("");
             // Requested, granted, and what the three have left.
@@ -275,14 +278,14 @@ async fn taking_what_there_is_grants_what_all_limits_have() {
 
 /// Many instances take what there is: together they get all of it and no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn instances_that_take_what_there_is_get_all_of_it_and_no_more() {
+async fn instances_that_take_up_to_n_share_exactly_the_limit() {
     for kind in KINDS {
         let server = Server::start(kind);
-        for limit in all_limits(500) {
+        for limit in one_limit_of_each_kind(500) {
             let rules = RuleSet::new([Rule::new("api", limit)]).unwrap();
             let mut running = JoinSet::new();
             for most in 1..=8 {
-                let limiter = Limiter::new(rules.clone(), server.store_with(patient()).await);
+                let limiter = Limiter::new(rules.clone(), server.store_with(patient_options()).await);
                 running.spawn(async move {
                     let mut granted = 0;
                     for _ in 0..40 {
@@ -300,7 +303,7 @@ async fn instances_that_take_what_there_is_get_all_of_it_and_no_more() {
 /// Threads that take and give back leave the limit as they found it. (A place in a queue is not always given back.)
 #[test]
 fn threads_that_give_back_what_they_took_leave_nothing_spent() {
-    let [bucket, _, fixed, log, sliding] = all_limits(8);
+    let [bucket, _, fixed, log, sliding] = one_limit_of_each_kind(8);
     for limit in [bucket, fixed, log, sliding] {
         let limiter = Arc::new(Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), MemoryStore::new()));
         let request = Request::new("");

@@ -9,12 +9,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use conformance::anonymous::{AnonymousCase, AnonymousStore, IgnoreFreeChecks};
 use conformance::history::{self, ALGORITHMS, Backwards, History};
 use conformance::model::ModelStore;
-use conformance::pure::PureStore;
+use conformance::pure_store::PureStore;
 use conformance::server::{Kind, Server};
-use conformance::strangers::{StrangersStore, Treated, WithoutFree};
-use conformance::suite::patient;
+use conformance::suite::patient_options;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::spi::Store;
@@ -45,7 +45,7 @@ fn lua_in_valkey_agrees_with_rust() {
 fn the_memory_store_agrees_with_the_redis_store() {
     let (server, runtime) = (Server::start(Kind::Redis), runtime());
     each_kind("memory store = redis store", Backwards::WithinMargin, DOSE, |clock| {
-        let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
         (MemoryStore::new().with_clock(clock.clone()), store)
     });
 }
@@ -53,39 +53,39 @@ fn the_memory_store_agrees_with_the_redis_store() {
 /// Plans across slots, which no script decides whole, come to the same verdicts when nobody else is in between. Time does not
 /// run backwards: what that leaves is set right by a check that is decided, and after a denial some are only looked at.
 #[test]
-fn parts_in_a_cluster_agree_with_rust() {
+fn plans_across_slots_agree_with_rust() {
     let (server, runtime) = (Server::start_alone_in_cluster(Kind::Redis), runtime());
     each_kind("parts in a cluster = rust", Backwards::Never, DOSE / 2, |clock| {
-        let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }
 
 /// Each request comes from somebody new, when there are too many of those: they share a bucket, and are judged like one subject.
 #[test]
-fn strangers_who_share_a_bucket_agree_with_rust() {
-    for (asked, overflowed) in strangers_agree_with_rust(Treated::AsCrowd) {
+fn anonymous_subjects_in_overflow_buckets_agree_with_rust() {
+    for (asked, overflowed) in strangers_agree_with_rust(AnonymousCase::OverCap) {
         assert!(asked > 0 && overflowed == asked, "only {overflowed} of {asked} shared a bucket");
     }
 }
 
 /// The scripts for strangers whose own keys have an early end, which is never reached.
 #[test]
-fn strangers_with_keys_of_their_own_agree_with_rust() {
-    for (asked, overflowed) in strangers_agree_with_rust(Treated::AsForgotten) {
+fn anonymous_subjects_with_own_keys_agree_with_rust() {
+    for (asked, overflowed) in strangers_agree_with_rust(AnonymousCase::ForgottenEarly) {
         assert!(asked > 0 && overflowed == 0, "{overflowed} of {asked} shared a bucket");
     }
 }
 
 /// How many were asked for and how many shared a bucket, on each kind of server.
-fn strangers_agree_with_rust(treated: Treated) -> [(u64, u64); 2] {
+fn strangers_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
     let runtime = runtime();
     [Kind::Redis, Kind::Valkey].map(|kind| {
         let (server, all) = (Server::start(kind), OnceLock::new());
-        each_kind(&format!("strangers in {kind:?} {treated:?} = rust"), Backwards::Freely, DOSE / 5, |clock| {
-            let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
-            let strangers = all.get_or_init(|| Arc::new(StrangersStore::new(store, treated)));
-            (WithoutFree(Arc::clone(strangers)), WithoutFree(PureStore::new(clock.clone())))
+        each_kind(&format!("strangers in {kind:?} {case:?} = rust"), Backwards::Freely, DOSE / 5, |clock| {
+            let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
+            let strangers = all.get_or_init(|| Arc::new(AnonymousStore::new(store, case)));
+            (IgnoreFreeChecks(Arc::clone(strangers)), IgnoreFreeChecks(PureStore::new(clock.clone())))
         });
         let counts = all.get().unwrap().overflowed();
         println!("of {} checks, {} shared a bucket", counts.0, counts.1);
@@ -96,7 +96,7 @@ fn strangers_agree_with_rust(treated: Treated) -> [(u64, u64); 2] {
 fn lua_agrees_with_rust(kind: Kind) {
     let (server, runtime) = (Server::start(kind), runtime());
     each_kind(&format!("lua in {kind:?} = rust"), Backwards::Freely, DOSE, |clock| {
-        let store = runtime.block_on(server.store_with(patient().with_clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }
@@ -112,8 +112,8 @@ fn each_kind<A: Store, B: Store>(what: &str, backwards: Backwards, dose: u64, st
     for algorithm in ALGORITHMS {
         run(algorithm.as_str(), history::of(algorithm));
     }
-    run("calendar windows", history::of_calendar());
-    run("plans", history::of_plans());
+    run("calendar windows", history::calendar_histories());
+    run("plans", history::plan_histories());
 }
 
 fn run_steps(

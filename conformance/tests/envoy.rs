@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use conformance::suite::{AnyStore, Ground, on_every_store};
+use conformance::suite::{AnyStore, StoreFixture, on_every_store};
 use serde_json::Value;
 use tidegate::{Limiter, RuleSet};
 use tidegate_server::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats, router};
@@ -34,11 +34,11 @@ struct Envoy {
 }
 
 impl Envoy {
-    fn of(ground: &Ground, yaml: &str, strict: bool) -> Self {
+    fn of(fixture: &StoreFixture, yaml: &str, strict: bool) -> Self {
         let stats = Stats::default();
         let options = EnvoyOptions::default().with_strict(strict).with_stats(&stats);
         let config = ConfigHandle::new(EnvoyConfig::parse([("edge.yaml", yaml)], &options).unwrap());
-        let limiter = Limiter::new(RuleSet::new([]).unwrap(), ground.store.clone());
+        let limiter = Limiter::new(RuleSet::new([]).unwrap(), fixture.store.clone());
         Self { service: EnvoyService::from_config(Handle::new(limiter), config).with_strict(strict), stats }
     }
 
@@ -69,9 +69,9 @@ impl Envoy {
 }
 
 #[tokio::test]
-async fn hits_are_given_back_to_the_window_of_now() {
-    on_every_store(async |ground| {
-        let envoy = Envoy::of(ground, LIMITS, false);
+async fn negative_hits_refund_the_current_window() {
+    on_every_store(async |fixture| {
+        let envoy = Envoy::of(fixture, LIMITS, false);
         for key in ["window", "bucket"] {
             assert_eq!(envoy.asks(&[(key, 5)]).await, "OK 0");
             assert_eq!(envoy.asks(&[(key, -2)]).await, "OK 2");
@@ -79,7 +79,7 @@ async fn hits_are_given_back_to_the_window_of_now() {
             assert_eq!(envoy.asks(&[(key, 6)]).await, "OVER_LIMIT 5");
         }
         assert_eq!(envoy.asks(&[("window", 5)]).await, "OK 0");
-        ground.clock.advance(Duration::from_secs(60));
+        fixture.clock.advance(Duration::from_secs(60));
         assert_eq!(envoy.asks(&[("window", -5)]).await, "OK 5");
         assert_eq!(envoy.asks(&[("window", 1), ("window", -1)]).await, "OK 4, OK 5");
     })
@@ -87,9 +87,9 @@ async fn hits_are_given_back_to_the_window_of_now() {
 }
 
 #[tokio::test]
-async fn charges_that_do_not_fit_use_a_limit_up() {
-    on_every_store(async |ground| {
-        let envoy = Envoy::of(ground, LIMITS, false);
+async fn charges_that_do_not_fit_exhaust_the_limit() {
+    on_every_store(async |fixture| {
+        let envoy = Envoy::of(fixture, LIMITS, false);
         assert_eq!(envoy.asks(&[("tokens", 3)]).await, "OK 2");
         assert_eq!(envoy.asks(&[("tokens", 4), ("window", 1)]).await, "OVER_LIMIT 0, OK 5");
         assert_eq!(envoy.asks(&[("tokens", 0), ("window", 0)]).await, "OVER_LIMIT 0, OK 5");
@@ -99,9 +99,9 @@ async fn charges_that_do_not_fit_use_a_limit_up() {
 
 #[tokio::test]
 async fn the_counters_are_exact_in_both_modes() {
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         for (strict, key) in [(false, "window"), (true, "dark")] {
-            let envoy = Envoy::of(ground, PLAIN, strict);
+            let envoy = Envoy::of(fixture, PLAIN, strict);
             for hits in [3, 4, 1] {
                 envoy.asks(&[(key, hits)]).await;
             }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use axum::Router;
 use axum::routing::get;
 use conformance::server::{KINDS, Server};
-use conformance::suite::patient;
+use conformance::suite::patient_options;
 use tidegate::{Limit, Limiter, Rate, Rule, RuleSet};
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
@@ -40,7 +40,7 @@ async fn upstream() -> (SocketAddr, Arc<AtomicU32>) {
 async fn gateway(upstream: SocketAddr, store: &Server) -> SocketAddr {
     let limit = Limit::token_bucket(CAPACITY, Rate::per_hour(1).unwrap()).unwrap();
     let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
-    let layer = LimitLayer::new(Limiter::new(rules, store.store_with(patient()).await));
+    let layer = LimitLayer::new(Limiter::new(rules, store.store_with(patient_options()).await));
     let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -53,9 +53,9 @@ async fn status(gateway: SocketAddr, all: Arc<Barrier>) -> String {
     let mut stream = TcpStream::connect(gateway).await.unwrap();
     all.wait().await;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-key: k1\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut heard = String::new();
-    stream.read_to_string(&mut heard).await.unwrap();
-    heard.split(' ').nth(1).unwrap().to_owned()
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response.split(' ').nth(1).unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

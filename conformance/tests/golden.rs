@@ -2,19 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use conformance::book::stories;
+use conformance::golden::golden_histories;
 use conformance::model::ModelStore;
-use conformance::pure::PureStore;
+use conformance::pure_store::PureStore;
 use conformance::server::{KINDS, Server};
-use conformance::suite::patient;
+use conformance::suite::patient_options;
 use tidegate::{ManualClock, MemoryStore};
 
 #[tokio::test]
-async fn every_store_tells_the_golden_histories() {
+async fn every_store_reproduces_the_golden_histories() {
     let clock = ManualClock::default();
-    let stories = stories();
-    assert!(stories.len() >= 12, "the pages in spec/ were found");
-    for story in &stories {
+    let golden_histories = golden_histories();
+    assert!(golden_histories.len() >= 12, "the pages in spec/ were found");
+    for story in &golden_histories {
         println!("{}", story.place);
         story.replay(&clock, ModelStore::new(clock.clone()), "ann").await;
         story.replay(&clock, PureStore::new(clock.clone()), "ann").await;
@@ -22,8 +22,8 @@ async fn every_store_tells_the_golden_histories() {
     }
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient().with_clock(clock.clone())).await;
-        for story in &stories {
+        let store = server.store_with(patient_options().with_clock(clock.clone())).await;
+        for story in &golden_histories {
             story.replay(&clock, store.clone(), &story.place).await;
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use conformance::suite::{AnyStore, Ground, limits_over, on_every_store};
+use conformance::suite::{AnyStore, StoreFixture, limits_with_window, on_every_store};
 use tidegate::{Limiter, OnFailure, Request, Secret};
 use tidegate_rules::RuleFile;
 
@@ -34,8 +34,8 @@ fn file(text: &str) -> RuleFile {
     RuleFile::parse("rules.yaml", text).unwrap()
 }
 
-fn limiter(ground: &Ground, text: &str) -> Limiter<AnyStore> {
-    Limiter::new(file(text).rules().clone(), ground.store.clone()).with_secret(&Secret::new("of the fleet"))
+fn limiter(fixture: &StoreFixture, text: &str) -> Limiter<AnyStore> {
+    Limiter::new(file(text).rules().clone(), fixture.store.clone()).with_secret(&Secret::new("of the fleet"))
 }
 
 fn request<'a>(method: &'a str, path: &'a str, tenant: &'a str) -> Request<'a> {
@@ -58,13 +58,13 @@ async fn told(limiter: &Limiter<AnyStore>, request: &Request<'_>, times: usize) 
 }
 
 #[tokio::test]
-async fn a_file_decides_alike_everywhere() {
-    on_every_store(async |ground| {
-        let limiter = limiter(ground, FILE);
+async fn a_rule_file_decides_the_same_on_every_store() {
+    on_every_store(async |fixture| {
+        let limiter = limiter(fixture, FILE);
         let (read, write) = (request("GET", "/api/rides", "blue"), request("POST", "/api/rides", "blue"));
         assert_eq!(told(&limiter, &write, 3).await, "+3 +2 +1", "of four requests at once");
         assert_eq!(told(&limiter, &read, 2).await, "+0 -api");
-        ground.clock.advance(Duration::from_secs(2));
+        fixture.clock.advance(Duration::from_secs(2));
         assert_eq!(
             told(&limiter, &write, 2).await,
             "-writes -writes",
@@ -79,12 +79,12 @@ async fn a_file_decides_alike_everywhere() {
 }
 
 #[tokio::test]
-async fn costs_and_several_limits_are_decided_alike_everywhere() {
-    on_every_store(async |ground| {
-        let limiter = limiter(ground, FILE);
+async fn costs_and_several_limits_decide_the_same_on_every_store() {
+    on_every_store(async |fixture| {
+        let limiter = limiter(fixture, FILE);
         let export = request("PUT", "/api/exports", "acme").with_attribute("header:content-length", "1500");
         assert_eq!(told(&limiter, &export, 3).await, "+3 +1 -export", "five a minute, two units each");
-        ground.clock.advance(Duration::from_secs(70));
+        fixture.clock.advance(Duration::from_secs(70));
         assert_eq!(told(&limiter, &export, 2).await, "+0 -export", "and six a day");
     })
     .await;
@@ -92,8 +92,8 @@ async fn costs_and_several_limits_are_decided_alike_everywhere() {
 
 #[tokio::test]
 async fn a_changed_file_keeps_what_was_spent_and_a_bad_one_changes_nothing() {
-    on_every_store(async |ground| {
-        let limiter = limiter(ground, FILE);
+    on_every_store(async |fixture| {
+        let limiter = limiter(fixture, FILE);
         let read = request("GET", "/api/rides", "blue");
         assert_eq!(told(&limiter, &read, 5).await, "+3 +2 +1 +0 -api");
         let raised = FILE.replace("capacity: 4, refill: 2/s", "capacity: 6, refill: 2/s");
@@ -107,8 +107,8 @@ async fn a_changed_file_keeps_what_was_spent_and_a_bad_one_changes_nothing() {
 
 #[tokio::test]
 async fn the_failure_policies_of_a_file_reach_the_plan() {
-    let ground = Ground::in_memory();
-    let limiter = limiter(&ground, FILE);
+    let fixture = StoreFixture::in_memory();
+    let limiter = limiter(&fixture, FILE);
     assert!(!limiter.plan(&request("GET", "/api/rides", "blue")).fails_closed());
     assert!(limiter.plan(&request("POST", "/api/rides", "blue")).fails_closed());
     assert!(OnFailure::Degraded.lets_pass() && !OnFailure::Local.lets_pass());
@@ -116,18 +116,18 @@ async fn the_failure_policies_of_a_file_reach_the_plan() {
 
 /// What a request turned out to cost replaces what it was taken for, on every kind of limit.
 #[tokio::test]
-async fn a_settled_request_costs_what_it_cost() {
-    on_every_store(async |ground| {
-        for limit in limits_over(100, Duration::from_secs(3600)) {
+async fn settling_charges_the_actual_cost() {
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(100, Duration::from_secs(3600)) {
             for (actual, left) in [(0, 100), (4, 96), (10, 90), (35, 65), (1_000, 0)] {
-                let limiter = ground.limiter(limit);
+                let limiter = fixture.limiter(limit);
                 let taken = limiter.check(&Request::new("").with_cost(10)).await.unwrap();
                 let rule = taken.rule().unwrap().to_owned();
                 limiter.settle(taken.into_receipt(), |name| (name == rule).then_some(actual)).await.unwrap();
                 let now = limiter.peek(&Request::new("")).await.unwrap();
                 assert_eq!(now.remaining(), Some(left), "{actual} on {limit:?}");
             }
-            let limiter = ground.limiter(limit);
+            let limiter = fixture.limiter(limit);
             let taken = limiter.check(&Request::new("").with_cost(10)).await.unwrap();
             limiter.settle(taken.into_receipt(), |_| None).await.unwrap();
             assert_eq!(

@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use conformance::authority::Authority;
 use conformance::server::{KINDS, Kind, Server, free_port};
-use conformance::suite::{all_limits, passes, patient, persist};
-use conformance::topology::{NAME, Watched};
+use conformance::suite::{count_allowed, one_limit_of_each_kind, patient_options, retry_while_transient};
+use conformance::test_ca::TestCa;
+use conformance::topology::{NAME, SentinelGroup};
 use tempfile::TempDir;
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
@@ -16,21 +16,21 @@ use tidegate_redis::RedisStore;
 #[tokio::test]
 async fn a_failover_is_followed_and_nothing_is_forgotten() {
     for kind in KINDS {
-        let mut watched = Watched::start(kind, &[], &[]);
-        watched.wait_until_known();
-        let store = RedisStore::connect_with(&watched.url(), patient()).await.unwrap();
-        for limit in all_limits(10) {
-            assert_eq!(passes(&limiter(limit, &store), 3, 2).await, 2, "{kind:?} {limit:?}");
+        let mut group = SentinelGroup::start(kind, &[], &[]);
+        group.wait_until_known();
+        let store = RedisStore::connect_with(&group.url(), patient_options()).await.unwrap();
+        for limit in one_limit_of_each_kind(10) {
+            assert_eq!(count_allowed(&limiter(limit, &store), 3, 2).await, 2, "{kind:?} {limit:?}");
         }
-        wait_for_replica(&watched.primary);
-        watched.primary.kill();
+        wait_for_replica(&group.primary);
+        group.primary.kill();
         // A sentinel dies with it: two are enough to agree, and one is enough to be asked.
-        watched.sentinels[0].kill();
-        for limit in all_limits(10) {
+        group.sentinels[0].kill();
+        for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
-            let decision = persist(async || limiter.check(&Request::new("")).await).await;
+            let decision = retry_while_transient(async || limiter.check(&Request::new("")).await).await;
             assert_eq!(decision.remaining(), Some(3), "{kind:?} {limit:?}");
-            assert_eq!(passes(&limiter, 1, 9).await, 3, "{kind:?} {limit:?}");
+            assert_eq!(count_allowed(&limiter, 1, 9).await, 3, "{kind:?} {limit:?}");
         }
     }
 }
@@ -38,16 +38,16 @@ async fn a_failover_is_followed_and_nothing_is_forgotten() {
 /// Trap 35: the old primary is demoted and its connections stay up. What it refuses as `READONLY` was not carried out, so it
 /// is sent to the new one within the same request.
 #[tokio::test]
-async fn a_demoted_primary_is_left_within_the_same_request() {
+async fn a_demoted_primary_is_replaced_within_the_same_request() {
     for kind in KINDS {
-        let watched = Watched::start(kind, &[], &[]);
-        let store = RedisStore::connect_with(&watched.url(), patient()).await.unwrap();
-        let limiter = limiter(all_limits(10)[0], &store);
-        assert_eq!(passes(&limiter, 1, 4).await, 4, "{kind:?}");
-        wait_for_replica(&watched.primary);
+        let group = SentinelGroup::start(kind, &[], &[]);
+        let store = RedisStore::connect_with(&group.url(), patient_options()).await.unwrap();
+        let limiter = limiter(one_limit_of_each_kind(10)[0], &store);
+        assert_eq!(count_allowed(&limiter, 1, 4).await, 4, "{kind:?}");
+        wait_for_replica(&group.primary);
         // By hand, and with other sentinels that say so at once: those who watch would take their time.
-        let (old, new) = (&watched.primary, &watched.replica);
-        for sentinel in &watched.sentinels {
+        let (old, new) = (&group.primary, &group.replica);
+        for sentinel in &group.sentinels {
             let mut connection = sentinel.connection();
             let mut tell = |words: &[&str]| redis::cmd("SENTINEL").arg(words).query::<()>(&mut connection).unwrap();
             tell(&["REMOVE", NAME]);
@@ -60,7 +60,7 @@ async fn a_demoted_primary_is_left_within_the_same_request() {
         follow(old, ["127.0.0.1", &new.port().to_string()]);
         let decision = limiter.check(&Request::new("")).await.unwrap();
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, Some(5)), "{kind:?}");
-        assert_eq!(passes(&limiter, 1, 9).await, 5, "{kind:?}");
+        assert_eq!(count_allowed(&limiter, 1, 9).await, 5, "{kind:?}");
     }
 }
 
@@ -69,14 +69,15 @@ async fn a_demoted_primary_is_left_within_the_same_request() {
 async fn sentinels_and_servers_may_want_different_passwords() {
     let servers = ["--requirepass", "pw-of-servers", "--masterauth", "pw-of-servers"];
     let auth = format!("sentinel auth-pass {NAME} pw-of-servers");
-    let watched = Watched::start(Kind::Redis, &servers, &["requirepass pw-of-sentinels", &auth]);
-    let with_password = watched.url().replace("://", "://:pw-of-servers@");
-    let store = RedisStore::connect_with(&format!("{with_password}?sentinel_password=pw-of-sentinels"), patient())
-        .await
-        .unwrap();
-    assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
+    let group = SentinelGroup::start(Kind::Redis, &servers, &["requirepass pw-of-sentinels", &auth]);
+    let with_password = group.url().replace("://", "://:pw-of-servers@");
+    let store =
+        RedisStore::connect_with(&format!("{with_password}?sentinel_password=pw-of-sentinels"), patient_options())
+            .await
+            .unwrap();
+    assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
 
-    let bare = format!("{}?sentinel_password=pw-of-sentinels", watched.url());
+    let bare = format!("{}?sentinel_password=pw-of-sentinels", group.url());
     for (url, remedy) in [
         (with_password.clone(), "add ?sentinel_password="),
         (format!("{with_password}?sentinel_password=wrong"), "a sentinel rejects"),
@@ -90,12 +91,12 @@ async fn sentinels_and_servers_may_want_different_passwords() {
 
 /// Sentinels and the primary that they name are spoken to over TLS, and their certificates are checked.
 #[tokio::test]
-async fn sentinels_and_their_primary_are_spoken_to_over_tls() {
+async fn sentinels_and_their_primary_work_over_tls() {
     // The Valkey that the tests install speaks no TLS.
     let kind = Kind::Redis;
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path());
-    let primary = authority.start(kind, "127.0.0.1", &["--tls-replication", "yes"]);
+    let test_ca = TestCa::new(folder.path());
+    let primary = test_ca.start(kind, "127.0.0.1", &["--tls-replication", "yes"]);
     let address = primary.address("127.0.0.1");
     let port = free_port();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -105,36 +106,37 @@ async fn sentinels_and_their_primary_are_spoken_to_over_tls() {
         "tls-auth-clients no".to_owned(),
         format!("tls-cert-file {}", file("cert.pem")),
         format!("tls-key-file {}", file("key.pem")),
-        format!("tls-ca-cert-file {}", authority.ca()),
+        format!("tls-ca-cert-file {}", test_ca.ca()),
         format!("sentinel monitor {NAME} {} 1", address.replace(':', " ")),
     ];
     let sentinel = Server::start_sentinel(kind, &settings);
-    let url = format!("rediss+sentinel://127.0.0.1:{port}/{NAME}?ca={}", authority.ca());
-    let store = RedisStore::connect_with(&url, patient()).await.unwrap();
-    assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
+    let url = format!("rediss+sentinel://127.0.0.1:{port}/{NAME}?ca={}", test_ca.ca());
+    let store = RedisStore::connect_with(&url, patient_options()).await.unwrap();
+    assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
     assert_eq!(store.server_states()[0].address, address, "at its TLS port");
-    // Neither of them is believed without its authority.
-    let other = Authority::new(&folder.path().join("other"));
-    let error = RedisStore::connect_with(&url.replace(&authority.ca(), &other.ca()), patient()).await.unwrap_err();
+    // Neither of them is believed without its certificate test_ca.
+    let other = TestCa::new(&folder.path().join("other"));
+    let error =
+        RedisStore::connect_with(&url.replace(&test_ca.ca(), &other.ca()), patient_options()).await.unwrap_err();
     assert!(error.kind() == StoreErrorKind::Denied && error.to_string().contains("not trusted"), "{kind:?}: {error}");
     drop(sentinel);
 }
 
 /// What the sentinels do not know, or cannot say, is told in words.
 #[tokio::test]
-async fn a_name_that_nobody_knows_and_sentinels_that_are_gone_are_told() {
-    let mut watched = Watched::start(Kind::Redis, &[], &[]);
-    let wrong = watched.url().replace(NAME, "unheard-of");
+async fn an_unknown_primary_name_and_unreachable_sentinels_are_reported() {
+    let mut group = SentinelGroup::start(Kind::Redis, &[], &[]);
+    let wrong = group.url().replace(NAME, "unheard-of");
     let error = RedisStore::connect(&wrong).await.unwrap_err();
     assert!(error.to_string().contains("know no primary of this name"), "{error}");
-    let url = watched.url();
-    for sentinel in &mut watched.sentinels {
+    let url = group.url();
+    for sentinel in &mut group.sentinels {
         sentinel.kill();
     }
     let error = RedisStore::connect(&url).await.unwrap_err();
     assert!(error.is_transient() && error.to_string().contains("no sentinel answers"), "{error}");
     // A server where a sentinel should be.
-    let server = watched.primary.url().replace("redis://", "redis+sentinel://");
+    let server = group.primary.url().replace("redis://", "redis+sentinel://");
     let error = RedisStore::connect(&format!("{server}/{NAME}")).await.unwrap_err();
     assert!(!error.is_transient() && error.to_string().contains("no sentinel at"), "{error}");
 }
@@ -142,12 +144,12 @@ async fn a_name_that_nobody_knows_and_sentinels_that_are_gone_are_told() {
 /// Sentinels that are gone matter only when they are needed.
 #[tokio::test]
 async fn a_store_that_knows_its_primary_needs_no_sentinel() {
-    let mut watched = Watched::start(Kind::Redis, &[], &[]);
-    let store = RedisStore::connect_with(&watched.url(), patient()).await.unwrap();
-    for sentinel in &mut watched.sentinels {
+    let mut group = SentinelGroup::start(Kind::Redis, &[], &[]);
+    let store = RedisStore::connect_with(&group.url(), patient_options()).await.unwrap();
+    for sentinel in &mut group.sentinels {
         sentinel.kill();
     }
-    assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
+    assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
 }
 
 // === What the tests share ===

@@ -29,7 +29,7 @@ fn surge(url: &str) {
 }
 
 #[test]
-fn nothing_of_others_is_touched_and_nothing_of_its_own_is_left() {
+fn surge_leaves_foreign_keys_and_none_of_its_own() {
     for server in [Server::start(Kind::Redis), Server::start_alone_in_cluster(Kind::Valkey)] {
         let mut connection = server.connection();
         // Names as close to its own as others may have.
@@ -44,7 +44,7 @@ fn nothing_of_others_is_touched_and_nothing_of_its_own_is_left() {
 }
 
 #[tokio::test]
-async fn a_prefix_is_forgotten_with_all_that_is_in_it_and_no_other() {
+async fn forget_prefix_deletes_that_prefix_and_no_other() {
     for server in [Server::start(Kind::Redis), Server::start_alone_in_cluster(Kind::Valkey)] {
         let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
         let rules = RuleSet::new([Rule::new("rides", limit).with_per(["user"])]).unwrap();

@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::http::{HeaderName, Request, StatusCode};
 use axum::routing::get;
 use conformance::server::{KINDS, Server};
-use conformance::suite::{Ground, all_limits, left, on_every_store, patient, until};
+use conformance::suite::{StoreFixture, left, on_every_store, one_limit_of_each_kind, patient_options, until};
 use tidegate::spi::Store;
 use tidegate::{Algorithm, Limit, Limiter, OnFailure, Rate, Rule, RuleSet};
 use tidegate_tower::{Degraded, LimitLayer};
@@ -34,15 +34,15 @@ async fn start(app: Router) -> SocketAddr {
 
 /// How many of so many connections to `server` get the page.
 fn served(server: SocketAddr, connections: usize) -> usize {
-    (0..connections).filter(|_| heard(server).starts_with("HTTP/1.1 200 ")).count()
+    (0..connections).filter(|_| response(server).starts_with("HTTP/1.1 200 ")).count()
 }
 
-fn heard(server: SocketAddr) -> String {
+fn response(server: SocketAddr) -> String {
     let mut stream = TcpStream::connect(server).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nx-key: k1\r\nconnection: close\r\n\r\n").unwrap();
-    let mut heard = String::new();
-    stream.read_to_string(&mut heard).unwrap();
-    heard
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
 async fn status(app: &Router) -> StatusCode {
@@ -55,11 +55,13 @@ async fn two_servers_share_one_exact_limit() {
     for kind in KINDS {
         let store = Server::start(kind);
         // (A leaky bucket would hold its requests.)
-        for limit in all_limits(LIMIT).into_iter().filter(|limit| limit.algorithm() != Algorithm::LeakyBucket) {
+        for limit in
+            one_limit_of_each_kind(LIMIT).into_iter().filter(|limit| limit.algorithm() != Algorithm::LeakyBucket)
+        {
             let mut clients = Vec::new();
             for _ in 0..2 {
                 let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
-                let server = start(app(Limiter::new(rules, store.store_with(patient()).await))).await;
+                let server = start(app(Limiter::new(rules, store.store_with(patient_options()).await))).await;
                 for _ in 0..2 {
                     clients.push(tokio::task::spawn_blocking(move || served(server, CONNECTIONS / 4)));
                 }
@@ -74,14 +76,14 @@ async fn two_servers_share_one_exact_limit() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_the_queue_gives_the_place_back_on_every_store() {
-    on_every_store(async |ground| {
-        let limiter = ground.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap());
-        let layer = LimitLayer::new(limiter).timer(ground.clock.clone());
+async fn a_cancelled_request_gives_its_queue_place_back_on_every_store() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap());
+        let layer = LimitLayer::new(limiter).timer(fixture.clock.clone());
         let handle = layer.handle();
         let app = Router::new().route("/", get(async || "hello")).layer(layer);
         assert_eq!(status(&app).await, StatusCode::OK);
-        let held = hold(&app, ground).await;
+        let held = hold(&app, fixture).await;
         assert_eq!(left(&handle.limiter()).await, 0);
 
         held.abort();
@@ -90,27 +92,27 @@ async fn whoever_leaves_the_queue_gives_the_place_back_on_every_store() {
         while left(&handle.limiter()).await == 0 {
             tokio::task::yield_now().await;
         }
-        let next = hold(&app, ground).await;
-        ground.clock.advance(Duration::from_secs(1));
+        let next = hold(&app, fixture).await;
+        fixture.clock.advance(Duration::from_secs(1));
         assert_eq!(next.await.unwrap(), StatusCode::OK);
     })
     .await;
 }
 
 /// Asks, and stays until the request waits.
-async fn hold(app: &Router, ground: &Ground) -> tokio::task::JoinHandle<StatusCode> {
+async fn hold(app: &Router, fixture: &StoreFixture) -> tokio::task::JoinHandle<StatusCode> {
     let app = app.clone();
     let held = tokio::spawn(async move { status(&app).await });
-    until(|| ground.clock.pending_sleeps() == 1).await;
+    until(|| fixture.clock.pending_sleeps() == 1).await;
     held
 }
 
 #[tokio::test]
-async fn the_real_cost_is_settled_on_every_store() {
+async fn the_actual_cost_is_settled_on_every_store() {
     const USED: HeaderName = HeaderName::from_static("x-used");
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         let limit = Limit::token_bucket(100, Rate::per_hour(1).unwrap()).unwrap();
-        let limiter = ground.limiter_of([Rule::new("tokens", limit).with_cost(10).with_cost_header("x-used")]);
+        let limiter = fixture.limiter_of([Rule::new("tokens", limit).with_cost(10).with_cost_header("x-used")]);
         let layer = LimitLayer::new(limiter);
         let handle = layer.handle();
         let used = |used: &'static str| get(async move || ([(USED, used)], "hello"));
@@ -134,7 +136,7 @@ async fn a_server_that_goes_away_refuses_what_is_closed_and_lets_the_rest_pass()
             Rule::new("api", limit).with_on_failure(OnFailure::Open),
         ])
         .unwrap();
-        let layer = LimitLayer::new(Limiter::new(rules, server.store_with(patient()).await));
+        let layer = LimitLayer::new(Limiter::new(rules, server.store_with(patient_options()).await));
         let page = async |request: axum::extract::Request| match request.extensions().get::<Degraded>() {
             Some(Degraded { .. }) => StatusCode::NON_AUTHORITATIVE_INFORMATION,
             None => StatusCode::OK,

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{all_limits, left, limits_over, name_of, on_every_store, passes, patient};
+use conformance::suite::{
+    count_allowed, key_name, left, limits_with_window, on_every_store, one_limit_of_each_kind, patient_options,
+};
 use redis::Connection;
 use tidegate::spi::{PlanMode, Store};
 use tidegate::{Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
@@ -19,8 +21,8 @@ use tidegate_redis::RedisStore;
 async fn no_operation_leaves_a_key_that_never_expires() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
-        for limit in all_limits(3).into_iter().chain(limits_over(3, Duration::from_secs(60))) {
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        for limit in one_limit_of_each_kind(3).into_iter().chain(limits_with_window(3, Duration::from_secs(60))) {
             let rules = [Rule::new("one", limit).with_per(["user"]), Rule::new("two", limit)];
             let both = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
             let only = Limiter::new(RuleSet::new([Rule::new("one", limit).with_per(["user"])]).unwrap(), store.clone());
@@ -56,20 +58,20 @@ async fn no_operation_leaves_a_key_that_never_expires() {
 async fn a_key_that_lost_its_expiry_gets_it_back() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
-        for limit in all_limits(10) {
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        for limit in one_limit_of_each_kind(10) {
             let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
-            let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+            let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
             let receipt = limiter.check(&Request::new("")).await.unwrap().into_receipt();
-            let mut persist = || redis::cmd("PERSIST").arg(&name).query::<bool>(&mut connection).unwrap();
+            let mut retry_while_transient = || redis::cmd("PERSIST").arg(&name).query::<bool>(&mut connection).unwrap();
 
-            assert!(persist());
+            assert!(retry_while_transient());
             limiter.refund(receipt).await.unwrap();
-            assert!(persist(), "no expiry after a refund: {kind:?} {limit:?}");
-            assert_eq!(passes(&limiter, 1, 1).await, 1);
-            assert!(persist(), "no expiry after a take: {kind:?} {limit:?}");
+            assert!(retry_while_transient(), "no expiry after a refund: {kind:?} {limit:?}");
+            assert_eq!(count_allowed(&limiter, 1, 1).await, 1);
+            assert!(retry_while_transient(), "no expiry after a take: {kind:?} {limit:?}");
             limiter.charge(&Request::new("")).await.unwrap();
-            assert!(persist(), "no expiry after a charge: {kind:?} {limit:?}");
+            assert!(retry_while_transient(), "no expiry after a charge: {kind:?} {limit:?}");
             limiter.forget(&Request::new("")).await.unwrap();
         }
     }
@@ -78,19 +80,19 @@ async fn a_key_that_lost_its_expiry_gets_it_back() {
 /// Trap 27: "the count equals the cost, so this must be the first hit" armed the window anew after a refund to zero.
 #[tokio::test]
 async fn a_refund_to_zero_does_not_move_the_window() {
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         let window = Duration::from_secs(10);
-        let limiter = ground.limiter(Limit::fixed_window(5, window).unwrap());
-        ground.clock.advance(Duration::from_secs(3));
+        let limiter = fixture.limiter(Limit::fixed_window(5, window).unwrap());
+        fixture.clock.advance(Duration::from_secs(3));
         for seconds_left in [7, 6, 5] {
             let decision = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
             assert!(decision.is_allowed());
             assert_eq!(decision.checks()[0].outcome().reset_after, Duration::from_secs(seconds_left));
             limiter.refund(decision.into_receipt()).await.unwrap();
-            ground.clock.advance(Duration::from_secs(1));
+            fixture.clock.advance(Duration::from_secs(1));
         }
-        assert_eq!(passes(&limiter, 5, 2).await, 1);
-        ground.clock.advance(Duration::from_secs(4));
+        assert_eq!(count_allowed(&limiter, 5, 2).await, 1);
+        fixture.clock.advance(Duration::from_secs(4));
         assert_eq!(left(&limiter).await, 5);
     })
     .await;
@@ -102,12 +104,12 @@ async fn a_refund_to_zero_does_not_move_the_window() {
 async fn a_key_lives_as_long_as_its_state_matters() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
         for window in [Duration::from_secs(1), Duration::from_secs(600), Duration::from_secs(86_400)] {
-            for limit in limits_over(10, window) {
+            for limit in limits_with_window(10, window) {
                 let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
                 let decision = limiter.check(&Request::new("").with_cost(5)).await.unwrap();
-                let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+                let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
                 let expires: u64 = redis::cmd("PEXPIRETIME").arg(name).query(&mut connection).unwrap();
                 let ends = decision.decided_at().plus(decision.checks()[0].outcome().reset_after).as_micros() / 1_000;
                 // The server measures the expiry from its own reading of the clock, a moment before or after ours.
@@ -122,11 +124,11 @@ async fn a_key_lives_as_long_as_its_state_matters() {
 async fn a_decision_costs_one_read_and_at_most_one_write_for_each_key() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
-        for limit in all_limits(10) {
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        for limit in one_limit_of_each_kind(10) {
             let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
             let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
-            assert_eq!(passes(&limiter, 1, 25).await, 10);
+            assert_eq!(count_allowed(&limiter, 1, 25).await, 10);
             let expected = [("evalsha", 25), ("get", 25), ("psetex", 10), ("time", 25)];
             assert_eq!(calls(&mut connection), named(&expected), "{kind:?} {limit:?}");
             for _ in 0..5 {
@@ -144,11 +146,11 @@ async fn a_decision_costs_one_read_and_at_most_one_write_for_each_key() {
 async fn states_are_small() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
-        for (index, limit) in limits_over(10, Duration::from_secs(60)).into_iter().enumerate() {
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        for (index, limit) in limits_with_window(10, Duration::from_secs(60)).into_iter().enumerate() {
             let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
-            assert_eq!(passes(&limiter, 1, 3).await, 3);
-            let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+            assert_eq!(count_allowed(&limiter, 1, 3).await, 3);
+            let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
             let found: String = redis::cmd("TYPE").arg(&name).query(&mut connection).unwrap();
             assert_eq!(found, "string", "{kind:?} {limit:?}");
             let found: String = redis::cmd("OBJECT").arg("ENCODING").arg(&name).query(&mut connection).unwrap();
@@ -167,14 +169,14 @@ async fn nothing_that_a_user_writes_moves_a_key_to_another_slot() {
         let mut connection = server.connection();
         let mut slot =
             |name: &[u8]| -> u16 { redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap() };
-        let limit = all_limits(3)[0];
+        let limit = one_limit_of_each_kind(3)[0];
         let per_user = Rule::new("{a}", limit).with_limit("{b}", limit).with_per(["user"]);
         let rules = [per_user, Rule::new("}{", limit).with_per(["user"]).with_budget("{{x}}"), Rule::new("{}", limit)];
         let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new());
         for number in 0..300 {
             let user = format!("{{{number}}}{{x}}");
             let plan = limiter.plan(&Request::new("").with_attribute("user", &user));
-            let names: Vec<_> = plan.checks().iter().map(|check| name_of(check.key())).collect();
+            let names: Vec<_> = plan.checks().iter().map(|check| key_name(check.key())).collect();
             for name in &names {
                 let tag = &name[3..7];
                 assert!(name.starts_with(b"tg1{") && tag.ends_with(b"}"), "{}", name.escape_ascii());
@@ -194,13 +196,13 @@ async fn nothing_that_a_user_writes_moves_a_key_to_another_slot() {
 async fn a_server_in_cluster_mode_accepts_every_script() {
     for kind in KINDS {
         let server = Server::start_alone_in_cluster(kind);
-        let limits = all_limits(10);
+        let limits = one_limit_of_each_kind(10);
         let request = Request::new("").with_attribute("user", "ann");
         let together =
             limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).with_per(["user"]));
         let apart = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("s{i}"), *limit));
         for rules in [together.collect::<Vec<_>>(), apart.collect()] {
-            let limiter = Limiter::new(RuleSet::new(rules).unwrap(), server.store_with(patient()).await);
+            let limiter = Limiter::new(RuleSet::new(rules).unwrap(), server.store_with(patient_options()).await);
             let receipt = limiter.check(&request).await.unwrap().into_receipt();
             limiter.refund(receipt).await.unwrap();
             limiter.charge(&request).await.unwrap();
@@ -217,8 +219,8 @@ async fn a_server_in_cluster_mode_accepts_every_script() {
 async fn forgetting_a_subject_deletes_its_keys_and_looks_at_no_other() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
-        let rules = all_limits(5).into_iter().enumerate();
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let rules = one_limit_of_each_kind(5).into_iter().enumerate();
         let rules = RuleSet::new(rules.map(|(i, limit)| Rule::new(format!("r{i}"), limit).with_per(["user"]))).unwrap();
         let limiter: Limiter<RedisStore> = Limiter::new(rules, store);
         let of = |user| Request::new("").with_attribute("user", user);

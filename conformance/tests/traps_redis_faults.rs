@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{
-    START, all_limits, decide_all, left, limits_over, name_of, on_every_store, passes, patient, until_answered,
+    START, count_allowed, decide_all, key_name, left, limits_with_window, on_every_store, one_limit_of_each_kind,
+    patient_options, wait_until_reachable,
 };
 use redis::Connection;
 use tidegate::spi::Store;
@@ -21,9 +22,9 @@ use tidegate_redis::{RedisOptions, RedisStore};
 async fn a_server_that_forgot_the_scripts_gets_them_again() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
         let mut flush = || redis::cmd("SCRIPT").arg("FLUSH").query::<()>(&mut connection).unwrap();
-        for limit in all_limits(10) {
+        for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
             flush();
             let decision = limiter.check(&Request::new("")).await.unwrap();
@@ -44,11 +45,11 @@ async fn a_server_that_forgot_the_scripts_gets_them_again() {
 
 /// Trap 31, inside a pipeline: each plan that met the gap is decided once, and the limit holds over all of them.
 #[tokio::test]
-async fn a_pipeline_survives_a_flush_of_the_scripts() {
+async fn a_pipeline_survives_a_script_flush() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
-        for limit in all_limits(10) {
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
             let plans: Vec<_> = (0..15).map(|_| limiter.plan(&Request::new(""))).collect();
             let _: () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
@@ -67,10 +68,10 @@ async fn a_decision_without_an_answer_is_reported_and_not_sent_again() {
     for kind in KINDS {
         let server = Server::start(kind);
         let mut connection = server.connection();
-        for limit in all_limits(10) {
+        for limit in one_limit_of_each_kind(10) {
             let impatient = server.store_with(RedisOptions::new().with_budget(Duration::from_millis(200))).await;
-            let (patient, impatient) =
-                (limiter(limit, &server.store_with(patient()).await), limiter(limit, &impatient));
+            let (patient_options, impatient) =
+                (limiter(limit, &server.store_with(patient_options()).await), limiter(limit, &impatient));
             pause_writes(&mut connection);
             let request = Request::new("");
             let ask = || impatient.check(&request);
@@ -81,7 +82,7 @@ async fn a_decision_without_an_answer_is_reported_and_not_sent_again() {
             }
             go_on(&mut connection);
             // The server still had them in its buffer: three were sent, three are charged, and none a second time.
-            assert_eq!(left(&patient).await, 7, "{kind:?} {limit:?}");
+            assert_eq!(left(&patient_options).await, 7, "{kind:?} {limit:?}");
         }
     }
 }
@@ -92,8 +93,8 @@ async fn a_decision_whose_connection_breaks_is_reported_and_not_sent_again() {
     for kind in KINDS {
         let server = Server::start(kind);
         let mut connection = server.connection();
-        for limit in all_limits(10) {
-            let cut = Arc::new(limiter(limit, &server.store_with(patient()).await));
+        for limit in one_limit_of_each_kind(10) {
+            let cut = Arc::new(limiter(limit, &server.store_with(patient_options()).await));
             pause_writes(&mut connection);
             let asking = Arc::clone(&cut);
             let asked = tokio::spawn(async move { asking.check(&Request::new("")).await });
@@ -105,10 +106,10 @@ async fn a_decision_whose_connection_breaks_is_reported_and_not_sent_again() {
             let error = asked.await.unwrap().unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?}: {error}");
             assert!(error.is_transient() && error.is_possibly_applied(), "{kind:?} {limit:?}: {error:?}");
-            let remaining = left(&limiter(limit, &server.store_with(patient()).await)).await;
+            let remaining = left(&limiter(limit, &server.store_with(patient_options()).await)).await;
             assert!((9..=10).contains(&remaining), "{kind:?} {limit:?}: charged {} times", 10 - remaining);
-            until_answered(&cut).await;
-            assert_eq!(passes(&cut, 1, 20).await, remaining, "{kind:?} {limit:?}");
+            wait_until_reachable(&cut).await;
+            assert_eq!(count_allowed(&cut, 1, 20).await, remaining, "{kind:?} {limit:?}");
         }
     }
 }
@@ -116,12 +117,15 @@ async fn a_decision_whose_connection_breaks_is_reported_and_not_sent_again() {
 /// Trap 37: a client that sent its own time, and was ahead, refilled the buckets of all others. Ours send none: two
 /// requests at different times are the same bytes.
 #[tokio::test]
-async fn no_instance_tells_the_server_the_time() {
+async fn the_clock_of_an_instance_does_not_matter() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (one, other, mut connection) =
-            (server.store_with(patient()).await, server.store_with(patient()).await, server.connection());
-        for limit in all_limits(10) {
+        let (one, other, mut connection) = (
+            server.store_with(patient_options()).await,
+            server.store_with(patient_options()).await,
+            server.connection(),
+        );
+        for limit in one_limit_of_each_kind(10) {
             let _: () = redis::pipe()
                 .cmd("CONFIG")
                 .arg("SET")
@@ -155,15 +159,15 @@ async fn no_instance_tells_the_server_the_time() {
 /// everybody out until the old time had come again.
 #[tokio::test]
 async fn time_that_runs_backwards_gives_nothing_back_and_locks_nobody_out() {
-    on_every_store(async |ground| {
-        for limit in limits_over(10, Duration::from_secs(10)) {
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(10, Duration::from_secs(10)) {
             for back in [1, 1_000, 1_500, 2_000, 2_001, 5_000, 3_600_000, 86_400_000] {
-                let limiter = ground.limiter(limit);
-                ground.clock.set(START.plus(Duration::from_secs(1)));
-                assert_eq!(passes(&limiter, 10, 1).await, 1);
-                ground.clock.set(Timestamp::from_micros(START.as_micros() + 1_000_000 - back * 1_000));
-                assert_eq!(passes(&limiter, 1, 5).await, 0, "{limit:?} after {back} ms back");
-                ground.clock.advance(Duration::from_secs(20) + Duration::from_millis(back.min(2_000)));
+                let limiter = fixture.limiter(limit);
+                fixture.clock.set(START.plus(Duration::from_secs(1)));
+                assert_eq!(count_allowed(&limiter, 10, 1).await, 1);
+                fixture.clock.set(Timestamp::from_micros(START.as_micros() + 1_000_000 - back * 1_000));
+                assert_eq!(count_allowed(&limiter, 1, 5).await, 0, "{limit:?} after {back} ms back");
+                fixture.clock.advance(Duration::from_secs(20) + Duration::from_millis(back.min(2_000)));
                 assert_eq!(left(&limiter).await, 10, "{limit:?} after {back} ms back");
             }
         }
@@ -183,26 +187,26 @@ async fn a_replica_that_takes_over_knows_what_was_spent() {
         while !info(&mut to_replica, "replication").contains("master_link_status:up") {
             thread::yield_now();
         }
-        let store = primary.store_with(patient()).await;
-        for limit in all_limits(10) {
-            assert_eq!(passes(&limiter(limit, &store), 3, 2).await, 2);
+        let store = primary.store_with(patient_options()).await;
+        for limit in one_limit_of_each_kind(10) {
+            assert_eq!(count_allowed(&limiter(limit, &store), 3, 2).await, 2);
         }
         // It waits for the last write of its own connection, and so for all before that.
         let _: () = redis::cmd("SET").arg("last").arg(1).query(&mut to_primary).unwrap();
         let reached: u64 = redis::cmd("WAIT").arg(1).arg(60_000).query(&mut to_primary).unwrap();
         assert_eq!(reached, 1, "{kind:?}");
-        for limit in all_limits(10) {
+        for limit in one_limit_of_each_kind(10) {
             let plan_of = limiter(limit, &store);
-            let name = name_of(plan_of.plan(&Request::new("")).checks()[0].key());
+            let name = key_name(plan_of.plan(&Request::new("")).checks()[0].key());
             let state = |connection: &mut Connection| -> (Vec<u8>, i64) {
                 redis::pipe().cmd("GET").arg(&name).cmd("PEXPIRETIME").arg(&name).query(connection).unwrap()
             };
             assert_eq!(state(&mut to_primary), state(&mut to_replica), "{kind:?} {limit:?}");
         }
         let _: () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut to_replica).unwrap();
-        let store = replica.store_with(patient()).await;
-        for limit in all_limits(10) {
-            assert_eq!(passes(&limiter(limit, &store), 1, 10).await, 4, "{kind:?} {limit:?}");
+        let store = replica.store_with(patient_options()).await;
+        for limit in one_limit_of_each_kind(10) {
+            assert_eq!(count_allowed(&limiter(limit, &store), 1, 10).await, 4, "{kind:?} {limit:?}");
         }
     }
 }
@@ -210,15 +214,15 @@ async fn a_replica_that_takes_over_knows_what_was_spent() {
 /// Trap 39: a server without memory refuses scripts. That is an error with a name and a remedy, never a silent yes;
 /// what was not used can still be given back, since that only makes room.
 #[tokio::test]
-async fn a_server_out_of_memory_refuses_loudly_and_still_takes_refunds() {
+async fn a_full_server_refuses_with_an_error_and_still_takes_refunds() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
         let mut set = |name: &str, value: &str| {
             redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query::<()>(&mut connection).unwrap();
         };
         set("maxmemory-policy", "noeviction");
-        for limit in all_limits(10) {
+        for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
             let receipt = limiter.check(&Request::new("").with_cost(4)).await.unwrap().into_receipt();
             set("maxmemory", "1");
@@ -233,7 +237,7 @@ async fn a_server_out_of_memory_refuses_loudly_and_still_takes_refunds() {
             assert_eq!(left(&limiter).await, 10, "{kind:?} {limit:?}");
             limiter.charge(&Request::new("").with_cost(7)).await.unwrap();
             set("maxmemory", "0");
-            assert_eq!(passes(&limiter, 1, 10).await, 3, "{kind:?} {limit:?}");
+            assert_eq!(count_allowed(&limiter, 1, 10).await, 3, "{kind:?} {limit:?}");
         }
     }
 }
@@ -269,7 +273,7 @@ fn server_time(connection: &mut Connection) -> u64 {
 
 /// Trap 39: a server that evicts drops limits without a word. It is said at the start.
 #[tokio::test]
-async fn a_server_that_evicts_keys_is_told_of_at_the_start() {
+async fn an_evicting_server_is_reported_at_startup() {
     for kind in KINDS {
         let evicting = Server::start_with(kind, &["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
         let warnings = evicting.store().await.warnings().to_vec();

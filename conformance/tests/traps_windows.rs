@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use conformance::suite::{START, all_limits, left, limits_over, name_of, on_every_store, passes};
+use conformance::suite::{
+    START, count_allowed, key_name, left, limits_with_window, on_every_store, one_limit_of_each_kind,
+};
 use tidegate::{Limit, Request, Rule, Timestamp, Window};
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -14,14 +16,14 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// documentation; the sliding ones do not have it.
 #[tokio::test]
 async fn only_a_fixed_window_lets_two_limits_through_at_a_boundary() {
-    on_every_store(async |ground| {
-        let [_, _, fixed, log, sliding] = limits_over(10, WINDOW);
+    on_every_store(async |fixture| {
+        let [_, _, fixed, log, sliding] = limits_with_window(10, WINDOW);
         for (limit, after_the_boundary) in [(fixed, 10), (log, 0), (sliding, 0)] {
-            ground.clock.set(START.plus(Duration::from_micros(9_999_999)));
-            let limiter = ground.limiter(limit);
-            assert_eq!(passes(&limiter, 1, 20).await, 10, "{limit:?}");
-            ground.clock.advance(Duration::from_micros(1));
-            assert_eq!(passes(&limiter, 1, 20).await, after_the_boundary, "{limit:?}");
+            fixture.clock.set(START.plus(Duration::from_micros(9_999_999)));
+            let limiter = fixture.limiter(limit);
+            assert_eq!(count_allowed(&limiter, 1, 20).await, 10, "{limit:?}");
+            fixture.clock.advance(Duration::from_micros(1));
+            assert_eq!(count_allowed(&limiter, 1, 20).await, after_the_boundary, "{limit:?}");
         }
     })
     .await;
@@ -30,13 +32,13 @@ async fn only_a_fixed_window_lets_two_limits_through_at_a_boundary() {
 /// Trap 14: a request that was too large took what was left before it was refused.
 #[tokio::test]
 async fn a_refused_request_burns_nothing() {
-    on_every_store(async |ground| {
-        for limit in limits_over(10, WINDOW) {
-            let limiter = ground.limiter(limit);
-            assert_eq!(passes(&limiter, 7, 1).await, 1);
-            assert_eq!(passes(&limiter, 5, 10).await, 0, "{limit:?}");
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(10, WINDOW) {
+            let limiter = fixture.limiter(limit);
+            assert_eq!(count_allowed(&limiter, 7, 1).await, 1);
+            assert_eq!(count_allowed(&limiter, 5, 10).await, 0, "{limit:?}");
             assert_eq!(left(&limiter).await, 3, "{limit:?}");
-            assert_eq!(passes(&limiter, 1, 10).await, 3, "{limit:?}");
+            assert_eq!(count_allowed(&limiter, 1, 10).await, 3, "{limit:?}");
         }
     })
     .await;
@@ -45,15 +47,15 @@ async fn a_refused_request_burns_nothing() {
 /// Trap 15: rounding made a sliding counter with a limit of 1 refuse for ever.
 #[tokio::test]
 async fn a_sliding_window_of_one_admits_one_again_and_again() {
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         for slices in [1, 2, 5, 10] {
-            let limiter = ground.limiter(Limit::sliding_window(1, WINDOW, slices).unwrap());
+            let limiter = fixture.limiter(Limit::sliding_window(1, WINDOW, slices).unwrap());
             let slice = WINDOW / slices as u32;
             for round in 0..5 {
-                assert_eq!(passes(&limiter, 1, 5).await, 1, "{slices} slices, round {round}");
+                assert_eq!(count_allowed(&limiter, 1, 5).await, 1, "{slices} slices, round {round}");
                 let retry = limiter.check(&Request::new("")).await.unwrap().retry_after().unwrap();
                 assert!(WINDOW <= retry + slice && retry <= WINDOW + slice, "{slices} slices: {retry:?}");
-                ground.clock.advance(retry);
+                fixture.clock.advance(retry);
             }
         }
     })
@@ -63,13 +65,17 @@ async fn a_sliding_window_of_one_admits_one_again_and_again() {
 /// Trap 16: "is anything left?" instead of "is the cost left?": an overshoot by the cost less one.
 #[tokio::test]
 async fn a_cost_counts_in_full_before_it_is_admitted() {
-    on_every_store(async |ground| {
-        for limit in limits_over(10, WINDOW) {
-            let limiter = ground.limiter(limit);
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(10, WINDOW) {
+            let limiter = fixture.limiter(limit);
             let mut admitted = 0;
             for cost in [3, 5, 7, 4, 3, 2, 9, 1, 1] {
                 let fits = admitted + cost <= 10;
-                assert_eq!(passes(&limiter, cost, 1).await, u64::from(fits), "{limit:?}: {cost} after {admitted}");
+                assert_eq!(
+                    count_allowed(&limiter, cost, 1).await,
+                    u64::from(fits),
+                    "{limit:?}: {cost} after {admitted}"
+                );
                 admitted += if fits { cost } else { 0 };
             }
             assert_eq!(admitted, 10);
@@ -80,12 +86,12 @@ async fn a_cost_counts_in_full_before_it_is_admitted() {
 
 /// Trap 17: two ways to the same answer that differed by one at the boundary.
 #[tokio::test]
-async fn looking_taking_and_taking_what_there_is_agree_at_the_boundary() {
-    on_every_store(async |ground| {
-        for limit in limits_over(10, WINDOW) {
+async fn peek_check_and_take_up_to_agree_at_the_boundary() {
+    on_every_store(async |fixture| {
+        for limit in limits_with_window(10, WINDOW) {
             for used in 0..=10 {
-                let limiter = ground.limiter(limit);
-                assert_eq!(passes(&limiter, used, 1).await, 1);
+                let limiter = fixture.limiter(limit);
+                assert_eq!(count_allowed(&limiter, used, 1).await, 1);
                 let request = Request::new("").with_cost(3);
                 let peeked = limiter.peek(&request).await.unwrap();
                 assert_eq!(peeked.is_allowed(), used <= 7, "{limit:?} with {used} used");
@@ -102,15 +108,15 @@ async fn looking_taking_and_taking_what_there_is_agree_at_the_boundary() {
 /// Trap 18: log entries named by their time, so that requests of one instant counted as one.
 #[tokio::test]
 async fn requests_of_one_microsecond_all_count() {
-    on_every_store(async |ground| {
-        let limiter = ground.limiter(Limit::sliding_log(10, WINDOW).unwrap());
-        assert_eq!(passes(&limiter, 1, 6).await, 6);
-        assert_eq!(passes(&limiter, 2, 5).await, 2);
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(Limit::sliding_log(10, WINDOW).unwrap());
+        assert_eq!(count_allowed(&limiter, 1, 6).await, 6);
+        assert_eq!(count_allowed(&limiter, 2, 5).await, 2);
         assert_eq!(left(&limiter).await, 0);
-        ground.clock.advance(Duration::from_micros(9_999_999));
-        assert_eq!(passes(&limiter, 1, 1).await, 0);
-        ground.clock.advance(Duration::from_micros(1));
-        assert_eq!(passes(&limiter, 1, 20).await, 10);
+        fixture.clock.advance(Duration::from_micros(9_999_999));
+        assert_eq!(count_allowed(&limiter, 1, 1).await, 0);
+        fixture.clock.advance(Duration::from_micros(1));
+        assert_eq!(count_allowed(&limiter, 1, 20).await, 10);
     })
     .await;
 }
@@ -118,12 +124,12 @@ async fn requests_of_one_microsecond_all_count() {
 /// Traps 19 and 20: a log that forgot that requests have costs, or told the reset by the wrong entry. The retry comes
 /// from the oldest entries that must leave, the reset from the newest.
 #[tokio::test]
-async fn a_log_tells_its_waits_by_the_entries_that_must_leave() {
-    on_every_store(async |ground| {
-        let limiter = ground.limiter(Limit::sliding_log(10, WINDOW).unwrap());
+async fn retry_after_of_a_log_is_when_enough_entries_expire() {
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(Limit::sliding_log(10, WINDOW).unwrap());
         for cost in [4, 3, 3] {
-            assert_eq!(passes(&limiter, cost, 1).await, 1);
-            ground.clock.advance(Duration::from_secs(1));
+            assert_eq!(count_allowed(&limiter, cost, 1).await, 1);
+            fixture.clock.advance(Duration::from_secs(1));
         }
         // Three seconds in: 4 units leave after 10 seconds, 3 after 11, 3 after 12.
         for (cost, retry) in [(1, 7), (4, 7), (5, 8), (7, 8), (8, 9), (10, 9)] {
@@ -131,9 +137,9 @@ async fn a_log_tells_its_waits_by_the_entries_that_must_leave() {
             assert_eq!(denied.retry_after(), Some(Duration::from_secs(retry)), "cost {cost}");
             assert_eq!(denied.checks()[0].outcome().reset_after, Duration::from_secs(9), "cost {cost}");
         }
-        ground.clock.advance(Duration::from_secs(7));
+        fixture.clock.advance(Duration::from_secs(7));
         assert_eq!(left(&limiter).await, 4);
-        ground.clock.advance(Duration::from_secs(1));
+        fixture.clock.advance(Duration::from_secs(1));
         assert_eq!(left(&limiter).await, 7);
     })
     .await;
@@ -142,22 +148,22 @@ async fn a_log_tells_its_waits_by_the_entries_that_must_leave() {
 /// Trap 21: every decision read the whole log. Ours stays on the server: the reply for a long one is as short as for an
 /// empty one, and what has left the window is dropped by the next decision.
 #[tokio::test]
-async fn a_long_log_does_not_travel_and_does_not_stay() {
-    on_every_store(async |ground| {
-        let Some(server) = ground.server() else { return };
+async fn a_long_log_is_neither_sent_nor_kept() {
+    on_every_store(async |fixture| {
+        let Some(server) = fixture.server() else { return };
         let mut connection = server.connection();
-        let limiter = ground.limiter(Limit::sliding_log(5_000, WINDOW).unwrap());
-        let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+        let limiter = fixture.limiter(Limit::sliding_log(5_000, WINDOW).unwrap());
+        let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
 
         let mut sent = async || {
             let before = bytes_sent(&mut connection);
-            assert_eq!(passes(&limiter, 1, 1).await, 1);
+            assert_eq!(count_allowed(&limiter, 1, 1).await, 1);
             bytes_sent(&mut connection) - before
         };
         let for_an_empty_log = sent().await;
         for _ in 0..2_000 {
-            ground.clock.advance(Duration::from_micros(7));
-            assert_eq!(passes(&limiter, 1, 1).await, 1);
+            fixture.clock.advance(Duration::from_micros(7));
+            assert_eq!(count_allowed(&limiter, 1, 1).await, 1);
         }
         let for_a_long_log = sent().await;
         assert!(for_a_long_log.abs_diff(for_an_empty_log) < 500, "{for_an_empty_log} and {for_a_long_log} bytes");
@@ -165,8 +171,8 @@ async fn a_long_log_does_not_travel_and_does_not_stay() {
         let length =
             |connection: &mut redis::Connection| -> u64 { redis::cmd("STRLEN").arg(&name).query(connection).unwrap() };
         assert!(length(&mut connection) > 2_000);
-        ground.clock.advance(WINDOW);
-        assert_eq!(passes(&limiter, 1, 1).await, 1);
+        fixture.clock.advance(WINDOW);
+        assert_eq!(count_allowed(&limiter, 1, 1).await, 1);
         assert!(length(&mut connection) < 50);
     })
     .await;
@@ -174,7 +180,7 @@ async fn a_long_log_does_not_travel_and_does_not_stay() {
 
 /// Trap 22: a month was 30 days and a year 365, so that they ended on other days than everybody's, and some years had 13.
 #[tokio::test]
-async fn months_and_years_end_with_those_of_the_calendar() {
+async fn calendar_windows_end_with_the_month_or_year() {
     // The last second of a month, the days of the next, the days from then to the end of the year.
     let ends = [
         (1_830_297_599, 31, 366), // December 2027; 2028 is a leap year
@@ -183,18 +189,22 @@ async fn months_and_years_end_with_those_of_the_calendar() {
         (4_105_123_199, 28, 334), // January 2100; 2100 is none
         (4_107_542_399, 31, 306), // February 2100, on the 28th
     ];
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         for (second, of_month, of_year) in ends {
             let days = |days: u64| Duration::from_secs(days * 86_400);
             for (window, span) in [(Window::MONTH, of_month), (Window::YEAR, of_year)] {
-                let limiter = ground.limiter(Limit::fixed_window(10, window).unwrap());
-                ground.clock.set(Timestamp::from_micros(second * 1_000_000 + 999_999));
-                assert_eq!(passes(&limiter, 1, 20).await, 10);
+                let limiter = fixture.limiter(Limit::fixed_window(10, window).unwrap());
+                fixture.clock.set(Timestamp::from_micros(second * 1_000_000 + 999_999));
+                assert_eq!(count_allowed(&limiter, 1, 20).await, 10);
                 let last = limiter.check(&Request::new("")).await.unwrap();
-                ground.clock.advance(Duration::from_micros(1));
+                fixture.clock.advance(Duration::from_micros(1));
                 let over = window == Window::MONTH || of_year == 366;
                 assert_eq!(last.retry_after() == Some(Duration::from_micros(1)), over, "{window:?} after {second}");
-                assert_eq!(passes(&limiter, 1, 20).await, if over { 10 } else { 0 }, "{window:?} after {second}");
+                assert_eq!(
+                    count_allowed(&limiter, 1, 20).await,
+                    if over { 10 } else { 0 },
+                    "{window:?} after {second}"
+                );
                 let first = limiter.check(&Request::new("")).await.unwrap();
                 assert_eq!(first.retry_after(), Some(days(span)), "{window:?} after {second}");
             }
@@ -205,15 +215,15 @@ async fn months_and_years_end_with_those_of_the_calendar() {
 
 /// Trap 22, again: the key was gone before its month was, and the month began anew.
 #[tokio::test]
-async fn a_key_stays_until_its_month_or_year_is_over() {
-    on_every_store(async |ground| {
-        let Some(server) = ground.server() else { return };
+async fn a_key_lives_until_its_calendar_window_ends() {
+    on_every_store(async |fixture| {
+        let Some(server) = fixture.server() else { return };
         let mut connection = server.connection();
-        ground.clock.set(Timestamp::from_micros(1_835_481_600_000_000)); // 2028-03-01
+        fixture.clock.set(Timestamp::from_micros(1_835_481_600_000_000)); // 2028-03-01
         for (window, days) in [(Window::MONTH, 31), (Window::YEAR, 306)] {
-            let limiter = ground.limiter(Limit::fixed_window(10, window).unwrap());
-            assert_eq!(passes(&limiter, 1, 1).await, 1);
-            let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+            let limiter = fixture.limiter(Limit::fixed_window(10, window).unwrap());
+            assert_eq!(count_allowed(&limiter, 1, 1).await, 1);
+            let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
             let left: u64 = redis::cmd("PTTL").arg(&name).query(&mut connection).unwrap();
             assert_eq!(left / 86_400_000, days, "{window:?}");
         }
@@ -224,16 +234,16 @@ async fn a_key_stays_until_its_month_or_year_is_over() {
 /// Trap 24: a limit that was lowered went below zero or panicked; one that was raised helped only after the window.
 #[tokio::test]
 async fn changing_the_amount_keeps_what_was_spent() {
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         for kind in 0..5 {
-            let with = |amount| ground.limiter_of([Rule::new("api", all_limits(amount)[kind])]);
-            assert_eq!(passes(&with(10), 8, 1).await, 1);
+            let with = |amount| fixture.limiter_of([Rule::new("api", one_limit_of_each_kind(amount)[kind])]);
+            assert_eq!(count_allowed(&with(10), 8, 1).await, 1);
 
-            assert_eq!(left(&with(20)).await, 12, "raising helps at once: {:?}", all_limits(20)[kind]);
-            assert_eq!(left(&with(5)).await, 0, "{:?}", all_limits(5)[kind]);
-            assert_eq!(passes(&with(5), 1, 3).await, 0, "{:?}", all_limits(5)[kind]);
+            assert_eq!(left(&with(20)).await, 12, "raising helps at once: {:?}", one_limit_of_each_kind(20)[kind]);
+            assert_eq!(left(&with(5)).await, 0, "{:?}", one_limit_of_each_kind(5)[kind]);
+            assert_eq!(count_allowed(&with(5), 1, 3).await, 0, "{:?}", one_limit_of_each_kind(5)[kind]);
             let back = left(&with(10)).await;
-            assert!((2..=5).contains(&back), "{back} of {:?}", all_limits(10)[kind]);
+            assert!((2..=5).contains(&back), "{back} of {:?}", one_limit_of_each_kind(10)[kind]);
         }
     })
     .await;

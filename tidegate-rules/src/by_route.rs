@@ -4,6 +4,7 @@
 use std::fmt;
 
 use smol_str::SmolStr;
+use tidegate::attributes;
 
 use crate::condition::is_method;
 use crate::facts::Facts;
@@ -47,8 +48,8 @@ impl<T> ByRoute<T> {
 
     /// The attributes that it reads.
     pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
-        names.extend(self.0.iter().any(|route| route.method.is_some()).then(|| "method".into()));
-        names.extend(self.0.iter().any(|route| route.path.is_some()).then(|| "path".into()));
+        names.extend(self.0.iter().any(|route| route.method.is_some()).then(|| attributes::METHOD.into()));
+        names.extend(self.0.iter().any(|route| route.path.is_some()).then(|| attributes::PATH.into()));
     }
 }
 

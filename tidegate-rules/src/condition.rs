@@ -4,6 +4,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 use smol_str::SmolStr;
+use tidegate::attributes;
 
 use crate::facts::Facts;
 use crate::path::Pattern;
@@ -88,7 +89,7 @@ impl Condition {
                 let part = Self { headers: vec![header.clone()], ..none() };
                 let wanted = if header.1.is_empty() { "any value".into() } else { list(&header.1) };
                 alone(
-                    &header.0.replacen("header:", "header ", 1),
+                    &header.0.replacen(attributes::HEADER_PREFIX, "header ", 1),
                     part,
                     wanted,
                     own(facts.request.attribute(&header.0)),
@@ -118,9 +119,9 @@ impl Condition {
 
     /// The attributes that it reads.
     pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
-        names.extend((!self.methods.is_empty()).then(|| "method".into()));
-        names.extend((!self.paths.is_empty()).then(|| "path".into()));
-        names.extend((!self.hosts.is_empty()).then(|| "host".into()));
+        names.extend((!self.methods.is_empty()).then(|| attributes::METHOD.into()));
+        names.extend((!self.paths.is_empty()).then(|| attributes::PATH.into()));
+        names.extend((!self.hosts.is_empty()).then(|| attributes::HOST.into()));
         names.extend(self.headers.iter().map(|(name, _)| name.clone()));
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 use smol_str::SmolStr;
-use tidegate::Request;
+use tidegate::{Request, attributes};
 
 use crate::claims;
 use crate::identity::Found;
@@ -43,22 +43,22 @@ impl<'m, 'q> Facts<'m, 'q> {
 
     /// The path in its normal form.
     pub(crate) fn path(&self) -> Option<&str> {
-        self.path.get_or_init(|| Some(crate::path::normal(self.request.attribute("path")?))).as_deref()
+        self.path.get_or_init(|| Some(attributes::normalize_path(self.request.attribute(attributes::PATH)?))).as_deref()
     }
 
     /// The method; methods are told apart by case.
     pub(crate) fn method(&self) -> Option<&'q str> {
-        self.request.attribute("method")
+        self.request.attribute(attributes::METHOD)
     }
 
     /// The host in its normal form.
     pub(crate) fn host(&self) -> Option<&str> {
-        self.host.get_or_init(|| Some(crate::host::normal(self.request.attribute("host")?))).as_deref()
+        self.host.get_or_init(|| Some(attributes::normalize_host(self.request.attribute(attributes::HOST)?))).as_deref()
     }
 
     /// A field of the body, which is parsed once.
     pub(crate) fn body_field(&self, name: &str) -> Option<String> {
-        let body = self.body.get_or_init(|| claims::body(self.request.attribute("body")?));
+        let body = self.body.get_or_init(|| claims::body(self.request.attribute(attributes::BODY)?));
         claims::field(body.as_ref()?, name)
     }
 

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use smol_str::{SmolStr, format_smolstr};
-use tidegate::Request;
+use smol_str::SmolStr;
+use tidegate::{Request, attributes};
 
 use crate::facts::Facts;
 use crate::forwarded::{self, ForwardedBy, Trust};
@@ -132,8 +132,8 @@ impl Source {
             Self::Ip => Some(facts.matching.reading.prefixes.subject(facts.client()?).into()),
             Self::Net(prefixes) => Some(prefixes.subject(facts.client()?).into()),
             Self::Attribute(name) => present(request.attribute(name)?).map(Cow::Borrowed),
-            Self::Query(name) => owned(query::parameter(request.attribute("query")?, name)?),
-            Self::Cookie(name) => owned(query::cookie(request.attribute("header:cookie")?, name)?),
+            Self::Query(name) => owned(query::parameter(request.attribute(attributes::QUERY)?, name)?),
+            Self::Cookie(name) => owned(query::cookie(request.attribute(attributes::COOKIE_HEADER)?, name)?),
             Self::Claim(name) => owned(facts.claim(name)?),
             Self::Body(name) => owned(facts.body_field(name)?),
             Self::Path => facts.path().map(|path| Cow::Owned(path.to_owned())),
@@ -147,21 +147,21 @@ impl Source {
     pub(crate) fn is_of_tenant(&self) -> bool {
         match self {
             Self::Ip | Self::Net(_) | Self::Path | Self::Host | Self::Action | Self::Constant(_) => false,
-            Self::Attribute(name) => name != "method",
+            Self::Attribute(name) => name != attributes::METHOD,
             Self::Query(_) | Self::Cookie(_) | Self::Claim(_) | Self::Body(_) => true,
         }
     }
 
     pub(crate) fn reads(&self, reading: &Reading, names: &mut Vec<SmolStr>) {
         match self {
-            Self::Ip | Self::Net(_) => names.extend(["ip".into(), reading.forwarded.clone()]),
+            Self::Ip | Self::Net(_) => names.extend([attributes::IP.into(), reading.forwarded.clone()]),
             Self::Attribute(name) => names.push(name.clone()),
-            Self::Query(_) => names.push("query".into()),
-            Self::Cookie(_) => names.push("header:cookie".into()),
+            Self::Query(_) => names.push(attributes::QUERY.into()),
+            Self::Cookie(_) => names.push(attributes::COOKIE_HEADER.into()),
             Self::Claim(_) => names.push(reading.token.clone()),
-            Self::Body(_) => names.push("body".into()),
-            Self::Path => names.push("path".into()),
-            Self::Host => names.push("host".into()),
+            Self::Body(_) => names.push(attributes::BODY.into()),
+            Self::Path => names.push(attributes::PATH.into()),
+            Self::Host => names.push(attributes::HOST.into()),
             Self::Action | Self::Constant(_) => {}
         }
     }
@@ -181,14 +181,14 @@ impl Source {
                 "method" => Ok(Self::Attribute(text.into())),
                 _ => Err(format!("there is no source `{text}`")),
             },
-            Some(("header", name)) => Ok(Self::Attribute(header(&named(name)?))),
+            Some(("header", name)) => Ok(Self::Attribute(attributes::header_attribute(&named(name)?).into())),
             Some(("query", name)) => named(name).map(Self::Query),
             Some(("cookie", name)) => named(name).map(Self::Cookie),
             Some(("claim", name)) => named(name).map(Self::Claim),
             Some(("body", name)) => named(name).map(Self::Body),
             Some(("attr", name)) => {
                 let name = named(name)?;
-                if is_reserved(&name) {
+                if attributes::is_reserved(&name) {
                     return Err(format!(
                         "`{name}` is the door's own name for what it sees; call the attribute otherwise"
                     ));
@@ -211,19 +211,9 @@ impl Source {
 impl Reading {
     /// The address of the client, as far as those who tell it are trusted.
     pub(crate) fn client(&self, request: &Request<'_>) -> Option<IpAddr> {
-        let peer = ip::parse(request.attribute("ip")?);
+        let peer = ip::parse(request.attribute(attributes::IP)?);
         forwarded::client(peer, request.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
-}
-
-/// The attribute under which a door brings a header.
-pub(crate) fn header(name: &str) -> SmolStr {
-    format_smolstr!("header:{}", name.to_ascii_lowercase())
-}
-
-/// Names under which doors bring what they see; an application cannot set them.
-pub(crate) fn is_reserved(name: &str) -> bool {
-    name.contains(':') || matches!(name, "method" | "path" | "query" | "host" | "ip" | "body")
 }
 
 /// A value without surrounding space; an empty one is as good as none.

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
+use tidegate::attributes::MAX_HOST_BYTES;
 
 use crate::condition::{Condition, Host};
 use crate::facts::Facts;
@@ -124,7 +125,7 @@ impl Index {
             look_up(&self.hosts, Some(host));
             // From the right, where the names of rules are: what a client puts in front must not hide them.
             let suffixes = host.rmatch_indices('.').filter(|(dot, _)| *dot > 0).map(|(dot, _)| &host[dot + 1..]);
-            for suffix in suffixes.take_while(|suffix| suffix.len() <= LONGEST_HOST) {
+            for suffix in suffixes.take_while(|suffix| suffix.len() <= MAX_HOST_BYTES) {
                 look_up(&self.below, Some(suffix));
             }
         }
@@ -140,9 +141,6 @@ impl Index {
         }
     }
 }
-
-/// The longest name that a rule can ask for, in bytes.
-const LONGEST_HOST: usize = 253;
 
 /// A way to index a condition: under each of the entries.
 struct Choice {

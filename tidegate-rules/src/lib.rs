@@ -44,7 +44,6 @@ mod cost;
 mod expression;
 mod facts;
 mod forwarded;
-mod host;
 mod identity;
 mod index;
 mod ip;

@@ -5,7 +5,7 @@ mod memory;
 
 use std::time::Duration;
 
-use tidegate::{Algorithm, RuleMode};
+use tidegate::{Algorithm, RuleMode, attributes};
 
 use crate::compile::Compiled;
 use crate::identity::{Identity, Source};
@@ -295,7 +295,7 @@ fn hot_keys(rules: &[&Compiled]) -> CheckItem {
 }
 
 fn method() -> Source {
-    Source::Attribute("method".into())
+    Source::Attribute(attributes::METHOD.into())
 }
 
 fn billing(rules: &[&Compiled]) -> CheckItem {

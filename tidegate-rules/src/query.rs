@@ -8,14 +8,9 @@
 /// `+` is a space. An escape that is none stays as it is, bytes that are no UTF-8 become the replacement character, and a
 /// name without a value has an empty one.
 pub(crate) fn parameter(query: &str, name: &str) -> Option<String> {
-    let mut pairs = query.strip_prefix('?').unwrap_or(query).split('&').filter(|pair| !pair.is_empty());
-    pairs.find_map(|pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        decoded(key).eq(name.bytes()).then(|| {
-            let bytes: Vec<u8> = decoded(value).collect();
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    })
+    let query = query.strip_prefix('?').unwrap_or(query);
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.find_map(|(key, value)| (key == name).then(|| value.into_owned()))
 }
 
 /// The first cookie of this name in a `Cookie` header, without the quotes that may stand around its value.
@@ -26,28 +21,6 @@ pub(crate) fn cookie(header: &str, name: &str) -> Option<String> {
         let bare = value.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(value);
         (key.trim() == name).then(|| bare.to_owned())
     })
-}
-
-fn decoded(text: &str) -> impl Iterator<Item = u8> {
-    let mut bytes = text.as_bytes();
-    std::iter::from_fn(move || {
-        let (first, rest) = bytes.split_first()?;
-        if let Some((value, after)) = escaped(bytes) {
-            bytes = after;
-            return Some(value);
-        }
-        bytes = rest;
-        Some(if *first == b'+' { b' ' } else { *first })
-    })
-}
-
-/// The byte that an escape such as `%2F` at the start of `bytes` stands for, and what follows it.
-pub(crate) fn escaped(bytes: &[u8]) -> Option<(u8, &[u8])> {
-    let [b'%', high, low, after @ ..] = bytes else {
-        return None;
-    };
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    Some(((digit(high)? * 16 + digit(low)?) as u8, after))
 }
 
 #[cfg(test)]

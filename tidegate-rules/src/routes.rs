@@ -92,9 +92,9 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tidegate::attributes::normalize_path;
 
     use super::*;
-    use crate::path;
 
     fn routes(patterns: &[&str]) -> (Vec<Pattern>, Routes) {
         let patterns: Vec<_> = patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect();
@@ -155,7 +155,7 @@ mod tests {
         fn the_tree_finds_what_trying_each_rule_finds(texts in patterns(), path in "((/[abc]){0,4}|/|\\*)") {
             let texts: Vec<_> = texts.iter().map(|text| if text.is_empty() { "/" } else { text }).collect();
             let (patterns, routes) = routes(&texts);
-            let path = path::normal(&path);
+            let path = normalize_path(&path);
             let tried: Vec<u32> =
                 (0..).zip(&patterns).filter(|(_, pattern)| pattern.matches(&path)).map(|(rule, _)| rule).collect();
             prop_assert_eq!(found(&routes, &path), tried);
@@ -168,7 +168,7 @@ mod tests {
         bolero::check!().with_type::<String>().for_each(|text| {
             // Even one that is not in its normal form.
             let _ = found(&routes, text);
-            let path = path::normal(text);
+            let path = normalize_path(text);
             assert_eq!(found(&routes, &path).len(), patterns.iter().filter(|pattern| pattern.matches(&path)).count());
         });
     }

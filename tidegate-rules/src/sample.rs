@@ -1,13 +1,13 @@
 //! `Sample`: a request as people write it down, in a test or on a command line, and the same attributes that a door would
 //! bring of it. It must not know the rules: what they do not read is brought as well.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
 use smol_str::SmolStr;
-use tidegate::Request;
+use tidegate::{Request, attributes};
 
-use crate::identity::{header, is_reserved};
 use crate::ip;
 
 /// A request as people write it down.
@@ -75,16 +75,17 @@ impl Sample {
         let mut bring = |name: &str, value: Option<&str>| {
             values.extend(value.map(|value| (SmolStr::new(name), value.to_owned())));
         };
-        bring("method", self.method.as_deref());
+        bring(attributes::METHOD, self.method.as_deref());
         let (path, query) = self.target()?;
-        bring("path", path);
-        bring("query", query);
-        bring("ip", self.address()?.as_deref());
-        bring("body", self.body.as_deref());
-        bring("tenant", self.tenant.as_deref());
+        bring(attributes::PATH, path);
+        bring(attributes::QUERY, query);
+        bring(attributes::IP, self.address()?.as_deref());
+        bring(attributes::BODY, self.body.as_deref());
+        bring(attributes::TENANT, self.tenant.as_deref());
         let headers = self.joined_headers()?;
-        let host_header = headers.iter().find(|(name, _)| name == "header:host").map(|(_, value)| value.as_str());
-        bring("host", self.host.as_deref().or(host_header));
+        let host_header = headers.iter().find(|(name, _)| name == attributes::HOST_HEADER);
+        let host = self.host.as_deref().or(host_header.map(|(_, value)| value.as_str()));
+        bring(attributes::HOST, host.map(attributes::normalize_host).as_deref());
         values.extend(headers);
         for (name, value) in &self.attributes {
             self.check_attribute(name)?;
@@ -102,7 +103,8 @@ impl Sample {
             return Err(SampleError::new("path", help));
         }
         let target = target.split('#').next().unwrap_or_default();
-        Ok(target.split_once('?').map_or((Some(target), None), |(path, query)| (Some(path), Some(query))))
+        let (path, query) = attributes::split_target(target);
+        Ok((Some(path), query))
     }
 
     fn address(&self) -> Result<Option<String>, SampleError> {
@@ -116,21 +118,20 @@ impl Sample {
     fn joined_headers(&self) -> Result<Vec<(SmolStr, String)>, SampleError> {
         let mut joined: Vec<(SmolStr, String)> = Vec::new();
         for (name, value) in &self.headers {
-            let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-            if name.is_empty() || !name.bytes().all(token) {
+            if !attributes::is_header_name(name) {
                 let help = "this is no name of a header: one has letters, digits and signs such as `-`, and no spaces";
                 return Err(SampleError::new("headers", help));
             }
             if value.contains(['\r', '\n', '\0']) {
                 return Err(SampleError::new("headers", "the value has a line break; a header is one line"));
             }
-            let attribute = header(name);
-            match joined.iter_mut().find(|(known, _)| *known == attribute) {
-                Some((_, known)) => {
-                    known.push_str(if attribute == "header:cookie" { "; " } else { ", " });
-                    known.push_str(value.trim());
+            let (attribute, line) = (SmolStr::from(attributes::header_attribute(name)), value.trim());
+            match joined.iter_mut().find(|(joined_name, _)| *joined_name == attribute) {
+                Some((_, lines)) => {
+                    let lines_and_line = [Cow::Owned(std::mem::take(lines)), Cow::Borrowed(line)];
+                    *lines = attributes::join_header_lines(name, lines_and_line).unwrap_or_default().into_owned();
                 }
-                None => joined.push((attribute, value.trim().to_owned())),
+                None => joined.push((attribute, line.to_owned())),
             }
         }
         Ok(joined)
@@ -141,9 +142,9 @@ impl Sample {
             "a name is empty".to_owned()
         } else if name.contains(':') {
             "this name has a colon, as only names of a door's own have; a header belongs under `headers`".to_owned()
-        } else if is_reserved(name) {
+        } else if attributes::is_reserved(name) {
             format!("`{name}` is a door's own name for what it sees; write it as a field of the request")
-        } else if name == "tenant" && self.tenant.is_some() {
+        } else if name == attributes::TENANT && self.tenant.is_some() {
             "`tenant` is given twice; keep the field of the request".to_owned()
         } else {
             return Ok(());

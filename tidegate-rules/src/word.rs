@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use smol_str::{SmolStr, format_smolstr};
+use tidegate::attributes;
 
 use crate::identity::Source;
 
@@ -45,10 +46,10 @@ impl Authenticated {
             // An unverified one is an error, so it never comes to that.
             Source::Claim(_) => Word::Vouched,
             Source::Path | Source::Host | Source::Action | Source::Constant(_) => Word::Nobody,
-            Source::Attribute(name) if name == "method" => Word::Nobody,
+            Source::Attribute(name) if name == attributes::METHOD => Word::Nobody,
             // What is no header is set by the application.
             Source::Attribute(name) => {
-                name.strip_prefix("header:").map_or(Word::Vouched, |name| verified(self.contains(name)))
+                attributes::header_name(name).map_or(Word::Vouched, |name| verified(self.contains(name)))
             }
             Source::Query(name) => verified(self.contains(&format_smolstr!("query:{name}"))),
             Source::Cookie(name) => {

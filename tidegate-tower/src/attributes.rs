@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{COOKIE, HOST, HeaderMap, HeaderName};
+use http::header::{HOST, HeaderMap, HeaderName};
 use http::request::Parts;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
+use tidegate::attributes;
 use tidegate::spi::address_text;
 
 use crate::BodyText;
@@ -124,16 +125,16 @@ impl Reads {
 impl Source {
     fn of(name: &str) -> Self {
         match name {
-            "method" => Self::Method,
-            "path" => Self::Path,
-            "query" => Self::Query,
-            "host" => Self::Host,
-            "ip" => Self::Ip,
-            "body" => Self::Body,
-            _ => match name.split_once(':') {
+            attributes::METHOD => Self::Method,
+            attributes::PATH => Self::Path,
+            attributes::QUERY => Self::Query,
+            attributes::HOST => Self::Host,
+            attributes::IP => Self::Ip,
+            attributes::BODY => Self::Body,
+            _ => match attributes::header_name(name) {
+                Some(header) => header.parse().map_or(Self::Nowhere, Self::Header),
+                None if attributes::is_reserved(name) => Self::Nowhere,
                 None => Self::Given,
-                Some(("header", header)) => header.parse().map_or(Self::Nowhere, Self::Header),
-                Some(_) => Self::Nowhere,
             },
         }
     }
@@ -157,42 +158,22 @@ pub(crate) fn peer(parts: &Parts) -> Option<IpAddr> {
     own.or_else(|| parts.extensions.get::<SocketAddr>().map(SocketAddr::ip))
 }
 
-/// All lines of a header as one. A second line is what a proxy appended, or what a client sent in its place: it counts.
+/// All lines of a header as one value.
 pub(crate) fn joined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
-    let mut lines = headers.get_all(name).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
-    let mut all = lines.next()?;
-    let separator = if name == COOKIE { "; " } else { ", " };
-    for line in lines {
-        let all = all.to_mut();
-        all.push_str(separator);
-        all.push_str(&line);
-    }
-    Some(all)
+    let lines = headers.get_all(name).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
+    attributes::join_header_lines(name.as_str(), lines)
 }
 
-/// The host that was asked for, in one spelling: no port, no dot at the end, lower case.
-///
-/// The target of the request goes before the header, as RFC 9112 (section 3.2.2) wants it and HTTP/2 has it.
+/// The requested host in its normal form. The request target takes precedence over the header (RFC 9112, section 3.2.2);
+/// in HTTP/2 the target is `:authority`.
 fn host(parts: &Parts) -> Option<Cow<'_, str>> {
-    let host = match parts.uri.host() {
-        Some(host) => Cow::Borrowed(host),
-        None => match joined(&parts.headers, &HOST)? {
-            Cow::Borrowed(header) => without_port(header).into(),
-            Cow::Owned(header) => without_port(&header).to_owned().into(),
-        },
-    };
-    if host.ends_with('.') || host.contains(|letter: char| letter.is_ascii_uppercase()) {
-        return Some(host.strip_suffix('.').unwrap_or(&host).to_ascii_lowercase().into());
+    if let Some(authority) = parts.uri.authority() {
+        return Some(attributes::normalize_host(attributes::host_in_authority(authority.as_str())));
     }
-    Some(host)
-}
-
-/// `host` of `host:port`; the colons of `[::1]` are not before a port.
-fn without_port(authority: &str) -> &str {
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => host,
-        _ => authority,
-    }
+    Some(match joined(&parts.headers, &HOST)? {
+        Cow::Borrowed(value) => attributes::normalize_host(value),
+        Cow::Owned(value) => Cow::Owned(attributes::normalize_host(&value).into_owned()),
+    })
 }
 
 #[cfg(test)]
@@ -236,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_host_has_one_spelling() {
-        for written in ["example.com", "EXAMPLE.com:443", "example.com.", "Example.com.:80"] {
+        for written in ["example.com", "EXAMPLE.com:443", "example.com:", "example.com.", "Example.com.:80"] {
             assert_eq!(
                 of(Request::get("/").header("host", written), "host").as_deref(),
                 Some("example.com"),
@@ -245,8 +226,11 @@ mod tests {
         }
         assert_eq!(of(Request::get("/").header("host", "[2001:DB8::1]:80"), "host").as_deref(), Some("[2001:db8::1]"));
         assert_eq!(of(Request::get("/").header("host", "[::1]"), "host").as_deref(), Some("[::1]"));
-        let absolute = Request::get("http://Real.example:8080/").header("host", "other.example");
+        assert_eq!(of(Request::get("/").header("host", "example.com:b"), "host").as_deref(), Some("example.com:b"));
+        let absolute = Request::get("http://me@Real.example:8080/").header("host", "other.example");
         assert_eq!(of(absolute, "host").as_deref(), Some("real.example"));
+        let odd = Request::get("http://Real.example:b/").header("host", "other.example");
+        assert_eq!(of(odd, "host").as_deref(), Some("real.example:b"));
         assert_eq!(of(Request::get("/"), "host"), None);
     }
 

@@ -1,11 +1,10 @@
 //! Refusals as gRPC wants them: HTTP 200 without a body, the status in the header. It says what the contract says, in
 //! another form.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tidegate::http::Rejection;
 
 use crate::ResponseBody;
@@ -66,16 +65,11 @@ pub(crate) fn refusal<B>(answer: Rejection, media_type: HeaderValue) -> Response
     response
 }
 
-/// As gRPC writes a `grpc-message`: printable ASCII as it is, everything else and the percent sign as `%XX`.
+/// Encodes a `grpc-message` as the gRPC protocol says: printable ASCII as it is, everything else and the percent sign as
+/// `%XX`.
 fn percent_encoded(message: &str) -> String {
-    message.bytes().fold(String::with_capacity(message.len()), |mut encoded, byte| {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            // (Writing to a string cannot fail.)
-            _ => drop(write!(encoded, "%{byte:02X}")),
-        }
-        encoded
-    })
+    const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+    utf8_percent_encode(message, ENCODED).to_string()
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@
 //!
 //! The modules below stand in that order. A denial is a value; an `Err` means that the store failed.
 
+pub mod attributes;
 pub mod http;
 pub mod spi;
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
+use crate::attributes::{PLAN, TENANT};
 use crate::http::HeaderPolicy;
 use crate::key::{Key, KeyStem};
 use crate::limit::MAX_AMOUNT;
@@ -18,13 +19,6 @@ use crate::rule::{OnFailure, PartitionBy, Rule, RuleMode};
 use crate::spi::{Match, Matcher, Subject};
 use crate::subject::SubjectHasher;
 use crate::{Limit, Request, Secret};
-
-/// The attribute whose value decides the partition of every rule that counts by it, so that the checks of one tenant
-/// share a slot.
-const TENANT: &str = "tenant";
-
-/// The attribute that says which of a rule's plans applies.
-const PLAN: &str = "plan";
 
 /// The longest name of a rule, a limit or a budget, in bytes: it is part of every key.
 const LONGEST_ID: usize = 64;
@@ -271,6 +265,7 @@ impl<'m> Asked<'m> {
 impl Ready {
     fn new(rule: Rule, hashers: &mut Hashers) -> Self {
         let subject = hashers.hasher(&rule.per);
+        // The tenant decides the partition of every rule that counts by it, so that the checks of one tenant share a slot.
         let tenant = rule.per.iter().position(|name| name == TENANT);
         let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.partition_by == PartitionBy::Usual);
         let fixed = match &rule.partition_by {

@@ -70,7 +70,7 @@ pub struct Counts {
     /// Not answered in a time that is many budgets.
     pub late: u64,
     /// How many of the last decisions in a row the store made.
-    pub in_a_row: u64,
+    pub consecutive_by_store: u64,
     /// Why the store failed, if it did.
     pub reasons: Vec<StoreErrorKind>,
     /// How long the longest decision took.
@@ -169,7 +169,7 @@ impl Instance {
     }
 
     /// Waits until all know from their heartbeats how many they are.
-    pub(super) async fn know_each_other(instances: &[Arc<Self>]) {
+    pub(super) async fn wait_for_heartbeats(instances: &[Arc<Self>]) {
         let counts = || instances.iter().map(|instance| instance.now().store().instances()).collect::<Vec<_>>();
         let known = || counts().iter().all(|count| *count == Some(INSTANCES as u32));
         until("instances do not know of each other", known, || format!("{:?}", counts())).await;
@@ -203,7 +203,7 @@ impl Counts {
         self.held += other.held;
         self.refused += other.refused;
         self.late += other.late;
-        self.in_a_row = self.in_a_row.min(other.in_a_row);
+        self.consecutive_by_store = self.consecutive_by_store.min(other.consecutive_by_store);
         other.reasons.iter().for_each(|reason| self.because(*reason));
         self.worst = self.worst.max(other.worst);
         self
@@ -221,14 +221,14 @@ impl Counts {
                     (true, Some(_)) => &mut self.passed,
                     (false, Some(_)) => &mut self.held,
                 };
-                self.in_a_row += 1;
+                self.consecutive_by_store += 1;
                 (count, decision.degraded())
             }
         };
         *count += 1;
         if let Some(reason) = reason {
             self.because(reason);
-            self.in_a_row = 0;
+            self.consecutive_by_store = 0;
         }
     }
 
@@ -273,7 +273,7 @@ impl Load {
     }
 
     /// Waits until `condition` holds for every instance and policy: it is given what was told since `mark`, by which
-    /// `in_a_row` is not touched.
+    /// `consecutive_by_store` is not touched.
     pub(super) async fn until(&self, what: &str, mark: &[Vec<Counts>], condition: impl Fn(OnFailure, &Counts) -> bool) {
         let holds = || {
             let counts = self.counts();
@@ -284,7 +284,7 @@ impl Load {
     }
 
     /// Waits until everybody has asked so many times more.
-    pub(super) async fn goes_on(&self, decisions: u64) {
+    pub(super) async fn continue_for(&self, decisions: u64) {
         let mark = self.counts();
         self.until("the load does not go on", &mark, |_, counts| counts.answered() >= decisions).await;
     }

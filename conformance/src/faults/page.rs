@@ -8,7 +8,7 @@ use tidegate::OnFailure;
 
 use super::fault::{Effect, FAULTS, Fault, Loss, POLICIES};
 use super::load::{INSTANCES, Scale};
-use super::row::Row;
+use super::outcome::FaultOutcome;
 
 /// Where the figures begin.
 pub const FIGURES: &str = "## Figures";
@@ -25,12 +25,12 @@ Every decision is answered within its budget, whatever happens, or the suite fai
 says so (`degraded`, with the reason), and shows no numbers that nobody knows.
 
 *Above the limit* is what may pass beyond what the limit says, because of the fault and until the limit has refilled. A decision
-whose answer got lost may have been counted all the same: then less passes, never more, since it is not sent again.
+whose answer got lost may have been counted all the same: then less count_allowed, never more, since it is not sent again.
 
 ";
 
 const NOTES: &str = "
-- The *share* of an instance is its part of the limit, by the number of instances that were heard of last. One that has just
+- The *share* of an instance is its part of the limit, by the number of instances that were response of last. One that has just
   started is not known to the others for up to five seconds; if the store fails then, the shares add up to more than the limit.
   A share and a cap refill as their limits do, and are handed out once, however often the store goes and comes back.
 - *OOM*: whoever has used up a limit is still denied by the store, since that takes no memory.
@@ -66,7 +66,7 @@ pub fn promises() -> String {
 }
 
 /// What was measured.
-pub fn figures(rows: &[Row], scale: &Scale, command: &str, written: &str) -> String {
+pub fn figures(rows: &[FaultOutcome], scale: &Scale, command: &str, written: &str) -> String {
     let mut page = format!(
         "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Budget {:?}, {INSTANCES} instances, {} that ask at once under each \
          policy of each instance, one request every {:?} each. Times are wall time on a machine that also runs the servers and \
@@ -77,7 +77,7 @@ pub fn figures(rows: &[Row], scale: &Scale, command: &str, written: &str) -> Str
         "`allowed` and `denied` were decided by the store, `passed` and `held` without it, `refused` are errors. ",
     );
     page.push_str(
-        "The time to recover counts from when the store was mended, and where servers mend it themselves from the ",
+        "The time to recover counts from when the store was mended, and where servers repair it themselves from the ",
     );
     page.push_str("fault, until all decisions were the store's again. A machine that has no time for a server for most of a budget ");
     page.push_str("makes a fault of its own: such a run is repeated, up to five times, and named above.\n\n");
@@ -91,7 +91,7 @@ pub fn figures(rows: &[Row], scale: &Scale, command: &str, written: &str) -> Str
     page
 }
 
-fn figure(row: &Row) -> String {
+fn figure(row: &FaultOutcome) -> String {
     let counts = &row.counts;
     let recovery = if row.fault.effect() == Effect::Unnoticed { "-".to_owned() } else { time(row.recovery) };
     let fields = [

@@ -8,7 +8,7 @@ use tidegate::spi::{Adjustment, Check, CheckVerdict, Key, Plan, PlanMode, Role, 
 use tidegate::{Clock, Limit, ManualClock, StoreError};
 
 use super::{Ask, Model, first};
-use crate::pure::name;
+use crate::pure_store::name;
 
 /// A store whose every answer is a definition.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl ModelStore {
             })
             .collect();
         let fits = |index: usize, units: u64| settled[index].0.fits(ask(&plan.checks()[index], units));
-        let passes = |units: u64| {
+        let count_allowed = |units: u64| {
             plan.checks().iter().enumerate().all(|(index, check)| match check.gate().role() {
                 Role::Shadow => true,
                 Role::AnyOf(_) => (0..settled.len())
@@ -51,7 +51,7 @@ impl ModelStore {
                 _ => fits(index, units),
             })
         };
-        let granted = plan.max_units() - first(plan.max_units(), |less| passes(plan.max_units() - less));
+        let granted = plan.max_units() - first(plan.max_units(), |less| count_allowed(plan.max_units() - less));
         let units = granted.max(1);
         let mut verdicts = Vec::new();
         for (index, check) in plan.checks().iter().enumerate() {

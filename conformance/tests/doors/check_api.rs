@@ -6,14 +6,14 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::client::{Heard, ask};
-use crate::door::Tidegate;
+use crate::client::{HttpResponse, ask};
 use crate::process::until;
+use crate::setup::Tidegate;
 
 /// All that the rules let a client have at once.
 const RIDES: &str = r#"{"method":"GET","path":"/api/rides","ip":"127.0.0.9","cost":5,"receipt":true}"#;
 
-async fn post(port: u16, path: &str, body: &str) -> Heard {
+async fn post(port: u16, path: &str, body: &str) -> HttpResponse {
     let to = SocketAddr::from(([127, 0, 0, 1], port));
     ask(&format!("POST {path}")).body(body).try_send(to).await.expect("an answer")
 }

@@ -18,7 +18,7 @@ pub(crate) struct Ask {
 
 /// An answer.
 #[derive(Debug)]
-pub(crate) struct Heard {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     fields: Vec<(String, String)>,
     pub(crate) body: String,
@@ -47,7 +47,7 @@ impl Ask {
     }
 
     /// The answer, or nothing if nobody answers.
-    pub(crate) async fn try_send(&self, to: SocketAddr) -> Option<Heard> {
+    pub(crate) async fn try_send(&self, to: SocketAddr) -> Option<HttpResponse> {
         let socket = TcpSocket::new_v4().ok()?;
         socket.bind((self.from, 0).into()).ok()?;
         let mut stream = socket.connect(to).await.ok()?;
@@ -56,23 +56,23 @@ impl Ask {
             "{line} HTTP/1.1\r\nhost: api.example.com\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(text.as_bytes()).await.ok()?;
-        let mut heard = String::new();
-        stream.read_to_string(&mut heard).await.ok()?;
-        Heard::read(&heard)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.ok()?;
+        HttpResponse::read(&response)
     }
 }
 
-impl Heard {
+impl HttpResponse {
     fn read(text: &str) -> Option<Self> {
         let (head, body) = text.split_once("\r\n\r\n")?;
         let (line, fields) = head.split_once("\r\n").unwrap_or((head, ""));
         let fields = fields.lines().filter_map(|line| line.split_once(':'));
         let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
-        let mut heard = Self { status: line.split(' ').nth(1)?.parse().ok()?, fields, body: body.to_owned() };
-        if heard.field("transfer-encoding") == Some("chunked") {
-            heard.body = whole(body)?;
+        let mut response = Self { status: line.split(' ').nth(1)?.parse().ok()?, fields, body: body.to_owned() };
+        if response.field("transfer-encoding") == Some("chunked") {
+            response.body = whole(body)?;
         }
-        Some(heard)
+        Some(response)
     }
 
     /// The value of a field that is there at most once.

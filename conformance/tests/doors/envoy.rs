@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::assertions::{ProxyCapabilities, assert_passes_degraded, assert_store_outage, limits};
 use crate::client::ask;
-use crate::door::{Door, Recipe, deployed};
 use crate::process::program;
-use crate::promises::{Can, limits, passes_degraded, store_is_lost};
+use crate::setup::{Door, Recipe, deployed};
 
 /// Envoy makes its own answer when Tidegate refuses to decide, without `Retry-After`.
-const CAN: Can = Can { fields: true, body: true, retry_after_failure: false };
+const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: false };
 
 const ENVOY: Recipe = Recipe { folder: "envoy", files: &["envoy.yaml"], command: envoy, choices: &[] };
 
@@ -40,7 +40,7 @@ async fn envoy_limits_by_the_rule_file() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_lets_the_rules_decide_while_the_store_fails() {
-    store_is_lost(&mut Door::open(&ENVOY).await, &CAN).await;
+    assert_store_outage(&mut Door::open(&ENVOY).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,8 +50,8 @@ async fn envoy_refuses_while_tidegate_is_down() {
     assert_eq!(door.send(&ask("GET /api/rides")).await.status, 503);
     door.lose_tidegate();
     for path in ["GET /api/rides", "GET /free"] {
-        let heard = door.send(&ask(path)).await;
-        assert_eq!(heard.status, 503, "{heard:?}");
+        let response = door.send(&ask(path)).await;
+        assert_eq!(response.status, 503, "{response:?}");
     }
 }
 
@@ -59,12 +59,12 @@ async fn envoy_refuses_while_tidegate_is_down() {
 async fn envoy_lets_everything_pass_if_told_so() {
     let mut door = Door::open(&ENVOY_OPEN).await;
     door.lose_store();
-    passes_degraded(&door).await;
+    assert_passes_degraded(&door).await;
     // The rule is closed, but the last word is Envoy's.
     assert_eq!(door.send(&ask("POST /login?account=a1")).await.status, 200);
     door.lose_tidegate();
-    let heard = door.send(&ask("GET /api/rides").with("x-tidegate-degraded", "true")).await;
-    assert_eq!((heard.status, heard.service_saw("x-tidegate-degraded")), (200, vec![]), "{heard:?}");
+    let response = door.send(&ask("GET /api/rides").with("x-tidegate-degraded", "true")).await;
+    assert_eq!((response.status, response.service_saw("x-tidegate-degraded")), (200, vec![]), "{response:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -72,15 +72,18 @@ async fn envoy_limits_by_the_files_of_its_reference_server() {
     let folder = deployed("envoy/ratelimit");
     let door = Door::open_with(&ENVOY_FIELDS, &["--envoy-config", folder.to_str().unwrap()]).await;
     for left in ["4", "3", "2", "1", "0"] {
-        let heard = door.send(&ask(&format!("GET /api/rides?left={left}")).with("x-api-key", "k1")).await;
-        assert_eq!((heard.status, heard.field("x-ratelimit-remaining")), (200, Some(left)), "{heard:?}");
-        assert!(heard.field("x-ratelimit-limit").is_some_and(|limit| limit.starts_with("5, 5;w=3600")), "{heard:?}");
-        assert!(heard.field("x-ratelimit-reset").is_some(), "{heard:?}");
+        let response = door.send(&ask(&format!("GET /api/rides?left={left}")).with("x-api-key", "k1")).await;
+        assert_eq!((response.status, response.field("x-ratelimit-remaining")), (200, Some(left)), "{response:?}");
+        assert!(
+            response.field("x-ratelimit-limit").is_some_and(|limit| limit.starts_with("5, 5;w=3600")),
+            "{response:?}"
+        );
+        assert!(response.field("x-ratelimit-reset").is_some(), "{response:?}");
     }
-    let heard = door.send(&ask("GET /api/rides").with("x-api-key", "k1")).await;
-    assert_eq!((heard.status, heard.field("x-envoy-ratelimited")), (429, Some("true")), "{heard:?}");
-    assert_eq!(heard.field("x-ratelimit-remaining"), Some("0"), "{heard:?}");
-    assert!(heard.retry_after().is_some_and(|seconds| (1..=3_600).contains(&seconds)), "{heard:?}");
+    let response = door.send(&ask("GET /api/rides").with("x-api-key", "k1")).await;
+    assert_eq!((response.status, response.field("x-envoy-ratelimited")), (429, Some("true")), "{response:?}");
+    assert_eq!(response.field("x-ratelimit-remaining"), Some("0"), "{response:?}");
+    assert!(response.retry_after().is_some_and(|seconds| (1..=3_600).contains(&seconds)), "{response:?}");
     // What a client can choose does not give it another counter; having no key does, and is counted too.
     for again in ["POST /api/rides", "GET /api/rides?x"] {
         assert_eq!(door.send(&ask(again).with("x-api-key", "k2")).await.status, 429, "{again}");

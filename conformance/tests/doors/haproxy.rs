@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::assertions::{ProxyCapabilities, assert_store_outage, assert_tidegate_outage, limits};
 use crate::client::ask;
-use crate::door::{Door, Recipe};
 use crate::process::program;
-use crate::promises::{Can, limits, store_is_lost, tidegate_is_lost};
+use crate::setup::{Door, Recipe};
 
-const CAN: Can = Can { fields: true, body: true, retry_after_failure: true };
+const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: true };
 
 const HAPROXY: Recipe =
     Recipe { folder: "haproxy", files: &["haproxy.cfg", "tidegate.lua"], command: haproxy, choices: &[] };
@@ -28,18 +28,18 @@ async fn haproxy_limits_by_the_rule_file() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_lets_the_rules_decide_while_the_store_fails() {
-    store_is_lost(&mut Door::open(&HAPROXY).await, &CAN).await;
+    assert_store_outage(&mut Door::open(&HAPROXY).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_lets_requests_pass_while_tidegate_is_down() {
-    tidegate_is_lost(&mut Door::open(&HAPROXY).await).await;
+    assert_tidegate_outage(&mut Door::open(&HAPROXY).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_refuses_while_tidegate_is_down_if_told_so() {
     let mut door = Door::open(&HAPROXY_CLOSED).await;
     door.lose_tidegate();
-    let heard = door.send(&ask("GET /api/rides")).await;
-    assert_eq!((heard.status, heard.retry_after()), (503, Some(1)), "{heard:?}");
+    let response = door.send(&ask("GET /api/rides")).await;
+    assert_eq!((response.status, response.retry_after()), (503, Some(1)), "{response:?}");
 }

@@ -9,14 +9,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod assertions;
+mod backend;
 mod caddy;
 mod check_api;
 mod client;
-mod door;
 mod envoy;
 mod haproxy;
 mod nginx;
 mod process;
-mod promises;
-mod service;
+mod setup;
 mod traefik;

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::assertions::{ProxyCapabilities, assert_store_outage, assert_tidegate_outage, limits};
 use crate::client::ask;
-use crate::door::{Door, Recipe};
 use crate::process::program;
-use crate::promises::{Can, limits, store_is_lost, tidegate_is_lost};
+use crate::setup::{Door, Recipe};
 
-const CAN: Can = Can { fields: true, body: false, retry_after_failure: true };
+const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: false, retry_after_failure: true };
 
 const NGINX: Recipe = Recipe { folder: "nginx", files: &["nginx.conf", "tidegate.conf"], command: nginx, choices: &[] };
 
@@ -29,18 +29,18 @@ async fn nginx_limits_by_the_rule_file() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_lets_the_rules_decide_while_the_store_fails() {
-    store_is_lost(&mut Door::open(&NGINX).await, &CAN).await;
+    assert_store_outage(&mut Door::open(&NGINX).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_lets_requests_pass_while_tidegate_is_down() {
-    tidegate_is_lost(&mut Door::open(&NGINX).await).await;
+    assert_tidegate_outage(&mut Door::open(&NGINX).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_refuses_while_tidegate_is_down_if_told_so() {
     let mut door = Door::open(&NGINX_CLOSED).await;
     door.lose_tidegate();
-    let heard = door.send(&ask("GET /api/rides")).await;
-    assert_eq!((heard.status, &heard.json()["error"]), (503, &"temporarily_unavailable".into()), "{heard:?}");
+    let response = door.send(&ask("GET /api/rides")).await;
+    assert_eq!((response.status, &response.json()["error"]), (503, &"temporarily_unavailable".into()), "{response:?}");
 }

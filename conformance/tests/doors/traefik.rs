@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::assertions::{ProxyCapabilities, assert_store_outage, limits};
 use crate::client::ask;
-use crate::door::{Door, Recipe};
 use crate::process::program;
-use crate::promises::{Can, limits, store_is_lost};
+use crate::setup::{Door, Recipe};
 
-const CAN: Can = Can { fields: false, body: true, retry_after_failure: true };
+const CAN: ProxyCapabilities = ProxyCapabilities { fields: false, body: true, retry_after_failure: true };
 
 const TRAEFIK: Recipe =
     Recipe { folder: "traefik", files: &["traefik.yaml", "dynamic.yaml"], command: traefik, choices: &[] };
@@ -26,13 +26,13 @@ async fn traefik_limits_by_the_rule_file() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_lets_the_rules_decide_while_the_store_fails() {
-    store_is_lost(&mut Door::open(&TRAEFIK).await, &CAN).await;
+    assert_store_outage(&mut Door::open(&TRAEFIK).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_refuses_while_tidegate_is_down() {
     let mut door = Door::open(&TRAEFIK).await;
     door.lose_tidegate();
-    let heard = door.send(&ask("GET /api/rides")).await;
-    assert_eq!(heard.status, 500, "{heard:?}");
+    let response = door.send(&ask("GET /api/rides")).await;
+    assert_eq!(response.status, 500, "{response:?}");
 }

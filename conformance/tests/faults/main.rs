@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod again;
 mod page;
+mod repeated_outage;
 mod replays;
 mod suite;

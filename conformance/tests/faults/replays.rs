@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use conformance::proxy::{Proxy, Trouble};
+use conformance::proxy::{NetworkFault, Proxy};
 use conformance::server::{KINDS, Server};
-use conformance::suite::{all_limits, name_of, patient};
+use conformance::suite::{key_name, one_limit_of_each_kind, patient_options};
 use tidegate::{Limit, Limiter, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{RedisOptions, RedisStore};
 
@@ -13,11 +13,11 @@ const BUDGET: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(60);
 
 /// How the answer gets lost, and how many times the server may then have counted it.
-const TROUBLES: [(Trouble, RangeInclusive<u64>); 4] = [
-    (Trouble::Blackhole, 0..=0),
-    (Trouble::DelayReplies(LONG), 1..=1),
-    (Trouble::DelayRequests(LONG), 0..=1),
-    (Trouble::CutReplies(2), 1..=1),
+const TROUBLES: [(NetworkFault, RangeInclusive<u64>); 4] = [
+    (NetworkFault::Blackhole, 0..=0),
+    (NetworkFault::DelayReplies(LONG), 1..=1),
+    (NetworkFault::DelayRequests(LONG), 0..=1),
+    (NetworkFault::CutReplies(2), 1..=1),
 ];
 
 /// The answer gets lost in every way there is. The decision leaves once, counts at most once, and is told as possibly applied.
@@ -25,11 +25,11 @@ const TROUBLES: [(Trouble, RangeInclusive<u64>); 4] = [
 async fn a_decision_whose_answer_is_lost_is_sent_once() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let direct = server.store_with(patient()).await;
+        let direct = server.store_with(patient_options()).await;
         for (number, (trouble, counted)) in TROUBLES.into_iter().enumerate() {
-            for limit in all_limits(10) {
+            for limit in one_limit_of_each_kind(10) {
                 let (rules, pay) = (rules(number, limit), Request::new("pay"));
-                let mark = name_of(Limiter::new(rules.clone(), MemoryStore::new()).plan(&pay).checks()[0].key());
+                let mark = key_name(Limiter::new(rules.clone(), MemoryStore::new()).plan(&pay).checks()[0].key());
                 let proxy = Proxy::start(server.port(), &mark).await;
                 let url = format!("redis://127.0.0.1:{}", proxy.port());
                 let store =
@@ -41,7 +41,7 @@ async fn a_decision_whose_answer_is_lost_is_sent_once() {
                 let error = through.check(&pay).await.unwrap_err();
                 assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?} {trouble:?}: {error}");
                 assert!(error.is_possibly_applied(), "{kind:?} {limit:?} {trouble:?}: {error:?}");
-                proxy.make(Trouble::None).await;
+                proxy.make(NetworkFault::None).await;
                 // When the way is open again, whoever wanted to send it once more would have done so.
                 let back = async { while through.check(&Request::new("look")).await.is_err() {} };
                 tokio::time::timeout(LONG, back).await.expect("a store that is back");
@@ -56,6 +56,6 @@ async fn a_decision_whose_answer_is_lost_is_sent_once() {
 /// A rule for what is counted, and one for looking whether the store is there.
 fn rules(number: usize, limit: Limit) -> RuleSet {
     let pay = Rule::new(format!("pay{number}"), limit).with_action("pay");
-    let look = Rule::new("look", all_limits(60_000)[0]).with_action("look");
+    let look = Rule::new("look", one_limit_of_each_kind(60_000)[0]).with_action("look");
     RuleSet::new([pay, look].map(|rule| rule.with_on_failure(OnFailure::Closed))).unwrap()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::faults::{FAULTS, Row, Scale, run};
+use conformance::faults::{FAULTS, FaultOutcome, Scale, run};
 use conformance::server::KINDS;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -15,7 +15,7 @@ const READY: usize = 20;
 /// What callers get, that nobody waits, and that no more passes than the page says. One that fails is run by itself with
 /// `cargo run -p conformance --example faults -- --quick NAME`.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_fault_does_what_the_page_says() {
+async fn every_fault_has_its_documented_effect() {
     let mut running = JoinSet::new();
     let [turns, places] = [AT_ONCE, READY].map(|count| Arc::new(Semaphore::new(count)));
     for (fault, kind) in FAULTS.into_iter().flat_map(|fault| KINDS.map(|kind| (fault, kind))) {
@@ -28,7 +28,7 @@ async fn every_fault_does_what_the_page_says() {
                 Err(error) => return vec![format!("{kind:?}, {}: {error}", fault.name())],
             };
             assert_eq!(rows.len(), 5, "one for each policy");
-            rows.iter().flat_map(Row::problems).map(|problem| format!("{kind:?}, {problem}")).collect()
+            rows.iter().flat_map(FaultOutcome::problems).map(|problem| format!("{kind:?}, {problem}")).collect()
         });
     }
     let problems: Vec<String> = running.join_all().await.into_iter().flatten().collect();

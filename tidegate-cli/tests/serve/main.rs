@@ -6,6 +6,7 @@ mod api;
 mod bad_input;
 mod envoy;
 mod forward_auth;
+mod hosts;
 mod lifecycle;
 mod logging;
 mod openapi;

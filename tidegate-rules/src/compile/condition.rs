@@ -1,10 +1,10 @@
 //! Compiling `match` and `exempt`: paths that can match, hosts, headers, networks, and plans that exist.
 
 use smol_str::SmolStr;
+use tidegate::attributes::{MAX_HOST_BYTES, header_attribute};
 
 use super::Compiler;
 use crate::condition::{Condition, Host};
-use crate::identity::header;
 use crate::ip;
 use crate::path::Pattern;
 use crate::read::At;
@@ -24,7 +24,10 @@ impl Compiler<'_> {
                 .iter()
                 .map(|(name, values)| {
                     let values = texts(&values.0);
-                    (header(name), if values.iter().any(|value| value == "*") { Vec::new() } else { values })
+                    (
+                        header_attribute(name).into(),
+                        if values.iter().any(|value| value == "*") { Vec::new() } else { values },
+                    )
                 })
                 .collect(),
             tenants: texts(&written.tenant.0),
@@ -88,7 +91,7 @@ impl Compiler<'_> {
         let lower = at.to_ascii_lowercase();
         let (name, below) = lower.strip_prefix("*.").map_or((lower.as_str(), false), |rest| (rest, true));
         let fits = !name.is_empty()
-            && name.len() <= 253
+            && name.len() <= MAX_HOST_BYTES
             && name.split('.').all(|label| !label.is_empty())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._[]".contains(&byte));
         if !fits {

@@ -1,12 +1,12 @@
 //! Compiling costs: numbers in range, headers that can be trusted, expressions that are whole numbers.
 
+use tidegate::attributes::header_attribute;
 use tidegate::spi::MAX_AMOUNT;
 
 use super::Compiler;
 use crate::by_route::ByRoute;
 use crate::cost::{Cost, From, Table};
 use crate::expression::Expression;
-use crate::identity::header;
 use crate::read::At;
 use crate::written::{self, Amount, CostTable};
 
@@ -31,7 +31,7 @@ impl Compiler<'_> {
         let from = match (&written.header, &written.expression) {
             (Some(at), _) => {
                 self.authenticated(at)?;
-                From::Header(header(at))
+                From::Header(header_attribute(at).into())
             }
             (None, Some(at)) => From::Expression(self.expression(at)?),
             (None, None) => From::Default,

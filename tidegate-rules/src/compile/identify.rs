@@ -1,10 +1,11 @@
 //! Compiling `identify`: sources, trust, and the names that rules may count by.
 
 use smol_str::SmolStr;
+use tidegate::attributes::{header_attribute, is_reserved};
 
 use super::Compiler;
 use crate::forwarded::{ForwardedBy, Trust};
-use crate::identity::{Identity, Reading, Source, header, is_reserved};
+use crate::identity::{Identity, Reading, Source};
 use crate::ip::{self, Prefixes};
 use crate::read::At;
 use crate::source::Span;
@@ -135,7 +136,7 @@ impl Compiler<'_> {
             self.error("prefix", &at.map_or(0..0, |at| at.span.clone()), why);
             Prefixes::default()
         });
-        let token = header(written.token.as_ref().map_or("authorization", |name| name));
-        Reading { trust, forwarded_by, forwarded: header(&told), prefixes, token }
+        let token = header_attribute(written.token.as_ref().map_or("authorization", |name| name)).into();
+        Reading { trust, forwarded_by, forwarded: header_attribute(&told).into(), prefixes, token }
     }
 }

@@ -8,7 +8,7 @@ use tidegate::{AnonymousBounds, Limit, PartitionBy, Rule, RuleMode};
 use super::on_failure::Failing;
 use super::{Compiler, Overrides};
 use crate::cost::Cost;
-use crate::identity::{Identity, header};
+use crate::identity::Identity;
 use crate::matching::{Matched, TenantIn};
 use crate::read::At;
 use crate::source::Span;
@@ -239,6 +239,5 @@ fn limit_spans(written: &written::Rule) -> Vec<Span> {
 
 fn actual(written: &written::Rule) -> Option<SmolStr> {
     let written::Cost::Map(table) = &written.cost.as_ref()?.value else { return None };
-    let name = header(table.actual.as_ref()?);
-    name.strip_prefix("header:").map(SmolStr::new)
+    Some(SmolStr::new(table.actual.as_ref()?.to_ascii_lowercase()))
 }

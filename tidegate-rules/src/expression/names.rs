@@ -3,9 +3,9 @@
 //! Must not look at a request or at types.
 
 use smol_str::{SmolStr, format_smolstr};
+use tidegate::attributes::{header_attribute, is_reserved};
 
 use super::tree::SIZE_ATTRIBUTE;
-use crate::identity::is_reserved;
 use crate::suggest::nearest;
 
 /// What a name stands for.
@@ -87,7 +87,7 @@ impl Group {
             (Self::Request, "query") => Name::Group(Self::Query),
             (Self::Request, "cookies") => Name::Group(Self::Cookies),
             (Self::Request, _) => return Err((format!("`request` has no field `{word}`"), instead_of_field(word))),
-            (Self::Headers, _) => Name::Text(format_smolstr!("header:{}", word.to_ascii_lowercase())),
+            (Self::Headers, _) => Name::Text(header_attribute(word).into()),
             (Self::Query, _) => Name::Text(format_smolstr!("query:{word}")),
             (Self::Cookies, _) => Name::Text(format_smolstr!("cookie:{word}")),
             (Self::Attributes, _) => Name::Text(format_smolstr!("attr:{word}")),

@@ -3,7 +3,7 @@
 //! A condition may have several values of everything; there is an example for each combination of them, up to a bound.
 
 use smol_str::SmolStr;
-use tidegate::Request;
+use tidegate::{Request, attributes};
 
 use crate::condition::{Condition, Host};
 use crate::facts::Facts;
@@ -48,16 +48,16 @@ impl Example {
         let mut add = |name: &str, value: Option<String>| {
             attributes.extend(value.map(|value| (SmolStr::new(name), value)));
         };
-        add("method", text(&condition.methods, pick()));
-        add("path", condition.paths.get(pick()).map(Pattern::example));
+        add(attributes::METHOD, text(&condition.methods, pick()));
+        add(attributes::PATH, condition.paths.get(pick()).map(Pattern::example));
         let host = condition.hosts.get(pick()).map(|host| match host {
             Host::Exactly(host) => host.to_string(),
             Host::Below(host) => format!("{ANYTHING}.{host}"),
         });
-        add("host", host);
-        add("tenant", text(&condition.tenants, pick()));
-        add("plan", text(&condition.plans, pick()));
-        add("ip", condition.networks.get(pick()).map(|network| network.addr().to_string()));
+        add(attributes::HOST, host);
+        add(attributes::TENANT, text(&condition.tenants, pick()));
+        add(attributes::PLAN, text(&condition.plans, pick()));
+        add(attributes::IP, condition.networks.get(pick()).map(|network| network.addr().to_string()));
         let action = condition.actions.get(pick()).cloned().unwrap_or_default();
         for (name, values) in &condition.headers {
             add(name, text(values, pick()).or_else(|| Some(ANYTHING.to_owned())));

@@ -6,6 +6,7 @@ use std::slice;
 
 use ipnet::IpNet;
 use smol_str::SmolStr;
+use tidegate::attributes;
 
 use crate::compile::{Compiled, Ready};
 use crate::condition::Condition;
@@ -126,7 +127,7 @@ impl<'r> Believing<'r> {
 
     fn has_verified_token(&self) -> bool {
         let token = &self.ready.matching.reading.token;
-        self.authenticated.contains(token.strip_prefix("header:").unwrap_or(token))
+        self.authenticated.contains(attributes::header_name(token).unwrap_or(token))
     }
 
     fn claims(&self, identity: &Identity, spans: &[Span], found: &mut Vec<Problem>) {
@@ -149,7 +150,7 @@ impl<'r> Believing<'r> {
 
     fn unverified(&self, span: &Span) -> Problem {
         let token = &self.ready.matching.reading.token;
-        let name = token.strip_prefix("header:").unwrap_or(token);
+        let name = attributes::header_name(token).unwrap_or(token);
         let message = "tokens are not verified here, so anyone can write a token with any claim";
         let help = format!(
             "have somebody in front verify it, and say so: `authenticated: [{name}]` below `identify`; or let the \
@@ -243,7 +244,7 @@ impl Judged<'_> {
 /// How to say that sources can be believed.
 fn believe(sources: &[Source]) -> String {
     let listed = |source: &Source| match source {
-        Source::Attribute(name) => Some(name.strip_prefix("header:").unwrap_or(name).to_owned()),
+        Source::Attribute(name) => Some(attributes::header_name(name).unwrap_or(name).to_owned()),
         Source::Query(name) => Some(format!("query:{name}")),
         Source::Cookie(name) => Some(format!("cookie:{name}")),
         _ => None,

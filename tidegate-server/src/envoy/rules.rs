@@ -1,15 +1,21 @@
 //! Resolves the descriptors of a request to checks by the rule file: each descriptor becomes a request with attributes. Pure.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
+use tidegate::attributes::{HOST, IP, METHOD, PATH, QUERY, normalize_host, split_target};
 use tidegate::spi::{Check, MAX_CHECKS, Plan, PlanError, Store};
 use tidegate::{Limiter, Request};
 
 use super::pb::{Entry, RateLimitRequest};
 use super::request_plan::{AppliedLimit, DecideError, DescriptorPlan, HitsMode, RequestPlan, hits, plan};
 
+/// The descriptor key of the requested host, as Envoy names it.
+const AUTHORITY: &str = ":authority";
+
 /// Common descriptor keys, and the attributes of rule files that get their values too.
 const KEY_ATTRIBUTES: [(&str, &str); 4] =
-    [("remote_address", "ip"), (":path", "path"), (":method", "method"), (":authority", "host")];
+    [("remote_address", IP), (":path", PATH), (":method", METHOD), (AUTHORITY, HOST)];
 
 /// The plan of a request. Descriptors for which the same rule counts the same subject are summed.
 pub(super) fn resolve<'r, S: Store>(
@@ -22,7 +28,9 @@ pub(super) fn resolve<'r, S: Store>(
     let mut descriptors: SmallVec<[DescriptorPlan<'r>; 1]> = SmallVec::new();
     for descriptor in &request.descriptors {
         let (hits, mode) = hits(request, descriptor);
-        let plan = limiter.plan(&descriptor_request(&request.domain, &descriptor.entries, hits.max(1)));
+        let host = host(&descriptor.entries);
+        let plan =
+            limiter.plan(&descriptor_request(&request.domain, &descriptor.entries, host.as_deref(), hits.max(1)));
         let checks = match mode {
             HitsMode::Consume => {
                 consume = consume.merge(&plan);
@@ -82,10 +90,14 @@ fn check_indexes(plan: &Plan<'_>, checks: &[Check<'_>]) -> SmallVec<[usize; 1]> 
 }
 
 /// The request for the limiter that a descriptor stands for.
-fn descriptor_request<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> Request<'a> {
+fn descriptor_request<'a>(domain: &'a str, entries: &'a [Entry], host: Option<&'a str>, cost: u64) -> Request<'a> {
     let mut request = Request::new(domain).with_cost(cost).with_attribute("domain", domain);
+    // Of two values of an attribute, the first counts.
+    if let Some(host) = host {
+        request = request.with_attribute(HOST, host);
+    }
     for Entry { key, value } in entries {
-        if key == "path" {
+        if key == PATH {
             request = with_path(request, value);
         } else {
             request = request.with_attribute(key, value);
@@ -94,15 +106,23 @@ fn descriptor_request<'a>(domain: &'a str, entries: &'a [Entry], cost: u64) -> R
     for (key, name) in KEY_ATTRIBUTES {
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { continue };
         request =
-            if name == "path" { with_path(request, &entry.value) } else { request.with_attribute(name, &entry.value) };
+            if name == PATH { with_path(request, &entry.value) } else { request.with_attribute(name, &entry.value) };
     }
     request
 }
 
+/// The host of a descriptor in its normal form: the first value of the key `host`, else of `:authority`.
+fn host(entries: &[Entry]) -> Option<Cow<'_, str>> {
+    let find = |key: &str| entries.iter().find(|entry| entry.key == key);
+    Some(normalize_host(&find(HOST).or_else(|| find(AUTHORITY))?.value))
+}
+
 fn with_path<'a>(request: Request<'a>, target: &'a str) -> Request<'a> {
-    match target.split_once('?') {
-        Some((path, query)) => request.with_attribute("path", path).with_attribute("query", query),
-        None => request.with_attribute("path", target),
+    let (path, query) = split_target(target);
+    let request = request.with_attribute(PATH, path);
+    match query {
+        Some(query) => request.with_attribute(QUERY, query),
+        None => request,
     }
 }
 
@@ -121,11 +141,12 @@ mod tests {
             entry("remote_address", "203.0.113.9"),
             entry(":path", "/search?q=tide"),
             entry(":method", "POST"),
-            entry(":authority", "api.example.com"),
+            entry(":authority", "API.example.com:443"),
             entry("header:x-api-key", "k1"),
             entry("header:x-api-key", "k2"),
         ];
-        let request = descriptor_request("edge", &entries, 3);
+        let host = host(&entries);
+        let request = descriptor_request("edge", &entries, host.as_deref(), 3);
         let expected = [
             ("domain", "edge"),
             ("remote_address", "203.0.113.9"),

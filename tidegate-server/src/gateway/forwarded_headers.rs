@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
+use tidegate::attributes;
 use tidegate::spi::address_text;
 use tidegate_tower::Degraded;
 
@@ -59,10 +60,7 @@ fn is_host(host: &HeaderValue) -> bool {
 /// The host of the request target takes precedence over the `Host` field.
 fn host(parts: &Parts) -> Option<HeaderValue> {
     match parts.uri.authority() {
-        Some(authority) => {
-            let host = authority.as_str().rsplit('@').next().unwrap_or_default();
-            HeaderValue::from_str(host).ok()
-        }
+        Some(authority) => HeaderValue::from_str(attributes::host_in_authority(authority.as_str())).ok(),
         None => parts.headers.get(HOST).cloned(),
     }
 }

@@ -150,3 +150,28 @@ async fn a_reload_brings_the_fields_and_the_costs_of_the_new_file() {
     let heard = ask(&app, chat()).await;
     assert!(heard.header("ratelimit").unwrap().starts_with(r#""tokens";r=470;"#), "nothing is settled: {heard:?}");
 }
+
+#[tokio::test]
+async fn a_host_is_the_same_in_every_spelling_and_a_wrong_port_makes_another() {
+    const HOSTS: &str = "
+version: 1
+rules:
+  - { id: shop, match: { host: shop.example }, per: [host], sliding_log: { limit: 1, window: 30d }, on_failure: open }
+";
+    let layer = LimitLayer::new(Limiter::new(rules(HOSTS), MemoryStore::new().with_clock(ManualClock::at(START))));
+    let app = crate::app(layer);
+    let header = |host: &str| Request::get("/").header("host", host);
+    let target = |host: &str| Request::get(format!("http://{host}/")).header("host", "other.example");
+    assert_eq!(status(&app, header("shop.example"), "").await, StatusCode::OK, "the first takes the only unit");
+    for host in ["shop.example", "SHOP.Example", "shop.example:8080", "shop.example:", "shop.example."] {
+        assert_eq!(status(&app, header(host), "").await, StatusCode::TOO_MANY_REQUESTS, "{host}");
+        assert_eq!(status(&app, target(host), "").await, StatusCode::TOO_MANY_REQUESTS, "{host}");
+    }
+    for host in ["shop.example:b", "shop.example..", "a.shop.example", "[2001:db8::1]:80"] {
+        assert_eq!(status(&app, header(host), "").await, StatusCode::OK, "{host}");
+        assert_eq!(status(&app, target(host), "").await, StatusCode::OK, "{host}");
+    }
+    for host in ["shop.example:80:80", "shop.example:80, shop.example"] {
+        assert_eq!(status(&app, header(host), "").await, StatusCode::OK, "{host}");
+    }
+}

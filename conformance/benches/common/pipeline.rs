@@ -1,4 +1,4 @@
-//! `Pipe`: a bare connection that sends many commands at once, for what the store is compared to.
+//! `Pipeline`: a bare connection that sends many commands at once, for what the store is compared to.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,13 +9,13 @@ use conformance::server::Server;
 pub(crate) const BATCH: usize = 500;
 
 /// A connection for commands whose answer is one line.
-pub(crate) struct Pipe {
+pub(crate) struct Pipeline {
     stream: TcpStream,
     unsent: Vec<u8>,
     waiting: usize,
 }
 
-impl Pipe {
+impl Pipeline {
     pub(crate) fn connect(server: &Server) -> Self {
         let address = server.bare_url().replace("redis://", "");
         let stream = TcpStream::connect(address).unwrap();

@@ -4,10 +4,10 @@
 
 use std::path::PathBuf;
 
-use conformance::authority::Authority;
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{all_limits, left, passes, patient};
-use conformance::topology::Watched;
+use conformance::suite::{count_allowed, left, one_limit_of_each_kind, patient_options};
+use conformance::test_ca::TestCa;
+use conformance::topology::SentinelGroup;
 use tempfile::TempDir;
 use tidegate::{Limit, Limiter, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
@@ -16,11 +16,11 @@ use tidegate_redis::RedisStore;
 #[tokio::test]
 async fn a_certificate_is_checked_against_the_ca_and_the_host() {
     let folder = TempDir::new().unwrap();
-    let [right, wrong] = ["right", "wrong"].map(|name| Authority::new(&folder.path().join(name)));
+    let [right, wrong] = ["right", "wrong"].map(|name| TestCa::new(&folder.path().join(name)));
     let server = right.start(Kind::Redis, "localhost", &["--requirepass", "pw"]);
     let url = |host: &str, ca: &str| format!("rediss://:pw@{}/2?ca={ca}", server.address(host));
-    let store = RedisStore::connect_with(&url("localhost", &right.ca()), patient()).await.unwrap();
-    assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
+    let store = RedisStore::connect_with(&url("localhost", &right.ca()), patient_options()).await.unwrap();
+    assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
     let mut connection = server.server.connection();
     let keys: (u64, u64) =
         redis::pipe().cmd("DBSIZE").cmd("SELECT").arg(2).ignore().cmd("DBSIZE").query(&mut connection).unwrap();
@@ -28,7 +28,7 @@ async fn a_certificate_is_checked_against_the_ca_and_the_host() {
 
     let system = format!("rediss://:pw@{}", server.address("localhost"));
     for url in [url("localhost", &wrong.ca()), url("127.0.0.1", &right.ca()), system] {
-        let error = RedisStore::connect_with(&url, patient()).await.unwrap_err();
+        let error = RedisStore::connect_with(&url, patient_options()).await.unwrap_err();
         assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Denied, false), "{url}: {error}");
         assert!(error.to_string().contains("certificate of the store is not trusted"), "{url}: {error}");
     }
@@ -36,37 +36,37 @@ async fn a_certificate_is_checked_against_the_ca_and_the_host() {
 
 /// TLS where there is none, and files that hold no certificate.
 #[tokio::test]
-async fn tls_that_cannot_be_is_told() {
+async fn impossible_tls_settings_are_reported() {
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path());
+    let test_ca = TestCa::new(folder.path());
     let server = Server::start(Kind::Redis);
     let plain = server.url().replace("redis://", "rediss://");
     // The server takes the greeting for the beginning of a command, and waits for its end.
-    let error = RedisStore::connect(&format!("{plain}?ca={}", authority.ca())).await.unwrap_err();
+    let error = RedisStore::connect(&format!("{plain}?ca={}", test_ca.ca())).await.unwrap_err();
     assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Unavailable, false), "{error}");
     let empty: PathBuf = folder.path().join("empty.pem");
     std::fs::write(&empty, "nothing").unwrap();
     for (ca, why) in [(empty.to_str().unwrap(), "no certificate in it"), ("/does/not/exist", "CA file")] {
-        let error = RedisStore::connect_with(&format!("{plain}?ca={ca}"), patient()).await.unwrap_err();
+        let error = RedisStore::connect_with(&format!("{plain}?ca={ca}"), patient_options()).await.unwrap_err();
         assert!(error.to_string().contains(why) && !error.is_transient(), "{error}");
     }
 }
 
 /// The servers of a cluster are found over TLS, too, each at its TLS port.
 #[tokio::test]
-async fn a_cluster_is_spoken_to_over_tls() {
+async fn a_cluster_works_over_tls() {
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path());
+    let test_ca = TestCa::new(folder.path());
     let bus = conformance::server::free_port().to_string();
     let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
-    let server = authority.start(Kind::Redis, "localhost", &cluster);
+    let server = test_ca.start(Kind::Redis, "localhost", &cluster);
     let mut connection = server.server.connection();
     let _: () = redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16_383).query(&mut connection).unwrap();
     server.server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
-    let url = format!("rediss+cluster://{}?ca={}", server.address("localhost"), authority.ca());
-    let store = RedisStore::connect_with(&url, patient()).await.unwrap();
-    let rules = all_limits(3).into_iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), limit));
-    assert_eq!(passes(&Limiter::new(RuleSet::new(rules).unwrap(), store), 1, 5).await, 3);
+    let url = format!("rediss+cluster://{}?ca={}", server.address("localhost"), test_ca.ca());
+    let store = RedisStore::connect_with(&url, patient_options()).await.unwrap();
+    let rules = one_limit_of_each_kind(3).into_iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), limit));
+    assert_eq!(count_allowed(&Limiter::new(RuleSet::new(rules).unwrap(), store), 1, 5).await, 3);
 }
 
 /// Trap 41: which permissions does it need? Those that the error names, and none of them can be left out. A user who lacks
@@ -77,23 +77,23 @@ async fn the_permissions_that_the_error_names_are_enough_and_needed() {
         let server = Server::start(kind);
         let url = server.url().replace("redis://", "redis://gate:key@");
         allow(&server, &["~*", "+info"]);
-        let error = RedisStore::connect_with(&url, patient()).await.unwrap_err();
+        let error = RedisStore::connect_with(&url, patient_options()).await.unwrap_err();
         assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Denied, false), "{kind:?}: {error}");
         let named = named(&error.to_string(), "; behind");
         allow(&server, &words(&named));
-        let store = RedisStore::connect_with(&url, patient()).await.unwrap();
-        for limit in all_limits(5) {
+        let store = RedisStore::connect_with(&url, patient_options()).await.unwrap();
+        for limit in one_limit_of_each_kind(5) {
             do_everything(&limiter(limit, &store), kind).await;
         }
         let third = format!("{url}/3");
-        let error = RedisStore::connect_with(&third, patient()).await.unwrap_err();
+        let error = RedisStore::connect_with(&third, patient_options()).await.unwrap_err();
         assert!(error.kind() == StoreErrorKind::Denied && error.to_string().contains("+select"), "{kind:?}: {error}");
         allow(&server, &[&words(&named)[..], &["+select"]].concat());
-        RedisStore::connect_with(&third, patient()).await.unwrap();
+        RedisStore::connect_with(&third, patient_options()).await.unwrap();
         for without in named.iter().filter(|word| !word.starts_with("~PREFIX")) {
             let fewer: Vec<String> = named.iter().filter(|word| *word != without).cloned().collect();
             allow(&server, &words(&fewer));
-            let opened = RedisStore::connect_with(&url, patient()).await;
+            let opened = RedisStore::connect_with(&url, patient_options()).await;
             let error = opened.expect_err(&format!("{kind:?} is content without {without}"));
             assert_eq!(error.kind(), StoreErrorKind::Denied, "{kind:?} without {without}: {error}");
             assert!(
@@ -108,19 +108,18 @@ async fn the_permissions_that_the_error_names_are_enough_and_needed() {
 #[tokio::test]
 async fn the_permissions_for_clusters_and_sentinels_are_enough_and_needed() {
     let server = Server::start_alone_in_cluster(Kind::Redis);
-    let watched = Watched::start(Kind::Redis, &[], &[]);
+    let group = SentinelGroup::start(Kind::Redis, &[], &[]);
     allow(&server, &["~*"]);
     let with_user = |url: String| url.replace("://", "://gate:key@");
-    let error = RedisStore::connect_with(&with_user(server.url()), patient()).await.unwrap_err();
+    let error = RedisStore::connect_with(&with_user(server.url()), patient_options()).await.unwrap_err();
     let all = named(&error.to_string(), "no end");
-    for (server, url, needed) in [(&server, server.url(), "+cluster|slots"), (&watched.primary, watched.url(), "+role")]
-    {
+    for (server, url, needed) in [(&server, server.url(), "+cluster|slots"), (&group.primary, group.url(), "+role")] {
         allow(server, &words(&all));
-        let store = RedisStore::connect_with(&with_user(url.clone()), patient()).await.unwrap();
-        do_everything(&limiter(all_limits(5)[0], &store), Kind::Redis).await;
+        let store = RedisStore::connect_with(&with_user(url.clone()), patient_options()).await.unwrap();
+        do_everything(&limiter(one_limit_of_each_kind(5)[0], &store), Kind::Redis).await;
         let fewer: Vec<String> = all.iter().filter(|word| *word != needed).cloned().collect();
         allow(server, &words(&fewer));
-        let error = RedisStore::connect_with(&with_user(url), patient()).await.unwrap_err();
+        let error = RedisStore::connect_with(&with_user(url), patient_options()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Denied, "without {needed}: {error}");
     }
 }
@@ -131,7 +130,7 @@ async fn a_replica_is_refused_at_the_start() {
     for kind in KINDS {
         let primary = Server::start(kind);
         let replica = Server::start_with(kind, &["--replicaof", "127.0.0.1", &primary.port().to_string()]);
-        let error = RedisStore::connect_with(&replica.url(), patient()).await.unwrap_err();
+        let error = RedisStore::connect_with(&replica.url(), patient_options()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{kind:?}: {error}");
         assert!(error.to_string().contains("connect to its primary"), "{kind:?}: {error}");
     }
@@ -139,7 +138,7 @@ async fn a_replica_is_refused_at_the_start() {
 
 /// Settings under which limits are lost or slow are told, each with its remedy; a server without them is not talked about.
 #[tokio::test]
-async fn settings_that_hurt_limits_are_told_at_the_start() {
+async fn settings_that_hurt_limits_are_reported_at_startup() {
     for kind in KINDS {
         for (arguments, told) in [
             (&["--maxmemory-policy", "allkeys-lru"][..], &["set it to noeviction"][..]),
@@ -150,7 +149,7 @@ async fn settings_that_hurt_limits_are_told_at_the_start() {
             (&[], &[]),
         ] {
             let server = Server::start_with(kind, arguments);
-            let warnings = server.store_with(patient()).await.warnings().to_vec();
+            let warnings = server.store_with(patient_options()).await.warnings().to_vec();
             assert_eq!(warnings.len(), told.len(), "{kind:?} {arguments:?}: {warnings:?}");
             for (warning, told) in warnings.iter().zip(told) {
                 assert!(warning.contains(told), "{kind:?} {arguments:?}: {warning}");
@@ -164,7 +163,7 @@ async fn settings_that_hurt_limits_are_told_at_the_start() {
 async fn warnings_of_a_cluster_name_the_server() {
     let server = Server::start_alone_in_cluster(Kind::Redis);
     let _: () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("0").query(&mut server.connection()).unwrap();
-    let warnings = server.store_with(patient()).await.warnings().to_vec();
+    let warnings = server.store_with(patient_options()).await.warnings().to_vec();
     assert!(warnings.len() == 1 && warnings[0].starts_with(&format!("127.0.0.1:{}: ", server.port())), "{warnings:?}");
 }
 

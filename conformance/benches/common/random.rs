@@ -1,9 +1,9 @@
-//! `Draw`: random numbers that are the same in every run.
+//! `Random`: random numbers that are the same in every run.
 
 /// `SplitMix64`, by Steele, Lea and Flood.
-pub(crate) struct Draw(u64);
+pub(crate) struct Random(u64);
 
-impl Draw {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -56,10 +56,10 @@ impl Draw {
                 total
             })
             .collect();
-        let mut draw = || {
+        let mut random = || {
             let point = self.share() * total;
             by_rank[sums.partition_point(|sum| *sum <= point).min(keys - 1)]
         };
-        (0..count).map(|_| draw()).collect()
+        (0..count).map(|_| random()).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! `Rig`: a server whose processor time is read around what it is asked to do.
+//! `BenchServer`: a server whose processor time is read around what it is asked to do.
 
 use std::cell::RefCell;
 
@@ -7,25 +7,25 @@ use redis::{Cmd, cmd};
 use tidegate::spi::{Gate, Subject};
 use tidegate_redis::RedisOptions;
 
-use super::{Pipe, Takers, cpu, subjects};
+use super::{Pipeline, StoreDriver, cpu, subjects};
 
 /// How often every key is asked for while the clock runs.
 const TIMED: usize = 3;
 
-pub(crate) struct Rig {
+pub(crate) struct BenchServer {
     connection: RefCell<redis::Connection>,
-    pipe: RefCell<Pipe>,
-    takers: Takers,
+    pipeline: RefCell<Pipeline>,
+    driver: StoreDriver,
     subjects: Vec<Subject>,
 }
 
-impl Rig {
+impl BenchServer {
     /// Drives `server` with this many keys.
     pub(crate) fn new(server: &Server, keys: usize) -> Self {
         Self {
             connection: RefCell::new(server.connection()),
-            pipe: RefCell::new(Pipe::connect(server)),
-            takers: Takers::connect(server, RedisOptions::new()),
+            pipeline: RefCell::new(Pipeline::connect(server)),
+            driver: StoreDriver::connect(server, RedisOptions::new()),
             subjects: subjects(keys),
         }
     }
@@ -40,13 +40,13 @@ impl Rig {
     pub(crate) fn by_hand(&self, start: &Cmd, end: &[&str]) -> f64 {
         let keys = self.subjects.len();
         let command = |key: usize| start.clone().arg(format!("by-hand:{key:020}")).arg(end).take();
-        self.timed(keys, 2, || self.pipe.borrow_mut().send((0..keys).map(command)))
+        self.timed(keys, 2, || self.pipeline.borrow_mut().send((0..keys).map(command)))
     }
 
     /// Microseconds for one decision about all `gates` together, by users who have each made `before` of them.
     pub(crate) fn ours(&self, gates: &[Gate], users: usize, before: usize) -> f64 {
         let users = &self.subjects[..users.min(self.subjects.len())];
-        self.timed(users.len(), before, || self.takers.take(gates, users))
+        self.timed(users.len(), before, || self.driver.take(gates, users))
     }
 
     fn timed(&self, keys: usize, before: usize, pass: impl Fn()) -> f64 {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use conformance::suite::{Ground, all_limits, limits_over, on_every_store};
+use conformance::suite::{StoreFixture, limits_with_window, on_every_store, one_limit_of_each_kind};
 use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Store, Subject};
 use tidegate::{Decision, Limit, Limiter, Rate, Request, Rule, RuleMode};
 
@@ -13,11 +13,12 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Traps 46 and 47b: a shadow rule that was over its limit kept enforced rules from counting, and showed its 0
 /// remaining to clients. Whatever ours says, the answer and every number in it are those of the enforced rule alone.
 #[tokio::test]
-async fn a_shadow_rule_changes_nothing_that_anybody_sees() {
-    on_every_store(async |ground| {
-        for (enforced, shadow) in all_limits(5).into_iter().zip(all_limits(2).into_iter().rev()) {
-            let alone = ground.limiter_of([Rule::new("alone", enforced)]);
-            let both = ground.limiter_of([
+async fn a_shadow_rule_does_not_change_the_decision() {
+    on_every_store(async |fixture| {
+        for (enforced, shadow) in one_limit_of_each_kind(5).into_iter().zip(one_limit_of_each_kind(2).into_iter().rev())
+        {
+            let alone = fixture.limiter_of([Rule::new("alone", enforced)]);
+            let both = fixture.limiter_of([
                 Rule::new("before", shadow).with_mode(RuleMode::Shadow),
                 Rule::new("enforced", enforced),
                 Rule::new("after", shadow).with_mode(RuleMode::Shadow),
@@ -41,13 +42,15 @@ async fn a_shadow_rule_changes_nothing_that_anybody_sees() {
 /// A shadow rule counts what it would count in earnest: requests that pass and that it would have admitted.
 #[tokio::test]
 async fn a_shadow_rule_counts_what_passes_and_what_it_would_admit() {
-    on_every_store(async |ground| {
+    on_every_store(async |fixture| {
         // What the enforced rule and the shadow rule admit, and what is left in shadow after ten requests.
         for (enforced, shadow, left) in [(3, 5, 2), (5, 3, 0), (3, 3, 0)] {
-            for (one, other) in all_limits(enforced).into_iter().zip(all_limits(shadow).into_iter().rev()) {
+            for (one, other) in
+                one_limit_of_each_kind(enforced).into_iter().zip(one_limit_of_each_kind(shadow).into_iter().rev())
+            {
                 for mode in [PlanMode::AllOrNothing, PlanMode::CountEach] {
                     let rules = [Rule::new("e", one), Rule::new("s", other).with_mode(RuleMode::Shadow)];
-                    let limiter = ground.limiter_of(rules);
+                    let limiter = fixture.limiter_of(rules);
                     for _ in 0..10 {
                         let _ = limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap();
                     }
@@ -63,9 +66,9 @@ async fn a_shadow_rule_counts_what_passes_and_what_it_would_admit() {
 /// Alone, a shadow rule lets everything through, shows nothing, and still tells what it would have rejected.
 #[tokio::test]
 async fn a_shadow_rule_alone_lets_everything_pass() {
-    on_every_store(async |ground| {
-        for limit in all_limits(2) {
-            let limiter = ground.limiter_of([Rule::new("s", limit).with_mode(RuleMode::Shadow)]);
+    on_every_store(async |fixture| {
+        for limit in one_limit_of_each_kind(2) {
+            let limiter = fixture.limiter_of([Rule::new("s", limit).with_mode(RuleMode::Shadow)]);
             for request in 1..=5 {
                 let decision = check(&limiter).await;
                 assert!(decision.is_allowed() && decision.shown().is_none(), "{limit:?}");
@@ -81,29 +84,30 @@ async fn a_shadow_rule_alone_lets_everything_pass() {
 /// Switched off, a rule neither counts nor shows.
 #[tokio::test]
 async fn a_disabled_rule_is_as_if_it_were_not_there() {
-    on_every_store(async |ground| {
-        let limiter = ground.limiter_of([Rule::new("off", all_limits(1)[0]).with_mode(RuleMode::Disabled)]);
+    on_every_store(async |fixture| {
+        let limiter =
+            fixture.limiter_of([Rule::new("off", one_limit_of_each_kind(1)[0]).with_mode(RuleMode::Disabled)]);
         for _ in 0..3 {
             let decision = check(&limiter).await;
             assert!(decision.is_allowed() && decision.checks().is_empty());
         }
-        assert_eq!(ground.keys(), 0);
+        assert_eq!(fixture.keys(), 0);
     })
     .await;
 }
 
 /// A group denies only if all its members do; each member that has room is charged, and none if the request is denied.
 #[tokio::test]
-async fn a_group_passes_what_any_of_its_members_passes() {
-    on_every_store(async |ground| {
-        for (small, large) in all_limits(2).into_iter().zip(all_limits(4).into_iter().rev()) {
+async fn an_any_of_group_allows_what_any_member_allows() {
+    on_every_store(async |fixture| {
+        for (small, large) in one_limit_of_each_kind(2).into_iter().zip(one_limit_of_each_kind(4).into_iter().rev()) {
             let gates = [
                 gate("small", small, Role::AnyOf(7)),
                 gate("large", large, Role::AnyOf(7)),
-                gate("other", all_limits(9)[2], Role::AnyOf(8)),
-                gate("all", all_limits(9)[3], Role::Enforced),
+                gate("other", one_limit_of_each_kind(9)[2], Role::AnyOf(8)),
+                gate("all", one_limit_of_each_kind(9)[3], Role::Enforced),
             ];
-            let limiter = ground.limiter_of([]);
+            let limiter = fixture.limiter_of([]);
             let steps = [[1, 3, 8, 8], [0, 2, 7, 7], [0, 1, 6, 6], [0, 0, 5, 5], [0, 0, 5, 5], [0, 0, 5, 5]];
             for (step, left) in steps.into_iter().enumerate() {
                 let decision = limiter.check_plan(&plan(&gates)).await.unwrap();
@@ -112,7 +116,7 @@ async fn a_group_passes_what_any_of_its_members_passes() {
                 assert_eq!(told, left, "{small:?} {large:?} at step {step}");
             }
             let forgotten: Vec<_> = plan(&gates).checks().iter().map(|check| *check.key()).collect();
-            ground.store.forget(&forgotten).await.unwrap();
+            fixture.store.forget(&forgotten).await.unwrap();
         }
     })
     .await;
@@ -120,15 +124,15 @@ async fn a_group_passes_what_any_of_its_members_passes() {
 
 /// A denied group names the member that opens first; an enforced rule that denies leaves the group uncharged.
 #[tokio::test]
-async fn a_group_speaks_through_its_most_generous_member() {
-    on_every_store(async |ground| {
+async fn an_any_of_group_reports_its_most_permissive_member() {
+    on_every_store(async |fixture| {
         let window = |limit, seconds| Limit::fixed_window(limit, seconds * SECOND).unwrap();
         let gates = [
             gate("minute", window(1, 60), Role::AnyOf(0)),
             gate("ten", window(1, 10), Role::AnyOf(0)),
             gate("all", window(2, 5), Role::Enforced),
         ];
-        let limiter = ground.limiter_of([]);
+        let limiter = fixture.limiter_of([]);
         let first = limiter.check_plan(&plan(&gates)).await.unwrap();
         assert_eq!(
             (first.is_allowed(), first.rule()),
@@ -139,7 +143,7 @@ async fn a_group_speaks_through_its_most_generous_member() {
         assert_eq!((denied.rule(), denied.retry_after()), (Some("ten"), Some(10 * SECOND)));
         assert_eq!(denied.checks()[2].outcome().remaining, 1, "the group denied, so nobody is charged");
 
-        ground.clock.advance(10 * SECOND);
+        fixture.clock.advance(10 * SECOND);
         let blocked = [gate("minute", window(1, 60), Role::AnyOf(0)), gate("none", window(0, 1), Role::Enforced)];
         let denied = limiter.check_plan(&plan(&blocked)).await.unwrap();
         assert_eq!((denied.rule(), denied.is_permanent()), (Some("none"), true));
@@ -152,10 +156,10 @@ async fn a_group_speaks_through_its_most_generous_member() {
 
 /// The mode for those who want every hit counted: denied ones too, as far as there is anything left to count.
 #[tokio::test]
-async fn in_count_each_every_rule_counts_for_itself() {
-    on_every_store(async |ground| {
-        for (tight, wide) in all_limits(2).into_iter().zip(all_limits(5).into_iter().rev()) {
-            let limiter = ground.limiter_of([Rule::new("tight", tight), Rule::new("wide", wide)]);
+async fn in_count_each_mode_every_rule_counts_by_itself() {
+    on_every_store(async |fixture| {
+        for (tight, wide) in one_limit_of_each_kind(2).into_iter().zip(one_limit_of_each_kind(5).into_iter().rev()) {
+            let limiter = fixture.limiter_of([Rule::new("tight", tight), Rule::new("wide", wide)]);
             for left in [[1, 4], [0, 3], [0, 2], [0, 1], [0, 0], [0, 0]] {
                 let decision =
                     limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(PlanMode::CountEach)).await.unwrap();
@@ -172,17 +176,17 @@ async fn in_count_each_every_rule_counts_for_itself() {
 
 /// In that mode somebody who keeps knocking at an empty bucket keeps it empty; in the usual one the knocking is free.
 #[tokio::test]
-async fn in_count_each_knocking_keeps_the_door_shut() {
-    on_every_store(async |ground| {
+async fn in_count_each_mode_denied_requests_count_too() {
+    on_every_store(async |fixture| {
         for (name, mode, expected) in [("free", PlanMode::AllOrNothing, 5), ("counted", PlanMode::CountEach, 0)] {
             let limit = Limit::token_bucket(2, Rate::per_second(1).unwrap()).unwrap();
-            let limiter = ground.limiter_of([Rule::new(name, limit)]);
+            let limiter = fixture.limiter_of([Rule::new(name, limit)]);
             let knock =
                 async || limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap().granted();
             assert_eq!(knock().await + knock().await, 2);
             let mut admitted = 0;
             for _ in 0..10 {
-                ground.clock.advance(SECOND / 2);
+                fixture.clock.advance(SECOND / 2);
                 admitted += knock().await;
             }
             assert_eq!(admitted, expected, "{mode:?}");
@@ -194,8 +198,8 @@ async fn in_count_each_knocking_keeps_the_door_shut() {
 /// Of several that deny: the one to wait for longest, a hopeless one before all, and the first in the file among
 /// equals.
 #[tokio::test]
-async fn a_denial_names_the_rule_to_wait_for() {
-    on_every_store(async |ground| {
+async fn a_denial_names_the_rule_with_the_longest_retry() {
+    on_every_store(async |fixture| {
         let window = |seconds| Limit::fixed_window(1, seconds * SECOND).unwrap();
         let nobody = Limit::fixed_window(0, SECOND).unwrap();
         let cases = [
@@ -205,7 +209,7 @@ async fn a_denial_names_the_rule_to_wait_for() {
         ];
         for (number, (limits, named, retry)) in cases.into_iter().enumerate() {
             let rules = limits.iter().map(|(id, limit)| Rule::new(*id, *limit).with_per(["case"]));
-            let limiter = ground.limiter_of(rules);
+            let limiter = fixture.limiter_of(rules);
             let case = number.to_string();
             let request = Request::new("").with_attribute("case", &case);
             let _ = limiter.check(&request).await.unwrap();
@@ -221,17 +225,27 @@ async fn a_denial_names_the_rule_to_wait_for() {
 /// What passed shows the rule that leaves the fewest further requests like it: not the smallest number, since a request
 /// may cost each rule something else.
 #[tokio::test]
-async fn an_answer_shows_the_rule_that_will_deny_first() {
-    on_every_store(async |ground| {
+async fn an_allowed_decision_shows_the_rule_that_will_deny_first() {
+    on_every_store(async |fixture| {
         for kind in 0..5 {
-            let rule = |id: &str, amount, cost| Rule::new(id, all_limits(amount)[kind]).with_cost(cost);
+            let rule = |id: &str, amount, cost| Rule::new(id, one_limit_of_each_kind(amount)[kind]).with_cost(cost);
             let limiter =
-                ground.limiter_of([rule("many", 50, 20), rule("few", 8, 1), rule("same", 50, 20), rule("free", 1, 0)]);
+                fixture.limiter_of([rule("many", 50, 20), rule("few", 8, 1), rule("same", 50, 20), rule("free", 1, 0)]);
             let decision = check(&limiter).await;
-            assert_eq!((decision.rule(), decision.remaining()), (Some("many"), Some(30)), "{:?}", all_limits(8)[kind]);
-            let limiter = ground.limiter_of([rule("many-2", 50, 5), rule("few-2", 8, 1)]);
+            assert_eq!(
+                (decision.rule(), decision.remaining()),
+                (Some("many"), Some(30)),
+                "{:?}",
+                one_limit_of_each_kind(8)[kind]
+            );
+            let limiter = fixture.limiter_of([rule("many-2", 50, 5), rule("few-2", 8, 1)]);
             let decision = check(&limiter).await;
-            assert_eq!((decision.rule(), decision.remaining()), (Some("few-2"), Some(7)), "{:?}", all_limits(8)[kind]);
+            assert_eq!(
+                (decision.rule(), decision.remaining()),
+                (Some("few-2"), Some(7)),
+                "{:?}",
+                one_limit_of_each_kind(8)[kind]
+            );
         }
     })
     .await;
@@ -239,10 +253,10 @@ async fn an_answer_shows_the_rule_that_will_deny_first() {
 
 /// Whoever must queue in two places waits for the later one.
 #[tokio::test]
-async fn the_delay_of_a_plan_is_its_longest() {
-    on_every_store(async |ground| {
+async fn the_delay_of_a_plan_is_its_longest_check_delay() {
+    on_every_store(async |fixture| {
         let leaky = |seconds| Limit::leaky_bucket(Rate::new(1, seconds * SECOND).unwrap(), 5).unwrap();
-        let limiter = ground.limiter_of([
+        let limiter = fixture.limiter_of([
             Rule::new("a", leaky(2)),
             Rule::new("b", leaky(3)),
             Rule::new("shadow", leaky(9)).with_mode(RuleMode::Shadow),
@@ -263,10 +277,10 @@ async fn the_delay_of_a_plan_is_its_longest() {
 /// Rules of one budget spend one allowance; a request that matches two of them pays both costs, once.
 #[tokio::test]
 async fn rules_of_one_budget_share_it() {
-    on_every_store(async |ground| {
-        for limit in all_limits(10) {
+    on_every_store(async |fixture| {
+        for limit in one_limit_of_each_kind(10) {
             let shared = |id: &str, cost| Rule::new(id, limit).with_per(["user"]).with_budget("units").with_cost(cost);
-            let limiter = ground.limiter_of([
+            let limiter = fixture.limiter_of([
                 shared("read", 1).with_action("read"),
                 shared("write", 3).with_action("write"),
                 shared("always", 1),
@@ -302,9 +316,9 @@ async fn rules_of_one_budget_share_it() {
 /// Kinds of limits, all in one plan, on time that moves: the plan is never more generous than its strictest member.
 #[tokio::test]
 async fn a_plan_of_all_kinds_admits_what_each_of_them_admits() {
-    on_every_store(async |ground: &Ground| {
-        let rules = limits_over(6, 10 * SECOND).into_iter().enumerate();
-        let limiter = ground.limiter_of(rules.map(|(number, limit)| Rule::new(format!("r{number}"), limit)));
+    on_every_store(async |fixture: &StoreFixture| {
+        let rules = limits_with_window(6, 10 * SECOND).into_iter().enumerate();
+        let limiter = fixture.limiter_of(rules.map(|(number, limit)| Rule::new(format!("r{number}"), limit)));
         let mut denials = 0;
         for step in 0..200 {
             let request = Request::new("").with_cost(1 + step % 3);
@@ -314,7 +328,7 @@ async fn a_plan_of_all_kinds_admits_what_each_of_them_admits() {
             assert_eq!(decision.is_allowed(), before.is_allowed());
             assert!(decision.checks().iter().all(|check| check.is_consumed() == decision.is_allowed()));
             denials += u64::from(!decision.is_allowed());
-            ground.clock.advance(Duration::from_micros(777_777));
+            fixture.clock.advance(Duration::from_micros(777_777));
         }
         assert!((50..150).contains(&denials), "{denials}");
     })

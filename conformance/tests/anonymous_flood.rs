@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use conformance::anonymous::bucket_of;
 use conformance::server::{KINDS, Kind, Server};
-use conformance::strangers::bucket_of;
-use conformance::suite::{START, all_limits, decide_all, limits_over, name_of, patient};
+use conformance::suite::{START, decide_all, key_name, limits_with_window, one_limit_of_each_kind, patient_options};
 use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::PARTITIONS;
@@ -68,13 +68,13 @@ fn overflowed(decision: &Decision) -> bool {
 }
 
 #[tokio::test]
-async fn fifty_thousand_new_strangers_neither_fill_the_server_nor_touch_those_who_are_known() {
+async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affect_known_ones() {
     const FLOOD: u64 = 50_000;
     const CAP: u64 = 1_000;
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient()).await;
-        let limiter = Limiter::new(rules(all_limits(3)[0], at_most(CAP)), store.clone());
+        let store = server.store_with(patient_options()).await;
+        let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(CAP)), store.clone());
         for ip in ["ann", "bob"] {
             assert!(ask(&limiter, ip).await.is_allowed());
         }
@@ -113,11 +113,11 @@ async fn fifty_thousand_new_strangers_neither_fill_the_server_nor_touch_those_wh
 
 /// The crowd is over when its keys are gone, by the time of the server.
 #[tokio::test]
-async fn a_crowd_ends_when_its_keys_have_expired() {
+async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
     for kind in KINDS {
         let (server, clock) = (Server::start(kind), ManualClock::at(START));
-        for (number, limit) in limits_over(4, 60 * SECOND).into_iter().enumerate() {
-            let store = server.store_with(patient().with_clock(clock.clone())).await;
+        for (number, limit) in limits_with_window(4, 60 * SECOND).into_iter().enumerate() {
+            let store = server.store_with(patient_options().with_clock(clock.clone())).await;
             let limiter = Limiter::new(rules(limit, at_most(3)), store.clone());
             let name = |who: &str| format!("{kind:?} {number} {who}");
             for who in ["a", "b", "c"] {
@@ -143,10 +143,10 @@ async fn a_crowd_ends_when_its_keys_have_expired() {
 /// A stranger who keeps coming keeps its key, and so keeps its place in the count: otherwise whoever keeps old keys alive while
 /// creating new ones would pass every cap.
 #[tokio::test]
-async fn keys_that_are_kept_alive_keep_counting() {
+async fn keys_in_use_keep_counting_towards_the_cap() {
     let (server, clock) = (Server::start(Kind::Redis), ManualClock::at(START));
-    for limit in limits_over(1000, 60 * SECOND) {
-        let store = server.store_with(patient().with_clock(clock.clone())).await;
+    for limit in limits_with_window(1000, 60 * SECOND) {
+        let store = server.store_with(patient_options().with_clock(clock.clone())).await;
         let limiter = Limiter::new(rules(limit, at_most(10)), store.clone());
         // Each time before a key expires, and for much longer than any would live.
         for round in 0..30 {
@@ -165,12 +165,12 @@ async fn keys_that_are_kept_alive_keep_counting() {
 
 /// The same where strangers are forgotten early, which only the server knows when. By its own time: a key lives for two seconds.
 #[tokio::test]
-async fn keys_that_are_forgotten_early_count_until_they_are() {
+async fn keys_with_forget_after_count_towards_the_cap_until_they_expire() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(patient()).await;
+    let store = server.store_with(patient_options()).await;
     let anonymous = AnonymousBounds::default().with_forget_after(Duration::ZERO);
-    let limiter = Limiter::new(rules(all_limits(100)[0], anonymous), store.clone());
-    let (name, mut connection) = (name_of(limiter.plan(&stranger("ann")).checks()[0].key()), server.connection());
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(100)[0], anonymous), store.clone());
+    let (name, mut connection) = (key_name(limiter.plan(&stranger("ann")).checks()[0].key()), server.connection());
     let mut left = || redis::cmd("PTTL").arg(&name).query::<i64>(&mut connection).unwrap();
     let begin = ask(&limiter, "ann").await.decided_at();
     assert!((1_000..=2_001).contains(&left()), "although an hour would pass until it stops mattering");
@@ -188,17 +188,17 @@ async fn keys_that_are_forgotten_early_count_until_they_are() {
 
 /// Every write of a stranger's own key, by every operation, has the early end; overflow buckets have that of their state.
 #[tokio::test]
-async fn a_key_that_is_forgotten_early_never_lives_longer() {
+async fn forget_after_bounds_the_life_of_a_key() {
     for kind in KINDS {
         let server = Server::start(kind);
-        for limit in all_limits(30) {
-            let store = server.store_with(patient()).await;
+        for limit in one_limit_of_each_kind(30) {
+            let store = server.store_with(patient_options()).await;
             let mut connection = server.connection();
             let anonymous = AnonymousBounds::new(1).with_forget_after(60 * SECOND);
             let both = rules_of_two(limit, anonymous);
             let limiter = Limiter::new(RuleSet::new(both).unwrap(), store);
             let request = stranger("ann");
-            let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| name_of(check.key())).collect();
+            let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| key_name(check.key())).collect();
             let mut ends_early = |after: &str| {
                 for name in &names {
                     let left: i64 = redis::cmd("PTTL").arg(name).query(&mut connection).unwrap();
@@ -218,12 +218,12 @@ async fn a_key_that_is_forgotten_early_never_lives_longer() {
             ends_early("a settlement");
 
             let only = Limiter::new(rules(limit, anonymous), limiter.store().clone());
-            let alone = name_of(only.plan(&request).checks()[0].key());
+            let alone = key_name(only.plan(&request).checks()[0].key());
             assert!(!overflowed(&ask(&only, "ann").await));
             let left: i64 = redis::cmd("PTTL").arg(&alone).query(&mut connection).unwrap();
             assert!((1..=62_001).contains(&left), "{kind:?} {limit:?}: {left}");
             assert!(overflowed(&ask(&only, "bob").await));
-            let bucket = name_of(&bucket_of(only.plan(&stranger("bob")).checks()[0].key()));
+            let bucket = key_name(&bucket_of(only.plan(&stranger("bob")).checks()[0].key()));
             let left: i64 = redis::cmd("PTTL").arg(&bucket).query(&mut connection).unwrap();
             assert!(left > 62_001, "{kind:?} {limit:?}: {left}");
             let _: () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
@@ -237,18 +237,18 @@ fn rules_of_two(limit: Limit, anonymous: AnonymousBounds) -> [Rule; 2] {
 
 /// What costs nothing creates nothing; what is charged later must not create keys either.
 #[tokio::test]
-async fn in_a_crowd_no_operation_creates_a_key_for_a_new_stranger() {
+async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
     for kind in KINDS {
         let server = Server::start(kind);
-        for limit in all_limits(30) {
-            let store = server.store_with(patient()).await;
+        for limit in one_limit_of_each_kind(30) {
+            let store = server.store_with(patient_options()).await;
             let limiter = Limiter::new(RuleSet::new(rules_of_two(limit, at_most(1))).unwrap(), store.clone());
             assert!(ask(&limiter, "ann").await.is_allowed());
             let new = stranger("bob");
             let plan = limiter.plan(&new);
             let exists = || {
                 let mut exists = redis::cmd("EXISTS");
-                plan.checks().iter().for_each(|check| _ = exists.arg(name_of(check.key())));
+                plan.checks().iter().for_each(|check| _ = exists.arg(key_name(check.key())));
                 exists.query::<u64>(&mut server.connection()).unwrap()
             };
             let left = async || limiter.peek(&new).await.unwrap().remaining().unwrap();
@@ -283,10 +283,10 @@ async fn in_a_crowd_no_operation_creates_a_key_for_a_new_stranger() {
 
 /// Where costs are only known afterwards, it is the charge that creates a key, and it counts.
 #[tokio::test]
-async fn strangers_who_are_only_charged_make_a_crowd_too() {
+async fn charges_of_new_subjects_count_towards_the_cap() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(patient()).await;
-    let limiter = Limiter::new(rules(all_limits(30)[0], at_most(5)), store.clone());
+    let store = server.store_with(patient_options()).await;
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(30)[0], at_most(5)), store.clone());
     for number in 0..50 {
         let name = format!("{number}");
         let free = limiter.check(&stranger(&name).with_cost(0)).await.unwrap();
@@ -301,10 +301,10 @@ async fn strangers_who_are_only_charged_make_a_crowd_too() {
 /// In a cluster the overflow bucket lies where the stranger's own key would. What a part of a plan took from it is given back
 /// when another part denies. While a slot is being moved, where a script may not name two keys, strangers are still served.
 #[tokio::test]
-async fn in_a_cluster_a_flood_is_bounded_too() {
+async fn the_cap_holds_in_a_cluster() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
-    let store = RedisStore::connect_with(&cluster.url(), patient()).await.unwrap();
-    let limiter = Limiter::new(rules(all_limits(3)[0], at_most(100)), store.clone());
+    let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(100)), store.clone());
     let (passed, shared) = flood(&limiter, (0..20_000).map(|number| format!("stranger {number}"))).await;
     let own = 20_000 - shared;
     assert!((100..100 + BATCH as u64).contains(&own), "{own}");
@@ -318,7 +318,7 @@ async fn in_a_cluster_a_flood_is_bounded_too() {
     let narrow = Rule::new("narrow", Limit::token_bucket(2, rate).unwrap());
     let limiter = Limiter::new(RuleSet::new([wide, narrow]).unwrap(), store.clone());
     assert!(ask(&limiter, "ann").await.is_allowed());
-    let passes = async |times: u32| {
+    let count_allowed = async |times: u32| {
         let mut passed = 0;
         for _ in 0..times {
             let decision = ask(&limiter, "bob").await;
@@ -327,13 +327,13 @@ async fn in_a_cluster_a_flood_is_bounded_too() {
         }
         passed
     };
-    assert_eq!(passes(4).await, 1);
+    assert_eq!(count_allowed(4).await, 1);
     let decision = limiter.peek(&stranger("bob")).await.unwrap();
     assert_eq!(decision.checks()[0].outcome().remaining, 4, "three that were denied have taken nothing");
 
-    let limiter = Limiter::new(rules(all_limits(3)[0], at_most(100)), store);
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(100)), store);
     let plan = limiter.plan(&stranger("carl"));
-    let name = name_of(plan.checks()[0].key());
+    let name = key_name(plan.checks()[0].key());
     let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut cluster.servers[0].connection()).unwrap();
     let source = cluster.first_owner(slot);
     cluster.begin_to_move(slot, source, (source + 1) % 3);

@@ -24,7 +24,7 @@ const START: u64 = 1_800_000_000_000_000;
 
 /// A table of a page.
 #[derive(Clone, Debug)]
-pub struct Story {
+pub struct GoldenHistory {
     /// The file and the line of the table.
     pub place: String,
     rules: RuleSet,
@@ -38,7 +38,7 @@ struct Row {
 }
 
 /// Every story of every page.
-pub fn stories() -> Vec<Story> {
+pub fn golden_histories() -> Vec<GoldenHistory> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spec");
     let mut pages: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
@@ -46,10 +46,10 @@ pub fn stories() -> Vec<Story> {
     pages.iter().flat_map(|page| read(page)).collect()
 }
 
-fn read(page: &Path) -> Vec<Story> {
+fn read(page: &Path) -> Vec<GoldenHistory> {
     let file = page.file_name().unwrap().to_string_lossy();
     let text = std::fs::read_to_string(page).unwrap();
-    let (mut stories, mut rules, mut header) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut golden_histories, mut rules, mut header) = (Vec::new(), Vec::new(), Vec::new());
     for (number, line) in text.lines().enumerate() {
         let place = || format!("spec/{file}:{}", number + 1);
         if let Some(rule) = line.strip_prefix("    ") {
@@ -59,16 +59,16 @@ fn read(page: &Path) -> Vec<Story> {
             if header.is_empty() {
                 header = cells.collect();
                 let rules = RuleSet::new(std::mem::take(&mut rules)).unwrap();
-                stories.push(Story { place: place(), rules, rows: Vec::new() });
+                golden_histories.push(GoldenHistory { place: place(), rules, rows: Vec::new() });
             } else if !row.starts_with("--") {
                 let cells = header.iter().cloned().zip(cells).collect();
-                stories.last_mut().unwrap().rows.push(Row { line: number + 1, cells });
+                golden_histories.last_mut().unwrap().rows.push(Row { line: number + 1, cells });
             }
         } else {
             header.clear();
         }
     }
-    stories
+    golden_histories
 }
 
 /// `name: kind parameter=value …`, perhaps with `cost=` and `shadow`.
@@ -131,7 +131,7 @@ fn span(text: &str) -> Option<Duration> {
     Some(Duration::from_micros(total))
 }
 
-impl Story {
+impl GoldenHistory {
     /// Replays it on a store that runs on `clock`, and compares every cell.
     pub async fn replay(&self, clock: &ManualClock, store: impl Store, user: &str) {
         let limiter = Limiter::new(self.rules.clone(), store);

@@ -7,9 +7,9 @@ use std::process::Command;
 use conformance::server::{Kind, Server};
 use tempfile::TempDir;
 
-use crate::client::{Ask, Heard, ask};
+use crate::backend::Service;
+use crate::client::{Ask, HttpResponse, ask};
 use crate::process::{Process, free_port, until};
-use crate::service::Service;
 
 /// How a proxy is started with the files of its folder in `deploy/`.
 pub(crate) struct Recipe {
@@ -76,9 +76,9 @@ impl Door {
     }
 
     /// The answer to a request.
-    pub(crate) async fn send(&self, ask: &Ask) -> Heard {
-        let heard = ask.try_send(self.address).await;
-        heard.unwrap_or_else(|| panic!("no answer; the proxy says: {}", self.proxy.said()))
+    pub(crate) async fn send(&self, ask: &Ask) -> HttpResponse {
+        let response = ask.try_send(self.address).await;
+        response.unwrap_or_else(|| panic!("no answer; the proxy says: {}", self.proxy.said()))
     }
 
     /// Ends the store as a crash would.
@@ -142,8 +142,8 @@ async fn start(recipe: &Recipe, directory: &Path, ports: Ports) -> Option<Proces
             return Some(false);
         }
         // No rule applies to this path, so nothing is counted.
-        let heard = ask("GET /ready").try_send(address).await?;
-        (heard.asked().as_deref() == Some("GET /ready")).then_some(true)
+        let response = ask("GET /ready").try_send(address).await?;
+        (response.asked().as_deref() == Some("GET /ready")).then_some(true)
     })
     .await;
     up.then_some(proxy)

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use conformance::server::Kind;
-use conformance::suite::{all_limits, name_of, patient};
+use conformance::suite::{key_name, one_limit_of_each_kind, patient_options};
 use conformance::topology::Cluster;
 use tidegate::spi::{Adjustment, Plan, PlanMode, Store};
 use tidegate::{Limiter, Request, Rule, RuleSet};
@@ -17,11 +17,11 @@ type RedisLimiter = Limiter<RedisStore>;
 /// Some of a store's own budget, or all of it; the first waits for a silent server each time, since nobody who is in such a
 /// hurry can say that it is silent.
 #[tokio::test]
-async fn a_denial_stands_whatever_becomes_of_the_other_servers() {
+async fn a_denial_by_one_server_stands_while_another_hangs() {
     let cluster = cluster();
     let quick = RedisOptions::new().with_budget(Duration::from_secs(2)).with_heartbeats(false);
     for (number, (options, budget)) in
-        [(patient(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
+        [(patient_options(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
     {
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
         let (limiter, hanging) = on_two_servers(&cluster, &store, number);
@@ -70,11 +70,11 @@ fn kinds<'r>(plan: impl Fn() -> Plan<'r>) -> [(&'static str, Plan<'r>); 2] {
 fn on_two_servers(cluster: &Cluster, store: &RedisStore, round: usize) -> (RedisLimiter, usize) {
     for number in 0..100 {
         let names = [format!("first{round}"), format!("second{round}-{number}")];
-        let rules = RuleSet::new(names.map(|name| Rule::new(name, all_limits(5)[0]))).unwrap();
+        let rules = RuleSet::new(names.map(|name| Rule::new(name, one_limit_of_each_kind(5)[0]))).unwrap();
         let limiter = Limiter::new(rules, store.clone());
         let mut connection = cluster.servers[0].connection();
         let mut owner = |place: usize| {
-            let name = name_of(limiter.plan(&Request::new("")).checks()[place].key());
+            let name = key_name(limiter.plan(&Request::new("")).checks()[place].key());
             cluster.first_owner(redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap())
         };
         if owner(0) != owner(1) {

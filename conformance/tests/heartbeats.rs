@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{START, patient, until};
+use conformance::suite::{START, patient_options, until};
 use redis::Connection;
 use tidegate::ManualClock;
 use tidegate::spi::Store;
@@ -16,7 +16,7 @@ const LIST: &str = "tg1{00}@instances";
 
 /// Everybody is counted once, and nobody who has not been heard for 15 seconds.
 #[tokio::test]
-async fn instances_are_counted_while_they_are_heard() {
+async fn instances_count_while_their_heartbeats_arrive() {
     for kind in KINDS {
         for server in [Server::start(kind), Server::start_alone_in_cluster(kind)] {
             let clock = ManualClock::at(START);
@@ -41,7 +41,7 @@ async fn instances_are_counted_while_they_are_heard() {
 
 /// A clock that stepped back neither loses those who were heard nor keeps those of another time.
 #[tokio::test]
-async fn a_clock_that_steps_back_loses_nobody() {
+async fn a_backward_clock_step_loses_no_instance() {
     let server = Server::start(Kind::Redis);
     let clock = ManualClock::at(START);
     let one = open(&server, &clock);
@@ -59,7 +59,7 @@ async fn a_clock_that_steps_back_loses_nobody() {
 
 /// The list is bounded, and what is not a list is left as it is.
 #[tokio::test]
-async fn the_list_is_bounded_and_nothing_else_is_overwritten() {
+async fn the_instance_list_is_bounded_and_a_foreign_key_is_not_overwritten() {
     for kind in KINDS {
         let server = Server::start(kind);
         let (clock, mut connection) = (ManualClock::at(START), server.connection());
@@ -72,7 +72,8 @@ async fn the_list_is_bounded_and_nothing_else_is_overwritten() {
 
         let _: () = redis::cmd("SET").arg(LIST).arg("somebody else's").query(&mut connection).unwrap();
         let other =
-            RedisStore::connect_with(&server.url(), patient().with_clock(clock.clone()).with_heartbeats(true)).await;
+            RedisStore::connect_with(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true))
+                .await;
         let other = other.unwrap();
         until(|| calls_of_scripts(&server) > 8).await;
         assert_eq!((other.instances(), length(&mut connection)), (None, 15), "{kind:?}");
@@ -81,16 +82,16 @@ async fn the_list_is_bounded_and_nothing_else_is_overwritten() {
 
 /// Who only looks is not counted.
 #[tokio::test]
-async fn a_store_without_heartbeats_is_nobody() {
+async fn a_store_without_heartbeats_is_not_counted() {
     let server = Server::start(Kind::Valkey);
-    let looking = server.store_with(patient()).await;
+    let looking = server.store_with(patient_options()).await;
     assert_eq!((looking.instances(), length(&mut server.connection())), (None, 0));
 }
 
 // === What the tests share ===
 
 fn open(server: &Server, clock: &ManualClock) -> RedisStore {
-    RedisStore::open(&server.url(), patient().with_clock(clock.clone()).with_heartbeats(true)).unwrap()
+    RedisStore::open(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true)).unwrap()
 }
 
 fn length(connection: &mut Connection) -> usize {

@@ -1,4 +1,4 @@
-//! `Takers`: users who ask the Redis store, many at a time.
+//! `StoreDriver`: users who ask the Redis store, many at a time.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use tidegate::spi::{Check, Gate, Plan, Subject};
 use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::runtime::Runtime;
 
-use super::{Draw, pipe::BATCH};
+use super::{Random, pipeline::BATCH};
 
 /// The first `count` users of a service: hashes are as good as random.
 pub(crate) fn subjects(count: usize) -> Vec<Subject> {
-    let mut draw = Draw::new(3);
-    (0..count).map(|_| Subject::from_hash(draw.hash())).collect()
+    let mut random = Random::new(3);
+    (0..count).map(|_| Subject::from_hash(random.hash())).collect()
 }
 
 /// A store, and whatever it takes to drive it.
-pub(crate) struct Takers {
+pub(crate) struct StoreDriver {
     store: RedisStore,
     runtime: Runtime,
 }
 
-impl Takers {
+impl StoreDriver {
     pub(crate) fn connect(server: &Server, options: RedisOptions) -> Self {
         let runtime = Runtime::new().unwrap();
         // A batch of long logs on a busy machine may take longer than any single decision should.

@@ -1,4 +1,4 @@
-//! `StrangersStore`: takes every subject of a plan for one that nobody vouches for. Its verdicts must be those of any other store.
+//! `AnonymousStore`: takes every subject of a plan for one that nobody vouches for. Its verdicts must be those of any other store.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,33 +12,33 @@ use tidegate_redis::RedisStore;
 
 /// Any store, but what it says of checks that cost nothing is left out: those who have nothing are not judged on what they share.
 #[derive(Debug)]
-pub struct WithoutFree<S>(pub S);
+pub struct IgnoreFreeChecks<S>(pub S);
 
-/// How strangers are treated.
+/// Which case of anonymous subjects a history runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Treated {
+pub enum AnonymousCase {
     /// There are too many, and each request is one more: all of them share a bucket, and are one subject to it.
-    AsCrowd,
+    OverCap,
     /// They are forgotten early, but not so early that any history lasts that long.
-    AsForgotten,
+    ForgottenEarly,
 }
 
 /// A Redis store that knows strangers only.
 #[derive(Debug)]
-pub struct StrangersStore {
+pub struct AnonymousStore {
     store: RedisStore,
-    treated: Treated,
+    case: AnonymousCase,
     stems: Mutex<HashMap<u128, KeyStem>>,
     newcomers: AtomicU64,
     asked: AtomicU64,
     overflowed: AtomicU64,
 }
 
-impl StrangersStore {
+impl AnonymousStore {
     /// On `store`, which must not be in a cluster: there, some refunds are the store's own.
-    pub fn new(store: RedisStore, treated: Treated) -> Self {
+    pub fn new(store: RedisStore, case: AnonymousCase) -> Self {
         let [newcomers, asked, overflowed] = [0; 3].map(AtomicU64::new);
-        Self { store, treated, stems: Mutex::default(), newcomers, asked, overflowed }
+        Self { store, case, stems: Mutex::default(), newcomers, asked, overflowed }
     }
 
     /// How many checks there were that cost something, under limits of more than nothing, and how many were judged on an overflow bucket.
@@ -49,17 +49,17 @@ impl StrangersStore {
     /// The same gate for strangers: one is a crowd, or ten thousand days are early. In a crowd, each subject of a history has
     /// gates of its own, since all who share a partition share a bucket.
     fn gate(&self, key: &Key<'_>, limit: &Limit, role: Role) -> Gate {
-        let stem = match self.treated {
-            Treated::AsForgotten => key.stem().clone(),
-            Treated::AsCrowd => {
+        let stem = match self.case {
+            AnonymousCase::ForgottenEarly => key.stem().clone(),
+            AnonymousCase::OverCap => {
                 let stem = KeyStem::for_rule(&format!("{:x}", whose(key)), limit, "");
                 self.stems.lock().unwrap().insert(whose(key), stem.clone());
                 stem
             }
         };
-        Gate::new("r", "", *limit, role, stem).with_anonymous(match self.treated {
-            Treated::AsCrowd => AnonymousBounds::new(1),
-            Treated::AsForgotten => {
+        Gate::new("r", "", *limit, role, stem).with_anonymous(match self.case {
+            AnonymousCase::OverCap => AnonymousBounds::new(1),
+            AnonymousCase::ForgottenEarly => {
                 AnonymousBounds::new(u64::MAX).with_forget_after(Duration::from_secs(10_000 * 86_400))
             }
         })
@@ -67,9 +67,9 @@ impl StrangersStore {
 
     /// The same subject, or in a crowd somebody new of the same partition.
     fn subject(&self, key: &Key<'_>) -> Subject {
-        match self.treated {
-            Treated::AsForgotten => key.subject(),
-            Treated::AsCrowd => {
+        match self.case {
+            AnonymousCase::ForgottenEarly => key.subject(),
+            AnonymousCase::OverCap => {
                 let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
                 Subject::from_hash(key.subject().hash() >> 96 << 96 | newcomer)
             }
@@ -78,7 +78,7 @@ impl StrangersStore {
 
     /// Sees to it that there is a crowd now under each of these gates, by somebody of another partition.
     async fn crowd(&self, gates: &[Gate], key: impl Fn(usize) -> u16) -> Result<(), StoreError> {
-        if self.treated == Treated::AsForgotten {
+        if self.case == AnonymousCase::ForgottenEarly {
             return Ok(());
         }
         for (index, gate) in gates.iter().enumerate() {
@@ -127,7 +127,7 @@ fn whose(key: &Key<'_>) -> u128 {
     key.stem().id() ^ key.subject().hash()
 }
 
-impl Store for StrangersStore {
+impl Store for AnonymousStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         self.ask(plan).await
     }
@@ -139,7 +139,7 @@ impl Store for StrangersStore {
             let check = Check::new(&gate, self.subject(key), 1).with_anonymous(true);
             let strange = Adjustment::new(&check, *op);
             // A receipt gives nothing back to a bucket that is shared; the script can.
-            let shared = matches!(op, Op::Refund { .. }) && self.treated == Treated::AsCrowd;
+            let shared = matches!(op, Op::Refund { .. }) && self.case == AnonymousCase::OverCap;
             let key = if shared { bucket_of(&strange.key) } else { strange.key };
             self.store.adjust(&[strange.with_key(key)]).await?;
         }
@@ -166,9 +166,9 @@ impl Store for StrangersStore {
     }
 }
 
-impl<S: Store> Store for WithoutFree<S> {
+impl<S: Store> Store for IgnoreFreeChecks<S> {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.0.decide(plan).await.map(|verdict| without_free(plan, verdict))
+        self.0.decide(plan).await.map(|verdict| ignore_free_checks(plan, verdict))
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -188,7 +188,7 @@ impl<S: Store> Store for WithoutFree<S> {
     }
 }
 
-fn without_free(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
+fn ignore_free_checks(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
     for (check, judged) in plan.checks().iter().zip(verdict.checks_mut().iter_mut()) {
         if check.cost() == 0 {
             judged.outcome.remaining = 0;

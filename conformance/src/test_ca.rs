@@ -1,4 +1,4 @@
-//! A certificate authority of the test's own, and servers with its certificates.
+//! A certificate test_ca for tests, and servers with its certificates.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,9 @@ use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, 
 
 use crate::server::{Kind, Server, free_port};
 
-/// An authority, whose certificate is in a file.
+/// A certificate test_ca whose certificate is in a file.
 #[derive(Debug)]
-pub struct Authority {
+pub struct TestCa {
     directory: PathBuf,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -21,7 +21,7 @@ pub struct TlsServer {
     port: u16,
 }
 
-impl Authority {
+impl TestCa {
     /// A new one, which keeps its files in `directory`.
     pub fn new(directory: &Path) -> Self {
         std::fs::create_dir_all(directory).unwrap();

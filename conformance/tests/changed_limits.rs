@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
-use conformance::suite::patient;
+use conformance::suite::patient_options;
 use tidegate::spi::Store;
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window};
 
@@ -63,17 +63,17 @@ async fn amounts_keep_the_state_and_the_shape_starts_afresh(store: impl Store + 
 }
 
 #[tokio::test]
-async fn on_the_memory_store() {
+async fn changed_amounts_keep_the_state_in_memory() {
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
     amounts_keep_the_state_and_the_shape_starts_afresh(Arc::new(MemoryStore::new().with_clock(clock))).await;
 }
 
 #[tokio::test]
-async fn on_the_redis_store() {
+async fn changed_amounts_keep_the_state_in_redis() {
     for kind in KINDS {
         let server = Server::start(kind);
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-        let store = server.store_with(patient().with_clock(clock)).await;
+        let store = server.store_with(patient_options().with_clock(clock)).await;
         amounts_keep_the_state_and_the_shape_starts_afresh(store).await;
     }
 }

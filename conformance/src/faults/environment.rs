@@ -1,4 +1,4 @@
-//! `Ground`: the servers that a fault happens to, and how it is brought about and mended.
+//! `FaultEnvironment`: the servers that a fault happens to, and how it is brought about and mended.
 
 use std::sync::Arc;
 use std::thread;
@@ -9,13 +9,13 @@ use tokio::task::{JoinSet, block_in_place};
 
 use super::fault::{Effect, Fault, POLICIES};
 use super::load::{Instance, Load, Scale, request};
-use crate::proxy::{Proxy, Trouble};
+use crate::proxy::{NetworkFault, Proxy};
 use crate::server::{Kind, Server, free_port};
-use crate::suite::name_of;
-use crate::topology::{Cluster, Watched};
+use crate::suite::key_name;
+use crate::topology::{Cluster, SentinelGroup};
 
 /// Servers, and the way to them.
-pub(super) struct Ground {
+pub(super) struct FaultEnvironment {
     servers: Servers,
     /// What stands between instances and the server, where the trouble is on the way.
     pub(super) proxy: Option<Proxy>,
@@ -27,7 +27,7 @@ pub(super) struct Ground {
 
 enum Servers {
     One(Server),
-    Watched(Watched),
+    SentinelGroup(SentinelGroup),
     Cluster(Cluster),
 }
 
@@ -40,7 +40,7 @@ const FILL: &str = "local large = string.rep(string.rep('x', 4096), 64) \
 const EMPTY: &str = "for i = 1, 4 do redis.call('DEL', 'foreign:' .. i) end";
 const STRANGERS: u32 = 5_000;
 
-impl Ground {
+impl FaultEnvironment {
     /// Starts what `fault` needs.
     pub(super) async fn start(fault: Fault, kind: Kind, scale: &Scale) -> Self {
         let servers = block_in_place(|| match fault {
@@ -53,42 +53,42 @@ impl Ground {
             Fault::ClusterDown => Servers::One(Server::start_alone_in_cluster(kind)),
             Fault::ClockJumps => Servers::One(Server::start_with_clock(kind)),
             Fault::Failover => {
-                let watched = Watched::start(kind, &[], &[]);
-                watched.wait_until_known();
-                Servers::Watched(watched)
+                let group = SentinelGroup::start(kind, &[], &[]);
+                group.wait_until_known();
+                Servers::SentinelGroup(group)
             }
             Fault::SlotMove => Servers::Cluster(Cluster::start(kind, 3, false)),
             Fault::Promotion => Servers::Cluster(Cluster::start(kind, 3, true)),
             _ => Servers::One(Server::start(kind)),
         });
         let limit = if matches!(fault.effect(), Effect::Outage(_)) { scale.tight } else { scale.wide };
-        let mut ground = Self { servers, proxy: None, url: String::new(), limit };
-        ground.url = match &ground.servers {
+        let mut environment = Self { servers, proxy: None, url: String::new(), limit };
+        environment.url = match &environment.servers {
             Servers::One(server) => server.url(),
-            Servers::Watched(watched) => watched.url(),
+            Servers::SentinelGroup(group) => group.url(),
             Servers::Cluster(cluster) => cluster.url(),
         };
         if matches!(fault, Fault::Timeout | Fault::Latency | Fault::SlightLatency | Fault::Cut | Fault::Trickle) {
-            let proxy = Proxy::start(ground.server().port(), &key(scale, limit)[..7]).await;
-            ground.url = format!("redis://127.0.0.1:{}", proxy.port());
-            ground.proxy = Some(proxy);
+            let proxy = Proxy::start(environment.server().port(), &key(scale, limit)[..7]).await;
+            environment.url = format!("redis://127.0.0.1:{}", proxy.port());
+            environment.proxy = Some(proxy);
         }
         match fault {
-            Fault::Loading => block_in_place(|| fill_for_loading(ground.server())),
-            Fault::OutOfMemory => block_in_place(|| leave_little_room(ground.server())),
+            Fault::Loading => block_in_place(|| fill_for_loading(environment.server())),
+            Fault::OutOfMemory => block_in_place(|| leave_little_room(environment.server())),
             _ => {}
         }
-        ground
+        environment
     }
 
     /// Lets `fault` happen.
-    pub(super) async fn strike(&mut self, fault: Fault, scale: &Scale, instances: &[Arc<Instance>], load: &Load) {
+    pub(super) async fn inject(&mut self, fault: Fault, scale: &Scale, instances: &[Arc<Instance>], load: &Load) {
         match fault {
-            Fault::Timeout => self.trouble(Trouble::Blackhole).await,
-            Fault::Latency => self.trouble(Trouble::DelayReplies(scale.budget * 2)).await,
-            Fault::SlightLatency => self.trouble(Trouble::DelayReplies(scale.budget / 5)).await,
-            Fault::Cut => self.trouble(Trouble::CutReplies(2)).await,
-            Fault::Trickle => self.trouble(Trouble::Trickle(scale.budget / 4)).await,
+            Fault::Timeout => self.trouble(NetworkFault::Blackhole).await,
+            Fault::Latency => self.trouble(NetworkFault::DelayReplies(scale.budget * 2)).await,
+            Fault::SlightLatency => self.trouble(NetworkFault::DelayReplies(scale.budget / 5)).await,
+            Fault::Cut => self.trouble(NetworkFault::CutReplies(2)).await,
+            Fault::Trickle => self.trouble(NetworkFault::Trickle(scale.budget / 4)).await,
             Fault::Hang => self.server().hang(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().kill()),
             Fault::Loading => block_in_place(|| self.server_mut().restart_with(&["--key-load-delay", "20000"])),
@@ -99,13 +99,13 @@ impl Ground {
             Fault::NoScript => {
                 for _ in 0..10 {
                     self.tell(&["SCRIPT", "FLUSH"]);
-                    load.goes_on(2).await;
+                    load.continue_for(2).await;
                 }
             }
             Fault::ClockJumps => {
                 for seconds in [600, -600, 0] {
                     block_in_place(|| self.server().move_clock(seconds));
-                    load.goes_on(5).await;
+                    load.continue_for(5).await;
                 }
             }
             Fault::InstanceRestart => {
@@ -118,10 +118,10 @@ impl Ground {
     }
 
     /// Ends it, where it does not end by itself.
-    pub(super) async fn mend(&mut self, fault: Fault, scale: &Scale) {
+    pub(super) async fn repair(&mut self, fault: Fault, scale: &Scale) {
         match fault {
             Fault::Timeout | Fault::Latency | Fault::SlightLatency | Fault::Cut | Fault::Trickle => {
-                self.trouble(Trouble::None).await;
+                self.trouble(NetworkFault::None).await;
             }
             Fault::Hang => self.server().go_on(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().restart_with(&[])),
@@ -135,11 +135,11 @@ impl Ground {
     }
 }
 
-impl Ground {
+impl FaultEnvironment {
     fn server(&self) -> &Server {
         match &self.servers {
             Servers::One(server) => server,
-            Servers::Watched(watched) => &watched.primary,
+            Servers::SentinelGroup(group) => &group.primary,
             Servers::Cluster(cluster) => &cluster.servers[0],
         }
     }
@@ -147,12 +147,12 @@ impl Ground {
     fn server_mut(&mut self) -> &mut Server {
         match &mut self.servers {
             Servers::One(server) => server,
-            Servers::Watched(watched) => &mut watched.primary,
+            Servers::SentinelGroup(group) => &mut group.primary,
             Servers::Cluster(cluster) => &mut cluster.servers[0],
         }
     }
 
-    async fn trouble(&self, trouble: Trouble) {
+    async fn trouble(&self, trouble: NetworkFault) {
         self.proxy.as_ref().expect("a proxy").make(trouble).await;
     }
 
@@ -179,11 +179,11 @@ impl Ground {
         let before = (met("ASK"), met("MOVED"));
         for (source, target) in [(home, away), (away, home), (home, away), (away, home)] {
             block_in_place(|| cluster.begin_to_move(slot, source, target));
-            load.goes_on(2).await;
+            load.continue_for(2).await;
             block_in_place(|| cluster.move_keys(slot, source, target));
-            load.goes_on(2).await;
+            load.continue_for(2).await;
             block_in_place(|| cluster.end_move(slot, target));
-            load.goes_on(2).await;
+            load.continue_for(2).await;
         }
         assert!(met("ASK") > before.0 && met("MOVED") > before.1, "nobody noticed that the slot moved");
     }
@@ -203,7 +203,7 @@ impl Ground {
 /// The name of the key of the first policy; those of the others begin alike, since all are of one tenant.
 fn key(scale: &Scale, limit: u64) -> Vec<u8> {
     let limiter = Limiter::new(scale.rules(limit), MemoryStore::new());
-    let name = |policy| name_of(limiter.plan(&request(policy)).checks()[0].key());
+    let name = |policy| key_name(limiter.plan(&request(policy)).checks()[0].key());
     let names = POLICIES.map(name);
     assert!(names.iter().all(|name| name[..7] == names[0][..7]), "one tenant, one slot");
     names[0].clone()
@@ -229,11 +229,11 @@ fn leave_little_room(server: &Server) {
 /// Gives a server something to load: a thousand keys, in the file that it reads first.
 fn fill_for_loading(server: &Server) {
     let (mut connection, value) = (server.connection(), "x".repeat(2_000));
-    let mut pipe = redis::pipe();
+    let mut pipeline = redis::pipe();
     for number in 0..1_000 {
-        pipe.set(format!("foreign:{number}"), &value).ignore();
+        pipeline.set(format!("foreign:{number}"), &value).ignore();
     }
-    pipe.query::<()>(&mut connection).unwrap();
+    pipeline.query::<()>(&mut connection).unwrap();
     tell::<redis::Value>(&mut connection, &["BGREWRITEAOF"]);
     server.wait_for("INFO", "persistence", "aof_rewrite_in_progress:0");
     server.wait_for("INFO", "persistence", "aof_rewrite_scheduled:0");

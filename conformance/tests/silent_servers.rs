@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{all_limits, left, name_of, passes, patient, persist, until, until_answered};
-use conformance::topology::{Cluster, Watched};
+use conformance::suite::{
+    count_allowed, key_name, left, one_limit_of_each_kind, patient_options, retry_while_transient, until,
+    wait_until_reachable,
+};
+use conformance::topology::{Cluster, SentinelGroup};
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
@@ -18,12 +21,12 @@ type RedisLimiter = Limiter<RedisStore>;
 /// The server hangs. The first calls wait for as long as they may; then all others fail without a byte being sent, until the
 /// server goes on. What it had been sent by then counts, once.
 #[tokio::test]
-async fn a_server_that_hangs_is_not_asked_until_it_answers_again() {
+async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
     for kind in KINDS {
         let server = Server::start(kind);
         let store = server.store_with(quick()).await;
-        let limiter = limiter(all_limits(100)[0], &store);
-        assert_eq!(passes(&limiter, 1, 10).await, 10, "{kind:?}");
+        let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
+        assert_eq!(count_allowed(&limiter, 1, 10).await, 10, "{kind:?}");
         signal(&server, Signal::STOP);
         let mut possibly = 0;
         for _ in 0..3 {
@@ -37,7 +40,7 @@ async fn a_server_that_hangs_is_not_asked_until_it_answers_again() {
             assert!(!error.is_possibly_applied() && error.is_transient(), "{kind:?}: {error:?}");
         }
         signal(&server, Signal::CONT);
-        until_answered(&limiter).await;
+        wait_until_reachable(&limiter).await;
         let spent = 100 - left(&limiter).await;
         assert!((10..=13).contains(&spent), "{kind:?}: {spent}");
         assert_eq!(breaker(&store), BreakerState::Closed, "{kind:?}");
@@ -47,11 +50,11 @@ async fn a_server_that_hangs_is_not_asked_until_it_answers_again() {
 
 /// A refusal is an answer. However many there are, the next call is sent, and finds out that it has passed.
 #[tokio::test]
-async fn refusals_do_not_close_the_way() {
+async fn refused_commands_do_not_open_the_breaker() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient()).await;
-        let limiter = limiter(all_limits(100)[0], &store);
+        let store = server.store_with(patient_options()).await;
+        let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
         let mut connection = server.connection();
         let mut set = |value: &str| {
             redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(value).query::<()>(&mut connection).unwrap();
@@ -61,17 +64,17 @@ async fn refusals_do_not_close_the_way() {
             assert_eq!(limiter.check(&Request::new("")).await.unwrap_err().kind(), StoreErrorKind::Refused, "{kind:?}");
         }
         set("0");
-        assert_eq!(passes(&limiter, 1, 3).await, 3, "{kind:?}");
+        assert_eq!(count_allowed(&limiter, 1, 3).await, 3, "{kind:?}");
         assert_eq!((breaker(&store), store.server_states()[0].opened), (BreakerState::Closed, 0), "{kind:?}");
     }
 }
 
 /// As many calls as were asked for are on their way; one more is not sent.
 #[tokio::test]
-async fn one_call_too_many_fails_at_once() {
+async fn a_call_above_the_in_flight_cap_fails_at_once() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(patient().with_max_in_flight(2)).await;
-    let limiter = Arc::new(limiter(all_limits(10)[0], &store));
+    let store = server.store_with(patient_options().with_max_in_flight(2)).await;
+    let limiter = Arc::new(limiter(one_limit_of_each_kind(10)[0], &store));
     let mut connection = server.connection();
     let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(&mut connection).unwrap();
     let ask = || {
@@ -96,8 +99,8 @@ async fn a_store_may_be_opened_before_its_server() {
     for kind in KINDS {
         let socket = std::env::temp_dir().join(format!("tidegate-{}-{kind:?}-early.sock", std::process::id()));
         let socket = socket.to_str().unwrap();
-        let store = RedisStore::open(&format!("redis+unix://{socket}"), patient()).unwrap();
-        let limiter = limiter(all_limits(5)[0], &store);
+        let store = RedisStore::open(&format!("redis+unix://{socket}"), patient_options()).unwrap();
+        let limiter = limiter(one_limit_of_each_kind(5)[0], &store);
         let error = store.check_servers().await.unwrap_err();
         assert!(error.kind() == StoreErrorKind::Unavailable && error.to_string().contains("is it up?"), "{error}");
         for _ in 0..100 {
@@ -105,40 +108,41 @@ async fn a_store_may_be_opened_before_its_server() {
             assert!(error.is_transient() && !error.is_possibly_applied(), "{kind:?}: {error:?}");
         }
         let _server = Server::start_with(kind, &["--unixsocket", socket]);
-        assert!(persist(async || limiter.check(&Request::new("")).await).await.is_allowed());
+        assert!(retry_while_transient(async || limiter.check(&Request::new("")).await).await.is_allowed());
         assert!(store.check_servers().await.unwrap().is_empty(), "{kind:?}");
-        assert_eq!(passes(&limiter, 1, 9).await, 4, "{kind:?}");
+        assert_eq!(count_allowed(&limiter, 1, 9).await, 4, "{kind:?}");
         let _ = std::fs::remove_file(socket);
     }
 }
 
 /// A name with a typing error is told as that, and not as a connection that broke.
 #[tokio::test]
-async fn a_host_name_that_leads_nowhere_is_told() {
-    let error = RedisStore::connect_with("redis://:secret@no-such-host.invalid", patient()).await.unwrap_err();
+async fn an_unresolvable_host_name_is_reported() {
+    let error = RedisStore::connect_with("redis://:secret@no-such-host.invalid", patient_options()).await.unwrap_err();
     assert!(error.to_string().contains("the host name of the store cannot be resolved"), "{error}");
     assert!(error.is_transient() && !error.is_possibly_applied(), "{error:?}");
     let sentinels = "redis+sentinel://no-such-host.invalid,nor-this.invalid/limits";
-    let error = RedisStore::connect_with(sentinels, patient()).await.unwrap_err();
+    let error = RedisStore::connect_with(sentinels, patient_options()).await.unwrap_err();
     assert!(error.to_string().contains("the host name of a sentinel cannot be resolved"), "{error}");
 }
 
 /// Trap 35, without sentinels: the server is demoted, and its name leads to another one. Its old connections stay up and are
 /// refused; so a new one is made, and found to lead to the new primary.
 #[tokio::test]
-async fn a_name_that_leads_to_another_server_is_followed() {
+async fn a_changed_dns_record_is_followed() {
     for kind in KINDS {
         let path = |name: &str| std::env::temp_dir().join(format!("tidegate-{}-{kind:?}-{name}", std::process::id()));
         let (name, other) = (path("name"), path("other"));
         let old = Server::start_with(kind, &["--unixsocket", name.to_str().unwrap()]);
         let new = Server::start_with(kind, &["--unixsocket", other.to_str().unwrap()]);
-        let store = RedisStore::connect_with(&format!("redis+unix://{}", name.display()), patient()).await.unwrap();
-        let limiter = limiter(all_limits(5)[0], &store);
-        assert_eq!(passes(&limiter, 1, 2).await, 2, "{kind:?}");
+        let store =
+            RedisStore::connect_with(&format!("redis+unix://{}", name.display()), patient_options()).await.unwrap();
+        let limiter = limiter(one_limit_of_each_kind(5)[0], &store);
+        assert_eq!(count_allowed(&limiter, 1, 2).await, 2, "{kind:?}");
         std::fs::rename(&other, &name).unwrap();
         let mut follow = redis::cmd("REPLICAOF");
         follow.arg("127.0.0.1").arg(new.port()).query::<()>(&mut old.connection()).unwrap();
-        let decision = persist(async || limiter.check(&Request::new("")).await).await;
+        let decision = retry_while_transient(async || limiter.check(&Request::new("")).await).await;
         assert_eq!(decision.remaining(), Some(4), "{kind:?}: the new server starts afresh");
         assert_eq!(breaker(&store), BreakerState::Closed, "{kind:?}: refusals are answers");
         let _ = std::fs::remove_file(name);
@@ -148,31 +152,31 @@ async fn a_name_that_leads_to_another_server_is_followed() {
 /// The primary hangs instead of dying: its connections stay up, and nothing is heard. The sentinels promote the replica, which
 /// is found without help. When the old one goes on, it is a replica, and nobody asks it.
 #[tokio::test]
-async fn a_primary_that_hangs_behind_sentinels_is_left() {
+async fn a_hanging_primary_behind_sentinels_is_replaced() {
     for kind in KINDS {
-        let watched = Watched::start(kind, &[], &[]);
-        watched.wait_until_known();
-        let store = RedisStore::connect_with(&watched.url(), quick()).await.unwrap();
-        let limiter = limiter(all_limits(100)[0], &store);
-        assert_eq!(passes(&limiter, 10, 5).await, 5, "{kind:?}");
-        wait_for_replica(&watched.primary);
-        signal(&watched.primary, Signal::STOP);
+        let group = SentinelGroup::start(kind, &[], &[]);
+        group.wait_until_known();
+        let store = RedisStore::connect_with(&group.url(), quick()).await.unwrap();
+        let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
+        assert_eq!(count_allowed(&limiter, 10, 5).await, 5, "{kind:?}");
+        wait_for_replica(&group.primary);
+        signal(&group.primary, Signal::STOP);
         // A sentinel hangs with it.
-        signal(&watched.sentinels[0], Signal::STOP);
-        let decision = persist(async || limiter.check(&Request::new("")).await).await;
+        signal(&group.sentinels[0], Signal::STOP);
+        let decision = retry_while_transient(async || limiter.check(&Request::new("")).await).await;
         assert_eq!(decision.remaining(), Some(49), "{kind:?}: what was sent to the old one is lost with it");
-        assert_eq!(store.server_states()[0].address, format!("127.0.0.1:{}", watched.replica.port()), "{kind:?}");
-        signal(&watched.primary, Signal::CONT);
-        signal(&watched.sentinels[0], Signal::CONT);
-        until_answered(&limiter).await;
-        assert_eq!(passes(&limiter, 1, 60).await, 49, "{kind:?}");
+        assert_eq!(store.server_states()[0].address, format!("127.0.0.1:{}", group.replica.port()), "{kind:?}");
+        signal(&group.primary, Signal::CONT);
+        signal(&group.sentinels[0], Signal::CONT);
+        wait_until_reachable(&limiter).await;
+        assert_eq!(count_allowed(&limiter, 1, 60).await, 49, "{kind:?}");
     }
 }
 
 /// One primary of a cluster hangs. Whose slots are elsewhere notices nothing; the others fail at once until a replica has taken
 /// over.
 #[tokio::test]
-async fn a_primary_of_a_cluster_that_hangs_is_left_and_the_others_go_on() {
+async fn a_hanging_cluster_primary_does_not_affect_the_others() {
     for kind in KINDS {
         let cluster = Cluster::start(kind, 3, true);
         for server in &cluster.servers {
@@ -183,10 +187,11 @@ async fn a_primary_of_a_cluster_that_hangs_is_left_and_the_others_go_on() {
         // A busy machine may keep a server that works from answering for a while, and that must not look like silence.
         let options = quick().with_budget(Duration::from_secs(3));
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
-        let rule = Rule::new("api", all_limits(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
+        let rule =
+            Rule::new("api", one_limit_of_each_kind(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store.clone());
         let owner = |user: &str| {
-            let name = name_of(limiter.plan(&of(user)).checks()[0].key());
+            let name = key_name(limiter.plan(&of(user)).checks()[0].key());
             let slot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut cluster.servers[0].connection());
             cluster.first_owner(slot.unwrap())
         };
@@ -207,7 +212,7 @@ async fn a_primary_of_a_cluster_that_hangs_is_left_and_the_others_go_on() {
         assert!(waited <= 10, "{kind:?}: {waited} calls waited for a server that was known to hang");
         // The first of them has asked often enough to be denied by now.
         for user in &lost[1..] {
-            let decision = persist(async || limiter.check(&of(user)).await).await;
+            let decision = retry_while_transient(async || limiter.check(&of(user)).await).await;
             assert!(decision.is_allowed(), "{kind:?} {user}");
         }
         signal(&cluster.servers[1], Signal::CONT);
@@ -217,14 +222,14 @@ async fn a_primary_of_a_cluster_that_hangs_is_left_and_the_others_go_on() {
 
 /// A cluster that lost a slot refuses everything. That is an answer, and passes as soon as the slot is back.
 #[tokio::test]
-async fn a_cluster_that_is_down_refuses_and_comes_back() {
+async fn a_cluster_that_is_down_refuses_and_recovers() {
     for kind in KINDS {
         let server = Server::start_alone_in_cluster(kind);
-        let store = server.store_with(patient()).await;
-        let limiter = limiter(all_limits(10)[0], &store);
-        assert_eq!(passes(&limiter, 1, 2).await, 2, "{kind:?}");
+        let store = server.store_with(patient_options()).await;
+        let limiter = limiter(one_limit_of_each_kind(10)[0], &store);
+        assert_eq!(count_allowed(&limiter, 1, 2).await, 2, "{kind:?}");
         let mut connection = server.connection();
-        let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+        let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
         let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap();
         let other = (slot + 1) % 16_384;
         let mut tell = |word: &str| redis::cmd("CLUSTER").arg(word).arg(other).query::<()>(&mut connection).unwrap();
@@ -240,7 +245,7 @@ async fn a_cluster_that_is_down_refuses_and_comes_back() {
         }
         tell("ADDSLOTS");
         server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
-        assert_eq!(passes(&limiter, 1, 20).await, 8, "{kind:?}");
+        assert_eq!(count_allowed(&limiter, 1, 20).await, 8, "{kind:?}");
         assert_eq!(breaker(&store), BreakerState::Closed, "{kind:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `Row`: what came of one fault under one policy, and what was promised of it. Pure.
+//! `FaultOutcome`: what came of one fault under one policy, and what was promised of it. Pure.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::load::{Counts, INSTANCES, Scale, slow};
 
 /// What came of one fault under one policy.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct FaultOutcome {
     /// What happened.
     pub fault: Fault,
     /// What the rule wants then.
@@ -22,7 +22,7 @@ pub struct Row {
     pub counts: Counts,
     /// What the store had left when all was over.
     pub rest: u64,
-    /// The time from when the store was mended, or from the fault where servers mend it themselves, until all decisions were
+    /// The time from when the store was mended, or from the fault where servers repair it themselves, until all decisions were
     /// the store's again.
     pub recovery: Duration,
     /// How many decisions left for the store under all policies together, where somebody on the way counted them, and how many
@@ -30,7 +30,7 @@ pub struct Row {
     pub sent_on: Option<(u64, u64)>,
 }
 
-impl Row {
+impl FaultOutcome {
     /// What passed above the limit, or could have: what the store still had to give counts as given.
     pub fn over_admission(&self) -> u64 {
         (self.counts.allowed + self.counts.passed + self.rest).saturating_sub(self.limit)

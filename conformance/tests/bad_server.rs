@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{all_limits, limits_over, name_of, passes, patient, persist};
+use conformance::suite::{
+    count_allowed, key_name, limits_with_window, one_limit_of_each_kind, patient_options, retry_while_transient,
+};
 use tidegate::spi::{Plan, PlanMode, Store};
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind, Window};
 use tidegate_redis::RedisStore;
@@ -19,10 +21,10 @@ use tidegate_redis::RedisStore;
 async fn a_key_of_another_type_is_an_error_and_survives() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
-        for limit in all_limits(10) {
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
-            let name = name_of(limiter.plan(&Request::new("")).checks()[0].key());
+            let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
             let _: () = redis::cmd("RPUSH").arg(&name).arg("a").arg("b").query(&mut connection).unwrap();
             for error in every_operation(&limiter).await {
                 assert_eq!(error.kind(), StoreErrorKind::Unreadable, "{kind:?} {limit:?}: {error}");
@@ -67,12 +69,12 @@ async fn a_number_that_no_state_can_be_is_an_error_and_survives() {
 async fn one_unreadable_value_leaves_the_other_checks_untouched() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
         for bad in 0..5 {
-            let rules = all_limits(10).into_iter().enumerate();
+            let rules = one_limit_of_each_kind(10).into_iter().enumerate();
             let rules = RuleSet::new(rules.map(|(i, limit)| closed(format!("r{i}"), limit))).unwrap();
             let limiter = Limiter::new(rules, store.clone());
-            let name = name_of(limiter.plan(&Request::new("")).checks()[bad].key());
+            let name = key_name(limiter.plan(&Request::new("")).checks()[bad].key());
             let _: () = redis::cmd("SET").arg(&name).arg("newer").query(&mut connection).unwrap();
             for error in every_operation(&limiter).await {
                 assert_eq!(error.kind(), StoreErrorKind::Unreadable, "{kind:?}, check {bad}: {error}");
@@ -88,26 +90,26 @@ async fn one_unreadable_value_leaves_the_other_checks_untouched() {
 
 /// An error ends up in logs, so neither the right password nor the wrong one may stand in it.
 #[tokio::test]
-async fn a_missing_or_wrong_password_is_told_without_telling_it() {
+async fn a_missing_or_wrong_password_is_reported_without_the_password() {
     for kind in KINDS {
         let server = Server::start_with(kind, &["--requirepass", "correct-horse"]);
         let wrong = server.bare_url().replace("redis://", "redis://:battery-staple@");
         for (url, remedy) in [(server.bare_url(), "put it into the URL"), (wrong, "rejects the user or the password")] {
-            let error = RedisStore::connect_with(&url, patient()).await.unwrap_err();
+            let error = RedisStore::connect_with(&url, patient_options()).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Denied, "{kind:?}: {error}");
             assert!(error.to_string().contains(remedy) && !error.is_transient(), "{kind:?}: {error}");
             let told = format!("{error} {error:?}");
             assert!(!told.contains("correct-horse") && !told.contains("battery-staple"), "{kind:?}: {told}");
         }
-        let store = server.store_with(patient()).await;
+        let store = server.store_with(patient_options()).await;
         assert!(!format!("{store:?}").contains("correct-horse"));
-        assert_eq!(passes(&limiter(all_limits(3)[0], &store), 1, 5).await, 3);
+        assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
     }
 }
 
 /// A server that is not up yet is worth another try, and the error says so.
 #[tokio::test]
-async fn nobody_at_the_address_is_told_as_such() {
+async fn an_address_without_a_server_is_reported() {
     let unused = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let error = RedisStore::connect(&format!("redis://:secret@{unused}")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
@@ -125,17 +127,17 @@ async fn an_address_or_a_prefix_that_cannot_be_used_is_refused_at_the_start() {
     }
     let server = Server::start(Kind::Redis);
     for prefix in ["{tag}", "a b", "ü", "a-prefix-of-more-than-thirty-two-characters"] {
-        let error = RedisStore::connect_with(&server.url(), patient().with_prefix(prefix)).await.unwrap_err();
+        let error = RedisStore::connect_with(&server.url(), patient_options().with_prefix(prefix)).await.unwrap_err();
         assert!(error.to_string().contains("prefix"), "{prefix:?}: {error}");
     }
 }
 
 /// No plan, a plan of no checks, no key: there is nothing to say no to.
 #[tokio::test]
-async fn asking_for_nothing_is_answered() {
+async fn an_empty_plan_is_allowed() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient()).await;
+        let store = server.store_with(patient_options()).await;
         let nothing = Plan::new([]).unwrap();
         assert_eq!(store.decide(&nothing).await.unwrap().granted(), 1, "{kind:?}");
         assert_eq!(store.decide(&nothing.clone().with_peek()).await.unwrap().granted(), 1, "{kind:?}");
@@ -151,10 +153,10 @@ async fn a_server_that_dies_is_reported_and_its_successor_is_found() {
         let socket = std::env::temp_dir().join(format!("tidegate-{}-{kind:?}.sock", std::process::id()));
         let socket = socket.to_str().unwrap();
         let mut server = Server::start_with(kind, &["--unixsocket", socket]);
-        let store = RedisStore::connect_with(&format!("redis+unix://{socket}"), patient()).await.unwrap();
-        for limit in all_limits(5) {
+        let store = RedisStore::connect_with(&format!("redis+unix://{socket}"), patient_options()).await.unwrap();
+        for limit in one_limit_of_each_kind(5) {
             let limiter = limiter(limit, &store);
-            assert_eq!(passes(&limiter, 1, 2).await, 2, "{kind:?} {limit:?}");
+            assert_eq!(count_allowed(&limiter, 1, 2).await, 2, "{kind:?} {limit:?}");
             server.kill();
             for _ in 0..3 {
                 let error = limiter.check(&Request::new("")).await.unwrap_err();
@@ -162,7 +164,7 @@ async fn a_server_that_dies_is_reported_and_its_successor_is_found() {
                 assert!(error.is_transient(), "{kind:?} {limit:?}: {error:?}");
             }
             server = Server::start_with(kind, &["--unixsocket", socket]);
-            let decision = persist(async || limiter.check(&Request::new("")).await).await;
+            let decision = retry_while_transient(async || limiter.check(&Request::new("")).await).await;
             assert_eq!(decision.remaining(), Some(4), "{kind:?} {limit:?}");
         }
         let _ = std::fs::remove_file(socket);
@@ -180,7 +182,7 @@ async fn a_server_that_is_too_old_is_refused_by_its_version() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
         thread::spawn(move || listener.incoming().for_each(|stream| play_a_server(&stream.unwrap(), info)));
-        let error = RedisStore::connect_with(&url, patient()).await.unwrap_err();
+        let error = RedisStore::connect_with(&url, patient_options()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains(version) && !error.is_transient(), "{error}");
     }
@@ -215,12 +217,12 @@ async fn assert_unreadable(values: impl Fn(&Limit) -> Vec<Vec<u8>>) {
     let mut wrong = Vec::new();
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient()).await, server.connection());
+        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
         let calendar = [Window::MONTH, Window::YEAR].map(|window| Limit::fixed_window(10, window).unwrap());
-        for limit in limits_over(10, Duration::from_secs(60)).into_iter().chain(calendar) {
+        for limit in limits_with_window(10, Duration::from_secs(60)).into_iter().chain(calendar) {
             let limiter = limiter(limit, &store);
             let request = Request::new("");
-            let name = name_of(limiter.plan(&request).checks()[0].key());
+            let name = key_name(limiter.plan(&request).checks()[0].key());
             for value in values(&limit) {
                 let _: () = redis::cmd("SET").arg(&name).arg(&value).query(&mut connection).unwrap();
                 let answers = [

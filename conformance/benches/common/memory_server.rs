@@ -1,4 +1,4 @@
-//! `Site`: a server that is weighed before and after keys are written to it.
+//! `MemoryServer`: a server that is weighed before and after keys are written to it.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use tidegate::spi::Gate;
 use tidegate::{Limit, ManualClock, Timestamp};
 use tidegate_redis::RedisOptions;
 
-use super::{Pipe, Takers, cpu::field, subjects};
+use super::{Pipeline, StoreDriver, cpu::field, subjects};
 
 /// When the first request comes, in microseconds: the start of a minute in September 2026.
 pub(crate) const START: u64 = 1_790_000_040_000_000;
 
-pub(crate) struct Site {
+pub(crate) struct MemoryServer {
     server: Server,
     connection: RefCell<redis::Connection>,
 }
 
 /// What keys weigh.
-pub(crate) struct Weighed {
+pub(crate) struct KeySize {
     pub(crate) bytes_per_key: f64,
     /// The length of a name.
     pub(crate) name: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Weighed {
     pub(crate) value: Option<usize>,
 }
 
-impl Site {
+impl MemoryServer {
     pub(crate) fn open(kind: Kind) -> Self {
         let server = Server::start(kind);
         let connection = RefCell::new(server.connection());
@@ -36,31 +36,31 @@ impl Site {
     }
 
     /// Lets as many subjects as there shall be keys take from `limit` at each of these microseconds.
-    pub(crate) fn takes(&self, keys: usize, at: &[u64], limit: Limit) -> Weighed {
+    pub(crate) fn takes(&self, keys: usize, at: &[u64], limit: Limit) -> KeySize {
         let gates = [Gate::for_rule("api", limit)];
         let subjects = subjects(keys);
         self.weigh(keys, |count| {
             let clock = ManualClock::at(Timestamp::from_micros(START));
-            let takers = Takers::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
+            let driver = StoreDriver::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
             for at in at {
                 clock.set(Timestamp::from_micros(START + at));
-                takers.take_fast(&gates, &subjects[..count]);
+                driver.take_fast(&gates, &subjects[..count]);
             }
         })
     }
 
     /// Sends what `commands` makes of a name of 28 bytes and a microsecond, for each key at each of these microseconds.
-    pub(crate) fn commands(&self, keys: usize, at: &[u64], commands: fn(&[u8], u64) -> Vec<Cmd>) -> Weighed {
+    pub(crate) fn commands(&self, keys: usize, at: &[u64], commands: fn(&[u8], u64) -> Vec<Cmd>) -> KeySize {
         self.weigh(keys, |count| {
-            let mut pipe = Pipe::connect(&self.server);
+            let mut pipeline = Pipeline::connect(&self.server);
             for at in at {
-                pipe.send((0..count).flat_map(|key| commands(format!("by-hand:{key:020}").as_bytes(), *at)));
+                pipeline.send((0..count).flat_map(|key| commands(format!("by-hand:{key:020}").as_bytes(), *at)));
             }
         })
     }
 
     /// Weighs what `write` writes for as many keys as it is told.
-    fn weigh(&self, keys: usize, write: impl Fn(usize)) -> Weighed {
+    fn weigh(&self, keys: usize, write: impl Fn(usize)) -> KeySize {
         // What the server keeps for good after the first commands, such as its scripts, is no part of the keys.
         write(1);
         self.query::<()>(&redis::cmd("FLUSHALL").arg("SYNC").take());
@@ -72,7 +72,7 @@ impl Site {
         let name: Vec<u8> = self.query(&redis::cmd("RANDOMKEY"));
         let kind: String = self.query(&redis::cmd("TYPE").arg(&name).take());
         let value = (kind == "string").then(|| self.query(&redis::cmd("STRLEN").arg(&name).take()));
-        Weighed { bytes_per_key: (after - before) / keys as f64, name: name.len(), value }
+        KeySize { bytes_per_key: (after - before) / keys as f64, name: name.len(), value }
     }
 
     /// The memory in use once nothing moves any more: buffers shrink and tables grow for a while after the last command.

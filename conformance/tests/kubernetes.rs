@@ -42,7 +42,7 @@ fn manifests(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_schemas_of_the_api_take_every_manifest() {
+fn every_manifest_matches_the_kubernetes_schemas() {
     let files = manifests(&root());
     assert!(files.len() >= 7, "{files:?}");
     let output = tool("kubernetes-validate").args(["--strict", "-k", KUBERNETES]).args(&files).output().unwrap();
@@ -52,7 +52,7 @@ fn the_schemas_of_the_api_take_every_manifest() {
 }
 
 #[test]
-fn a_manifest_with_a_mistake_is_found() {
+fn a_mistake_in_a_manifest_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let wrong =
         fs::read_to_string(root().join("redis/stateful-set.yaml")).unwrap().replace("periodSeconds", "periodSecond");
@@ -63,7 +63,7 @@ fn a_manifest_with_a_mistake_is_found() {
 }
 
 #[test]
-fn every_file_is_listed_and_every_list_names_files() {
+fn every_manifest_is_listed_in_a_kustomization() {
     fn below(folder: &Path, found: &mut BTreeSet<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -81,7 +81,7 @@ fn every_file_is_listed_and_every_list_names_files() {
 }
 
 #[test]
-fn what_refers_to_another_names_it_as_it_is_called() {
+fn references_between_manifests_resolve() {
     let (redis, service) = (read(&root().join("redis/stateful-set.yaml")), read(&root().join("redis/service.yaml")));
     let gateway = read(&root().join("gateway/deployment.yaml"));
     assert_eq!(service["spec"]["clusterIP"], json!("None"), "headless");
@@ -109,7 +109,7 @@ fn what_refers_to_another_names_it_as_it_is_called() {
 }
 
 #[test]
-fn the_redis_has_the_room_and_the_probes_that_the_page_explains() {
+fn the_redis_manifest_has_the_documented_memory_and_probes() {
     let redis = read(&root().join("redis/stateful-set.yaml"));
     let container = &redis["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["resources"]["requests"], json!({ "cpu": "100m", "memory": "300Mi" }));
@@ -133,7 +133,7 @@ fn settings() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_server_with_this_configuration_starts_and_draws_no_warning() {
+async fn a_server_with_the_shipped_redis_conf_starts_without_warnings() {
     let settings = settings();
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
     for kind in KINDS {
@@ -154,7 +154,7 @@ async fn a_server_with_this_configuration_starts_and_draws_no_warning() {
 }
 
 #[test]
-fn the_rules_of_the_gateway_can_be_used() {
+fn the_shipped_gateway_rules_are_valid() {
     let file = RuleFile::load(root().join("gateway/rules.yaml")).unwrap();
     assert_eq!(file.report().to_string(), "", "without a warning");
 }

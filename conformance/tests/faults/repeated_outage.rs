@@ -1,25 +1,25 @@
-//! Trouble that comes and goes, and a proxy that does what it is told.
+//! A fault that comes and goes, and a proxy that does what it is told.
 
 use std::time::Duration;
 
-use conformance::proxy::{Passed, Proxy, Trouble};
+use conformance::proxy::{ForwardedCounts, NetworkFault, Proxy};
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{all_limits, passes};
+use conformance::suite::{count_allowed, one_limit_of_each_kind};
 use tidegate::{Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{RedisOptions, RedisStore};
 
 /// A share is handed out once, however often the store goes away and comes back: nobody gains by making it flap.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_that_comes_again_gives_no_second_share() {
+async fn a_repeated_outage_gives_no_second_share() {
     for kind in KINDS {
         let server = Server::start(kind);
         let proxy = Proxy::start(server.port(), b"EVALSHA\r\n").await;
         let limiter = through(&proxy, OnFailure::Local, 20).await.with_instances(4);
         let (mut by_store, mut without) = (0, 0);
         for _ in 0..5 {
-            for trouble in [Trouble::Refuse, Trouble::None] {
+            for trouble in [NetworkFault::Refuse, NetworkFault::None] {
                 proxy.make(trouble).await;
-                until_decided(&limiter, trouble == Trouble::None, &mut by_store, &mut without).await;
+                until_decided(&limiter, trouble == NetworkFault::None, &mut by_store, &mut without).await;
             }
         }
         assert_eq!((by_store, without), (20, 5), "{kind:?}: the limit, and one share of four");
@@ -28,52 +28,55 @@ async fn an_outage_that_comes_again_gives_no_second_share() {
 
 /// What every trouble is to a store, so that nobody takes a proxy that passes everything on for a store that bears everything.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_proxy_makes_the_trouble_that_it_is_told_to_make() {
+async fn the_proxy_injects_each_network_fault() {
     let server = Server::start(Kind::Redis);
     let proxy = Proxy::start(server.port(), b"EVALSHA\r\n").await;
     let limiter = through(&proxy, OnFailure::Closed, 10_000).await;
     let long = Duration::from_secs(60);
     for trouble in [
-        Trouble::Refuse,
-        Trouble::Blackhole,
-        Trouble::CutReplies(1),
-        Trouble::DelayReplies(long),
-        Trouble::DelayRequests(long),
-        Trouble::Trickle(long),
+        NetworkFault::Refuse,
+        NetworkFault::Blackhole,
+        NetworkFault::CutReplies(1),
+        NetworkFault::DelayReplies(long),
+        NetworkFault::DelayRequests(long),
+        NetworkFault::Trickle(long),
     ] {
         proxy.make(trouble).await;
         let error = limiter.check(&Request::new("")).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{trouble:?}: {error}");
         let refused = proxy.passed();
-        proxy.make(Trouble::None).await;
+        proxy.make(NetworkFault::None).await;
         let (mut by_store, mut without) = (0, 0);
         until_decided(&limiter, true, &mut by_store, &mut without).await;
         assert!(by_store > 0 && without == 0, "{trouble:?}");
-        let Passed { decisions, up, down, .. } = proxy.passed();
+        let ForwardedCounts { decisions, up, down, .. } = proxy.passed();
         assert!(decisions > refused.decisions && up > refused.up && down > refused.down, "{trouble:?}");
     }
     // Byte by byte without a pause is no trouble for whoever can wait for the rest.
-    proxy.make(Trouble::Trickle(Duration::ZERO)).await;
-    assert_eq!(passes(&limiter, 1, 50).await, 50);
-    proxy.make(Trouble::DelayReplies(Duration::from_millis(1))).await;
-    assert_eq!(passes(&limiter, 1, 50).await, 50);
+    proxy.make(NetworkFault::Trickle(Duration::ZERO)).await;
+    assert_eq!(count_allowed(&limiter, 1, 50).await, 50);
+    proxy.make(NetworkFault::DelayReplies(Duration::from_millis(1))).await;
+    assert_eq!(count_allowed(&limiter, 1, 50).await, 50);
 }
 
 async fn through(proxy: &Proxy, policy: OnFailure, amount: u64) -> Limiter<RedisStore> {
     let url = format!("redis://127.0.0.1:{}", proxy.port());
     let options = RedisOptions::new().with_budget(Duration::from_millis(200)).with_heartbeats(false);
     let store = RedisStore::connect_with(&url, options).await.unwrap();
-    Limiter::new(RuleSet::new([Rule::new("api", all_limits(amount)[0]).with_on_failure(policy)]).unwrap(), store)
+    Limiter::new(
+        RuleSet::new([Rule::new("api", one_limit_of_each_kind(amount)[0]).with_on_failure(policy)]).unwrap(),
+        store,
+    )
 }
 
 /// Asks until decisions are the store's, or are not, for a while; counts what passes.
 async fn until_decided(limiter: &Limiter<RedisStore>, by_it: bool, by_store: &mut u64, without: &mut u64) {
     let asking = async {
-        let mut in_a_row = 0;
-        while in_a_row < 30 {
+        let mut consecutive_by_store = 0;
+        while consecutive_by_store < 30 {
             let decided = limiter.check(&Request::new("")).await;
             let is_its = decided.as_ref().is_ok_and(|decision| decision.degraded().is_none());
-            in_a_row = if is_its == by_it { in_a_row + 1 } else { 0 };
+            consecutive_by_store = if is_its == by_it { consecutive_by_store + 1 } else { 0 };
             let passed = u64::from(decided.is_ok_and(|decision| decision.is_allowed()));
             *if is_its { &mut *by_store } else { &mut *without } += passed;
             tokio::task::yield_now().await;

@@ -1,0 +1,62 @@
+//! Header names, and how several lines of one header become one value.
+
+use std::borrow::Cow;
+
+/// Whether a header can have this name (RFC 9110, section 5.1: a token).
+pub fn is_header_name(name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_token)
+}
+
+/// All lines of the header `name` as one value, in their order; `None` if there is no line.
+///
+/// Lines are joined with `, ` (RFC 9110, section 5.3), those of `Cookie` with `; ` (RFC 9113, section 8.2.3). Every line
+/// counts: with the first alone, a client could hide what a proxy appended; with the last alone, what came before.
+pub fn join_header_lines<'a>(name: &str, lines: impl IntoIterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
+    let mut lines = lines.into_iter();
+    let mut value = lines.next()?;
+    for line in lines {
+        let value = value.to_mut();
+        value.push_str(if name.eq_ignore_ascii_case("cookie") { "; " } else { ", " });
+        value.push_str(&line);
+    }
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_one_header_are_joined_in_their_order() {
+        let join = |name: &str, lines: &[&'static str]| {
+            join_header_lines(name, lines.iter().map(|line| Cow::Borrowed(*line))).map(Cow::into_owned)
+        };
+        for (name, lines, expected) in [
+            ("x-key", &[][..], None),
+            ("x-key", &["a"], Some("a")),
+            ("x-key", &["a", "b", "a"], Some("a, b, a")),
+            ("x-key", &["", ""], Some(", ")),
+            ("cookie", &["a=1", "b=2"], Some("a=1; b=2")),
+            ("Cookie", &["a=1", "b=2"], Some("a=1; b=2")),
+            ("set-cookie", &["a=1", "b=2"], Some("a=1, b=2")),
+        ] {
+            assert_eq!(join(name, lines).as_deref(), expected, "{name} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_single_line_is_not_copied() {
+        assert!(matches!(join_header_lines("x-key", [Cow::Borrowed("a")]), Some(Cow::Borrowed("a"))));
+    }
+
+    #[test]
+    fn a_header_name_is_a_token() {
+        for name in ["x-key", "X_Key", "!#$%&'*+-.^_`|~", "0"] {
+            assert!(is_header_name(name), "{name}");
+        }
+        for name in ["", "x key", "x:key", "x\nkey", "x(key)", "é"] {
+            assert!(!is_header_name(name), "{name}");
+        }
+    }
+}
