@@ -40,7 +40,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         let server = Server::start(kind);
         let mut connection = server.connection();
         let runtime = Runtime::new().unwrap();
-        let patient_options = RedisOptions::new().with_budget(Duration::from_secs(60));
+        let patient_options = RedisOptions::new().with_timeout(Duration::from_secs(60));
         let store = runtime.block_on(server.store_with(patient_options));
         let (gate, clock) = (gate(most), SystemClock::new());
         let mut used = || {

@@ -109,7 +109,7 @@ pub async fn wait_until_reachable<S: Store>(limiter: &Limiter<S>) {
 /// Options for a store that waits for its answers however busy the machine is, and has no keys but those of the test.
 pub fn patient_options() -> RedisOptions {
     let long = Duration::from_secs(60);
-    RedisOptions::new().with_budget(long).with_connection_timeout(long).with_heartbeats(false)
+    RedisOptions::new().with_timeout(long).with_connection_timeout(long).with_heartbeats(false)
 }
 
 /// The name under which a Redis store with the default prefix keeps `key`.

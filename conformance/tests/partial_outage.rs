@@ -19,7 +19,7 @@ type RedisLimiter = Limiter<RedisStore>;
 #[tokio::test]
 async fn a_denial_by_one_server_stands_while_another_hangs() {
     let cluster = cluster();
-    let quick = RedisOptions::new().with_budget(Duration::from_secs(2)).with_heartbeats(false);
+    let quick = RedisOptions::new().with_timeout(Duration::from_secs(2)).with_heartbeats(false);
     for (number, (options, budget)) in
         [(patient_options(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
     {

@@ -185,7 +185,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
             alone.query::<()>(&mut server.connection()).unwrap();
         }
         // A busy machine may keep a server that works from answering for a while, and that must not look like silence.
-        let options = quick().with_budget(Duration::from_secs(3));
+        let options = quick().with_timeout(Duration::from_secs(3));
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
         let rule =
             Rule::new("api", one_limit_of_each_kind(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
@@ -259,7 +259,7 @@ fn limiter(limit: Limit, store: &RedisStore) -> RedisLimiter {
 
 /// As in production, for as far as a busy machine allows.
 fn quick() -> RedisOptions {
-    RedisOptions::new().with_budget(Duration::from_millis(500)).with_heartbeats(false)
+    RedisOptions::new().with_timeout(Duration::from_millis(500)).with_heartbeats(false)
 }
 
 fn breaker(store: &RedisStore) -> BreakerState {

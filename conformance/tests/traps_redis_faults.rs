@@ -69,7 +69,7 @@ async fn a_decision_without_an_answer_is_reported_and_not_sent_again() {
         let server = Server::start(kind);
         let mut connection = server.connection();
         for limit in one_limit_of_each_kind(10) {
-            let impatient = server.store_with(RedisOptions::new().with_budget(Duration::from_millis(200))).await;
+            let impatient = server.store_with(RedisOptions::new().with_timeout(Duration::from_millis(200))).await;
             let (patient_options, impatient) =
                 (limiter(limit, &server.store_with(patient_options()).await), limiter(limit, &impatient));
             pause_writes(&mut connection);

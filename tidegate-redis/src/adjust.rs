@@ -12,7 +12,7 @@ use crate::call::{Call, CallError};
 use crate::cardinality::{OverflowRoute, PossibleNewKey, has_overflow, without_overflow};
 use crate::scripts::SCRIPTS;
 use crate::slot_map::slot_of;
-use crate::store::{RedisStore, within_budget};
+use crate::store::{RedisStore, within_timeout};
 use crate::timeouts::Timeouts;
 use crate::{args, reply};
 
@@ -54,7 +54,7 @@ impl RedisStore {
         prepared.collect()
     }
 
-    /// Sends adjustments within the store's budget.
+    /// Sends adjustments within the store's timeout.
     pub(crate) async fn send_adjustments(&self, prepared: &[SlotAdjustments]) -> Result<(), StoreError> {
         let calls = prepared.iter().map(async |SlotAdjustments { slot, call, by_key }| {
             match self.send_adjust_call(*slot, call).await {
@@ -64,7 +64,7 @@ impl RedisStore {
                 result => Ok(result?),
             }
         });
-        first_error(within_budget(self.options.budget, pin!(async { Ok(join_all(calls).await) })).await?)
+        first_error(within_timeout(self.options.timeout, pin!(async { Ok(join_all(calls).await) })).await?)
     }
 
     /// Sends adjustments in a task of their own, which goes on if the caller stops waiting. `None` without a tokio runtime.
@@ -78,7 +78,7 @@ impl RedisStore {
     }
 
     fn adjust_call(&self, adjustments: &[Adjustment<'_>], routes: &[OverflowRoute<'_>]) -> AdjustCall {
-        let timeouts = Timeouts::for_decision(self.options.budget);
+        let timeouts = Timeouts::for_decision(self.options.timeout);
         let mut call = Call::script("EVALSHA", SCRIPTS.adjust(has_overflow(routes)), timeouts);
         args::adjust(&mut call.command, &self.options.prefix, adjustments, routes, self.injected_now());
         AdjustCall { call, possible_new_keys: adjustments.iter().map(PossibleNewKey::from_adjustment).collect() }

@@ -37,7 +37,7 @@ pub(crate) struct ActiveCall {
 
 struct ConnectionInner {
     connector: Arc<Connector>,
-    /// The response timeout of a decision with the store's own budget.
+    /// The response timeout of a decision without a timeout of its own.
     response_timeout: Duration,
     max_in_flight: usize,
     in_flight: AtomicUsize,
@@ -90,7 +90,7 @@ impl Connection {
         };
         Self(Arc::new(ConnectionInner {
             connector: Arc::new(connector),
-            response_timeout: Timeouts::for_decision(options.budget).response,
+            response_timeout: Timeouts::for_decision(options.timeout).response,
             max_in_flight: options.max_in_flight,
             in_flight: AtomicUsize::new(0),
             overloaded: AtomicU64::new(0),

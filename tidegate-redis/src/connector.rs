@@ -34,7 +34,7 @@ impl Connector {
             // Each call sets its own.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(options.max_in_flight.min(MAX_PIPELINE_BUFFER));
-        Self { endpoint, config, ping_timeout: Timeouts::for_decision(options.budget).response }
+        Self { endpoint, config, ping_timeout: Timeouts::for_decision(options.timeout).response }
     }
 
     /// Makes a connection and waits until it has answered a `PING`. An error reply is an answer too: the server may be

@@ -1,4 +1,4 @@
-//! `Deadline`: the end of the budget of a decision that takes several calls.
+//! `Deadline`: when the timeout of a decision that takes several calls expires.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tokio::time::Instant;
 use crate::timeouts::Timeouts;
 use crate::timer;
 
-/// Budgets above one year are cut to it, which keeps the arithmetic on instants from overflowing.
-const MAX_BUDGET: Duration = Duration::from_secs(31_557_600);
+/// Timeouts above one year are cut to it, which keeps the arithmetic on instants from overflowing.
+const MAX_TIMEOUT: Duration = Duration::from_secs(31_557_600);
 
-/// When the budget of a decision ends.
+/// When the timeout of a decision expires.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
-    budget: Duration,
+    timeout: Duration,
     end: Instant,
 }
 
 impl Deadline {
     /// The deadline of a decision that starts now.
-    pub(crate) fn after(budget: Duration) -> Self {
-        let budget = budget.min(MAX_BUDGET);
-        Self { budget, end: timer::now() + budget }
+    pub(crate) fn after(timeout: Duration) -> Self {
+        let timeout = timeout.min(MAX_TIMEOUT);
+        Self { timeout, end: timer::now() + timeout }
     }
 
     /// Time for the next of several calls: nine tenths of what is left, so that its result can still be used.
@@ -35,9 +35,9 @@ impl Deadline {
     }
 
     /// Time left to collect details after a final denial: at most half of what is left, so that the denial is in time, and
-    /// at most a quarter of the budget, which is long enough to notice a silent server.
+    /// at most a quarter of the timeout, which is long enough to notice a silent server.
     pub(crate) fn details(self) -> Duration {
-        (self.budget / 4).min(self.remaining() / 2)
+        (self.timeout / 4).min(self.remaining() / 2)
     }
 
     fn remaining(self) -> Duration {

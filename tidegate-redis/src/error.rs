@@ -108,7 +108,7 @@ pub(crate) fn not_applied(error: &StoreError) -> StoreError {
     StoreError::new(error.kind(), error.to_string())
 }
 
-/// The budget has ended, and it is unknown whether the call was applied.
+/// The timeout has expired, and it is unknown whether the call was applied.
 pub(crate) fn timed_out() -> StoreError {
     unavailable(NO_RESPONSE).possibly_applied()
 }

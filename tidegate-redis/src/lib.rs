@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! The public types are few: [`RedisStore`] connects and decides, [`RedisOptions`] sets prefix, budget and limits of the
+//! The public types are few: [`RedisStore`] connects and decides, [`RedisOptions`] sets prefix, timeout and limits of the
 //! connection, [`ServerState`] and [`AnonymousStats`] are for monitoring.
 //!
 //! # Modules

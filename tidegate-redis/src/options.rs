@@ -9,7 +9,7 @@ use tidegate::{Clock, StoreError, StoreErrorKind};
 /// The default prefix of every key.
 pub const DEFAULT_PREFIX: &str = "tg";
 
-const DEFAULT_BUDGET: Duration = Duration::from_millis(25);
+const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 const DEFAULT_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
 const MAX_PREFIX_BYTES: usize = 32;
@@ -20,13 +20,13 @@ const MAX_PREFIX_BYTES: usize = 32;
 /// use std::time::Duration;
 /// use tidegate_redis::RedisOptions;
 ///
-/// let options = RedisOptions::new().with_prefix("shop").with_budget(Duration::from_millis(10));
+/// let options = RedisOptions::new().with_prefix("shop").with_timeout(Duration::from_millis(10));
 /// assert_eq!(options.prefix(), "shop");
 /// ```
 #[derive(Clone)]
 pub struct RedisOptions {
     pub(crate) prefix: Arc<str>,
-    pub(crate) budget: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) connection_timeout: Duration,
     pub(crate) max_in_flight: usize,
     pub(crate) heartbeats: bool,
@@ -35,12 +35,12 @@ pub struct RedisOptions {
 
 /// Setting options
 impl RedisOptions {
-    /// The defaults: prefix [`DEFAULT_PREFIX`], a budget of 25 ms, one second for a connection, at most 1024 calls in
+    /// The defaults: prefix [`DEFAULT_PREFIX`], a timeout of 25 ms, one second for a connection, at most 1024 calls in
     /// flight to one server.
     pub fn new() -> Self {
         Self {
             prefix: DEFAULT_PREFIX.into(),
-            budget: DEFAULT_BUDGET,
+            timeout: DEFAULT_TIMEOUT,
             connection_timeout: DEFAULT_CONNECTION_TIMEOUT,
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             heartbeats: true,
@@ -55,14 +55,14 @@ impl RedisOptions {
     }
 
     /// Sets how long a decision or an adjustment may take in total. After that it fails as possibly applied. A server that
-    /// has not responded within four fifths of the budget counts as silent. A plan may set a
-    /// [shorter budget](tidegate::spi::Plan::within).
-    pub fn with_budget(mut self, budget: Duration) -> Self {
-        self.budget = budget;
+    /// has not responded within four fifths of the timeout counts as silent. A plan may set a
+    /// [shorter timeout](tidegate::spi::Plan::with_timeout).
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// Sets how long a connection attempt may take. Decisions wait only for the first connection, and within their budget.
+    /// Sets how long a connection attempt may take. Decisions wait only for the first connection, and within their timeout.
     pub fn with_connection_timeout(mut self, timeout: Duration) -> Self {
         self.connection_timeout = timeout;
         self
@@ -98,8 +98,8 @@ impl RedisOptions {
     }
 
     /// How long a decision may take.
-    pub const fn budget(&self) -> Duration {
-        self.budget
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// How long a connection attempt may take.
@@ -123,8 +123,8 @@ impl RedisOptions {
         if self.prefix.len() > MAX_PREFIX_BYTES || self.prefix.contains(is_forbidden) {
             return invalid("the prefix must be at most 32 visible ASCII characters without braces");
         }
-        if self.budget.is_zero() || self.connection_timeout.is_zero() || self.max_in_flight == 0 {
-            return invalid("the budget, the connection timeout and the calls in flight must be greater than zero");
+        if self.timeout.is_zero() || self.connection_timeout.is_zero() || self.max_in_flight == 0 {
+            return invalid("the timeout, the connection timeout and the calls in flight must be greater than zero");
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisOptions")
             .field("prefix", &self.prefix)
-            .field("budget", &self.budget)
+            .field("timeout", &self.timeout)
             .field("connection_timeout", &self.connection_timeout)
             .field("max_in_flight", &self.max_in_flight)
             .field("heartbeats", &self.heartbeats)

@@ -39,7 +39,7 @@ use crate::timer;
 /// for a moment: while a request that a later slot denies is being decided, it holds units of the earlier slots. If the
 /// refund fails, these units stay taken until the limit has refilled.
 ///
-/// No decision takes longer than its [budget](RedisOptions::with_budget). After three calls in a row without a response the
+/// No decision takes longer than its [timeout](RedisOptions::with_timeout). After three calls in a row without a response the
 /// circuit breaker opens, and decisions fail at once until the server has answered again.
 #[derive(Clone)]
 pub struct RedisStore {
@@ -54,20 +54,20 @@ pub struct RedisStore {
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         require_max_checks(plan)?;
-        let budget = self.budget(plan);
-        let deadline = Deadline::after(budget);
+        let timeout = self.timeout(plan);
+        let deadline = Deadline::after(timeout);
         let verdict = async {
             if self.is_cross_slot(plan) {
                 return Box::pin(self.decide_cross_slot(plan, SplitBy::Slot, deadline)).await;
             }
-            match self.decide_in_slot(plan, Timeouts::for_decision(budget)).await {
+            match self.decide_in_slot(plan, Timeouts::for_decision(timeout)).await {
                 Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
                     Box::pin(self.decide_cross_slot(plan, SplitBy::Key, deadline)).await
                 }
                 verdict => Ok(verdict?),
             }
         };
-        within_budget(budget, pin!(verdict)).await
+        within_timeout(timeout, pin!(verdict)).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -90,14 +90,14 @@ impl Store for RedisStore {
                 command.arg(args::key_name(&self.options.prefix, key));
             }
             let slot = keys.first().map_or(0, |key| slot_of(key.partition()));
-            self.router.send(slot, &Call::command(command, Timeouts::for_decision(self.options.budget))).await
+            self.router.send(slot, &Call::command(command, Timeouts::for_decision(self.options.timeout))).await
         });
-        first_error(within_budget(self.options.budget, pin!(async { Ok(join_all(calls).await) })).await?)
+        first_error(within_timeout(self.options.timeout, pin!(async { Ok(join_all(calls).await) })).await?)
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        let ping = async { self.router.ping(Timeouts::for_decision(self.options.budget)).await };
-        within_budget(self.options.budget, pin!(ping)).await
+        let ping = async { self.router.ping(Timeouts::for_decision(self.options.timeout)).await };
+        within_timeout(self.options.timeout, pin!(ping)).await
     }
 
     fn instances(&self) -> Option<u32> {
@@ -143,9 +143,9 @@ impl RedisStore {
         Ok(verdict)
     }
 
-    /// The budget of `plan`: its own, but at most that of the store.
-    fn budget(&self, plan: &Plan<'_>) -> Duration {
-        plan.timeout().map_or(self.options.budget, |budget| budget.min(self.options.budget))
+    /// The timeout of `plan`: its own, but at most that of the store.
+    fn timeout(&self, plan: &Plan<'_>) -> Duration {
+        plan.timeout().map_or(self.options.timeout, |timeout| timeout.min(self.options.timeout))
     }
 
     /// The time of the injected clock. `None` means the server's.
@@ -154,13 +154,13 @@ impl RedisStore {
     }
 }
 
-/// The output of `future`, or an error that says "possibly applied" if it takes longer than `budget`. Takes a pinned
+/// The output of `future`, or an error that says "possibly applied" if it takes longer than `timeout`. Takes a pinned
 /// reference, since these futures are large and each outer future would copy them.
-pub(crate) async fn within_budget<T>(
-    budget: Duration,
+pub(crate) async fn within_timeout<T>(
+    timeout: Duration,
     future: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<T, StoreError> {
-    timer::timeout(budget, future).await.unwrap_or_else(|| Err(timed_out()))
+    timer::timeout(timeout, future).await.unwrap_or_else(|| Err(timed_out()))
 }
 
 /// The slot of the first key. A plan without keys may go to any server.

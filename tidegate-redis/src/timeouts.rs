@@ -22,21 +22,21 @@ pub(crate) struct Timeouts {
 }
 
 impl Timeouts {
-    /// Those of a decision: four fifths of its `budget`, so that a silent server is noticed before the budget ends.
-    pub(crate) fn for_decision(budget: Duration) -> Self {
-        let limit = budget / 5 * 4;
+    /// Those of a decision: four fifths of its `timeout`, so that a silent server is noticed before the timeout expires.
+    pub(crate) fn for_decision(timeout: Duration) -> Self {
+        let limit = timeout / 5 * 4;
         Self { response: limit, setup: limit, waits_for_retry: false }
     }
 
     /// Those of a topology query, which runs in the background.
     pub(crate) fn for_topology(options: &RedisOptions) -> Self {
-        let response = Self::for_decision(options.budget).response.max(MIN_TOPOLOGY_TIMEOUT);
+        let response = Self::for_decision(options.timeout).response.max(MIN_TOPOLOGY_TIMEOUT);
         Self { response, setup: options.connection_timeout, waits_for_retry: false }
     }
 
     /// Those of a call at startup.
     pub(crate) fn for_startup(options: &RedisOptions) -> Self {
-        let response = MIN_STARTUP_TIMEOUT.max(options.budget);
+        let response = MIN_STARTUP_TIMEOUT.max(options.timeout);
         Self { response, setup: options.connection_timeout, waits_for_retry: true }
     }
 }

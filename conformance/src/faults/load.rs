@@ -119,7 +119,7 @@ impl Scale {
 
     /// The options of a store that suffers `fault`.
     pub fn options(&self, fault: Fault) -> RedisOptions {
-        RedisOptions::new().with_budget(if fault.is_silence() { self.budget } else { self.calm_budget })
+        RedisOptions::new().with_timeout(if fault.is_silence() { self.budget } else { self.calm_budget })
     }
 
     /// A rule for each policy, which all have the same limit, and one that is for strangers.

@@ -61,7 +61,7 @@ async fn the_proxy_injects_each_network_fault() {
 
 async fn through(proxy: &Proxy, policy: OnFailure, amount: u64) -> Limiter<RedisStore> {
     let url = format!("redis://127.0.0.1:{}", proxy.port());
-    let options = RedisOptions::new().with_budget(Duration::from_millis(200)).with_heartbeats(false);
+    let options = RedisOptions::new().with_timeout(Duration::from_millis(200)).with_heartbeats(false);
     let store = RedisStore::connect_with(&url, options).await.unwrap();
     Limiter::new(
         RuleSet::new([Rule::new("api", one_limit_of_each_kind(amount)[0]).with_on_failure(policy)]).unwrap(),

@@ -33,7 +33,7 @@ async fn a_decision_whose_answer_is_lost_is_sent_once() {
                 let proxy = Proxy::start(server.port(), &mark).await;
                 let url = format!("redis://127.0.0.1:{}", proxy.port());
                 let store =
-                    RedisStore::connect_with(&url, RedisOptions::new().with_budget(BUDGET).with_heartbeats(false))
+                    RedisStore::connect_with(&url, RedisOptions::new().with_timeout(BUDGET).with_heartbeats(false))
                         .await
                         .unwrap();
                 let through = Limiter::new(rules.clone(), store);

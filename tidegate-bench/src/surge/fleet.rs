@@ -107,7 +107,7 @@ async fn open(shared: Shared) -> Result<(AnyStore, Listener), Failure> {
         Shared::Nothing => AnyStore::Memory(Arc::new(MemoryStore::new())),
         Shared::Store { url, prefix } => {
             // Everything runs on one machine, and a load that keeps it busy must not look like a store that is silent.
-            let options = RedisOptions::new().with_prefix(&prefix).with_budget(PATIENCE).with_heartbeats(false);
+            let options = RedisOptions::new().with_prefix(&prefix).with_timeout(PATIENCE).with_heartbeats(false);
             AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
         }
     };

@@ -58,7 +58,7 @@ pub(super) struct Scenario {
     pub(super) limiter: Limiter<RedisStore>,
     pub(super) server: Arc<SimulatedServer>,
     policy: OnFailure,
-    budget: Duration,
+    timeout: Duration,
     max_in_flight: usize,
     /// The last cost used. Each call has a cost of its own, which identifies it at the server.
     pub(super) costs: AtomicU64,
@@ -98,10 +98,11 @@ impl Scenario {
         let static_limit = Limit::fixed_window(STATIC_LIMIT, Duration::from_secs(86_400)).unwrap();
         let policies = [OnFailure::Open, OnFailure::Closed, OnFailure::Local, OnFailure::Static, OnFailure::Degraded];
         let policy = pick(rng, &policies);
-        let budget = Duration::from_millis(pick(rng, &[25, 25, 25, 15, 60]));
+        let timeout = Duration::from_millis(pick(rng, &[25, 25, 25, 15, 60]));
         let max_in_flight = pick(rng, &[1, 2, 4, 1024]);
         let server = SimulatedServer::new(rng.u64(..), &limit);
-        let options = RedisOptions::new().with_budget(budget).with_max_in_flight(max_in_flight).with_heartbeats(false);
+        let options =
+            RedisOptions::new().with_timeout(timeout).with_max_in_flight(max_in_flight).with_heartbeats(false);
         let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options);
         let store = RedisStore {
             router: Router::Single(node),
@@ -121,7 +122,7 @@ impl Scenario {
             limiter,
             server,
             policy,
-            budget,
+            timeout,
             max_in_flight,
             costs: AtomicU64::new(0),
             by_store: AtomicU64::new(0),
@@ -163,27 +164,27 @@ impl Scenario {
     pub(super) async fn run_caller(self: Arc<Self>, mut rng: Rng, end: Instant) -> Result<(), String> {
         while timer::now() < end {
             timer::sleep(millis(&mut rng, 30)).await;
-            let wait = if one_in(&mut rng, 10) { millis(&mut rng, 30) } else { self.budget * 2 };
-            let max_short_budget = pick(&mut rng, &[1, 5, 20]);
-            let budget =
-                if one_in(&mut rng, 4) { self.budget.min(millis(&mut rng, max_short_budget)) } else { self.budget };
-            timer::timeout(wait, self.call(budget)).await.unwrap_or(Ok(()))?;
+            let wait = if one_in(&mut rng, 10) { millis(&mut rng, 30) } else { self.timeout * 2 };
+            let max_short_timeout = pick(&mut rng, &[1, 5, 20]);
+            let timeout =
+                if one_in(&mut rng, 4) { self.timeout.min(millis(&mut rng, max_short_timeout)) } else { self.timeout };
+            timer::timeout(wait, self.call(timeout)).await.unwrap_or(Ok(()))?;
         }
         Ok(())
     }
 
     /// Makes one call, and checks its result against every promise.
-    async fn call(&self, budget: Duration) -> Result<(), String> {
+    async fn call(&self, timeout: Duration) -> Result<(), String> {
         let cost = self.next_cost();
         let start = CallStart { at: timer::now(), breaker: self.breaker(), counters: self.server.counters() };
         let request = Request::new("").with_cost(cost);
-        let result = self.limiter.check_plan(&self.limiter.plan(&request).with_timeout(budget)).await;
+        let result = self.limiter.check_plan(&self.limiter.plan(&request).with_timeout(timeout)).await;
         let took = start.at.elapsed();
         let expect = |holds: bool, promise: &str| {
             let failure = || format!("{promise}: cost {cost}, {start:?}, took {took:?}, got {result:?}");
             if holds { Ok(()) } else { Err(failure()) }
         };
-        expect(took <= budget, "no call takes longer than its budget")?;
+        expect(took <= timeout, "no call takes longer than its timeout")?;
         let fails_fast = start.breaker != BreakerState::Open || took.is_zero();
         expect(fails_fast, "calls fail at once while the breaker is open")?;
         let given_up = self.server.is_healthy_since_connect() && self.breaker() == BreakerState::Open;
@@ -233,7 +234,7 @@ impl Scenario {
     /// timeout, while the server neither replied nor was connected to since the first of them started.
     fn opens_after_timeouts(&self, start: &CallStart, result: &Result<Decision, StoreError>) -> bool {
         let counters = self.server.counters();
-        let waited = start.at.elapsed() >= self.budget / 5 * 4;
+        let waited = start.at.elapsed() >= self.timeout / 5 * 4;
         let is_timeout =
             waited && start.counters == counters && error_kind(result) == Some(StoreErrorKind::Unavailable);
         let mut history = self.history.lock().unwrap();

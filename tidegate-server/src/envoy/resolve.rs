@@ -85,11 +85,8 @@ impl<'c> ResolvedLimits<'c> {
 
     /// The plan of the request, with one check for each counter.
     pub(super) fn request_plan(&mut self, strict: bool) -> Result<RequestPlan<'_>, DecideError> {
-        // Collected anew, since a `SmallVec` is invariant over the lifetime of its items.
-        let mut descriptors: SmallVec<[DescriptorPlan<'_>; 1]> = SmallVec::new();
-        for descriptor in self.descriptors.drain(..) {
-            descriptors.push(descriptor);
-        }
+        let descriptors: SmallVec<[DescriptorPlan<'_>; 1]> =
+            std::mem::take(&mut self.descriptors).into_iter().map(shorten_lifetime).collect();
         let (consume, refund) = (&self.consume, &self.refund);
         let peeks =
             descriptors.iter().any(|descriptor| descriptor.mode == HitsMode::Peek && !descriptor.checks.is_empty());
@@ -158,6 +155,11 @@ impl<'v> Iterator for SubjectParts<'v> {
 }
 
 impl ExactSizeIterator for SubjectParts<'_> {}
+
+/// A no-op: `SmallVec` is invariant, so a list of plans cannot take a shorter lifetime as a whole.
+const fn shorten_lifetime<'long: 'short, 'short>(descriptor: DescriptorPlan<'long>) -> DescriptorPlan<'short> {
+    descriptor
+}
 
 fn look_up<'c>(domain: Option<&'c DescriptorLevel>, descriptor: &RateLimitDescriptor) -> Option<LookupResult<'c>> {
     // An override has no name and replaces no other limit.

@@ -22,7 +22,7 @@ pub(crate) struct StoreProbe(Option<JoinHandle<()>>);
 /// Fails if the store can never be used. If it does not answer now, it is examined again until it does.
 pub(crate) async fn connect(url: &StoreUrl, arguments: &ServeArgs) -> Result<(AnyStore, StoreProbe), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
-    let options = RedisOptions::new().with_budget(Duration::from_millis(arguments.store_budget));
+    let options = RedisOptions::new().with_timeout(Duration::from_millis(arguments.store_budget));
     let store = AnyStore::at(url, options).map_err(failed)?;
     match store.check_servers().await {
         Ok(warnings) => warn(&warnings),
