@@ -1,55 +1,55 @@
-//! `Cores`: which core the servers have, and which the load. It moves only the thread that asks, and moves it back.
+//! `CoreAssignment`: the CPU cores of servers and load. It pins the calling thread only, and unpins it on drop.
 
 use tidegate_server::command::Failure;
 
-/// Where servers and load run.
-pub(crate) struct Cores {
-    /// The two, or none if everything runs everywhere.
-    chosen: Option<(usize, usize)>,
-    /// Where the thread was allowed to run before.
-    before: Vec<usize>,
+/// The CPU cores that servers and load are pinned to.
+pub(crate) struct CoreAssignment {
+    /// The cores of servers and load; `None` if nothing is pinned.
+    assigned: Option<(usize, usize)>,
+    /// The affinity of the thread before.
+    original: Vec<usize>,
 }
 
-impl Cores {
-    /// The cores that were asked for, or the first two.
+impl CoreAssignment {
+    /// The cores of the flags; by default the first two.
     pub(crate) fn choose(server: Option<usize>, load: Option<usize>) -> Result<Self, Failure> {
-        let before = system::allowed();
-        let chosen = choose(&before, server, load).map_err(Failure::usage)?;
-        Ok(Self { chosen, before })
+        let original = system::allowed();
+        let assigned = choose(&original, server, load).map_err(Failure::usage)?;
+        Ok(Self { assigned, original })
     }
 
-    /// What starts from here on runs with the servers. Whether that could be done is told.
-    pub(crate) fn go_to_server(&self) -> bool {
-        self.chosen.is_some_and(|(server, _)| system::pin(&[server]))
+    /// Pins this thread, and the processes it starts, to the core of the servers. Returns whether that succeeded.
+    pub(crate) fn pin_to_server_core(&self) -> bool {
+        self.assigned.is_some_and(|(server, _)| system::pin(&[server]))
     }
 
-    /// This thread is the load from here on.
-    pub(crate) fn go_to_load(&self) -> bool {
-        self.chosen.is_some_and(|(_, load)| system::pin(&[load]))
+    /// Pins this thread to the core of the load. Returns whether that succeeded.
+    pub(crate) fn pin_to_load_core(&self) -> bool {
+        self.assigned.is_some_and(|(_, load)| system::pin(&[load]))
     }
 
     /// The core of the servers and that of the load.
-    pub(crate) const fn chosen(&self) -> Option<(usize, usize)> {
-        self.chosen
+    pub(crate) const fn assigned(&self) -> Option<(usize, usize)> {
+        self.assigned
     }
 }
 
-impl Drop for Cores {
+impl Drop for CoreAssignment {
     fn drop(&mut self) {
-        if self.chosen.is_some() {
-            // Whoever called may have other things to do.
-            system::pin(&self.before);
+        if self.assigned.is_some() {
+            // The thread may be used for something else afterwards.
+            system::pin(&self.original);
         }
     }
 }
 
-/// Two of the `allowed`; none if there is only one, and nobody asked for any.
+/// Chooses two of the `allowed` cores; `None` if there is only one and no flag names one.
 fn choose(allowed: &[usize], server: Option<usize>, load: Option<usize>) -> Result<Option<(usize, usize)>, String> {
     for (flag, core) in [("--server-core", server), ("--load-core", load)] {
         if let Some(core) = core.filter(|core| !allowed.contains(core)) {
-            let there: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-            let there = if there.is_empty() { "none can be chosen here".to_owned() } else { there.join(", ") };
-            return Err(format!("{flag} {core}: there is no such core for this process; there are: {there}"));
+            let available: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            let available = if available.is_empty() { "none".to_owned() } else { available.join(", ") };
+            return Err(format!("{flag} {core}: this process cannot use that core; available: {available}"));
         }
     }
     let other = |taken: Option<usize>| allowed.iter().copied().find(|core| Some(*core) != taken);
@@ -68,7 +68,7 @@ mod system {
             .map_or(Vec::new(), |set| (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
     }
 
-    /// Lets this thread, and what it starts, run on these only.
+    /// Restricts this thread, and the processes it starts, to these cores.
     pub(super) fn pin(cores: &[usize]) -> bool {
         let mut set = CpuSet::new();
         for core in cores {
@@ -94,20 +94,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_and_load_get_a_core_each_if_there_are_two() {
+    fn servers_and_load_get_different_cores_if_there_are_two() {
         assert_eq!(choose(&[0, 1, 2], None, None), Ok(Some((0, 1))));
         assert_eq!(choose(&[4, 6], None, None), Ok(Some((4, 6))));
         assert_eq!(choose(&[0, 1], Some(1), None), Ok(Some((1, 0))));
         assert_eq!(choose(&[0, 1], None, Some(0)), Ok(Some((1, 0))));
-        assert_eq!(choose(&[0, 1], Some(1), Some(1)), Ok(Some((1, 1))), "who asks for it gets it");
+        assert_eq!(choose(&[0, 1], Some(1), Some(1)), Ok(Some((1, 1))), "the flags may name one core for both");
         assert_eq!(choose(&[0], None, None), Ok(None));
         assert_eq!(choose(&[], None, None), Ok(None));
     }
 
     #[test]
-    fn a_core_that_is_not_there_is_named_with_those_that_are() {
+    fn an_unavailable_core_is_rejected_with_a_list_of_the_available_ones() {
         let error = choose(&[0, 1], None, Some(9)).unwrap_err();
-        assert_eq!(error, "--load-core 9: there is no such core for this process; there are: 0, 1");
+        assert_eq!(error, "--load-core 9: this process cannot use that core; available: 0, 1");
         assert!(choose(&[], Some(0), None).unwrap_err().starts_with("--server-core 0: "));
     }
 }

@@ -1,5 +1,5 @@
-//! A rate limit service that says yes at once: the least that any server of this kind costs. It reads the request, since
-//! every such server does, and decides nothing.
+//! The baseline for the rate limit service: a gRPC server that decodes each request, as any such server must, and answers OK
+//! without deciding anything.
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -12,28 +12,30 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-struct Nothing;
+use crate::traffic::runtime_failure;
 
-/// Serves on a free port until the process is told to end.
+struct BaselineService;
+
+/// Serves on a free port until the process is stopped.
 pub(crate) fn run(output: &mut Output<'_>) -> Result<Exit, Failure> {
-    // The runtime of `tidegate serve`, so that only what is served differs.
+    // The same runtime as `tidegate serve`, so that only the service differs.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
-    let served: std::io::Result<()> = runtime.block_on(async {
+    let runtime = runtime.map_err(|error| runtime_failure(&error))?;
+    let result: std::io::Result<()> = runtime.block_on(async {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        output.info(format!("Envoy RLS  {} (gRPC)", listener.local_addr()?));
-        let router = Server::builder().add_service(RateLimitServiceServer::new(Nothing));
+        output.line(format!("Envoy RLS  {} (gRPC)", listener.local_addr()?));
+        let router = Server::builder().add_service(RateLimitServiceServer::new(BaselineService));
         router
             .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))
             .await
             .map_err(std::io::Error::other)
     });
-    served.map_err(|error| Failure::usage(format!("nothing can be served: {error}")))?;
+    result.map_err(|error| Failure::usage(format!("the baseline server failed: {error}")))?;
     Ok(Exit::Success)
 }
 
 #[tonic::async_trait]
-impl RateLimitService for Nothing {
+impl RateLimitService for BaselineService {
     async fn should_rate_limit(&self, _: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
         Ok(Response::new(RateLimitResponse { overall_code: Code::Ok.into(), ..RateLimitResponse::default() }))
     }

@@ -1,5 +1,5 @@
-//! `Ask`: the requests that a server is loaded with, and what a right answer is. Everything is encoded once, so that the load
-//! spends its time on asking.
+//! `RequestTemplate`: the requests that a server gets, and the response that is expected. Bodies are encoded once, so that the
+//! load spends its time on sending.
 
 use std::net::SocketAddr;
 
@@ -14,96 +14,112 @@ use http_body_util::Full;
 use prost::Message;
 
 use super::upstream;
-use crate::traffic::{Answer, Protocol};
+use crate::traffic::{HttpResponse, Protocol};
 
-/// How many clients there are to be counted.
-const CLIENTS: u16 = 1024;
+/// Number of different clients in the requests.
+const CLIENT_COUNT: u16 = 1024;
 
-/// The length of what precedes a message in gRPC: whether it is compressed, and its length.
-const PREFIX: usize = 5;
+/// Length of the gRPC message prefix: a compression flag and the length of the message.
+const GRPC_PREFIX_BYTES: usize = 5;
 
-/// What to ask a server, again and again.
-pub(crate) struct Ask {
+/// The requests for one server.
+pub(crate) struct RequestTemplate {
     pub(crate) protocol: Protocol,
     /// `host:port`.
     pub(crate) authority: String,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
-    /// One after the other, each of them at least once.
+    /// Used in turn; at least one.
     bodies: Vec<Bytes>,
-    right: Right,
+    expected: ExpectedResponse,
 }
 
-/// What a right answer is.
+/// The response that counts as correct.
 #[derive(Clone, Copy)]
-enum Right {
+enum ExpectedResponse {
     Any,
-    /// From the rate limit service: it is within the limits.
+    /// The rate limit service answers OK.
     WithinLimits,
-    /// From the check API: it is allowed.
+    /// The check API allows the request.
     Allowed,
-    /// From the upstream, with the fields of a limit or without.
+    /// The response of the upstream, with rate-limit headers or without.
     Passed {
         limited: bool,
     },
 }
 
 /// Constructors
-impl Ask {
-    /// Two descriptors, the address and the endpoint.
+impl RequestTemplate {
+    /// Rate limit service: two descriptors, by client address and by endpoint.
     pub(crate) fn rate_limits(server: SocketAddr) -> Self {
         const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
-        let bodies = (0..CLIENTS).map(|client| message(&descriptors(client))).collect();
+        let bodies = (0..CLIENT_COUNT).map(|client| grpc_frame(&descriptors(client))).collect();
         Self {
             protocol: Protocol::Http2,
-            // HTTP/2 has the authority in the target, and an address always is one.
+            // HTTP/2 needs the authority in the URI; a socket address is always valid there.
             uri: format!("http://{server}{PATH}").parse().unwrap_or_default(),
             headers,
             bodies,
-            right: Right::WithinLimits,
+            expected: ExpectedResponse::WithinLimits,
             ..Self::post(server, PATH)
         }
     }
 
-    /// The same two to count by, through the check API.
+    /// Check API: the same client address and endpoint.
     pub(crate) fn check(server: SocketAddr) -> Self {
         let body = |client| {
             let endpoint = endpoint(client);
             let attributes = serde_json::json!({ "endpoint": endpoint });
-            let asked = serde_json::json!({
+            let body = serde_json::json!({
                 "action": "bench", "method": "GET", "path": endpoint, "ip": address(client), "attributes": attributes,
             });
-            asked.to_string().into()
+            body.to_string().into()
         };
-        Self { bodies: (0..CLIENTS).map(body).collect(), right: Right::Allowed, ..Self::post(server, "/v1/check") }
+        Self {
+            bodies: (0..CLIENT_COUNT).map(body).collect(),
+            expected: ExpectedResponse::Allowed,
+            ..Self::post(server, "/v1/check")
+        }
     }
 
-    /// A request that a gateway passes on.
+    /// A request that a gateway forwards.
     pub(crate) fn gateway(server: SocketAddr, limited: bool) -> Self {
-        Self { method: Method::GET, right: Right::Passed { limited }, ..Self::post(server, "/api/items?page=2") }
+        Self {
+            method: Method::GET,
+            expected: ExpectedResponse::Passed { limited },
+            ..Self::post(server, "/api/items?page=2")
+        }
     }
 
-    /// Anything, and any answer is right.
+    /// Any request; every response counts as correct.
     pub(crate) fn any(authority: String, uri: Uri, method: Method, headers: HeaderMap, body: Bytes) -> Self {
-        Self { protocol: Protocol::Http1, authority, method, uri, headers, bodies: vec![body], right: Right::Any }
+        Self {
+            protocol: Protocol::Http1,
+            authority,
+            method,
+            uri,
+            headers,
+            bodies: vec![body],
+            expected: ExpectedResponse::Any,
+        }
     }
 
     fn post(server: SocketAddr, path: &'static str) -> Self {
         let authority = server.to_string();
         let mut headers = HeaderMap::new();
-        // An address is always a value of a header.
+        // A socket address is always a valid header value.
         headers.extend(HeaderValue::from_str(&authority).ok().map(|host| (HOST, host)));
         Self::any(authority, Uri::from_static(path), Method::POST, headers, Bytes::new())
     }
 }
 
-/// Asking
-impl Ask {
-    /// The request of this number.
+/// Sending and checking
+impl RequestTemplate {
+    /// The request with this number.
     pub(crate) fn request(&self, number: u64) -> Request<Full<Bytes>> {
         let body = &self.bodies[(number % self.bodies.len() as u64) as usize];
         let mut request = Request::new(Full::new(body.clone()));
@@ -113,32 +129,33 @@ impl Ask {
         request
     }
 
-    /// Says what is wrong with an answer, if anything is.
-    pub(crate) fn wrong(&self, answer: &Answer) -> Option<String> {
-        if matches!(self.right, Right::Any) {
+    /// Describes how a response differs from the expected one; `None` if it does not.
+    pub(crate) fn mismatch(&self, response: &HttpResponse) -> Option<String> {
+        if matches!(self.expected, ExpectedResponse::Any) {
             return None;
         }
-        if answer.status != 200 {
-            return Some(format!("it answered with status {}", answer.status.as_u16()));
+        if response.status != 200 {
+            return Some(format!("a response has status {}", response.status.as_u16()));
         }
-        match self.right {
-            Right::Any => None,
-            Right::WithinLimits => {
-                let decoded = answer.body.get(PREFIX..).and_then(|body| RateLimitResponse::decode(body).ok());
-                let within = decoded.is_some_and(|response| response.overall_code == i32::from(Code::Ok));
-                (!within).then(|| "a call was not answered with OK".to_owned())
+        match self.expected {
+            ExpectedResponse::Any => None,
+            ExpectedResponse::WithinLimits => {
+                let decoded =
+                    response.body.get(GRPC_PREFIX_BYTES..).and_then(|body| RateLimitResponse::decode(body).ok());
+                let is_ok = decoded.is_some_and(|response| response.overall_code == i32::from(Code::Ok));
+                (!is_ok).then(|| "a gRPC response is not OK".to_owned())
             }
-            Right::Allowed => {
-                let allowed = answer.body.starts_with(br#"{"allowed":true"#);
-                (!allowed).then(|| "a check was not allowed".to_owned())
+            ExpectedResponse::Allowed => {
+                let allowed = response.body.starts_with(br#"{"allowed":true"#);
+                (!allowed).then(|| "a check was denied".to_owned())
             }
-            Right::Passed { .. } if answer.body != upstream::ANSWER => {
-                Some("its body is not the upstream's".to_owned())
+            ExpectedResponse::Passed { .. } if response.body != upstream::RESPONSE_BODY => {
+                Some("a response body is not that of the upstream".to_owned())
             }
-            Right::Passed { limited } => {
-                let fields = answer.headers.contains_key("ratelimit");
-                (fields != limited)
-                    .then(|| format!("an answer has {} fields of a limit", if fields { "the" } else { "not the" }))
+            ExpectedResponse::Passed { limited } => {
+                let has_header = response.headers.contains_key("ratelimit");
+                let unexpected = if has_header { "an unexpected" } else { "no" };
+                (has_header != limited).then(|| format!("a response has {unexpected} RateLimit header"))
             }
         }
     }
@@ -162,10 +179,10 @@ fn descriptors(client: u16) -> RateLimitRequest {
     RateLimitRequest { domain: "bench".to_owned(), descriptors, ..RateLimitRequest::default() }
 }
 
-/// A message as gRPC sends it.
-fn message(message: &impl Message) -> Bytes {
+/// A message with its gRPC prefix.
+fn grpc_frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(PREFIX + length);
+    let mut bytes = BytesMut::with_capacity(GRPC_PREFIX_BYTES + length);
     bytes.put_u8(0);
     bytes.put_u32(length as u32);
     bytes.put_slice(&message.encode_to_vec());
