@@ -147,7 +147,7 @@ impl Metrics {
 
     /// Takes over what the rules of a file count by.
     pub(crate) fn follow(&self, file: &RuleFile) {
-        let types = file.counted_by().map(|(rule, names)| (rule.to_string(), subject_type(&names))).collect();
+        let types = file.per_by_rule().map(|(rule, names)| (rule.to_owned(), subject_type(&names))).collect();
         *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = types;
         self.rule_counters.clear();
     }
