@@ -58,8 +58,9 @@
 //! # Modules
 //!
 //! In the order in which a request passes them: `layer` (settings) and `handle` (the shared limiter), `buffer_body` (reads
-//! bodies), `service` (handles a request), `attribute_sources` and `attributes` (from HTTP to attributes), `readiness` and
-//! `refund_guard` (delays), `limit_headers`, `response_body` and `grpc` (responses), `future`.
+//! bodies), `service` (handles a request), `attribute_sources` and `attributes` (from HTTP to attributes), `decision_slot`
+//! (decisions for logs), `readiness` and `refund_guard` (delays), `limit_headers`, `response_body` and `grpc` (responses),
+//! `future`.
 
 mod layer;
 pub use layer::LimitLayer;
@@ -67,6 +68,8 @@ mod handle;
 pub use handle::Handle;
 mod buffer_body;
 pub use buffer_body::{BodyText, BufferBody, BufferBodyService, DEFAULT_MAX_BODY_BYTES};
+mod decision_slot;
+pub use decision_slot::{DecisionSlot, DecisionSummary};
 mod service;
 pub use service::{DegradedMode, LimitService};
 mod attribute_sources;

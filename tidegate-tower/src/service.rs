@@ -20,7 +20,7 @@ use crate::limit_headers::LimitHeaders;
 use crate::readiness::{reacquire, release};
 use crate::refund_guard::RefundGuard;
 use crate::response_body::rejection_response;
-use crate::{LimitFuture, LimitLayer, ResponseBody, grpc};
+use crate::{DecisionSlot, LimitFuture, LimitLayer, ResponseBody, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
 pub struct LimitService<T, S> {
@@ -156,7 +156,11 @@ async fn check<S: Store, B>(settings: &Settings, active: &ActiveLimiter<S>, part
     let request = values.to_request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
-    match active.limiter.decide(&plan).await {
+    let result = active.limiter.check_plan(&plan).await;
+    if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
+        slot.fill(&result);
+    }
+    match result {
         Ok(decision) if decision.is_allowed() => CheckOutcome::Admit(Admission::new(settings, active, decision)),
         Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, parts, &decision)),
         Err(_) => CheckOutcome::Reject(reject_unavailable(settings, active, parts)),
