@@ -2,7 +2,7 @@
 
 use tidegate::http::Headers;
 use tidegate::spi::Role;
-use tidegate::{CheckResult, Decision, Request};
+use tidegate::{CheckResult, Decision, Request, attributes};
 use tidegate_rules::RuleFile;
 use tidegate_server::command::{Output, Style, format_duration};
 
@@ -144,7 +144,7 @@ fn print_http(decision: &Decision, file: &RuleFile, request: &Request<'_>, outpu
         return;
     }
     let message = decision.rule().and_then(|rule| file.rules().rule(rule)).and_then(|rule| rule.message());
-    let answer = contract.reject(decision, message, request.attribute("header:accept"));
+    let answer = contract.reject(decision, message, request.attribute(attributes::ACCEPT_HEADER));
     output.line(format_args!("\nThe answer is {}", answer.status));
     print_fields(&answer.headers, output);
     output.line(format_args!("\n  {}", answer.body));
