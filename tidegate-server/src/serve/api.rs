@@ -84,7 +84,7 @@ async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Value, Rejection
     let result = if call.peek {
         limiter.peek(&request).await
     } else {
-        limiter.decide(&limiter.plan(&request).with_origin(origin(&request))).await
+        limiter.check_plan(&limiter.plan(&request).with_origin(origin(&request))).await
     };
     decision_json(engine, &limiter, call.receipt, result)
 }
@@ -102,7 +102,7 @@ async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<V
             "checks: together they meet {limits} limits; at most {MAX_CHECKS} if atomic"
         )));
     }
-    Ok(decision_json(engine, &limiter, batch.receipt, limiter.decide(&plan).await))
+    Ok(decision_json(engine, &limiter, batch.receipt, limiter.check_plan(&plan).await))
 }
 
 fn origin(request: &Request<'_>) -> Origin {
