@@ -36,11 +36,6 @@ pub enum AnyStore {
     Redis(RedisStore),
 }
 
-/// Whether a store responds.
-pub(crate) async fn answers(store: &impl Store) -> bool {
-    store.ping().await.is_ok()
-}
-
 impl StoreUrl {
     /// Parses a URL. The error says what to write, and does not repeat the URL.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
