@@ -37,7 +37,7 @@ pub(crate) struct Metrics {
     /// The counters of checks, found without building labels.
     rule_counters: RuleCounters,
     /// The durations of successful calls, by the call.
-    successful: [OnceLock<Histogram>; 4],
+    successful: [OnceLock<Histogram>; StoreCall::COUNT],
     /// What each rule counts by.
     subject_types: RwLock<HashMap<String, String>>,
     /// The share of a limit from which on a request counts as near it.
@@ -260,6 +260,9 @@ impl Observer for Metrics {
 }
 
 impl StoreCall {
+    /// Number of variants.
+    const COUNT: usize = Self::Ping as usize + 1;
+
     const fn name(self) -> &'static str {
         match self {
             Self::Decide => "decide",
