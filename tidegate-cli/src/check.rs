@@ -5,7 +5,7 @@ mod text;
 use std::io;
 
 use tidegate::spi::Store;
-use tidegate::{Decision, Limiter, Request, RuleSet, Secret, StoreError, Timer};
+use tidegate::{Decision, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
 use tidegate_server::command::{Exit, Failure, Output, load_rule_file, tokio_timer};
 use tidegate_server::{AnyStore, CheckResponse, StoreUrl};
@@ -76,15 +76,11 @@ async fn wait_for_delay(decision: Option<&Decision>, timer: &impl Timer) {
     }
 }
 
-/// The decision of the store. A failed store is an error here: a fallback decision of this process would mean nothing.
+/// The decision of the store. A failure of the store is an error, since a decision of this process alone would tell nothing
+/// about the service.
 async fn decide(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool) -> Result<Decision, StoreError> {
-    let plan = limiter.plan(request);
-    if plan.checks().is_empty() {
-        return limiter.decide(&plan).await;
-    }
-    let store = limiter.store();
-    let verdict = if peek { store.peek(&plan).await } else { store.decide(&plan).await };
-    Ok(Decision::new(&plan, &verdict?))
+    let plan = limiter.plan(request).with_on_failure(OnFailure::Closed);
+    limiter.check_plan(&if peek { plan.with_peek() } else { plan }).await
 }
 
 /// What front doors do with the request while the store fails.
