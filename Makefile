@@ -21,6 +21,7 @@ ENVOY := .tools/envoy-$(ENVOY_VERSION)
 TRAEFIK := .tools/traefik-$(TRAEFIK_VERSION)
 CADDY := .tools/caddy-$(CADDY_VERSION)
 DENY := .tools/cargo-deny-$(DENY_VERSION)
+PROMTOOL := .tools/bin/promtool
 PYTHON := .tools/python-$(SCHEMATHESIS_VERSION)-$(LOCUST_VERSION)-$(KUBERNETES_VALIDATE_VERSION)
 
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
@@ -124,7 +125,7 @@ figures-age: ## Lists published figures that are older than the code they measur
 faults: tools ## Causes every fault under load, prints the results, and writes docs/faults.md
 	cargo run --release -p conformance --example faults
 
-tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) ## Installs the servers, proxies and checkers that are missing
+tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
 
 # The packages may start servers on ports 6379 and 80. That does no harm: the tests start their own on free ports.
 redis:
@@ -164,6 +165,17 @@ $(PYTHON):
 	.tools/python/bin/python -m pip install --quiet schemathesis==$(SCHEMATHESIS_VERSION) locust==$(LOCUST_VERSION) \
 		kubernetes-validate==$(KUBERNETES_VALIDATE_VERSION)
 	touch $@
+
+# Only the program: the package would start a server.
+$(PROMTOOL):
+	@command -v apt-get >/dev/null || \
+		{ echo "There is no apt-get here: put promtool of Prometheus into .tools/bin, then run make again." >&2; exit 1; }
+	rm -rf .tools/prometheus
+	mkdir -p .tools/prometheus .tools/bin
+	$(APT) update
+	cd .tools/prometheus && apt-get download prometheus && dpkg-deb -x prometheus_*.deb .
+	mv .tools/prometheus/usr/bin/promtool $@
+	rm -rf .tools/prometheus
 
 $(DENY):
 	@.tools/bin/cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(DENY_VERSION)' || \

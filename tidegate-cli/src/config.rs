@@ -6,8 +6,8 @@
 use std::path::Path;
 
 use clap::{Arg, ArgAction, Command};
-use tidegate_rules::yaml::{self, Kind, Node, Source};
-use tidegate_rules::{Report, suggest, visible};
+use tidegate_rules::yaml::{self, Node, NodeKind, SourceFile};
+use tidegate_rules::{Report, sanitize, suggest};
 use tidegate_server::command::Failure;
 
 /// What the file says, by the names of flags.
@@ -20,15 +20,15 @@ impl Config {
     /// Reads the file for these commands: each name must be one of their flags, and each value one that it takes.
     pub(crate) fn load(path: &Path, commands: &Command) -> Result<Self, Failure> {
         let unreadable = |why: String| Failure::usage(format!("{}: {why}", path.display()));
-        let source = Source::load(path).map_err(unreadable)?;
+        let source = SourceFile::load(path).map_err(unreadable)?;
         let root = yaml::parse(&source).map_err(|report| Failure::usage(without_excerpt(&report)))?;
         let problem = |node: &Node, what: String| {
             let (line, column) = source.position(node.span.start);
             format!("{}:{line}:{column}: {what}", path.display())
         };
         let fields = match &root.kind {
-            Kind::Map(fields) => fields.as_slice(),
-            Kind::Null => &[],
+            NodeKind::Map(fields) => fields.as_slice(),
+            NodeKind::Null => &[],
             _ => {
                 return Err(Failure::usage(problem(
                     &root,
@@ -85,14 +85,14 @@ fn setting(key: &Node, value: &Node, commands: &Command) -> Result<(String, Stri
     let known = flags(commands);
     let Some(flag) = known.iter().find(|flag| is_flag(flag, name)) else {
         let help = suggest(name, known.iter().filter_map(|flag| flag.get_long()));
-        return Err(Wrong::Name(format!("there is no flag --{}; {help}", visible(name))));
+        return Err(Wrong::Name(format!("there is no flag --{}; {help}", sanitize(name))));
     };
-    let Some(text) = value.text().filter(|_| !matches!(value.kind, Kind::Null)) else {
+    let Some(text) = value.text().filter(|_| !matches!(value.kind, NodeKind::Null)) else {
         return Err(Wrong::Value(format!("--{name} takes a single value, not {}", value.what())));
     };
     if matches!(flag.get_action(), ArgAction::SetTrue) {
         return match value.kind {
-            Kind::Bool(..) => Ok((name.to_owned(), text.to_owned())),
+            NodeKind::Bool(..) => Ok((name.to_owned(), text.to_owned())),
             _ => Err(Wrong::Value(format!("--{name} is true or false"))),
         };
     }

@@ -1,8 +1,8 @@
-//! The request that a command is about, from its flags. What a door would make of it is [`Sample`]'s business.
+//! The request that a command is about, from its flags. What a door would make of it is [`SampleRequest`]'s business.
 
 use clap::Args;
 use tidegate::spi::MAX_AMOUNT;
-use tidegate_rules::{Sample, SampleAttributes};
+use tidegate_rules::{SampleAttributes, SampleRequest};
 use tidegate_server::command::Failure;
 
 /// The request.
@@ -49,11 +49,15 @@ impl RequestArgs {
             let tenant = || sample.tenant.clone();
             let flag = match error.field() {
                 "headers" => {
-                    let alone = |headers| Sample { headers, ..Sample::default() };
+                    let alone = |(name, value)| SampleRequest::new().with_header(name, value);
                     format!("--header number {}", wrong(&sample.headers, alone))
                 }
                 "attributes" => {
-                    let alone = |attributes| Sample { attributes, tenant: tenant(), ..Sample::default() };
+                    let alone = |(name, value)| {
+                        let mut alone = SampleRequest::new().with_attribute(name, value);
+                        alone.tenant = tenant();
+                        alone
+                    };
                     format!("--attr number {}", wrong(&sample.attributes, alone))
                 }
                 field => format!("--{field}"),
@@ -62,25 +66,24 @@ impl RequestArgs {
         })
     }
 
-    fn sample(&self) -> Result<Sample, Failure> {
-        Ok(Sample {
-            method: self.method.clone(),
-            path: self.path.clone(),
-            host: self.host.clone(),
-            headers: pairs(&self.header, ':', "--header: a header is written 'name: value'")?,
-            ip: self.ip.clone(),
-            tenant: self.tenant.clone(),
-            action: self.action.clone(),
-            attributes: pairs(&self.attr, '=', "--attr: an attribute is written name=value")?,
-            body: self.body.clone(),
-            cost: Some(self.cost),
-        })
+    fn sample(&self) -> Result<SampleRequest, Failure> {
+        let mut sample = SampleRequest::new().with_cost(self.cost);
+        sample.method.clone_from(&self.method);
+        sample.path.clone_from(&self.path);
+        sample.host.clone_from(&self.host);
+        sample.headers = pairs(&self.header, ':', "--header: a header is written 'name: value'")?;
+        sample.ip.clone_from(&self.ip);
+        sample.tenant.clone_from(&self.tenant);
+        sample.action.clone_from(&self.action);
+        sample.attributes = pairs(&self.attr, '=', "--attr: an attribute is written name=value")?;
+        sample.body.clone_from(&self.body);
+        Ok(sample)
     }
 }
 
 /// Which of several is the wrong one, from 1. People find it by this, since it is not repeated.
-fn wrong(pairs: &[(String, String)], alone: impl Fn(Vec<(String, String)>) -> Sample) -> usize {
-    1 + pairs.iter().take_while(|pair| alone(vec![(*pair).clone()]).attributes().is_ok()).count()
+fn wrong(pairs: &[(String, String)], alone: impl Fn((String, String)) -> SampleRequest) -> usize {
+    1 + pairs.iter().take_while(|pair| alone((*pair).clone()).attributes().is_ok()).count()
 }
 
 fn pairs(texts: &[String], between: char, form: &str) -> Result<Vec<(String, String)>, Failure> {

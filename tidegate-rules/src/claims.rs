@@ -8,17 +8,17 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
 /// The longest `Authorization` header that is read, in bytes.
-const LONGEST_TOKEN: usize = 8 * 1024;
+const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 /// The longest body that is read, in bytes.
-const LONGEST_BODY: usize = 64 * 1024;
+const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The claims of the JSON Web Token in an `Authorization` header. **Checks nothing**: whoever stands in front of us must have
 /// verified the token.
 ///
 /// `authorization` is `Bearer` and the token, or the token alone.
 pub(crate) fn claims(authorization: &str) -> Option<Value> {
-    if authorization.len() > LONGEST_TOKEN {
+    if authorization.len() > MAX_TOKEN_BYTES {
         return None;
     }
     let token = match authorization.trim().split_once(' ') {
@@ -40,7 +40,7 @@ pub(crate) fn claims(authorization: &str) -> Option<Value> {
 
 /// A JSON body. What nests deeper than `serde_json` follows (128 levels) is not read.
 pub(crate) fn body(text: &str) -> Option<Value> {
-    if text.len() > LONGEST_BODY {
+    if text.len() > MAX_BODY_BYTES {
         return None;
     }
     serde_json::from_str(text).ok()
@@ -144,7 +144,7 @@ mod tests {
             token("{"),
             token("\"sub\""),
             token(r#"{"sub":"u1"} more"#),
-            token(&format!("{{\"sub\":\"u1\",\"x\":\"{}\"}}", "a".repeat(LONGEST_TOKEN))),
+            token(&format!("{{\"sub\":\"u1\",\"x\":\"{}\"}}", "a".repeat(MAX_TOKEN_BYTES))),
         ] {
             assert_eq!(claim(&bad, "sub"), None, "{bad}");
         }
@@ -165,7 +165,7 @@ mod tests {
         let nested = |levels| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
         assert_eq!(body_field(&nested(3), "a.a.a").as_deref(), Some("1"));
         assert_eq!(body_field(&nested(10_000), "a"), None);
-        assert_eq!(body_field(&format!("{{\"a\":{}1}}", " ".repeat(LONGEST_BODY)), "a"), None);
+        assert_eq!(body_field(&format!("{{\"a\":{}1}}", " ".repeat(MAX_BODY_BYTES)), "a"), None);
     }
 
     /// A name with many dots against keys that match it in every grouping: each object is visited once.

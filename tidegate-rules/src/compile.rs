@@ -1,13 +1,13 @@
-//! Compiling: from the file as it is [written](crate::written) to what a request is held against, with every problem that
+//! Compiling: from the file as it is [written](crate::schema_types) to what a request is held against, with every problem that
 //! the values have. What is only unwise is left to the [lints](crate::lint).
 
 mod anonymous;
-mod by_route;
 mod condition;
 mod cost;
 mod identify;
 mod limit;
 mod on_failure;
+mod route_table;
 mod rule;
 
 use std::collections::{HashMap, HashSet};
@@ -19,36 +19,36 @@ use tidegate::http::{HeaderPolicy, ResetFormat};
 
 use crate::identity::Identity;
 use crate::index::Index;
-use crate::matching::Matching;
-use crate::problem::{MOST_PROBLEMS, Problem};
-use crate::read::At;
-use crate::source::Span;
+use crate::problem::{MAX_PROBLEMS, Problem};
+use crate::provenance::AuthenticatedNames;
+use crate::read::Spanned;
+use crate::request_matcher::RequestMatcher;
+use crate::schema_types;
+use crate::source_file::Span;
 use crate::suggest::suggest;
-use crate::word::Authenticated;
-use crate::written;
 
-pub(crate) use rule::Compiled;
+pub(crate) use rule::CompiledRule;
 
 /// The version of the format.
 const VERSION: u64 = 1;
 
 /// A file whose values are all understood.
 #[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) matching: Matching,
+pub(crate) struct CompiledFile {
+    pub(crate) matcher: RequestMatcher,
     /// Every rule, the disabled ones too.
-    pub(crate) rules: Vec<Compiled>,
+    pub(crate) rules: Vec<CompiledRule>,
     pub(crate) contract: HeaderPolicy,
     /// Where the exemptions stand.
     pub(crate) exempt: Vec<Span>,
-    pub(crate) identify: identify::Places,
+    pub(crate) identify: identify::IdentifySpans,
 }
 
 /// What compiling goes through with: the problems so far, and the names that may be used.
 pub(crate) struct Compiler<'p> {
     problems: &'p mut Vec<Problem>,
     /// What a client cannot forge.
-    authenticated: Authenticated,
+    authenticated: AuthenticatedNames,
     plans: Vec<SmolStr>,
     /// Something was lost because it was wrong, so what is missing has been reported already.
     partial: bool,
@@ -57,17 +57,17 @@ pub(crate) struct Compiler<'p> {
 }
 
 /// Compiles a file. There may be errors among the problems that this adds; then the result is good for lints only.
-pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Ready {
+pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Problem>) -> CompiledFile {
     let partial = file.lost_rules;
     let mut compiler = Compiler {
         problems,
-        authenticated: Authenticated::default(),
+        authenticated: AuthenticatedNames::default(),
         plans: Vec::new(),
         partial,
         pers: HashMap::new(),
     };
     compiler.version(file.version.as_ref());
-    let (reading, identities, identify) = compiler.identify(&file.identify);
+    let (identity_config, identities, identify) = compiler.identify(&file.identify);
     compiler.plans = plan_names(file);
     let contract = compiler.contract(&file.http);
     let exempt: Vec<_> = file.exempt.iter().map(|at| compiler.exemption(at)).collect();
@@ -82,13 +82,13 @@ pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Read
     compiler.budgets(&rules);
     compiler.caps_of_budgets(&mut rules);
     let plan_of_tenant = compiler.tenants(file);
-    let mut matched: Vec<_> =
-        rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matched.clone()).collect();
+    let mut matcher: Vec<_> =
+        rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matcher.clone()).collect();
     let (exempt_index, exempt_rest) = Index::new(exempt.iter());
-    let (index, rest) = Index::new(matched.iter().map(|rule| &*rule.condition));
-    matched.iter_mut().zip(rest).for_each(|(rule, rest)| rule.rest = rest);
-    let matching = Matching {
-        reading,
+    let (index, rest) = Index::new(matcher.iter().map(|rule| &*rule.condition));
+    matcher.iter_mut().zip(rest).for_each(|(rule, rest)| rule.rest = rest);
+    let matcher = RequestMatcher {
+        identity_config,
         identities,
         tenant,
         plan,
@@ -98,14 +98,14 @@ pub(crate) fn compile(file: &written::File, problems: &mut Vec<Problem>) -> Read
         exempt_index,
         exempt_rest,
         index,
-        rules: matched,
+        rules: matcher,
     };
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
-    Ready { matching, rules, contract, exempt, identify }
+    CompiledFile { matcher, rules, contract, exempt, identify }
 }
 
 /// The names of plans: those with limits, and those that tenants have.
-fn plan_names(file: &written::File) -> Vec<SmolStr> {
+fn plan_names(file: &schema_types::RuleFileSpec) -> Vec<SmolStr> {
     let named = file.plans.keys().chain(file.tenants.values().map(|plan| &plan.value));
     let mut names: Vec<SmolStr> =
         named.chain(file.default_plan.as_ref().map(|plan| &plan.value)).map(SmolStr::new).collect();
@@ -124,7 +124,7 @@ impl Compiler<'_> {
         &mut self.problems[last]
     }
 
-    fn version(&mut self, version: Option<&At<u64>>) {
+    fn version(&mut self, version: Option<&Spanned<u64>>) {
         match version {
             Some(version) if version.value == VERSION => {}
             Some(version) => {
@@ -138,7 +138,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn contract(&mut self, http: &written::Http) -> HeaderPolicy {
+    fn contract(&mut self, http: &schema_types::HttpSpec) -> HeaderPolicy {
         let mut contract = HeaderPolicy::new();
         if let Some(draft) = &http.ratelimit {
             match draft.as_str() {
@@ -152,10 +152,10 @@ impl Compiler<'_> {
                 },
             }
         }
-        let reset = |form: &At<written::ResetForm>| match form.value {
-            written::ResetForm::Epoch => Some(ResetFormat::Epoch),
-            written::ResetForm::Delta => Some(ResetFormat::Delta),
-            written::ResetForm::Off => None,
+        let reset = |form: &Spanned<schema_types::ResetFormSpec>| match form.value {
+            schema_types::ResetFormSpec::Epoch => Some(ResetFormat::Epoch),
+            schema_types::ResetFormSpec::Delta => Some(ResetFormat::Delta),
+            schema_types::ResetFormSpec::Off => None,
         };
         if let Some(form) = &http.x_ratelimit {
             contract = contract.with_x_ratelimit(reset(form));
@@ -167,7 +167,7 @@ impl Compiler<'_> {
     }
 
     /// Every plan's limits, by rule.
-    fn overrides(&mut self, file: &written::File) -> Overrides {
+    fn overrides(&mut self, file: &schema_types::RuleFileSpec) -> Overrides {
         let mut overrides = Overrides::new();
         for (plan, rules) in &file.plans {
             for (rule, limits) in rules {
@@ -180,7 +180,7 @@ impl Compiler<'_> {
         overrides
     }
 
-    fn unique_ids(&mut self, file: &written::File) {
+    fn unique_ids(&mut self, file: &schema_types::RuleFileSpec) {
         let mut taken = HashSet::new();
         for rule in &file.rules {
             if !taken.insert(rule.id.as_str()) {
@@ -191,11 +191,11 @@ impl Compiler<'_> {
     }
 
     /// Plans must speak of rules that are there.
-    fn known_rules(&mut self, file: &written::File) {
+    fn known_rules(&mut self, file: &schema_types::RuleFileSpec) {
         let known: HashSet<&str> = file.rules.iter().map(|rule| rule.id.as_str()).collect();
         for (plan, named) in &file.plans {
             for (id, limits) in named {
-                if self.problems.len() < MOST_PROBLEMS && !self.partial && !known.contains(id.as_str()) {
+                if self.problems.len() < MAX_PROBLEMS && !self.partial && !known.contains(id.as_str()) {
                     let help = suggest(id, file.rules.iter().map(|rule| rule.id.as_str()));
                     let message = format!("plan `{plan}` has a limit for rule `{id}`, which is not there");
                     self.error("unknown-rule", &limits.span, message).set_help(help);
@@ -205,35 +205,35 @@ impl Compiler<'_> {
     }
 
     /// Rules that share a budget must agree on what the tenant has to do with it, or they would share only some of it.
-    fn budgets(&mut self, rules: &[Compiled]) {
-        let mut first: HashMap<&SmolStr, &Compiled> = HashMap::new();
+    fn budgets(&mut self, rules: &[CompiledRule]) {
+        let mut first: HashMap<&SmolStr, &CompiledRule> = HashMap::new();
         for rule in rules {
             let Some(budget) = &rule.budget else { continue };
             let other = first.entry(budget).or_insert(rule);
-            if other.matched.tenant != rule.matched.tenant {
+            if other.matcher.tenant != rule.matcher.tenant {
                 let message = format!(
                     "it shares budget `{budget}` with rule `{}`, which counts by something else",
-                    other.matched.id
+                    other.matcher.id
                 );
                 self.problems.push(
                     Problem::error("budget", message, rule.per_span.clone())
-                        .help("give both the same `per` and `scope`"),
+                        .with_help("give both the same `per` and `scope`"),
                 );
             }
         }
     }
 
     /// Where rules that share a budget meet, the first stands for all, so it must know the cap of any.
-    fn caps_of_budgets(&mut self, rules: &mut [Compiled]) {
+    fn caps_of_budgets(&mut self, rules: &mut [CompiledRule]) {
         let mut caps: HashMap<SmolStr, (Limit, SmolStr)> = HashMap::new();
         for rule in &*rules {
             let (Some(budget), Some(cap)) = (&rule.budget, rule.emergency) else { continue };
-            let (known, other) = caps.entry(budget.clone()).or_insert_with(|| (cap, rule.matched.id.clone()));
+            let (known, other) = caps.entry(budget.clone()).or_insert_with(|| (cap, rule.matcher.id.clone()));
             if *known != cap {
                 let message =
                     format!("it shares budget `{budget}` with rule `{other}`, which has another `static` cap");
                 let problem = Problem::error("budget", message, rule.on_failure_span.clone());
-                self.problems.push(problem.help("give both the same cap"));
+                self.problems.push(problem.with_help("give both the same cap"));
             }
         }
         for rule in rules {
@@ -242,10 +242,10 @@ impl Compiler<'_> {
         }
     }
 
-    fn tenants(&mut self, file: &written::File) -> HashMap<SmolStr, SmolStr> {
+    fn tenants(&mut self, file: &schema_types::RuleFileSpec) -> HashMap<SmolStr, SmolStr> {
         let known: HashSet<&str> = file.plans.keys().map(String::as_str).collect();
         let in_rules = |name: &str| {
-            let asked = |rule: &At<written::Rule>| {
+            let asked = |rule: &Spanned<schema_types::RuleSpec>| {
                 rule.r#match.as_ref().is_some_and(|asked| asked.plan.0.iter().any(|plan| plan.as_str() == name))
             };
             file.rules.iter().any(asked)
@@ -256,7 +256,7 @@ impl Compiler<'_> {
                 self.error("unknown-plan", &plan.span, message).set_help(suggest(plan, known.iter().copied()));
             }
         }
-        let entry = |(tenant, plan): (&String, &At<String>)| (SmolStr::new(tenant), SmolStr::new(&plan.value));
+        let entry = |(tenant, plan): (&String, &Spanned<String>)| (SmolStr::new(tenant), SmolStr::new(&plan.value));
         file.tenants.iter().map(entry).collect()
     }
 }

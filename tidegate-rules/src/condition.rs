@@ -6,15 +6,15 @@ use ipnet::IpNet;
 use smol_str::SmolStr;
 use tidegate::attributes;
 
-use crate::facts::Facts;
-use crate::path::Pattern;
+use crate::path::PathPattern;
+use crate::request_view::RequestView;
 
 /// What a request must be like. An empty list asks nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Condition {
     pub(crate) methods: Vec<SmolStr>,
-    pub(crate) paths: Vec<Pattern>,
-    pub(crate) hosts: Vec<Host>,
+    pub(crate) paths: Vec<PathPattern>,
+    pub(crate) hosts: Vec<HostPattern>,
     /// Attributes of headers, each with the values that fit; none of them if any value does.
     pub(crate) headers: Vec<(SmolStr, Vec<SmolStr>)>,
     pub(crate) tenants: Vec<SmolStr>,
@@ -25,64 +25,64 @@ pub(crate) struct Condition {
 
 /// A host, or everything below one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Host {
+pub(crate) enum HostPattern {
     Exactly(SmolStr),
     Below(SmolStr),
 }
 
 /// Why a condition does not fit: the field, what it asks for, and what the request has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mismatch {
+pub(crate) struct ConditionMismatch {
     pub(crate) field: String,
     pub(crate) wanted: String,
     pub(crate) found: Option<String>,
 }
 
 impl Condition {
-    pub(crate) fn fits(&self, facts: &Facts<'_, '_>) -> bool {
-        any(&self.methods, facts.method(), |wanted, method| is_method(wanted, method))
-            && any(&self.paths, facts.path(), Pattern::matches)
-            && (self.hosts.is_empty() || any(&self.hosts, facts.host(), Host::fits))
+    pub(crate) fn fits(&self, view: &RequestView<'_, '_>) -> bool {
+        any(&self.methods, view.method(), |wanted, method| is_method(wanted, method))
+            && any(&self.paths, view.path(), PathPattern::matches)
+            && (self.hosts.is_empty() || any(&self.hosts, view.host(), HostPattern::fits))
             && self.headers.iter().all(|(name, values)| {
-                let found = facts.request.attribute(name).map(str::trim);
+                let found = view.request.attribute(name).map(str::trim);
                 found.is_some_and(|found| values.is_empty() || values.iter().any(|value| value == found))
             })
-            && (self.tenants.is_empty() || any(&self.tenants, facts.tenant(), |wanted, tenant| wanted == tenant))
-            && (self.plans.is_empty() || self.plans.iter().any(|wanted| wanted == facts.plan()))
-            && (self.actions.is_empty() || self.actions.iter().any(|wanted| wanted == facts.request.action()))
+            && (self.tenants.is_empty() || any(&self.tenants, view.tenant(), |wanted, tenant| wanted == tenant))
+            && (self.plans.is_empty() || self.plans.iter().any(|wanted| wanted == view.plan()))
+            && (self.actions.is_empty() || self.actions.iter().any(|wanted| wanted == view.request.action()))
             && (self.networks.is_empty()
-                || facts.client().is_some_and(|ip| self.networks.iter().any(|network| network.contains(&ip))))
+                || view.client().is_some_and(|ip| self.networks.iter().any(|network| network.contains(&ip))))
     }
 
     /// The first thing that does not fit, for people.
-    pub(crate) fn mismatch(&self, facts: &Facts<'_, '_>) -> Option<Mismatch> {
+    pub(crate) fn mismatch(&self, view: &RequestView<'_, '_>) -> Option<ConditionMismatch> {
         let alone = |field: &str, part: Self, wanted: String, found: Option<String>| {
-            (!part.fits(facts)).then(|| Mismatch { field: field.to_owned(), wanted, found })
+            (!part.fits(view)).then(|| ConditionMismatch { field: field.to_owned(), wanted, found })
         };
         let own = |text: Option<&str>| text.map(str::to_owned);
         let none = Self::default;
         alone("action", Self { actions: self.actions.clone(), ..none() }, list(&self.actions), {
-            Some(facts.request.action().to_owned()).filter(|action| !action.is_empty())
+            Some(view.request.action().to_owned()).filter(|action| !action.is_empty())
         })
         .or_else(|| {
             let part = Self { methods: self.methods.clone(), ..none() };
-            alone("method", part, list(&self.methods), own(facts.method()))
+            alone("method", part, list(&self.methods), own(view.method()))
         })
         .or_else(|| {
             let part = Self { paths: self.paths.clone(), ..none() };
-            alone("path", part, list(&self.paths), own(facts.path()))
+            alone("path", part, list(&self.paths), own(view.path()))
         })
         .or_else(|| {
             let part = Self { hosts: self.hosts.clone(), ..none() };
-            alone("host", part, list(&self.hosts), own(facts.host()))
+            alone("host", part, list(&self.hosts), own(view.host()))
         })
         .or_else(|| {
             let part = Self { tenants: self.tenants.clone(), ..none() };
-            alone("tenant", part, list(&self.tenants), own(facts.tenant()))
+            alone("tenant", part, list(&self.tenants), own(view.tenant()))
         })
         .or_else(|| {
             let part = Self { plans: self.plans.clone(), ..none() };
-            alone("plan", part, list(&self.plans), own(Some(facts.plan()).filter(|plan| !plan.is_empty())))
+            alone("plan", part, list(&self.plans), own(Some(view.plan()).filter(|plan| !plan.is_empty())))
         })
         .or_else(|| {
             self.headers.iter().find_map(|header| {
@@ -92,13 +92,13 @@ impl Condition {
                     &header.0.replacen(attributes::HEADER_PREFIX, "header ", 1),
                     part,
                     wanted,
-                    own(facts.request.attribute(&header.0)),
+                    own(view.request.attribute(&header.0)),
                 )
             })
         })
         .or_else(|| {
             let part = Self { networks: self.networks.clone(), ..none() };
-            alone("ip", part, list(&self.networks), facts.client().map(|ip| ip.to_string()))
+            alone("ip", part, list(&self.networks), view.client().map(|ip| ip.to_string()))
         })
     }
 
@@ -126,7 +126,7 @@ impl Condition {
     }
 }
 
-impl Host {
+impl HostPattern {
     pub(crate) fn fits(&self, host: &str) -> bool {
         match self {
             Self::Exactly(own) => own == host,
@@ -144,7 +144,7 @@ impl Host {
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exactly(host) => f.write_str(host),

@@ -3,11 +3,11 @@
 use smol_str::SmolStr;
 use tidegate::spi::MAX_AMOUNT;
 
-use crate::by_route::ByRoute;
 use crate::expression::Expression;
-use crate::facts::Facts;
 use crate::identity::Source;
-use crate::matching::Matching;
+use crate::request_matcher::RequestMatcher;
+use crate::request_view::RequestView;
+use crate::route_table::RouteTable;
 
 /// What a request costs.
 #[derive(Clone, Debug, Default)]
@@ -18,21 +18,21 @@ pub(crate) enum Cost {
     /// Always the same.
     Fixed(u64),
     /// By what the request is.
-    Table(Box<Table>),
+    Table(Box<CostTable>),
 }
 
 /// Costs by route, else from a header or an expression, else the default.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
-    pub(crate) routes: ByRoute<u64>,
-    pub(crate) from: From,
+pub(crate) struct CostTable {
+    pub(crate) routes: RouteTable<u64>,
+    pub(crate) from: CostSource,
     pub(crate) default: u64,
     pub(crate) most: u64,
 }
 
 /// What tells the cost when no route does.
 #[derive(Clone, Debug)]
-pub(crate) enum From {
+pub(crate) enum CostSource {
     /// Nothing: the default stands.
     Default,
     /// A header, by its attribute.
@@ -42,27 +42,27 @@ pub(crate) enum From {
 }
 
 impl Cost {
-    pub(crate) fn of(&self, facts: &Facts<'_, '_>, matching: &Matching) -> u64 {
+    pub(crate) fn of(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
         match self {
-            Self::Given => facts.request.cost(),
+            Self::Given => view.request.cost(),
             Self::Fixed(cost) => *cost,
-            Self::Table(table) => table.of(facts, matching),
+            Self::Table(table) => table.of(view, matcher),
         }
     }
 
     /// The attributes that it reads.
-    pub(crate) fn reads(&self, matching: &Matching, names: &mut Vec<SmolStr>) {
+    pub(crate) fn reads(&self, matcher: &RequestMatcher, names: &mut Vec<SmolStr>) {
         let Self::Table(table) = self else { return };
         table.routes.reads(names);
         match &table.from {
-            From::Default => {}
-            From::Header(name) => names.push(name.clone()),
-            From::Expression(expression) => {
+            CostSource::Default => {}
+            CostSource::Header(name) => names.push(name.clone()),
+            CostSource::Expression(expression) => {
                 for name in expression.reads() {
-                    match matching.named(name) {
-                        Some(identity) => identity.reads(&matching.reading, names),
+                    match matcher.named(name) {
+                        Some(identity) => identity.reads(&matcher.identity_config, names),
                         None => match Source::parse(name) {
-                            Ok(source) => source.reads(&matching.reading, names),
+                            Ok(source) => source.reads(&matcher.identity_config, names),
                             Err(_) => names.push(name.clone()),
                         },
                     }
@@ -72,17 +72,17 @@ impl Cost {
     }
 }
 
-impl Table {
-    fn of(&self, facts: &Facts<'_, '_>, matching: &Matching) -> u64 {
-        if let Some(cost) = self.routes.of(facts) {
+impl CostTable {
+    fn of(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
+        if let Some(cost) = self.routes.of(view) {
             return cost;
         }
         let told = match &self.from {
-            From::Default => None,
-            From::Header(name) => facts.request.attribute(name).and_then(whole),
-            From::Expression(expression) => {
+            CostSource::Default => None,
+            CostSource::Header(name) => view.request.attribute(name).and_then(whole),
+            CostSource::Expression(expression) => {
                 // What cannot be computed, or comes out negative, is not free, and not an outage either: it costs the default.
-                let cost = expression.evaluate(&|name| matching.value(name, facts)).ok();
+                let cost = expression.evaluate(&|name| matcher.value(name, view)).ok();
                 cost.and_then(|cost| u64::try_from(cost).ok())
             }
         };

@@ -3,18 +3,18 @@
 
 use std::fmt::{self, Write};
 
-use smol_str::SmolStr;
 use tidegate::spi::Match;
 use tidegate::{Limit, OnFailure, Request, RuleMode, RuleSet, Secret};
 
-use crate::compile::Compiled;
-use crate::condition::Mismatch;
-use crate::facts::Facts;
+use crate::compile::CompiledRule;
+use crate::condition::ConditionMismatch;
+use crate::request_view::RequestView;
 use crate::timeline::{Timeline, timeline};
 use crate::{RuleFile, quantity};
 
 /// What a rule file makes of a request.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The address of the client, as far as those who tell it are trusted.
     pub client_ip: Option<String>,
@@ -25,28 +25,29 @@ pub struct Explanation {
     /// The line of the exemption that applies.
     pub exempt: Option<usize>,
     /// Every rule of the file, in order.
-    pub rules: Vec<RuleExplained>,
+    pub rules: Vec<RuleExplanation>,
     /// What would happen if the request came again and again from now on.
     pub timeline: Timeline,
 }
 
 /// What one rule has to do with the request.
 #[derive(Clone, Debug)]
-pub struct RuleExplained {
+#[non_exhaustive]
+pub struct RuleExplanation {
     /// The id of the rule.
     pub id: String,
     /// Its mode.
     pub mode: RuleMode,
     /// Whether it applies, and if not, why.
-    pub verdict: RuleVerdict,
+    pub status: RuleStatus,
 }
 
 /// Whether a rule applies.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum RuleVerdict {
+pub enum RuleStatus {
     /// It does.
-    Applies(Applied),
+    Applies(RuleEffect),
     /// The request is not what it asks for.
     Differs {
         /// What differs: `method`, `path`, `header x-beta`.
@@ -64,7 +65,8 @@ pub enum RuleVerdict {
 
 /// A rule that applies.
 #[derive(Clone, Debug)]
-pub struct Applied {
+#[non_exhaustive]
+pub struct RuleEffect {
     /// Whom it counts, part by part; empty if everybody shares it.
     pub subject: Vec<SubjectPart>,
     /// The subject as stores, logs and metrics see it.
@@ -78,11 +80,12 @@ pub struct Applied {
     /// How much one instance lets pass then, in words, if that is [static](OnFailure::Static).
     pub emergency: Option<String>,
     /// Its limits, with the keys under which they are counted.
-    pub limits: Vec<LimitExplained>,
+    pub limits: Vec<LimitExplanation>,
 }
 
 /// A part of whom a rule counts.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct SubjectPart {
     /// Its name in the rule: `client`.
     pub name: String,
@@ -94,7 +97,8 @@ pub struct SubjectPart {
 
 /// A limit that applies.
 #[derive(Clone, Debug)]
-pub struct LimitExplained {
+#[non_exhaustive]
+pub struct LimitExplanation {
     /// Its name within the rule, often empty.
     pub name: String,
     /// The plan whose limit it is, often empty.
@@ -108,46 +112,46 @@ pub struct LimitExplained {
 impl RuleFile {
     /// Explains what the rules make of `request`, with subjects hashed by `secret`.
     pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
-        let facts = Facts::new(request, &self.matching);
+        let view = RequestView::new(request, &self.matcher);
         let rules = self.rules().clone().with_secret(secret);
-        let exempt = self.matching.exemption(&facts);
-        let explained = self.compiled.iter().map(|rule| RuleExplained {
-            id: rule.matched.id.to_string(),
+        let exempt = self.matcher.exemption(&view);
+        let explained = self.compiled.iter().map(|rule| RuleExplanation {
+            id: rule.matcher.id.to_string(),
             mode: rule.mode,
-            verdict: self.verdict(rule, &facts, exempt.is_some(), &rules),
+            status: self.status(rule, &view, exempt.is_some(), &rules),
         });
         Explanation {
-            client_ip: facts.client().map(|ip| ip.to_string()),
-            tenant: facts.tenant().map(str::to_owned),
-            plan: facts.plan().to_owned(),
+            client_ip: view.client().map(|ip| ip.to_string()),
+            tenant: view.tenant().map(str::to_owned),
+            plan: view.plan().to_owned(),
             exempt: exempt.map(|place| self.exempt_lines[place]),
             rules: explained.collect(),
             timeline: timeline(&rules, request),
         }
     }
 
-    fn verdict(&self, rule: &Compiled, facts: &Facts<'_, '_>, exempt: bool, rules: &RuleSet) -> RuleVerdict {
-        if let Some(Mismatch { field, wanted, found }) = rule.matched.condition.mismatch(facts) {
-            return RuleVerdict::Differs { field, wanted, found };
+    fn status(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, exempt: bool, rules: &RuleSet) -> RuleStatus {
+        if let Some(ConditionMismatch { field, wanted, found }) = rule.matcher.condition.mismatch(view) {
+            return RuleStatus::Differs { field, wanted, found };
         }
         match (rule.is_disabled(), exempt) {
-            (true, _) => RuleVerdict::Disabled,
-            (_, true) => RuleVerdict::Exempt,
-            _ => RuleVerdict::Applies(self.applied(rule, facts, rules)),
+            (true, _) => RuleStatus::Disabled,
+            (_, true) => RuleStatus::Exempt,
+            _ => RuleStatus::Applies(self.effect(rule, view, rules)),
         }
     }
 
-    fn applied(&self, rule: &Compiled, facts: &Facts<'_, '_>, rules: &RuleSet) -> Applied {
-        let counted = rule.matched.counted(facts);
-        let cost = rule.matched.cost.of(facts, &self.matching);
+    fn effect(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, rules: &RuleSet) -> RuleEffect {
+        let counted = rule.matcher.counted(view);
+        let cost = rule.matcher.cost.of(view, &self.matcher);
         // By itself, since of rules that share a budget only the first has a check in the plan.
-        let place = self.matching.rules.iter().position(|matched| matched.id == rule.matched.id).unwrap_or_default();
-        let values = counted.values(&rule.matched);
-        let policy = rule.matched.on_failure.of(facts);
-        let on_failure = policy.unwrap_or(rule.matched.on_failure.otherwise);
+        let place = self.matcher.rules.iter().position(|matcher| matcher.id == rule.matcher.id).unwrap_or_default();
+        let values = counted.values(&rule.matcher);
+        let policy = rule.matcher.on_failure.of(view);
+        let on_failure = policy.unwrap_or(rule.matcher.on_failure.otherwise);
         let plan = rules.plan_of(Match {
             rule: place,
-            plan: facts.plan(),
+            plan: view.plan(),
             values: &values,
             cost,
             on_failure: policy,
@@ -158,28 +162,28 @@ impl RuleFile {
         if let Some(tenant) = &counted.tenant {
             subject.push(SubjectPart { name: "tenant".into(), kind: None, value: Some(tenant.clone()) });
         }
-        subject.extend(rule.matched.per.iter().zip(&counted.found).map(|(identity, found)| SubjectPart {
+        subject.extend(rule.matcher.per.iter().zip(&counted.found).map(|(identity, found)| SubjectPart {
             name: identity.name.to_string(),
             kind: found.as_ref().map(|found| found.kind.to_string()),
             value: found.as_ref().map(|found| found.value.to_string()),
         }));
-        Applied {
+        RuleEffect {
             subject,
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
             anonymous: counted.anonymous,
             cost,
             on_failure,
-            emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe),
+            emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
             limits: checks
                 .iter()
                 .map(|check| {
                     let gate = check.gate();
                     let mut key = Vec::new();
                     check.key().write_name("tg", &mut key);
-                    LimitExplained {
+                    LimitExplanation {
                         name: gate.limit_name().to_string(),
                         plan: gate.plan().to_string(),
-                        text: describe(gate.limit()),
+                        text: describe_limit(gate.limit()),
                         key: key.escape_ascii().to_string(),
                     }
                 })
@@ -196,14 +200,14 @@ impl fmt::Debug for SubjectPart {
 }
 
 /// What a limit allows, in words.
-pub fn describe(limit: &Limit) -> String {
-    let window = quantity::show_window(limit.window());
+pub fn describe_limit(limit: &Limit) -> String {
+    let window = quantity::format_window(limit.window());
     match limit {
         Limit::TokenBucket(bucket) => {
-            format!("token bucket: {} at once, then {}", bucket.capacity(), quantity::show_rate(bucket.refill()))
+            format!("token bucket: {} at once, then {}", bucket.capacity(), quantity::format_rate(bucket.refill()))
         }
         Limit::LeakyBucket(bucket) => {
-            format!("leaky bucket: {}, up to {} wait", quantity::show_rate(bucket.drain()), bucket.queue())
+            format!("leaky bucket: {}, up to {} wait", quantity::format_rate(bucket.drain()), bucket.queue())
         }
         Limit::FixedWindow(fixed) => format!("fixed window: {} in each {window}", fixed.limit()),
         Limit::SlidingLog(log) => format!("sliding log: {} in any {window}", log.limit()),
@@ -221,24 +225,24 @@ pub fn describe(limit: &Limit) -> String {
 /// What rules are, for those who list them.
 impl RuleFile {
     /// The ids of all rules, in order, those that are disabled too.
-    pub fn ids(&self) -> impl Iterator<Item = &SmolStr> {
-        self.compiled.iter().map(|rule| &rule.matched.id)
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.compiled.iter().map(|rule| rule.matcher.id.as_str())
     }
 
     /// Each rule's id and what it counts by, as its `per` says; nothing if it counts everybody together.
-    pub fn counted_by(&self) -> impl Iterator<Item = (&SmolStr, Vec<&str>)> {
+    pub fn per_by_rule(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
         self.compiled.iter().map(|rule| {
-            let tenant = (rule.matched.tenant == crate::matching::TenantIn::Subject).then_some("tenant");
-            let each = rule.matched.per.iter().map(|identity| identity.name.as_str());
-            (&rule.matched.id, tenant.into_iter().chain(each).collect())
+            let tenant = (rule.matcher.tenant == crate::request_matcher::TenantUse::Subject).then_some("tenant");
+            let each = rule.matcher.per.iter().map(|identity| identity.name.as_str());
+            (rule.matcher.id.as_str(), tenant.into_iter().chain(each).collect())
         })
     }
 
     /// Each rule's id and the path patterns that it matches, as the file has them; none if it matches every path.
     pub fn path_patterns(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
         self.compiled.iter().map(|rule| {
-            let patterns = rule.matched.condition.paths.iter().map(ToString::to_string);
-            (rule.matched.id.as_str(), patterns.collect())
+            let patterns = rule.matcher.condition.paths.iter().map(ToString::to_string);
+            (rule.matcher.id.as_str(), patterns.collect())
         })
     }
 }

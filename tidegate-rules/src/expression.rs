@@ -8,10 +8,10 @@
 //! largest number. A cost that fails is the default one, which is cheap, and a client can announce any size: it must not
 //! become cheap by claiming to be huge. Division by zero and texts that are no numbers fail as in CEL.
 
-mod check;
 mod names;
 mod syntax;
-mod tree;
+mod type_checker;
+mod typed_expr;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use std::thread;
 
 use smol_str::SmolStr;
 
-use self::check::Check;
-use self::tree::{Fault, Int};
+use self::type_checker::TypeChecker;
+use self::typed_expr::{EvalError, IntExpr};
 
 /// The longest expression, in bytes.
-const LONGEST: usize = 1024;
+const MAX_EXPRESSION_BYTES: usize = 1024;
 
 /// How deep an expression may be nested. A chain of operators counts as well: `1 + 2 + 3` is three deep.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// What the parser gets of stack. Built without optimization it takes 200 KiB for each level of nesting, more in all than
 /// a thread of a program usually has.
-const PARSER_STACK: usize = 32 * 1024 * 1024;
+const PARSER_STACK_BYTES: usize = 32 * 1024 * 1024;
 
 /// A cost computed from attributes of the request. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Expression {
-    cost: Arc<Int>,
+    cost: Arc<IntExpr>,
     reads: Arc<[SmolStr]>,
 }
 
@@ -56,13 +56,14 @@ impl Expression {
         if text.trim().is_empty() {
             return Err(ExpressionError::new(0, "the expression is empty").help("write a whole number, such as 1"));
         }
-        if text.len() > LONGEST {
-            let problem = format!("the expression has {} bytes, and at most {LONGEST} are read", text.len());
-            return Err(ExpressionError::new(syntax::floor(text, LONGEST), problem)
+        if text.len() > MAX_EXPRESSION_BYTES {
+            let problem =
+                format!("the expression has {} bytes, and at most {MAX_EXPRESSION_BYTES} are read", text.len());
+            return Err(ExpressionError::new(syntax::floor(text, MAX_EXPRESSION_BYTES), problem)
                 .help("give the cost as an attribute instead"));
         }
         let (cost, reads) = thread::scope(|scope| {
-            let parser = thread::Builder::new().name("tidegate-expression".into()).stack_size(PARSER_STACK);
+            let parser = thread::Builder::new().name("tidegate-expression".into()).stack_size(PARSER_STACK_BYTES);
             let parsed = parser.spawn_scoped(scope, || parse_and_check(text)).map(thread::ScopedJoinHandle::join);
             match parsed {
                 Ok(Ok(checked)) => checked,
@@ -91,7 +92,7 @@ impl Expression {
     ///
     /// An error says what happened in general words, never a value of the request.
     pub(crate) fn evaluate<'r>(&self, value: &dyn Fn(&str) -> Option<Cow<'r, str>>) -> Result<i64, String> {
-        self.cost.value(value).map_err(|fault: Fault| fault.to_string())
+        self.cost.value(value).map_err(|fault: EvalError| fault.to_string())
     }
 }
 
@@ -107,13 +108,13 @@ impl ExpressionError {
 }
 
 fn too_deep(offset: usize) -> ExpressionError {
-    ExpressionError::new(offset, format!("the expression is more than {DEEPEST} levels deep"))
+    ExpressionError::new(offset, format!("the expression is more than {MAX_DEPTH} levels deep"))
         .help("a bracket and an operator in a chain are one level each: shorten it")
 }
 
-fn parse_and_check(text: &str) -> Result<(Int, Vec<SmolStr>), ExpressionError> {
+fn parse_and_check(text: &str) -> Result<(IntExpr, Vec<SmolStr>), ExpressionError> {
     let (expr, places) = syntax::parse(text)?;
-    Check::new(text, &places).cost(&expr)
+    TypeChecker::new(text, &places).cost(&expr)
 }
 
 #[cfg(test)]
@@ -361,8 +362,8 @@ mod tests {
             assert!(error.problem.contains("levels deep"), "{text}: {error:?}");
             assert!(error.offset <= text.len());
         }
-        assert_eq!(cost(&repeat("(1 + ", "1", ")", DEEPEST - 1), &[]), Ok(64));
-        assert!(error(&repeat("(1 + ", "1", ")", DEEPEST)).problem.contains("levels deep"));
+        assert_eq!(cost(&repeat("(1 + ", "1", ")", MAX_DEPTH - 1), &[]), Ok(64));
+        assert!(error(&repeat("(1 + ", "1", ")", MAX_DEPTH)).problem.contains("levels deep"));
         assert_eq!(cost(&repeat("1<2 && ", "true ? 1 : 2", "", 100), &[]), Ok(1), "a chain of && is balanced");
     }
 
@@ -501,7 +502,10 @@ mod tests {
     #[test]
     fn the_longest_number_as_text_stays_within_its_bound() {
         for value in [f64::MAX, f64::MIN, f64::MIN_POSITIVE, -5e-324, 1.0 / 3.0] {
-            assert!(value.to_string().len() <= tree::Text::FromDouble(tree::Double::Literal(value).into()).longest());
+            assert!(
+                value.to_string().len()
+                    <= typed_expr::TextExpr::FromDouble(typed_expr::DoubleExpr::Literal(value).into()).max_bytes()
+            );
         }
     }
 
@@ -559,7 +563,7 @@ mod tests {
                 Err(error) if error.problem.contains("at most 1024") => return Ok(()),
                 Err(error) => panic!("{text}: {error:?}"),
             };
-            let theirs = thread::Builder::new().stack_size(PARSER_STACK).spawn(move || {
+            let theirs = thread::Builder::new().stack_size(PARSER_STACK_BYTES).spawn(move || {
                 let mut context = cel::Context::default();
                 context.add_variable_from_value("tenant", tenant);
                 context.add_variable_from_value("user", user);

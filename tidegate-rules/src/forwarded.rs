@@ -12,14 +12,14 @@ use smol_str::SmolStr;
 use crate::ip;
 
 /// The most elements that are looked at, from the right.
-const MOST_ELEMENTS: usize = 64;
+const MAX_FORWARDED_ELEMENTS: usize = 64;
 
 /// The most bytes that are looked at, from the right.
-const MOST_BYTES: usize = 8 * 1024;
+const MAX_FORWARDED_BYTES: usize = 8 * 1024;
 
 /// Whose word counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
+pub(crate) enum ProxyTrust {
     /// Nobody's: the peer is the client.
     Nobody,
     /// That of proxies in these networks, as [`ip::network`] reads them.
@@ -30,7 +30,7 @@ pub(crate) enum Trust {
 
 /// Which header the trusted proxies write. Exactly one is believed; any other may come from the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ForwardedBy {
+pub(crate) enum ForwardedHeader {
     /// `X-Forwarded-For`: addresses, one appended by each proxy.
     XForwardedFor,
     /// `Forwarded` (RFC 7239): elements, one appended by each proxy.
@@ -44,17 +44,24 @@ pub(crate) enum ForwardedBy {
 ///
 /// `header` is the value of the header that `by` names, several lines joined with commas in their order. The
 /// work is bounded: a list of ten thousand proxies costs as much as one of 64.
-pub(crate) fn client(peer: Option<IpAddr>, header: Option<&str>, trust: &Trust, by: &ForwardedBy) -> Option<IpAddr> {
+pub(crate) fn client(
+    peer: Option<IpAddr>,
+    header: Option<&str>,
+    trust: &ProxyTrust,
+    by: &ForwardedHeader,
+) -> Option<IpAddr> {
     let peer = ip::normal(peer?);
     let Some(header) = header.filter(|_| trust.reaches(peer)) else {
         return Some(peer);
     };
     let read = |element| by.address(element).map(ip::normal);
-    let mut elements = by.elements(header).take(MOST_ELEMENTS);
+    let mut elements = by.elements(header).take(MAX_FORWARDED_ELEMENTS);
     let client = match (by, trust) {
-        (ForwardedBy::Single(_), _) => read(header),
+        (ForwardedHeader::Single(_), _) => read(header),
         // What lies between is of no interest: each of the counted proxies has written the place of the one before.
-        (_, Trust::Hops(hops)) => usize::from(*hops).checked_sub(1).and_then(|skip| elements.nth(skip)).and_then(read),
+        (_, ProxyTrust::Hops(hops)) => {
+            usize::from(*hops).checked_sub(1).and_then(|skip| elements.nth(skip)).and_then(read)
+        }
         _ => {
             // An element that cannot be read ends the walk at the last good one: whoever wrote what is further left, no
             // proxy that we know vouches for it.
@@ -71,7 +78,7 @@ pub(crate) fn client(peer: Option<IpAddr>, header: Option<&str>, trust: &Trust, 
     Some(client.unwrap_or(peer))
 }
 
-impl Trust {
+impl ProxyTrust {
     /// Whether the word of a proxy with this address counts; a counted proxy may have any.
     fn reaches(&self, address: IpAddr) -> bool {
         match self {
@@ -82,11 +89,11 @@ impl Trust {
     }
 }
 
-impl ForwardedBy {
+impl ForwardedHeader {
     /// What the proxies appended, the last of it first.
-    fn elements<'h>(&self, header: &'h str) -> FromTheRight<'h> {
-        let end = header.len().saturating_sub(MOST_BYTES);
-        FromTheRight { rest: Some(header), end, quotes: *self == Self::Forwarded }
+    fn elements<'h>(&self, header: &'h str) -> ElementsFromRight<'h> {
+        let end = header.len().saturating_sub(MAX_FORWARDED_BYTES);
+        ElementsFromRight { rest: Some(header), end, quotes: *self == Self::Forwarded }
     }
 
     fn address(&self, element: &str) -> Option<IpAddr> {
@@ -97,8 +104,8 @@ impl ForwardedBy {
     }
 }
 
-/// The elements of a list, the last one first, as far as they lie wholly within the last [`MOST_BYTES`].
-struct FromTheRight<'h> {
+/// The elements of a list, the last one first, as far as they lie wholly within the last [`MAX_FORWARDED_BYTES`].
+struct ElementsFromRight<'h> {
     /// What is left of the elements that were taken.
     rest: Option<&'h str>,
     /// Where to stop looking.
@@ -107,7 +114,7 @@ struct FromTheRight<'h> {
     quotes: bool,
 }
 
-impl<'h> Iterator for FromTheRight<'h> {
+impl<'h> Iterator for ElementsFromRight<'h> {
     type Item = &'h str;
 
     /// Reading from the right needs no knowledge of the left: what proxies appended is well formed, and parses alike
@@ -182,30 +189,32 @@ mod tests {
     }
 
     /// `10.0.0.0/8` and `fd00::/8` are ours.
-    fn ours() -> Trust {
-        Trust::Networks(vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()])
+    fn ours() -> ProxyTrust {
+        ProxyTrust::Networks(vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()])
     }
 
-    fn seen(peer: &str, header: &str, trust: &Trust, by: &ForwardedBy) -> String {
+    fn seen(peer: &str, header: &str, trust: &ProxyTrust, by: &ForwardedHeader) -> String {
         client(Some(ip(peer)), Some(header), trust, by).unwrap().to_string()
     }
 
     fn by_list(header: &str) -> String {
-        seen(PEER, header, &ours(), &ForwardedBy::XForwardedFor)
+        seen(PEER, header, &ours(), &ForwardedHeader::XForwardedFor)
     }
 
     fn by_forwarded(header: &str) -> String {
-        seen(PEER, header, &ours(), &ForwardedBy::Forwarded)
+        seen(PEER, header, &ours(), &ForwardedHeader::Forwarded)
     }
 
     #[test]
     fn a_spoofed_header_moves_nobody() {
         // From a stranger, the header is the stranger's own.
-        for by in [ForwardedBy::XForwardedFor, ForwardedBy::Forwarded, ForwardedBy::Single("x-real-ip".into())] {
+        for by in
+            [ForwardedHeader::XForwardedFor, ForwardedHeader::Forwarded, ForwardedHeader::Single("x-real-ip".into())]
+        {
             assert_eq!(seen("203.0.113.9", "6.6.6.6", &ours(), &by), "203.0.113.9");
-            assert_eq!(seen(PEER, "6.6.6.6", &Trust::Nobody, &by), PEER);
-            assert_eq!(seen(PEER, "6.6.6.6", &Trust::Networks(vec![]), &by), PEER);
-            assert_eq!(seen(PEER, "6.6.6.6", &Trust::Hops(0), &by), PEER);
+            assert_eq!(seen(PEER, "6.6.6.6", &ProxyTrust::Nobody, &by), PEER);
+            assert_eq!(seen(PEER, "6.6.6.6", &ProxyTrust::Networks(vec![]), &by), PEER);
+            assert_eq!(seen(PEER, "6.6.6.6", &ProxyTrust::Hops(0), &by), PEER);
         }
         // Through our proxies, whatever the client wrote stands to the left of its own address.
         for lie in ["6.6.6.6", "10.0.0.7", "garbage", "", ",,,", "\"", "for=\"", "6.6.6.6, 10.1.1.1"] {
@@ -213,7 +222,7 @@ mod tests {
             assert_eq!(by_list(&format!("{lie}, 203.0.113.9, 10.0.0.2")), "203.0.113.9", "{lie}");
             assert_eq!(by_forwarded(&format!("{lie}, for=203.0.113.9")), "203.0.113.9", "{lie}");
             assert_eq!(by_forwarded(&format!("{lie}, for=203.0.113.9;by=\"x\", for=\"10.0.0.2\"")), "203.0.113.9");
-            let hops = |header: String| seen(PEER, &header, &Trust::Hops(2), &ForwardedBy::XForwardedFor);
+            let hops = |header: String| seen(PEER, &header, &ProxyTrust::Hops(2), &ForwardedHeader::XForwardedFor);
             assert_eq!(hops(format!("{lie}, 203.0.113.9, 10.0.0.2")), "203.0.113.9", "{lie}");
         }
     }
@@ -248,15 +257,16 @@ mod tests {
 
     #[test]
     fn embedded_addresses_are_compared_and_returned_as_what_they_are() {
-        assert_eq!(seen("::ffff:a00:1", "::ffff:cb00:7109, ::ffff:10.0.0.2", &ours(), &ForwardedBy::XForwardedFor), {
-            "203.0.113.9"
-        });
-        assert_eq!(client(Some(ip("::ffff:1.2.3.4")), None, &ours(), &ForwardedBy::Forwarded), Some(ip("1.2.3.4")));
+        assert_eq!(
+            seen("::ffff:a00:1", "::ffff:cb00:7109, ::ffff:10.0.0.2", &ours(), &ForwardedHeader::XForwardedFor),
+            { "203.0.113.9" }
+        );
+        assert_eq!(client(Some(ip("::ffff:1.2.3.4")), None, &ours(), &ForwardedHeader::Forwarded), Some(ip("1.2.3.4")));
     }
 
     #[test]
     fn hops_are_counted_from_the_right_with_the_peer_as_the_first() {
-        let hops = |count, header| seen("192.0.2.1", header, &Trust::Hops(count), &ForwardedBy::XForwardedFor);
+        let hops = |count, header| seen("192.0.2.1", header, &ProxyTrust::Hops(count), &ForwardedHeader::XForwardedFor);
         assert_eq!(hops(1, "6.6.6.6, 203.0.113.9"), "203.0.113.9");
         assert_eq!(hops(2, "6.6.6.6, 203.0.113.9, 10.0.0.2"), "203.0.113.9");
         assert_eq!(hops(2, "203.0.113.9, unknown"), "203.0.113.9");
@@ -264,22 +274,25 @@ mod tests {
         assert_eq!(hops(3, "203.0.113.9, 10.0.0.2"), "192.0.2.1");
         assert_eq!(hops(2, "unknown, 10.0.0.2"), "192.0.2.1");
         assert_eq!(hops(255, &"203.0.113.9,".repeat(300)), "192.0.2.1");
-        assert_eq!(seen("192.0.2.1", "for=6.6.6.6, for=1.1.1.1", &Trust::Hops(1), &ForwardedBy::Forwarded), "1.1.1.1");
+        assert_eq!(
+            seen("192.0.2.1", "for=6.6.6.6, for=1.1.1.1", &ProxyTrust::Hops(1), &ForwardedHeader::Forwarded),
+            "1.1.1.1"
+        );
     }
 
     #[test]
     fn a_header_with_one_address_has_one_address() {
-        let by = ForwardedBy::Single("cf-connecting-ip".into());
+        let by = ForwardedHeader::Single("cf-connecting-ip".into());
         assert_eq!(seen(PEER, "203.0.113.9", &ours(), &by), "203.0.113.9");
-        assert_eq!(seen(PEER, "::ffff:203.0.113.9", &Trust::Hops(1), &by), "203.0.113.9");
+        assert_eq!(seen(PEER, "::ffff:203.0.113.9", &ProxyTrust::Hops(1), &by), "203.0.113.9");
         assert_eq!(seen(PEER, "203.0.113.9, 6.6.6.6", &ours(), &by), PEER);
         assert_eq!(seen(PEER, "unknown", &ours(), &by), PEER);
     }
 
     #[test]
     fn without_a_peer_there_is_nobody_to_trust() {
-        assert_eq!(client(None, Some("203.0.113.9"), &Trust::Hops(1), &ForwardedBy::XForwardedFor), None);
-        assert_eq!(client(Some(ip(PEER)), None, &ours(), &ForwardedBy::XForwardedFor), Some(ip(PEER)));
+        assert_eq!(client(None, Some("203.0.113.9"), &ProxyTrust::Hops(1), &ForwardedHeader::XForwardedFor), None);
+        assert_eq!(client(Some(ip(PEER)), None, &ours(), &ForwardedHeader::XForwardedFor), Some(ip(PEER)));
     }
 
     #[test]
@@ -308,13 +321,13 @@ mod tests {
         // An element that begins beyond the last 8 KiB is not taken for its tail.
         let ours_after = format!(",{:128}", "10.0.0.3").repeat(63);
         let straddling = format!("garbage{:65}", "203.0.113.9");
-        assert_eq!(straddling.len() - "garbage".len() + ours_after.len(), MOST_BYTES);
+        assert_eq!(straddling.len() - "garbage".len() + ours_after.len(), MAX_FORWARDED_BYTES);
         assert_eq!(by_list(&format!("{straddling}{ours_after}")), "10.0.0.3");
-        let space = " ".repeat(MOST_BYTES);
+        let space = " ".repeat(MAX_FORWARDED_BYTES);
         assert_eq!(by_list(&format!("203.0.113.9,{space}6.6.6.6")), PEER);
         assert_eq!(by_list(&format!("203.0.113.9{space}, 10.0.0.3")), "10.0.0.3");
         assert_eq!(by_forwarded(&format!("for=\"{space}\", for=10.0.0.3")), "10.0.0.3");
-        assert_eq!(by_list(&format!("{}, 203.0.113.9", "é".repeat(MOST_BYTES))), "203.0.113.9");
+        assert_eq!(by_list(&format!("{}, 203.0.113.9", "é".repeat(MAX_FORWARDED_BYTES))), "203.0.113.9");
     }
 
     proptest! {
@@ -332,8 +345,9 @@ mod tests {
     #[test]
     fn no_header_panics_and_every_result_is_normal() {
         bolero::check!().with_type::<String>().for_each(|header| {
-            for by in [ForwardedBy::XForwardedFor, ForwardedBy::Forwarded, ForwardedBy::Single("x".into())] {
-                for trust in [ours(), Trust::Hops(1), Trust::Nobody] {
+            for by in [ForwardedHeader::XForwardedFor, ForwardedHeader::Forwarded, ForwardedHeader::Single("x".into())]
+            {
+                for trust in [ours(), ProxyTrust::Hops(1), ProxyTrust::Nobody] {
                     let client = client(Some(ip(PEER)), Some(header), &trust, &by).unwrap();
                     assert_eq!(client, ip::normal(client));
                 }

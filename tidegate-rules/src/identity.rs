@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use smol_str::SmolStr;
 use tidegate::{Request, attributes};
 
-use crate::facts::Facts;
-use crate::forwarded::{self, ForwardedBy, Trust};
-use crate::ip::{self, Prefixes};
+use crate::forwarded::{self, ForwardedHeader, ProxyTrust};
+use crate::ip::{self, IpPrefixes};
+use crate::provenance::{AuthenticatedNames, Provenance};
 use crate::query;
-use crate::word::{Authenticated, Word};
+use crate::request_view::RequestView;
 
 /// Where a value is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) enum Source {
     /// The client's address, as far as its prefix counts.
     Ip,
     /// The client's network, with prefixes of its own.
-    Net(Prefixes),
+    Net(IpPrefixes),
     /// The attribute with this name, as a door brings it: a header, the method, or what the application has set.
     Attribute(SmolStr),
     /// A parameter of the query string.
@@ -48,103 +48,115 @@ pub(crate) struct Identity {
     /// How the sources are written: the kind of a subject that was found there.
     pub(crate) kinds: Vec<SmolStr>,
     /// Who stands behind each of them.
-    pub(crate) words: Vec<Word>,
+    pub(crate) provenances: Vec<Provenance>,
     /// An attribute that says it all, which only the application can set.
-    pub(crate) given: Option<SmolStr>,
+    pub(crate) application_attribute: Option<SmolStr>,
 }
 
 /// What was found: its kind, and whose it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Found<'q> {
+pub(crate) struct IdentityValue<'q> {
     pub(crate) kind: SmolStr,
     pub(crate) value: Cow<'q, str>,
     /// Whether it belongs to a tenant, as users and keys do, and addresses and constants do not.
-    pub(crate) of_tenant: bool,
+    pub(crate) belongs_to_tenant: bool,
     /// Who stands behind it.
-    pub(crate) word: Word,
+    pub(crate) provenance: Provenance,
 }
 
 /// How sources are read.
 #[derive(Clone, Debug)]
-pub(crate) struct Reading {
-    pub(crate) trust: Trust,
-    pub(crate) forwarded_by: ForwardedBy,
+pub(crate) struct IdentityConfig {
+    pub(crate) trust: ProxyTrust,
+    pub(crate) forwarded_by: ForwardedHeader,
     /// The attribute with the header in which proxies tell the client's address.
     pub(crate) forwarded: SmolStr,
-    pub(crate) prefixes: Prefixes,
+    pub(crate) prefixes: IpPrefixes,
     /// The attribute with the token.
     pub(crate) token: SmolStr,
 }
 
 impl Identity {
     /// A name for these sources, each with how it is written.
-    pub(crate) fn new(name: SmolStr, sources: Vec<(Source, SmolStr)>, authenticated: &Authenticated) -> Self {
-        let words = sources.iter().map(|(source, _)| authenticated.word(source)).collect();
+    pub(crate) fn new(name: SmolStr, sources: Vec<(Source, SmolStr)>, authenticated: &AuthenticatedNames) -> Self {
+        let provenances = sources.iter().map(|(source, _)| authenticated.provenance(source)).collect();
         let (sources, kinds) = sources.into_iter().unzip();
-        Self { name, sources, kinds, words, given: None }
+        Self { name, sources, kinds, provenances, application_attribute: None }
     }
 
     /// The same, unless the application gives it under its name.
-    pub(crate) fn or_given(self) -> Self {
-        Self { given: Some(self.name.clone()), ..self }
+    pub(crate) fn or_application_attribute(self) -> Self {
+        Self { application_attribute: Some(self.name.clone()), ..self }
     }
 
     /// Who the request is from, or nobody that is known.
-    pub(crate) fn find<'q>(&self, facts: &Facts<'_, 'q>) -> Option<Found<'q>> {
-        if let Some(value) = self.given.as_ref().and_then(|name| present(facts.request.attribute(name)?)) {
-            return Some(Found { kind: self.name.clone(), value: value.into(), of_tenant: true, word: Word::Vouched });
+    pub(crate) fn find<'q>(&self, view: &RequestView<'_, 'q>) -> Option<IdentityValue<'q>> {
+        if let Some(value) = self.application_attribute.as_ref().and_then(|name| present(view.request.attribute(name)?))
+        {
+            return Some(IdentityValue {
+                kind: self.name.clone(),
+                value: value.into(),
+                belongs_to_tenant: true,
+                provenance: Provenance::Verified,
+            });
         }
-        let found = |((source, kind), word): ((&Source, &SmolStr), &Word)| {
-            let value = source.read(facts)?;
+        let found = |((source, kind), provenance): ((&Source, &SmolStr), &Provenance)| {
+            let value = source.read(view)?;
             // With a single source there is nothing to tell apart, and the application may give the value itself.
             let kind = if self.sources.len() == 1 { &self.name } else { kind };
-            Some(Found { kind: kind.clone(), value, of_tenant: source.is_of_tenant(), word: *word })
+            Some(IdentityValue {
+                kind: kind.clone(),
+                value,
+                belongs_to_tenant: source.belongs_to_tenant(),
+                provenance: *provenance,
+            })
         };
-        self.sources.iter().zip(&self.kinds).zip(&self.words).find_map(found)
+        self.sources.iter().zip(&self.kinds).zip(&self.provenances).find_map(found)
     }
 
     /// Who stands behind it where it was not found: whoever does not say who it is, unless it was never about that.
-    pub(crate) fn missing(&self) -> Word {
-        let about_nobody = !self.words.is_empty() && self.words.iter().all(|word| *word == Word::Nobody);
-        if about_nobody { Word::Nobody } else { Word::Anyone }
+    pub(crate) fn provenance_if_missing(&self) -> Provenance {
+        let about_nobody = !self.provenances.is_empty()
+            && self.provenances.iter().all(|provenance| *provenance == Provenance::NoIdentity);
+        if about_nobody { Provenance::NoIdentity } else { Provenance::Forgeable }
     }
 
     /// Whether any of its sources belongs to a tenant.
-    pub(crate) fn may_be_of_tenant(&self) -> bool {
-        self.given.is_some() || self.sources.iter().any(Source::is_of_tenant)
+    pub(crate) fn may_belong_to_tenant(&self) -> bool {
+        self.application_attribute.is_some() || self.sources.iter().any(Source::belongs_to_tenant)
     }
 
     /// The attributes that it reads.
-    pub(crate) fn reads(&self, reading: &Reading, names: &mut Vec<SmolStr>) {
-        names.extend(self.given.clone());
+    pub(crate) fn reads(&self, identity_config: &IdentityConfig, names: &mut Vec<SmolStr>) {
+        names.extend(self.application_attribute.clone());
         for source in &self.sources {
-            source.reads(reading, names);
+            source.reads(identity_config, names);
         }
     }
 }
 
 impl Source {
     /// The value, if it is there; an empty one is not.
-    pub(crate) fn read<'q>(&self, facts: &Facts<'_, 'q>) -> Option<Cow<'q, str>> {
-        let request = facts.request;
+    pub(crate) fn read<'q>(&self, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
+        let request = view.request;
         let owned = |value: String| present(&value).map(|value| Cow::Owned(value.to_owned()));
         match self {
-            Self::Ip => Some(facts.matching.reading.prefixes.subject(facts.client()?).into()),
-            Self::Net(prefixes) => Some(prefixes.subject(facts.client()?).into()),
+            Self::Ip => Some(view.matcher.identity_config.prefixes.subject(view.client()?).into()),
+            Self::Net(prefixes) => Some(prefixes.subject(view.client()?).into()),
             Self::Attribute(name) => present(request.attribute(name)?).map(Cow::Borrowed),
             Self::Query(name) => owned(query::parameter(request.attribute(attributes::QUERY)?, name)?),
             Self::Cookie(name) => owned(query::cookie(request.attribute(attributes::COOKIE_HEADER)?, name)?),
-            Self::Claim(name) => owned(facts.claim(name)?),
-            Self::Body(name) => owned(facts.body_field(name)?),
-            Self::Path => facts.path().map(|path| Cow::Owned(path.to_owned())),
-            Self::Host => owned(facts.host()?.to_owned()),
+            Self::Claim(name) => owned(view.claim(name)?),
+            Self::Body(name) => owned(view.body_field(name)?),
+            Self::Path => view.path().map(|path| Cow::Owned(path.to_owned())),
+            Self::Host => owned(view.host()?.to_owned()),
             Self::Action => present(request.action()).map(Cow::Borrowed),
             Self::Constant(text) => Some(Cow::Owned(text.to_string())),
         }
     }
 
     /// Whether a subject found there belongs to a tenant.
-    pub(crate) fn is_of_tenant(&self) -> bool {
+    pub(crate) fn belongs_to_tenant(&self) -> bool {
         match self {
             Self::Ip | Self::Net(_) | Self::Path | Self::Host | Self::Action | Self::Constant(_) => false,
             Self::Attribute(name) => name != attributes::METHOD,
@@ -152,13 +164,13 @@ impl Source {
         }
     }
 
-    pub(crate) fn reads(&self, reading: &Reading, names: &mut Vec<SmolStr>) {
+    pub(crate) fn reads(&self, identity_config: &IdentityConfig, names: &mut Vec<SmolStr>) {
         match self {
-            Self::Ip | Self::Net(_) => names.extend([attributes::IP.into(), reading.forwarded.clone()]),
+            Self::Ip | Self::Net(_) => names.extend([attributes::IP.into(), identity_config.forwarded.clone()]),
             Self::Attribute(name) => names.push(name.clone()),
             Self::Query(_) => names.push(attributes::QUERY.into()),
             Self::Cookie(_) => names.push(attributes::COOKIE_HEADER.into()),
-            Self::Claim(_) => names.push(reading.token.clone()),
+            Self::Claim(_) => names.push(identity_config.token.clone()),
             Self::Body(_) => names.push(attributes::BODY.into()),
             Self::Path => names.push(attributes::PATH.into()),
             Self::Host => names.push(attributes::HOST.into()),
@@ -201,14 +213,14 @@ impl Source {
                 let (v4, v6) = parsed.ok_or_else(|| {
                     format!("`{text}` is not understood; `net:24/56` counts a /24 of IPv4 and a /56 of IPv6 as one")
                 })?;
-                Prefixes::new(v4, v6).map(Self::Net)
+                IpPrefixes::new(v4, v6).map(Self::Net)
             }
             Some((kind, _)) => Err(format!("there is no source `{kind}:`")),
         }
     }
 }
 
-impl Reading {
+impl IdentityConfig {
     /// The address of the client, as far as those who tell it are trusted.
     pub(crate) fn client(&self, request: &Request<'_>) -> Option<IpAddr> {
         let peer = ip::parse(request.attribute(attributes::IP)?);

@@ -10,19 +10,19 @@ use smol_str::SmolStr;
 use tidegate::attributes::MAX_HOST_BYTES;
 use tidegate::spi::Few;
 
-use crate::condition::{Condition, Host};
-use crate::facts::Facts;
-use crate::path::Pattern;
-use crate::routes::Routes;
+use crate::condition::{Condition, HostPattern};
+use crate::path::PathPattern;
+use crate::path_tree::PathTree;
+use crate::request_view::RequestView;
 
 /// The places of rules that were found for a request: most meet few.
-pub(crate) type Places = SmallVec<[u32; 8]>;
+pub(crate) type RuleIndices = SmallVec<[u32; 8]>;
 
 /// Finds candidates; whether they apply is for their [`Condition`] to say.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     actions: HashMap<SmolStr, Few<u32>>,
-    paths: Routes,
+    paths: PathTree,
     has_paths: bool,
     hosts: HashMap<SmolStr, Few<u32>>,
     /// Under the part of the host that must follow, a dot before it.
@@ -38,9 +38,9 @@ pub(crate) struct Index {
 
 /// One thing that a rule can stand under.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Entry {
+enum IndexKey {
     Action(SmolStr),
-    Path(Pattern),
+    Path(PathPattern),
     Host(SmolStr),
     Below(SmolStr),
     Tenant(SmolStr),
@@ -54,14 +54,14 @@ impl Index {
     pub(crate) fn new<'c>(
         conditions: impl Iterator<Item = &'c Condition> + Clone,
     ) -> (Self, Vec<Option<Box<Condition>>>) {
-        let mut shared: HashMap<Entry, usize> = HashMap::new();
-        for entry in conditions.clone().flat_map(choices).flat_map(|choice| choice.entries) {
+        let mut shared: HashMap<IndexKey, usize> = HashMap::new();
+        for entry in conditions.clone().flat_map(index_choices).flat_map(|choice| choice.entries) {
             *shared.entry(entry).or_default() += 1;
         }
         let (mut index, mut left_over) = (Self::default(), Vec::new());
         for (place, condition) in conditions.enumerate() {
-            let crowd = |choice: &Choice| choice.entries.iter().map(|entry| shared[entry]).max();
-            let left = if let Some(choice) = choices(condition).into_iter().min_by_key(crowd) {
+            let crowd = |choice: &IndexChoice| choice.entries.iter().map(|entry| shared[entry]).max();
+            let left = if let Some(choice) = index_choices(condition).into_iter().min_by_key(crowd) {
                 choice.entries.into_iter().for_each(|entry| index.add(entry, place as u32));
                 rest(condition, choice.field)
             } else {
@@ -73,13 +73,13 @@ impl Index {
         (index, left_over)
     }
 
-    fn add(&mut self, entry: Entry, place: u32) {
+    fn add(&mut self, entry: IndexKey, place: u32) {
         let map = match entry {
-            Entry::Path(pattern) => {
+            IndexKey::Path(pattern) => {
                 self.has_paths = true;
                 return self.paths.add(&pattern, place);
             }
-            Entry::Header(name, value) => {
+            IndexKey::Header(name, value) => {
                 let known = self.headers.iter().position(|(known, _)| *known == name);
                 let known = known.unwrap_or_else(|| {
                     self.headers.push((name, HashMap::new()));
@@ -87,41 +87,41 @@ impl Index {
                 });
                 return self.headers[known].1.entry(value).or_default().push(place);
             }
-            Entry::Action(value) => (&mut self.actions, value),
-            Entry::Host(value) => (&mut self.hosts, value),
-            Entry::Below(value) => (&mut self.below, value),
-            Entry::Tenant(value) => (&mut self.tenants, value),
-            Entry::Plan(value) => (&mut self.plans, value),
-            Entry::Method(value) => (&mut self.methods, value),
+            IndexKey::Action(value) => (&mut self.actions, value),
+            IndexKey::Host(value) => (&mut self.hosts, value),
+            IndexKey::Below(value) => (&mut self.below, value),
+            IndexKey::Tenant(value) => (&mut self.tenants, value),
+            IndexKey::Plan(value) => (&mut self.plans, value),
+            IndexKey::Method(value) => (&mut self.methods, value),
         };
         map.0.entry(map.1).or_default().push(place);
     }
 
     /// Appends every rule that may apply, in order, each once.
-    pub(crate) fn candidates(&self, facts: &Facts<'_, '_>, found: &mut Places) {
+    pub(crate) fn candidates(&self, view: &RequestView<'_, '_>, found: &mut RuleIndices) {
         let mut look_up = |map: &HashMap<SmolStr, Few<u32>>, value: Option<&str>| {
             if let Some(places) = value.and_then(|value| map.get(value)) {
                 found.extend_from_slice(places);
             }
         };
         if !self.actions.is_empty() {
-            look_up(&self.actions, Some(facts.request.action()));
+            look_up(&self.actions, Some(view.request.action()));
         }
         if !self.tenants.is_empty() {
-            look_up(&self.tenants, facts.tenant());
+            look_up(&self.tenants, view.tenant());
         }
         if !self.plans.is_empty() {
-            look_up(&self.plans, Some(facts.plan()));
+            look_up(&self.plans, Some(view.plan()));
         }
         if !self.methods.is_empty() {
-            look_up(&self.methods, facts.method());
-            look_up(&self.methods, facts.method().filter(|method| *method == "HEAD").map(|_| "GET"));
+            look_up(&self.methods, view.method());
+            look_up(&self.methods, view.method().filter(|method| *method == "HEAD").map(|_| "GET"));
         }
         for (name, values) in &self.headers {
-            look_up(values, facts.request.attribute(name).map(str::trim));
+            look_up(values, view.request.attribute(name).map(str::trim));
         }
         if !(self.hosts.is_empty() && self.below.is_empty())
-            && let Some(host) = facts.host()
+            && let Some(host) = view.host()
         {
             look_up(&self.hosts, Some(host));
             // From the right, where the names of rules are: what a client puts in front must not hide them.
@@ -131,7 +131,7 @@ impl Index {
             }
         }
         if self.has_paths
-            && let Some(path) = facts.path()
+            && let Some(path) = view.path()
         {
             self.paths.find(path, found);
         }
@@ -144,14 +144,14 @@ impl Index {
 }
 
 /// A way to index a condition: under each of the entries.
-struct Choice {
-    entries: Vec<Entry>,
-    field: Field,
+struct IndexChoice {
+    entries: Vec<IndexKey>,
+    field: IndexField,
 }
 
 /// What a choice takes care of.
 #[derive(Clone, Copy)]
-enum Field {
+enum IndexField {
     Action,
     Path,
     Host,
@@ -162,38 +162,40 @@ enum Field {
 }
 
 /// The ways to index a condition.
-fn choices(condition: &Condition) -> Vec<Choice> {
-    let each = |values: &[SmolStr], entry: fn(SmolStr) -> Entry| values.iter().cloned().map(entry).collect::<Vec<_>>();
-    let host = |host: &Host| match host {
-        Host::Exactly(host) => Entry::Host(host.clone()),
-        Host::Below(host) => Entry::Below(host.clone()),
+fn index_choices(condition: &Condition) -> Vec<IndexChoice> {
+    let each =
+        |values: &[SmolStr], entry: fn(SmolStr) -> IndexKey| values.iter().cloned().map(entry).collect::<Vec<_>>();
+    let host = |host: &HostPattern| match host {
+        HostPattern::Exactly(host) => IndexKey::Host(host.clone()),
+        HostPattern::Below(host) => IndexKey::Below(host.clone()),
     };
     let fixed = [
-        (Field::Action, each(&condition.actions, Entry::Action)),
-        (Field::Path, condition.paths.iter().cloned().map(Entry::Path).collect()),
-        (Field::Host, condition.hosts.iter().map(host).collect()),
-        (Field::Tenant, each(&condition.tenants, Entry::Tenant)),
-        (Field::Plan, each(&condition.plans, Entry::Plan)),
-        (Field::Method, each(&condition.methods, Entry::Method)),
+        (IndexField::Action, each(&condition.actions, IndexKey::Action)),
+        (IndexField::Path, condition.paths.iter().cloned().map(IndexKey::Path).collect()),
+        (IndexField::Host, condition.hosts.iter().map(host).collect()),
+        (IndexField::Tenant, each(&condition.tenants, IndexKey::Tenant)),
+        (IndexField::Plan, each(&condition.plans, IndexKey::Plan)),
+        (IndexField::Method, each(&condition.methods, IndexKey::Method)),
     ];
     let headers = condition.headers.iter().enumerate().map(|(place, (name, values))| {
-        (Field::Header(place), values.iter().map(|value| Entry::Header(name.clone(), value.clone())).collect())
+        (IndexField::Header(place), values.iter().map(|value| IndexKey::Header(name.clone(), value.clone())).collect())
     });
-    let ways = fixed.into_iter().chain(headers).filter(|(_, entries): &(Field, Vec<Entry>)| !entries.is_empty());
-    ways.map(|(field, entries)| Choice { entries, field }).collect()
+    let ways =
+        fixed.into_iter().chain(headers).filter(|(_, entries): &(IndexField, Vec<IndexKey>)| !entries.is_empty());
+    ways.map(|(field, entries)| IndexChoice { entries, field }).collect()
 }
 
 /// What of a condition is left to check.
-fn rest(condition: &Condition, field: Field) -> Condition {
+fn rest(condition: &Condition, field: IndexField) -> Condition {
     let mut rest = condition.clone();
     match field {
-        Field::Action => rest.actions.clear(),
-        Field::Path => rest.paths.clear(),
-        Field::Host => rest.hosts.clear(),
-        Field::Tenant => rest.tenants.clear(),
-        Field::Plan => rest.plans.clear(),
-        Field::Method => rest.methods.clear(),
-        Field::Header(place) => drop(rest.headers.remove(place)),
+        IndexField::Action => rest.actions.clear(),
+        IndexField::Path => rest.paths.clear(),
+        IndexField::Host => rest.hosts.clear(),
+        IndexField::Tenant => rest.tenants.clear(),
+        IndexField::Plan => rest.plans.clear(),
+        IndexField::Method => rest.methods.clear(),
+        IndexField::Header(place) => drop(rest.headers.remove(place)),
     }
     rest
 }

@@ -8,12 +8,12 @@ use ipnet::IpNet;
 use tidegate::spi::address_text;
 
 /// The longest text that can be an address with everything around it, in bytes.
-const LONGEST_TEXT: usize = 128;
+const MAX_ADDRESS_BYTES: usize = 128;
 
 /// How much of an address makes a subject. Whoever holds an IPv6 address holds at least the /64 around it, so a limit per
 /// full address would be none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Prefixes {
+pub(crate) struct IpPrefixes {
     v4: u8,
     v6: u8,
 }
@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<Ipv4Addr>() {
         return Some(address.into());
     }
-    if text.len() > LONGEST_TEXT {
+    if text.len() > MAX_ADDRESS_BYTES {
         return None;
     }
     let text = text.trim();
@@ -57,11 +57,11 @@ pub(crate) fn normal(ip: IpAddr) -> IpAddr {
 ///
 /// A network of embedded IPv4 addresses becomes the IPv4 network, since it is compared with what [`normal`] returns.
 pub(crate) fn network(text: &str) -> Result<IpNet, String> {
-    const SAY: &str = "write one such as 10.0.0.0/8, 2001:db8::/32 or 203.0.113.9";
-    if text.len() > LONGEST_TEXT {
-        return Err(format!("a text of {} bytes is not a network; {SAY}", text.len()));
+    const NETWORK_HELP: &str = "write one such as 10.0.0.0/8, 2001:db8::/32 or 203.0.113.9";
+    if text.len() > MAX_ADDRESS_BYTES {
+        return Err(format!("a text of {} bytes is not a network; {NETWORK_HELP}", text.len()));
     }
-    let wrong = || format!("{text:?} is not a network; {SAY}");
+    let wrong = || format!("{text:?} is not a network; {NETWORK_HELP}");
     let (address, prefix) = match text.trim().split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (text.trim(), None),
@@ -87,7 +87,7 @@ pub(crate) fn network(text: &str) -> Result<IpNet, String> {
     Ok(embedded.unwrap_or(as_written))
 }
 
-impl Prefixes {
+impl IpPrefixes {
     /// Limits IPv4 by the first `v4` bits of the address and IPv6 by the first `v6`.
     pub(crate) fn new(v4: u8, v6: u8) -> Result<Self, String> {
         for (kind, bits, most) in [("IPv4", v4, 32), ("IPv6", v6, 128)] {
@@ -116,7 +116,7 @@ impl Prefixes {
     }
 }
 
-impl Default for Prefixes {
+impl Default for IpPrefixes {
     fn default() -> Self {
         Self { v4: 32, v6: 64 }
     }
@@ -210,7 +210,7 @@ mod tests {
         ] {
             assert_eq!(parse(text), None, "{text}");
         }
-        assert_eq!(parse(&format!("{}1.2.3.4", " ".repeat(LONGEST_TEXT))), None);
+        assert_eq!(parse(&format!("{}1.2.3.4", " ".repeat(MAX_ADDRESS_BYTES))), None);
     }
 
     /// Trap: all of IPv4 shared one bucket, since `::ffff:0:0/96` lies within one /64; and the check looked for dots.
@@ -218,7 +218,7 @@ mod tests {
     fn an_ipv4_address_within_ipv6_is_that_ipv4_address() {
         for text in ["1.2.3.4", "::ffff:1.2.3.4", "::ffff:102:304", "64:ff9b::1.2.3.4", "64:ff9b::102:304"] {
             assert_eq!(normal(ip(text)), ip("1.2.3.4"), "{text}");
-            assert_eq!(Prefixes::default().subject(ip(text)), "1.2.3.4", "{text}");
+            assert_eq!(IpPrefixes::default().subject(ip(text)), "1.2.3.4", "{text}");
         }
         for text in ["2002:102:304::1", "::102:304", "64:ff9b:1::102:304", "::fffe:102:304", "64:ff9b::1:0:0"] {
             assert_eq!(normal(ip(text)), ip(text), "{text}");
@@ -227,25 +227,25 @@ mod tests {
 
     #[test]
     fn a_subject_is_a_network() {
-        let whole = Prefixes::default();
+        let whole = IpPrefixes::default();
         assert_eq!(whole.subject(ip("203.0.113.9")), "203.0.113.9");
         assert_eq!(whole.subject(ip("2001:db8:1:2:3:4:5:6")), "2001:db8:1:2::/64");
         assert_eq!(whole.subject(ip("2001:db8:1:2::1")), whole.subject(ip("2001:db8:1:2:ffff::9")));
-        let coarse = Prefixes::new(24, 48).unwrap();
+        let coarse = IpPrefixes::new(24, 48).unwrap();
         assert_eq!(coarse.subject(ip("203.0.113.9")), "203.0.113.0/24");
         assert_eq!(coarse.subject(ip("2001:db8:1:2::1")), "2001:db8:1::/48");
-        let fine = Prefixes::new(1, 128).unwrap();
+        let fine = IpPrefixes::new(1, 128).unwrap();
         assert_eq!(fine.subject(ip("203.0.113.9")), "128.0.0.0/1");
         assert_eq!(fine.subject(ip("2001:db8::1")), "2001:db8::1");
     }
 
     #[test]
     fn impossible_prefixes_are_refused() {
-        assert_eq!(Prefixes::new(33, 64).unwrap_err(), "an IPv4 prefix of 33 bits cannot be; give it 1 to 32");
-        assert_eq!(Prefixes::new(32, 129).unwrap_err(), "an IPv6 prefix of 129 bits cannot be; give it 1 to 128");
-        assert!(Prefixes::new(0, 64).is_err());
-        assert!(Prefixes::new(32, 0).is_err());
-        assert_eq!(Prefixes::new(32, 64), Ok(Prefixes::default()));
+        assert_eq!(IpPrefixes::new(33, 64).unwrap_err(), "an IPv4 prefix of 33 bits cannot be; give it 1 to 32");
+        assert_eq!(IpPrefixes::new(32, 129).unwrap_err(), "an IPv6 prefix of 129 bits cannot be; give it 1 to 128");
+        assert!(IpPrefixes::new(0, 64).is_err());
+        assert!(IpPrefixes::new(32, 0).is_err());
+        assert_eq!(IpPrefixes::new(32, 64), Ok(IpPrefixes::default()));
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
 
         #[test]
         fn a_subject_holds_its_address(bits in any::<u128>(), small in any::<u32>(), v4 in 1..=32_u8, v6 in 1..=128_u8) {
-            let prefixes = Prefixes::new(v4, v6).unwrap();
+            let prefixes = IpPrefixes::new(v4, v6).unwrap();
             for ip in [IpAddr::V6(Ipv6Addr::from_bits(bits)), IpAddr::V4(Ipv4Addr::from_bits(small))] {
                 let subject = network(&prefixes.subject(ip)).unwrap();
                 prop_assert!(subject.contains(&normal(ip)));

@@ -10,17 +10,17 @@
 //! `query`, `host`, `ip` (the address that connected), `header:NAME`, `body`, and whatever the application sets.
 
 mod problem;
-mod source;
-pub use problem::{MOST_PROBLEMS, Problem, Report, Severity};
+mod source_file;
+pub use problem::{MAX_PROBLEMS, Problem, Report, Severity};
 mod quantity;
-pub use quantity::duration;
+pub use quantity::parse_duration;
 mod read;
 mod schema;
 mod suggest;
 pub use suggest::suggest;
-mod visible;
-pub use visible::visible;
-mod written;
+mod sanitize;
+pub use sanitize::sanitize;
+mod schema_types;
 pub mod yaml;
 pub use schema::schema;
 mod compile;
@@ -28,31 +28,33 @@ mod lint;
 mod rule_file;
 pub use rule_file::RuleFile;
 mod explain;
-pub use explain::{Applied, Explanation, LimitExplained, RuleExplained, RuleVerdict, SubjectPart, describe};
-mod production;
-pub use production::{CheckItem, CheckState, Deployment};
+pub use explain::{
+    Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, describe_limit,
+};
+mod checklist;
+pub use checklist::{ChecklistItem, ChecklistState, Deployment};
 mod timeline;
-pub use timeline::{Denied, Moment, Timeline};
-mod sample;
-pub use sample::{Sample, SampleAttributes, SampleError};
+pub use timeline::{Timeline, TimelineDenial, TimelinePoint};
+mod sample_request;
+pub use sample_request::{SampleAttributes, SampleError, SampleRequest};
 mod testing;
-pub use testing::{Failure, RuleSeen, TestOutcome, TestRun, run_tests, test_schema};
-mod by_route;
+pub use testing::{RuleCoverage, TestFailure, TestOutcome, TestRun, run_tests, test_schema};
 mod claims;
 mod condition;
 mod cost;
 mod expression;
-mod facts;
+mod failure_policy;
 mod forwarded;
 mod identity;
 mod index;
 mod ip;
-mod matching;
 mod path;
-mod policy;
+mod path_tree;
+mod provenance;
 mod query;
-mod routes;
-mod word;
+mod request_matcher;
+mod request_view;
+mod route_table;
 
 /// The reference's example runs like any other.
 #[cfg(doctest)]

@@ -6,14 +6,14 @@ use smol_str::SmolStr;
 use tidegate::attributes::{ASTERISK_PATH, normalize_path, normalize_path_segment};
 
 /// The longest pattern, in bytes.
-const LONGEST: usize = 8 * 1024;
+const MAX_PATTERN_BYTES: usize = 8 * 1024;
 
 /// The most segments of a pattern; its depth bounds that of the tree of `routes`.
-const MOST_SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 
 /// Which paths a rule is about: literal segments, `{name}` for any one segment, a final `*` for everything below.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pattern {
+pub(crate) struct PathPattern {
     written: SmolStr,
     segments: Vec<Segment>,
 }
@@ -31,7 +31,7 @@ pub(crate) enum Segment {
 
 /// Why a text is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PatternError {
+pub(crate) struct PathPatternError {
     /// Where in the text, in bytes.
     pub(crate) offset: usize,
     /// What is wrong.
@@ -51,9 +51,9 @@ pub(crate) fn is_asterisk(path: &str) -> bool {
     path == ASTERISK_PATH
 }
 
-impl Pattern {
+impl PathPattern {
     /// Reads a pattern, and refuses one that could never match.
-    pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, PathPatternError> {
         if text == ASTERISK_PATH {
             return Ok(Self { written: text.into(), segments: vec![Segment::Rest] });
         }
@@ -71,7 +71,7 @@ impl Pattern {
                     let name = name(part, offset)?;
                     if names.contains(&name) {
                         let help = "give each its own name".to_owned();
-                        return Err(PatternError::new(offset, format!("{{{name}}} stands here twice"), Some(help)));
+                        return Err(PathPatternError::new(offset, format!("{{{name}}} stands here twice"), Some(help)));
                     }
                     names.push(name);
                     segments.push(Segment::Any);
@@ -145,39 +145,39 @@ impl Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.written)
     }
 }
 
-impl PatternError {
+impl PathPatternError {
     fn new(offset: usize, problem: impl Into<String>, help: Option<String>) -> Self {
         Self { offset, problem: problem.into(), help }
     }
 }
 
 /// What can be said about a pattern before it is split.
-fn check_whole(text: &str) -> Result<(), PatternError> {
+fn check_whole(text: &str) -> Result<(), PathPatternError> {
     if let Some(offset) = text.find(['?', '#']) {
         let help = "only paths are matched; leave it and what follows out".to_owned();
-        return Err(PatternError::new(offset, "a pattern has no query and no fragment", Some(help)));
+        return Err(PathPatternError::new(offset, "a pattern has no query and no fragment", Some(help)));
     }
-    if text.len() > LONGEST || text.split('/').count() > MOST_SEGMENTS + 1 {
-        let problem = format!("a pattern has at most {MOST_SEGMENTS} segments and {LONGEST} bytes");
-        return Err(PatternError::new(0, problem, Some("end it earlier, with /*".to_owned())));
+    if text.len() > MAX_PATTERN_BYTES || text.split('/').count() > MAX_SEGMENTS + 1 {
+        let problem = format!("a pattern has at most {MAX_SEGMENTS} segments and {MAX_PATTERN_BYTES} bytes");
+        return Err(PathPatternError::new(0, problem, Some("end it earlier, with /*".to_owned())));
     }
     if !text.starts_with('/') {
         let problem = "a pattern starts with a slash, or is * for every path";
         let help = if text.starts_with('*') { "write * alone".into() } else { format!("write {}", rewritten(text)) };
-        return Err(PatternError::new(0, problem, Some(help)));
+        return Err(PathPatternError::new(0, problem, Some(help)));
     }
     Ok(())
 }
 
 /// The name in a segment such as `{name}`.
-fn name(part: &str, offset: usize) -> Result<&str, PatternError> {
-    let error = |problem: &str, help: &str| Err(PatternError::new(offset, problem, Some(help.to_owned())));
+fn name(part: &str, offset: usize) -> Result<&str, PathPatternError> {
+    let error = |problem: &str, help: &str| Err(PathPatternError::new(offset, problem, Some(help.to_owned())));
     let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) else {
         return match (part.find('{'), part.find('}')) {
             (Some(open), Some(close)) if open < close => {
@@ -200,14 +200,14 @@ fn name(part: &str, offset: usize) -> Result<&str, PatternError> {
 }
 
 /// A segment that stands for itself.
-fn literal(text: &str, part: &str, offset: usize) -> Result<Segment, PatternError> {
+fn literal(text: &str, part: &str, offset: usize) -> Result<Segment, PathPatternError> {
     let error = |problem: &str| {
         let help = format!("write {}", rewritten(text));
-        Err(PatternError::new(offset, problem, Some(help)))
+        Err(PathPatternError::new(offset, problem, Some(help)))
     };
     if let Some(at) = part.find('*') {
         let help = "write {name} for any one segment".to_owned();
-        return Err(PatternError::new(offset + at, "* stands alone after the last slash", Some(help)));
+        return Err(PathPatternError::new(offset + at, "* stands alone after the last slash", Some(help)));
     }
     let normal = normalize_path_segment(part);
     match normal.as_str() {
@@ -230,8 +230,8 @@ mod tests {
 
     use super::*;
 
-    fn pattern(text: &str) -> Pattern {
-        Pattern::parse(text).unwrap_or_else(|error| panic!("{text}: {error:?}"))
+    fn pattern(text: &str) -> PathPattern {
+        PathPattern::parse(text).unwrap_or_else(|error| panic!("{text}: {error:?}"))
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn patterns_match_what_they_say() {
-        for (text, matching, others) in [
+        for (text, matcher, others) in [
             ("/", &["/"][..], &["/a", "*"][..]),
             ("/a/b", &["/a/b"], &["/a", "/a/b/c", "/a/B", "/"]),
             ("/a/{id}", &["/a/1", "/a/%2F"], &["/a", "/a/1/2", "/b/1"]),
@@ -252,7 +252,7 @@ mod tests {
             ("*", &["/", "/a", "/a/b", "*"], &[]),
         ] {
             let pattern = pattern(text);
-            assert!(matching.iter().all(|path| pattern.matches(path)), "{text}");
+            assert!(matcher.iter().all(|path| pattern.matches(path)), "{text}");
             assert!(!others.iter().any(|path| pattern.matches(path)), "{text}");
             assert_eq!(pattern.to_string(), text);
         }
@@ -287,14 +287,14 @@ mod tests {
             ("/a%2fb", 1, "normal form", "write /a%2Fb"),
             ("/a b", 1, "normal form", "write /a%20b"),
         ] {
-            let error = Pattern::parse(text).unwrap_err();
+            let error = PathPattern::parse(text).unwrap_err();
             assert_eq!(error.offset, offset, "{text}: {error:?}");
             assert!(error.problem.contains(problem), "{text}: {error:?}");
             assert!(error.help.as_ref().unwrap().contains(help), "{text}: {error:?}");
         }
-        assert!(Pattern::parse(&"/a".repeat(MOST_SEGMENTS)).is_ok());
-        assert!(Pattern::parse(&"/a".repeat(MOST_SEGMENTS + 1)).unwrap_err().problem.contains("at most 64"));
-        assert!(Pattern::parse(&format!("/{}", "a".repeat(LONGEST))).is_err());
+        assert!(PathPattern::parse(&"/a".repeat(MAX_SEGMENTS)).is_ok());
+        assert!(PathPattern::parse(&"/a".repeat(MAX_SEGMENTS + 1)).unwrap_err().problem.contains("at most 64"));
+        assert!(PathPattern::parse(&format!("/{}", "a".repeat(MAX_PATTERN_BYTES))).is_err());
     }
 
     #[test]
@@ -319,7 +319,7 @@ mod tests {
     }
 
     /// Paths that only a pattern can match that covers this one: its holes are filled with segments of no pattern.
-    fn witnesses(pattern: &Pattern) -> Vec<String> {
+    fn witnesses(pattern: &PathPattern) -> Vec<String> {
         if pattern.is_everything() {
             return ["*", "/", "/fresh", "/fresh/fresh/fresh/fresh/fresh"].map(String::from).to_vec();
         }
@@ -353,7 +353,7 @@ mod tests {
 
         #[test]
         fn no_pattern_of_the_right_letters_panics(text in "[ab.%/2e?#*é\\{\\}]{0,20}") {
-            match Pattern::parse(&text) {
+            match PathPattern::parse(&text) {
                 Ok(pattern) => prop_assert!(pattern.matches(&pattern.example())),
                 Err(error) => prop_assert!(text.is_char_boundary(error.offset)),
             }
@@ -364,7 +364,7 @@ mod tests {
     fn no_text_panics() {
         bolero::check!().with_type::<String>().for_each(|text| {
             // A path that is a pattern at all matches itself.
-            if let Ok(pattern) = Pattern::parse(text) {
+            if let Ok(pattern) = PathPattern::parse(text) {
                 assert!(pattern.matches(&pattern.example()));
             }
         });

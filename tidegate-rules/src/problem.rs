@@ -5,10 +5,10 @@ use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
-use crate::source::{Source, Span};
+use crate::source_file::{SourceFile, Span};
 
 /// The most problems that a report keeps.
-pub const MOST_PROBLEMS: usize = 100;
+pub const MAX_PROBLEMS: usize = 100;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,7 +34,7 @@ pub struct Problem {
 /// All problems of one file, in the order in which they stand there.
 #[derive(Clone)]
 pub struct Report {
-    source: Source,
+    source: SourceFile,
     problems: Vec<Problem>,
 }
 
@@ -55,7 +55,7 @@ impl Problem {
     }
 
     /// Adds a way out.
-    pub fn help(mut self, help: impl Into<String>) -> Self {
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -80,24 +80,24 @@ impl Problem {
     }
 
     /// A way out, if there is a likely one.
-    pub fn suggestion(&self) -> Option<&str> {
+    pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
 }
 
 impl Report {
-    /// The problems of a file, of which at most [`MOST_PROBLEMS`] are kept, the worst first.
-    pub fn new(source: &Source, mut problems: Vec<Problem>) -> Self {
+    /// The problems of a file, of which at most [`MAX_PROBLEMS`] are kept, the worst first.
+    pub fn new(source: &SourceFile, mut problems: Vec<Problem>) -> Self {
         // The worst first, so that no error is lost to the warnings before it.
         problems.sort_by_key(|problem| problem.severity);
-        problems.truncate(MOST_PROBLEMS);
+        problems.truncate(MAX_PROBLEMS);
         problems.sort_by_key(|problem| (problem.span.start, problem.severity));
         Self { source: source.clone(), problems }
     }
 
     /// A report of a file that could not be read at all.
     pub fn unreadable(name: &str, why: &str) -> Self {
-        Self::new(&Source::new(name, ""), vec![Problem::error("unreadable", why, 0..0)])
+        Self::new(&SourceFile::new(name, ""), vec![Problem::error("unreadable", why, 0..0)])
     }
 
     /// The problems, in the order of the file.

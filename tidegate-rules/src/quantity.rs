@@ -10,13 +10,13 @@ use tidegate::spi::{LONGEST_SPAN, MAX_AMOUNT};
 use tidegate::{Rate, Window};
 
 /// The longest text that is looked at, in bytes, so that every error can quote it.
-const LONGEST_TEXT: usize = 64;
+const MAX_TEXT_BYTES: usize = 64;
 
 /// The most decimals of a number: ten to this power still fits.
-const MOST_DECIMALS: usize = 18;
+const MAX_DECIMALS: usize = 18;
 
 /// How to write a rate.
-const SAY_RATE: &str = "say 10/s or 100/m";
+const RATE_HELP: &str = "say 10/s or 100/m";
 
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -31,7 +31,7 @@ struct Decimal {
 }
 
 /// Why a number times a unit is not a quantity.
-enum Misfit {
+enum ScaleError {
     Fraction,
     TooLarge,
 }
@@ -41,26 +41,26 @@ enum Misfit {
 /// ```
 /// use std::time::Duration;
 ///
-/// assert_eq!(tidegate_rules::duration("1m30s"), Ok(Duration::from_secs(90)));
-/// assert_eq!(tidegate_rules::duration("90").unwrap_err(), "\"90\" lacks a unit; say 10s or 10m");
+/// assert_eq!(tidegate_rules::parse_duration("1m30s"), Ok(Duration::from_secs(90)));
+/// assert_eq!(tidegate_rules::parse_duration("90").unwrap_err(), "\"90\" lacks a unit; say 10s or 10m");
 /// ```
-pub fn duration(text: &str) -> Result<Duration, String> {
-    const SAY: &str = "say 10s or 10m";
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    const HELP: &str = "say 10s or 10m";
     let mut rest = bounded(text)?;
     if rest.is_empty() {
-        return Err(format!("the duration is empty; {SAY}"));
+        return Err(format!("the duration is empty; {HELP}"));
     }
     let mut total = 0;
     while !rest.is_empty() {
         let (number, after) = decimal(rest)
-            .map_err(|problem| varies(rest).map_or_else(|| format!("{problem}; {SAY}"), ToOwned::to_owned))?;
+            .map_err(|problem| varies(rest).map_or_else(|| format!("{problem}; {HELP}"), ToOwned::to_owned))?;
         let (unit, after) = word(after.trim_start());
         if unit.is_empty() {
-            return Err(format!("{text:?} lacks a unit; {SAY}"));
+            return Err(format!("{text:?} lacks a unit; {HELP}"));
         }
         let micros = number.times(micros_of(unit)?).map_err(|misfit| match misfit {
-            Misfit::Fraction => format!("{text:?} is not a whole number of microseconds; say it in us, rounded"),
-            Misfit::TooLarge => too_long(text),
+            ScaleError::Fraction => format!("{text:?} is not a whole number of microseconds; say it in us, rounded"),
+            ScaleError::TooLarge => too_long(text),
         })?;
         total = micros.checked_add(total).filter(|sum| *sum <= LONGEST_SPAN).ok_or_else(|| too_long(text))?;
         rest = after.trim_start();
@@ -69,7 +69,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A window that need not always be as long: a duration, or a `month` or `year` of the calendar.
-pub(crate) fn window(text: &str) -> Result<Window, String> {
+pub(crate) fn parse_window(text: &str) -> Result<Window, String> {
     let whole = bounded(text)?;
     match whole {
         "month" => return Ok(Window::MONTH),
@@ -84,21 +84,21 @@ pub(crate) fn window(text: &str) -> Result<Window, String> {
         unit if unit.starts_with("year") || unit == "y" => Some(365),
         _ => None,
     };
-    let Some(days) = days else { return duration(text).map(Window::from) };
+    let Some(days) = days else { return parse_duration(text).map(Window::from) };
     let days = number.times(days).ok().filter(|days| (1..=LONGEST_SPAN / DAY).contains(days));
     let span = days.map_or_else(String::new, |days| format!(", or {days}d for a span"));
     Err(format!("{text:?} is no window; say month or year for one of the calendar{span}"))
 }
 
 /// A rate: an amount and a time, such as `10/s`, `5/10m`, `0.5/s` or `10 per second`.
-pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
     let (amount, time) = amount_and_time(text)?;
-    let (number, factor) = amount_of(amount).map_err(|problem| format!("{problem}; {SAY_RATE}"))?;
+    let (number, factor) = amount_of(amount).map_err(|problem| format!("{problem}; {RATE_HELP}"))?;
     let period = match word(time) {
-        ("", "") => return Err(format!("{text:?} lacks the time; {SAY_RATE}")),
+        ("", "") => return Err(format!("{text:?} lacks the time; {RATE_HELP}")),
         // A unit alone stands for one of it.
         (unit, "") => micros_of(unit)?,
-        _ => u64::try_from(duration(time)?.as_micros()).unwrap_or(u64::MAX), // (never above the longest span)
+        _ => u64::try_from(parse_duration(time)?.as_micros()).unwrap_or(u64::MAX), // (never above the longest span)
     };
     // 0.5 in a second is 5 in ten seconds: decimals lengthen the period, so that nothing is rounded.
     let units = u128::from(number.digits) * u128::from(factor);
@@ -110,28 +110,28 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
 }
 
 /// A rate with what passes at once under it: the amount as it is written, so 600 of `600/m`.
-pub(crate) fn cap(text: &str) -> Result<(u64, Rate), String> {
-    let rate = rate(text)?;
-    let (number, factor) = amount_of(amount_and_time(text)?.0).map_err(|problem| format!("{problem}; {SAY_RATE}"))?;
+pub(crate) fn parse_cap(text: &str) -> Result<(u64, Rate), String> {
+    let parse_rate = parse_rate(text)?;
+    let (number, factor) = amount_of(amount_and_time(text)?.0).map_err(|problem| format!("{problem}; {RATE_HELP}"))?;
     let whole = || {
-        let period = show_duration(Duration::from_micros(rate.period_micros()));
-        format!("{text:?} is no whole number at once; say {}/{period}", rate.amount())
+        let period = format_duration(Duration::from_micros(parse_rate.period_micros()));
+        format!("{text:?} is no whole number at once; say {}/{period}", parse_rate.amount())
     };
-    number.times(factor).map(|amount| (amount, rate)).map_err(|_| whole())
+    number.times(factor).map(|amount| (amount, parse_rate)).map_err(|_| whole())
 }
 
 /// A count: `600`, `10_000`, `10k` (thousands) or `5M` (millions).
-pub(crate) fn count(text: &str) -> Result<u64, String> {
-    const SAY: &str = "say 600, 10_000, 10k or 5M";
-    let (number, factor) = amount_of(bounded(text)?).map_err(|problem| format!("{problem}; {SAY}"))?;
+pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
+    const HELP: &str = "say 600, 10_000, 10k or 5M";
+    let (number, factor) = amount_of(bounded(text)?).map_err(|problem| format!("{problem}; {HELP}"))?;
     number.times(factor).map_err(|misfit| match misfit {
-        Misfit::Fraction => format!("{text:?} is not a whole number; {SAY}"),
-        Misfit::TooLarge => format!("{text:?} is too large; the largest amount is {MAX_AMOUNT}"),
+        ScaleError::Fraction => format!("{text:?} is not a whole number; {HELP}"),
+        ScaleError::TooLarge => format!("{text:?} is too large; the largest amount is {MAX_AMOUNT}"),
     })
 }
 
 /// A duration as [`duration`] reads it, exact to the microsecond: `1m30s`, `100ms`, `1250us`.
-pub(crate) fn show_duration(span: Duration) -> String {
+pub(crate) fn format_duration(span: Duration) -> String {
     let mut rest = span.as_micros();
     let finest = if rest.is_multiple_of(1000) { ("ms", 1000) } else { ("us", 1) };
     let units = [("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), finest];
@@ -145,17 +145,17 @@ pub(crate) fn show_duration(span: Duration) -> String {
 }
 
 /// A window in words: `1m30s`, `calendar month (UTC)`.
-pub(crate) fn show_window(window: Window) -> String {
-    match (window, window.span()) {
-        (_, Some(span)) => show_duration(span),
+pub(crate) fn format_window(parse_window: Window) -> String {
+    match (parse_window, parse_window.span()) {
+        (_, Some(span)) => format_duration(span),
         (Window::MONTH, _) => "calendar month (UTC)".into(),
         _ => "calendar year (UTC)".into(),
     }
 }
 
 /// A rate as [`rate`] reads it: in the shortest of s, m, h and d in which its amount is whole, else as `7/45s`.
-pub(crate) fn show_rate(rate: Rate) -> String {
-    let (amount, period) = (u128::from(rate.amount()), u128::from(rate.period_micros()));
+pub(crate) fn format_rate(parse_rate: Rate) -> String {
+    let (amount, period) = (u128::from(parse_rate.amount()), u128::from(parse_rate.period_micros()));
     for (unit, length) in [("s", SECOND), ("m", MINUTE), ("h", HOUR), ("d", DAY)] {
         let units = amount * u128::from(length);
         // A rate near the bound has no more room in a longer unit.
@@ -163,7 +163,7 @@ pub(crate) fn show_rate(rate: Rate) -> String {
             return format!("{}/{unit}", units / period);
         }
     }
-    format!("{amount}/{}", show_duration(Duration::from_micros(rate.period_micros())))
+    format!("{amount}/{}", format_duration(Duration::from_micros(parse_rate.period_micros())))
 }
 
 impl Decimal {
@@ -173,21 +173,21 @@ impl Decimal {
     }
 
     /// The number times `factor`, if that is whole.
-    fn times(self, factor: u64) -> Result<u64, Misfit> {
+    fn times(self, factor: u64) -> Result<u64, ScaleError> {
         let product = u128::from(self.digits) * u128::from(factor);
         if !product.is_multiple_of(self.scale()) {
-            return Err(Misfit::Fraction);
+            return Err(ScaleError::Fraction);
         }
-        u64::try_from(product / self.scale()).map_err(|_| Misfit::TooLarge)
+        u64::try_from(product / self.scale()).map_err(|_| ScaleError::TooLarge)
     }
 }
 
 /// The text without space around it, if it is short enough to be a quantity.
 fn bounded(text: &str) -> Result<&str, String> {
-    if text.len() <= LONGEST_TEXT {
+    if text.len() <= MAX_TEXT_BYTES {
         return Ok(text.trim());
     }
-    Err(format!("a text of {} bytes is no quantity; say it in at most {LONGEST_TEXT}", text.len()))
+    Err(format!("a text of {} bytes is no quantity; say it in at most {MAX_TEXT_BYTES}", text.len()))
 }
 
 /// The two sides of a rate.
@@ -195,7 +195,7 @@ fn amount_and_time(text: &str) -> Result<(&str, &str), String> {
     let whole = bounded(text)?;
     match whole.split_once('/').or_else(|| whole.split_once(" per ")) {
         Some((amount, time)) => Ok((amount.trim(), time.trim())),
-        None => Err(format!("{text:?} is not a rate, which is an amount in some time; {SAY_RATE}")),
+        None => Err(format!("{text:?} is not a rate, which is an amount in some time; {RATE_HELP}")),
     }
 }
 
@@ -225,8 +225,8 @@ fn decimal(text: &str) -> Result<(Decimal, &str), String> {
     let (Some(whole), Some(fraction)) = (digits(whole), fraction) else {
         return Err(format!("in {text:?} a point or an underscore does not stand between digits"));
     };
-    if fraction.len() > MOST_DECIMALS {
-        return Err(format!("{text:?} has more than {MOST_DECIMALS} decimals"));
+    if fraction.len() > MAX_DECIMALS {
+        return Err(format!("{text:?} has more than {MAX_DECIMALS} decimals"));
     }
     let places = fraction.len() as u32;
     match (whole + &fraction).parse() {
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     fn micros(text: &str) -> u128 {
-        duration(text).unwrap_or_else(|problem| panic!("{text}: {problem}")).as_micros()
+        parse_duration(text).unwrap_or_else(|problem| panic!("{text}: {problem}")).as_micros()
     }
 
     fn per(amount: u64, period: Duration) -> Rate {
@@ -341,9 +341,9 @@ mod tests {
             ("99999999999999999999s", "\"99999999999999999999s\" has too many digits; say 10s or 10m"),
             ("0.0000000000000000001s", "\"0.0000000000000000001s\" has more than 18 decimals; say 10s or 10m"),
         ] {
-            assert_eq!(duration(text).unwrap_err(), expected, "{text}");
+            assert_eq!(parse_duration(text).unwrap_err(), expected, "{text}");
         }
-        assert!(duration(&"1s".repeat(50)).unwrap_err().contains("100 bytes"));
+        assert!(parse_duration(&"1s".repeat(50)).unwrap_err().contains("100 bytes"));
     }
 
     #[test]
@@ -354,8 +354,8 @@ mod tests {
             ("1m", Duration::from_secs(60).into(), "1m"),
             ("30d", Duration::from_secs(30 * 86_400).into(), "30d"),
         ] {
-            assert_eq!(window(text), Ok(expected), "{text}");
-            assert_eq!(show_window(expected), shown);
+            assert_eq!(parse_window(text), Ok(expected), "{text}");
+            assert_eq!(format_window(expected), shown);
         }
     }
 
@@ -371,10 +371,10 @@ mod tests {
             ("200y", ""),
         ] {
             let expected = format!("{text:?} is no window; say month or year for one of the calendar{span}");
-            assert_eq!(window(text), Err(expected));
+            assert_eq!(parse_window(text), Err(expected));
         }
         for text in ["", "5", "m", "1 month 2d", "moth", "quarter", "5 fortnights"] {
-            assert_eq!(window(text).unwrap_err(), duration(text).unwrap_err(), "{text}");
+            assert_eq!(parse_window(text).unwrap_err(), parse_duration(text).unwrap_err(), "{text}");
         }
     }
 
@@ -396,7 +396,7 @@ mod tests {
             ("3 per 5 minutes", 3, Duration::from_secs(300)),
             ("7/1m30s", 7, Duration::from_secs(90)),
         ] {
-            assert_eq!(rate(text), Ok(per(amount, period)), "{text}");
+            assert_eq!(parse_rate(text), Ok(per(amount, period)), "{text}");
         }
     }
 
@@ -421,11 +421,11 @@ mod tests {
             ),
             ("0/s", "rate.amount: 0 is below the smallest value, 1 (a rate that never refills is a limit of 0)"),
         ] {
-            assert_eq!(rate(text).unwrap_err(), expected, "{text}");
+            assert_eq!(parse_rate(text).unwrap_err(), expected, "{text}");
         }
-        assert!(rate("10/0s").unwrap_err().contains("at least 1"));
-        assert!(rate("0.000000000000000001/w").unwrap_err().contains("100 years"));
-        assert!(rate("18446744073709551615/us").unwrap_err().contains("above the largest value"));
+        assert!(parse_rate("10/0s").unwrap_err().contains("at least 1"));
+        assert!(parse_rate("0.000000000000000001/w").unwrap_err().contains("100 years"));
+        assert!(parse_rate("18446744073709551615/us").unwrap_err().contains("above the largest value"));
     }
 
     #[test]
@@ -433,12 +433,12 @@ mod tests {
         for (text, expected) in
             [("600", 600), ("0", 0), ("10_000", 10_000), ("10k", 10_000), ("5M", 5_000_000), ("1.5M", 1_500_000)]
         {
-            assert_eq!(count(text), Ok(expected), "{text}");
+            assert_eq!(parse_count(text), Ok(expected), "{text}");
         }
         for text in ["", "k", "1.5", "10K", "10m", "_1", "1_", "1,000", "-1", "1e3", "18446744073709551616", "1_0M0"] {
-            assert!(count(text).unwrap_err().contains("say 600"), "{text}");
+            assert!(parse_count(text).unwrap_err().contains("say 600"), "{text}");
         }
-        assert!(count("18446744073709551615k").unwrap_err().contains("too large"));
+        assert!(parse_count("18446744073709551615k").unwrap_err().contains("too large"));
     }
 
     #[test]
@@ -455,9 +455,9 @@ mod tests {
             (2_592_000_000_000, "30d"),
             (3_661_000_001, "1h1m1s1us"),
         ] {
-            assert_eq!(show_duration(Duration::from_micros(micros)), expected);
+            assert_eq!(format_duration(Duration::from_micros(micros)), expected);
         }
-        assert_eq!(show_duration(Duration::from_nanos(1999)), "1us");
+        assert_eq!(format_duration(Duration::from_nanos(1999)), "1us");
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
             ("1/30d", "1/30d"),
             ("4503599627370495/us", "4503599627370495/1us"),
         ] {
-            assert_eq!(show_rate(rate(text).unwrap()), expected, "{text}");
+            assert_eq!(format_rate(parse_rate(text).unwrap()), expected, "{text}");
         }
     }
 
@@ -480,7 +480,7 @@ mod tests {
         #[test]
         fn what_is_shown_reads_back_as_the_same_duration(micros in prop_oneof![0..=LONGEST_SPAN, 0..10_000_000_u64]) {
             let span = Duration::from_micros(micros);
-            prop_assert_eq!(duration(&show_duration(span)), Ok(span));
+            prop_assert_eq!(parse_duration(&format_duration(span)), Ok(span));
         }
 
         #[test]
@@ -489,19 +489,19 @@ mod tests {
             period in prop_oneof![1..=LONGEST_SPAN, (1..1000_u64).prop_map(|seconds| seconds * SECOND)],
         ) {
             let shown = per(amount, Duration::from_micros(period));
-            prop_assert_eq!(rate(&show_rate(shown)), Ok(shown));
+            prop_assert_eq!(parse_rate(&format_rate(shown)), Ok(shown));
         }
 
         #[test]
         fn no_text_of_the_right_letters_panics(text in "[0-9_.,smhdwkM/ µup]{0,30}") {
-            if let Ok(span) = duration(&text) {
-                prop_assert_eq!(duration(&show_duration(span)), Ok(span));
+            if let Ok(span) = parse_duration(&text) {
+                prop_assert_eq!(parse_duration(&format_duration(span)), Ok(span));
             }
-            if let Ok(shown) = rate(&text) {
-                prop_assert_eq!(rate(&show_rate(shown)), Ok(shown));
+            if let Ok(shown) = parse_rate(&text) {
+                prop_assert_eq!(parse_rate(&format_rate(shown)), Ok(shown));
             }
-            if let Ok(number) = count(&text) {
-                prop_assert_eq!(count(&number.to_string()), Ok(number));
+            if let Ok(number) = parse_count(&text) {
+                prop_assert_eq!(parse_count(&number.to_string()), Ok(number));
             }
         }
     }
@@ -509,7 +509,8 @@ mod tests {
     #[test]
     fn no_text_panics() {
         bolero::check!().with_type::<String>().for_each(|text| {
-            let problems = [duration(text).err(), window(text).err(), rate(text).err(), count(text).err()];
+            let problems =
+                [parse_duration(text).err(), parse_window(text).err(), parse_rate(text).err(), parse_count(text).err()];
             assert!(problems.iter().flatten().all(|problem| problem.len() < 1000));
         });
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tidegate::RuleSet;
 
-use crate::compile::{self, Compiled, Ready};
-use crate::matching::Matching;
+use crate::compile::{self, CompiledFile, CompiledRule};
 use crate::problem::{Problem, Report};
-use crate::read::At;
-use crate::source::Source;
-use crate::{lint, read, written};
+use crate::read::Spanned;
+use crate::request_matcher::RequestMatcher;
+use crate::source_file::SourceFile;
+use crate::{lint, read, schema_types};
 
 /// The rules of a file, ready for a [`Limiter`](tidegate::Limiter).
 ///
@@ -35,8 +35,8 @@ use crate::{lint, read, written};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RuleFile {
-    pub(crate) matching: Arc<Matching>,
-    pub(crate) compiled: Arc<Vec<Compiled>>,
+    pub(crate) matcher: Arc<RequestMatcher>,
+    pub(crate) compiled: Arc<Vec<CompiledRule>>,
     /// The line of each exemption.
     pub(crate) exempt_lines: Vec<usize>,
     rules: RuleSet,
@@ -47,31 +47,32 @@ impl RuleFile {
     /// Reads a file. The report of one that cannot be used has all of its errors.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Report> {
         let path = path.as_ref();
-        let source = Source::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
+        let source = SourceFile::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
         Self::of(&source)
     }
 
     /// Reads a text as if it were a file of this name.
     pub fn parse(name: &str, text: &str) -> Result<Self, Report> {
-        crate::source::too_large(text.len() as u64).map_err(|why| Report::unreadable(name, &why))?;
-        Self::of(&Source::new(name, text))
+        crate::source_file::too_large(text.len() as u64).map_err(|why| Report::unreadable(name, &why))?;
+        Self::of(&SourceFile::new(name, text))
     }
 
-    fn of(source: &Source) -> Result<Self, Report> {
+    fn of(source: &SourceFile) -> Result<Self, Report> {
         let mut root = read::parse(source).map_err(|problem| Report::new(source, vec![problem]))?;
         if let Some(key) = root.key("tests") {
             let problem = Problem::error("tests", "this is a file of tests, not of rules", key.span.clone());
-            return Err(Report::new(source, vec![problem.help("run it with `tidegate rules test`")]));
+            return Err(Report::new(source, vec![problem.with_help("run it with `tidegate rules test`")]));
         }
         let mut problems = Vec::new();
         // Rules are decoded one by one, so that a mistake in one of thousands does not cost a look at all.
         let rules = root.take_list("rules");
-        let Some(mut file) = read::decode::<written::File>(root, &mut problems) else {
+        let Some(mut file) = read::decode::<schema_types::RuleFileSpec>(root, &mut problems) else {
             return Err(Report::new(source, problems));
         };
         let written = rules.len();
         for rule in rules {
-            if let Some((mut rule, damaged)) = read::decode_part::<At<written::Rule>>(rule, &mut problems) {
+            if let Some((mut rule, damaged)) = read::decode_part::<Spanned<schema_types::RuleSpec>>(rule, &mut problems)
+            {
                 rule.value.damaged = damaged;
                 file.rules.push(rule);
             }
@@ -82,22 +83,22 @@ impl RuleFile {
         Self::finish(source, ready, problems)
     }
 
-    fn finish(source: &Source, ready: Ready, mut problems: Vec<Problem>) -> Result<Self, Report> {
-        let Ready { matching, rules: compiled, contract, exempt, .. } = ready;
+    fn finish(source: &SourceFile, ready: CompiledFile, mut problems: Vec<Problem>) -> Result<Self, Report> {
+        let CompiledFile { matcher, rules: compiled, contract, exempt, .. } = ready;
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
-        let matching = Arc::new(matching);
-        let rules = RuleSet::with_matcher(compiled.iter().map(Compiled::rule), Arc::clone(&matching));
+        let matcher = Arc::new(matcher);
+        let rules = RuleSet::with_matcher(compiled.iter().map(CompiledRule::rule), Arc::clone(&matcher));
         let rules = rules.map(|rules| rules.with_header_policy(contract));
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {
-            let place = compiled.iter().find(|rule| rule.matched.id == error.rule()).map(|rule| rule.id_span.clone());
+            let place = compiled.iter().find(|rule| rule.matcher.id == error.rule()).map(|rule| rule.id_span.clone());
             problems.push(Problem::error("rule", error.to_string(), place.unwrap_or(0..0)));
         }
         let report = Report::new(source, problems);
         match rules {
             Ok(rules) if !report.has_errors() => {
-                Ok(Self { matching, compiled: Arc::new(compiled), exempt_lines, rules, report })
+                Ok(Self { matcher, compiled: Arc::new(compiled), exempt_lines, rules, report })
             }
             _ => Err(report),
         }

@@ -2,7 +2,7 @@
 
 use schemars::generate::SchemaSettings;
 
-use crate::written::File;
+use crate::schema_types::RuleFileSpec;
 
 /// The schema, as text.
 ///
@@ -12,7 +12,7 @@ use crate::written::File;
 /// ```
 pub fn schema() -> String {
     let generator = SchemaSettings::draft07().into_generator();
-    let mut schema = generator.into_root_schema_for::<File>();
+    let mut schema = generator.into_root_schema_for::<RuleFileSpec>();
     schema.insert("title".into(), "Rules of Tidegate".into());
     format!("{schema:#}\n", schema = schema.to_value())
 }

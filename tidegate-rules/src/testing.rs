@@ -1,20 +1,20 @@
 //! Tests for limits: a YAML file beside the rules says which requests come when, and what should become of them.
 //!
 //! ```text
-//! text ──▶ read ──▶ written ──▶ Script ──▶ run (memory store, virtual time) ──▶ judge ──▶ TestRun: text, JSON, JUnit
+//! text ──▶ read ──▶ written ──▶ TestSuite ──▶ run (memory store, virtual time) ──▶ judge ──▶ TestRun: text, JSON, JUnit
 //! ```
 //!
 //! Nothing here waits: an hour of a test passes at once. It must not know more of a rule than its answers tell.
 
+mod assertions;
 mod hint;
 mod instant;
-mod judge;
 mod junit;
-mod run;
-mod script;
-mod show;
-mod unavailable;
-mod written;
+mod runner;
+mod schema_types;
+mod suite;
+mod text_report;
+mod unavailable_step;
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use crate::problem::{Problem, Report};
-use crate::source::Source;
+use crate::source_file::SourceFile;
 use crate::{RuleFile, quantity, read};
 
 /// What became of the tests of one file.
@@ -35,6 +35,7 @@ use crate::{RuleFile, quantity, read};
 /// # Ok::<(), tidegate_rules::Report>(())
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TestRun {
     /// The file with the tests.
     pub file: String,
@@ -43,11 +44,12 @@ pub struct TestRun {
     /// Its tests, in order.
     pub tests: Vec<TestOutcome>,
     /// What the tests saw of every rule that is not disabled, in the order of the rule file.
-    pub coverage: Vec<RuleSeen>,
+    pub coverage: Vec<RuleCoverage>,
 }
 
 /// What became of one test.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TestOutcome {
     /// What it shows.
     pub name: String,
@@ -58,12 +60,13 @@ pub struct TestOutcome {
     /// How many requests it sent.
     pub requests: u64,
     /// What was otherwise than expected, step by step. None if it passed.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<TestFailure>,
 }
 
 /// One thing that was otherwise than expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+#[non_exhaustive]
+pub struct TestFailure {
     /// The line of the expectation.
     pub line: usize,
     /// Its column.
@@ -86,7 +89,8 @@ pub struct Failure {
 
 /// What the tests of a file saw of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleSeen {
+#[non_exhaustive]
+pub struct RuleCoverage {
     /// The id of the rule.
     pub id: String,
     /// To how many requests it applied.
@@ -98,27 +102,28 @@ pub struct RuleSeen {
 /// Runs the tests of a file on a memory store, in virtual time. The report of a file that cannot be run has all of its
 /// errors; if the rule file is at fault, it is that file's report.
 pub fn run_tests(path: &Path) -> Result<TestRun, Report> {
-    let source = Source::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
+    let source = SourceFile::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
     let root = read::parse(&source).map_err(|problem| Report::new(&source, vec![problem]))?;
     if let Some(key) = root.key("version").filter(|_| root.key("tests").is_none()) {
         let problem = Problem::error("rules", "this is a file of rules, not of tests", key.span.clone());
-        return Err(Report::new(&source, vec![problem.help("its tests stand beside it, in NAME.test.yaml")]));
+        return Err(Report::new(&source, vec![problem.with_help("its tests stand beside it, in NAME.test.yaml")]));
     }
     let mut problems = Vec::new();
-    let Some(file) = read::decode::<written::TestFile>(root, &mut problems) else {
+    let Some(file) = read::decode::<schema_types::TestFileSpec>(root, &mut problems) else {
         return Err(Report::new(&source, problems));
     };
     let beside = path.parent().unwrap_or(Path::new("")).join(&file.rules.value);
-    let rules = Source::load(&beside).map(|text| RuleFile::parse(text.name(), text.text()));
+    let rules = SourceFile::load(&beside).map(|text| RuleFile::parse(text.name(), text.text()));
     if let Err(why) = &rules {
         let message = format!("the rule file cannot be read: {why}");
-        problems.push(Problem::error("rules", message, file.rules.span.clone()).help("its path begins at this file"));
+        problems
+            .push(Problem::error("rules", message, file.rules.span.clone()).with_help("its path begins at this file"));
     }
     let known = rules.as_ref().ok().and_then(|rules| rules.as_ref().ok());
-    let ids = known.map(|rules| rules.ids().map(ToString::to_string).collect());
-    let script = script::Script::new(&file, ids, &mut problems);
+    let ids = known.map(|rules| rules.ids().map(str::to_owned).collect());
+    let suite = suite::TestSuite::new(&file, ids, &mut problems);
     match rules {
-        Ok(rules) if problems.is_empty() => Ok(run::run(&script, &rules?, &source, &beside)),
+        Ok(rules) if problems.is_empty() => Ok(runner::run(&suite, &rules?, &source, &beside)),
         _ => Err(Report::new(&source, problems)),
     }
 }
@@ -130,9 +135,39 @@ pub fn run_tests(path: &Path) -> Result<TestRun, Report> {
 /// ```
 pub fn test_schema() -> String {
     let generator = SchemaSettings::draft07().into_generator();
-    let mut schema = generator.into_root_schema_for::<written::TestFile>();
+    let mut schema = generator.into_root_schema_for::<schema_types::TestFileSpec>();
     schema.insert("title".into(), "Tests for rules of Tidegate".into());
     format!("{schema:#}\n", schema = schema.to_value())
+}
+
+/// Constructing it
+impl TestRun {
+    /// A run with one failed test for a file that cannot be run, with a failure for each problem of `report`. The report may
+    /// be that of the rule file, whose positions are then shown.
+    pub fn unusable(file: &str, report: &Report) -> Self {
+        let failures = report.problems().iter().map(|problem| {
+            let (line, column) = report.position(problem);
+            TestFailure {
+                line,
+                column,
+                step: 0,
+                at: Duration::ZERO,
+                request: String::new(),
+                what: problem.code().to_owned(),
+                expected: "a file that can be run".to_owned(),
+                got: problem.message().to_owned(),
+                note: problem.help().map(str::to_owned),
+            }
+        });
+        let test = TestOutcome {
+            name: format!("{file} can be run"),
+            line: 1,
+            steps: 0,
+            requests: 0,
+            failures: failures.collect(),
+        };
+        Self { file: report.file().to_owned(), rules: String::new(), tests: vec![test], coverage: Vec::new() }
+    }
 }
 
 /// Reading it
@@ -158,7 +193,7 @@ impl TestRun {
     /// The run for people: a line for each test, and what was expected and what came where they differ; in colour if asked
     /// for.
     pub fn render(&self, colour: bool) -> String {
-        show::render(self, colour)
+        text_report::render(self, colour)
     }
 
     /// The run for programs.
@@ -193,18 +228,18 @@ impl TestOutcome {
             "steps": self.steps,
             "requests": self.requests,
             "passed": self.passed(),
-            "failures": self.failures.iter().map(Failure::to_json).collect::<Vec<_>>(),
+            "failures": self.failures.iter().map(TestFailure::to_json).collect::<Vec<_>>(),
         })
     }
 }
 
-impl Failure {
+impl TestFailure {
     fn to_json(&self) -> Value {
         json!({
             "line": self.line,
             "column": self.column,
             "step": self.step,
-            "at": quantity::show_duration(self.at),
+            "at": quantity::format_duration(self.at),
             "request": self.request,
             "what": self.what,
             "expected": self.expected,

@@ -5,22 +5,24 @@ use std::time::Duration;
 use tidegate::{Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
 
 /// The most requests that one moment of a timeline tries.
-const MOST_TRIES: u64 = 100_000;
+const MAX_TRIES: u64 = 100_000;
 
 /// How many moments are shown.
-const MOMENTS: usize = 4;
+const MAX_POINTS: usize = 4;
 
 /// What would happen if one request came again and again: at first as fast as possible, and whenever there is room again.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Timeline {
     /// The moments, from the first request on, as far as the clock goes. Empty if no rule limits the request, or it costs
     /// nothing.
-    pub moments: Vec<Moment>,
+    pub points: Vec<TimelinePoint>,
 }
 
 /// One moment.
 #[derive(Clone, Debug)]
-pub struct Moment {
+#[non_exhaustive]
+pub struct TimelinePoint {
     /// When, after the first request.
     pub at: Duration,
     /// How many requests pass then.
@@ -28,12 +30,13 @@ pub struct Moment {
     /// How long the last of them is held.
     pub longest_delay: Duration,
     /// What refuses the next one. None if more would pass than were tried.
-    pub denied: Option<Denied>,
+    pub denied: Option<TimelineDenial>,
 }
 
 /// A refusal.
 #[derive(Clone, Debug)]
-pub struct Denied {
+#[non_exhaustive]
+pub struct TimelineDenial {
     /// The rule.
     pub rule: String,
     /// When the next one passes. None if it never does.
@@ -52,15 +55,15 @@ pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
         return timeline;
     }
     let mut at = Duration::ZERO;
-    while timeline.moments.len() < MOMENTS {
+    while timeline.points.len() < MAX_POINTS {
         clock.set(start.plus(at));
-        let moment = Moment::of(&limiter, request, at);
-        let next = moment.denied.as_ref().and_then(|denied| {
+        let point = TimelinePoint::of(&limiter, request, at);
+        let next = point.denied.as_ref().and_then(|denied| {
             // First the moment when there is room for one, in the end the one when there is room for all.
-            let wait = if timeline.moments.len() + 2 >= MOMENTS { denied.reset_after } else { denied.retry_after? };
+            let wait = if timeline.points.len() + 2 >= MAX_POINTS { denied.reset_after } else { denied.retry_after? };
             denied.retry_after.and_then(|_| at.checked_add(wait))
         });
-        timeline.moments.push(moment);
+        timeline.points.push(point);
         match next {
             // Where the clock ends it stands still, and nothing that is seen there would be true.
             Some(next) if start.plus(next) < Timestamp::MAX => at = next,
@@ -70,23 +73,23 @@ pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
     timeline
 }
 
-impl Moment {
+impl TimelinePoint {
     fn of(limiter: &Limiter<MemoryStore>, request: &Request<'_>, at: Duration) -> Self {
-        let mut moment = Self { at, allowed: 0, longest_delay: Duration::ZERO, denied: None };
-        while moment.allowed < MOST_TRIES {
+        let mut point = Self { at, allowed: 0, longest_delay: Duration::ZERO, denied: None };
+        while point.allowed < MAX_TRIES {
             let decision = limiter.check_now(request);
             if !decision.is_allowed() {
-                moment.denied = Some(Denied {
+                point.denied = Some(TimelineDenial {
                     rule: decision.rule().unwrap_or_default().to_owned(),
                     retry_after: decision.retry_after(),
                     reset_after: decision.reset_after().unwrap_or_default(),
                 });
                 break;
             }
-            moment.longest_delay = moment.longest_delay.max(decision.delay());
-            moment.allowed += 1;
+            point.longest_delay = point.longest_delay.max(decision.delay());
+            point.allowed += 1;
         }
-        moment
+        point
     }
 }
 
@@ -98,11 +101,11 @@ mod tests {
     use crate::RuleFile;
 
     /// The moments of a request to the one rule of a file: when, how many pass, and whether more would.
-    fn moments(rule: &str, cost: u64) -> Vec<(Duration, u64, bool)> {
+    fn points(rule: &str, cost: u64) -> Vec<(Duration, u64, bool)> {
         let text = format!("version: 1\nrules:\n  - {{ id: a, match: {{}}, per: [], {rule} }}\n");
         let file = RuleFile::parse("rules.yaml", &text).unwrap();
         let timeline = file.explain(&Request::new("").with_cost(cost), &Secret::public()).timeline;
-        timeline.moments.iter().map(|moment| (moment.at, moment.allowed, moment.denied.is_none())).collect()
+        timeline.points.iter().map(|point| (point.at, point.allowed, point.denied.is_none())).collect()
     }
 
     const fn days(days: u64) -> Duration {
@@ -111,28 +114,24 @@ mod tests {
 
     #[test]
     fn what_the_caller_says_of_the_cost_is_nothing_to_a_rule_that_has_its_own() {
-        let own = moments("cost: 2, token_bucket: { capacity: 4, refill: 2/d }", 0);
+        let own = points("cost: 2, token_bucket: { capacity: 4, refill: 2/d }", 0);
         assert_eq!(own, [(days(0), 2, false), (days(1), 1, false), (days(2), 1, false), (days(4), 2, false)]);
-        assert_eq!(
-            moments("token_bucket: { capacity: 4, refill: 2/d }", 0),
-            [],
-            "nothing is spent, so nothing happens"
-        );
-        assert_eq!(moments("cost: 0, token_bucket: { capacity: 4, refill: 2/d }", 1), []);
+        assert_eq!(points("token_bucket: { capacity: 4, refill: 2/d }", 0), [], "nothing is spent, so nothing happens");
+        assert_eq!(points("cost: 0, token_bucket: { capacity: 4, refill: 2/d }", 1), []);
     }
 
     #[test]
     fn months_and_years_are_as_long_as_they_are() {
         let each = |at: [u64; 4]| at.map(|day| (days(day), 3, false));
-        assert_eq!(moments("fixed_window: { limit: 3, window: month }", 1), each([0, 31, 59, 90]));
-        assert_eq!(moments("fixed_window: { limit: 3, window: year }", 1), each([0, 365, 730, 1096]));
+        assert_eq!(points("fixed_window: { limit: 3, window: month }", 1), each([0, 31, 59, 90]));
+        assert_eq!(points("fixed_window: { limit: 3, window: year }", 1), each([0, 365, 730, 1096]));
     }
 
     #[test]
     fn it_ends_where_the_clock_does() {
         // The first window ends in 2069, the next one beyond the clock.
-        let windows = moments("fixed_window: { limit: 3, window: 36500d }", 1);
+        let windows = points("fixed_window: { limit: 3, window: 36500d }", 1);
         assert_eq!(windows, [(days(0), 3, false), (days(36_500 - 20_454), 3, false)]);
-        assert_eq!(moments("sliding_log: { limit: 3, window: 36500d }", 1), [(days(0), 3, false)]);
+        assert_eq!(points("sliding_log: { limit: 3, window: 36500d }", 1), [(days(0), 3, false)]);
     }
 }

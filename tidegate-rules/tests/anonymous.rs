@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::{Request, Secret};
-use tidegate_rules::{Report, RuleFile, RuleVerdict};
+use tidegate_rules::{Report, RuleFile, RuleStatus};
 
 const IDENTIFY: &str = "identify:
   client: [header:x-api-key, ip]
@@ -30,7 +30,7 @@ fn of_rule(per: &str, more: &str, attributes: &[(&str, &str)]) -> bool {
     let request =
         attributes.iter().fold(Request::new("act"), |request, (name, value)| request.with_attribute(name, value));
     let explanation = file.explain(&request, &Secret::public());
-    let RuleVerdict::Applies(applied) = &explanation.rules[0].verdict else { panic!("it applies") };
+    let RuleStatus::Applies(applied) = &explanation.rules[0].status else { panic!("it applies") };
     applied.anonymous
 }
 

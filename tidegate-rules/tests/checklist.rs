@@ -1,7 +1,7 @@
 //! The checklist for production: what is met, what is not, and what a file cannot tell.
 
-use CheckState::{Met, Unknown, Unmet};
-use tidegate_rules::{CheckItem, CheckState, Deployment, RuleFile};
+use ChecklistState::{Met, Unknown, Unmet};
+use tidegate_rules::{ChecklistItem, ChecklistState, Deployment, RuleFile};
 
 /// A file of which everything that a file can say is said.
 const GOOD: &str = "version: 1
@@ -15,14 +15,14 @@ rules:
 ";
 
 fn redis() -> Deployment {
-    Deployment { secret: true, store: Some("redis://user:hunter2@cache:6379".into()) }
+    Deployment::new().with_secret(true).with_store("redis://user:hunter2@cache:6379")
 }
 
-fn items(text: &str, facts: &Deployment) -> Vec<CheckItem> {
+fn items(text: &str, facts: &Deployment) -> Vec<ChecklistItem> {
     RuleFile::parse("rules.yaml", text).unwrap_or_else(|report| panic!("{report}")).checklist(facts)
 }
 
-fn item(text: &str, facts: &Deployment, about: &str) -> (CheckState, String) {
+fn item(text: &str, facts: &Deployment, about: &str) -> (ChecklistState, String) {
     let items = items(text, facts);
     let item = items.into_iter().find(|item| item.name.contains(about));
     item.map_or_else(|| panic!("no item is about {about}"), |item| (item.state, item.detail))
@@ -77,7 +77,7 @@ fn rules_against_guessing_must_hold() {
 
 #[test]
 fn a_deployment_matters() {
-    let without = |store: Option<&str>| Deployment { secret: false, store: store.map(Into::into) };
+    let without = |store: Option<&str>| store.map_or_else(Deployment::new, |store| Deployment::new().with_store(store));
     assert_eq!(item(GOOD, &without(None), "hashed").0, Unmet);
     assert_eq!(item(GOOD, &without(None), "concurrency").0, Unknown);
     assert_eq!(item(GOOD, &without(Some("memory:")), "concurrency").0, Unknown);

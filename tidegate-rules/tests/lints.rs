@@ -33,7 +33,7 @@ fn each_mistake_draws_its_lint_where_it_stands() {
         assert_eq!(found.len(), 1, "{} once in:\n{}\n{report}", case.code, case.file);
         assert_eq!(report.position(found[0]), case.at, "{report}");
         assert_eq!(found[0].severity(), case.severity, "{report}");
-        assert!(found[0].suggestion().is_some_and(|help| !help.is_empty()), "{report}");
+        assert!(found[0].help().is_some_and(|help| !help.is_empty()), "{report}");
     }
 }
 
@@ -317,7 +317,7 @@ fn everything_that_a_client_could_forge_in_a_cost_is_told_at_once() {
     assert_eq!(codes(&found), ["unauthenticated-tenant", "forgeable-cost"], "{found}");
     let forged = of(&found, "forgeable-cost")[0];
     assert!(forged.message().contains("`header:x-user` as its user, `query:q`"), "{found}");
-    assert!(forged.suggestion().is_some_and(|help| help.contains("`authenticated: [x-user, query:q]`")), "{found}");
+    assert!(forged.help().is_some_and(|help| help.contains("`authenticated: [x-user, query:q]`")), "{found}");
 }
 
 #[test]
@@ -333,10 +333,7 @@ fn a_colon_is_mended_to_braces_all_along_the_path() {
                 fixed_window: { limit: 9, window: 1m } }";
     let found = report(file);
     assert_eq!(codes(&found), ["colon-segment"]);
-    assert!(
-        found.problems()[0].suggestion().is_some_and(|help| help.contains("`/v1/{org}/cars/{car-id}/*`")),
-        "{found}"
-    );
+    assert!(found.problems()[0].help().is_some_and(|help| help.contains("`/v1/{org}/cars/{car-id}/*`")), "{found}");
 }
 
 #[test]

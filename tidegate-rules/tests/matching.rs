@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::{Limiter, ManualClock, MemoryStore, Request, Secret};
-use tidegate_rules::{RuleFile, RuleVerdict};
+use tidegate_rules::{RuleFile, RuleStatus};
 
 const LIMIT: &str = "per: [], token_bucket: { capacity: 5, refill: 1/s }";
 
@@ -273,7 +273,7 @@ fn futures<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_plan_that_a_tenant_has_can_be_counted_by() {
+fn a_plan_that_a_tenant_has_can_be_per_by_rule() {
     let file = parse(
         "identify: { tenant: header:x-tenant, authenticated: x-tenant }\nplans: { pro: {}, free: {} }\ntenants: { acme: pro, blue: pro }\ndefault_plan: free\n\
          rules:\n- { id: r, match: { plan: [pro, free] }, per: [plan], token_bucket: { capacity: 5, refill: 1/s } }\n",
@@ -349,7 +349,7 @@ fn the_index_forgets_nobody() {
         for (method, path, host, tenant, action, header) in asks {
             let attributes = [("method", method), ("path", path), ("host", host), ("header:x-tenant", tenant), ("header:h", header), ("header:g", header)];
             let explained = together.explain(&request(action, &attributes), &Secret::public()).rules;
-            let applies = |rule: &tidegate_rules::RuleExplained| matches!(rule.verdict, RuleVerdict::Applies(_));
+            let applies = |rule: &tidegate_rules::RuleExplanation| matches!(rule.status, RuleStatus::Applies(_));
             let expected: Vec<String> = explained.into_iter().filter(applies).map(|rule| rule.id).collect();
             prop_assert_eq!(ids(&together, action, &attributes), expected);
         }

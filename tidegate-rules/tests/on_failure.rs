@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::{Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Secret, StoreError, StoreErrorKind};
-use tidegate_rules::{Applied, Report, RuleFile, RuleVerdict};
+use tidegate_rules::{Report, RuleEffect, RuleFile, RuleStatus};
 
 const LIMIT: &str = "per: [attr:who], token_bucket: { capacity: 4, refill: 1/h }";
 
@@ -149,7 +149,7 @@ fn what_is_wrong_is_told_with_what_to_write() {
         let problem = &report.problems()[0];
         assert_eq!(report.problems().len(), 1, "{report}");
         assert!(problem.message().contains(message), "{report}");
-        assert!(problem.suggestion().unwrap_or_default().contains(help), "{report}");
+        assert!(problem.help().unwrap_or_default().contains(help), "{report}");
         assert_eq!(report.position(problem).0, 3, "{report}");
     }
     assert!(RuleFile::parse("rules.yaml", &text("{ POST: { static: 10/s }, default: { static: 10/1s } }")).is_ok());
@@ -181,9 +181,9 @@ fn rules_that_share_a_budget_share_a_cap() {
 #[test]
 fn an_explanation_tells_what_happens_to_this_request() {
     let file = rule(TABLE);
-    let explained = |method: &str, path: &str| -> Applied {
+    let explained = |method: &str, path: &str| -> RuleEffect {
         let explanation = file.explain(&asks(method, path), &Secret::public());
-        let RuleVerdict::Applies(applied) = &explanation.rules[0].verdict else { panic!("it applies") };
+        let RuleStatus::Applies(applied) = &explanation.rules[0].status else { panic!("it applies") };
         applied.clone()
     };
     assert_eq!(explained("PUT", "/").on_failure, OnFailure::Local);

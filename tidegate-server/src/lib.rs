@@ -1,4 +1,26 @@
-//! The Tidegate server: every front door in one process, around one limiter.
+//! The Tidegate server as a library: HTTP and gRPC front doors around one [`Limiter`](tidegate::Limiter).
+//!
+//! The binary `tidegate` runs all of them with `tidegate serve`. A program can also run one of them by itself, such as a gateway
+//! in front of an HTTP service:
+//!
+//! ```no_run
+//! use tidegate::{Limit, Limiter, MemoryStore, Rate, Rule, RuleSet};
+//! use tidegate_server::gateway::{Gateway, GatewayOptions};
+//! use tidegate_tower::LimitLayer;
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let limit = Limit::token_bucket(20, Rate::per_second(10)?)?;
+//! let rules = RuleSet::new([Rule::new("api", limit).with_per(["ip"])])?;
+//! let layer = LimitLayer::new(Limiter::new(rules, MemoryStore::new()));
+//!
+//! let gateway = Gateway::new(&"http://127.0.0.1:3000".parse()?, GatewayOptions::new())?;
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8000").await?;
+//! gateway.serve(listener, layer, async { drop(tokio::signal::ctrl_c().await) }).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Modules
 //!
 //! ```text
 //! ServeArgs ──▶ serve ──▶ check API │ forward-auth │ Envoy rate limit service │ gateway │ admin
@@ -6,10 +28,11 @@
 //!               Listener                          Limiter on AnyStore
 //! ```
 //!
-//! - [`gateway`] and [`envoy`] can be used without the server, as a tower service and a gRPC service.
-//! - [`Listener`] accepts connections for all of them: TLS, timeouts, size limits, draining.
-//! - [`AnyStore`] is the store that a URL names.
-//! - [`command`] has what the commands of the binary share: output, exit codes, failures.
+//! - [`gateway`]: a reverse proxy with rate limits.
+//! - [`envoy`]: Envoy's Rate Limit Service over gRPC and JSON, with rule files or YAML files of the reference server.
+//! - [`Listener`]: accepts connections for every front door: TLS, timeouts, size limits, draining.
+//! - [`AnyStore`]: the store that a URL names, in memory or in Redis.
+//! - [`command`]: what the commands of the binary share (output, exit codes, failures), and `tidegate serve` itself.
 
 mod check_response;
 pub use check_response::CheckResponse;

@@ -21,6 +21,8 @@ mod receipts;
 
 mod histogram;
 mod metrics;
+mod metrics_format;
+mod process_collector;
 mod rule_counters;
 mod store_collector;
 
@@ -69,7 +71,7 @@ pub struct Server {
 /// Runs a server until a signal, then drains it.
 pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let rust_log = std::env::var_os("RUST_LOG");
-    let _flush = logging::start(&arguments.log, rust_log.as_deref(), output.uses_error_color())?;
+    let log = logging::start(&arguments.log, rust_log.as_deref(), output.uses_error_color())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
     runtime.block_on(async {
@@ -77,6 +79,8 @@ pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failu
         let failed = |error: std::io::Error| Failure::usage(format!("signals cannot be received: {error}"));
         let stopped = reload::stopped().map_err(failed)?;
         let reloading = reload::watch(&server.engine).map_err(failed)?;
+        // What an operator should change is read before the page.
+        log.flush();
         start_page::print(&server, output);
         report_until(&server.engine, stopped).await;
         tracing::info!(target: "tidegate::server", "stopping: no new connections; open requests may end");

@@ -21,7 +21,7 @@ use crate::handle::Current;
 use crate::held::Held;
 use crate::layer::Settings;
 use crate::readiness::{give_back, regain};
-use crate::{LimitFuture, LimitLayer, ResponseBody, grpc};
+use crate::{DecisionSlot, LimitFuture, LimitLayer, ResponseBody, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
 pub struct LimitService<T, S> {
@@ -149,7 +149,11 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let request = values.request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = current.limiter.plan(&request).with_max_delay(settings.longest_delay).with_origin(origin);
-    match current.limiter.decide(&plan).await {
+    let result = current.limiter.decide(&plan).await;
+    if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
+        slot.fill(&result);
+    }
+    match result {
         Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::new(settings, current, decision)),
         Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
         Err(_) => Judged::Refused(failed(settings, current, parts)),

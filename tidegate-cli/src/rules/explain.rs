@@ -7,7 +7,9 @@ mod explained;
 use std::time::Duration;
 
 use tidegate::{RuleMode, Secret};
-use tidegate_rules::{Applied, Explanation, LimitExplained, Moment, RuleExplained, RuleVerdict, SubjectPart, visible};
+use tidegate_rules::{
+    Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint, sanitize,
+};
 
 use crate::cli::ExplainArgs;
 use explained::Explained;
@@ -27,7 +29,7 @@ pub(super) fn run(arguments: &ExplainArgs, output: &mut Output<'_>) -> Result<Ex
 }
 
 fn print(explanation: &Explanation, output: &mut Output<'_>) {
-    let or = |text: Option<&str>, none: &str| text.filter(|text| !text.is_empty()).map_or(none.to_owned(), visible);
+    let or = |text: Option<&str>, none: &str| text.filter(|text| !text.is_empty()).map_or(none.to_owned(), sanitize);
     output.line(format_args!("client address  {}", or(explanation.client_ip.as_deref(), "not known")));
     output.line(format_args!("tenant          {}", or(explanation.tenant.as_deref(), "none")));
     output.line(format_args!("plan            {}", or(Some(&explanation.plan), "none")));
@@ -35,10 +37,10 @@ fn print(explanation: &Explanation, output: &mut Output<'_>) {
         output.line(format_args!("exempt          by the entry in line {line}"));
     }
     let (apply, others): (Vec<_>, Vec<_>) =
-        explanation.rules.iter().partition(|rule| matches!(rule.verdict, RuleVerdict::Applies(_)));
+        explanation.rules.iter().partition(|rule| matches!(rule.status, RuleStatus::Applies(_)));
     title(if apply.is_empty() { "No rule applies: the request passes" } else { "Rules that apply" }, output);
     for rule in &apply {
-        if let RuleVerdict::Applies(applied) = &rule.verdict {
+        if let RuleStatus::Applies(applied) = &rule.status {
             print_applied(rule, applied, output);
         }
     }
@@ -46,12 +48,12 @@ fn print(explanation: &Explanation, output: &mut Output<'_>) {
         title("Rules that do not apply", output);
         let widest = others.iter().map(|rule| rule.id.chars().count()).max().unwrap_or_default();
         for rule in others {
-            output.line(format_args!("  {:widest$}  {}", rule.id, reason(&rule.verdict, explanation.exempt)));
+            output.line(format_args!("  {:widest$}  {}", rule.id, reason(&rule.status, explanation.exempt)));
         }
     }
-    if !explanation.timeline.moments.is_empty() {
+    if !explanation.timeline.points.is_empty() {
         title("If somebody new sent this request again and again", output);
-        print_moments(&explanation.timeline.moments, output);
+        print_moments(&explanation.timeline.points, output);
     }
 }
 
@@ -60,7 +62,7 @@ fn title(text: &str, output: &mut Output<'_>) {
     output.line(format_args!("\n{text}"));
 }
 
-fn print_applied(rule: &RuleExplained, applied: &Applied, output: &mut Output<'_>) {
+fn print_applied(rule: &RuleExplanation, applied: &RuleEffect, output: &mut Output<'_>) {
     let shadow =
         if rule.mode == RuleMode::Shadow { "  (shadow: it counts and reports, and refuses nothing)" } else { "" };
     let id = output.styled(Style::Good, &rule.id);
@@ -82,41 +84,42 @@ fn print_applied(rule: &RuleExplained, applied: &Applied, output: &mut Output<'_
 }
 
 fn part(part: &SubjectPart) -> String {
-    let name = visible(&part.name);
+    let name = sanitize(&part.name);
     match (&part.value, &part.kind) {
         (Some(value), Some(kind)) if *kind != part.name => {
-            format!("{name} = {} (from {})", visible(value), visible(kind))
+            format!("{name} = {} (from {})", sanitize(value), sanitize(kind))
         }
-        (Some(value), _) => format!("{name} = {}", visible(value)),
+        (Some(value), _) => format!("{name} = {}", sanitize(value)),
         (None, _) => format!("{name}, which the request lacks: all who lack it are counted as one"),
     }
 }
 
-fn words(limit: &LimitExplained) -> String {
-    let name = if limit.name.is_empty() { String::new() } else { format!("{}: ", visible(&limit.name)) };
-    let plan = if limit.plan.is_empty() { String::new() } else { format!(" (plan {})", visible(&limit.plan)) };
+fn words(limit: &LimitExplanation) -> String {
+    let name = if limit.name.is_empty() { String::new() } else { format!("{}: ", sanitize(&limit.name)) };
+    let plan = if limit.plan.is_empty() { String::new() } else { format!(" (plan {})", sanitize(&limit.plan)) };
     format!("{name}{}{plan}", limit.text)
 }
 
-fn reason(verdict: &RuleVerdict, exempt: Option<usize>) -> String {
+fn reason(verdict: &RuleStatus, exempt: Option<usize>) -> String {
     match verdict {
-        RuleVerdict::Differs { field, wanted, found: Some(found) } => {
-            format!("{field} is {}, the rule wants {}", visible(found), visible(wanted))
+        RuleStatus::Differs { field, wanted, found: Some(found) } => {
+            format!("{field} is {}, the rule wants {}", sanitize(found), sanitize(wanted))
         }
-        RuleVerdict::Differs { field, wanted, found: None } => {
-            format!("there is no {field}, the rule wants {}", visible(wanted))
+        RuleStatus::Differs { field, wanted, found: None } => {
+            format!("there is no {field}, the rule wants {}", sanitize(wanted))
         }
-        RuleVerdict::Exempt => {
+        RuleStatus::Exempt => {
             exempt.map_or_else(|| "exempt".into(), |line| format!("lifted by the exemption in line {line}"))
         }
-        RuleVerdict::Disabled => "disabled".into(),
+        RuleStatus::Disabled => "disabled".into(),
         _ => "applies".into(),
     }
 }
 
-fn print_moments(moments: &[Moment], output: &mut Output<'_>) {
-    let at =
-        |moment: &Moment| if moment.at.is_zero() { "now".into() } else { format!("+{}", format_duration(moment.at)) };
+fn print_moments(moments: &[TimelinePoint], output: &mut Output<'_>) {
+    let at = |moment: &TimelinePoint| {
+        if moment.at.is_zero() { "now".into() } else { format!("+{}", format_duration(moment.at)) }
+    };
     let widest = moments.iter().map(|moment| at(moment).len()).max().unwrap_or_default();
     for moment in moments {
         output.line(format_args!("  {:widest$}  {}", at(moment), happens(moment)));
@@ -124,7 +127,7 @@ fn print_moments(moments: &[Moment], output: &mut Output<'_>) {
 }
 
 /// `20 pass, the 21st is refused by ride-request, retry after 100ms`.
-fn happens(moment: &Moment) -> String {
+fn happens(moment: &TimelinePoint) -> String {
     let passing = match moment.allowed {
         0 => "none passes".to_owned(),
         1 => "1 passes".to_owned(),

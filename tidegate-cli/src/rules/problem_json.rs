@@ -24,7 +24,7 @@ impl<'r> ProblemJson<'r> {
                 message: problem.message(),
                 line,
                 column,
-                help: problem.suggestion(),
+                help: problem.help(),
             }
         });
         told.collect()

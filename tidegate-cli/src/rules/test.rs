@@ -2,11 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use tidegate_rules::{Report, TestOutcome, TestRun, run_tests};
+use tidegate_rules::{Report, TestRun, run_tests};
 
 use super::problem_json::ProblemJson;
 use crate::cli::TestArgs;
@@ -96,35 +95,9 @@ fn summary(results: &[Result<TestRun, Report>]) -> String {
 fn junit(files: &[PathBuf], results: &[Result<TestRun, Report>]) -> String {
     let run = |(file, result): (&PathBuf, &Result<TestRun, Report>)| match result {
         Ok(run) => run.clone(),
-        Err(report) => failed(&file.display().to_string(), report),
+        Err(report) => TestRun::unusable(&file.display().to_string(), report),
     };
     TestRun::to_junit(&files.iter().zip(results).map(run).collect::<Vec<_>>())
-}
-
-/// The report may be that of the rule file, whose places are then told.
-fn failed(file: &str, report: &Report) -> TestRun {
-    let failures = report.problems().iter().map(|problem| {
-        let (line, column) = report.position(problem);
-        tidegate_rules::Failure {
-            line,
-            column,
-            step: 0,
-            at: Duration::ZERO,
-            request: String::new(),
-            what: problem.code().to_owned(),
-            expected: "a file that can be run".to_owned(),
-            got: problem.message().to_owned(),
-            note: problem.suggestion().map(str::to_owned),
-        }
-    });
-    let test = TestOutcome {
-        name: format!("{file} can be run"),
-        line: 1,
-        steps: 0,
-        requests: 0,
-        failures: failures.collect(),
-    };
-    TestRun { file: report.file().to_owned(), rules: String::new(), tests: vec![test], coverage: Vec::new() }
 }
 
 impl<'r> Results<'r> {

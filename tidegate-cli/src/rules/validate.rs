@@ -2,15 +2,15 @@
 //! It judges nothing itself; the library reads and lints.
 
 use serde::Serialize;
-use tidegate_rules::{CheckItem, CheckState, Deployment, MOST_PROBLEMS, Report, RuleFile, Severity};
+use tidegate_rules::{ChecklistItem, ChecklistState, Deployment, MAX_PROBLEMS, Report, RuleFile, Severity};
 
 use super::problem_json::ProblemJson;
 use crate::cli::ValidateArgs;
 use tidegate_server::StoreUrl;
 use tidegate_server::command::{Exit, Failure, Output, Style, count};
 
-const MET: &str = CheckState::Met.as_str();
-const UNMET: &str = CheckState::Unmet.as_str();
+const MET: &str = ChecklistState::Met.as_str();
+const UNMET: &str = ChecklistState::Unmet.as_str();
 
 /// What was found, for programs.
 #[derive(Serialize)]
@@ -52,7 +52,8 @@ pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<E
         // A slip of the pen must not pass for a store that instances share.
         StoreUrl::parse(store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
     }
-    let deployment = Deployment { secret, store: arguments.store.clone() };
+    let mut deployment = Deployment::new().with_secret(secret);
+    deployment.store = arguments.store.clone();
     let files: Vec<_> = arguments
         .files
         .iter()
@@ -79,7 +80,7 @@ impl<'r> Validated<'r> {
         let usable = file.as_ref().ok();
         let number = |severity| report.problems().iter().filter(|problem| problem.severity() == severity).count();
         let checklist = usable.filter(|_| arguments.production).map(|file| file.checklist(deployment));
-        let unmet = checklist.iter().flatten().any(|item| item.state == CheckState::Unmet);
+        let unmet = checklist.iter().flatten().any(|item| item.state == ChecklistState::Unmet);
         let checklist = checklist.map(|items| items.into_iter().map(Item::from).collect());
         let warnings = number(Severity::Warning);
         Self {
@@ -90,7 +91,7 @@ impl<'r> Validated<'r> {
             warnings,
             notes: number(Severity::Note),
             // A report keeps so many: there may be more.
-            cut: report.problems().len() >= MOST_PROBLEMS,
+            cut: report.problems().len() >= MAX_PROBLEMS,
             problems: ProblemJson::all(report),
             checklist,
             report,
@@ -125,8 +126,8 @@ impl<'r> Validated<'r> {
     }
 }
 
-impl From<CheckItem> for Item {
-    fn from(item: CheckItem) -> Self {
+impl From<ChecklistItem> for Item {
+    fn from(item: ChecklistItem) -> Self {
         Self { name: item.name, state: item.state.as_str(), detail: item.detail }
     }
 }

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod bad_input;
 mod check;
 mod config;
+mod docs_pages;
 mod explain;
 mod manual;
-mod nonsense;
-mod page;
 mod shell;
 mod test_files;
 mod validate;

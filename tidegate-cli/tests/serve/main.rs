@@ -9,6 +9,7 @@ mod forward_auth;
 mod hosts;
 mod lifecycle;
 mod logging;
+mod metrics;
 mod openapi;
 mod tls;
 

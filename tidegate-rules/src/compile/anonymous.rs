@@ -6,11 +6,11 @@ use tidegate::AnonymousBounds;
 use tidegate::spi::MAX_AMOUNT;
 
 use super::Compiler;
-use crate::read::At;
-use crate::written::{self, Amount};
+use crate::read::Spanned;
+use crate::schema_types::{self, Amount};
 
 impl Compiler<'_> {
-    pub(super) fn anonymous(&mut self, written: &written::Anonymous) -> Option<AnonymousBounds> {
+    pub(super) fn anonymous(&mut self, written: &schema_types::AnonymousSpec) -> Option<AnonymousBounds> {
         let default = AnonymousBounds::default();
         let most = written.most.as_ref().map_or(Some(default.max_subjects), |at| self.most(at));
         let forget_after = written.forget_after.as_ref().map_or(Some(None), |at| self.forget_after(at).map(Some));
@@ -18,7 +18,7 @@ impl Compiler<'_> {
         Some(forget_after?.map_or(bounds, |after| bounds.with_forget_after(after)))
     }
 
-    fn most(&mut self, at: &At<Amount>) -> Option<u64> {
+    fn most(&mut self, at: &Spanned<Amount>) -> Option<u64> {
         if (1..=MAX_AMOUNT).contains(&at.value.0) {
             return Some(at.value.0);
         }
@@ -27,7 +27,7 @@ impl Compiler<'_> {
         None
     }
 
-    fn forget_after(&mut self, at: &At<String>) -> Option<Duration> {
+    fn forget_after(&mut self, at: &Spanned<String>) -> Option<Duration> {
         let span = self.duration(at)?;
         if span.is_zero() {
             let message = "whoever is forgotten at once has no limit";

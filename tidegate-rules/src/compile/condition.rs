@@ -4,17 +4,18 @@ use smol_str::SmolStr;
 use tidegate::attributes::{MAX_HOST_BYTES, header_attribute};
 
 use super::Compiler;
-use crate::condition::{Condition, Host};
+use crate::condition::{Condition, HostPattern};
 use crate::ip;
-use crate::path::Pattern;
-use crate::read::At;
+use crate::path::PathPattern;
+use crate::read::Spanned;
+use crate::schema_types;
 use crate::suggest::suggest;
-use crate::written;
 
 impl Compiler<'_> {
-    pub(super) fn condition(&mut self, written: &written::Match) -> Condition {
-        let texts =
-            |values: &[At<written::Word>]| values.iter().map(|at| SmolStr::new(&at.value.0)).collect::<Vec<_>>();
+    pub(super) fn condition(&mut self, written: &schema_types::MatchSpec) -> Condition {
+        let texts = |values: &[Spanned<schema_types::TextScalar>]| {
+            values.iter().map(|at| SmolStr::new(&at.value.0)).collect::<Vec<_>>()
+        };
         Condition {
             methods: written.method.0.iter().filter_map(|at| self.method(at)).collect(),
             paths: written.path.0.iter().filter_map(|at| self.pattern(at)).collect(),
@@ -43,7 +44,7 @@ impl Compiler<'_> {
     }
 
     /// An exemption must ask for something, or it would lift every limit.
-    pub(super) fn exemption(&mut self, at: &At<written::Match>) -> Condition {
+    pub(super) fn exemption(&mut self, at: &Spanned<schema_types::MatchSpec>) -> Condition {
         let before = self.problems.len();
         let condition = self.condition(&at.value);
         if self.problems.len() == before && condition.covers(&Condition::default()) {
@@ -54,7 +55,7 @@ impl Compiler<'_> {
         condition
     }
 
-    pub(super) fn method(&mut self, at: &At<String>) -> Option<SmolStr> {
+    pub(super) fn method(&mut self, at: &Spanned<String>) -> Option<SmolStr> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if at.is_empty() || !at.bytes().all(token) {
             self.error("method", &at.span, format!("`{}` is no HTTP method", at.value));
@@ -73,8 +74,8 @@ impl Compiler<'_> {
         Some(SmolStr::new(&at.value))
     }
 
-    pub(super) fn pattern(&mut self, at: &At<String>) -> Option<Pattern> {
-        match Pattern::parse(at) {
+    pub(super) fn pattern(&mut self, at: &Spanned<String>) -> Option<PathPattern> {
+        match PathPattern::parse(at) {
             Ok(pattern) => Some(pattern),
             Err(error) => {
                 // Quotes and escapes would shift the place, so it is the whole value that is shown.
@@ -87,7 +88,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn host(&mut self, at: &At<String>) -> Option<Host> {
+    fn host(&mut self, at: &Spanned<String>) -> Option<HostPattern> {
         let lower = at.to_ascii_lowercase();
         let (name, below) = lower.strip_prefix("*.").map_or((lower.as_str(), false), |rest| (rest, true));
         let fits = !name.is_empty()
@@ -100,10 +101,10 @@ impl Compiler<'_> {
                 .set_help("write it without scheme and port: `api.example.com`, or `*.example.com` for all below it");
             return None;
         }
-        Some(if below { Host::Below(name.into()) } else { Host::Exactly(name.into()) })
+        Some(if below { HostPattern::Below(name.into()) } else { HostPattern::Exactly(name.into()) })
     }
 
-    fn plan(&mut self, at: &At<String>) -> Option<SmolStr> {
+    fn plan(&mut self, at: &Spanned<String>) -> Option<SmolStr> {
         if !self.plans.iter().any(|plan| plan == at.as_str()) {
             let help = suggest(at, self.plans.clone().iter().map(SmolStr::as_str));
             self.error("unknown-plan", &at.span, format!("nobody has a plan `{}`", at.value)).set_help(help);

@@ -4,25 +4,30 @@ use tidegate::attributes::header_attribute;
 use tidegate::spi::MAX_AMOUNT;
 
 use super::Compiler;
-use crate::by_route::ByRoute;
-use crate::cost::{Cost, From, Table};
+use crate::cost::{Cost, CostSource, CostTable};
 use crate::expression::Expression;
-use crate::read::At;
-use crate::written::{self, Amount, CostTable};
+use crate::read::Spanned;
+use crate::route_table::RouteTable;
+use crate::schema_types::{self, Amount, CostTableSpec};
 
 impl Compiler<'_> {
-    pub(super) fn cost(&mut self, written: &written::Cost) -> Option<Cost> {
+    pub(super) fn cost(&mut self, written: &schema_types::CostSpec) -> Option<Cost> {
         match written {
-            written::Cost::Number(at) => self.amount(at).map(Cost::Fixed),
-            written::Cost::Text(at) => {
-                let from = From::Expression(self.expression(at)?);
-                Some(Cost::Table(Box::new(Table { routes: ByRoute::default(), from, default: 1, most: MAX_AMOUNT })))
+            schema_types::CostSpec::Number(at) => self.amount(at).map(Cost::Fixed),
+            schema_types::CostSpec::Text(at) => {
+                let from = CostSource::Expression(self.expression(at)?);
+                Some(Cost::Table(Box::new(CostTable {
+                    routes: RouteTable::default(),
+                    from,
+                    default: 1,
+                    most: MAX_AMOUNT,
+                })))
             }
-            written::Cost::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
+            schema_types::CostSpec::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
         }
     }
 
-    fn table(&mut self, written: &CostTable) -> Option<Table> {
+    fn table(&mut self, written: &CostTableSpec) -> Option<CostTable> {
         if let (Some(at), Some(_)) = (&written.header, &written.expression) {
             let message = "either a header or an expression tells the cost";
             self.error("cost", &at.span, message).set_help("keep one of the two");
@@ -31,18 +36,18 @@ impl Compiler<'_> {
         let from = match (&written.header, &written.expression) {
             (Some(at), _) => {
                 self.authenticated(at)?;
-                From::Header(header_attribute(at).into())
+                CostSource::Header(header_attribute(at).into())
             }
-            (None, Some(at)) => From::Expression(self.expression(at)?),
-            (None, None) => From::Default,
+            (None, Some(at)) => CostSource::Expression(self.expression(at)?),
+            (None, None) => CostSource::Default,
         };
         let default = written.default.as_ref().map_or(Some(1), |at| self.amount(at))?;
         let most = written.max.as_ref().map_or(Some(MAX_AMOUNT), |at| self.amount(at))?;
-        Some(Table { routes, from, default, most })
+        Some(CostTable { routes, from, default, most })
     }
 
     /// Who could set the cost of a request could make it free.
-    fn authenticated(&mut self, at: &At<String>) -> Option<()> {
+    fn authenticated(&mut self, at: &Spanned<String>) -> Option<()> {
         if self.authenticated.contains(at) {
             return Some(());
         }
@@ -52,7 +57,7 @@ impl Compiler<'_> {
         None
     }
 
-    fn amount(&mut self, at: &At<Amount>) -> Option<u64> {
+    fn amount(&mut self, at: &Spanned<Amount>) -> Option<u64> {
         if at.value.0 <= MAX_AMOUNT {
             return Some(at.value.0);
         }
@@ -60,7 +65,7 @@ impl Compiler<'_> {
         None
     }
 
-    fn expression(&mut self, at: &At<String>) -> Option<Expression> {
+    fn expression(&mut self, at: &Spanned<String>) -> Option<Expression> {
         match Expression::compile(at) {
             Ok(expression) => Some(expression),
             Err(error) => {

@@ -7,9 +7,9 @@ use tidegate::{Limit, LimitError, Rate, Window};
 
 use super::Compiler;
 use crate::quantity;
-use crate::read::At;
-use crate::source::Span;
-use crate::written::{self, Limits};
+use crate::read::Spanned;
+use crate::schema_types::{self, LimitSpec};
+use crate::source_file::Span;
 
 /// How many slices a sliding window has if the file does not say.
 const SLICES: u64 = 6;
@@ -18,8 +18,8 @@ const KINDS: &str = "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_lo
 
 impl Compiler<'_> {
     /// The limits of a rule, by name: a single one has none.
-    pub(super) fn limits(&mut self, rule: &written::Rule, span: &Span) -> Option<Vec<(SmolStr, Limit)>> {
-        let own = Limits {
+    pub(super) fn limits(&mut self, rule: &schema_types::RuleSpec, span: &Span) -> Option<Vec<(SmolStr, Limit)>> {
+        let own = LimitSpec {
             token_bucket: rule.token_bucket.clone(),
             leaky_bucket: rule.leaky_bucket.clone(),
             fixed_window: rule.fixed_window.clone(),
@@ -44,7 +44,7 @@ impl Compiler<'_> {
     }
 
     /// One limit.
-    pub(super) fn limit(&mut self, written: &Limits, span: &Span) -> Option<Limit> {
+    pub(super) fn limit(&mut self, written: &LimitSpec, span: &Span) -> Option<Limit> {
         if kinds(written) != 1 {
             let (message, help) = match kinds(written) {
                 0 => ("there is no limit here", format!("give it one: {KINDS}")),
@@ -82,26 +82,26 @@ impl Compiler<'_> {
         limit.map_err(|error| _ = self.error("inexact", span, error.to_string())).ok()
     }
 
-    fn rate(&mut self, at: &At<String>) -> Option<Rate> {
-        quantity::rate(at).map_err(|why| _ = self.error("rate", &at.span, why)).ok()
+    fn rate(&mut self, at: &Spanned<String>) -> Option<Rate> {
+        quantity::parse_rate(at).map_err(|why| _ = self.error("rate", &at.span, why)).ok()
     }
 
-    pub(super) fn duration(&mut self, at: &At<String>) -> Option<Duration> {
+    pub(super) fn duration(&mut self, at: &Spanned<String>) -> Option<Duration> {
         let error = |why| {
             let problem = self.error("duration", &at.span, why);
-            if quantity::window(at).is_ok() {
+            if quantity::parse_window(at).is_ok() {
                 problem.set_help("months and years of the calendar are for `fixed_window`");
             }
         };
-        quantity::duration(at).map_err(error).ok()
+        quantity::parse_duration(at).map_err(error).ok()
     }
 
-    fn window(&mut self, at: &At<String>) -> Option<Window> {
-        quantity::window(at).map_err(|why| _ = self.error("duration", &at.span, why)).ok()
+    fn window(&mut self, at: &Spanned<String>) -> Option<Window> {
+        quantity::parse_window(at).map_err(|why| _ = self.error("duration", &at.span, why)).ok()
     }
 }
 
-fn kinds(limits: &Limits) -> usize {
+fn kinds(limits: &LimitSpec) -> usize {
     let there = [
         limits.token_bucket.is_some(),
         limits.leaky_bucket.is_some(),

@@ -3,49 +3,51 @@
 use tidegate::{Limit, OnFailure};
 
 use super::Compiler;
-use crate::policy::Policy;
+use crate::failure_policy::FailurePolicy;
 use crate::quantity;
-use crate::read::At;
-use crate::written::{self, Cap, PolicyTable, PolicyWord};
+use crate::read::Spanned;
+use crate::schema_types::{self, PolicyName, PolicyTableSpec, StaticCapSpec};
 
 /// What a rule does while the store fails.
 #[derive(Debug, Default)]
-pub(super) struct Failing {
-    pub(super) policy: Policy,
+pub(super) struct CompiledPolicy {
+    pub(super) policy: FailurePolicy,
     /// What one instance lets pass where the policy is `static`.
     pub(super) cap: Option<Limit>,
 }
 
 impl Compiler<'_> {
-    pub(super) fn on_failure(&mut self, written: &written::OnFailure) -> Option<Failing> {
+    pub(super) fn on_failure(&mut self, written: &schema_types::OnFailureSpec) -> Option<CompiledPolicy> {
         let mut cap = None;
         let policy = match written {
-            written::OnFailure::Text(word) => Policy::always(self.policy_word(word)?),
-            written::OnFailure::Map(PolicyTable::Cap(written)) => Policy::always(self.cap(written, &mut cap)?),
-            written::OnFailure::Map(PolicyTable::Routes(table)) => {
+            schema_types::OnFailureSpec::Text(word) => FailurePolicy::always(self.policy_word(word)?),
+            schema_types::OnFailureSpec::Map(PolicyTableSpec::Cap(written)) => {
+                FailurePolicy::always(self.cap(written, &mut cap)?)
+            }
+            schema_types::OnFailureSpec::Map(PolicyTableSpec::Routes(table)) => {
                 let routes = self.by_route(&table.routes, |compiler, written| compiler.policy(written, &mut cap));
                 let default = table.default.as_ref();
                 let otherwise = default.map_or(Some(OnFailure::default()), |written| self.policy(written, &mut cap));
-                Policy { routes: routes?, otherwise: otherwise? }
+                FailurePolicy { routes: routes?, otherwise: otherwise? }
             }
         };
-        Some(Failing { policy, cap })
+        Some(CompiledPolicy { policy, cap })
     }
 
-    fn policy(&mut self, written: &written::Policy, cap: &mut Option<Limit>) -> Option<OnFailure> {
+    fn policy(&mut self, written: &schema_types::PolicySpec, cap: &mut Option<Limit>) -> Option<OnFailure> {
         match written {
-            written::Policy::Text(word) => self.policy_word(word),
-            written::Policy::Map(written) => self.cap(written, cap),
+            schema_types::PolicySpec::Text(word) => self.policy_word(word),
+            schema_types::PolicySpec::Map(written) => self.cap(written, cap),
         }
     }
 
-    fn policy_word(&mut self, at: &At<PolicyWord>) -> Option<OnFailure> {
+    fn policy_word(&mut self, at: &Spanned<PolicyName>) -> Option<OnFailure> {
         match at.value {
-            PolicyWord::Open => Some(OnFailure::Open),
-            PolicyWord::Closed => Some(OnFailure::Closed),
-            PolicyWord::Local => Some(OnFailure::Local),
-            PolicyWord::Degraded => Some(OnFailure::Degraded),
-            PolicyWord::Static => {
+            PolicyName::Open => Some(OnFailure::Open),
+            PolicyName::Closed => Some(OnFailure::Closed),
+            PolicyName::Local => Some(OnFailure::Local),
+            PolicyName::Degraded => Some(OnFailure::Degraded),
+            PolicyName::Static => {
                 let message = "`static` does not say how much passes while the store fails";
                 let help = "write what one instance lets pass, of everybody together: `{ static: 100/s }`";
                 self.error("on-failure", &at.span, message).set_help(help);
@@ -55,9 +57,9 @@ impl Compiler<'_> {
     }
 
     /// A cap; `known` is the one that the rule has already.
-    fn cap(&mut self, written: &Cap, known: &mut Option<Limit>) -> Option<OnFailure> {
+    fn cap(&mut self, written: &StaticCapSpec, known: &mut Option<Limit>) -> Option<OnFailure> {
         let at = &written.r#static;
-        let (capacity, refill) = match quantity::cap(at) {
+        let (capacity, refill) = match quantity::parse_cap(at) {
             Ok(cap) => cap,
             Err(why) => {
                 self.error("rate", &at.span, why);

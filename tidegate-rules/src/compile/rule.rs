@@ -5,20 +5,20 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 use tidegate::{AnonymousBounds, Limit, PartitionBy, Rule, RuleMode};
 
-use super::on_failure::Failing;
+use super::on_failure::CompiledPolicy;
 use super::{Compiler, Overrides};
 use crate::cost::Cost;
 use crate::identity::Identity;
-use crate::matching::{Matched, TenantIn};
-use crate::read::At;
-use crate::source::Span;
+use crate::read::Spanned;
+use crate::request_matcher::{RuleMatcher, TenantUse};
+use crate::schema_types::{self, ModeSpec, ScopeSpec};
+use crate::source_file::Span;
 use crate::suggest::nearest;
-use crate::written::{self, Mode, Scope};
 
 /// A rule that is understood, with the places that lints speak of.
 #[derive(Debug)]
-pub(crate) struct Compiled {
-    pub(crate) matched: Matched,
+pub(crate) struct CompiledRule {
+    pub(crate) matcher: RuleMatcher,
     pub(crate) limits: Vec<(SmolStr, Limit)>,
     pub(crate) plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
     pub(crate) mode: RuleMode,
@@ -46,18 +46,18 @@ pub(crate) struct Compiled {
     pub(crate) on_failure_span: Span,
 }
 
-impl Compiled {
+impl CompiledRule {
     pub(crate) fn is_disabled(&self) -> bool {
         self.mode == RuleMode::Disabled
     }
 
     /// The rule as the library takes it.
     pub(crate) fn rule(&self) -> Rule {
-        let mut rule = Rule::from_limits(self.matched.id.clone(), self.limits.clone())
-            .with_per(self.matched.names())
+        let mut rule = Rule::from_limits(self.matcher.id.clone(), self.limits.clone())
+            .with_per(self.matcher.names())
             .with_mode(self.mode)
             .with_partition_by(self.tag.clone())
-            .with_on_failure(self.matched.on_failure.otherwise);
+            .with_on_failure(self.matcher.on_failure.otherwise);
         for (plan, limits) in &self.plans {
             rule = rule.with_plan(plan.clone(), limits.clone());
         }
@@ -86,10 +86,10 @@ impl Compiled {
 impl Compiler<'_> {
     pub(super) fn rule(
         &mut self,
-        at: &At<written::Rule>,
+        at: &Spanned<schema_types::RuleSpec>,
         identities: &[Identity],
         overrides: &Overrides,
-    ) -> Option<Compiled> {
+    ) -> Option<CompiledRule> {
         let written = &at.value;
         let id = SmolStr::new(&written.id.value);
         self.check_id(&written.id);
@@ -99,7 +99,8 @@ impl Compiler<'_> {
         let condition = written.r#match.as_ref().map(|asked| self.condition(&asked.value)).unwrap_or_default();
         let (per, tenant) = self.per(written, identities);
         let cost = written.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
-        let failing = written.on_failure.as_ref().map_or(Some(Failing::default()), |at| self.on_failure(&at.value));
+        let failing =
+            written.on_failure.as_ref().map_or(Some(CompiledPolicy::default()), |at| self.on_failure(&at.value));
         let anonymous = written.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
         let mut plans = overrides.get(&id).cloned().unwrap_or_default();
         if let Some([(name, _)]) = limits.as_deref() {
@@ -114,8 +115,8 @@ impl Compiler<'_> {
         }
         let span = |at: Option<Span>| at.unwrap_or_else(|| written.id.span.clone());
         let failing = failing?;
-        Some(Compiled {
-            matched: Matched {
+        Some(CompiledRule {
+            matcher: RuleMatcher {
                 id,
                 condition: Box::new(condition),
                 rest: None,
@@ -127,9 +128,9 @@ impl Compiler<'_> {
             limits: limits?,
             plans,
             mode: written.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
-                Mode::Enabled => RuleMode::Enabled,
-                Mode::Disabled => RuleMode::Disabled,
-                Mode::Shadow => RuleMode::Shadow,
+                ModeSpec::Enabled => RuleMode::Enabled,
+                ModeSpec::Disabled => RuleMode::Disabled,
+                ModeSpec::Shadow => RuleMode::Shadow,
             }),
             has_policy: written.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             emergency: failing.cap,
@@ -150,7 +151,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn check_id(&mut self, id: &At<String>) {
+    fn check_id(&mut self, id: &Spanned<String>) {
         let fits = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
         if id.is_empty() || id.len() > 64 || !id.chars().all(fits) {
             let message = "an id has 1 to 64 letters, digits, `-`, `_`, `.` or `/`";
@@ -159,9 +160,9 @@ impl Compiler<'_> {
     }
 
     /// What decides the partition of a rule's keys.
-    fn tag(&mut self, at: &At<String>, tenant: TenantIn) -> Option<PartitionBy> {
+    fn tag(&mut self, at: &Spanned<String>, tenant: TenantUse) -> Option<PartitionBy> {
         match at.as_str() {
-            "tenant" if tenant != TenantIn::No => Some(PartitionBy::Usual),
+            "tenant" if tenant != TenantUse::No => Some(PartitionBy::Usual),
             "tenant" => {
                 let message = "the rule does not count by tenant, so the tenant cannot decide where its keys are";
                 self.error("tag", &at.span, message).set_help("leave it out, or add `tenant` to `per`");
@@ -181,7 +182,7 @@ impl Compiler<'_> {
     }
 
     /// Whom a rule counts by.
-    fn per(&mut self, written: &written::Rule, identities: &[Identity]) -> (Arc<[Identity]>, TenantIn) {
+    fn per(&mut self, written: &schema_types::RuleSpec, identities: &[Identity]) -> (Arc<[Identity]>, TenantUse) {
         let mut per: Vec<Identity> = Vec::new();
         let mut by_tenant = false;
         for at in &written.per.value.0 {
@@ -195,18 +196,18 @@ impl Compiler<'_> {
                 per.extend(self.direct(at, identities));
             }
         }
-        let global = written.scope.as_ref().is_some_and(|scope| scope.value == Scope::Global);
+        let global = written.scope.as_ref().is_some_and(|scope| scope.value == ScopeSpec::Global);
         let tenant = match (by_tenant, global) {
-            (true, _) => TenantIn::Subject,
-            (false, false) if per.iter().any(Identity::may_be_of_tenant) => TenantIn::Scope,
-            (false, _) => TenantIn::No,
+            (true, _) => TenantUse::Subject,
+            (false, false) if per.iter().any(Identity::may_belong_to_tenant) => TenantUse::Scope,
+            (false, _) => TenantUse::No,
         };
         let names = per.iter().map(|identity| identity.name.clone()).collect();
         (Arc::clone(self.pers.entry(names).or_insert_with(|| per.into())), tenant)
     }
 
     /// A source that a rule counts by without a name for it.
-    fn direct(&mut self, at: &At<String>, identities: &[Identity]) -> Option<Identity> {
+    fn direct(&mut self, at: &Spanned<String>, identities: &[Identity]) -> Option<Identity> {
         let names = identities.iter().map(|identity| identity.name.as_str());
         if !at.contains(':')
             && let Some(name) = nearest(at, names)
@@ -223,7 +224,7 @@ impl Compiler<'_> {
 }
 
 /// The places of the limits, in their order.
-fn limit_spans(written: &written::Rule) -> Vec<Span> {
+fn limit_spans(written: &schema_types::RuleSpec) -> Vec<Span> {
     if !written.limits.is_empty() {
         return written.limits.values().map(|limit| limit.span.clone()).collect();
     }
@@ -237,7 +238,7 @@ fn limit_spans(written: &written::Rule) -> Vec<Span> {
     own.into_iter().flatten().cloned().collect()
 }
 
-fn actual(written: &written::Rule) -> Option<SmolStr> {
-    let written::Cost::Map(table) = &written.cost.as_ref()?.value else { return None };
+fn actual(written: &schema_types::RuleSpec) -> Option<SmolStr> {
+    let schema_types::CostSpec::Map(table) = &written.cost.as_ref()?.value else { return None };
     Some(SmolStr::new(table.actual.as_ref()?.to_ascii_lowercase()))
 }

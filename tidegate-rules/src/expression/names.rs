@@ -5,7 +5,7 @@
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::attributes::{header_attribute, is_reserved};
 
-use super::tree::SIZE_ATTRIBUTE;
+use super::typed_expr::SIZE_ATTRIBUTE;
 use crate::suggest::nearest;
 
 /// What a name stands for.
@@ -30,10 +30,10 @@ pub(super) enum Group {
 }
 
 /// What is wrong with a word, and what to write instead.
-pub(super) type Instead = (String, String);
+pub(super) type NameError = (String, String);
 
 /// The longest name of something that is read, in bytes.
-const LONGEST_KEY: usize = 128;
+const MAX_KEY_BYTES: usize = 128;
 
 /// Names of attributes that stand for themselves.
 const PLAIN: [&str; 5] = ["tenant", "user", "plan", "client", "action"];
@@ -76,7 +76,7 @@ impl Name {
 
 impl Group {
     /// What `word` means after this group and a dot, or in brackets.
-    pub(super) fn member(self, word: &str) -> Result<Name, Instead> {
+    pub(super) fn member(self, word: &str) -> Result<Name, NameError> {
         if self != Self::Request {
             self.check_key(word)?;
         }
@@ -95,12 +95,12 @@ impl Group {
     }
 
     /// Refuses what could never be found: it would be an empty text, and nobody would know why.
-    fn check_key(self, word: &str) -> Result<(), Instead> {
+    fn check_key(self, word: &str) -> Result<(), NameError> {
         if word.is_empty() {
             return Err(("the key is empty".into(), "name what to read".into()));
         }
-        if word.len() > LONGEST_KEY || word.contains(char::is_whitespace) {
-            let problem = format!("the key has a space, or more than {LONGEST_KEY} bytes");
+        if word.len() > MAX_KEY_BYTES || word.contains(char::is_whitespace) {
+            let problem = format!("the key has a space, or more than {MAX_KEY_BYTES} bytes");
             return Err((problem, "a name is read as it is written, without spaces".into()));
         }
         if self != Self::Attributes || !is_reserved(word) {

@@ -1,16 +1,16 @@
 //! The syntax of an expression: CEL's parser, and its errors in our words.
 //!
-//! Must not decide what an expression may contain, beyond what cannot be parsed. Recurses deeply: see `PARSER_STACK`.
+//! Must not decide what an expression may contain, beyond what cannot be parsed. Recurses deeply: see `PARSER_STACK_BYTES`.
 
 use cel::common::ast::SourceInfo;
 use cel::{Env, IdedExpr, ParseErrors};
 
-use super::{DEEPEST, ExpressionError, too_deep};
+use super::{ExpressionError, MAX_DEPTH, too_deep};
 
 /// The syntax tree of `text`, and where its nodes stand.
 pub(super) fn parse(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     // An empty environment has no macros, which would turn calls such as `has(…)` into something else.
-    let parser = Env::default().with_optional_support(false).parser().max_recursion_depth(DEEPEST as u16);
+    let parser = Env::default().with_optional_support(false).parser().max_recursion_depth(MAX_DEPTH as u16);
     parser.parse_with_source_info(text).map_err(|errors| explain(text, &errors))
 }
 

@@ -6,22 +6,22 @@ use serde::de::{
 };
 
 use super::Node;
-use super::decode::{Fault, Reader};
+use super::deserializer::{DecodeError, NodeDeserializer};
 
-/// A start, an end, and the value itself: what makes an [`At`](super::At).
-pub(super) struct Parts<'n> {
-    pub(super) reader: Option<Reader<'n>>,
-    pub(super) given: u8,
+/// A start, an end, and the value itself: what makes an [`Spanned`](super::At).
+pub(super) struct SpannedAccess<'n> {
+    pub(super) reader: Option<NodeDeserializer<'n>>,
+    pub(super) application_attribute: u8,
 }
 
-impl<'de> SeqAccess<'de> for Parts<'_> {
-    type Error = Fault;
+impl<'de> SeqAccess<'de> for SpannedAccess<'_> {
+    type Error = DecodeError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
-        self.given += 1;
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
+        self.application_attribute += 1;
         let Some(reader) = &self.reader else { return Ok(None) };
-        let place = |byte: usize| -> UsizeDeserializer<Fault> { byte.into_deserializer() };
-        match self.given {
+        let place = |byte: usize| -> UsizeDeserializer<DecodeError> { byte.into_deserializer() };
+        match self.application_attribute {
             1 => seed.deserialize(place(reader.node.span.start)).map(Some),
             2 => seed.deserialize(place(reader.node.span.end)).map(Some),
             _ => self.reader.take().map(|reader| seed.deserialize(reader)).transpose(),
@@ -30,26 +30,26 @@ impl<'de> SeqAccess<'de> for Parts<'_> {
 }
 
 /// One node as a list of itself.
-pub(super) struct Single<'n>(pub(super) Option<Reader<'n>>);
+pub(super) struct SingleItemAccess<'n>(pub(super) Option<NodeDeserializer<'n>>);
 
-impl<'de> SeqAccess<'de> for Single<'_> {
-    type Error = Fault;
+impl<'de> SeqAccess<'de> for SingleItemAccess<'_> {
+    type Error = DecodeError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
         self.0.take().map(|reader| seed.deserialize(reader)).transpose()
     }
 }
 
-pub(super) struct Items<'r, 'n> {
-    pub(super) reader: &'r Reader<'n>,
+pub(super) struct ListAccess<'r, 'n> {
+    pub(super) reader: &'r NodeDeserializer<'n>,
     pub(super) list: &'n [Node],
     pub(super) next: usize,
 }
 
-impl<'de> SeqAccess<'de> for Items<'_, '_> {
-    type Error = Fault;
+impl<'de> SeqAccess<'de> for ListAccess<'_, '_> {
+    type Error = DecodeError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
         let Some(item) = self.list.get(self.next) else { return Ok(None) };
         let reader = self.reader.inner(self.next, item);
         self.next += 1;
@@ -57,16 +57,16 @@ impl<'de> SeqAccess<'de> for Items<'_, '_> {
     }
 }
 
-pub(super) struct Entries<'r, 'n> {
-    pub(super) reader: &'r Reader<'n>,
+pub(super) struct MapEntryAccess<'r, 'n> {
+    pub(super) reader: &'r NodeDeserializer<'n>,
     pub(super) map: &'n [(Node, Node)],
     pub(super) next: usize,
 }
 
-impl<'de> MapAccess<'de> for Entries<'_, '_> {
-    type Error = Fault;
+impl<'de> MapAccess<'de> for MapEntryAccess<'_, '_> {
+    type Error = DecodeError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DecodeError> {
         let Some((key, _)) = self.map.get(self.next) else {
             self.reader.current.set(None);
             return Ok(None);
@@ -75,44 +75,48 @@ impl<'de> MapAccess<'de> for Entries<'_, '_> {
         seed.deserialize(self.reader.inner(self.next, key)).map(Some)
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DecodeError> {
         let index = self.next;
         self.next += 1;
         seed.deserialize(self.reader.inner(index, &self.map[index].1))
     }
 }
 
-pub(super) struct Variant<'n> {
+pub(super) struct VariantNameAccess<'n> {
     pub(super) name: String,
-    pub(super) reader: Reader<'n>,
+    pub(super) reader: NodeDeserializer<'n>,
 }
 
-impl<'de, 'n> EnumAccess<'de> for Variant<'n> {
-    type Error = Fault;
-    type Variant = Reader<'n>;
+impl<'de, 'n> EnumAccess<'de> for VariantNameAccess<'n> {
+    type Error = DecodeError;
+    type Variant = NodeDeserializer<'n>;
 
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Reader<'n>), Fault> {
-        let name: StringDeserializer<Fault> = self.name.into_deserializer();
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, NodeDeserializer<'n>), DecodeError> {
+        let name: StringDeserializer<DecodeError> = self.name.into_deserializer();
         Ok((seed.deserialize(name)?, self.reader))
     }
 }
 
-impl<'de> VariantAccess<'de> for Reader<'_> {
-    type Error = Fault;
+impl<'de> VariantAccess<'de> for NodeDeserializer<'_> {
+    type Error = DecodeError;
 
-    fn unit_variant(self) -> Result<(), Fault> {
+    fn unit_variant(self) -> Result<(), DecodeError> {
         Ok(())
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Fault> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, DecodeError> {
         seed.deserialize(self)
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _length: usize, _visitor: V) -> Result<V::Value, Fault> {
+    fn tuple_variant<V: Visitor<'de>>(self, _length: usize, _visitor: V) -> Result<V::Value, DecodeError> {
         Err(self.wanted("a single value"))
     }
 
-    fn struct_variant<V: Visitor<'de>>(self, fields: &'static [&'static str], visitor: V) -> Result<V::Value, Fault> {
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
         self.deserialize_struct("", fields, visitor)
     }
 }

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 /// A piece of YAML.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Node {
     /// What it is.
-    pub kind: Kind,
-    /// Its place: bytes of the [`Source`](crate::yaml::Source). A list or a set of fields has that of its first item or key.
+    pub kind: NodeKind,
+    /// Its place: bytes of the [`SourceFile`](crate::yaml::SourceFile). A list or a set of fields has that of its first item or key.
     pub span: Range<usize>,
     /// The fields that were taken out of it because they were wrong: that they are missing has been reported already.
     pub(crate) taken: Vec<String>,
@@ -15,7 +16,7 @@ pub struct Node {
 
 /// What it is. Scalars keep their text as it is written, since `0042` may be a name and not a number.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum NodeKind {
     /// Nothing, `~` or `null`.
     Null,
     /// `true` or `false`; `yes`, `no`, `on` and `off` are texts.
@@ -33,30 +34,32 @@ pub enum Kind {
 }
 
 impl Node {
-    pub(crate) fn new(kind: Kind, span: Range<usize>) -> Self {
+    pub(crate) fn new(kind: NodeKind, span: Range<usize>) -> Self {
         Self { kind, span, taken: Vec::new() }
     }
 
     /// A single value as it is written; none for nothing, lists and fields.
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Text(text) | Kind::Bool(_, text) | Kind::Whole(_, text) | Kind::Float(_, text) => Some(text),
-            Kind::Null | Kind::List(_) | Kind::Map(_) => None,
+            NodeKind::Text(text) | NodeKind::Bool(_, text) | NodeKind::Whole(_, text) | NodeKind::Float(_, text) => {
+                Some(text)
+            }
+            NodeKind::Null | NodeKind::List(_) | NodeKind::Map(_) => None,
         }
     }
 
     /// The key of a field, if it is there.
     pub(crate) fn key(&self, name: &str) -> Option<&Self> {
-        let Kind::Map(entries) = &self.kind else { return None };
+        let NodeKind::Map(entries) = &self.kind else { return None };
         entries.iter().map(|(key, _)| key).find(|key| key.text() == Some(name))
     }
 
     /// Takes the items of a list out of a field, and leaves an empty list there.
     pub(crate) fn take_list(&mut self, name: &str) -> Vec<Self> {
-        let Kind::Map(entries) = &mut self.kind else { return Vec::new() };
+        let NodeKind::Map(entries) = &mut self.kind else { return Vec::new() };
         let field = entries.iter_mut().find(|(key, _)| key.text() == Some(name));
         match field.map(|(_, value)| &mut value.kind) {
-            Some(Kind::List(items)) => std::mem::take(items),
+            Some(NodeKind::List(items)) => std::mem::take(items),
             _ => Vec::new(),
         }
     }
@@ -64,13 +67,13 @@ impl Node {
     /// What it is, for people.
     pub const fn what(&self) -> &'static str {
         match self.kind {
-            Kind::Null => "nothing",
-            Kind::Bool(..) => "true or false",
-            Kind::Whole(..) => "a number",
-            Kind::Float(..) => "a decimal number",
-            Kind::Text(_) => "text",
-            Kind::List(_) => "a list",
-            Kind::Map(_) => "a set of fields",
+            NodeKind::Null => "nothing",
+            NodeKind::Bool(..) => "true or false",
+            NodeKind::Whole(..) => "a number",
+            NodeKind::Float(..) => "a decimal number",
+            NodeKind::Text(_) => "text",
+            NodeKind::List(_) => "a list",
+            NodeKind::Map(_) => "a set of fields",
         }
     }
 
@@ -78,14 +81,14 @@ impl Node {
     pub(crate) fn take_out(&mut self, path: &[usize]) {
         let [first, rest @ ..] = path else { return };
         match &mut self.kind {
-            Kind::List(items) if *first < items.len() => {
+            NodeKind::List(items) if *first < items.len() => {
                 if rest.is_empty() {
                     items.remove(*first);
                 } else {
                     items[*first].take_out(rest);
                 }
             }
-            Kind::Map(entries) if *first < entries.len() => {
+            NodeKind::Map(entries) if *first < entries.len() => {
                 if rest.is_empty() {
                     let (key, _) = entries.remove(*first);
                     self.taken.push(key.text().unwrap_or_default().to_owned());

@@ -3,35 +3,35 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Location, Options, Spanned};
+use serde_saphyr::{Location, Options, Spanned as SaphyrSpanned};
 
-use super::{Kind, Node};
+use super::{Node, NodeKind};
 use crate::problem::Problem;
-use crate::source::{LARGEST_FILE, Source, Span, boundary};
+use crate::source_file::{MAX_FILE_BYTES, SourceFile, Span, boundary};
 
 /// No file nests deeper: each level of an Envoy descriptor takes two, a list and a map.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// The most values in a file, those behind aliases counted as often as they are used: fifty thousand rules of some fields.
-const MOST_VALUES: usize = 1_500_000;
+const MAX_YAML_VALUES: usize = 1_500_000;
 
 /// The whole document, or why it is not one.
-pub(crate) fn parse(source: &Source) -> Result<Node, Problem> {
+pub(crate) fn parse(source: &SourceFile) -> Result<Node, Problem> {
     let options = options();
-    match serde_saphyr::from_str_with_options::<Spanned<Raw>>(source.text(), options) {
+    match serde_saphyr::from_str_with_options::<SaphyrSpanned<RawYaml>>(source.text(), options) {
         Ok(root) => Ok(node(root, source.text())),
         Err(error) => {
             let span = error.location().map_or(0..0, |location| span(&location, source.text()));
             let text = error.without_snippet().to_string();
             if text.contains("budget") || text.contains("alias") && text.contains("limit") {
                 let message = format!(
-                    "the file is too much: at most {MOST_VALUES} values (aliases counted as often as they are used), \
-                     {DEEPEST} levels and one document"
+                    "the file is too much: at most {MAX_YAML_VALUES} values (aliases counted as often as they are used), \
+                     {MAX_DEPTH} levels and one document"
                 );
                 return Err(Problem::error("too-much", message, span));
             }
             let problem = Problem::error("yaml", shorten(&text), span);
-            Err(if text.contains("duplicate") { problem.help("keep one of the two") } else { problem })
+            Err(if text.contains("duplicate") { problem.with_help("keep one of the two") } else { problem })
         }
     }
 }
@@ -39,13 +39,13 @@ pub(crate) fn parse(source: &Source) -> Result<Node, Problem> {
 fn options() -> Options {
     let mut options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_depth: DEEPEST,
+            max_depth: MAX_DEPTH,
             max_aliases: 1_000,
             max_anchors: 1_000,
             max_documents: 1,
-            max_nodes: MOST_VALUES,
-            max_events: 3 * MOST_VALUES,
-            max_total_scalar_bytes: LARGEST_FILE as usize,
+            max_nodes: MAX_YAML_VALUES,
+            max_events: 3 * MAX_YAML_VALUES,
+            max_total_scalar_bytes: MAX_FILE_BYTES as usize,
         },
         // `on`, `off`, `yes` and `no` are texts.
         strict_booleans: true,
@@ -73,39 +73,39 @@ fn shorten(message: &str) -> String {
     }
 }
 
-enum Raw {
+enum RawYaml {
     Null,
     Bool(bool),
     Whole(i128),
     Float(f64),
     Text(String),
-    List(Vec<Spanned<Raw>>),
-    Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
+    List(Vec<SaphyrSpanned<RawYaml>>),
+    Map(Vec<(SaphyrSpanned<RawYaml>, SaphyrSpanned<RawYaml>)>),
 }
 
-fn node(raw: Spanned<Raw>, text: &str) -> Node {
+fn node(raw: SaphyrSpanned<RawYaml>, text: &str) -> Node {
     // Problems are shown where a value is used; its text is where it is written, which may be behind an alias.
     let mut span = span(&raw.referenced, text);
     let written = || text[self::span(&raw.defined, text)].to_owned();
     let kind = match raw.value {
-        Raw::Null => Kind::Null,
-        Raw::Bool(value) => Kind::Bool(value, written()),
-        Raw::Whole(value) => Kind::Whole(value, written()),
-        Raw::Float(value) => Kind::Float(value, written()),
-        Raw::Text(value) => Kind::Text(value),
-        Raw::List(items) => Kind::List(items.into_iter().map(|item| node(item, text)).collect()),
-        Raw::Map(entries) => {
+        RawYaml::Null => NodeKind::Null,
+        RawYaml::Bool(value) => NodeKind::Bool(value, written()),
+        RawYaml::Whole(value) => NodeKind::Whole(value, written()),
+        RawYaml::Float(value) => NodeKind::Float(value, written()),
+        RawYaml::Text(value) => NodeKind::Text(value),
+        RawYaml::List(items) => NodeKind::List(items.into_iter().map(|item| node(item, text)).collect()),
+        RawYaml::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| (node(key, text), node(value, text)));
-            Kind::Map(entries.collect())
+            NodeKind::Map(entries.collect())
         }
     };
     // A collection is shown by its first key or item: the parser gives it no length.
-    if let Kind::List(items) = &kind
+    if let NodeKind::List(items) = &kind
         && let Some(first) = items.first().filter(|_| span.is_empty())
     {
         span = first.span.clone();
     }
-    if let Kind::Map(entries) = &kind
+    if let NodeKind::Map(entries) = &kind
         && let Some((first, _)) = entries.first().filter(|_| span.len() <= 1)
     {
         span = first.span.clone();
@@ -125,66 +125,66 @@ fn span(location: &Location, text: &str) -> Span {
     start..boundary(text, start.saturating_add(number(length)))
 }
 
-impl<'de> Deserialize<'de> for Raw {
+impl<'de> Deserialize<'de> for RawYaml {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(RawVisitor)
+        deserializer.deserialize_any(RawYamlVisitor)
     }
 }
 
-struct RawVisitor;
+struct RawYamlVisitor;
 
-impl<'de> Visitor<'de> for RawVisitor {
-    type Value = Raw;
+impl<'de> Visitor<'de> for RawYamlVisitor {
+    type Value = RawYaml;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("YAML")
     }
 
-    fn visit_unit<E>(self) -> Result<Raw, E> {
-        Ok(Raw::Null)
+    fn visit_unit<E>(self) -> Result<RawYaml, E> {
+        Ok(RawYaml::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Raw, E> {
-        Ok(Raw::Null)
+    fn visit_none<E>(self) -> Result<RawYaml, E> {
+        Ok(RawYaml::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
-        Ok(Raw::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<RawYaml, E> {
+        Ok(RawYaml::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
-        Ok(Raw::Whole(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<RawYaml, E> {
+        Ok(RawYaml::Whole(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
-        Ok(Raw::Whole(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<RawYaml, E> {
+        Ok(RawYaml::Whole(value.into()))
     }
 
-    fn visit_i128<E>(self, value: i128) -> Result<Raw, E> {
-        Ok(Raw::Whole(value))
+    fn visit_i128<E>(self, value: i128) -> Result<RawYaml, E> {
+        Ok(RawYaml::Whole(value))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
-        Ok(Raw::Float(value))
+    fn visit_f64<E>(self, value: f64) -> Result<RawYaml, E> {
+        Ok(RawYaml::Float(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
-        Ok(Raw::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<RawYaml, E> {
+        Ok(RawYaml::Text(value.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<RawYaml, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
             items.push(item);
         }
-        Ok(Raw::List(items))
+        Ok(RawYaml::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<RawYaml, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = access.next_entry()? {
             entries.push(entry);
         }
-        Ok(Raw::Map(entries))
+        Ok(RawYaml::Map(entries))
     }
 }

@@ -3,14 +3,14 @@
 
 use tidegate::CheckResult;
 
-use super::judge::Decided;
-use super::script::{Counts, Field, Wanted};
-use crate::condition::Mismatch;
-use crate::facts::Facts;
-use crate::quantity::show_duration;
+use super::assertions::DecidedStep;
+use super::suite::{CountAssertion, DecisionField, FieldAssertion};
+use crate::condition::ConditionMismatch;
+use crate::quantity::format_duration;
+use crate::request_view::RequestView;
 
 /// About requests that became something else.
-pub(super) fn of_counts(counts: &Counts, seen: &Decided<'_>) -> Option<String> {
+pub(super) fn of_counts(counts: &CountAssertion, seen: &DecidedStep<'_>) -> Option<String> {
     if let Some(rule) = &counts.by
         && seen.decision.rule() != Some(rule)
     {
@@ -27,25 +27,25 @@ pub(super) fn of_counts(counts: &Counts, seen: &Decided<'_>) -> Option<String> {
 }
 
 /// About a field of an answer.
-pub(super) fn of_field(wanted: &Wanted, seen: &Decided<'_>) -> Option<String> {
+pub(super) fn of_field(wanted: &FieldAssertion, seen: &DecidedStep<'_>) -> Option<String> {
     let refused = !seen.decision.is_allowed();
     match &wanted.field {
-        Field::Rule => of_rule(wanted.value.as_deref()?, seen),
-        Field::RetryAfter if refused => wait(seen),
-        Field::RetryAfter => room(seen),
-        Field::Header(_) if is_quiet(seen) => {
+        DecisionField::Rule => of_rule(wanted.value.as_deref()?, seen),
+        DecisionField::RetryAfter if refused => wait(seen),
+        DecisionField::RetryAfter => room(seen),
+        DecisionField::Header(_) if is_quiet(seen) => {
             Some("a rule with `security: true` applied: its answers tell no more than when to try again".into())
         }
-        Field::Header(name) if name == "retry-after" && refused => {
+        DecisionField::Header(name) if name == "retry-after" && refused => {
             Some("`retry-after` has whole seconds, rounded up".into())
         }
-        Field::Delay if refused => Some("it was refused, so it is not held".into()),
+        DecisionField::Delay if refused => Some("it was refused, so it is not held".into()),
         _ => None,
     }
 }
 
 /// Why `rule` is not the one that the answer is about.
-fn of_rule(rule: &str, seen: &Decided<'_>) -> Option<String> {
+fn of_rule(rule: &str, seen: &DecidedStep<'_>) -> Option<String> {
     if seen.decision.rule() == Some(rule) {
         return None;
     }
@@ -61,7 +61,7 @@ fn of_rule(rule: &str, seen: &Decided<'_>) -> Option<String> {
 }
 
 /// Why a rule that applies was not asked: the store fails, and it lets pass then.
-fn lets_pass(rule: &str, seen: &Decided<'_>) -> Option<String> {
+fn lets_pass(rule: &str, seen: &DecidedStep<'_>) -> Option<String> {
     seen.decision.degraded()?;
     let plan = seen.rules.rules().resolve(seen.request);
     let (_, policy) = plan.policies().find(|(id, _)| *id == rule)?;
@@ -69,10 +69,10 @@ fn lets_pass(rule: &str, seen: &Decided<'_>) -> Option<String> {
 }
 
 /// What a rule asks for that the request is not.
-fn does_not_apply(rule: &str, seen: &Decided<'_>) -> Option<String> {
-    let facts = Facts::new(seen.request, &seen.rules.matching);
-    let compiled = seen.rules.compiled.iter().find(|compiled| compiled.matched.id == rule)?;
-    let Some(mismatch) = compiled.matched.condition.mismatch(&facts) else {
+fn does_not_apply(rule: &str, seen: &DecidedStep<'_>) -> Option<String> {
+    let view = RequestView::new(seen.request, &seen.rules.matcher);
+    let compiled = seen.rules.compiled.iter().find(|compiled| compiled.matcher.id == rule)?;
+    let Some(mismatch) = compiled.matcher.condition.mismatch(&view) else {
         return Some(match exemption(seen) {
             Some(exempt) => exempt,
             None => format!("`{rule}` is disabled"),
@@ -82,13 +82,13 @@ fn does_not_apply(rule: &str, seen: &Decided<'_>) -> Option<String> {
 }
 
 /// Why no rule applies at all: an exemption, or the rule that comes closest.
-fn nothing_applies(seen: &Decided<'_>) -> String {
-    let facts = Facts::new(seen.request, &seen.rules.matching);
+fn nothing_applies(seen: &DecidedStep<'_>) -> String {
+    let view = RequestView::new(seen.request, &seen.rules.matcher);
     let enabled = seen.rules.compiled.iter().filter(|compiled| !compiled.is_disabled());
     let nearest = enabled.filter_map(|compiled| {
-        let mismatch = compiled.matched.condition.mismatch(&facts)?;
+        let mismatch = compiled.matcher.condition.mismatch(&view)?;
         let found: String = mismatch.found.as_deref().unwrap_or_default().chars().take(64).collect();
-        Some((strsim::levenshtein(&mismatch.wanted, &found), &compiled.matched.id, mismatch))
+        Some((strsim::levenshtein(&mismatch.wanted, &found), &compiled.matcher.id, mismatch))
     });
     let nearest = nearest.min_by_key(|(distance, ..)| *distance);
     let why = exemption(seen).or_else(|| {
@@ -98,14 +98,14 @@ fn nothing_applies(seen: &Decided<'_>) -> String {
     why.unwrap_or_else(|| "no rule applies".into()) + ". If that is meant, expect `no_rule`"
 }
 
-fn exemption(seen: &Decided<'_>) -> Option<String> {
-    let facts = Facts::new(seen.request, &seen.rules.matching);
-    let place = seen.rules.matching.exemption(&facts)?;
+fn exemption(seen: &DecidedStep<'_>) -> Option<String> {
+    let view = RequestView::new(seen.request, &seen.rules.matcher);
+    let place = seen.rules.matcher.exemption(&view)?;
     Some(format!("the exemption in line {} of the rules applies", seen.rules.exempt_lines.get(place)?))
 }
 
-fn differs(mismatch: &Mismatch) -> String {
-    let Mismatch { field, wanted, found } = mismatch;
+fn differs(mismatch: &ConditionMismatch) -> String {
+    let ConditionMismatch { field, wanted, found } = mismatch;
     match found {
         Some(found) => format!("its {field} is {wanted}, and the request has {}", found.escape_debug()),
         None => format!("its {field} is {wanted}, and the request has none"),
@@ -113,24 +113,24 @@ fn differs(mismatch: &Mismatch) -> String {
 }
 
 /// How much more would pass.
-fn room(seen: &Decided<'_>) -> Option<String> {
+fn room(seen: &DecidedStep<'_>) -> Option<String> {
     let check = seen.decision.shown()?;
     let outcome = check.outcome();
     Some(format!("the last one passed: {} of {} are left under `{}`", outcome.remaining, outcome.limit, check.rule()))
 }
 
 /// When it would pass.
-fn wait(seen: &Decided<'_>) -> Option<String> {
+fn wait(seen: &DecidedStep<'_>) -> Option<String> {
     let check = seen.decision.shown().filter(|_| !seen.decision.is_allowed())?;
     let (rule, outcome) = (check.rule(), check.outcome());
     Some(match seen.decision.retry_after() {
-        Some(retry) => format!("under `{rule}` the last one passes {} later, at {}", show_duration(retry), {
-            show_duration(seen.at.saturating_add(retry))
+        Some(retry) => format!("under `{rule}` the last one passes {} later, at {}", format_duration(retry), {
+            format_duration(seen.at.saturating_add(retry))
         }),
         None => format!("it never passes: it costs {}, and `{rule}` admits at most {}", check.cost(), outcome.limit),
     })
 }
 
-fn is_quiet(seen: &Decided<'_>) -> bool {
+fn is_quiet(seen: &DecidedStep<'_>) -> bool {
     seen.decision.checks().iter().any(CheckResult::is_security)
 }

@@ -5,24 +5,24 @@ use tidegate::Timestamp;
 /// Midnight, the first of January 2026: windows of every common length begin there.
 pub(super) const DEFAULT_START: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
 
-const SAY: &str = "write one such as 2026-01-01T00:00:00Z, in UTC";
+const INSTANT_HELP: &str = "write one such as 2026-01-01T00:00:00Z, in UTC";
 
 /// An instant: `2026-01-01T12:30:00Z`, or a day, which begins at midnight.
-pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
-    let wrong = || format!("this is no instant; {SAY}");
+pub(super) fn parse_instant(text: &str) -> Result<Timestamp, String> {
+    let wrong = || format!("this is no instant; {INSTANT_HELP}");
     let (date, time) =
         text.trim().split_once(['T', 't', ' ']).map_or((text.trim(), None), |(date, time)| (date, Some(time)));
     let [year, month, day] = numbers(date, '-', [4, 2, 2]).ok_or_else(wrong)?;
     let [hour, minute, second] = match time.map(|time| time.strip_suffix(['Z', 'z'])) {
         None => [0; 3],
-        Some(None) => return Err(format!("the zone is missing; {SAY}")),
+        Some(None) => return Err(format!("the zone is missing; {INSTANT_HELP}")),
         Some(Some(time)) => numbers(time, ':', [2; 3]).ok_or_else(wrong)?,
     };
     if !(1970..2112).contains(&year) {
-        return Err(format!("the clock of Tidegate runs from 1970 to 2111; {SAY}"));
+        return Err(format!("the clock of Tidegate runs from 1970 to 2111; {INSTANT_HELP}"));
     }
     if month == 0 || month > 12 || day == 0 || day > days_in(year, month) || hour > 23 || minute > 59 || second > 59 {
-        return Err(format!("there is no such day or time; {SAY}"));
+        return Err(format!("there is no such day or time; {INSTANT_HELP}"));
     }
     let days_before = |year: u64| 365 * year + year / 4 - year / 100 + year / 400;
     let months: u64 = (1..month).map(|month| days_in(year, month)).sum();
@@ -67,9 +67,9 @@ mod tests {
             ("2026-01-01", 1_767_225_600),
             ("2100-03-01", 4_107_542_400),
         ] {
-            assert_eq!(instant(text), Ok(Timestamp::from_micros(seconds * 1_000_000)), "{text}");
+            assert_eq!(parse_instant(text), Ok(Timestamp::from_micros(seconds * 1_000_000)), "{text}");
         }
-        assert_eq!(instant("2026-01-01"), Ok(DEFAULT_START));
+        assert_eq!(parse_instant("2026-01-01"), Ok(DEFAULT_START));
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
             ("9999-12-31", "the clock of Tidegate runs from 1970 to 2111"),
         ] {
             let expected = format!("{problem}; write one such as 2026-01-01T00:00:00Z, in UTC");
-            assert_eq!(instant(text), Err(expected), "{text}");
+            assert_eq!(parse_instant(text), Err(expected), "{text}");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{TestOutcome, TestRun, show};
+use super::{TestOutcome, TestRun, text_report};
 
 pub(super) fn junit(runs: &[TestRun]) -> String {
     let failed = |run: &TestRun| run.tests.iter().filter(|test| !test.passed()).count();
@@ -32,7 +32,7 @@ fn case(xml: &mut String, run: &TestRun, test: &TestOutcome) {
         return;
     };
     let message = format!("{}: expected {}, got {}", first.what, first.expected, first.got);
-    let text = show::plain(run, test);
+    let text = text_report::plain(run, test);
     let _ = writeln!(xml, ">\n      <failure message=\"{}\" type=\"expectation\">", escape(&message));
     let _ = writeln!(xml, "{}</failure>\n    </testcase>", escape(&text));
 }

@@ -1,11 +1,11 @@
 //! The mistakes, each as a small file, and what mends it.
 
 mod amounts;
+mod anonymous;
 mod cost;
 mod identity;
-mod reach;
+mod reachability;
 mod security;
-mod strangers;
 
 use tidegate_rules::Severity;
 
@@ -33,5 +33,5 @@ const fn case(
 /// All of them.
 pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
     let first = identity::IDENTITY.iter().chain(&cost::COST).chain(&security::SECURITY);
-    first.chain(&reach::REACH).chain(&amounts::LIMITS).chain(&strangers::STRANGERS)
+    first.chain(&reachability::REACH).chain(&amounts::LIMITS).chain(&anonymous::STRANGERS)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::spi::SubjectHasher;
-use tidegate_rules::yaml::{self, Source};
+use tidegate_rules::yaml::{self, SourceFile};
 
 use super::config_reader::{ConfigReader, DomainConfig};
 use super::descriptor_tree::{ConfiguredLimit, DescriptorLevel};
@@ -84,7 +84,7 @@ impl EnvoyConfig {
         }
         let mut texts = Vec::new();
         for path in paths {
-            texts.push(Source::load(&path).map_err(|error| failed(&path, error))?);
+            texts.push(SourceFile::load(&path).map_err(|error| failed(&path, error))?);
         }
         let mut config = Self::from_texts(texts.iter().map(|source| (source.name(), source.text())), options)?;
         if texts.is_empty() {
@@ -105,7 +105,7 @@ impl EnvoyConfig {
         let (mut domains, mut errors, mut warnings) = (HashMap::new(), Vec::new(), Vec::new());
         let path_hasher = options.secret.hasher(["envoy limit"]);
         for (file, text) in files {
-            let (mut file_errors, source) = (Vec::new(), Source::new(file, text));
+            let (mut file_errors, source) = (Vec::new(), SourceFile::new(file, text));
             match yaml::parse(&source) {
                 Ok(root) => {
                     let (errors, warnings, source) = (&mut file_errors, &mut warnings, &source);
@@ -182,7 +182,7 @@ fn count_load<T>(options: &EnvoyOptions, result: Result<T, ConfigErrors>) -> Res
 /// Adds the domain of a file. Returns an error for each duplicate.
 fn add_domain(
     domains: &mut HashMap<String, DescriptorLevel>,
-    source: &Source,
+    source: &SourceFile,
     domain: DomainConfig,
     merge: bool,
 ) -> Vec<ConfigProblem> {

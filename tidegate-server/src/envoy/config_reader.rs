@@ -5,7 +5,7 @@ mod fields;
 mod limit;
 
 use tidegate::spi::SubjectHasher;
-use tidegate_rules::yaml::{Kind, Node, Source};
+use tidegate_rules::yaml::{Node, NodeKind, SourceFile};
 
 use super::descriptor_tree::{DescriptorLevel, DescriptorNode, join_key_value};
 use super::metadata;
@@ -80,7 +80,7 @@ pub(super) struct DomainConfig {
 
 /// Reads one file.
 pub(super) struct ConfigReader<'w> {
-    pub(super) source: &'w Source,
+    pub(super) source: &'w SourceFile,
     pub(super) options: &'w EnvoyOptions,
     /// Hashes the path of a limit.
     pub(super) path_hasher: &'w SubjectHasher,
@@ -159,7 +159,7 @@ impl ConfigReader<'_> {
             self.error(offset, "`share_threshold` needs a value with a `*`, whose matches share one counter");
         }
         let limit = match fields.take("rate_limit") {
-            Some(node) if !matches!(node.kind, Kind::Null) => self.limit(node, &path, settings),
+            Some(node) if !matches!(node.kind, NodeKind::Null) => self.limit(node, &path, settings),
             _ => None,
         };
         let children = self.level(fields.take("descriptors"), &path);
@@ -172,8 +172,8 @@ impl ConfigReader<'_> {
     fn metadata(&mut self, node: Option<Node>) -> Option<Struct> {
         let node = node?;
         match &node.kind {
-            Kind::Map(entries) => Some(metadata::from_yaml_map(entries)),
-            Kind::Null => None,
+            NodeKind::Map(entries) => Some(metadata::from_yaml_map(entries)),
+            NodeKind::Null => None,
             _ => {
                 self.error(node.span.start, format!("expected a map, found {}", node.what()));
                 None

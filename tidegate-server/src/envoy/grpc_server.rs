@@ -127,7 +127,7 @@ impl Decoder for RateLimitCodec {
 mod tests {
     use bytes::Bytes;
     use http_body_util::{BodyExt, Full};
-    use tidegate::{Limit, Limiter, MemoryStore, Rate, Rule, RuleSet};
+    use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Rule, RuleSet, Timestamp};
     use tidegate_tower::LimitLayer;
     use tower_service::Service;
 
@@ -137,7 +137,10 @@ mod tests {
     fn service() -> EnvoyService<MemoryStore> {
         let limit = Limit::token_bucket(2, Rate::per_minute(1).unwrap()).unwrap();
         let rules = RuleSet::new([Rule::new("edge", limit).with_action("edge")]).unwrap();
-        EnvoyService::from_rules(LimitLayer::new(Limiter::new(rules, MemoryStore::new())).handle())
+        // A manual clock, so that both servers decide at the same time.
+        let clock = ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
+        let store = MemoryStore::new().with_clock(clock);
+        EnvoyService::from_rules(LimitLayer::new(Limiter::new(rules, store)).handle())
     }
 
     fn grpc_frame(flag: u8, length: usize, message: &[u8]) -> Vec<u8> {

@@ -54,14 +54,16 @@ pub(super) fn merge(into: &mut Struct, other: &Struct) {
 /// Converts a YAML node.
 pub(super) fn from_yaml(node: &yaml::Node) -> Value {
     value(match &node.kind {
-        yaml::Kind::Null => ValueKind::NullValue(0),
-        yaml::Kind::Bool(flag, _) => ValueKind::BoolValue(*flag),
-        yaml::Kind::Whole(number, _) => ValueKind::NumberValue(*number as f64),
-        yaml::Kind::Float(number, text) if !number.is_finite() => ValueKind::StringValue(text.clone()),
-        yaml::Kind::Float(number, _) => ValueKind::NumberValue(*number),
-        yaml::Kind::Text(text) => ValueKind::StringValue(text.clone()),
-        yaml::Kind::List(items) => ValueKind::ListValue(ListValue { values: items.iter().map(from_yaml).collect() }),
-        yaml::Kind::Map(entries) => ValueKind::StructValue(from_yaml_map(entries)),
+        yaml::NodeKind::Null => ValueKind::NullValue(0),
+        yaml::NodeKind::Bool(flag, _) => ValueKind::BoolValue(*flag),
+        yaml::NodeKind::Whole(number, _) => ValueKind::NumberValue(*number as f64),
+        yaml::NodeKind::Float(number, text) if !number.is_finite() => ValueKind::StringValue(text.clone()),
+        yaml::NodeKind::Float(number, _) => ValueKind::NumberValue(*number),
+        yaml::NodeKind::Text(text) => ValueKind::StringValue(text.clone()),
+        yaml::NodeKind::List(items) => {
+            ValueKind::ListValue(ListValue { values: items.iter().map(from_yaml).collect() })
+        }
+        yaml::NodeKind::Map(entries) => ValueKind::StructValue(from_yaml_map(entries)),
     })
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use tidegate_rules::Report;
-use tidegate_rules::yaml::Source;
+use tidegate_rules::yaml::SourceFile;
 
 /// Maximum number of problems in the text of [`ConfigErrors`].
 const MAX_PRINTED_PROBLEMS: usize = 50;
@@ -34,7 +34,7 @@ impl ConfigProblem {
     }
 
     /// A problem at a byte offset of a file.
-    pub(super) fn at(source: &Source, offset: usize, message: impl Into<String>) -> Self {
+    pub(super) fn at(source: &SourceFile, offset: usize, message: impl Into<String>) -> Self {
         let (line, column) = source.position(offset);
         Self::new(source.name(), Position { line, column }, message)
     }
@@ -43,7 +43,7 @@ impl ConfigProblem {
     pub(super) fn from_report(report: &Report) -> Vec<Self> {
         let problems = report.problems().iter().map(|problem| {
             let (line, column) = report.position(problem);
-            let help = problem.suggestion().map(|help| format!("; {help}")).unwrap_or_default();
+            let help = problem.help().map(|help| format!("; {help}")).unwrap_or_default();
             Self::new(report.file(), Position { line, column }, format!("{}{help}", problem.message()))
         });
         problems.collect()

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate::spi::algorithm::{self, Op, Take, View};
-use tidegate::spi::{Adjustment, Check, Few, Origin, Plan, PlanError, PlanMode, Store};
+use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Store};
 use tidegate::{Decision, Limiter, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
@@ -20,7 +21,7 @@ pub(super) struct RequestPlan<'r> {
     /// The hits to refund.
     pub(super) refund: Option<Plan<'r>>,
     /// One for each descriptor of the request, in order.
-    pub(super) descriptors: Few<DescriptorPlan<'r>>,
+    pub(super) descriptors: SmallVec<[DescriptorPlan<'r>; 1]>,
     /// Whether to peek at `consume` first, because the store counts hits that it denies (strict mode).
     pub(super) peeks_before: bool,
 }
@@ -34,7 +35,7 @@ pub(super) struct DescriptorPlan<'r> {
     /// Hits of earlier descriptors on the same counter.
     pub(super) hits_before: u64,
     /// Indexes of its checks in the plan of its mode.
-    pub(super) checks: Few<usize>,
+    pub(super) checks: SmallVec<[usize; 1]>,
 }
 
 /// What to do with the hits of a descriptor.

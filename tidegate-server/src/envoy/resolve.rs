@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use tidegate::spi::{Check, Few, Gate, Subject};
+use smallvec::SmallVec;
+use tidegate::spi::{Check, Gate, Subject};
 
 use super::config::EnvoyConfig;
 use super::config_reader::{build_limit, gate, role};
@@ -15,12 +16,12 @@ use super::unit::{self, UnitWindows};
 pub(super) struct ResolvedLimits<'c> {
     consume: CounterList<'c>,
     refund: CounterList<'c>,
-    descriptors: Few<DescriptorPlan<'c>>,
+    descriptors: SmallVec<[DescriptorPlan<'c>; 1]>,
 }
 
 /// Counters without duplicates.
 #[derive(Default)]
-struct CounterList<'c>(Few<CounterHits<'c>>);
+struct CounterList<'c>(SmallVec<[CounterHits<'c>; 1]>);
 
 /// A counter in the store, and the hits for it.
 struct CounterHits<'c> {
@@ -48,9 +49,9 @@ impl<'c> ResolvedLimits<'c> {
     /// Resolves each descriptor.
     pub(super) fn new(config: &'c EnvoyConfig, request: &RateLimitRequest) -> Result<Self, DecideError> {
         let mut resolved =
-            Self { consume: CounterList::default(), refund: CounterList::default(), descriptors: Few::default() };
+            Self { consume: CounterList::default(), refund: CounterList::default(), descriptors: SmallVec::new() };
         let domain = config.domain(&request.domain);
-        let lookups: Few<Option<LookupResult<'c>>> =
+        let lookups: SmallVec<[Option<LookupResult<'c>>; 1]> =
             request.descriptors.iter().map(|descriptor| look_up(domain, descriptor)).collect();
         let limits = lookups.iter().flatten().filter_map(|lookup| lookup.limit);
         let replaced: HashSet<&str> = limits.flat_map(|limit| limit.replaces.iter().map(String::as_str)).collect();
@@ -74,8 +75,8 @@ impl<'c> ResolvedLimits<'c> {
             };
             let counters = if mode == HitsMode::Refund { &mut resolved.refund } else { &mut resolved.consume };
             let (checks, hits_before) = match counter.map(|counter| counters.add(counter)) {
-                Some((index, hits_before)) => (Few::One(index), hits_before),
-                None => (Few::default(), 0),
+                Some((index, hits_before)) => (SmallVec::from_buf([index]), hits_before),
+                None => (SmallVec::new(), 0),
             };
             resolved.descriptors.push(DescriptorPlan { limit, mode, hits, hits_before, checks });
         }
@@ -84,7 +85,8 @@ impl<'c> ResolvedLimits<'c> {
 
     /// The plan of the request, with one check for each counter.
     pub(super) fn request_plan(&mut self, strict: bool) -> Result<RequestPlan<'_>, DecideError> {
-        let descriptors = std::mem::take(&mut self.descriptors);
+        let descriptors: SmallVec<[DescriptorPlan<'_>; 1]> =
+            std::mem::take(&mut self.descriptors).into_iter().map(shorten_lifetime).collect();
         let (consume, refund) = (&self.consume, &self.refund);
         let peeks =
             descriptors.iter().any(|descriptor| descriptor.mode == HitsMode::Peek && !descriptor.checks.is_empty());
@@ -153,6 +155,11 @@ impl<'v> Iterator for SubjectParts<'v> {
 }
 
 impl ExactSizeIterator for SubjectParts<'_> {}
+
+/// A no-op: `SmallVec` is invariant, so a list of plans cannot take a shorter lifetime as a whole.
+const fn shorten_lifetime<'long: 'short, 'short>(descriptor: DescriptorPlan<'long>) -> DescriptorPlan<'short> {
+    descriptor
+}
 
 fn look_up<'c>(domain: Option<&'c DescriptorLevel>, descriptor: &RateLimitDescriptor) -> Option<LookupResult<'c>> {
     // An override has no name and replaces no other limit.

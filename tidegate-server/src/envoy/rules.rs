@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use smallvec::SmallVec;
 use tidegate::attributes::{HOST, IP, METHOD, PATH, QUERY, normalize_host, split_target};
-use tidegate::spi::{Check, Few, MAX_CHECKS, Plan, PlanError, Store};
+use tidegate::spi::{Check, MAX_CHECKS, Plan, PlanError, Store};
 use tidegate::{Limiter, Request};
 
 use super::pb::{Entry, RateLimitRequest};
@@ -24,7 +25,7 @@ pub(super) fn resolve<'r, S: Store>(
 ) -> Result<RequestPlan<'r>, DecideError> {
     let empty = || plan([], strict);
     let (mut consume, mut refund, mut peeks) = (empty()?, empty()?, Vec::new());
-    let mut descriptors: Few<DescriptorPlan<'r>> = Few::default();
+    let mut descriptors: SmallVec<[DescriptorPlan<'r>; 1]> = SmallVec::new();
     for descriptor in &request.descriptors {
         let (hits, mode) = hits(request, descriptor);
         let host = host(&descriptor.entries);
@@ -42,7 +43,7 @@ pub(super) fn resolve<'r, S: Store>(
             // Set by `peek_plan`, once all consuming checks are known.
             HitsMode::Peek => {
                 peeks.push((descriptors.len(), plan));
-                Few::default()
+                SmallVec::new()
             }
         };
         descriptors.push(DescriptorPlan { limit: AppliedLimit::Rules, mode, hits, hits_before: 0, checks });
@@ -83,7 +84,7 @@ fn validate_size(plan: Plan<'_>) -> Result<Plan<'_>, DecideError> {
 }
 
 /// The indexes of a plan's checks in `checks`.
-fn check_indexes(plan: &Plan<'_>, checks: &[Check<'_>]) -> Few<usize> {
+fn check_indexes(plan: &Plan<'_>, checks: &[Check<'_>]) -> SmallVec<[usize; 1]> {
     let index = |check: &Check<'_>| checks.iter().position(|other| other.key() == check.key());
     plan.checks().iter().filter_map(index).collect()
 }

@@ -1,4 +1,4 @@
-//! The admin address: metrics, and what the reference server of Envoy has for debugging. It must not be reachable by clients.
+//! The admin address: metrics, health, and the debug pages of Envoy's reference server. Clients must not reach it.
 
 use std::sync::Arc;
 
@@ -6,15 +6,17 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 
 use super::engine::Engine;
 use super::health;
+use super::metrics_format::MetricsFormat;
 
-/// What there is, for people who come by.
+/// The index page.
 const PATHS: &str = "\
-/metrics   counters for Prometheus
-/healthz   the process answers; /readyz: it can decide
+/metrics   for Prometheus: text 0.0.4, or OpenMetrics by Accept
+/healthz   the process answers; /readyz: the rules and the store that it decides by
 /rlconfig  the limits of --envoy-config
 /stats     their counters by the names that Envoy's own server has
 ";
@@ -25,10 +27,8 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
     own.with_state(engine).merge(envoy)
 }
 
-async fn metrics(State(engine): State<Arc<Engine>>) -> impl IntoResponse {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    const END: &str = "# EOF\n";
-    let ours = engine.metrics().text();
-    let both = [ours.strip_suffix(END).unwrap_or(&ours), &engine.envoy().stats().open_metrics(), END].concat();
-    ([(CONTENT_TYPE, OPEN_METRICS)], both)
+async fn metrics(State(engine): State<Arc<Engine>>, headers: HeaderMap) -> impl IntoResponse {
+    let format = MetricsFormat::from_headers(&headers);
+    let page = format.page(&[&engine.metrics().open_metrics(), &engine.envoy().stats().open_metrics()]);
+    ([(CONTENT_TYPE, format.content_type())], page)
 }

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Lines that wait to be written before further ones are dropped.
 const MAX_QUEUED_LINES: usize = 4096;
 
-/// How long a server that ends waits until its last lines are written.
+/// Longest wait until queued lines are written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Appends lines to the queue. Clones share it.
@@ -106,10 +106,17 @@ impl MakeWriter<'_> for LogWriter {
     }
 }
 
-impl Drop for FlushGuard {
-    fn drop(&mut self) {
+impl FlushGuard {
+    /// Waits until all lines are written, at most [`FLUSH_TIMEOUT`].
+    pub(crate) fn flush(&self) {
         let is_busy = |lines: &mut Lines| lines.is_writing || !lines.queued.is_empty();
         let _ = self.0.0.changed.wait_timeout_while(self.0.lock(), FLUSH_TIMEOUT, is_busy);
+    }
+}
+
+impl Drop for FlushGuard {
+    fn drop(&mut self) {
+        self.flush();
     }
 }
 

@@ -11,10 +11,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tidegate::spi::{Observer, Plan, Role};
-use tidegate::{CheckResult, Decision, StoreError};
+use tidegate::{CheckResult, Clock, Decision, StoreError, SystemClock};
 use tidegate_rules::RuleFile;
 
 use super::histogram::Histogram;
+use super::process_collector::ProcessCollector;
 use super::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
 use super::store_collector::StoreCollector;
 use crate::store::AnyStore;
@@ -140,18 +141,19 @@ impl Metrics {
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
         registry.register("rate_limit_rule_reloads", "Attempts to read the rules anew", metrics.reloads.clone());
         registry.register_collector(Box::new(StoreCollector(store)));
+        registry.register_collector(Box::new(ProcessCollector { started: SystemClock::new().now() }));
         Self { registry, ..metrics }
     }
 
     /// Takes over what the rules of a file count by.
     pub(crate) fn follow(&self, file: &RuleFile) {
-        let types = file.counted_by().map(|(rule, names)| (rule.to_string(), subject_type(&names))).collect();
+        let types = file.per_by_rule().map(|(rule, names)| (rule.to_owned(), subject_type(&names))).collect();
         *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = types;
         self.rule_counters.clear();
     }
 
-    /// Everything, as Prometheus reads it.
-    pub(crate) fn text(&self) -> String {
+    /// All metrics in the text format of `OpenMetrics`.
+    pub(crate) fn open_metrics(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);

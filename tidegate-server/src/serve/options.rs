@@ -112,7 +112,9 @@ impl ServeArgs {
             (None, None) => return Ok(None),
             _ => return Err(Failure::usage("--gateway and --upstream need each other")),
         };
-        let mut options = GatewayOptions::new().with_response_timeout(Duration::from_secs(self.upstream_timeout));
+        let mut options = GatewayOptions::new()
+            .with_response_timeout(Duration::from_secs(self.upstream_timeout))
+            .with_access_log(self.log.access_log);
         if let Some(bytes) = self.max_body_bytes {
             options = options.with_max_body_bytes(bytes);
         }

@@ -88,14 +88,14 @@ impl RefusalLog {
         let routes: HashMap<&str, String> =
             file.path_patterns().map(|(rule, patterns)| (rule, patterns.join(" "))).collect();
         let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
-        for (rule, names) in file.counted_by() {
-            let route = routes.get(rule.as_str()).filter(|route| !route.is_empty()).cloned();
+        for (rule, names) in file.per_by_rule() {
+            let route = routes.get(rule).filter(|route| !route.is_empty()).cloned();
             let known = RuleLines::new(super::metrics::subject_type(&names), route);
-            if let Some(before) = rules.get(rule.as_str()) {
+            if let Some(before) = rules.get(rule) {
                 known.lines.store(before.lines.load(Ordering::Relaxed), Ordering::Relaxed);
                 known.suppressed.store(before.suppressed.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            rules.insert(rule.as_str().into(), Arc::new(known));
+            rules.insert(rule.into(), Arc::new(known));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tidegate::RuleMode;
-use tidegate_rules::{Applied, Explanation, Moment, RuleExplained, RuleVerdict};
+use tidegate_rules::{Explanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint};
 use tidegate_server::command::whole_millis;
 
 #[derive(Serialize)]
@@ -74,24 +74,24 @@ impl<'e> Explained<'e> {
             plan: Some(explanation.plan.as_str()).filter(|plan| !plan.is_empty()),
             exempt_line: explanation.exempt,
             rules: explanation.rules.iter().map(Rule::new).collect(),
-            timeline: explanation.timeline.moments.iter().map(Happens::new).collect(),
+            timeline: explanation.timeline.points.iter().map(Happens::new).collect(),
         }
     }
 }
 
 impl<'e> Rule<'e> {
-    fn new(rule: &'e RuleExplained) -> Self {
+    fn new(rule: &'e RuleExplanation) -> Self {
         let mode = match rule.mode {
             RuleMode::Disabled => "disabled",
             RuleMode::Shadow => "shadow",
             _ => "enabled",
         };
-        let (applied, reason, differs) = match &rule.verdict {
-            RuleVerdict::Applies(applied) => (Some(applied), None, None),
-            RuleVerdict::Differs { field, wanted, found } => {
+        let (applied, reason, differs) = match &rule.status {
+            RuleStatus::Applies(applied) => (Some(applied), None, None),
+            RuleStatus::Differs { field, wanted, found } => {
                 (None, Some("differs"), Some(Differs { field, wanted, found: found.as_deref() }))
             }
-            RuleVerdict::Exempt => (None, Some("exempt"), None),
+            RuleStatus::Exempt => (None, Some("exempt"), None),
             _ => (None, Some("disabled"), None),
         };
         Self {
@@ -111,18 +111,18 @@ impl<'e> Rule<'e> {
     }
 }
 
-fn parts(applied: &Applied) -> Vec<Part<'_>> {
+fn parts(applied: &RuleEffect) -> Vec<Part<'_>> {
     let parts = applied.subject.iter();
     parts.map(|part| Part { name: &part.name, source: part.kind.as_deref(), value: part.value.as_deref() }).collect()
 }
 
-fn limits(applied: &Applied) -> Vec<Limit<'_>> {
+fn limits(applied: &RuleEffect) -> Vec<Limit<'_>> {
     let limits = applied.limits.iter();
     limits.map(|limit| Limit { name: &limit.name, plan: &limit.plan, text: &limit.text, key: &limit.key }).collect()
 }
 
 impl<'e> Happens<'e> {
-    fn new(moment: &'e Moment) -> Self {
+    fn new(moment: &'e TimelinePoint) -> Self {
         let denied = moment.denied.as_ref();
         Self {
             at_ms: whole_millis(moment.at),

@@ -1,6 +1,6 @@
 //! The fields of a YAML map, and their values: text, flags, numbers, lists. It knows nothing about limits.
 
-use tidegate_rules::yaml::{Kind, Node};
+use tidegate_rules::yaml::{Node, NodeKind};
 
 use super::{ConfigProblem, ConfigReader, EXTENSION_KEYS, MAX_PROBLEMS, REFERENCE_KEYS};
 
@@ -28,7 +28,7 @@ impl ConfigReader<'_> {
     /// The fields of a map. Like the reference server, it ignores keys that are valid only at another level, with a warning.
     pub(super) fn fields(&mut self, node: Node, expected: &str, allowed: &[&str]) -> Option<YamlFields> {
         let offset = node.span.start;
-        let Kind::Map(entries) = node.kind else {
+        let NodeKind::Map(entries) = node.kind else {
             self.error(node.span.start, format!("expected {expected}, found {}", node.what()));
             return None;
         };
@@ -51,8 +51,8 @@ impl ConfigReader<'_> {
         let Some(node) = node else { return Vec::new() };
         let (offset, what) = (node.span.start, node.what());
         match node.kind {
-            Kind::List(items) => items,
-            Kind::Null => Vec::new(),
+            NodeKind::List(items) => items,
+            NodeKind::Null => Vec::new(),
             _ => {
                 self.error(offset, format!("expected a list, found {what}"));
                 Vec::new()
@@ -64,7 +64,7 @@ impl ConfigReader<'_> {
     pub(super) fn text(&mut self, node: &Node) -> Option<String> {
         match node.text() {
             Some(text) => Some(text.to_owned()),
-            None if matches!(node.kind, Kind::Null) => Some(String::new()),
+            None if matches!(node.kind, NodeKind::Null) => Some(String::new()),
             None => {
                 self.error(node.span.start, format!("expected text, found {}", node.what()));
                 None

@@ -2,8 +2,8 @@
 
 use tidegate::spi::{Gate, KeyStem, Role};
 use tidegate::{Limit, LimitError, OnFailure, Rate as Refill};
-use tidegate_rules::duration;
-use tidegate_rules::yaml::{Kind, Node};
+use tidegate_rules::parse_duration;
+use tidegate_rules::yaml::{Node, NodeKind};
 
 use super::super::descriptor_tree::{ConfiguredLimit, CounterNaming, RequestRate};
 use super::super::metadata;
@@ -95,7 +95,7 @@ impl ConfigReader<'_> {
     fn window(&mut self, fields: &mut YamlFields) -> Option<(Unit, UnitWindows)> {
         let multiplier = fields.take(MULTIPLIER);
         let offset = fields.offset_of("unit");
-        let Some(window) = fields.take(WINDOW).filter(|node| !matches!(node.kind, Kind::Null)) else {
+        let Some(window) = fields.take(WINDOW).filter(|node| !matches!(node.kind, NodeKind::Null)) else {
             let unit = self.unit(fields, offset)?;
             let single = Some((unit, UnitWindows::from_unit(unit, self.options.strict)?));
             let Some(node) = multiplier else { return single };
@@ -114,7 +114,7 @@ impl ConfigReader<'_> {
             self.error(window.span.start, "a limit has either a `unit` or a `window`; remove one of the two");
             return None;
         }
-        match duration(&self.text(&window)?) {
+        match parse_duration(&self.text(&window)?) {
             Ok(span) => Some((unit::from_window(span.into()), UnitWindows::from_span(span))),
             Err(problem) => {
                 self.error(window.span.start, problem);

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use super::{BUCKETS_MICROS, SeriesMap, Stats};
 
 /// The only method of the service.
-const METHOD: &str = "ShouldRateLimit";
+const GRPC_METHOD: &str = "ShouldRateLimit";
 
 /// Prefix of the names of limit counters.
 const LIMIT_PREFIX: &str = "ratelimit.service.rate_limit";
@@ -27,7 +27,7 @@ impl Stats {
         });
         lines.extend(self.event_counters().map(|(name, _, _, value)| format!("{name}: {value}\n")));
         let total = self.0.service.total_requests.value();
-        lines.push(format!("ratelimit_server.{METHOD}.total_requests: {total}\n"));
+        lines.push(format!("ratelimit_server.{GRPC_METHOD}.total_requests: {total}\n"));
         lines.sort_unstable();
         lines.concat()
     }
@@ -57,11 +57,11 @@ impl Stats {
             add(family.to_owned(), labels.to_owned(), value);
         }
         let requests = self.0.service.total_requests.value();
-        add("ratelimit_service_total_requests".to_owned(), format_label("grpc_method", METHOD), requests);
+        add("ratelimit_service_total_requests".to_owned(), format_label("grpc_method", GRPC_METHOD), requests);
         let mut text = String::new();
         for (family, series) in families {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "# TYPE {family} unknown");
+            let _ = writeln!(text, "# HELP {family} {}\n# TYPE {family} unknown", help(&family));
             for (labels, value) in series {
                 let _ = match labels.as_str() {
                     "" => writeln!(text, "{family} {value}"),
@@ -74,8 +74,8 @@ impl Stats {
 
     fn response_time_histogram(&self) -> String {
         let (service, family) = (&self.0.service, "ratelimit_service_response_time_seconds");
-        let (method, mut cumulative) = (format_label("grpc_method", METHOD), 0);
-        let mut text = format!("# TYPE {family} histogram\n");
+        let (method, mut cumulative) = (format_label("grpc_method", GRPC_METHOD), 0);
+        let mut text = format!("# HELP {family} {}\n# TYPE {family} histogram\n", help(family));
         for (bound, count) in BUCKETS_MICROS.iter().zip(&service.response_time_buckets) {
             cumulative += count.value();
             let bound = *bound as f64 / 1e6;
@@ -177,6 +177,26 @@ fn ipv4_length(text: &str) -> usize {
         length += digits + usize::from(octet > 0);
     }
     length
+}
+
+/// The description of a metric family.
+fn help(family: &str) -> &'static str {
+    match family.strip_prefix("ratelimit_service_").unwrap_or_default() {
+        "rate_limit_total_hits" => "Hits of a limit",
+        "rate_limit_over_limit" => "Hits over a limit",
+        "rate_limit_near_limit" => "Hits near a limit",
+        "rate_limit_within_limit" => "Hits within a limit",
+        "rate_limit_shadow_mode" => "Hits over a limit in shadow mode",
+        "rate_limit_over_limit_with_local_cache" => "Hits refused by a local cache, which does not exist here",
+        "rate_limit_domain_not_found" => "Requests for a domain that is not configured",
+        "should_rate_limit_error" => "Requests that failed, by the kind of error",
+        "global_shadow_mode" => "Requests that passed in global shadow mode",
+        "config_load_success" => "Configurations that were loaded",
+        "config_load_error" => "Configurations that could not be loaded",
+        "total_requests" => "Requests to the rate limit service",
+        "response_time_seconds" => "Duration of requests to the rate limit service",
+        _ => "A counter of the rate limit service",
+    }
 }
 
 fn format_label(label: &str, value: &str) -> String {

@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Number, json};
-use tidegate_rules::{Sample, SampleAttributes};
+use tidegate_rules::{SampleAttributes, SampleRequest};
 
 /// The most checks of one batch.
 const MAX_CHECKS: usize = 100;
@@ -103,18 +103,17 @@ impl Asked {
             };
             values.into_iter().map(move |value| (name.clone(), value)).collect::<Vec<_>>()
         };
-        let sample = Sample {
-            method: call.method,
-            path: call.path,
-            host: call.host,
-            headers: call.headers.into_iter().flat_map(each).collect(),
-            ip: call.ip,
-            tenant: call.tenant,
-            action: call.action,
-            attributes: call.attributes.into_iter().collect(),
-            body: call.body,
-            cost: call.cost,
-        };
+        let mut sample = SampleRequest::new();
+        sample.method = call.method;
+        sample.path = call.path;
+        sample.host = call.host;
+        sample.headers = call.headers.into_iter().flat_map(each).collect();
+        sample.ip = call.ip;
+        sample.tenant = call.tenant;
+        sample.action = call.action;
+        sample.attributes = call.attributes.into_iter().collect();
+        sample.body = call.body;
+        sample.cost = call.cost;
         match sample.attributes() {
             Ok(attributes) => Ok(Self { attributes, peek: call.peek, receipt: call.receipt && !call.peek }),
             Err(error) => Err(Refusal(error.to_string())),

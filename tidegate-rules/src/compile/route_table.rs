@@ -1,0 +1,33 @@
+//! Compiling tables by method or route: keys that can fit a request, each with its value.
+
+use super::Compiler;
+use crate::read::Spanned;
+use crate::route_table::{RouteEntry, RouteTable};
+use crate::schema_types;
+
+impl Compiler<'_> {
+    /// A table whose values are compiled by `value`.
+    pub(super) fn by_route<W, T>(
+        &mut self,
+        written: &schema_types::RouteTableSpec<W>,
+        mut value: impl FnMut(&mut Self, &W) -> Option<T>,
+    ) -> Option<RouteTable<T>> {
+        let routes: Vec<Option<RouteEntry<T>>> =
+            written.iter().map(|(key, written)| self.route(key, |compiler| value(compiler, written))).collect();
+        routes.into_iter().collect()
+    }
+
+    /// `POST`, `/exports/*` or `POST /rides`.
+    fn route<T>(&mut self, key: &Spanned<String>, value: impl FnOnce(&mut Self) -> Option<T>) -> Option<RouteEntry<T>> {
+        let value = value(self);
+        let at = |text: &str| Spanned { value: text.to_owned(), span: key.span.clone() };
+        let (method, path) = match key.split_once(' ') {
+            Some((method, path)) => (Some(at(method)), Some(at(path.trim()))),
+            None if key.starts_with('/') => (None, Some(at(key))),
+            None => (Some(at(key)), None),
+        };
+        let method = method.map_or(Some(None), |at| self.method(&at).map(Some));
+        let path = path.map_or(Some(None), |at| self.pattern(&at).map(Some));
+        Some(RouteEntry { method: method?, path: path?, value: value? })
+    }
+}

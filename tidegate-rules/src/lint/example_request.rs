@@ -1,0 +1,175 @@
+//! `ExampleRequest`: a request that a condition describes, made up to see which rules meet on it. It must not leave the lints.
+//!
+//! A condition may have several values of everything; there is an example for each combination of them, up to a bound.
+
+use smol_str::SmolStr;
+use tidegate::{Request, attributes};
+
+use crate::condition::{Condition, HostPattern};
+use crate::index::RuleIndices;
+use crate::path::PathPattern;
+use crate::request_matcher::RequestMatcher;
+use crate::request_view::RequestView;
+
+/// A value that nobody asked for in particular.
+const FILLER: &str = "x";
+
+/// What looking at a rule takes besides its values.
+const PER_RULE: usize = 4;
+
+/// The most examples of one condition.
+pub(super) const MAX_EXAMPLES: usize = 1_000;
+
+/// What a request needs to have.
+pub(super) struct ExampleRequest {
+    action: SmolStr,
+    attributes: Vec<(SmolStr, String)>,
+}
+
+impl ExampleRequest {
+    /// The example with the first of everything that is possible.
+    pub(super) fn of(condition: &Condition) -> Self {
+        Self::with(condition, &[])
+    }
+
+    /// One example for each combination, the one with the first of everything first.
+    pub(super) fn each(condition: &Condition) -> impl Iterator<Item = Self> {
+        let lengths = lengths(condition);
+        let all = lengths.iter().fold(1, |all: usize, length| all.saturating_mul(*length));
+        (0..all.min(MAX_EXAMPLES)).map(move |number| Self::with(condition, &picks(&lengths, number)))
+    }
+
+    /// The example with these values of what [`lengths`] counts; the first where a number is missing.
+    fn with(condition: &Condition, picks: &[usize]) -> Self {
+        let mut picks = picks.iter().copied();
+        let mut pick = || picks.next().unwrap_or_default();
+        let text = |values: &[SmolStr], at: usize| values.get(at).map(ToString::to_string);
+        let mut attributes = Vec::new();
+        let mut add = |name: &str, value: Option<String>| {
+            attributes.extend(value.map(|value| (SmolStr::new(name), value)));
+        };
+        add(attributes::METHOD, text(&condition.methods, pick()));
+        add(attributes::PATH, condition.paths.get(pick()).map(PathPattern::example));
+        let host = condition.hosts.get(pick()).map(|host| match host {
+            HostPattern::Exactly(host) => host.to_string(),
+            HostPattern::Below(host) => format!("{FILLER}.{host}"),
+        });
+        add(attributes::HOST, host);
+        add(attributes::TENANT, text(&condition.tenants, pick()));
+        add(attributes::PLAN, text(&condition.plans, pick()));
+        add(attributes::IP, condition.networks.get(pick()).map(|network| network.addr().to_string()));
+        let action = condition.actions.get(pick()).cloned().unwrap_or_default();
+        for (name, values) in &condition.headers {
+            add(name, text(values, pick()).or_else(|| Some(FILLER.to_owned())));
+        }
+        Self { action, attributes }
+    }
+
+    /// The places of the rules that apply to it, the exemptions aside; and how much was compared to find them.
+    ///
+    /// Whatever covers the condition is among them: it applies to every such request, so to this one too.
+    pub(super) fn rules(&self, matcher: &RequestMatcher) -> (Vec<usize>, usize) {
+        let request = self.request();
+        let view = RequestView::new(&request, matcher);
+        let mut candidates = RuleIndices::new();
+        matcher.index.candidates(&view, &mut candidates);
+        let condition = |place: &u32| -> &Condition { &matcher.rules[*place as usize].condition };
+        let looked_at = candidates.iter().map(|place| PER_RULE + weight(condition(place))).sum();
+        candidates.retain(|place| condition(place).fits(&view));
+        (candidates.into_iter().map(|place| place as usize).collect(), looked_at)
+    }
+
+    /// Whether an exemption applies to it.
+    pub(super) fn is_exempt(&self, matcher: &RequestMatcher) -> bool {
+        matcher.exemption(&RequestView::new(&self.request(), matcher)).is_some()
+    }
+
+    fn request(&self) -> Request<'_> {
+        let request = Request::new(&self.action);
+        self.attributes.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
+    }
+}
+
+/// How many values there are of everything in the order of [`ExampleRequest::with`]; what is not asked for has one.
+fn lengths(condition: &Condition) -> Vec<usize> {
+    let fixed = [
+        condition.methods.len(),
+        condition.paths.len(),
+        condition.hosts.len(),
+        condition.tenants.len(),
+        condition.plans.len(),
+        condition.networks.len(),
+        condition.actions.len(),
+    ];
+    fixed
+        .into_iter()
+        .chain(condition.headers.iter().map(|(_, values)| values.len()))
+        .map(|length| length.max(1))
+        .collect()
+}
+
+/// What the combination with this number has of each, in an order that has every value as early as possible: those that
+/// a bound cuts off are further mixtures.
+fn picks(lengths: &[usize], number: usize) -> Vec<usize> {
+    let longest = (0..lengths.len()).rev().max_by_key(|at| lengths[*at]);
+    let round = longest.map_or(1, |at| lengths[at]);
+    let (first, mut rest) = (number % round, number / round);
+    let pick = |(at, length): (usize, &usize)| {
+        if Some(at) == longest {
+            return first;
+        }
+        // Shifted by the place in the round, so that all move on together.
+        let pick = (rest % length + first) % length;
+        rest /= length;
+        pick
+    };
+    lengths.iter().enumerate().map(pick).collect()
+}
+
+/// How many values a condition names, and one more.
+pub(super) fn weight(condition: &Condition) -> usize {
+    let headers: usize = condition.headers.iter().map(|(_, values)| 1 + values.len()).sum();
+    1 + condition.methods.len()
+        + condition.paths.len()
+        + condition.hosts.len()
+        + condition.tenants.len()
+        + condition.plans.len()
+        + condition.actions.len()
+        + condition.networks.len()
+        + headers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_combination_comes_once_and_every_value_early() {
+        for lengths in [vec![], vec![1], vec![3, 1, 4], vec![2, 2, 2], vec![5, 3, 6, 2], vec![1, 7]] {
+            let all: usize = lengths.iter().product();
+            let picked: HashSet<_> = (0..all).map(|number| picks(&lengths, number)).collect();
+            assert_eq!(picked.len(), all, "{lengths:?}");
+            assert!(picks(&lengths, 0).iter().all(|pick| *pick == 0), "{lengths:?}");
+            let round = lengths.iter().copied().max().unwrap_or(1);
+            for (at, length) in lengths.iter().enumerate() {
+                let early: HashSet<_> = (0..round).map(|number| picks(&lengths, number)[at]).collect();
+                assert_eq!(early.len(), *length, "{lengths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_lists_have_as_many_examples_as_the_bound() {
+        let words = |count: usize| (0..count).map(|word| SmolStr::new(word.to_string())).collect::<Vec<_>>();
+        let condition =
+            Condition { tenants: words(500), actions: words(600), methods: words(7), ..Condition::default() };
+        let examples: Vec<_> = ExampleRequest::each(&condition).collect();
+        assert_eq!(examples.len(), MAX_EXAMPLES);
+        assert_eq!(examples.iter().map(|example| &example.action).collect::<HashSet<_>>().len(), 600);
+        let tenant = |example: &ExampleRequest| example.attributes.iter().find(|(name, _)| name == "tenant").cloned();
+        assert_eq!(examples.iter().map(tenant).collect::<HashSet<_>>().len(), 500);
+        assert_eq!(ExampleRequest::each(&Condition::default()).count(), 1);
+    }
+}

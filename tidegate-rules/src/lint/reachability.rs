@@ -1,0 +1,182 @@
+//! Lints about reach: rules that never take effect, because nothing is like what they ask for, or because an exemption or
+//! another rule is always there first.
+
+use std::collections::HashSet;
+
+use smol_str::SmolStr;
+use tidegate::{Limit, Rate, RuleMode};
+
+use super::failure_policy;
+use crate::compile::{CompiledFile, CompiledRule};
+use crate::condition::Condition;
+use crate::cost::Cost;
+use crate::identity::Identity;
+use crate::path::{PathPattern, Segment};
+use crate::problem::Problem;
+use crate::request_matcher::{RuleMatcher, TenantUse};
+use crate::source_file::Span;
+
+/// Conditions that ask for a tenant or a plan that nothing in the file provides, or for a path that nobody meant.
+pub(super) fn conditions(ready: &CompiledFile, found: &mut Vec<Problem>) {
+    let rules = ready.rules.iter().filter(|rule| !rule.is_disabled());
+    let asked = rules.map(|rule| -> (&Condition, &Span) { (&rule.matcher.condition, &rule.match_span) });
+    let no_tenant = ready.matcher.tenant.sources.is_empty();
+    let mut plans: HashSet<&SmolStr> = HashSet::from([&ready.matcher.default_plan]);
+    if !no_tenant {
+        plans.extend(ready.matcher.plan_of_tenant.values());
+    }
+    let plans = ready.matcher.plan.sources.is_empty().then_some(plans);
+    for (condition, span) in asked.chain(ready.matcher.exempt.iter().zip(&ready.exempt)) {
+        found.extend(nowhere_from(no_tenant, plans.as_ref(), condition, span));
+        found.extend(condition.paths.iter().filter_map(|pattern| colon(pattern, span)));
+    }
+    for rule in ready.rules.iter().filter(|rule| !rule.is_disabled()) {
+        let paths = rule.matcher.on_failure.routes.paths();
+        found.extend(paths.filter_map(|pattern| colon(pattern, &rule.on_failure_span)));
+        let Cost::Table(table) = &rule.matcher.cost else { continue };
+        found.extend(table.routes.paths().filter_map(|pattern| colon(pattern, &rule.cost_span)));
+    }
+}
+
+/// A segment such as `:id`, which other programs take for any segment.
+fn colon(pattern: &PathPattern, span: &Span) -> Option<Problem> {
+    let segment = pattern.segments().iter().find_map(|segment| match segment {
+        Segment::Literal(text) => name_after_colon(text).map(|_| text),
+        Segment::Any | Segment::Rest => None,
+    })?;
+    let written = pattern.to_string();
+    let braced = |part: &str| name_after_colon(part).map_or(part.to_owned(), |name| format!("{{{name}}}"));
+    let meant = written.split('/').map(braced).collect::<Vec<_>>().join("/");
+    let message = format!("`{segment}` is matched letter by letter in `{written}`");
+    let help = format!("for any segment write `{meant}`; if the colon is meant, nothing is to be done");
+    Some(Problem::note("colon-segment", message, span.clone()).with_help(help))
+}
+
+/// `id` of `:id`.
+fn name_after_colon(segment: &str) -> Option<&str> {
+    let fits = |name: &&str| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    };
+    segment.strip_prefix(':').filter(fits)
+}
+
+/// `plans` are those that a request can have, if these are known.
+fn nowhere_from(
+    no_tenant: bool,
+    plans: Option<&HashSet<&SmolStr>>,
+    condition: &Condition,
+    span: &Span,
+) -> Option<Problem> {
+    let none_of = |plans: &HashSet<&SmolStr>| !condition.plans.iter().any(|plan| plans.contains(plan));
+    let missing = if no_tenant && !condition.tenants.is_empty() {
+        "tenant"
+    } else if !condition.plans.is_empty() && plans.is_some_and(none_of) {
+        "plan"
+    } else {
+        return None;
+    };
+    let message = format!("this matches only if the application sets the attribute `{missing}`");
+    let help = format!("if it does not, say where it comes from: `{missing}: header:x-{missing}` below `identify`");
+    Some(Problem::note("never-matches", message, span.clone()).with_help(help))
+}
+
+/// An exemption that lifts a rule wherever it would apply.
+pub(super) fn exempted(ready: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
+    let place = ready.matcher.exempt.iter().position(|exempt| exempt.covers(&rule.matcher.condition))?;
+    let message = format!("exemption {} lifts this rule for every request that it applies to", place + 1);
+    let help = "narrow the exemption, or take the rule out";
+    Some(Problem::warning("unreachable", message, rule.match_span.clone()).with_help(help))
+}
+
+/// A rule that another one makes superfluous.
+pub(super) fn outdone(place: usize, rule: &CompiledRule, beside: &[(usize, &CompiledRule)]) -> Option<Problem> {
+    let by = |(at, other): &&(usize, &CompiledRule)| *at != place && outdoes(other, rule);
+    let (at, other) = beside.iter().find(by)?;
+    let id = &other.matcher.id;
+    if outdoes(rule, other) {
+        // Of two that say the same, the later one is told.
+        let message = format!("this rule says the same as rule `{id}`");
+        let problem = Problem::warning("duplicate-rule", message, rule.id_span.clone());
+        return (*at < place).then(|| problem.with_help("take one of the two out"));
+    }
+    let message = format!("rule `{}` never refuses what rule `{id}` lets pass", rule.matcher.id);
+    let help = format!("`{id}` applies to the same requests and is as strict; take this one out, or make it stricter");
+    Some(Problem::warning("never-decides", message, rule.id_span.clone()).with_help(help))
+}
+
+/// Whether `strict` refuses whatever `rule` refuses.
+///
+/// Both see the same requests, the strict one perhaps more in one bucket, and a request that passes is counted by both: so
+/// the strict one never has more left.
+fn outdoes(strict: &CompiledRule, rule: &CompiledRule) -> bool {
+    let comparable =
+        |rule: &CompiledRule| rule.mode == RuleMode::Enabled && rule.budget.is_none() && rule.actual.is_none();
+    comparable(strict)
+        && comparable(rule)
+        && failure_policy::is_as_strict(strict, rule)
+        && remembers_as_long(strict, rule)
+        && same_cost(&strict.matcher.cost, &rule.matcher.cost)
+        && counts_together(&strict.matcher, &rule.matcher)
+        && in_every_plan(strict, rule)
+        && strict.matcher.condition.covers(&rule.matcher.condition)
+}
+
+/// Whether `strict` forgets strangers no earlier than `rule`.
+fn remembers_as_long(strict: &CompiledRule, rule: &CompiledRule) -> bool {
+    let forgets = |rule: &CompiledRule| rule.anonymous.and_then(|anonymous| anonymous.forget_after);
+    forgets(strict).is_none_or(|after| forgets(rule).is_some_and(|other| other <= after))
+}
+
+fn same_cost(a: &Cost, b: &Cost) -> bool {
+    match (a, b) {
+        (Cost::Given, Cost::Given) => true,
+        (Cost::Fixed(a), Cost::Fixed(b)) => a == b,
+        _ => false,
+    }
+}
+
+/// Whether those whom `fine` counts as one are one for `coarse` too.
+fn counts_together(coarse: &RuleMatcher, fine: &RuleMatcher) -> bool {
+    let same =
+        |a: &Identity, b: &Identity| a.application_attribute == b.application_attribute && a.sources == b.sources;
+    (coarse.tenant == TenantUse::No || coarse.tenant == fine.tenant)
+        && coarse.per.iter().all(|one| fine.per.iter().any(|other| same(one, other)))
+}
+
+/// Whether each limit of `rule` has a stricter one, whatever the plan.
+fn in_every_plan(strict: &CompiledRule, rule: &CompiledRule) -> bool {
+    let holds = |plan: &str| {
+        let stricter = limits(strict, plan);
+        limits(rule, plan).iter().all(|(_, limit)| stricter.iter().any(|(_, other)| is_stricter(other, limit)))
+    };
+    let named = strict.plans.iter().chain(&rule.plans).map(|(plan, _)| plan.as_str());
+    holds("") && named.into_iter().all(holds)
+}
+
+/// The limits of a rule for the requests of a plan.
+fn limits<'r>(rule: &'r CompiledRule, plan: &str) -> &'r [(SmolStr, Limit)] {
+    rule.plans.iter().find(|(name, _)| name == plan).map_or(&rule.limits, |(_, limits)| limits)
+}
+
+/// Whether `strict` is of the same kind and admits no more than `limit` at any time.
+fn is_stricter(strict: &Limit, limit: &Limit) -> bool {
+    let same_window = strict.window() == limit.window();
+    match (strict, limit) {
+        (Limit::TokenBucket(a), Limit::TokenBucket(b)) => {
+            a.capacity() <= b.capacity() && is_slower(a.refill(), b.refill())
+        }
+        (Limit::LeakyBucket(a), Limit::LeakyBucket(b)) => a.queue() <= b.queue() && is_slower(a.drain(), b.drain()),
+        (Limit::FixedWindow(a), Limit::FixedWindow(b)) => same_window && a.limit() <= b.limit(),
+        (Limit::SlidingLog(a), Limit::SlidingLog(b)) => same_window && a.limit() <= b.limit(),
+        (Limit::SlidingWindow(a), Limit::SlidingWindow(b)) => {
+            same_window && a.slices() == b.slices() && a.limit() <= b.limit()
+        }
+        _ => false,
+    }
+}
+
+/// Whether a rate is at most another one, without rounding.
+fn is_slower(a: Rate, b: Rate) -> bool {
+    u128::from(a.amount()) * u128::from(b.period_micros()) <= u128::from(b.amount()) * u128::from(a.period_micros())
+}

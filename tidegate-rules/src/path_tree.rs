@@ -1,0 +1,179 @@
+//! `PathTree`: finds the rules whose pattern matches a path, all of them, without trying each rule.
+//!
+//! A stage of matching: a tree over the segments of the patterns. It must not rank rules; every limit that matches holds.
+
+use std::collections::HashMap;
+
+use smol_str::SmolStr;
+use tidegate::spi::Few;
+
+use crate::index::RuleIndices;
+use crate::path::{PathPattern, Segment, first_segment, is_asterisk};
+
+/// Patterns with the rules that they belong to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PathTree {
+    /// Rules for every path.
+    everything: Vec<u32>,
+    /// Rules for a single path, which most are: one look for the whole of it.
+    exact: HashMap<String, Few<u32>>,
+    root: PathNode,
+}
+
+/// A place in the tree: what patterns say about paths that begin like this.
+#[derive(Clone, Debug, Default)]
+struct PathNode {
+    /// Rules for the path that ends here.
+    here: Few<u32>,
+    /// Rules for every path that goes on.
+    below: Few<u32>,
+    /// Where paths go on with this segment.
+    literals: HashMap<SmolStr, PathNode>,
+    /// Where they go on with any segment.
+    any: Option<Box<PathNode>>,
+}
+
+impl PathTree {
+    /// Adds a rule for the paths of a pattern; a rule may have several.
+    pub(crate) fn add(&mut self, pattern: &PathPattern, rule: u32) {
+        if pattern.is_everything() {
+            self.everything.push(rule);
+            return;
+        }
+        if pattern.segments().iter().all(|segment| matches!(segment, Segment::Literal(_))) {
+            return self.exact.entry(pattern.to_string()).or_default().push(rule);
+        }
+        let mut node = &mut self.root;
+        for segment in pattern.segments() {
+            node = match segment {
+                Segment::Literal(literal) => node.literals.entry(literal.clone()).or_default(),
+                Segment::Any => node.any.get_or_insert_default(),
+                Segment::Rest => {
+                    node.below.push(rule);
+                    return;
+                }
+            };
+        }
+        node.here.push(rule);
+    }
+
+    /// Appends every rule with a pattern that matches a path in its normal form, once per pattern, in no particular order.
+    ///
+    /// The work grows with the places in the tree that the path leads to, at most two from each, and not with the number of
+    /// rules.
+    pub(crate) fn find(&self, normal_path: &str, found: &mut RuleIndices) {
+        found.extend_from_slice(&self.everything);
+        if let Some(rules) = self.exact.get(normal_path) {
+            found.extend_from_slice(rules);
+        }
+        if !is_asterisk(normal_path) {
+            self.root.find(normal_path, found);
+        }
+    }
+}
+
+impl PathNode {
+    /// (No deeper than the deepest pattern, whatever the path.)
+    fn find(&self, path: &str, found: &mut RuleIndices) {
+        let Some((first, rest)) = first_segment(path) else {
+            found.extend_from_slice(&self.here);
+            return;
+        };
+        found.extend_from_slice(&self.below);
+        if let Some(node) = self.literals.get(first) {
+            node.find(rest, found);
+        }
+        if let Some(node) = &self.any {
+            node.find(rest, found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate::attributes::normalize_path;
+
+    use super::*;
+
+    fn path_tree(patterns: &[&str]) -> (Vec<PathPattern>, PathTree) {
+        let patterns: Vec<_> = patterns.iter().map(|text| PathPattern::parse(text).unwrap()).collect();
+        let mut path_tree = PathTree::default();
+        for (rule, pattern) in (0..).zip(&patterns) {
+            path_tree.add(pattern, rule);
+        }
+        (patterns, path_tree)
+    }
+
+    fn found(path_tree: &PathTree, path: &str) -> Vec<u32> {
+        let mut found = RuleIndices::new();
+        path_tree.find(path, &mut found);
+        found.sort_unstable();
+        found.into_vec()
+    }
+
+    #[test]
+    fn every_rule_that_matches_is_found_and_not_only_the_best() {
+        let (_, path_tree) =
+            path_tree(&["*", "/", "/*", "/api/*", "/api/{x}", "/api/users", "/api/users/{id}", "/api"]);
+        for (path, expected) in [
+            ("*", &[0, 2][..]),
+            ("/", &[0, 1, 2]),
+            ("/other", &[0, 2]),
+            ("/api", &[0, 2, 7]),
+            ("/api/users", &[0, 2, 3, 4, 5]),
+            ("/api/rides", &[0, 2, 3, 4]),
+            ("/api/users/7", &[0, 2, 3, 6]),
+            ("/api/users/7/x", &[0, 2, 3]),
+        ] {
+            assert_eq!(found(&path_tree, path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_rule_may_have_several_patterns_and_a_pattern_several_rules() {
+        let mut path_tree = PathTree::default();
+        for (pattern, rule) in [("/a", 7), ("/a", 8), ("/b", 7), ("/{x}", 7)] {
+            path_tree.add(&PathPattern::parse(pattern).unwrap(), rule);
+        }
+        assert_eq!(found(&path_tree, "/a"), [7, 7, 8]);
+        assert_eq!(found(&path_tree, "/b"), [7, 7]);
+        assert_eq!(found(&PathTree::default(), "/a"), [0; 0]);
+    }
+
+    #[test]
+    fn a_path_far_deeper_than_any_pattern_is_no_trouble() {
+        let (_, path_tree) = path_tree(&["/a/*", "/{x}/{y}"]);
+        assert_eq!(found(&path_tree, &"/a".repeat(100_000)), [0]);
+    }
+
+    fn patterns() -> impl Strategy<Value = Vec<String>> {
+        prop::collection::vec("((/(a|b|\\{x\\})){0,1}(/(a|b|\\{y\\})){0,1}(/(a|b|\\{z\\}|\\*)){0,1})", 0..20)
+    }
+
+    proptest! {
+        #[test]
+        fn the_tree_finds_what_trying_each_rule_finds(texts in patterns(), path in "((/[abc]){0,4}|/|\\*)") {
+            let texts: Vec<_> = texts.iter().map(|text| if text.is_empty() { "/" } else { text }).collect();
+            let (patterns, path_tree) = path_tree(&texts);
+            let path = normalize_path(&path);
+            let tried: Vec<u32> =
+                (0..).zip(&patterns).filter(|(_, pattern)| pattern.matches(&path)).map(|(rule, _)| rule).collect();
+            prop_assert_eq!(found(&path_tree, &path), tried);
+        }
+    }
+
+    #[test]
+    fn no_path_panics() {
+        let (patterns, path_tree) = path_tree(&["/", "/*", "/{x}", "/a/{x}/*", "/{x}/b"]);
+        bolero::check!().with_type::<String>().for_each(|text| {
+            // Even one that is not in its normal form.
+            let _ = found(&path_tree, text);
+            let path = normalize_path(text);
+            assert_eq!(
+                found(&path_tree, &path).len(),
+                patterns.iter().filter(|pattern| pattern.matches(&path)).count()
+            );
+        });
+    }
+}

@@ -1,0 +1,369 @@
+//! `SampleRequest`: a request as people write it down, in a test or on a command line, and the same attributes that a door would
+//! bring of it. It must not know the rules: what they do not read is brought as well.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+
+use smol_str::SmolStr;
+use tidegate::{Request, attributes};
+
+use crate::ip;
+
+/// A request as people write it down.
+///
+/// ```
+/// use tidegate_rules::SampleRequest;
+///
+/// let sample = SampleRequest::new().with_method("GET").with_path("/search?q=tide").with_header("X-Api-Key", "k1");
+/// let attributes = sample.attributes()?;
+/// let request = attributes.request();
+/// assert_eq!((request.attribute("path"), request.attribute("query")), (Some("/search"), Some("q=tide")));
+/// assert_eq!(request.attribute("header:x-api-key"), Some("k1"));
+/// # Ok::<(), tidegate_rules::SampleError>(())
+/// ```
+#[derive(Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SampleRequest {
+    /// The HTTP method.
+    pub method: Option<String>,
+    /// The path; what stands after a `?` is the query.
+    pub path: Option<String>,
+    /// The host. Left out, the header of that name tells it.
+    pub host: Option<String>,
+    /// The headers. Several of one name are joined, as HTTP says.
+    pub headers: Vec<(String, String)>,
+    /// The address that connects: the client, or the proxy in front of us.
+    pub ip: Option<String>,
+    /// The tenant, as the application knows it.
+    pub tenant: Option<String>,
+    /// The name of what is done; empty if left out.
+    pub action: Option<String>,
+    /// What else the application knows, such as `account` or `plan`.
+    pub attributes: Vec<(String, String)>,
+    /// The body, as text.
+    pub body: Option<String>,
+    /// What it costs; 1 if left out.
+    pub cost: Option<u64>,
+}
+
+/// What a door would bring of a [`SampleRequest`].
+#[derive(Clone)]
+pub struct SampleAttributes {
+    action: String,
+    cost: u64,
+    values: Vec<(SmolStr, String)>,
+}
+
+/// What is wrong with a [`SampleRequest`]: the field, and how to mend it. Nothing of it is quoted but names that are known: a value
+/// may be a subject, and what looks like a wrong name is often a value that went astray.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleError {
+    field: String,
+    problem: String,
+}
+
+impl SampleRequest {
+    /// A request without any attributes, with a cost of 1.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the HTTP method.
+    pub fn with_method(self, method: impl Into<String>) -> Self {
+        Self { method: Some(method.into()), ..self }
+    }
+
+    /// Sets the path, with its query if it has one.
+    pub fn with_path(self, path: impl Into<String>) -> Self {
+        Self { path: Some(path.into()), ..self }
+    }
+
+    /// Sets the host.
+    pub fn with_host(self, host: impl Into<String>) -> Self {
+        Self { host: Some(host.into()), ..self }
+    }
+
+    /// Adds a header.
+    pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the address of the peer.
+    pub fn with_ip(self, ip: impl Into<String>) -> Self {
+        Self { ip: Some(ip.into()), ..self }
+    }
+
+    /// Sets the tenant.
+    pub fn with_tenant(self, tenant: impl Into<String>) -> Self {
+        Self { tenant: Some(tenant.into()), ..self }
+    }
+
+    /// Sets the action.
+    pub fn with_action(self, action: impl Into<String>) -> Self {
+        Self { action: Some(action.into()), ..self }
+    }
+
+    /// Adds an attribute that the application sets.
+    pub fn with_attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.attributes.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the body.
+    pub fn with_body(self, body: impl Into<String>) -> Self {
+        Self { body: Some(body.into()), ..self }
+    }
+
+    /// Sets the cost.
+    pub fn with_cost(self, cost: u64) -> Self {
+        Self { cost: Some(cost), ..self }
+    }
+}
+
+impl SampleRequest {
+    /// What a door would bring, under the names that rules read: `method`, `path`, `query`, `host`, `ip`, `header:NAME`,
+    /// `body`, `tenant`, and the names of the attributes.
+    pub fn attributes(&self) -> Result<SampleAttributes, SampleError> {
+        let mut values: Vec<(SmolStr, String)> = Vec::new();
+        let mut bring = |name: &str, value: Option<&str>| {
+            values.extend(value.map(|value| (SmolStr::new(name), value.to_owned())));
+        };
+        bring(attributes::METHOD, self.method.as_deref());
+        let (path, query) = self.target()?;
+        bring(attributes::PATH, path);
+        bring(attributes::QUERY, query);
+        bring(attributes::IP, self.address()?.as_deref());
+        bring(attributes::BODY, self.body.as_deref());
+        bring(attributes::TENANT, self.tenant.as_deref());
+        let headers = self.joined_headers()?;
+        let host_header = headers.iter().find(|(name, _)| name == attributes::HOST_HEADER);
+        let host = self.host.as_deref().or(host_header.map(|(_, value)| value.as_str()));
+        bring(attributes::HOST, host.map(attributes::normalize_host).as_deref());
+        values.extend(headers);
+        for (name, value) in &self.attributes {
+            self.check_attribute(name)?;
+            values.push((SmolStr::new(name), value.clone()));
+        }
+        let action = self.action.clone().unwrap_or_default();
+        Ok(SampleAttributes { action, cost: self.cost.unwrap_or(1), values })
+    }
+
+    /// The path and the query.
+    fn target(&self) -> Result<(Option<&str>, Option<&str>), SampleError> {
+        let Some(target) = &self.path else { return Ok((None, None)) };
+        if !target.starts_with('/') && target != "*" {
+            let help = "a path begins with `/`; give the host in a field of its own";
+            return Err(SampleError::new("path", help));
+        }
+        let target = target.split('#').next().unwrap_or_default();
+        let (path, query) = attributes::split_target(target);
+        Ok((Some(path), query))
+    }
+
+    fn address(&self) -> Result<Option<String>, SampleError> {
+        let parsed = self.ip.as_ref().map(|text| {
+            ip::parse(text).ok_or_else(|| SampleError::new("ip", "this is no address; write one such as 203.0.113.9"))
+        });
+        Ok(parsed.transpose()?.map(|ip| ip.to_canonical().to_string()))
+    }
+
+    /// Headers by attribute, each once.
+    fn joined_headers(&self) -> Result<Vec<(SmolStr, String)>, SampleError> {
+        let mut joined: Vec<(SmolStr, String)> = Vec::new();
+        for (name, value) in &self.headers {
+            if !attributes::is_header_name(name) {
+                let help = "this is no name of a header: one has letters, digits and signs such as `-`, and no spaces";
+                return Err(SampleError::new("headers", help));
+            }
+            if value.contains(['\r', '\n', '\0']) {
+                return Err(SampleError::new("headers", "the value has a line break; a header is one line"));
+            }
+            let (attribute, line) = (SmolStr::from(attributes::header_attribute(name)), value.trim());
+            match joined.iter_mut().find(|(joined_name, _)| *joined_name == attribute) {
+                Some((_, lines)) => {
+                    let lines_and_line = [Cow::Owned(std::mem::take(lines)), Cow::Borrowed(line)];
+                    *lines = attributes::join_header_lines(name, lines_and_line).unwrap_or_default().into_owned();
+                }
+                None => joined.push((attribute, line.to_owned())),
+            }
+        }
+        Ok(joined)
+    }
+
+    fn check_attribute(&self, name: &str) -> Result<(), SampleError> {
+        let problem = if name.is_empty() {
+            "a name is empty".to_owned()
+        } else if name.contains(':') {
+            "this name has a colon, as only names of a door's own have; a header belongs under `headers`".to_owned()
+        } else if attributes::is_reserved(name) {
+            format!("`{name}` is a door's own name for what it sees; write it as a field of the request")
+        } else if name == attributes::TENANT && self.tenant.is_some() {
+            "`tenant` is given twice; keep the field of the request".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(SampleError::new("attributes", problem))
+    }
+}
+
+/// Shows the names only: values are subjects, which do not belong into logs.
+impl fmt::Debug for SampleRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |pairs: &[(String, String)]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        f.debug_struct("Sample")
+            .field("method", &self.method)
+            .field("action", &self.action)
+            .field("headers", &names(&self.headers))
+            .field("attributes", &names(&self.attributes))
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl SampleAttributes ===
+
+impl SampleAttributes {
+    /// The request, for a [`Limiter`](tidegate::Limiter).
+    pub fn request(&self) -> Request<'_> {
+        let request = Request::new(&self.action).with_cost(self.cost);
+        self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
+    }
+}
+
+impl fmt::Debug for SampleAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SampleAttributes")?;
+        f.debug_set().entries(self.values.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+// === impl SampleError ===
+
+impl SampleError {
+    fn new(field: &str, problem: impl Into<String>) -> Self {
+        Self { field: field.to_owned(), problem: problem.into() }
+    }
+
+    /// The field that is wrong: `path`, `headers`, `ip` or `attributes`.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// What is wrong with it, and what to write instead.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+}
+
+impl fmt::Display for SampleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.problem)
+    }
+}
+
+impl Error for SampleError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn value(sample: &SampleRequest, name: &str) -> Option<String> {
+        sample.attributes().unwrap().request().attribute(name).map(str::to_owned)
+    }
+
+    #[test]
+    fn headers_are_brought_as_a_door_joins_them() {
+        let headers =
+            pairs(&[("X-A", " 1 "), ("Cookie", "a=1"), ("x-a", "2"), ("cookie", "b=2"), ("Host", "h.example")]);
+        let sample = SampleRequest { headers, ..SampleRequest::default() };
+        for (name, expected) in [
+            ("header:x-a", Some("1, 2")),
+            ("header:cookie", Some("a=1; b=2")),
+            ("header:host", Some("h.example")),
+            ("host", Some("h.example")),
+            ("header:X-A", None),
+            ("method", None),
+            ("query", None),
+        ] {
+            assert_eq!(value(&sample, name).as_deref(), expected, "{name}");
+        }
+        let host = Some("other.example".to_owned());
+        assert_eq!(value(&SampleRequest { host, ..sample }, "host").as_deref(), Some("other.example"));
+    }
+
+    #[test]
+    fn a_path_is_parted_from_its_query_and_loses_its_fragment() {
+        for (path, expected) in [
+            ("/a", (Some("/a"), None)),
+            ("/a?", (Some("/a"), Some(""))),
+            ("/a?b=c?d#e", (Some("/a"), Some("b=c?d"))),
+            ("/a#b?c", (Some("/a"), None)),
+            ("*", (Some("*"), None)),
+        ] {
+            let sample = SampleRequest { path: Some(path.into()), ..SampleRequest::default() };
+            let found = (value(&sample, "path"), value(&sample, "query"));
+            assert_eq!((found.0.as_deref(), found.1.as_deref()), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_the_application_knows_is_brought_under_its_own_names() {
+        let sample = SampleRequest {
+            tenant: Some("acme".into()),
+            action: Some("export".into()),
+            attributes: pairs(&[("account", "a7"), ("plan", "pro")]),
+            body: Some("{}".into()),
+            ip: Some("::ffff:203.0.113.9".into()),
+            cost: Some(3),
+            ..SampleRequest::default()
+        };
+        for (name, expected) in
+            [("tenant", "acme"), ("account", "a7"), ("plan", "pro"), ("body", "{}"), ("ip", "203.0.113.9")]
+        {
+            assert_eq!(value(&sample, name).as_deref(), Some(expected), "{name}");
+        }
+        let brought = sample.attributes().unwrap();
+        assert_eq!((brought.request().action(), brought.request().cost()), ("export", 3));
+    }
+
+    #[test]
+    fn an_attribute_cannot_pass_for_what_a_door_sees() {
+        for (name, expected) in [
+            ("ip", "attributes: `ip` is a door's own name for what it sees; write it as a field of the request"),
+            ("", "attributes: a name is empty"),
+            ("tenant", "attributes: `tenant` is given twice; keep the field of the request"),
+            (
+                "x-key:secret.7",
+                "attributes: this name has a colon, as only names of a door's own have; a header belongs under `headers`",
+            ),
+        ] {
+            let attributes = pairs(&[(name, "7")]);
+            let sample = SampleRequest { attributes, tenant: Some("acme".into()), ..SampleRequest::default() };
+            assert_eq!(sample.attributes().unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn what_no_request_can_have_is_refused_without_being_quoted() {
+        let wrong = [
+            SampleRequest { ip: Some("secret.7".into()), ..SampleRequest::default() },
+            SampleRequest { path: Some("https://secret.7/a".into()), ..SampleRequest::default() },
+            SampleRequest { headers: pairs(&[("x-a", "secret.7\r\nx-b: 1")]), ..SampleRequest::default() },
+            SampleRequest { headers: pairs(&[("x-key secret.7", "1")]), ..SampleRequest::default() },
+            SampleRequest { headers: pairs(&[("secret.7", "1\n")]), ..SampleRequest::default() },
+            SampleRequest { attributes: pairs(&[("x-key:secret.7", "=")]), ..SampleRequest::default() },
+        ];
+        for (sample, field) in wrong.iter().zip(["ip", "path", "headers", "headers", "headers", "attributes"]) {
+            let error = sample.attributes().unwrap_err();
+            assert_eq!(error.field(), field);
+            assert!(!error.to_string().contains("secret.7"), "{error}");
+        }
+        assert!(!format!("{:?}", wrong[0]).contains("secret.7"));
+    }
+}

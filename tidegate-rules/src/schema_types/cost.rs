@@ -1,0 +1,75 @@
+//! Costs as they are written.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use super::route_table::is_route;
+use super::{Amount, RouteTableSpec};
+use crate::read::Spanned;
+
+/// What a request costs.
+#[derive(Debug, serde::Deserialize, JsonSchema)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+#[schemars(rename = "Cost", untagged)]
+pub(crate) enum CostSpec {
+    /// Always the same.
+    Number(Spanned<Amount>),
+    /// An expression in CEL, such as `1 + request.size / 1024`.
+    Text(Spanned<String>),
+    /// By method or route, from a header, or by an expression with bounds.
+    Map(CostTableSpec),
+}
+
+/// A cost with its conditions. Further keys are methods (`POST`), paths (`/exports/*`) or both (`POST /rides`), each with
+/// its cost; the first that fits counts.
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(rename = "CostTable")]
+pub(crate) struct CostTableSpec {
+    /// A header that tells the cost; it must be named in `identify.authenticated`.
+    pub(crate) header: Option<Spanned<String>>,
+    /// An expression in CEL.
+    pub(crate) expression: Option<Spanned<String>>,
+    /// A header of the response that tells what it really cost; the difference is charged or given back.
+    pub(crate) actual: Option<Spanned<String>>,
+    /// The cost when nothing else tells it. 1 if left out.
+    pub(crate) default: Option<Spanned<Amount>>,
+    /// The most that a header or an expression may say.
+    pub(crate) max: Option<Spanned<Amount>>,
+    #[schemars(flatten, with = "std::collections::BTreeMap<String, Amount>")]
+    pub(crate) routes: RouteTableSpec<Spanned<Amount>>,
+}
+
+impl<'de> Deserialize<'de> for CostTableSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CostTableVisitor;
+        impl<'de> Visitor<'de> for CostTableVisitor {
+            type Value = CostTableSpec;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of costs")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<CostTableSpec, A::Error> {
+                let mut table = CostTableSpec::default();
+                while let Some(key) = entries.next_key::<Spanned<String>>()? {
+                    match key.as_str() {
+                        "header" => table.header = Some(entries.next_value()?),
+                        "expression" => table.expression = Some(entries.next_value()?),
+                        "actual" => table.actual = Some(entries.next_value()?),
+                        "default" => table.default = Some(entries.next_value()?),
+                        "max" => table.max = Some(entries.next_value()?),
+                        route if is_route(route) => table.routes.push((key, entries.next_value()?)),
+                        other => {
+                            return Err(A::Error::custom(format!(
+                                "`{other}` is no field of a cost; possible are `header`, `expression`, `actual`, \
+                                 `default`, `max`, a method such as `POST`, or a path such as `/exports/*`"
+                            )));
+                        }
+                    }
+                }
+                Ok(table)
+            }
+        }
+        deserializer.deserialize_map(CostTableVisitor)
+    }
+}

@@ -1,0 +1,66 @@
+//! `identify` as it is written: some settings, and any further name with the sources it is read from.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+
+use crate::read::{OneOrMany, Spanned};
+
+/// Where an identity is read from: the first source that is present.
+pub(crate) type SourcesSpec = OneOrMany<Spanned<String>>;
+
+/// Who the client, the user and the tenant are. Further names may be given, for `per` to use. A source is `ip`,
+/// `net:24/56`, `header:NAME`, `query:NAME`, `cookie:NAME`, `claim:NAME`, `body:FIELD`, `attr:NAME`, `path`, `host`,
+/// `method`, `action` or `const:TEXT`.
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(rename = "Identify")]
+pub(crate) struct IdentifySpec {
+    /// Headers that somebody in front of us has verified or set, so that a client cannot forge them.
+    #[schemars(default)]
+    pub(crate) authenticated: OneOrMany<Spanned<String>>,
+    /// Networks of the proxies in front of us, whose word about the client's address is taken.
+    #[schemars(default)]
+    pub(crate) trusted_proxies: OneOrMany<Spanned<String>>,
+    /// Instead: how many proxies are in front of us, the one that connects to us included.
+    pub(crate) trusted_hops: Option<Spanned<u8>>,
+    /// The header in which they tell it: `x-forwarded-for` (the default), `forwarded`, or one such as `cf-connecting-ip`.
+    pub(crate) forwarded: Option<Spanned<String>>,
+    /// How much of an IPv4 address counts. 32 if left out.
+    pub(crate) ipv4_prefix: Option<Spanned<u8>>,
+    /// How much of an IPv6 address counts. 64 if left out, since one subscriber has at least that much.
+    pub(crate) ipv6_prefix: Option<Spanned<u8>>,
+    /// The header with the token for `claim:` sources. `authorization` if left out.
+    pub(crate) token: Option<Spanned<String>>,
+    #[schemars(flatten, with = "std::collections::BTreeMap<String, SourcesSpec>")]
+    pub(crate) names: Vec<(Spanned<String>, SourcesSpec)>,
+}
+
+impl<'de> Deserialize<'de> for IdentifySpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct IdentifyVisitor;
+        impl<'de> Visitor<'de> for IdentifyVisitor {
+            type Value = IdentifySpec;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("identities")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<IdentifySpec, A::Error> {
+                let mut identify = IdentifySpec::default();
+                while let Some(key) = entries.next_key::<Spanned<String>>()? {
+                    match key.as_str() {
+                        "authenticated" => identify.authenticated = entries.next_value()?,
+                        "trusted_proxies" => identify.trusted_proxies = entries.next_value()?,
+                        "trusted_hops" => identify.trusted_hops = Some(entries.next_value()?),
+                        "forwarded" => identify.forwarded = Some(entries.next_value()?),
+                        "ipv4_prefix" => identify.ipv4_prefix = Some(entries.next_value()?),
+                        "ipv6_prefix" => identify.ipv6_prefix = Some(entries.next_value()?),
+                        "token" => identify.token = Some(entries.next_value()?),
+                        _ => identify.names.push((key, entries.next_value()?)),
+                    }
+                }
+                Ok(identify)
+            }
+        }
+        deserializer.deserialize_map(IdentifyVisitor)
+    }
+}

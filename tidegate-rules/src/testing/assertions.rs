@@ -1,0 +1,248 @@
+//! Judging: what came of a step, held against what was expected of it. It compares what is shown, so that two values that
+//! differ also look different.
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use tidegate::{CheckResult, Decision, Request};
+
+use super::hint;
+use super::suite::{CountAssertion, DecisionField, Expectation, FieldAssertion};
+use super::unavailable_step::UnavailableStep;
+use crate::source_file::Span;
+use crate::{RuleFile, quantity};
+
+/// What became of the requests of a step.
+#[derive(Debug, Default)]
+pub(super) struct OutcomeCounts {
+    pub(super) allowed: u64,
+    pub(super) no_rule: u64,
+    /// How many were refused because the store fails.
+    pub(super) unavailable: u64,
+    /// How many each rule refused, in the order in which they did.
+    pub(super) denied: Vec<(SmolStr, u64)>,
+}
+
+/// What is known when a step is over.
+pub(super) enum StepResult<'s> {
+    /// The last request was decided, by the store or without it.
+    Decided(DecidedStep<'s>),
+    /// It was refused because the store fails.
+    Unavailable(UnavailableStep<'s>),
+}
+
+/// What is known if the last request was decided.
+pub(super) struct DecidedStep<'s> {
+    pub(super) rules: &'s RuleFile,
+    pub(super) request: &'s Request<'s>,
+    /// The last one.
+    pub(super) decision: &'s Decision,
+    pub(super) tally: &'s OutcomeCounts,
+    /// When it was made.
+    pub(super) at: Duration,
+}
+
+/// One thing that is otherwise than expected.
+pub(super) struct AssertionFailure {
+    pub(super) what: String,
+    pub(super) span: Span,
+    pub(super) expected: String,
+    pub(super) got: String,
+    pub(super) note: Option<String>,
+}
+
+/// Everything that is otherwise than expected.
+pub(super) fn check(expectation: &Expectation, seen: &StepResult<'_>, tally: &OutcomeCounts) -> Vec<AssertionFailure> {
+    let counts = expectation.counts.as_ref().filter(|counts| !counts.fit(tally));
+    let counts = counts.map(|counts| AssertionFailure {
+        what: "outcome".into(),
+        span: counts.span.clone(),
+        expected: counts.show(tally.sum()),
+        got: tally.show(),
+        note: seen.note_on_counts(counts),
+    });
+    let fields = expectation.wanted.iter().filter_map(|wanted| {
+        let got = seen.field(&wanted.field);
+        let any =
+            matches!(wanted.field, DecisionField::Header(_)) && wanted.value.as_deref() == Some("*") && got.is_some();
+        (!any && got != wanted.value).then(|| field(wanted, got, seen))
+    });
+    counts.into_iter().chain(fields).collect()
+}
+
+fn field(wanted: &FieldAssertion, got: Option<String>, seen: &StepResult<'_>) -> AssertionFailure {
+    let note = seen.note_on_field(wanted);
+    let shown = |value: Option<String>| value.unwrap_or_else(|| "none".into());
+    let got = match wanted.field {
+        DecisionField::RetryAfter if seen.is_permanent() => "never".into(),
+        _ => shown(got),
+    };
+    let expected = if wanted.value.as_deref() == Some("*") { "any value".into() } else { shown(wanted.value.clone()) };
+    AssertionFailure { what: wanted.field.name(), span: wanted.span.clone(), expected, got, note }
+}
+
+// === impl OutcomeCounts ===
+
+impl OutcomeCounts {
+    /// Adds what was decided; nothing if the store failed and a rule is closed then.
+    pub(super) fn add(&mut self, decision: Option<&Decision>) {
+        let Some(decision) = decision else {
+            self.unavailable += 1;
+            return;
+        };
+        // Of a request that passes while the store fails no rule may have been asked, and yet some apply.
+        if decision.checks().is_empty() && decision.degraded().is_none() {
+            self.no_rule += 1;
+        } else if decision.is_allowed() {
+            self.allowed += 1;
+        } else {
+            let rule = decision.rule().unwrap_or_default();
+            match self.denied.iter_mut().find(|(known, _)| known == rule) {
+                Some((_, count)) => *count += 1,
+                None => self.denied.push((rule.into(), 1)),
+            }
+        }
+    }
+
+    fn denied(&self) -> u64 {
+        self.denied.iter().map(|(_, count)| count).sum()
+    }
+
+    fn sum(&self) -> u64 {
+        self.allowed + self.no_rule + self.unavailable + self.denied()
+    }
+
+    /// `15 allowed, 5 denied by api`.
+    fn show(&self) -> String {
+        let one = self.sum() == 1;
+        let mut parts = Vec::new();
+        let mut part = |count: u64, what: String| {
+            if count > 0 {
+                parts.push(if one { what } else { format!("{count} {what}") });
+            }
+        };
+        part(self.allowed, "allowed".into());
+        for (rule, count) in &self.denied {
+            part(*count, format!("denied by {rule}"));
+        }
+        part(self.no_rule, "no_rule".into());
+        part(self.unavailable, "unavailable".into());
+        parts.join(", ")
+    }
+}
+
+// === impl CountAssertion ===
+
+impl CountAssertion {
+    fn fit(&self, tally: &OutcomeCounts) -> bool {
+        let fits = |wanted: Option<u64>, got: u64| wanted.is_none_or(|wanted| wanted == got);
+        let by = |rule: &String| tally.denied.iter().all(|(known, _)| known == rule);
+        fits(self.allowed, tally.allowed)
+            && fits(self.denied, tally.denied())
+            && fits(self.no_rule, tally.no_rule)
+            && fits(self.unavailable, tally.unavailable)
+            && self.by.as_ref().is_none_or(by)
+    }
+
+    /// As [`OutcomeCounts::show`] would show it.
+    fn show(&self, sum: u64) -> String {
+        let by = self.by.as_ref().map(|rule| format!(" by {rule}")).unwrap_or_default();
+        let parts = [
+            (self.allowed, "allowed".to_owned()),
+            (self.denied, format!("denied{by}")),
+            (self.no_rule, "no_rule".to_owned()),
+            (self.unavailable, "unavailable".to_owned()),
+        ];
+        let shown = parts.into_iter().filter_map(|(count, what)| match count? {
+            1 if sum == 1 => Some(what),
+            count => Some(format!("{count} {what}")),
+        });
+        shown.collect::<Vec<_>>().join(", ")
+    }
+}
+
+// === impl StepResult ===
+
+impl StepResult<'_> {
+    /// A field of the last answer, as it is shown.
+    fn field(&self, field: &DecisionField) -> Option<String> {
+        match self {
+            Self::Decided(seen) => seen.field(field),
+            Self::Unavailable(seen) => seen.field(field),
+        }
+    }
+
+    fn note_on_counts(&self, counts: &CountAssertion) -> Option<String> {
+        match self {
+            Self::Decided(seen) => hint::of_counts(counts, seen),
+            Self::Unavailable(seen) => seen.note(),
+        }
+    }
+
+    fn note_on_field(&self, wanted: &FieldAssertion) -> Option<String> {
+        match self {
+            Self::Decided(seen) => hint::of_field(wanted, seen),
+            Self::Unavailable(seen) => seen.note(),
+        }
+    }
+
+    fn is_permanent(&self) -> bool {
+        matches!(self, Self::Decided(seen) if seen.decision.is_permanent())
+    }
+}
+
+// === impl DecidedStep ===
+
+impl DecidedStep<'_> {
+    /// A field of the answer, as it is shown.
+    fn field(&self, field: &DecisionField) -> Option<String> {
+        let decision = self.decision;
+        match field {
+            DecisionField::Rule => decision.rule().map(str::to_owned),
+            DecisionField::Limit => decision.limit().map(|limit| limit.to_string()),
+            DecisionField::Remaining => decision.remaining().map(|remaining| remaining.to_string()),
+            DecisionField::RetryAfter => decision.retry_after().map(quantity::format_duration),
+            DecisionField::ResetAfter => decision.reset_after().map(quantity::format_duration),
+            DecisionField::Delay => Some(quantity::format_duration(decision.delay())),
+            DecisionField::Permanent => Some(decision.is_permanent().to_string()),
+            DecisionField::Cost => {
+                let check = decision.shown().or_else(|| decision.checks().first());
+                check.map(|check: &CheckResult| check.cost().to_string())
+            }
+            DecisionField::Status => Some(if decision.is_allowed() { "200".into() } else { "429".into() }),
+            DecisionField::Header(name) => self.header(name),
+            DecisionField::Message => self.message(),
+            DecisionField::ShadowWouldReject => {
+                let rules: Vec<_> = decision.shadow_would_reject().collect();
+                Some(rules.join(", ")).filter(|rules| !rules.is_empty())
+            }
+        }
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        let headers = match self.answer() {
+            Some(answer) => answer.headers,
+            None => self.rules.rules().header_policy().headers(self.decision),
+        };
+        headers.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    fn message(&self) -> Option<String> {
+        message(&self.answer()?)
+    }
+
+    /// The refusal as a door would send it.
+    fn answer(&self) -> Option<tidegate::http::Rejection> {
+        if self.decision.is_allowed() {
+            return None;
+        }
+        let rule = self.decision.rule().and_then(|rule| self.rules.rules().rule(rule));
+        Some(self.rules.rules().header_policy().reject(self.decision, rule.and_then(tidegate::Rule::message), None))
+    }
+}
+
+/// What a refused caller reads.
+pub(super) fn message(answer: &tidegate::http::Rejection) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
+    body["message"].as_str().map(str::to_owned)
+}

@@ -1,0 +1,132 @@
+//! Running a [`TestSuite`]: every test on a store of its own, with a clock that stands still until a step moves it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Request, StoreError, StoreErrorKind, Timestamp};
+
+use super::assertions::{self, DecidedStep, OutcomeCounts, StepResult};
+use super::suite::{Step, TestCase, TestSuite};
+use super::unavailable_step::UnavailableStep;
+use super::{RuleCoverage, TestFailure, TestOutcome, TestRun, text_report};
+use crate::RuleFile;
+use crate::source_file::SourceFile;
+
+/// Runs every test of a script.
+pub(super) fn run(suite: &TestSuite, rules: &RuleFile, source: &SourceFile, rules_path: &Path) -> TestRun {
+    let here = rules.ids().filter(|id| rules.rules().rule(id).is_some());
+    let mut stage = SuiteRunner {
+        rules,
+        source,
+        start: suite.start,
+        instances: suite.instances,
+        coverage: here.map(|id| RuleCoverage { id: id.to_string(), applied: 0, denied: 0 }).collect(),
+    };
+    let tests = suite.scenes.iter().map(|scene| stage.play(scene)).collect();
+    TestRun { file: source.name().to_owned(), rules: rules_path.display().to_string(), tests, coverage: stage.coverage }
+}
+
+/// What all tests of a file share.
+struct SuiteRunner<'s> {
+    rules: &'s RuleFile,
+    source: &'s SourceFile,
+    start: Timestamp,
+    instances: u32,
+    coverage: Vec<RuleCoverage>,
+}
+
+impl SuiteRunner<'_> {
+    fn play(&mut self, scene: &TestCase) -> TestOutcome {
+        let clock = ManualClock::at(self.start);
+        let memory = || MemoryStore::new().with_clock(clock.clone());
+        let limiter = Limiter::new(self.rules.rules().clone(), memory());
+        let limiter = limiter.with_instances(self.instances).with_fallback_store(memory());
+        let mut failures = Vec::new();
+        for (place, step) in scene.steps.iter().enumerate() {
+            failures.extend(self.step(step, place + 1, &limiter, &clock));
+        }
+        TestOutcome {
+            name: scene.name.clone(),
+            line: self.source.position(scene.span.start).0,
+            steps: scene.steps.len(),
+            requests: scene.steps.iter().map(|step| step.send).sum(),
+            failures,
+        }
+    }
+
+    fn step(
+        &mut self,
+        step: &Step,
+        place: usize,
+        limiter: &Limiter<MemoryStore>,
+        clock: &ManualClock,
+    ) -> Vec<TestFailure> {
+        let request = step.brought.request();
+        let (mut tally, mut at, mut last) = (OutcomeCounts::default(), step.at, None);
+        for sent in 0..step.send {
+            at = if sent == 0 { step.at } else { at + step.every };
+            clock.set(self.start.plus(at));
+            let decision = match (step.store_fails, step.peek) {
+                (true, _) => without_store(limiter, &request),
+                (_, true) => Some(peek(limiter, &request)),
+                _ => Some(limiter.check_now(&request)),
+            };
+            // What happens while the store fails says nothing about the limits themselves.
+            decision.iter().filter(|_| !step.store_fails).for_each(|decision| self.cover(decision));
+            tally.add(decision.as_ref());
+            last = Some(decision);
+        }
+        let (Some(expectation), Some(decision)) = (&step.expectation, last) else { return Vec::new() };
+        let (rules, request, tally) = (self.rules, &request, &tally);
+        let seen = match &decision {
+            Some(decision) => StepResult::Decided(DecidedStep { rules, request, decision, tally, at }),
+            None => StepResult::Unavailable(UnavailableStep { rules, request }),
+        };
+        let mismatches = assertions::check(expectation, &seen, tally);
+        mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, place, at)).collect()
+    }
+
+    fn failure(&self, mismatch: assertions::AssertionFailure, step: &Step, place: usize, at: Duration) -> TestFailure {
+        let assertions::AssertionFailure { what, span, expected, got, note } = mismatch;
+        // A value that is left empty has no place of its own.
+        let (line, column) = self.source.position(if span.is_empty() { step.span.start } else { span.start });
+        TestFailure {
+            line,
+            column,
+            step: place,
+            at,
+            request: text_report::request(&step.sample),
+            what,
+            expected,
+            got,
+            note,
+        }
+    }
+
+    /// Notes which rules applied, and which refused.
+    fn cover(&mut self, decision: &Decision) {
+        for rule in &mut self.coverage {
+            // A rule may have several limits, and a request is one request to it.
+            let mut own = decision.checks().iter().filter(|check| check.rule() == rule.id).peekable();
+            rule.applied += u64::from(own.peek().is_some());
+            rule.denied += u64::from(own.any(|check| !check.outcome().admitted));
+        }
+    }
+}
+
+fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
+    let plan = limiter.plan(request);
+    if plan.checks().is_empty() {
+        return limiter.check_now(request);
+    }
+    Decision::new(&plan, &limiter.store().peek_now(&plan))
+}
+
+/// What becomes of a request while the store fails; nothing if a rule is closed then.
+fn without_store(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Option<Decision> {
+    let plan = limiter.plan(request);
+    if plan.checks().is_empty() {
+        return Some(limiter.check_now(request));
+    }
+    limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "the test says so")).ok()
+}

@@ -1,0 +1,202 @@
+//! A test file as it is written: one type for each section, with the place of every value. What the values mean is decided
+//! when they become a [`TestSuite`](super::suite::TestSuite).
+
+mod field;
+
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::read::{OneOrMany, Spanned};
+use field::non_null;
+
+pub(in crate::testing) use field::{OptionalField, OverridableField};
+
+/// Tests for limits: what a rule file makes of requests, in virtual time. Every test begins with nothing spent.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "TestFile")]
+pub(crate) struct TestFileSpec {
+    /// The rule file, as seen from this file.
+    pub(crate) rules: Spanned<String>,
+    /// When every test begins, in UTC: `2026-01-01T00:00:00Z` if left out. It matters to windows, which follow the clock.
+    #[serde(default)]
+    pub(crate) start: OptionalField<Spanned<String>>,
+    /// How many instances share the store, for rules that are `local` while it fails. 1 if left out.
+    #[serde(default)]
+    pub(crate) instances: OptionalField<Spanned<u64>>,
+    /// What all requests of the file have in common.
+    #[serde(default, deserialize_with = "non_null")]
+    pub(crate) request: RequestSpec,
+    /// The tests.
+    pub(crate) tests: Vec<Spanned<TestSpec>>,
+}
+
+/// One test: steps that follow each other in time.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Test")]
+pub(crate) struct TestSpec {
+    /// What it shows, as a sentence.
+    pub(crate) name: Spanned<String>,
+    /// What its requests have in common.
+    #[serde(default, deserialize_with = "non_null")]
+    pub(crate) request: RequestSpec,
+    /// What happens, in order.
+    pub(crate) steps: Vec<Spanned<StepSpec>>,
+}
+
+/// One step: some requests, and what should become of them.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Step")]
+pub(crate) struct StepSpec {
+    /// When, from the start of the test: `2s`, `1m30s`.
+    pub(crate) at: OptionalField<Spanned<String>>,
+    /// When, from the last request before: `500ms`. Without `at` and `after`, at the same instant.
+    pub(crate) after: OptionalField<Spanned<String>>,
+    /// How many times the request is sent. 1 if left out.
+    pub(crate) send: OptionalField<Spanned<u64>>,
+    /// The time between two of them. Left out, all come at once.
+    pub(crate) every: OptionalField<Spanned<String>>,
+    /// Asks what would happen, and spends nothing.
+    pub(crate) peek: OptionalField<Spanned<bool>>,
+    /// The store fails while these requests come, and each rule does what its `on_failure` says.
+    pub(crate) store_fails: OptionalField<Spanned<bool>>,
+    /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
+    pub(crate) cost: OptionalField<Spanned<u64>>,
+    /// What is different from the requests of the test. Fields replace those of the test, or take them away (`~`);
+    /// headers and attributes are added to its own.
+    #[serde(deserialize_with = "non_null")]
+    pub(crate) request: RequestSpec,
+    /// What should become of the requests. Left out, they are only sent.
+    pub(crate) expect: OptionalField<Spanned<ExpectSpec>>,
+}
+
+/// A request. Nothing (`~`) as a value takes that of the outer request away.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Request")]
+pub(crate) struct RequestSpec {
+    /// The HTTP method.
+    pub(crate) method: OverridableField<String>,
+    /// The path, with its query if it has one: `/search?q=tide`.
+    pub(crate) path: OverridableField<String>,
+    /// The host. Left out, the header tells it.
+    pub(crate) host: OverridableField<String>,
+    /// Headers by name; a list for several lines of one name, nothing (`~`) to take one of the test's away.
+    #[serde(deserialize_with = "non_null")]
+    #[schemars(schema_with = "lines_by_name")]
+    pub(crate) headers: BTreeMap<String, Spanned<Option<OneOrMany<String>>>>,
+    /// The address that connects to us: the client, or the proxy in front of us.
+    pub(crate) ip: OverridableField<String>,
+    /// The tenant, as the application knows it.
+    pub(crate) tenant: OverridableField<String>,
+    /// The name of what is done.
+    pub(crate) action: OverridableField<String>,
+    /// What else the application knows, by name; nothing (`~`) to take one of the test's away.
+    #[serde(deserialize_with = "non_null")]
+    #[schemars(schema_with = "texts_by_name")]
+    pub(crate) attributes: BTreeMap<String, Spanned<Option<String>>>,
+    /// The body: text as it is, anything else as JSON.
+    pub(crate) body: OverridableField<Value>,
+    /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
+    pub(crate) cost: OverridableField<u64>,
+}
+
+/// What should become of the requests of a step.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+#[schemars(rename = "Expect", untagged)]
+pub(crate) enum ExpectSpec {
+    /// What becomes of each of them.
+    Text(Spanned<OutcomeSpec>),
+    /// How many of them pass, and what the answer to the last one says.
+    Map(Box<ExpectDetailsSpec>),
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Fate")]
+pub(crate) enum OutcomeSpec {
+    /// A rule applies, and it passes.
+    Allowed,
+    /// It is refused.
+    Denied,
+    /// No rule applies, or an exemption does.
+    NoRule,
+    /// It is refused with 503: the store fails, and a rule is closed then.
+    Unavailable,
+}
+
+/// How many pass, and what the answer to the last one says. Only what is given is compared; nothing (`~`) is an error.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Details")]
+pub(crate) struct ExpectDetailsSpec {
+    /// How many pass.
+    pub(crate) allowed: OptionalField<Spanned<u64>>,
+    /// How many are refused; or the rule that refuses them, which is all of them if `allowed` does not say otherwise.
+    pub(crate) denied: OptionalField<DeniedSpec>,
+    /// To how many no rule applies.
+    pub(crate) no_rule: OptionalField<Spanned<u64>>,
+    /// How many are refused with 503, because the store fails and a rule is closed then.
+    pub(crate) unavailable: OptionalField<Spanned<u64>>,
+    /// The rule that the answer is about.
+    pub(crate) rule: OptionalField<Spanned<String>>,
+    /// The most that this rule could ever admit at once.
+    pub(crate) limit: OptionalField<Spanned<u64>>,
+    /// The largest cost that it would still admit.
+    pub(crate) remaining: OptionalField<Spanned<u64>>,
+    /// After which time the same request would pass.
+    pub(crate) retry_after: OptionalField<Spanned<String>>,
+    /// After which time everything is as at the beginning.
+    pub(crate) reset_after: OptionalField<Spanned<String>>,
+    /// How long the request is held.
+    pub(crate) delay: OptionalField<Spanned<String>>,
+    /// Whether no waiting helps.
+    pub(crate) permanent: OptionalField<Spanned<bool>>,
+    /// What it costs under the rule that the answer is about.
+    pub(crate) cost: OptionalField<Spanned<u64>>,
+    /// The status of the answer: 200 if it passes, 429 if not, 503 if the store fails and a rule is closed then.
+    pub(crate) status: OptionalField<Spanned<u64>>,
+    /// Headers of the answer by name: the value, `*` for any, nothing (`~`) for a header that must not be there.
+    #[serde(deserialize_with = "non_null")]
+    #[schemars(schema_with = "texts_by_name")]
+    pub(crate) headers: BTreeMap<String, Spanned<Option<String>>>,
+    /// What a refused caller reads.
+    pub(crate) message: OptionalField<Spanned<String>>,
+    /// The rules in shadow that would have refused it, in the order of the file.
+    pub(crate) shadow_would_reject: OptionalField<Spanned<OneOrMany<Spanned<String>>>>,
+}
+
+/// How many are refused, or by which rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+#[schemars(rename = "Denied", untagged)]
+pub(crate) enum DeniedSpec {
+    /// So many.
+    Number(Spanned<u64>),
+    /// By this rule.
+    Text(Spanned<String>),
+}
+
+/// Texts by name. YAML takes `600` for a number, and read as text it is as it is written, so an editor must not object.
+fn texts_by_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": { "type": ["string", "number", "boolean", "null"] },
+    })
+}
+
+/// The same, with several lines for a name.
+fn lines_by_name(_: &mut SchemaGenerator) -> Schema {
+    let line = json_schema!({ "type": ["string", "number", "boolean"] });
+    json_schema!({
+        "type": "object",
+        "additionalProperties": { "anyOf": [line, { "type": "array", "items": line }, { "type": "null" }] },
+    })
+}

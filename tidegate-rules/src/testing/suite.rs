@@ -1,0 +1,220 @@
+//! `TestSuite`: a test file that is understood, with every step's time, request and expectation worked out. It decides
+//! nothing about limits; [running](super::runner) it does.
+
+mod expectation;
+mod overlay;
+
+use std::time::Duration;
+
+use tidegate::Timestamp;
+
+use super::instant::{DEFAULT_START, parse_instant};
+use super::schema_types;
+use crate::problem::Problem;
+use crate::quantity;
+use crate::read::Spanned;
+use crate::sample_request::{SampleAttributes, SampleRequest};
+use crate::source_file::Span;
+
+pub(super) use expectation::{CountAssertion, DecisionField, Expectation, FieldAssertion};
+
+/// The most requests that one file may send: a few seconds of work.
+const MAX_REQUESTS: u64 = 1_000_000;
+
+/// A test file that is understood.
+#[derive(Debug)]
+pub(super) struct TestSuite {
+    pub(super) start: Timestamp,
+    /// How many instances share the store.
+    pub(super) instances: u32,
+    pub(super) scenes: Vec<TestCase>,
+}
+
+/// One test.
+#[derive(Debug)]
+pub(super) struct TestCase {
+    pub(super) name: String,
+    pub(super) span: Span,
+    pub(super) steps: Vec<Step>,
+}
+
+/// One step of it.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) span: Span,
+    /// When its first request comes, after the start.
+    pub(super) at: Duration,
+    pub(super) send: u64,
+    pub(super) every: Duration,
+    pub(super) peek: bool,
+    pub(super) store_fails: bool,
+    pub(super) sample: SampleRequest,
+    pub(super) brought: SampleAttributes,
+    pub(super) expectation: Option<Expectation>,
+}
+
+/// What making a script goes through with: the problems so far, the rules that may be named, and the requests so far.
+pub(super) struct SuiteBuilder<'p> {
+    problems: &'p mut Vec<Problem>,
+    /// The ids of the rules; none if they are not known.
+    rules: Option<Vec<String>>,
+    start: Timestamp,
+    requests: u64,
+    /// Something of the file was taken out because it was wrong, so what is missing has been reported already.
+    partial: bool,
+}
+
+impl TestSuite {
+    /// Makes a script. With errors among the problems that this adds, it must not be run.
+    pub(super) fn new(
+        file: &schema_types::TestFileSpec,
+        rules: Option<Vec<String>>,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
+        let partial = !problems.is_empty();
+        let mut scripting = SuiteBuilder { problems, rules, start: DEFAULT_START, requests: 0, partial };
+        if let Some(at) = &*file.start {
+            match parse_instant(at) {
+                Ok(start) => scripting.start = start,
+                Err(why) => _ = scripting.error("instant", &at.span, why),
+            }
+        }
+        let common = scripting.request(&SampleRequest::default(), &file.request);
+        if file.tests.is_empty() && !partial {
+            scripting.error("no-tests", &file.rules.span, "there are no tests in this file");
+        }
+        let scenes = file.tests.iter().map(|test| scripting.scene(test, &common)).collect();
+        scripting.unique_names(file);
+        let instances = file.instances.as_ref().map_or(1, |at| scripting.instances(at));
+        Self { start: scripting.start, instances, scenes }
+    }
+}
+
+impl SuiteBuilder<'_> {
+    fn error(&mut self, code: &'static str, span: &Span, message: impl Into<String>) -> &mut Problem {
+        self.problems.push(Problem::error(code, message, span.clone()));
+        let last = self.problems.len() - 1;
+        &mut self.problems[last]
+    }
+
+    fn scene(&mut self, at: &Spanned<schema_types::TestSpec>, common: &SampleRequest) -> TestCase {
+        let test = &at.value;
+        let own = self.request(common, &test.request);
+        let mut now = Duration::ZERO;
+        let mut steps = Vec::new();
+        for written in &test.steps {
+            let Some(step) = self.step(written, &own, &mut now) else { continue };
+            steps.push(step);
+        }
+        if !self.partial && !test.steps.iter().any(|step| step.expect.is_some()) {
+            let message = "no step of this test expects anything, so it cannot fail";
+            self.error("no-expectation", &test.name.span, message)
+                .set_help("write `expect: allowed`, or what else is right");
+        }
+        TestCase { name: test.name.value.clone(), span: test.name.span.clone(), steps }
+    }
+
+    /// A step, and in `now` the time of its last request.
+    fn step(&mut self, at: &Spanned<schema_types::StepSpec>, own: &SampleRequest, now: &mut Duration) -> Option<Step> {
+        let step = &at.value;
+        let begins = self.time(step, *now);
+        let send = self.sends(step, &at.span);
+        let every = step.every.as_ref().and_then(|at| self.duration(at)).unwrap_or_default();
+        *now = begins.saturating_add(every.saturating_mul(u32::try_from(send.saturating_sub(1)).unwrap_or(u32::MAX)));
+        self.ends_in_time(
+            *now,
+            step.every.as_ref().or(step.at.as_ref()).or(step.after.as_ref()).map_or(&at.span, |at| &at.span),
+        );
+        let mut sample = self.request(own, &step.request);
+        if let Some(cost) = &*step.cost {
+            sample.cost = Some(cost.value);
+        }
+        let expectation = step.expect.as_ref().map(|expect| self.expectation(expect, send));
+        let brought = sample.attributes().map_err(|error| {
+            // What is wrong with a part was said where the part stands; here it is about how they go together.
+            if !self.problems.iter().any(|problem| problem.code() == "request") {
+                self.error("request", &at.span, error.to_string());
+            }
+        });
+        let says = |field: &schema_types::OptionalField<Spanned<bool>>| field.as_ref().is_some_and(|at| at.value);
+        let (peek, store_fails) = (says(&step.peek), says(&step.store_fails));
+        if let (true, true, Some(at)) = (peek, store_fails, &*step.peek) {
+            let message = "a store that fails cannot be asked what would happen";
+            self.error("peek", &at.span, message).set_help("keep one of `peek` and `store_fails`");
+        }
+        let (span, brought) = (at.span.clone(), brought.ok()?);
+        Some(Step { span, at: begins, send, every, peek, store_fails, sample, brought, expectation })
+    }
+
+    fn instances(&mut self, at: &Spanned<u64>) -> u32 {
+        match u32::try_from(at.value) {
+            Ok(instances) if instances > 0 => instances,
+            _ => {
+                let message = format!("{} is out of range: 1 to {} are possible", at.value, u32::MAX);
+                self.error("instances", &at.span, message).set_help("leave it out for one");
+                1
+            }
+        }
+    }
+
+    /// When a step begins.
+    fn time(&mut self, step: &schema_types::StepSpec, now: Duration) -> Duration {
+        match (&*step.at, &*step.after) {
+            (Some(at), Some(after)) => {
+                let message = "`at` and `after` both say when";
+                self.error("time", &after.span, message).set_help("keep one of the two");
+                self.duration(at).unwrap_or(now)
+            }
+            (Some(at), None) => {
+                let Some(wanted) = self.duration(at) else { return now };
+                if wanted < now {
+                    let message =
+                        format!("time goes forward: the request before comes at {}", quantity::format_duration(now));
+                    self.error("time", &at.span, message)
+                        .set_help("put the steps in order, or begin a new test, where nothing is spent");
+                }
+                wanted.max(now)
+            }
+            (None, Some(after)) => now.saturating_add(self.duration(after).unwrap_or_default()),
+            (None, None) => now,
+        }
+    }
+
+    fn ends_in_time(&mut self, end: Duration, span: &Span) {
+        let end = u64::try_from(end.as_micros()).unwrap_or(u64::MAX);
+        if self.start.as_micros().saturating_add(end) >= Timestamp::MAX.as_micros() {
+            self.error("time", span, "this goes beyond the year 2112, where the clock of Tidegate ends");
+        }
+    }
+
+    fn sends(&mut self, step: &schema_types::StepSpec, span: &Span) -> u64 {
+        let send = step.send.as_ref().map_or(1, |send| send.value);
+        let span = step.send.as_ref().map_or(span, |send| &send.span);
+        if send == 0 {
+            self.error("send", span, "nothing is sent here").set_help("write 1 or more, or leave the step out");
+            return 1;
+        }
+        let before = self.requests;
+        self.requests = before.saturating_add(send);
+        if before <= MAX_REQUESTS && self.requests > MAX_REQUESTS {
+            let message = format!("with these the file sends more than {MAX_REQUESTS} requests, which is the most");
+            self.error("send", span, message).set_help("test a smaller limit, or part the file");
+        }
+        send.min(MAX_REQUESTS)
+    }
+
+    fn duration(&mut self, at: &Spanned<String>) -> Option<Duration> {
+        quantity::parse_duration(at).map_err(|why| _ = self.error("duration", &at.span, why)).ok()
+    }
+
+    /// Reports name tests, so two must not have one name.
+    fn unique_names(&mut self, file: &schema_types::TestFileSpec) {
+        let mut taken = std::collections::HashSet::new();
+        for test in &file.tests {
+            if !taken.insert(test.name.as_str()) {
+                let message = "an earlier test has this name";
+                self.error("duplicate-name", &test.name.span, message).set_help("say what is different about this one");
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! From a written request to a [`SampleRequest`], laid over what the file or the test says of all its requests.
+
+use serde_json::Value;
+
+use super::SuiteBuilder;
+use super::schema_types::RequestSpec;
+use crate::read::OneOrMany;
+use crate::sample_request::SampleRequest;
+use crate::source_file::Span;
+
+impl SuiteBuilder<'_> {
+    /// `base` with what `written` says otherwise. What no request can have is reported where it stands.
+    pub(super) fn request(&mut self, base: &SampleRequest, written: &RequestSpec) -> SampleRequest {
+        for (piece, span) in pieces(written) {
+            if let Err(error) = piece.attributes() {
+                self.error("request", &span, error.problem());
+            }
+        }
+        let mut sample = SampleRequest {
+            method: written.method.over(base.method.as_ref()),
+            path: written.path.over(base.path.as_ref()),
+            host: written.host.over(base.host.as_ref()),
+            headers: base.headers.clone(),
+            ip: written.ip.over(base.ip.as_ref()),
+            tenant: written.tenant.over(base.tenant.as_ref()),
+            action: written.action.over(base.action.as_ref()),
+            attributes: base.attributes.clone(),
+            body: written.body.over(base.body.clone().map(Value::String).as_ref()).as_ref().map(text),
+            cost: written.cost.over(base.cost.as_ref()),
+        };
+        for (name, at) in &written.headers {
+            sample.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+            sample.headers.extend(lines(at.value.as_ref()).map(|line| (name.clone(), line.clone())));
+        }
+        for (name, at) in &written.attributes {
+            sample.attributes.retain(|(known, _)| known != name);
+            sample.attributes.extend(at.value.clone().map(|value| (name.clone(), value)));
+        }
+        sample
+    }
+}
+
+/// Every part that can be wrong, alone, with its place.
+fn pieces(written: &RequestSpec) -> Vec<(SampleRequest, Span)> {
+    let mut pieces = Vec::new();
+    if let Some(at) = written.path.written() {
+        pieces.push((SampleRequest { path: Some(at.value.clone()), ..SampleRequest::default() }, at.span.clone()));
+    }
+    if let Some(at) = written.ip.written() {
+        pieces.push((SampleRequest { ip: Some(at.value.clone()), ..SampleRequest::default() }, at.span.clone()));
+    }
+    for (name, at) in &written.headers {
+        let headers = lines(at.value.as_ref()).map(|line| (name.clone(), line.clone())).collect();
+        pieces.push((SampleRequest { headers, ..SampleRequest::default() }, at.span.clone()));
+    }
+    for (name, at) in &written.attributes {
+        let attributes = vec![(name.clone(), at.value.clone().unwrap_or_default())];
+        pieces.push((SampleRequest { attributes, ..SampleRequest::default() }, at.span.clone()));
+    }
+    pieces
+}
+
+/// The lines of a header.
+fn lines(value: Option<&OneOrMany<String>>) -> impl Iterator<Item = &String> {
+    value.into_iter().flat_map(|lines| &lines.0)
+}
+
+fn text(body: &Value) -> String {
+    match body {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,43 @@
+//! `UnavailableStep`: what a test sees of a request that was refused because the store fails and a rule is closed then. Nothing was
+//! decided, so there are no numbers to compare.
+
+use tidegate::http::Rejection;
+use tidegate::{OnFailure, Request};
+
+use super::assertions;
+use super::suite::DecisionField;
+use crate::RuleFile;
+
+/// A request that was refused with 503.
+pub(super) struct UnavailableStep<'s> {
+    pub(super) rules: &'s RuleFile,
+    pub(super) request: &'s Request<'s>,
+}
+
+impl UnavailableStep<'_> {
+    /// A field of the answer, as it is shown.
+    pub(super) fn field(&self, field: &DecisionField) -> Option<String> {
+        match field {
+            DecisionField::Status => Some(self.answer().status.to_string()),
+            DecisionField::Header(name) => {
+                let headers = self.answer().headers;
+                headers.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+            }
+            DecisionField::Message => assertions::message(&self.answer()),
+            DecisionField::Permanent => Some(false.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Which rule refuses it.
+    pub(super) fn note(&self) -> Option<String> {
+        let plan = self.rules.rules().resolve(self.request);
+        let (rule, _) = plan.policies().find(|(_, policy)| *policy == OnFailure::Closed)?;
+        Some(format!("the store fails, and `{rule}` is closed then"))
+    }
+
+    /// The answer as a door would send it.
+    fn answer(&self) -> Rejection {
+        self.rules.rules().header_policy().reject_unavailable(None)
+    }
+}
