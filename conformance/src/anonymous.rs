@@ -93,7 +93,7 @@ impl AnonymousStore {
         Ok(())
     }
 
-    async fn ask(&self, plan: &Plan<'_>, consume: bool) -> Result<Verdict, StoreError> {
+    async fn ask(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         let gate = |check: &Check<'_>| self.gate(check.key(), check.gate().limit(), check.gate().role());
         let gates: Vec<Gate> = plan.checks().iter().map(gate).collect();
         self.crowd(&gates, |index| plan.checks()[index].key().partition()).await?;
@@ -103,13 +103,13 @@ impl AnonymousStore {
         let delay = plan.checks().first().map_or(u64::MAX, |check| plan.take(check, 1).longest_delay);
         let strangers = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
         let strangers = strangers.with_max_delay(Duration::from_micros(delay));
-        let verdict = if consume { self.store.decide(&strangers).await } else { self.store.peek(&strangers).await };
-        let mut verdict = verdict?;
+        let strangers = if plan.is_peek() { strangers.with_peek() } else { strangers };
+        let mut verdict = self.store.decide(&strangers).await?;
         // Under a limit of nothing nobody gets a key, and so there is no crowd.
-        let checks = plan.checks().iter().zip(&verdict.judged);
+        let checks = plan.checks().iter().zip(verdict.checks());
         let asked = checks.filter(|(check, judged)| check.cost() > 0 && judged.outcome.limit > 0).count();
         self.asked.fetch_add(asked as u64, Ordering::Relaxed);
-        for judged in verdict.judged.iter_mut().filter(|judged| judged.overflowed) {
+        for judged in verdict.checks_mut().iter_mut().filter(|judged| judged.overflowed) {
             judged.overflowed = false;
             self.overflowed.fetch_add(1, Ordering::Relaxed);
         }
@@ -129,11 +129,7 @@ fn whose(key: &Key<'_>) -> u128 {
 
 impl Store for AnonymousStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.ask(plan, true).await
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.ask(plan, false).await
+        self.ask(plan).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -145,7 +141,7 @@ impl Store for AnonymousStore {
             // A receipt gives nothing back to a bucket that is shared; the script can.
             let shared = matches!(op, Op::Refund { .. }) && self.case == AnonymousCase::OverCap;
             let key = if shared { bucket_of(&strange.key) } else { strange.key };
-            self.store.adjust(&[Adjustment { key, ..strange }]).await?;
+            self.store.adjust(&[strange.with_key(key)]).await?;
         }
         Ok(())
     }
@@ -164,15 +160,15 @@ impl Store for AnonymousStore {
         }
         Ok(())
     }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.store.ping().await
+    }
 }
 
 impl<S: Store> Store for IgnoreFreeChecks<S> {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         self.0.decide(plan).await.map(|verdict| ignore_free_checks(plan, verdict))
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.0.peek(plan).await.map(|verdict| ignore_free_checks(plan, verdict))
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -186,10 +182,14 @@ impl<S: Store> Store for IgnoreFreeChecks<S> {
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         self.0.forget(keys).await
     }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.0.ping().await
+    }
 }
 
 fn ignore_free_checks(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
-    for (check, judged) in plan.checks().iter().zip(verdict.judged.iter_mut()) {
+    for (check, judged) in plan.checks().iter().zip(verdict.checks_mut().iter_mut()) {
         if check.cost() == 0 {
             judged.outcome.remaining = 0;
             judged.outcome.reset_after = Duration::ZERO;

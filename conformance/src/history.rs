@@ -246,17 +246,16 @@ impl History {
                     let plan = match *step {
                         Step::Take(cost, Some(delay)) => checks(cost).with_max_delay(Duration::from_micros(delay)),
                         Step::TakeUpTo(cost, most) => checks(cost).with_max_units(most),
-                        Step::Take(cost, None) | Step::Peek(cost) => checks(cost),
+                        Step::Take(cost, None) => checks(cost),
+                        Step::Peek(cost) => checks(cost).with_peek(),
                         _ => continue,
                     };
-                    let peek = matches!(step, Step::Peek(_));
-                    let a = if peek { one.peek(&plan).await } else { one.decide(&plan).await }.unwrap();
-                    let b = if peek { other.peek(&plan).await } else { other.decide(&plan).await }.unwrap();
+                    let (a, b) = (one.decide(&plan).await.unwrap(), other.decide(&plan).await.unwrap());
                     if a != b {
                         return Err(differ(&a, &b));
                     }
-                    last_retry = a.judged.iter().filter_map(|judged| judged.outcome.retry_after).max().or(last_retry);
-                    receipts.push(refunds(&gates, &plan, &a));
+                    last_retry = a.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
+                    receipts.push(refunds(&plan, &a));
                 }
                 Step::Charge(cost) => {
                     let plan = checks(cost);
@@ -282,13 +281,11 @@ impl History {
     }
 }
 
-fn refunds<'g>(gates: &'g [Gate], plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
-    let consumed = gates.iter().zip(plan.checks()).zip(&verdict.judged).filter(|(_, judged)| judged.consumed);
-    let refund = |((gate, check), judged): ((&'g Gate, &Check<'g>), &tidegate::spi::CheckVerdict)| Adjustment {
-        key: *check.key(),
-        limit: gate.limit(),
-        op: Op::Refund { cost: check.cost().saturating_mul(verdict.granted.max(1)), place: judged.place },
-        stranger: None,
+fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
+    let consumed = plan.checks().iter().zip(verdict.checks()).filter(|(_, verdict)| verdict.consumed);
+    let refund = |(check, result): (&Check<'g>, &tidegate::spi::CheckVerdict)| {
+        let cost = check.cost().saturating_mul(verdict.granted().max(1));
+        Adjustment::new(check, Op::Refund { cost, place: result.place })
     };
     consumed.map(refund).collect()
 }

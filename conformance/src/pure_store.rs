@@ -20,27 +20,23 @@ impl PureStore {
         Self { clock, states: Mutex::default() }
     }
 
-    fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
+    fn run(&self, plan: &Plan<'_>) -> Verdict {
         let mut states = self.states.lock().unwrap();
         let names: Vec<_> = plan.checks().iter().map(|check| name(check.key())).collect();
         let found: Vec<_> = names.iter().map(|name| states.get(name)).collect();
-        let (verdict, changes) = Verdict::judge(plan, self.clock.now(), consume, &found);
-        changes.into_each(|index, change| {
+        let (verdict, changes) = Verdict::decide(plan, self.clock.now(), &found);
+        for (index, change) in changes.into_iter().enumerate() {
             if let Some(change) = change {
                 commit(&mut states, &names[index], change);
             }
-        });
+        }
         verdict
     }
 }
 
 impl Store for PureStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.run(plan, true))
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.run(plan, false))
+        Ok(self.run(plan))
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -62,6 +58,10 @@ impl Store for PureStore {
         for key in keys {
             self.states.lock().unwrap().remove(&name(key));
         }
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tidegate::spi::{Key, Store};
+use futures_util::future::join_all;
+use tidegate::spi::{Key, Plan, Store, Verdict};
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, Timestamp};
 use tidegate_redis::RedisOptions;
 pub use tidegate_server::AnyStore;
@@ -94,10 +95,15 @@ pub async fn retry_while_transient<T>(ask: impl AsyncFn() -> Result<T, StoreErro
     tokio::time::timeout(Duration::from_secs(120), answer).await.expect("an answer within two minutes")
 }
 
+/// Decides each plan on its own, all of them at the same time.
+pub async fn decide_all<S: Store>(store: &S, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
+    join_all(plans.iter().map(|plan| store.decide(plan))).await
+}
+
 /// Waits until `limiter` is answered by its store.
 pub async fn wait_until_reachable<S: Store>(limiter: &Limiter<S>) {
-    let plan = limiter.plan(&Request::new(""));
-    retry_while_transient(async || limiter.store().peek(&plan).await).await;
+    let plan = limiter.plan(&Request::new("")).with_peek();
+    retry_while_transient(async || limiter.store().decide(&plan).await).await;
 }
 
 /// Options for a store that waits for its answers however busy the machine is, and has no keys but those of the test.

@@ -5,7 +5,7 @@ mod text;
 use std::io;
 
 use tidegate::spi::Store;
-use tidegate::{Decision, Limiter, Request, RuleSet, Secret, StoreError, Timer};
+use tidegate::{Decision, Limiter, OnFailure, Request, RuleSet, Secret, StoreError, Timer};
 use tidegate_rules::RuleFile;
 
 use crate::cli::CheckArgs;
@@ -75,15 +75,11 @@ async fn hold(decision: Option<&Decision>, timer: &impl Timer) {
     }
 }
 
-/// What the store says. If it fails, that is the answer: what this process would say by itself is of no use to anybody.
+/// The decision of the store. A failure of the store is an error, since a decision of this process alone would tell nothing
+/// about the service.
 async fn one(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool) -> Result<Decision, StoreError> {
-    let plan = limiter.plan(request);
-    if plan.checks().is_empty() {
-        return limiter.decide(&plan).await;
-    }
-    let store = limiter.store();
-    let verdict = if peek { store.peek(&plan).await } else { store.decide(&plan).await };
-    Ok(Decision::new(&plan, &verdict?))
+    let plan = limiter.plan(request).with_on_failure(OnFailure::Closed);
+    limiter.check_plan(&if peek { plan.with_peek() } else { plan }).await
 }
 
 /// What a door does with the request while the store fails.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::Request;
-use tidegate::spi::{Few, Match, Matcher};
+use tidegate::spi::{Match, Matcher};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -63,7 +63,7 @@ pub(crate) enum TenantUse {
 #[derive(Clone, Debug)]
 pub(crate) struct RuleSubject<'q> {
     pub(crate) tenant: Option<String>,
-    pub(crate) found: Few<Option<IdentityValue<'q>>>,
+    pub(crate) found: SmallVec<[Option<IdentityValue<'q>>; 1]>,
     /// Whether nobody vouches for any of it.
     pub(crate) anonymous: bool,
 }
@@ -113,7 +113,7 @@ impl RuleMatcher {
             }),
             _ => identity.find(view),
         };
-        let found: Few<_> = self.per.iter().map(find).collect();
+        let found: SmallVec<[_; 1]> = self.per.iter().map(find).collect();
         let scoped = match self.tenant {
             TenantUse::No => false,
             TenantUse::Scope => found.iter().flatten().any(|found| found.belongs_to_tenant),

@@ -1,10 +1,9 @@
 //! `AnyStore`: the store that a URL names. It only chooses; each store keeps its own semantics, deadline and errors.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tidegate::spi::{Adjustment, Key, KeyStem, Plan, Store, Subject, Verdict};
-use tidegate::{Limit, MemoryStore, StoreError};
+use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{AnonymousStats, RedisOptions, RedisStore, ServerState};
 
 /// Where a store is.
@@ -37,12 +36,9 @@ pub enum AnyStore {
     Redis(RedisStore),
 }
 
-/// Whether a store answers: it is asked to forget something that is not there.
+/// Whether a store responds.
 pub(crate) async fn answers(store: &impl Store) -> bool {
-    let Ok(limit) = Limit::fixed_window(1, Duration::from_secs(1)) else { return false };
-    let stem = KeyStem::for_rule("readyz probe", &limit, "");
-    let nobody = Subject::from_hash(0);
-    store.forget(&[Key::new(&stem, nobody, nobody)]).await.is_ok()
+    store.ping().await.is_ok()
 }
 
 impl StoreUrl {
@@ -140,13 +136,6 @@ impl Store for AnyStore {
         }
     }
 
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        match self {
-            Self::Memory(store) => store.peek(plan).await,
-            Self::Redis(store) => store.peek(plan).await,
-        }
-    }
-
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => store.adjust(adjustments).await,
@@ -165,6 +154,13 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => store.forget(keys).await,
             Self::Redis(store) => store.forget(keys).await,
+        }
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.ping().await,
+            Self::Redis(store) => store.ping().await,
         }
     }
 

@@ -149,7 +149,7 @@ async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &P
     let request = values.request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = current.limiter.plan(&request).with_max_delay(settings.longest_delay).with_origin(origin);
-    let result = current.limiter.decide(&plan).await;
+    let result = current.limiter.check_plan(&plan).await;
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);
     }

@@ -90,7 +90,7 @@ async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Rejection> {
     let decided = if asked.peek {
         limiter.peek(&request).await
     } else {
-        limiter.decide(&limiter.plan(&request).with_origin(origin(&request))).await
+        limiter.check_plan(&limiter.plan(&request).with_origin(origin(&request))).await
     };
     said(engine, &limiter, asked.receipt, decided)
 }
@@ -108,7 +108,7 @@ async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Reject
             "checks: together they meet {limits} limits; at most {MAX_CHECKS} if atomic"
         )));
     }
-    Ok(said(engine, &limiter, batch.receipt, limiter.decide(&plan).await))
+    Ok(said(engine, &limiter, batch.receipt, limiter.check_plan(&plan).await))
 }
 
 fn origin(request: &Request<'_>) -> Origin {

@@ -51,6 +51,7 @@ pub(crate) enum StoreCall {
     Peek,
     Adjust,
     Forget,
+    Ping,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -261,6 +262,7 @@ impl StoreCall {
             Self::Peek => "peek",
             Self::Adjust => "adjust",
             Self::Forget => "forget",
+            Self::Ping => "ping",
         }
     }
 }

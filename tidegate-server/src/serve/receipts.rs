@@ -13,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use ring::rand::SystemRandom;
 use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject};
-use tidegate::{Clock, Limit, LimitError, Limiter, Rate, Receipt, StoreError, SystemClock, Timestamp};
+use tidegate::{Clock, Limit, LimitError, Limiter, OnFailure, Rate, Receipt, StoreError, SystemClock, Timestamp};
 
 use super::api::Refusal;
 
@@ -98,7 +98,8 @@ impl Receipts {
         }
         // A plan of one check always fits.
         let Ok(once) = Plan::new([Check::new(&self.once, id, 1)]) else { return Ok(RefundOutcome::Unknown) };
-        if limiter.store().decide(&once).await?.granted == 0 {
+        let once = once.with_observed(false).with_on_failure(OnFailure::Closed);
+        if !limiter.check_plan(&once).await?.is_allowed() {
             return Ok(RefundOutcome::AlreadyRefunded);
         }
         limiter.refund(receipt).await.map(|()| RefundOutcome::Refunded)

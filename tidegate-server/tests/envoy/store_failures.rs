@@ -30,10 +30,6 @@ impl Store for UnavailableStore {
         self.error().await
     }
 
-    async fn peek(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.error().await
-    }
-
     async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
         self.error().await
     }
@@ -41,6 +37,10 @@ impl Store for UnavailableStore {
     fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
 
     async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
+        self.error().await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
         self.error().await
     }
 }

@@ -32,10 +32,6 @@ impl Store for Failing {
         if self.corrections_only { self.store.decide(plan).await } else { Err(Self::error()) }
     }
 
-    async fn peek(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Err(Self::error())
-    }
-
     async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
         Err(Self::error())
     }
@@ -43,6 +39,10 @@ impl Store for Failing {
     fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
 
     async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
+        Err(Self::error())
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
         Err(Self::error())
     }
 }
