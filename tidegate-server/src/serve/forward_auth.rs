@@ -17,7 +17,7 @@ use axum::routing::any;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use tidegate::spi::Store;
-use tidegate_tower::{Degraded, Handle, LimitLayer};
+use tidegate_tower::{DegradedMode, Handle, LimitLayer};
 use tower::ServiceExt;
 use tower_layer::Layer;
 
@@ -42,8 +42,10 @@ type Parameters = Query<Vec<(String, String)>>;
 
 pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(handle: &Handle<S>) -> Router<T> {
     // Nobody could be held here: the proxy waits for a word, and would give up.
-    let layer =
-        LimitLayer::of(handle.clone()).longest_delay(Duration::ZERO).http_only().with_front_door("forward-auth");
+    let layer = LimitLayer::from_handle(handle.clone())
+        .with_max_delay(Duration::ZERO)
+        .with_grpc_rejections(false)
+        .with_front_door("forward-auth");
     Router::new().route("/v1/forward-auth", any(judge::<S>).with_state(layer))
 }
 
@@ -64,7 +66,7 @@ async fn judge<S: Store + 'static>(
 /// What stands behind the limits.
 async fn pass(request: http::Request<()>) -> Result<http::Response<Body>, Infallible> {
     let mut response = http::Response::new(Body::empty());
-    if request.extensions().get::<Degraded>().is_some() {
+    if request.extensions().get::<DegradedMode>().is_some() {
         response.headers_mut().insert(DEGRADED, HeaderValue::from_static("true"));
     }
     Ok(response)
