@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::{Cell, Options, Random, Table, cpu, report};
 use conformance::server::{KINDS, Kind, Server};
+use conformance::suite::decide_all;
 use redis::cmd;
 use tidegate::spi::{Check, Gate, Plan, Subject};
 use tidegate::{AnonymousBounds, Clock, Limit, MemoryStore, SystemClock};
@@ -51,8 +52,8 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         for batch in 0..subjects.div_ceil(BATCH) {
             let size = BATCH.min(subjects - batch * BATCH);
             let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, random.hash(), most.is_some())).collect();
-            for verdict in runtime.block_on(store.decide_each(&plans)) {
-                passed += verdict.unwrap().granted;
+            for verdict in runtime.block_on(decide_all(&store, &plans)) {
+                passed += verdict.unwrap().granted();
             }
         }
         let (seconds, after) = (clock.now().since(start).as_secs_f64(), used());
@@ -79,11 +80,11 @@ fn in_memory(subjects: usize) -> Table {
             (MemoryStore::new().with_max_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
         let (mut random, mut passed) = (Random::new(7), 0);
         for _ in 0..subjects {
-            passed += store.decide_now(&plan(&gate, random.hash(), !vouched)).granted;
+            passed += store.decide_now(&plan(&gate, random.hash(), !vouched)).granted();
         }
         let (seconds, after, keys) = (clock.now().since(start).as_secs_f64(), resident(), store.keys());
         let users = most_keys / 10;
-        let own = (0..users).filter(|_| !store.decide_now(&plan(&gate, random.hash(), false)).judged[0].overflowed);
+        let own = (0..users).filter(|_| !store.decide_now(&plan(&gate, random.hash(), false)).checks()[0].overflowed);
         let own = own.count() as f64 / users as f64 * 100.0;
         // It stays, so that the next one does not live in its memory.
         std::mem::forget(store);

@@ -1,4 +1,4 @@
-//! The library's pure functions as a store: a plain map that never forgets, so that time may jump at will.
+//! `PureStore`: the library's pure functions on a plain map that never expires keys, so that time may jump freely.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use tidegate::spi::algorithm::{self, Change, State};
 use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
 use tidegate::{Clock, ManualClock, StoreError};
 
-/// States by the names of their keys.
+/// A map from key name to state.
 #[derive(Debug)]
 pub struct PureStore {
     clock: ManualClock,
@@ -15,32 +15,28 @@ pub struct PureStore {
 }
 
 impl PureStore {
-    /// An empty one, on this clock.
+    /// Creates an empty store on `clock`.
     pub fn new(clock: ManualClock) -> Self {
         Self { clock, states: Mutex::default() }
     }
 
-    fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
+    fn run(&self, plan: &Plan<'_>) -> Verdict {
         let mut states = self.states.lock().unwrap();
         let names: Vec<_> = plan.checks().iter().map(|check| name(check.key())).collect();
         let found: Vec<_> = names.iter().map(|name| states.get(name)).collect();
-        let (verdict, changes) = Verdict::judge(plan, self.clock.now(), consume, &found);
-        changes.into_each(|index, change| {
+        let (verdict, changes) = Verdict::decide(plan, self.clock.now(), &found);
+        for (index, change) in changes.into_iter().enumerate() {
             if let Some(change) = change {
                 commit(&mut states, &names[index], change);
             }
-        });
+        }
         verdict
     }
 }
 
 impl Store for PureStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.run(plan, true))
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.run(plan, false))
+        Ok(self.run(plan))
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -64,6 +60,10 @@ impl Store for PureStore {
         }
         Ok(())
     }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 fn commit(states: &mut HashMap<Vec<u8>, State>, name: &[u8], change: Change) {
@@ -73,7 +73,7 @@ fn commit(states: &mut HashMap<Vec<u8>, State>, name: &[u8], change: Change) {
     }
 }
 
-/// The name of a key, as what a map is indexed by.
+/// The name of a key, as an index into a map.
 pub(crate) fn name(key: &Key<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     key.write_name("", &mut bytes);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use conformance::anonymous::bucket_of;
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{START, key_name, limits_with_window, one_limit_of_each_kind, patient_options};
+use conformance::suite::{START, decide_all, key_name, limits_with_window, one_limit_of_each_kind, patient_options};
 use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::PARTITIONS;
@@ -44,10 +44,10 @@ async fn flood(limiter: &RedisLimiter, names: impl Iterator<Item = String>) -> (
     let (names, mut sums): (Vec<String>, _) = (names.collect(), (0, 0));
     for batch in names.chunks(BATCH) {
         let plans: Vec<_> = batch.iter().map(|name| limiter.plan(&stranger(name))).collect();
-        for verdict in limiter.store().decide_each(&plans).await {
+        for verdict in decide_all(limiter.store(), &plans).await {
             let verdict = verdict.unwrap();
-            sums.0 += verdict.granted;
-            sums.1 += u64::from(verdict.judged[0].overflowed);
+            sums.0 += verdict.granted();
+            sums.1 += u64::from(verdict.checks()[0].overflowed);
         }
     }
     sums

@@ -65,7 +65,7 @@ fn a_denied_plan_costs_the_other_rules_nothing_in_memory() {
     for tight in 0..4 {
         let limiter = Limiter::new(four_rules(tight), MemoryStore::new());
         let admitted = admitted_by_threads(&limiter, 16, 1_000);
-        assert_consumed_alike(&limiter.store().peek_now(&limiter.plan(&request())), tight, admitted);
+        assert_consumed_alike(&limiter.store().decide_now(&limiter.plan(&request()).with_peek()), tight, admitted);
     }
 }
 
@@ -77,7 +77,7 @@ async fn a_denied_plan_costs_the_other_rules_nothing_on_a_server() {
             let server = Server::start(kind);
             let limiters = limiters(&four_rules(tight), &instances(&server, 4).await);
             let admitted = admitted_by_tasks(&limiters, 16, 1_000).await;
-            let peeked = limiters[0].store().peek(&limiters[0].plan(&request())).await.unwrap();
+            let peeked = limiters[0].store().decide(&limiters[0].plan(&request()).with_peek()).await.unwrap();
             assert_consumed_alike(&peeked, tight, admitted);
         }
     }
@@ -122,7 +122,7 @@ fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
         let (store, gate) = (MemoryStore::new().with_max_keys(1), Gate::for_rule("transfer", limit));
         let pay = |subjects: &[u128]| {
             let checks = subjects.iter().map(|number| Check::new(&gate, subject(*number), 1));
-            store.decide_now(&Plan::new(checks).unwrap()).granted
+            store.decide_now(&Plan::new(checks).unwrap()).granted()
         };
         assert_eq!(pay(&[1]), 1, "fills the store");
         assert_eq!((pay(&[2, 3]), pay(&[4, 5]), pay(&[6])), (1, 1, 1), "{limit:?}");
@@ -144,7 +144,7 @@ fn threads_that_take_up_to_n_share_exactly_the_limit() {
                     let plan = limiter.plan(&request()).with_max_units(most);
                     start.wait();
                     for _ in 0..50 {
-                        granted.fetch_add(limiter.store().decide_now(&plan).granted, Ordering::Relaxed);
+                        granted.fetch_add(limiter.store().decide_now(&plan).granted(), Ordering::Relaxed);
                     }
                 });
             }
@@ -175,7 +175,7 @@ fn four_rules(tight: usize) -> RuleSet {
 
 fn assert_consumed_alike(peeked: &tidegate::spi::Verdict, tight: usize, admitted: u64) {
     assert_eq!(admitted, 100);
-    for (rule, judged) in peeked.judged.iter().enumerate() {
+    for (rule, judged) in peeked.checks().iter().enumerate() {
         let consumed = judged.outcome.limit - judged.outcome.remaining;
         assert_eq!(consumed, 100, "rule {rule}, when rule {tight} is the tight one");
     }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use conformance::server::{Kind, Server};
 use conformance::suite::{
-    count_allowed, key_name, one_limit_of_each_kind, patient_options, retry_while_transient, wait_until_reachable,
+    count_allowed, decide_all, key_name, one_limit_of_each_kind, patient_options, retry_while_transient,
+    wait_until_reachable,
 };
 use conformance::topology::Cluster;
 use redis::Connection;
@@ -132,8 +133,8 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
     }
     assert!(cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN") > before);
     let plans: Vec<_> = (0..3).map(|_| limiter.plan(&of("bob"))).collect();
-    for verdict in limiter.store().decide_each(&plans).await {
-        assert_eq!(verdict.unwrap().granted, 1);
+    for verdict in decide_all(limiter.store(), &plans).await {
+        assert_eq!(verdict.unwrap().granted(), 1);
     }
     cluster.move_keys(slot, source, target);
     cluster.end_move(slot, target);
@@ -237,7 +238,7 @@ async fn corrections_reach_every_slot() {
     let mut plans: Vec<_> = users.iter().map(|user| each.plan(&of(user))).collect();
     plans.extend((0..8).map(|_| limiter.plan(&of(""))));
     let granted: Vec<u64> =
-        store.decide_each(&plans).await.into_iter().map(|verdict| verdict.unwrap().granted).collect();
+        decide_all(&store, &plans).await.into_iter().map(|verdict| verdict.unwrap().granted()).collect();
     assert_eq!(granted[..40].iter().sum::<u64>(), 30, "ten users, three each");
     assert_eq!(granted[40..].iter().sum::<u64>(), 6, "and six across all slots");
     limiter.forget(&of("")).await.unwrap();

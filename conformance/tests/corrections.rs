@@ -323,7 +323,11 @@ fn threads_that_give_back_what_they_took_leave_nothing_spent() {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(limiter.store().peek_now(&limiter.plan(&request)).judged[0].outcome.remaining, 8, "{limit:?}");
+        assert_eq!(
+            limiter.store().decide_now(&limiter.plan(&request).with_peek()).checks()[0].outcome.remaining,
+            8,
+            "{limit:?}"
+        );
     }
 }
 

@@ -52,7 +52,7 @@ async fn a_shadow_rule_counts_what_passes_and_what_it_would_admit() {
                     let rules = [Rule::new("e", one), Rule::new("s", other).with_mode(RuleMode::Shadow)];
                     let limiter = fixture.limiter_of(rules);
                     for _ in 0..10 {
-                        let _ = limiter.decide(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap();
+                        let _ = limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap();
                     }
                     assert_eq!(remaining(&limiter).await, [0, left], "{mode:?} {one:?} {other:?}");
                     limiter.forget(&Request::new("")).await.unwrap();
@@ -110,7 +110,7 @@ async fn an_any_of_group_allows_what_any_member_allows() {
             let limiter = fixture.limiter_of([]);
             let steps = [[1, 3, 8, 8], [0, 2, 7, 7], [0, 1, 6, 6], [0, 0, 5, 5], [0, 0, 5, 5], [0, 0, 5, 5]];
             for (step, left) in steps.into_iter().enumerate() {
-                let decision = limiter.decide(&plan(&gates)).await.unwrap();
+                let decision = limiter.check_plan(&plan(&gates)).await.unwrap();
                 assert_eq!(decision.is_allowed(), step < 4, "{small:?} {large:?} at step {step}");
                 let told: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
                 assert_eq!(told, left, "{small:?} {large:?} at step {step}");
@@ -133,21 +133,21 @@ async fn an_any_of_group_reports_its_most_permissive_member() {
             gate("all", window(2, 5), Role::Enforced),
         ];
         let limiter = fixture.limiter_of([]);
-        let first = limiter.decide(&plan(&gates)).await.unwrap();
+        let first = limiter.check_plan(&plan(&gates)).await.unwrap();
         assert_eq!(
             (first.is_allowed(), first.rule()),
             (true, Some("minute")),
             "no member has room: the first is shown"
         );
-        let denied = limiter.decide(&plan(&gates)).await.unwrap();
+        let denied = limiter.check_plan(&plan(&gates)).await.unwrap();
         assert_eq!((denied.rule(), denied.retry_after()), (Some("ten"), Some(10 * SECOND)));
         assert_eq!(denied.checks()[2].outcome().remaining, 1, "the group denied, so nobody is charged");
 
         fixture.clock.advance(10 * SECOND);
         let blocked = [gate("minute", window(1, 60), Role::AnyOf(0)), gate("none", window(0, 1), Role::Enforced)];
-        let denied = limiter.decide(&plan(&blocked)).await.unwrap();
+        let denied = limiter.check_plan(&plan(&blocked)).await.unwrap();
         assert_eq!((denied.rule(), denied.is_permanent()), (Some("none"), true));
-        let open = limiter.decide(&plan(&gates)).await.unwrap();
+        let open = limiter.check_plan(&plan(&gates)).await.unwrap();
         assert_eq!((open.is_allowed(), open.checks()[1].is_consumed()), (true, true));
         assert!(!open.checks()[0].is_consumed(), "this member had no room");
     })
@@ -162,7 +162,7 @@ async fn in_count_each_mode_every_rule_counts_by_itself() {
             let limiter = fixture.limiter_of([Rule::new("tight", tight), Rule::new("wide", wide)]);
             for left in [[1, 4], [0, 3], [0, 2], [0, 1], [0, 0], [0, 0]] {
                 let decision =
-                    limiter.decide(&limiter.plan(&Request::new("")).with_mode(PlanMode::CountEach)).await.unwrap();
+                    limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(PlanMode::CountEach)).await.unwrap();
                 assert_eq!(decision.is_allowed(), left[1] >= 3, "{tight:?} {wide:?} {left:?}");
                 let told: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
                 assert_eq!(told, left, "{tight:?} {wide:?}");
@@ -182,7 +182,7 @@ async fn in_count_each_mode_denied_requests_count_too() {
             let limit = Limit::token_bucket(2, Rate::per_second(1).unwrap()).unwrap();
             let limiter = fixture.limiter_of([Rule::new(name, limit)]);
             let knock =
-                async || limiter.decide(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap().granted();
+                async || limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(mode)).await.unwrap().granted();
             assert_eq!(knock().await + knock().await, 2);
             let mut admitted = 0;
             for _ in 0..10 {
@@ -267,7 +267,7 @@ async fn the_delay_of_a_plan_is_its_longest_check_delay() {
         }
         assert_eq!(delays, [0, 3, 6, 9]);
         let impatient = limiter.plan(&Request::new("")).with_max_delay(11 * SECOND);
-        let denied = limiter.decide(&impatient).await.unwrap();
+        let denied = limiter.check_plan(&impatient).await.unwrap();
         assert_eq!((denied.rule(), denied.delay(), denied.retry_after()), (Some("b"), Duration::ZERO, Some(SECOND)));
         assert_eq!(remaining(&limiter).await[..2], [2, 2], "none has taken a place");
     })

@@ -45,7 +45,7 @@ async fn no_operation_leaves_a_key_that_never_expires() {
             let _ = both.take_up_to(&request, 2).await.unwrap();
             all_expire("a take of what there is");
             let each = both.plan(&request).with_mode(PlanMode::CountEach);
-            let _ = (both.decide(&each).await.unwrap(), both.decide(&each).await.unwrap());
+            let _ = (both.check_plan(&each).await.unwrap(), both.check_plan(&each).await.unwrap());
             all_expire("a denied request that counts");
             assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut connection).unwrap(), 2, "{kind:?} {limit:?}");
             let _: () = redis::cmd("FLUSHDB").query(&mut connection).unwrap();
@@ -231,8 +231,11 @@ async fn forgetting_a_subject_deletes_its_keys_and_looks_at_no_other() {
         limiter.forget(&of("ann")).await.unwrap();
         assert_eq!(calls(&mut connection), named(&[("del", 1)]), "{kind:?}");
         for (user, left) in [("ann", 5), ("bob", 4)] {
-            let peeked = limiter.store().peek(&limiter.plan(&of(user))).await.unwrap();
-            assert!(peeked.judged.iter().all(|judged| judged.outcome.remaining == left), "{kind:?} {user}: {peeked:?}");
+            let peeked = limiter.store().decide(&limiter.plan(&of(user)).with_peek()).await.unwrap();
+            assert!(
+                peeked.checks().iter().all(|judged| judged.outcome.remaining == left),
+                "{kind:?} {user}: {peeked:?}"
+            );
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{
-    START, count_allowed, key_name, left, limits_with_window, on_every_store, one_limit_of_each_kind, patient_options,
-    wait_until_reachable,
+    START, count_allowed, decide_all, key_name, left, limits_with_window, on_every_store, one_limit_of_each_kind,
+    patient_options, wait_until_reachable,
 };
 use redis::Connection;
 use tidegate::spi::Store;
@@ -53,9 +53,9 @@ async fn a_pipeline_survives_a_script_flush() {
             let limiter = limiter(limit, &store);
             let plans: Vec<_> = (0..15).map(|_| limiter.plan(&Request::new(""))).collect();
             let _: () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut connection).unwrap();
-            let verdicts = store.decide_each(&plans).await;
+            let verdicts = decide_all(&store, &plans).await;
             assert_eq!(verdicts.len(), 15);
-            let granted: u64 = verdicts.into_iter().map(|verdict| verdict.unwrap().granted).sum();
+            let granted: u64 = verdicts.into_iter().map(|verdict| verdict.unwrap().granted()).sum();
             assert_eq!(granted, 10, "{kind:?} {limit:?}");
             assert_eq!(left(&limiter).await, 0, "{kind:?} {limit:?}");
         }

@@ -1,21 +1,21 @@
-//! `tidegate bench`: what the doors cost, measured where it runs.
+//! `tidegate bench`: measures CPU time and latency of the front doors on this machine.
 //!
 //! ```text
-//! options ──▶ cores ──▶ subjects (child processes, asks) ──▶ load: at once │ on time ──▶ figures
-//!                           └── nothing, nginx, upstream        └── latencies, and what `traffic` has
+//! options ──▶ core assignment ──▶ servers under test (processes) ──▶ load: closed loop │ open loop ──▶ measurements
+//!                                   └── baseline server, nginx, upstream      └── request template, latency
 //! ```
 //!
-//! The servers are processes of their own on one core, the load is one thread on another. It judges no figure.
+//! The servers are processes on one CPU core, the load is one thread on another. No measurement is judged.
 
-mod ask;
-mod cores;
-mod figure;
+mod baseline_server;
+mod core_assignment;
 mod latency;
 mod load;
+mod measurement;
 mod nginx;
-mod nothing;
 mod options;
-mod subject;
+mod request_template;
+mod server_under_test;
 mod upstream;
 mod url;
 
@@ -24,141 +24,155 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::Timer;
+use tidegate_server::command::{Exit, Failure, Output, stop_signal, tokio_timer};
 
 pub use options::BenchArgs;
 
-use crate::traffic::{self, Line, NoAnswer};
-use cores::Cores;
-use figure::Figure;
+use crate::traffic::{self, Connection, RequestError};
+use core_assignment::CoreAssignment;
+use measurement::Measurement;
 use options::Target;
-use subject::Subject;
-use tidegate_server::command::{Exit, Failure, Output};
+use server_under_test::ServerUnderTest;
 use upstream::Upstream;
 
 /// Runs `tidegate bench`.
 pub fn run(arguments: &BenchArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
-    if let Some(contradiction) = arguments.contradiction() {
-        return Err(Failure::usage(contradiction));
+    if let Some(message) = arguments.conflicting_flags() {
+        return Err(Failure::usage(message));
     }
     if arguments.targets == [Target::ServeNothing] {
-        return nothing::run(output);
+        return baseline_server::run(output);
     }
-    let timer = Arc::new(tidegate_server::command::tokio_timer());
-    if let Some(url) = &arguments.to.url {
-        return until_stopped(url::run(arguments, url, &timer, output));
+    let timer = Arc::new(tokio_timer());
+    if let Some(url) = &arguments.url_load.url {
+        return run_until_signal(url::run(arguments, url, &timer, output));
     }
-    let cores = Cores::choose(arguments.server_core, arguments.load_core)?;
-    let failed = |error: std::io::Error| Failure::usage(format!("there is nothing to measure with: {error}"));
+    let cores = CoreAssignment::choose(arguments.server_core, arguments.load_core)?;
+    let failed = |error: std::io::Error| Failure::usage(format!("cannot prepare the measurement: {error}"));
     let folder = tempfile::tempdir().map_err(failed)?;
     let upstream = Upstream::bind().map_err(failed)?;
-    let mut pinned = cores.go_to_server();
-    let subjects = subject::start(arguments, folder.path(), upstream.address().map_err(failed)?)?;
-    pinned &= cores.go_to_load();
-    notes(arguments, &subjects, &cores, pinned, output);
-    let figures = until_stopped(async {
+    let mut pinned = cores.pin_to_server_core();
+    let servers = server_under_test::start(arguments, folder.path(), upstream.address().map_err(failed)?)?;
+    pinned &= cores.pin_to_load_core();
+    print_notes(arguments, &servers, &cores, pinned, output);
+    let measurements = run_until_signal(async {
         tokio::select! {
-            measured = measure(arguments, &subjects, &timer, output) => measured,
-            served = upstream.serve() => {
-                Err(Failure::usage(format!("the upstream of the gateways ended: {:?}", served.err())))
+            measurements = measure(arguments, &servers, &timer, output) => measurements,
+            result = upstream.serve() => {
+                Err(Failure::usage(format!("the upstream of the gateways stopped: {:?}", result.err())))
             }
         }
     })?;
-    show(arguments, &figures, cores.chosen().filter(|_| pinned), output);
+    print_results(arguments, &measurements, cores.assigned().filter(|_| pinned), output);
     Ok(Exit::Success)
 }
 
-/// Runs on this thread alone, unless a signal ends it before; either way what was started ends with the caller.
-fn until_stopped<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+/// Runs the future on the current thread until it ends or a signal arrives. Either way the caller then drops what it has
+/// started.
+fn run_until_signal<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| traffic::no_runtime(&error))?;
+    let runtime = runtime.map_err(|error| traffic::runtime_failure(&error))?;
     runtime.block_on(async {
-        let stopped = tidegate_server::command::stop_signal();
-        let stopped = stopped.map_err(|error| Failure::usage(format!("signals cannot be listened to: {error}")))?;
+        let stop = stop_signal().map_err(|error| traffic::signal_failure(&error))?;
         tokio::select! {
-            done = work => done,
-            () = stopped => Err(Failure::usage("stopped by a signal, so there are no figures")),
+            result = work => result,
+            () = stop => Err(Failure::usage("stopped by a signal, so there are no figures")),
         }
     })
 }
 
-/// What whoever reads the figures should know.
-fn notes(arguments: &BenchArgs, subjects: &[Subject], cores: &Cores, pinned: bool, output: &mut Output<'_>) {
-    if arguments.wants(Target::Nginx) && !subjects.iter().any(|subject| subject.kind.is_nginx()) {
-        output.info("nginx is left out: there is none on this machine");
+/// Prints what a reader of the results must know first.
+fn print_notes(
+    arguments: &BenchArgs,
+    servers: &[ServerUnderTest],
+    cores: &CoreAssignment,
+    pinned: bool,
+    output: &mut Output<'_>,
+) {
+    if arguments.includes(Target::Nginx) && !servers.iter().any(|server| server.kind.is_nginx()) {
+        output.info("nginx is left out: it is not installed");
     }
-    match cores.chosen() {
+    match cores.assigned() {
         Some((server, load)) if pinned && server == load => {
-            output.warn("servers and load share a core, so that each disturbs the other");
+            output.warn("servers and load share a CPU core, so they slow each other down");
         }
         Some(_) if pinned => {}
-        _ => output.warn("servers and load have no core of their own here, so that each may disturb the other"),
+        _ => output.warn("servers and load have no CPU core of their own, so they may slow each other down"),
     }
     if cfg!(debug_assertions) {
         output.warn("this is a debug build; its figures mean nothing");
     }
 }
 
-/// First what requests cost, all servers in turn and the best round of each; then how long answers take.
+/// Measures CPU time first, with all servers in turn and the best round of each; then latency.
 async fn measure(
     arguments: &BenchArgs,
-    subjects: &[Subject],
+    servers: &[ServerUnderTest],
     timer: &Arc<impl Timer + 'static>,
     output: &mut Output<'_>,
-) -> Result<Vec<Figure>, Failure> {
-    let mut best = vec![Duration::MAX; subjects.len()];
+) -> Result<Vec<Measurement>, Failure> {
+    let mut best = vec![Duration::MAX; servers.len()];
     for round in 1..=arguments.rounds {
-        for (subject, best) in subjects.iter().zip(&mut best) {
-            output.progress(format_args!("round {round} of {}: {}", arguments.rounds, subject.kind.title()));
-            *best = turn(subject, arguments).await?.min(*best);
+        for (server, best) in servers.iter().zip(&mut best) {
+            output.progress(format_args!("round {round} of {}: {}", arguments.rounds, server.kind.title()));
+            *best = measure_cpu(server, arguments).await?.min(*best);
         }
     }
-    let mut figures = Vec::new();
-    for (subject, cpu) in subjects.iter().zip(best) {
-        output.progress(format_args!("latencies: {}", subject.kind.title()));
-        let lines = open(subject, arguments).await?;
-        let found = load::on_time(lines, &subject.ask, arguments.rate, arguments.seconds, timer).await;
-        let latencies = found.map_err(|why| wrong(subject, &why))?;
+    let mut measurements = Vec::new();
+    for (server, cpu) in servers.iter().zip(best) {
+        output.progress(format_args!("latencies: {}", server.kind.title()));
+        let connections = open_warm_connections(server, arguments).await?;
+        let latencies = load::open_loop(connections, &server.template, arguments.rate, arguments.seconds, timer).await;
+        let latencies = latencies.map_err(|reason| measure_failure(server, &reason))?;
         if latencies.unanswered() > 0 {
-            return Err(wrong(subject, "some requests got no answer"));
+            return Err(measure_failure(server, "some requests got no response"));
         }
-        figures.push(Figure { kind: subject.kind, cpu, latencies });
+        measurements.push(Measurement { kind: server.kind, cpu, latencies });
     }
     output.progress("");
-    Ok(figures)
+    Ok(measurements)
 }
 
-/// The CPU time of a request, over one round.
-async fn turn(subject: &Subject, arguments: &BenchArgs) -> Result<Duration, Failure> {
-    let lines = open(subject, arguments).await?;
-    let before = subject.child.cpu()?;
-    load::at_once(lines, &subject.ask, arguments.requests).await.map_err(|why| wrong(subject, &why))?;
-    let spent = subject.child.cpu()?.saturating_sub(before);
+/// The CPU time of one request, averaged over one round.
+async fn measure_cpu(server: &ServerUnderTest, arguments: &BenchArgs) -> Result<Duration, Failure> {
+    let connections = open_warm_connections(server, arguments).await?;
+    let before = server.process.cpu_time()?;
+    let done = load::closed_loop(connections, &server.template, arguments.requests).await;
+    done.map_err(|reason| measure_failure(server, &reason))?;
+    let spent = server.process.cpu_time()?.saturating_sub(before);
     Ok(Duration::from_secs_f64(spent.as_secs_f64() / arguments.requests as f64))
 }
 
-/// Connections that have been used already, so that opening them is no part of what is measured.
-async fn open(subject: &Subject, arguments: &BenchArgs) -> Result<Vec<Line>, Failure> {
-    let opened = Line::open(subject.ask.protocol, &subject.ask.authority, arguments.connections).await;
-    let lines = opened.map_err(|error: NoAnswer| wrong(subject, &error.to_string()))?;
-    let each = u64::from(arguments.connections) * 4;
-    load::at_once(lines, &subject.ask, each).await.map_err(|why| wrong(subject, &why))
+/// Opens connections and uses each a few times, so that connecting is not part of what is measured.
+async fn open_warm_connections(server: &ServerUnderTest, arguments: &BenchArgs) -> Result<Vec<Connection>, Failure> {
+    let template = &server.template;
+    let opened = Connection::open_many(template.protocol, &template.authority, arguments.connections).await;
+    let connections = opened.map_err(|error: RequestError| measure_failure(server, &error.to_string()))?;
+    let warm_up_requests = u64::from(arguments.connections) * 4;
+    let warm = load::closed_loop(connections, template, warm_up_requests).await;
+    warm.map_err(|reason| measure_failure(server, &reason))
 }
 
-fn wrong(subject: &Subject, why: &str) -> Failure {
-    Failure::usage(format!("{}: {why}; there are no figures", subject.kind.title()))
+fn measure_failure(server: &ServerUnderTest, reason: &str) -> Failure {
+    Failure::usage(format!("{}: {reason}; there are no figures", server.kind.title()))
 }
 
-fn show(arguments: &BenchArgs, figures: &[Figure], cores: Option<(usize, usize)>, output: &mut Output<'_>) {
-    for figure in figures {
-        for doubt in figure.latencies.doubts() {
-            output.warn(format_args!("{}: {doubt}", figure.kind.title()));
+fn print_results(
+    arguments: &BenchArgs,
+    measurements: &[Measurement],
+    cores: Option<(usize, usize)>,
+    output: &mut Output<'_>,
+) {
+    for measurement in measurements {
+        for warning in measurement.latencies.warnings() {
+            output.warn(format_args!("{}: {warning}", measurement.kind.title()));
         }
     }
     if !arguments.json {
-        figure::print(figures, arguments.rate, output);
+        measurement::print_table(measurements, arguments.rate, output);
         return;
     }
-    let (subjects, ratios) = figure::json(figures);
+    let (servers, ratios) = measurement::to_json(measurements);
     output.json(&json!({
         "rounds": arguments.rounds,
         "requests": arguments.requests,
@@ -168,7 +182,7 @@ fn show(arguments: &BenchArgs, figures: &[Figure], cores: Option<(usize, usize)>
         "server_core": cores.map(|(server, _)| server),
         "load_core": cores.map(|(_, load)| load),
         "debug_build": cfg!(debug_assertions),
-        "subjects": subjects,
+        "subjects": servers,
         "ratios": ratios,
     }));
 }

@@ -1,131 +1,128 @@
-//! `tidegate surge`: the concert, before and after. A service that cannot do more, gateways in front of it, and a crowd; four
-//! times, each with other limits.
+//! `tidegate surge`: simulates a crowd against a service of limited capacity, four times, each with different limits.
 //!
 //! ```text
-//! options ──▶ store ──▶ phase: crowd (riders, others) ──▶ town ──▶ fleet ──▶ backend (matching, index)   four times
-//!                                                          └── ledger   └── admitted
-//!                                                                 └───────────┴──▶ found ──▶ aims ──▶ told │ page
+//! options ──▶ shared store ──▶ phase: riders, background load ──▶ simulation ──▶ fleet ──▶ backend     four times
+//!                                                                   │ request log  └ admission log   └ matching, position index
+//!                                                                   └────────────────────┴──▶ results ──▶ goals ──▶ console │ page
 //! ```
 //!
-//! Real HTTP between all of them, in one process: the crowd and the service on one runtime, the gateways on another. Nothing that
-//! is measured takes part in a decision.
+//! All of them exchange real HTTP in one process: crowd and service on one runtime, the gateways on another. Measuring takes no
+//! part in decisions.
 
-mod admitted;
-mod aims;
+mod admission_log;
 mod backend;
-mod draw;
+mod background_load;
+mod console;
+mod cpu;
 mod endpoint;
 mod fleet;
-mod found;
-mod index;
-mod ledger;
-mod machine;
+mod format;
+mod goals;
 mod matching;
-mod numbers;
 mod options;
-mod others;
 mod page;
 mod phase;
-mod place;
 mod plot;
+mod position_index;
 mod report;
+mod report_file;
+mod request_log;
+mod results;
 mod riders;
-mod store;
+mod rng;
+mod shared_store;
+mod simulation;
 mod table;
-mod told;
-mod town;
 
 use std::sync::Arc;
 
 use tidegate::Timer;
+use tidegate_server::command::{Exit, Failure, Output, stop_signal, tokio_timer};
 use tokio::runtime::{Builder, Runtime};
 
 pub use options::SurgeArgs;
 
 use crate::traffic;
-use found::Found;
-use phase::{Evening, Phase};
-use place::Place;
+use phase::{Phase, RunContext};
 use report::Report;
-use store::Hosted;
-use tidegate_server::command::{Exit, Failure, Output};
+use report_file::ReportFile;
+use results::PhaseResults;
+use shared_store::SharedStore;
 
 /// Runs `tidegate surge`.
 pub fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
-    let (timer, url): (Arc<dyn Timer>, _) = (Arc::new(tidegate_server::command::tokio_timer()), arguments.store()?);
-    let (crowd, gateways) = (runtime()?, runtime()?);
-    // From here on, and not only once there is something to end: until then a signal would leave the store behind.
-    let stopped = {
-        let _within = crowd.enter();
-        tidegate_server::command::stop_signal()
+    let (timer, url): (Arc<dyn Timer>, _) = (Arc::new(tokio_timer()), arguments.store()?);
+    let (crowd_runtime, gateway_runtime) = (runtime()?, runtime()?);
+    // Signals are caught before the store starts: an uncaught one would leave its process behind.
+    let stop = {
+        let _guard = crowd_runtime.enter();
+        stop_signal().map_err(|error| traffic::signal_failure(&error))?
     };
-    let stopped = stopped.map_err(|error| Failure::usage(format!("signals cannot be listened to: {error}")))?;
-    let place = Place::reserve(&arguments.report)?;
-    let hosted = Hosted::open(url, format!("surge{:08x}", timer.now().as_micros() as u32))?;
-    let evening = Evening {
-        shape: arguments.shape(),
-        instances: if hosted.is_shared() { arguments.instances } else { 1 },
-        hosted: &hosted,
-        gateways: gateways.handle().clone(),
+    let report_file = ReportFile::reserve(&arguments.report)?;
+    let store = SharedStore::open(url, format!("surge{:08x}", timer.now().as_micros() as u32))?;
+    let context = RunContext {
+        scenario: arguments.scenario(),
+        instances: if store.is_shared() { arguments.instances } else { 1 },
+        store: &store,
+        gateway_runtime: gateway_runtime.handle().clone(),
         timer,
     };
-    notes(&evening, output);
-    let date = report::date(evening.timer.now());
-    let (phases, stopped) = crowd.block_on(phases(&evening, stopped, output))?;
-    let report = Report::new(arguments, &evening, date, phases, stopped);
-    place.write(&page::page(&report))?;
+    print_notes(&context, output);
+    let date = report::format_date(context.timer.now());
+    let (phases, stopped) = crowd_runtime.block_on(run_phases(&context, stop, output))?;
+    let report = Report::new(arguments, &context, date, phases, stopped);
+    report_file.write(&page::render_page(&report))?;
     if arguments.json {
         output.json(&report);
     } else {
-        told::ends(&report, output);
+        console::print_report(&report, output);
     }
-    for doubt in &report.doubts {
-        output.warn(doubt);
+    for warning in &report.warnings {
+        output.warn(warning);
     }
     output.info(format_args!("report: {}", arguments.report.display()));
     if report.stopped {
-        return Err(Failure::usage("stopped by a signal, so that the report has only what was found until then"));
+        return Err(Failure::usage("stopped by a signal, so the report covers only the time until then"));
     }
-    Ok(Exit::from_success(report.is_proof()))
+    Ok(Exit::from_success(report.goals_reached()))
 }
 
-/// All phases, one after the other, and whether a signal has ended them before their time. Either way nothing is left in a store
-/// that is somebody else's.
-async fn phases(
-    evening: &Evening<'_>,
-    stopped: impl Future<Output = ()>,
+/// Runs all phases in order, and returns whether a signal stopped them early. In any case the keys of this run are deleted from
+/// a store of the user.
+async fn run_phases(
+    context: &RunContext<'_>,
+    stop: impl Future<Output = ()>,
     output: &mut Output<'_>,
-) -> Result<(Vec<Found>, bool), Failure> {
-    let mut stopped = std::pin::pin!(stopped);
-    let (mut phases, mut failure, mut ended) = (Vec::new(), None, false);
+) -> Result<(Vec<PhaseResults>, bool), Failure> {
+    let mut stop = std::pin::pin!(stop);
+    let (mut phases, mut failure, mut stopped) = (Vec::new(), None, false);
     for phase in Phase::ALL {
-        told::begins(phase, output);
-        let ran = phase.run(evening, &mut stopped, |progress| told::goes(progress, output)).await;
-        match ran {
-            Ok((found, early)) => {
-                phases.push(found);
-                ended = early;
+        console::print_phase_start(phase, output);
+        match phase.run(context, &mut stop, |progress| console::print_progress(progress, output)).await {
+            Ok((results, stopped_early)) => {
+                phases.push(results);
+                stopped = stopped_early;
             }
-            Err(why) => failure = Some(why),
+            Err(error) => failure = Some(error),
         }
-        if ended || failure.is_some() {
+        if stopped || failure.is_some() {
             break;
         }
     }
     output.progress("");
-    let cleaned = evening.hosted.clean().await;
+    let deleted = context.store.delete_keys().await;
     match failure {
         Some(failure) => Err(failure),
-        None => cleaned.map(|_| (phases, ended)),
+        None => deleted.map(|_| (phases, stopped)),
     }
 }
 
-/// What whoever waits for the figures should know.
-fn notes(evening: &Evening<'_>, output: &mut Output<'_>) {
-    if !evening.hosted.is_shared() {
+/// Prints what a reader of the results must know first.
+fn print_notes(context: &RunContext<'_>, output: &mut Output<'_>) {
+    if !context.store.is_shared() {
         output.warn(
-            "there is neither redis-server nor valkey-server on this machine, so nothing can be shared: ONE gateway runs, and \
-             keeps its limits in memory. Install one of them, or name a store with --store, to see what twelve do",
+            "neither redis-server nor valkey-server is installed, so gateways cannot share limits: ONE gateway runs, and keeps \
+             its limits in memory. Install one of them, or name a store with --store, to run several gateways",
         );
     }
     if cfg!(debug_assertions) {
@@ -134,5 +131,5 @@ fn notes(evening: &Evening<'_>, output: &mut Output<'_>) {
 }
 
 fn runtime() -> Result<Runtime, Failure> {
-    Builder::new_multi_thread().enable_all().build().map_err(|error| traffic::no_runtime(&error))
+    Builder::new_multi_thread().enable_all().build().map_err(|error| traffic::runtime_failure(&error))
 }

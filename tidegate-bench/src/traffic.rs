@@ -1,33 +1,38 @@
-//! What every kind of load is made of: when requests are due, lines to send them on, servers that are started for it, and
-//! histograms of how long it took. What is asked, and what is found of it, is decided by `bench` and `surge`.
+//! What all load is made of: request schedules, client connections, server processes and latency histograms.
 
-mod child;
-mod line;
+mod connection;
 mod schedule;
+mod server_process;
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tidegate_server::command::Failure;
 
-pub(crate) use child::Child;
-pub(crate) use line::{Answer, Line, NoAnswer, PATIENCE, Protocol};
+pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, HttpResponse, Protocol, RequestError};
 pub(crate) use schedule::Schedule;
+pub(crate) use server_process::ServerProcess;
 
-/// The longest time that is told from longer ones, in microseconds: an hour.
-const LONGEST: u64 = 3_600_000_000;
+/// Upper bound of the histograms: one hour. Longer latencies are recorded as one hour.
+const MAX_LATENCY_MICROS: u64 = 3_600_000_000;
 
-/// An empty histogram of microseconds, up to an hour, by three digits.
+/// Returns an empty histogram of microseconds up to one hour, exact to three digits.
 pub(crate) fn histogram() -> Histogram<u64> {
     // The bounds are constants, and the tests make one.
-    Histogram::new_with_bounds(1, LONGEST, 3).expect("an hour of microseconds by three digits")
+    Histogram::new_with_bounds(1, MAX_LATENCY_MICROS, 3).expect("constant histogram bounds are valid")
 }
 
-pub(crate) fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+/// Whole microseconds; saturates at `u64::MAX`.
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Why a runtime or its signals are not there.
-pub(crate) fn no_runtime(error: &std::io::Error) -> Failure {
-    Failure::usage(format!("no runtime can be started: {error}"))
+/// The failure to start a tokio runtime.
+pub(crate) fn runtime_failure(error: &std::io::Error) -> Failure {
+    Failure::usage(format!("cannot start the async runtime: {error}"))
+}
+
+/// The failure to install signal handlers.
+pub(crate) fn signal_failure(error: &std::io::Error) -> Failure {
+    Failure::usage(format!("cannot listen for signals: {error}"))
 }

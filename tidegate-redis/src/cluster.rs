@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::join_all;
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use tidegate::{StoreError, StoreErrorKind};
 
@@ -19,7 +18,7 @@ use crate::timeouts::Timeouts;
 use crate::topology_cache::{Generation, RefreshFuture, TopologyCache};
 
 /// How many servers one call is sent to, one after the other. A slot that moves during the call takes two or three.
-const MAX_REDIRECTS: usize = 6;
+const MAX_ATTEMPTS: usize = 6;
 
 /// How many servers are asked for the slot map before the refresh fails.
 const MAX_MAP_QUERIES: usize = 8;
@@ -62,7 +61,7 @@ impl Cluster {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            if attempts == MAX_REDIRECTS {
+            if attempts == MAX_ATTEMPTS {
                 return Err(CallError::from(&error));
             }
             attempts += 1;
@@ -93,26 +92,6 @@ impl Cluster {
         }
     }
 
-    /// Sends all `calls`, in one round trip to each server. Passes each result with its index to `on_result`.
-    pub(crate) async fn send_each(
-        self: &Arc<Self>,
-        calls: &[(u16, Call)],
-        on_result: &(impl Fn(usize, Result<Value, CallError>) + Sync),
-    ) {
-        let Some((_, first)) = calls.first() else { return };
-        let map = match self.map(first.timeouts).await {
-            Ok((map, _)) => map,
-            Err(error) => return (0..calls.len()).for_each(|index| on_result(index, Err(not_applied(&error).into()))),
-        };
-        let mut by_owner: HashMap<Option<&Address>, Vec<usize>> = HashMap::new();
-        for (index, (slot, _)) in calls.iter().enumerate() {
-            by_owner.entry(map.owner(*slot)).or_default().push(index);
-        }
-        let batches = by_owner.into_iter();
-        join_all(batches.map(async |(address, indexes)| self.send_batch(address, &indexes, calls, on_result).await))
-            .await;
-    }
-
     /// Every primary that owns slots.
     pub(crate) async fn primaries(self: &Arc<Self>, timeouts: Timeouts) -> Result<Vec<(Address, Node)>, StoreError> {
         let (map, _) = self.map(timeouts).await?;
@@ -127,40 +106,6 @@ impl Cluster {
     /// Every node that a call was sent to since it owns slots.
     pub(crate) fn known_nodes(&self) -> Vec<Node> {
         self.nodes().values().cloned().collect()
-    }
-
-    async fn send_batch(
-        self: &Arc<Self>,
-        address: Option<&Address>,
-        indexes: &[usize],
-        calls: &[(u16, Call)],
-        on_result: &(impl Fn(usize, Result<Value, CallError>) + Sync),
-    ) {
-        let batch: Vec<&Call> = indexes.iter().map(|index| &calls[*index].1).collect();
-        let replies = match address.map(|address| self.node(address)) {
-            Some(Ok(node)) => node.send_each(&batch).await,
-            _ => Ok(Vec::new()),
-        };
-        let mut replies = match replies {
-            Ok(replies) => replies.into_iter(),
-            Err(error) if error.down_reason().is_some() => Vec::new().into_iter(),
-            Err(error) => return indexes.iter().for_each(|index| on_result(*index, Err(CallError::from(&error)))),
-        };
-        let mut redirected = Vec::new();
-        for index in indexes {
-            match replies.next() {
-                Some(Err(error)) if error.is_mid_migration() || !is_cluster_error(&error) => {
-                    on_result(*index, Err(CallError::from(&error)));
-                }
-                Some(Ok(reply)) => on_result(*index, Ok(reply)),
-                // It did not run: sent alone, it follows redirects.
-                Some(Err(_)) | None => redirected.push(*index),
-            }
-        }
-        for index in redirected {
-            let (slot, call) = &calls[index];
-            on_result(index, self.send(*slot, call).await);
-        }
     }
 
     /// The owner of `slot`. If the cached map has none, waits for a refresh once.
@@ -268,11 +213,6 @@ fn redirect(error: &NodeError, sender: &Address) -> Option<(ErrorKind, Address)>
     let error = error.redis_error()?;
     let (address, _) = error.redirect_node()?;
     Some((error.kind(), Address::parse_announced(address, sender)?))
-}
-
-/// Whether the call did not run here and may run on another server.
-fn is_cluster_error(error: &NodeError) -> bool {
-    error.redis_error().is_some_and(RedisError::is_cluster_error)
 }
 
 /// Whether the slot may have, or soon get, another owner.

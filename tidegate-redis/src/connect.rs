@@ -108,7 +108,7 @@ impl RedisStore {
             let results = [
                 store.decide(&plan).await.map(drop),
                 store.decide(&anonymous).await.map(drop),
-                store.peek(&plan).await.map(drop),
+                store.decide(&plan.clone().with_peek()).await.map(drop),
                 store.adjust(&charge).await,
                 store.forget(&[*check.key()]).await,
             ];

@@ -50,7 +50,7 @@ impl RedisStore {
         self.router.is_cluster() && slots.any(|slot| Some(slot) != first)
     }
 
-    /// Decides `plan` part by part.
+    /// Decides `plan` part by part, or peeks at it.
     pub(crate) async fn decide_cross_slot(
         &self,
         plan: &Plan<'_>,
@@ -65,22 +65,10 @@ impl RedisStore {
         }
     }
 
-    /// Peeks at `plan` part by part.
-    pub(crate) async fn peek_cross_slot(
-        &self,
-        plan: &Plan<'_>,
-        split_by: SplitBy,
-        deadline: Deadline,
-    ) -> Result<Verdict, StoreError> {
-        match self.peek_parts(plan, split_by, deadline).await {
-            Err(failure) if failure.mid_migration && split_by == SplitBy::Slot => {
-                Ok(self.peek_parts(plan, SplitBy::Key, deadline).await?)
-            }
-            verdict => Ok(verdict?),
-        }
-    }
-
     async fn decide_parts(&self, plan: &Plan<'_>, split_by: SplitBy, deadline: Deadline) -> Result<Verdict, CallError> {
+        if plan.is_peek() {
+            return self.peek_parts(plan, split_by, deadline).await;
+        }
         // Peek first how many units all parts have, so that units rarely have to be refunded.
         let mut units = self.available_units(plan, split_by, deadline).await?.max(1);
         let parts = |units: u64| split(plan, split_by, UnitRequest::Exactly(units), &self.denials);
@@ -207,7 +195,7 @@ impl RedisStore {
 
     /// Peeks at a part. `None` if that fails or takes longer than `limit`.
     async fn peek_part(&self, part: &Plan<'_>, limit: Duration, deadline: Deadline) -> Option<Verdict> {
-        timer::timeout(limit, self.peek_in_slot(part, deadline.timeouts())).await?.ok()
+        timer::timeout(limit, self.decide_in_slot(&part.clone().with_peek(), deadline.timeouts())).await?.ok()
     }
 
     /// How many of the requested units all parts have. If a part denies, failures of other parts are ignored.
@@ -225,7 +213,7 @@ impl RedisStore {
             Some(failure) if failure.mid_migration || !is_denied(&all, &verdicts) => Err(failure),
             Some(_) => {
                 for (part, verdict) in parts.iter().zip(&verdicts) {
-                    if let Some(verdict) = verdict.as_ref().filter(|verdict| verdict.granted == 0) {
+                    if let Some(verdict) = verdict.as_ref().filter(|verdict| verdict.granted() == 0) {
                         self.denials.record(&part.plan, verdict);
                     }
                 }
@@ -250,7 +238,8 @@ impl RedisStore {
     /// Peeks at all parts at once within `limit`. Returns the verdicts and the first failure.
     async fn peek_at_parts(&self, parts: &[Part<'_>], limit: Duration) -> (Vec<Option<Verdict>>, Option<CallError>) {
         let peek = async |part: &Part<'_>| {
-            let verdict = timer::timeout(limit, self.peek_in_slot(&part.plan, Timeouts::for_decision(limit))).await;
+            let peek = part.plan.clone().with_peek();
+            let verdict = timer::timeout(limit, self.decide_in_slot(&peek, Timeouts::for_decision(limit))).await;
             verdict.unwrap_or_else(|| Err(timed_out().into()))
         };
         split_results(join_all(parts.iter().map(peek)).await)
@@ -259,7 +248,7 @@ impl RedisStore {
 
 /// Whether a part was not decided, or took units that were refunded since.
 fn is_outdated(verdict: Option<&Verdict>) -> bool {
-    verdict.is_none_or(|verdict| verdict.judged.iter().any(|judged| judged.consumed))
+    verdict.is_none_or(|verdict| verdict.checks().iter().any(|check| check.consumed))
 }
 
 /// The verdicts, and the first failure.

@@ -1,8 +1,9 @@
 //! `Reply`: parses the replies of the scripts, and computes the verdict from them with the library's functions.
 
 use redis::Value;
+use smallvec::SmallVec;
 use tidegate::spi::algorithm::{Found, MARGIN_MICROS};
-use tidegate::spi::{Check, Few, Plan, Verdict};
+use tidegate::spi::{Check, Plan, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 /// The reply of a script to a plan.
@@ -11,10 +12,10 @@ pub(crate) struct Reply {
     pub(crate) now: Timestamp,
     granted: u64,
     /// For each check, whether it admits, and the state it was judged on.
-    states: Few<(bool, Found)>,
+    states: SmallVec<[(bool, Found); 1]>,
     /// For each check of a plan with overflow routes: -1 if the overflow bucket decided, otherwise the milliseconds that a
     /// state with a maximum TTL had left.
-    marks: Few<i64>,
+    marks: SmallVec<[i64; 1]>,
 }
 
 /// Parsing
@@ -23,16 +24,21 @@ impl Reply {
     pub(crate) fn parse_single(plan: &Plan<'_>, has_routes: bool, reply: &Value) -> Result<Self, StoreError> {
         let (Value::BulkString(bytes), [check]) = (reply, plan.checks()) else { return Err(malformed()) };
         let (now, mut state) = take_double(bytes)?;
-        let mut marks = Few::default();
+        let mut marks = SmallVec::new();
         if has_routes {
             let (mark, rest) = take_double(state)?;
-            (marks, state) = (Few::One(mark as i64), rest);
+            (marks, state) = (SmallVec::from_buf([mark as i64]), rest);
         }
         let state = if state.is_empty() { Found::Fresh } else { decode(check, state)? };
         // The sign of now says whether the check admits. A single shadow check grants the request either way.
         let admitted = now.is_sign_positive();
         let granted = plan.granted(|_| u64::from(admitted));
-        Ok(Self { now: Timestamp::from_micros(now.abs() as u64), granted, states: Few::One((admitted, state)), marks })
+        Ok(Self {
+            now: Timestamp::from_micros(now.abs() as u64),
+            granted,
+            states: SmallVec::from_buf([(admitted, state)]),
+            marks,
+        })
     }
 
     /// Parses the reply of `decide.lua`, to a decision or a peek.
@@ -63,11 +69,11 @@ impl Reply {
 
 /// Evaluating
 impl Reply {
-    /// The verdict on `plan`, which was decided (`consume`) or peeked at.
-    pub(crate) fn verdict(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
-        let mut verdict = Verdict::replay(plan, self.now, consume, self.granted, &self.states);
-        for (judged, mark) in verdict.judged.iter_mut().zip(&self.marks) {
-            judged.overflowed = *mark < 0;
+    /// The verdict on `plan`.
+    pub(crate) fn verdict(&self, plan: &Plan<'_>) -> Verdict {
+        let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states);
+        for (check, mark) in verdict.checks_mut().iter_mut().zip(&self.marks) {
+            check.overflowed = *mark < 0;
         }
         verdict
     }

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use redis::Value;
-use tidegate::StoreError;
 use tidegate::spi::PARTITIONS;
+use tidegate::{StoreError, StoreErrorKind};
 
 use crate::address::Address;
 use crate::call::{Call, CallError};
@@ -61,25 +62,23 @@ impl Router {
         }
     }
 
-    /// Sends all `calls`, in one round trip to each server. Passes each result with its index to `on_result` as soon as it
-    /// is known; a failed call does not affect the others.
-    pub(crate) async fn send_each(
-        &self,
-        calls: &[(u16, Call)],
-        on_result: &(impl Fn(usize, Result<Value, CallError>) + Sync),
-    ) {
-        match self {
-            Self::Single(node) => {
-                let batch: Vec<&Call> = calls.iter().map(|(_, call)| call).collect();
-                let replies = node.send_each(&batch).await;
-                let replies = replies.unwrap_or_else(|error| calls.iter().map(|_| Err(error.clone())).collect());
-                for (index, reply) in replies.into_iter().enumerate() {
-                    on_result(index, reply.map_err(|error| CallError::from(&error)));
-                }
+    /// Sends a `PING` the way that decisions are sent. In a cluster it succeeds if one primary responds, since that one still
+    /// serves its subjects.
+    pub(crate) async fn ping(&self, timeouts: Timeouts) -> Result<(), StoreError> {
+        let call = Call::command(redis::cmd("PING"), timeouts);
+        // Discovers the topology, if it is not known yet.
+        self.primaries(timeouts).await?;
+        let pings = self.one_partition_per_primary().into_iter().map(|partition| self.send(slot_of(partition), &call));
+        let mut failure = None;
+        for reply in join_all(pings.collect::<Vec<_>>()).await {
+            match reply {
+                Ok(_) => return Ok(()),
+                // The server responds, and decisions do not need this permission.
+                Err(error) if error.missing_permission => return Ok(()),
+                Err(error) => failure = failure.or(Some(error)),
             }
-            Self::Sentinel(sentinel) => sentinel.send_each(calls, on_result).await,
-            Self::Cluster(cluster) => cluster.send_each(calls, on_result).await,
         }
+        Err(failure.map_or_else(|| StoreError::new(StoreErrorKind::Refused, "no server owns a slot"), Into::into))
     }
 
     /// Every primary, with its address where there may be several.

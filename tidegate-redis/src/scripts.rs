@@ -120,7 +120,7 @@ impl ScriptVariants {
 
 /// Whether `plan` is decided by a script for a single check.
 pub(crate) fn is_single_check(plan: &Plan<'_>) -> bool {
-    plan.checks().len() == 1 && plan.max_units() == 1 && plan.mode() == PlanMode::AllOrNothing
+    !plan.is_peek() && plan.checks().len() == 1 && plan.max_units() == 1 && plan.mode() == PlanMode::AllOrNothing
 }
 
 /// Composes a script. `injected_now` is the argument in which tests pass a time.

@@ -55,27 +55,6 @@ impl Sentinel {
         self.retry_on_new_primary(call, generation, reply).await
     }
 
-    /// Sends all `calls` in one round trip. Passes each result with its index to `on_result`.
-    pub(crate) async fn send_each(
-        self: &Arc<Self>,
-        calls: &[(u16, Call)],
-        on_result: &(impl Fn(usize, Result<Value, CallError>) + Sync),
-    ) {
-        let Some((_, first)) = calls.first() else { return };
-        let calls: Vec<&Call> = calls.iter().map(|(_, call)| call).collect();
-        let (primary, generation) = match self.primary(first.timeouts).await {
-            Ok(primary) => primary,
-            Err(error) => return (0..calls.len()).for_each(|index| on_result(index, Err(not_applied(&error).into()))),
-        };
-        let replies = match primary.node.send_each(&calls).await {
-            Ok(replies) => replies,
-            Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
-        };
-        for (index, (reply, call)) in replies.into_iter().zip(calls).enumerate() {
-            on_result(index, self.retry_on_new_primary(call, generation, reply).await);
-        }
-    }
-
     /// The primary, as a list of one.
     pub(crate) async fn primaries(self: &Arc<Self>, timeouts: Timeouts) -> Result<Vec<(Address, Node)>, StoreError> {
         self.primary(timeouts).await.map(|(primary, _)| vec![(primary.address, primary.node)])

@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::Value;
 use tidegate::spi::algorithm::Op;
 use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
@@ -52,9 +51,6 @@ pub struct RedisStore {
     pub(crate) heartbeat: Heartbeat,
 }
 
-/// The results of several plans, as far as they are known.
-struct PlanResults(Mutex<Vec<Option<Result<Verdict, StoreError>>>>);
-
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         require_max_checks(plan)?;
@@ -67,24 +63,6 @@ impl Store for RedisStore {
             match self.decide_in_slot(plan, Timeouts::for_decision(timeout)).await {
                 Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
                     Box::pin(self.decide_cross_slot(plan, SplitBy::Key, deadline)).await
-                }
-                verdict => Ok(verdict?),
-            }
-        };
-        within_timeout(timeout, pin!(verdict)).await
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        require_max_checks(plan)?;
-        let timeout = self.timeout(plan);
-        let deadline = Deadline::after(timeout);
-        let verdict = async {
-            if self.is_cross_slot(plan) {
-                return Box::pin(self.peek_cross_slot(plan, SplitBy::Slot, deadline)).await;
-            }
-            match self.peek_in_slot(plan, Timeouts::for_decision(timeout)).await {
-                Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
-                    Box::pin(self.peek_cross_slot(plan, SplitBy::Key, deadline)).await
                 }
                 verdict => Ok(verdict?),
             }
@@ -117,13 +95,18 @@ impl Store for RedisStore {
         first_error(within_timeout(self.options.timeout, pin!(async { Ok(join_all(calls).await) })).await?)
     }
 
+    async fn ping(&self) -> Result<(), StoreError> {
+        let ping = async { self.router.ping(Timeouts::for_decision(self.options.timeout)).await };
+        within_timeout(self.options.timeout, pin!(ping)).await
+    }
+
     fn instances(&self) -> Option<u32> {
         self.instances()
     }
 }
 
 impl RedisStore {
-    /// Decides `plan`, whose keys share a slot.
+    /// Decides `plan`, whose keys share a slot, or peeks at it.
     pub(crate) async fn decide_in_slot(&self, plan: &Plan<'_>, timeouts: Timeouts) -> Result<Verdict, CallError> {
         let routes = self.cardinality.routes(plan, self.instances());
         match self.decide_routed(plan, &routes, timeouts).await {
@@ -136,59 +119,28 @@ impl RedisStore {
         }
     }
 
-    /// Peeks at `plan`, whose keys share a slot.
-    pub(crate) async fn peek_in_slot(&self, plan: &Plan<'_>, timeouts: Timeouts) -> Result<Verdict, CallError> {
-        let routes = self.cardinality.routes(plan, self.instances());
-        match self.peek_routed(plan, &routes, timeouts).await {
-            Err(failure) if failure.mid_migration && has_overflow(&routes) => {
-                self.peek_routed(plan, &without_overflow(&routes), timeouts).await
-            }
-            verdict => verdict,
-        }
-    }
-
     async fn decide_routed(
         &self,
         plan: &Plan<'_>,
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
     ) -> Result<Verdict, CallError> {
-        let call = self.decide_call(plan, routes, timeouts);
-        let reply = self.router.send(slot_of_plan(plan), &call).await?;
-        Ok(self.read_decision(plan, routes, &reply)?)
-    }
-
-    async fn peek_routed(
-        &self,
-        plan: &Plan<'_>,
-        routes: &[OverflowRoute<'_>],
-        timeouts: Timeouts,
-    ) -> Result<Verdict, CallError> {
         let has_routes = !routes.is_empty();
-        let mut call = Call::script("EVALSHA_RO", SCRIPTS.peek(has_routes), timeouts);
-        args::decide(&mut call.command, &self.options.prefix, plan, routes, self.injected_now());
-        let reply = self.router.send(slot_of_plan(plan), &call).await?;
-        Ok(Reply::parse_plan(plan, has_routes, &reply)?.verdict(plan, false))
-    }
-
-    fn decide_call(&self, plan: &Plan<'_>, routes: &[OverflowRoute<'_>], timeouts: Timeouts) -> Call {
-        let mut call = Call::script("EVALSHA", SCRIPTS.decide(plan, !routes.is_empty()), timeouts);
+        let (verb, script) = if plan.is_peek() {
+            ("EVALSHA_RO", SCRIPTS.peek(has_routes))
+        } else {
+            ("EVALSHA", SCRIPTS.decide(plan, has_routes))
+        };
+        let mut call = Call::script(verb, script, timeouts);
         let append = if is_single_check(plan) { args::decide_one } else { args::decide };
         append(&mut call.command, &self.options.prefix, plan, routes, self.injected_now());
-        call
-    }
-
-    /// Reads the reply to [`decide_call`](Self::decide_call), and counts keys of anonymous subjects.
-    fn read_decision(
-        &self,
-        plan: &Plan<'_>,
-        routes: &[OverflowRoute<'_>],
-        reply: &Value,
-    ) -> Result<Verdict, StoreError> {
+        let reply = self.router.send(slot_of_plan(plan), &call).await?;
         let parse = if is_single_check(plan) { Reply::parse_single } else { Reply::parse_plan };
-        let reply = parse(plan, !routes.is_empty(), reply)?;
-        let verdict = reply.verdict(plan, true);
-        self.cardinality.record_decision(plan, &reply, &verdict.judged);
+        let reply = parse(plan, has_routes, &reply)?;
+        let verdict = reply.verdict(plan);
+        if !plan.is_peek() {
+            self.cardinality.record_decision(plan, &reply, verdict.checks());
+        }
         Ok(verdict)
     }
 
@@ -200,61 +152,6 @@ impl RedisStore {
     /// The time of the injected clock. `None` means the server's.
     pub(crate) fn injected_now(&self) -> Option<Timestamp> {
         self.options.clock.as_ref().map(|clock| clock.now())
-    }
-}
-
-/// Deciding many plans at once
-impl RedisStore {
-    /// Decides each plan on its own, all in one round trip to each server (a plan across slots takes more). A plan that
-    /// fails does not affect the others. All share one timeout, the shortest.
-    pub async fn decide_each(&self, plans: &[Plan<'_>]) -> Vec<Result<Verdict, StoreError>> {
-        let timeout = plans.iter().map(|plan| self.timeout(plan)).min().unwrap_or_default();
-        let results = PlanResults(Mutex::new(plans.iter().map(|_| None).collect()));
-        // When the timeout expires, the results that have arrived are kept.
-        let _ = timer::timeout(timeout, pin!(self.decide_each_within(plans, timeout, &results))).await;
-        results.into_vec()
-    }
-
-    async fn decide_each_within(&self, plans: &[Plan<'_>], timeout: Duration, results: &PlanResults) {
-        let routes: Vec<_> = plans.iter().map(|plan| self.cardinality.routes(plan, self.instances())).collect();
-        let in_one_slot = |plan: &Plan<'_>| !self.is_cross_slot(plan) && require_max_checks(plan).is_ok();
-        let indexes: Vec<usize> = (0..plans.len()).filter(|index| in_one_slot(&plans[*index])).collect();
-        let call = |index: &usize| {
-            let plan = &plans[*index];
-            (slot_of_plan(plan), self.decide_call(plan, &routes[*index], Timeouts::for_decision(timeout)))
-        };
-        let calls: Vec<(u16, Call)> = indexes.iter().map(call).collect();
-        let on_result = |call_index: usize, reply: Result<Value, CallError>| {
-            let index = indexes[call_index];
-            match reply {
-                Ok(reply) => results.set(index, self.read_decision(&plans[index], &routes[index], &reply)),
-                Err(failure) if !failure.mid_migration => results.set(index, Err(failure.error)),
-                Err(_) => {}
-            }
-        };
-        self.router.send_each(&calls, &on_result).await;
-        // Plans across slots, and plans in a slot that is being migrated.
-        let missing = results.missing().into_iter();
-        join_all(missing.map(async |index| results.set(index, self.decide(&plans[index]).await))).await;
-    }
-}
-
-// === impl PlanResults ===
-
-impl PlanResults {
-    fn set(&self, index: usize, result: Result<Verdict, StoreError>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
-    }
-
-    fn missing(&self) -> Vec<usize> {
-        let results = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..results.len()).filter(|index| results[*index].is_none()).collect()
-    }
-
-    /// All results. Those still missing have timed out.
-    fn into_vec(self) -> Vec<Result<Verdict, StoreError>> {
-        let results = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        results.into_iter().map(|result| result.unwrap_or_else(|| Err(timed_out()))).collect()
     }
 }
 

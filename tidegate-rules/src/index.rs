@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 use tidegate::attributes::MAX_HOST_BYTES;
-use tidegate::spi::Few;
 
 use crate::condition::{Condition, HostPattern};
 use crate::path::PathPattern;
@@ -21,17 +20,17 @@ pub(crate) type RuleIndices = SmallVec<[u32; 8]>;
 /// Finds candidates; their [`Condition`] decides whether they apply.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    actions: HashMap<SmolStr, Few<u32>>,
+    actions: HashMap<SmolStr, SmallVec<[u32; 1]>>,
     paths: PathTree,
     has_paths: bool,
-    hosts: HashMap<SmolStr, Few<u32>>,
+    hosts: HashMap<SmolStr, SmallVec<[u32; 1]>>,
     /// By the domain whose subdomains match.
-    below: HashMap<SmolStr, Few<u32>>,
-    tenants: HashMap<SmolStr, Few<u32>>,
-    plans: HashMap<SmolStr, Few<u32>>,
+    below: HashMap<SmolStr, SmallVec<[u32; 1]>>,
+    tenants: HashMap<SmolStr, SmallVec<[u32; 1]>>,
+    plans: HashMap<SmolStr, SmallVec<[u32; 1]>>,
     /// By attribute, then by value.
-    headers: Vec<(SmolStr, HashMap<SmolStr, Few<u32>>)>,
-    methods: HashMap<SmolStr, Few<u32>>,
+    headers: Vec<(SmolStr, HashMap<SmolStr, SmallVec<[u32; 1]>>)>,
+    methods: HashMap<SmolStr, SmallVec<[u32; 1]>>,
     /// Rules without a field that can be looked up.
     always: Vec<u32>,
 }
@@ -99,7 +98,7 @@ impl Index {
 
     /// Appends every rule that may apply, in order, each once.
     pub(crate) fn candidates(&self, view: &RequestView<'_, '_>, candidates: &mut RuleIndices) {
-        let mut look_up = |map: &HashMap<SmolStr, Few<u32>>, value: Option<&str>| {
+        let mut look_up = |map: &HashMap<SmolStr, SmallVec<[u32; 1]>>, value: Option<&str>| {
             if let Some(places) = value.and_then(|value| map.get(value)) {
                 candidates.extend_from_slice(places);
             }

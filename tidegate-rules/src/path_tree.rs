@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
 use smol_str::SmolStr;
-use tidegate::spi::Few;
 
 use crate::index::RuleIndices;
 use crate::path::{PathPattern, Segment, first_segment, is_asterisk};
@@ -16,7 +16,7 @@ pub(crate) struct PathTree {
     /// Rules for every path.
     everything: Vec<u32>,
     /// Rules for a single path: one lookup for the whole path.
-    exact: HashMap<String, Few<u32>>,
+    exact: HashMap<String, SmallVec<[u32; 1]>>,
     root: PathNode,
 }
 
@@ -24,9 +24,9 @@ pub(crate) struct PathTree {
 #[derive(Clone, Debug, Default)]
 struct PathNode {
     /// Rules for the path that ends here.
-    here: Few<u32>,
+    here: SmallVec<[u32; 1]>,
     /// Rules for every longer path.
-    below: Few<u32>,
+    below: SmallVec<[u32; 1]>,
     /// Children by literal segment.
     literals: HashMap<SmolStr, PathNode>,
     /// The child for any segment.

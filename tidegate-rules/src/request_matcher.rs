@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
-use tidegate::Request;
-use tidegate::spi::{Few, Match, Matcher};
+use tidegate::spi::{Match, Matcher};
+use tidegate::{Request, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -63,7 +63,7 @@ pub(crate) enum TenantUse {
 #[derive(Clone, Debug)]
 pub(crate) struct RuleSubject<'q> {
     pub(crate) tenant: Option<String>,
-    pub(crate) identities: Few<Option<IdentityValue<'q>>>,
+    pub(crate) identities: SmallVec<[Option<IdentityValue<'q>>; 1]>,
     /// Whether no part of it is authenticated.
     pub(crate) anonymous: bool,
 }
@@ -85,9 +85,9 @@ impl RequestMatcher {
     /// The value that an expression reads under a name.
     pub(crate) fn value<'q>(&self, name: &str, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
         match name {
-            "path" => view.path().map(|path| Cow::Owned(path.to_owned())),
-            "plan" => Some(Cow::Owned(view.plan().to_owned())),
-            "host" => view.host().map(|host| Cow::Owned(host.to_owned())),
+            attributes::PATH => view.path().map(|path| Cow::Owned(path.to_owned())),
+            attributes::PLAN => Some(Cow::Owned(view.plan().to_owned())),
+            attributes::HOST => view.host().map(|host| Cow::Owned(host.to_owned())),
             _ => match self.named(name) {
                 Some(identity) => identity.find(view).map(|identity| identity.value),
                 None => match Source::parse(name) {
@@ -113,7 +113,7 @@ impl RuleMatcher {
             }),
             _ => identity.find(view),
         };
-        let identities: Few<_> = self.per.iter().map(find).collect();
+        let identities: SmallVec<[_; 1]> = self.per.iter().map(find).collect();
         let scoped = match self.tenant {
             TenantUse::No => false,
             TenantUse::Scope => identities.iter().flatten().any(|value| value.belongs_to_tenant),

@@ -10,6 +10,7 @@
 //! Bodies, trailers and upgraded connections are streamed; nothing is buffered. [`LimitLayer`] decides each request and writes
 //! the 429 and 503 responses; the gateway only forwards.
 
+mod access_log;
 mod options;
 pub use options::GatewayOptions;
 mod upstream;
@@ -34,6 +35,7 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 
 use crate::listen::{Listener, Tasks};
+use access_log::AccessLog;
 use proxy::{Proxy, ProxyBody};
 use upstream::Upstream;
 
@@ -80,9 +82,12 @@ impl Gateway {
     where
         S: Store + 'static,
     {
-        let tasks = Tasks::new();
+        let (tasks, log) = (Tasks::new(), self.options.access_log.then(AccessLog::new));
         let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.spawner())));
-        let service = hyper::service::service_fn(move |request| handle(LimitService::clone(&service), request));
+        let service = hyper::service::service_fn(move |request| {
+            let service = LimitService::clone(&service);
+            access_log::handle_logged(log.clone(), request, |request| handle(service, request))
+        });
         listener.into().with_client_info().serve(service, tasks, shutdown).await
     }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::algorithm::{Calendar, Outcome, Place};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::receipt::Receipt;
-use crate::spi::{CheckVerdict, Few, Subject, Verdict};
+use crate::spi::{CheckVerdict, Subject, Verdict};
 use crate::{StoreErrorKind, Timestamp, Window};
 
 /// The answer to a request.
@@ -43,7 +44,7 @@ pub struct Decision {
     decided_at: Timestamp,
     shown: Option<u16>,
     delay: Duration,
-    checks: Few<CheckResult>,
+    checks: SmallVec<[CheckResult; 1]>,
     degraded: Option<StoreErrorKind>,
     /// Whether a rule applied about which answers must give nothing away, though it is not among the checks.
     guarded: bool,
@@ -89,23 +90,23 @@ impl Decision {
     /// Makes one answer of what the store says to `plan`.
     #[inline(always)]
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
-        let Verdict { granted, decided_at, ref judged } = *verdict;
+        let (granted, decided_at) = (verdict.granted(), verdict.decided_at());
         let sharing = plan.sharing().to_vec();
-        if let ([check], [judged]) = (plan.checks(), &judged[..]) {
+        if let ([check], [judged]) = (plan.checks(), verdict.checks()) {
             let enforced = check.gate().role() != Role::Shadow;
             return Self {
                 granted,
                 decided_at,
                 shown: enforced.then_some(0),
                 delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
-                checks: Few::One(CheckResult::new(check, judged)),
+                checks: SmallVec::from_buf([CheckResult::new(check, judged)]),
                 degraded: None,
                 guarded: false,
                 sharing,
             };
         }
-        let checks: Few<CheckResult> =
-            plan.checks().iter().zip(judged).map(|(check, judged)| CheckResult::new(check, judged)).collect();
+        let checks: SmallVec<[CheckResult; 1]> =
+            plan.checks().iter().zip(verdict.checks()).map(|(check, judged)| CheckResult::new(check, judged)).collect();
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
         let shown = most_restrictive(&checks, granted > 0);
@@ -237,8 +238,8 @@ impl Decision {
         Receipt::new(self.granted.max(1), taken, &self.sharing)
     }
 
-    /// The same answer to somebody who asked for at most nothing.
-    pub(crate) fn of_nothing(mut self) -> Self {
+    /// The same decision with no units granted.
+    pub(crate) fn without_units(mut self) -> Self {
         self.granted = 0;
         self
     }

@@ -35,7 +35,6 @@ mod algorithm;
 mod clock;
 mod decimal;
 mod decision;
-mod few;
 mod key;
 mod limit;
 mod limiter;

@@ -14,7 +14,7 @@ pub use acquire::AcquireOutcome;
 use fallback::Fallback;
 use wait_queue::WaitQueue;
 
-use crate::spi::{Few, Observer, Verdict};
+use crate::spi::{Observer, Verdict};
 use crate::{Decision, MemoryStore, Receipt, Request, RuleSet, Secret, Timestamp};
 
 /// Decides requests by a set of rules on a store.
@@ -98,128 +98,118 @@ impl<S: Store> Limiter<S> {
 impl<S: Store> Limiter<S> {
     /// Decides `request` and consumes its cost if it passes.
     ///
-    /// If the store fails, the request is judged as its rules [say](crate::OnFailure), and the decision is
-    /// [degraded](Decision::degraded). An error means that a rule wants to be closed then: refuse the request, as a failure of
-    /// the service.
+    /// If the store fails, the rules [decide](crate::OnFailure) what happens, and the decision is
+    /// [degraded](Decision::degraded). An error means that a rule is closed then: refuse the request as a failure of the
+    /// service.
     pub async fn check(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
-        self.decide(&self.plan(request)).await
+        self.check_plan(&self.plan(request)).await
     }
 
-    /// Says what [`check`](Self::check) would say, and consumes nothing.
+    /// Decides `request` like [`check`](Self::check) but consumes nothing.
     pub async fn peek(&self, request: &Request<'_>) -> Result<Decision, StoreError> {
-        let plan = self.plan(request);
-        if plan.checks().is_empty() {
-            return Ok(Self::unlimited(&plan));
-        }
-        // Nothing was decided, so the observer only hears of a failure.
-        match self.observed(self.store.peek(&plan).await) {
-            Ok(verdict) => Ok(Decision::new(&plan, &verdict)),
-            Err(error) => self.fall_back_peek(&plan, error),
-        }
+        self.check_plan(&self.plan(request).with_peek()).await
     }
 
-    /// Takes as many units as there are, up to `most`, in one step; each costs what the request costs.
+    /// Takes as many units as there are, up to `max_units`, in one step. Each unit costs what the request costs.
     ///
-    /// [`Decision::granted`] says how many. Of at most none, none are granted and nothing is consumed.
-    pub async fn take_up_to(&self, request: &Request<'_>, most: u64) -> Result<Decision, StoreError> {
-        if most == 0 {
-            return self.peek(request).await.map(Decision::of_nothing);
+    /// [`Decision::granted`] is the number of units. `max_units = 0` grants nothing.
+    pub async fn take_up_to(&self, request: &Request<'_>, max_units: u64) -> Result<Decision, StoreError> {
+        if max_units == 0 {
+            return self.peek(request).await.map(Decision::without_units);
         }
-        self.decide(&self.plan(request).with_max_units(most)).await
+        self.check_plan(&self.plan(request).with_max_units(max_units)).await
     }
 
-    /// Decides a plan that was made by hand.
-    pub async fn decide(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+    /// Decides a plan, or peeks if it is a [peek](Plan::with_peek). Failures are handled as in [`check`](Self::check).
+    pub async fn check_plan(&self, plan: &Plan<'_>) -> Result<Decision, StoreError> {
         if plan.checks().is_empty() {
-            return Ok(self.passed_by(plan));
+            return Ok(self.pass(plan));
         }
-        match self.observed(self.store.decide(plan).await) {
-            Ok(verdict) => Ok(self.decided(plan, &verdict)),
+        match self.observe_error(self.store.decide(plan).await) {
+            Ok(verdict) => Ok(self.finish(plan, &verdict)),
             Err(error) => self.fall_back(plan, error),
         }
     }
 
-    /// Says what [`fall_back`](Self::fall_back) would say, and takes nothing.
-    pub fn fall_back_peek(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
-        self.fallback.peek(plan, error, self.store.instances())
-    }
-
-    /// Decides a plan without the store, as its rules ask for, since the store failed with `error`: for doors that ask the
-    /// store themselves. Returns the error if a rule wants to be closed then.
+    /// Decides a plan without the store, as its rules require after the store failed with `error`. Returns the error if a rule
+    /// is closed then. For callers that give up on the store themselves, such as after a timeout of their own.
     pub fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
-        if let Some(observer) = &self.observer {
+        let observer = self.observer.as_ref().filter(|_| plan.is_observed());
+        if let Some(observer) = observer {
             observer.undecided(plan, &error);
         }
         let decision = self.fallback.decide(plan, error, self.store.instances())?;
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = observer {
             observer.decided(plan, &decision);
         }
         Ok(decision)
+    }
+
+    /// Checks that the store responds. A failure is observed.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.observe_error(self.store.ping().await)
     }
 }
 
 /// Correcting
 impl<S: Store> Limiter<S> {
-    /// Gives back what a decision consumed, as far as its window, slice, entry or place in the queue is still there.
+    /// Gives back what a decision consumed, if its window, slice, log entry or queue slot still exists.
     pub async fn refund(&self, receipt: Receipt) -> Result<(), StoreError> {
-        let refunds = receipt.refunds(&self.rules);
-        if refunds.is_empty() {
-            return Ok(());
-        }
-        self.observed(self.store.adjust(&refunds).await)
+        self.adjust(&receipt.refunds(&self.rules)).await
     }
 
-    /// Corrects what a decision consumed once the cost is known: `actual` tells what the request really cost under a rule,
-    /// or nothing where the rule's cost stands. Too much is given back as [`refund`](Self::refund) does it, too little is
-    /// [charged](Self::charge).
+    /// Corrects a decision once the actual cost is known. `actual` returns the actual cost under a rule, or `None` to keep the
+    /// cost. A surplus is [refunded](Self::refund), a shortfall is [charged](Self::charge).
     pub async fn settle(&self, receipt: Receipt, actual: impl Fn(&str) -> Option<u64>) -> Result<(), StoreError> {
-        let settlements = receipt.settlements(&self.rules, actual);
-        if settlements.is_empty() {
-            return Ok(());
-        }
-        self.observed(self.store.adjust(&settlements).await)
+        self.adjust(&receipt.settlements(&self.rules, actual)).await
     }
 
-    /// Counts a cost that turned out after the decision. It empties a limit at most, and is never refused.
+    /// Consumes the cost of `request` without a decision. It is never refused, and consumes at most what is left.
     pub async fn charge(&self, request: &Request<'_>) -> Result<(), StoreError> {
         let plan = self.plan(request);
         let charges: Vec<Adjustment<'_>> = plan.checks().iter().map(Adjustment::charge).collect();
-        if charges.is_empty() {
-            return Ok(());
-        }
-        self.observed(self.store.adjust(&charges).await)
+        self.adjust(&charges).await
     }
 
-    /// Forgets what the subjects of `request` have spent, under every rule that matches it.
+    /// Applies charges and refunds. Does nothing if there are none.
+    pub async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
+        if adjustments.is_empty() {
+            return Ok(());
+        }
+        self.observe_error(self.store.adjust(adjustments).await)
+    }
+
+    /// Resets the limits of the subjects of `request`, under every rule that matches it.
     pub async fn forget(&self, request: &Request<'_>) -> Result<(), StoreError> {
         let plan = self.plan(request);
         let keys: Vec<_> = plan.checks().iter().map(|check| *check.key()).collect();
-        self.observed(self.store.forget(&keys).await)
+        self.observe_error(self.store.forget(&keys).await)
     }
 
-    /// [`refund`](Self::refund), started but not waited for: for a future that is being dropped. What fails is lost, which
-    /// leaves the limit stricter than it could be.
-    #[allow(clippy::needless_pass_by_value, reason = "a receipt is good for one refund, so it is used up")]
+    /// Starts a [`refund`](Self::refund) without waiting for it, for a future that is being dropped. If it fails, the units stay
+    /// consumed.
+    #[allow(clippy::needless_pass_by_value, reason = "a receipt is good for one refund")]
     pub fn refund_soon(&self, receipt: Receipt) {
         self.store.adjust_soon(&receipt.refunds(&self.rules));
     }
 }
 
-/// On the memory store nothing needs to be awaited
+/// Without a runtime
 impl<S: Borrow<MemoryStore>> Limiter<S> {
-    /// [`check`](Self::check), without a runtime: the memory store answers at once and cannot fail.
+    /// [`check`](Self::check) on a memory store, which decides at once and cannot fail.
     pub fn check_now(&self, request: &Request<'_>) -> Decision {
         let plan = self.plan(request);
         if plan.checks().is_empty() {
-            return self.passed_by(&plan);
+            return self.pass(&plan);
         }
-        self.decided(&plan, &self.store.borrow().decide_now(&plan))
+        self.finish(&plan, &self.store.borrow().decide_now(&plan))
     }
 }
 
-/// The stages
+/// Parts
 impl<S> Limiter<S> {
     /// The store.
+    #[doc(hidden)]
     pub const fn store(&self) -> &S {
         &self.store
     }
@@ -235,28 +225,24 @@ impl<S> Limiter<S> {
         self.rules.resolve(request)
     }
 
-    fn passed_by(&self, plan: &Plan<'_>) -> Decision {
-        if let Some(observer) = &self.observer {
+    /// The decision on a plan without checks: everything passes.
+    fn pass(&self, plan: &Plan<'_>) -> Decision {
+        if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed()) {
             observer.no_rule();
         }
-        Self::unlimited(plan)
-    }
-
-    fn unlimited(plan: &Plan<'_>) -> Decision {
-        let verdict = Verdict { decided_at: Timestamp::default(), granted: plan.max_units(), judged: Few::default() };
-        Decision::new(plan, &verdict)
+        Decision::new(plan, &Verdict::new(Timestamp::default(), plan.max_units(), []))
     }
 
     #[inline(always)]
-    fn decided(&self, plan: &Plan<'_>, verdict: &Verdict) -> Decision {
+    fn finish(&self, plan: &Plan<'_>, verdict: &Verdict) -> Decision {
         let decision = Decision::new(plan, verdict);
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed()) {
             observer.decided(plan, &decision);
         }
         decision
     }
 
-    fn observed<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    fn observe_error<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if let (Some(observer), Err(error)) = (&self.observer, &result) {
             observer.store_failed(error);
         }

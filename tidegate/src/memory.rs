@@ -17,11 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::Timestamp;
+use smallvec::SmallVec;
+
 use crate::algorithm::{self, Op};
 use crate::clock::{Clock, SystemClock};
 use crate::key::Key;
 use crate::plan::{Check, Plan};
-use crate::spi::{Few, Verdict};
+use crate::spi::Verdict;
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 use crate::sync::{AtomicU64, Mutex};
 use locked::{Locked, Spot, lock};
@@ -109,25 +111,15 @@ impl MemoryStore {
     /// [`Store::decide`], which cannot fail here.
     #[inline(always)]
     pub fn decide_now(&self, plan: &Plan<'_>) -> Verdict {
-        self.run(plan, true)
-    }
-
-    /// [`Store::peek`], which cannot fail here.
-    pub fn peek_now(&self, plan: &Plan<'_>) -> Verdict {
-        self.run(plan, false)
-    }
-
-    #[inline(always)]
-    fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
         match plan.checks() {
-            [only] => self.run_one(plan, only, consume).unwrap_or_else(|| self.run_all(plan, consume)),
-            _ => self.run_all(plan, consume),
+            [only] => self.decide_one(plan, only).unwrap_or_else(|| self.decide_all(plan)),
+            _ => self.decide_all(plan),
         }
     }
 
-    /// The usual case, of one check: one lock and no lists. None if it falls to the overflow bucket.
+    /// Decides a plan of one check with one lock and no lists. `None` if the overflow bucket must decide.
     #[inline(always)]
-    fn run_one(&self, plan: &Plan<'_>, check: &Check<'_>, consume: bool) -> Option<Verdict> {
+    fn decide_one<'r>(&self, plan: &Plan<'r>, check: &Check<'r>) -> Option<Verdict> {
         let id = check.key().id();
         let mut shard = lock(&self.shards[self.home(id)]);
         let now = self.now();
@@ -138,7 +130,7 @@ impl MemoryStore {
             return None;
         }
         let mut change = None;
-        let verdict = Verdict::judge_one(plan, check, now, consume, shard.get(id), &mut change);
+        let verdict = Verdict::decide_one(plan, check, now, shard.get(id), &mut change);
         if let Some(change) = change {
             shard.update(id, check.gate().limit(), change, check.latest(now));
             shard.tidy(now);
@@ -146,26 +138,26 @@ impl MemoryStore {
         Some(verdict)
     }
 
-    fn run_all(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
+    fn decide_all(&self, plan: &Plan<'_>) -> Verdict {
         let mut locked = self.lock(plan.checks().iter().map(Check::key));
         // Under the locks, so that for one key time never runs backwards between two threads.
         let now = self.now();
         for (index, check) in plan.checks().iter().enumerate() {
-            self.make_room(&mut locked, index, check, now, consume);
+            self.make_room(&mut locked, index, check, now, !plan.is_peek());
         }
-        let (mut verdict, changes) = Verdict::judge(plan, now, consume, &locked.states());
-        changes.into_each(|index, change| {
-            verdict.judged[index].overflowed = locked.is_overflow(index);
+        let (mut verdict, changes) = Verdict::decide(plan, now, &locked.states());
+        for (index, change) in changes.into_iter().enumerate() {
+            verdict.checks_mut()[index].overflowed = locked.is_overflow(index);
             if let Some(change) = change {
                 let check = &plan.checks()[index];
                 locked.update(index, check.gate().limit(), change, check.latest(now));
             }
-        });
+        }
         locked.tidy(now);
         verdict
     }
 
-    /// WaitQueue to the overflow bucket if the subject is new and its shard full.
+    /// Switches to the overflow bucket if the subject is new and its shard full.
     fn make_room<'s>(&'s self, locked: &mut Locked<'s>, index: usize, check: &Check<'_>, now: Timestamp, count: bool) {
         if check.forget_after().is_some() {
             locked.forget_outdated(index, now);
@@ -180,15 +172,15 @@ impl MemoryStore {
         if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
             return Err(StoreError::new(StoreErrorKind::Unexpected, "a take is decided, not adjusted"));
         }
-        for Adjustment { key, limit, op, stranger } in adjustments {
+        for Adjustment { key, limit, op, anonymous } in adjustments {
             let mut locked = self.lock(std::iter::once(key));
             let now = self.now();
-            let forget_after = stranger.and_then(|gate| gate.anonymous().forget_after);
+            let forget_after = anonymous.and_then(|gate| gate.anonymous().forget_after);
             if forget_after.is_some() {
                 locked.forget_outdated(0, now);
             }
             // What a newcomer gives back must not go to those who share the overflow bucket.
-            if matches!(op, Op::Charge { .. }) && !locked.has_room(0, now, stranger.is_some()) {
+            if matches!(op, Op::Charge { .. }) && !locked.has_room(0, now, anonymous.is_some()) {
                 locked.turn_to_overflow(0, key.overflow_id(), &self.overflow);
             }
             if let Some(change) = algorithm::apply(locked.get(0), limit, now, *op).change {
@@ -202,10 +194,10 @@ impl MemoryStore {
 
     /// Locks the shards of these keys, in the order of the shards, so that no two plans wait for each other.
     fn lock<'s, 'k>(&'s self, keys: impl Iterator<Item = &'k Key<'k>>) -> Locked<'s> {
-        let spots: Few<Spot> = keys.map(|key| Spot { id: key.id(), home: self.home(key.id()) }).collect();
-        let guards = match &spots {
-            Few::One(only) => Few::One((only.home, lock(&self.shards[only.home]))),
-            Few::Many(spots) => {
+        let spots: SmallVec<[Spot; 1]> = keys.map(|key| Spot { id: key.id(), home: self.home(key.id()) }).collect();
+        let guards = match &spots[..] {
+            [only] => SmallVec::from_buf([(only.home, lock(&self.shards[only.home]))]),
+            spots => {
                 let mut homes: Vec<usize> = spots.iter().map(|spot| spot.home).collect();
                 homes.sort_unstable();
                 homes.dedup();
@@ -227,10 +219,6 @@ impl Store for MemoryStore {
         Ok(self.decide_now(plan))
     }
 
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.peek_now(plan))
-    }
-
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         self.adjust_now(adjustments)
     }
@@ -244,6 +232,10 @@ impl Store for MemoryStore {
         for key in keys {
             lock(&self.shards[self.home(key.id())]).remove(key.id());
         }
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
     }
 }

@@ -10,6 +10,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 pub use check::Check;
 pub use gate::{Gate, Role};
 pub use origin::Origin;
@@ -18,7 +20,6 @@ use crate::OnFailure;
 use crate::algorithm::Take;
 use crate::decision::Sharing;
 use crate::limit::MAX_AMOUNT;
-use crate::spi::Few;
 
 /// The most checks in one plan.
 pub const MAX_CHECKS: usize = 32;
@@ -26,12 +27,14 @@ pub const MAX_CHECKS: usize = 32;
 /// What the checks of one request are, and how they combine.
 #[derive(Clone, Debug)]
 pub struct Plan<'r> {
-    checks: Few<Check<'r>>,
+    checks: SmallVec<[Check<'r>; 1]>,
     mode: PlanMode,
     max_units: u64,
     /// Microseconds.
     max_delay: u64,
     timeout: Option<Duration>,
+    peek: bool,
+    observed: bool,
     /// How many requests it stands for.
     requests: u64,
     origin: Origin,
@@ -70,7 +73,7 @@ pub enum PlanError {
 impl<'r> Plan<'r> {
     /// A plan of these checks, in this order; their keys must differ.
     pub fn new(checks: impl IntoIterator<Item = Check<'r>>) -> Result<Self, PlanError> {
-        let checks: Few<Check<'r>> = checks.into_iter().collect();
+        let checks: SmallVec<[Check<'r>; 1]> = checks.into_iter().collect();
         if checks.len() > MAX_CHECKS {
             return Err(PlanError::TooManyChecks { checks: checks.len() });
         }
@@ -83,13 +86,15 @@ impl<'r> Plan<'r> {
     }
 
     #[inline(always)]
-    pub(crate) fn from_distinct(checks: Few<Check<'r>>) -> Self {
+    pub(crate) fn from_distinct(checks: SmallVec<[Check<'r>; 1]>) -> Self {
         Self {
             checks,
             mode: PlanMode::AllOrNothing,
             max_units: 1,
             max_delay: u64::MAX,
             timeout: None,
+            peek: false,
+            observed: true,
             requests: 1,
             origin: Origin::default(),
             sharing: Vec::new(),
@@ -136,6 +141,27 @@ impl<'r> Plan<'r> {
         self
     }
 
+    /// Makes the plan a peek: a store decides it as usual but consumes nothing.
+    pub const fn with_peek(mut self) -> Self {
+        self.peek = true;
+        self
+    }
+
+    /// Sets whether [observers](crate::spi::Observer) see the decision. A front door turns it off for its own bookkeeping. They
+    /// never see a peek, and always see a failure of the store.
+    pub const fn with_observed(mut self, observed: bool) -> Self {
+        self.observed = observed;
+        self
+    }
+
+    /// Sets what happens while the store fails, for all checks, in place of what their rules say.
+    pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
+        for check in &mut self.checks {
+            *check = check.with_policy(on_failure);
+        }
+        self
+    }
+
     /// Sets how the checks combine.
     pub fn with_mode(mut self, mode: PlanMode) -> Self {
         self.mode = mode;
@@ -164,6 +190,17 @@ impl<'r> Plan<'r> {
 
 /// Reading a plan
 impl<'r> Plan<'r> {
+    /// Whether observers see the decision.
+    pub(crate) const fn is_observed(&self) -> bool {
+        self.observed && !self.peek
+    }
+
+    /// Whether the plan is a peek: a store decides it without consuming anything.
+    #[inline(always)]
+    pub const fn is_peek(&self) -> bool {
+        self.peek
+    }
+
     /// The checks, in order.
     pub fn checks(&self) -> &[Check<'r>] {
         &self.checks
@@ -191,8 +228,8 @@ impl<'r> Plan<'r> {
 
     /// The same question to other checks, all or nothing. Their keys must differ.
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
-        let Self { max_units, max_delay, requests, .. } = *self;
-        Plan { max_units, max_delay, requests, ..Plan::from_distinct(checks.collect()) }
+        let Self { max_units, max_delay, requests, peek, .. } = *self;
+        Plan { max_units, max_delay, requests, peek, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has, if a door says so.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::RuleSet;
@@ -9,7 +10,7 @@ use crate::algorithm::{Moment, Op, Place};
 use crate::decision::{CheckResult, Sharing};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
-use crate::spi::{Few, Subject};
+use crate::spi::Subject;
 use crate::store::Adjustment;
 
 /// The first byte: how the others are laid out.
@@ -19,7 +20,7 @@ const LAYOUT: u8 = 1;
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a receipt does nothing until it is refunded"]
 pub struct Receipt {
-    entries: Few<Entry>,
+    entries: SmallVec<[Entry; 1]>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Receipt {
     }
 
     pub(crate) fn empty() -> Self {
-        Self { entries: Few::default() }
+        Self { entries: SmallVec::new() }
     }
 
     /// Whether there is nothing to give back.
@@ -98,7 +99,7 @@ impl Receipt {
     /// The receipt that [`to_bytes`](Self::to_bytes) wrote; none if it did not write these.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut bytes = bytes.strip_prefix(&[LAYOUT])?;
-        let mut entries = Few::default();
+        let mut entries = SmallVec::new();
         while !bytes.is_empty() {
             let rest = &mut bytes;
             let (rule, limit_name) = (text(rest)?.into(), text(rest)?.into());
@@ -150,8 +151,8 @@ impl Receipt {
         let adjust = |entry: &Entry| {
             let gate = rules.gate(&entry.rule, entry.plan.as_deref(), &entry.limit_name)?;
             let key = Key::in_partition(gate.stem(), entry.partition, entry.subject);
-            let stranger = entry.anonymous.then_some(gate);
-            Some(Adjustment { key, limit: gate.limit(), op: op(entry)?, stranger })
+            let anonymous = entry.anonymous.then_some(gate);
+            Some(Adjustment { key, limit: gate.limit(), op: op(entry)?, anonymous })
         };
         self.entries.iter().filter_map(adjust).collect()
     }

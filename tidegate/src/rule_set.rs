@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::attributes::{PLAN, TENANT};
@@ -15,7 +16,7 @@ use crate::key::{Key, KeyStem};
 use crate::limit::MAX_AMOUNT;
 use crate::plan::{Check, Gate, MAX_CHECKS, Plan, Role};
 use crate::rule::{OnFailure, PartitionBy, Rule, RuleMode};
-use crate::spi::{Few, Match, Matcher, Subject};
+use crate::spi::{Match, Matcher, Subject};
 use crate::subject::SubjectHasher;
 use crate::{Limit, Request, Secret};
 
@@ -152,7 +153,7 @@ impl RuleSet {
     /// Rules that share a budget make one check with the sum of their costs.
     #[inline(always)]
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
-        let mut plan = Plan::from_distinct(Few::default());
+        let mut plan = Plan::from_distinct(SmallVec::new());
         if let Some(matcher) = &self.matcher {
             matcher.find(request, &mut |found| {
                 let ready = &self.rules[found.rule];
@@ -173,7 +174,7 @@ impl RuleSet {
 
     /// The checks that one rule makes by itself, for those who explain it.
     pub fn plan_of(&self, found: Match<'_>) -> Plan<'_> {
-        let mut plan = Plan::from_distinct(Few::default());
+        let mut plan = Plan::from_distinct(SmallVec::new());
         if let Some(ready) = self.rules.get(found.rule) {
             ready.add_checks(&mut plan, found.values.iter().copied(), &Asked::by(&found));
         }

@@ -13,7 +13,6 @@
 pub use crate::algorithm::Outcome;
 pub use crate::clock::Sleep;
 pub use crate::decimal::address_text;
-pub use crate::few::Few;
 pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
 pub use crate::limit::{LONGEST_SPAN, MAX_AMOUNT, MAX_LOG_LIMIT, MAX_SLICES};
 pub use crate::matcher::{Match, Matcher};
@@ -22,7 +21,7 @@ pub use crate::observer::Observer;
 pub use crate::plan::{Check, Gate, MAX_CHECKS, Origin, Plan, PlanError, PlanMode, Role};
 pub use crate::store::{Adjustment, Store};
 pub use crate::subject::{Subject, SubjectHasher};
-pub use crate::verdict::{Changes, CheckVerdict, Verdict};
+pub use crate::verdict::{CheckVerdict, Verdict};
 
 /// The limits as pure functions, with the state that a store keeps for each and the Lua text of the same functions.
 pub mod algorithm {

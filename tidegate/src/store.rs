@@ -16,11 +16,8 @@ use crate::spi::{Plan, Verdict};
 ///
 /// A denial is a value; an `Err` means that the store itself failed, and only then may a failure policy speak.
 pub trait Store: Send + Sync {
-    /// Decides `plan` in one atomic step, and consumes what it admits.
+    /// Decides `plan` in one atomic step, and consumes what it admits unless the plan is a [peek](Plan::is_peek).
     fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
-
-    /// Says what [`decide`](Self::decide) would say, and changes nothing.
-    fn peek(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
 
     /// Carries out charges and refunds.
     fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -32,6 +29,9 @@ pub trait Store: Send + Sync {
     /// Forgets everything about these keys.
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Checks that the servers of the store respond.
+    fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// How many instances share it, as far as it knows: it goes by what it saw last, while it cannot be reached.
     fn instances(&self) -> Option<u32> {
         None
@@ -42,10 +42,6 @@ pub trait Store: Send + Sync {
 impl<S: Store> Store for Arc<S> {
     fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
         S::decide(self, plan)
-    }
-
-    fn peek(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
-        S::peek(self, plan)
     }
 
     fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
@@ -60,6 +56,10 @@ impl<S: Store> Store for Arc<S> {
         S::forget(self, keys)
     }
 
+    fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
+        S::ping(self)
+    }
+
     fn instances(&self) -> Option<u32> {
         S::instances(self)
     }
@@ -67,6 +67,7 @@ impl<S: Store> Store for Arc<S> {
 
 /// A charge or a refund for one key.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Adjustment<'r> {
     /// Where the state is.
     pub key: Key<'r>,
@@ -74,8 +75,8 @@ pub struct Adjustment<'r> {
     pub limit: &'r Limit,
     /// [`Op::Charge`] or [`Op::Refund`]; a take is decided, not adjusted, and is refused here.
     pub op: Op,
-    /// The gate, if nobody vouches for the subject: what it says of such subjects then holds here, too.
-    pub stranger: Option<&'r Gate>,
+    /// The gate if the subject is unauthenticated; its [bounds](Gate::anonymous) apply then.
+    pub anonymous: Option<&'r Gate>,
 }
 
 /// A store that failed: what happened, whether trying later helps, and whether it may have been applied all the same.
@@ -115,7 +116,13 @@ impl<'r> Adjustment<'r> {
     /// Carries out `op` where the state of `check` is.
     pub fn new(check: &Check<'r>, op: Op) -> Self {
         let gate = check.gate();
-        Self { key: *check.key(), limit: gate.limit(), op, stranger: check.is_anonymous().then_some(gate) }
+        Self { key: *check.key(), limit: gate.limit(), op, anonymous: check.is_anonymous().then_some(gate) }
+    }
+
+    /// Sets the key, such as that of an overflow bucket.
+    pub const fn with_key(mut self, key: Key<'r>) -> Self {
+        self.key = key;
+        self
     }
 }
 

@@ -1,79 +1,109 @@
-//! `Verdict`: what a store says to a plan. The pure part of every store: from states to an answer.
+//! `Verdict`: the result of a store's decision on a plan, and the pure functions that compute it from states.
+
+use smallvec::SmallVec;
 
 use crate::algorithm::{self, Change, Found, Op, Outcome, Place, Standing, State, View};
 use crate::plan::{Check, Plan};
-use crate::spi::Few;
 use crate::{Limit, Timestamp};
 
-/// What a store says to a plan.
+/// The result of a store's decision on a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// When, by the clock of the store.
-    pub decided_at: Timestamp,
-    /// How many units were granted: 0 is a denial.
-    pub granted: u64,
-    /// What each check says, in the order of the plan.
-    pub judged: Few<CheckVerdict>,
+    decided_at: Timestamp,
+    granted: u64,
+    checks: SmallVec<[CheckVerdict; 1]>,
 }
 
-/// What a store says about one check.
+/// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckVerdict {
-    /// What the caller is told.
+    /// Admitted or not, with limit, remaining, retry, reset and delay.
     pub outcome: Outcome,
-    /// Whether its cost was consumed.
+    /// Whether the cost was consumed.
     pub consumed: bool,
-    /// Where it went.
+    /// Where the cost was consumed, for a refund.
     pub place: Place,
-    /// Whether it was judged on the bucket that new subjects share when there are too many, instead of one of its own.
+    /// Whether the check was decided on the overflow bucket that new subjects share when there are too many.
     pub overflowed: bool,
 }
 
-/// What to write, check by check.
-pub type Changes = Few<Option<Change>>;
+impl CheckVerdict {
+    /// The result of a check that was decided on the subject's own state.
+    pub const fn new(outcome: Outcome, consumed: bool, place: Place) -> Self {
+        Self { outcome, consumed, place, overflowed: false }
+    }
+}
 
+/// Parts
 impl Verdict {
-    /// Judges `plan` on the states that were found for its checks; `consume` is false for a peek.
-    pub fn judge(plan: &Plan<'_>, now: Timestamp, consume: bool, states: &[Option<&State>]) -> (Self, Changes) {
-        let rooms: Few<u64> =
-            plan.checks().iter().zip(states).map(|(check, state)| room(plan, check, *state, now)).collect();
-        let granted = plan.granted(|index| rooms[index]);
-        let mut verdict = Self { decided_at: now, granted, judged: Few::default() };
-        let mut changes = Changes::default();
-        for (check, (state, room)) in plan.checks().iter().zip(states.iter().zip(&rooms)) {
-            let admitted = *room >= granted.max(1);
-            let (mut change, asked) = (None, Asked { plan, check, granted, admitted, consume });
-            verdict.judged.push(asked.conclude(*state, now, &mut change));
-            changes.push(change);
-        }
-        (verdict, changes)
+    /// A verdict with one result for each check, in the order of the plan.
+    pub fn new(decided_at: Timestamp, granted: u64, checks: impl IntoIterator<Item = CheckVerdict>) -> Self {
+        Self { decided_at, granted, checks: checks.into_iter().collect() }
     }
 
-    /// [`judge`](Self::judge) for a plan of one check, which most are. What to write goes to `change`.
+    /// The time of the decision, by the clock of the store.
+    pub const fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
+    /// The number of units granted; 0 is a denial.
+    pub const fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// The result of each check, in the order of the plan.
+    pub fn checks(&self) -> &[CheckVerdict] {
+        &self.checks
+    }
+
+    /// The same results, to be modified.
+    pub fn checks_mut(&mut self) -> &mut [CheckVerdict] {
+        &mut self.checks
+    }
+}
+
+/// Deciding
+impl Verdict {
+    /// Decides `plan` on the `states` of its checks. Also returns the change of each state, none of them for a peek.
+    pub fn decide(plan: &Plan<'_>, now: Timestamp, states: &[Option<&State>]) -> (Self, Vec<Option<Change>>) {
+        let rooms: SmallVec<[u64; 4]> =
+            plan.checks().iter().zip(states).map(|(check, state)| room(plan, check, *state, now)).collect();
+        let granted = plan.granted(|index| rooms[index]);
+        let (mut checks, mut changes) = (SmallVec::new(), Vec::with_capacity(states.len()));
+        for (check, (state, room)) in plan.checks().iter().zip(states.iter().zip(&rooms)) {
+            let admitted = *room >= granted.max(1);
+            let (mut change, input) = (None, CheckInput { plan, check, granted, admitted });
+            checks.push(input.decide(*state, now, &mut change));
+            changes.push(change);
+        }
+        (Self { decided_at: now, granted, checks }, changes)
+    }
+
+    /// [`decide`](Self::decide) for a plan of one check, which most are. Writes the change to `change`.
     #[inline(always)]
-    pub(crate) fn judge_one(
-        plan: &Plan<'_>,
-        check: &Check<'_>,
+    pub(crate) fn decide_one<'r>(
+        plan: &Plan<'r>,
+        check: &Check<'r>,
         now: Timestamp,
-        consume: bool,
         state: Option<&State>,
         change: &mut Option<Change>,
     ) -> Self {
         let room = room(plan, check, state, now);
         let granted = plan.granted(|_| room);
-        let asked = Asked { plan, check, granted, admitted: room >= granted.max(1), consume };
-        Self { decided_at: now, granted, judged: Few::One(asked.conclude(state, now, change)) }
+        let input = CheckInput { plan, check, granted, admitted: room >= granted.max(1) };
+        Self { decided_at: now, granted, checks: SmallVec::from_buf([input.decide(state, now, change)]) }
     }
 
-    /// Fills in what the caller is told from what a script replied: its time, the units it granted, and for each check
-    /// whether it admitted them and what it found.
-    pub fn replay(plan: &Plan<'_>, now: Timestamp, consume: bool, granted: u64, found: &[(bool, Found)]) -> Self {
-        let replayed = plan.checks().iter().zip(found).map(|(check, (admitted, found))| {
+    /// Computes a verdict from the reply of a script: its time, the units that it granted, and for each check whether it
+    /// admits them and the state that the script found.
+    pub fn replay(plan: &Plan<'_>, now: Timestamp, granted: u64, states: &[(bool, Found)]) -> Self {
+        let replayed = plan.checks().iter().zip(states).map(|(check, (admitted, state))| {
             let take = plan.take(check, granted.max(1));
-            let consumed = consume && plan.consumes(check, *admitted, granted);
-            finish(check.gate().limit(), &found.view(), Standing { take, admitted: *admitted, consumed }, now)
+            let consumed = !plan.is_peek() && plan.consumes(check, *admitted, granted);
+            finish(check.gate().limit(), &state.view(), Standing { take, admitted: *admitted, consumed }, now)
         });
-        Self { decided_at: now, granted, judged: replayed.collect() }
+        Self { decided_at: now, granted, checks: replayed.collect() }
     }
 }
 
@@ -87,20 +117,20 @@ fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestam
     }
 }
 
-/// One check, now that it is known what the whole plan grants.
-struct Asked<'p> {
-    plan: &'p Plan<'p>,
-    check: &'p Check<'p>,
+/// A check and what its plan grants.
+struct CheckInput<'p, 'r> {
+    plan: &'p Plan<'r>,
+    check: &'p Check<'r>,
     granted: u64,
     admitted: bool,
-    consume: bool,
 }
 
-impl Asked<'_> {
-    /// What becomes of the check. What to write goes to `change`.
+impl CheckInput<'_, '_> {
+    /// The result of the check. Writes the change of its state to `change`.
     #[inline(always)]
-    fn conclude(self, state: Option<&State>, now: Timestamp, change: &mut Option<Change>) -> CheckVerdict {
-        let Self { plan, check, granted, admitted, consume } = self;
+    fn decide(self, state: Option<&State>, now: Timestamp, change: &mut Option<Change>) -> CheckVerdict {
+        let Self { plan, check, granted, admitted } = self;
+        let consume = !plan.is_peek();
         let limit = check.gate().limit();
         let take = plan.take(check, granted.max(1));
         let consumed = consume && plan.consumes(check, admitted, granted);
@@ -135,5 +165,5 @@ fn changed(state: Option<&State>, change: Option<Change>) -> Option<State> {
 fn finish(limit: &Limit, view: &View<'_>, standing: Standing, now: Timestamp) -> CheckVerdict {
     let place = if standing.consumed { algorithm::place(view, limit, now, standing.take) } else { Place::default() };
     let outcome = algorithm::outcome(view, limit, now, standing);
-    CheckVerdict { outcome, consumed: standing.consumed, place, overflowed: false }
+    CheckVerdict::new(outcome, standing.consumed, place)
 }

@@ -48,11 +48,6 @@ impl Store for Switched {
         self.memory.decide(plan).await
     }
 
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.state()?;
-        self.memory.peek(plan).await
-    }
-
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         self.state()?;
         self.memory.adjust(adjustments).await
@@ -65,6 +60,10 @@ impl Store for Switched {
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         self.state()?;
         self.memory.forget(keys).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.state()
     }
 
     fn instances(&self) -> Option<u32> {
@@ -332,8 +331,8 @@ fn requests_that_are_decided_as_one_take_as_many_of_a_cap() {
     let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
     let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
     let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
-    assert!(now(limiter.decide(&three())).unwrap().is_allowed());
-    assert!(!now(limiter.decide(&three())).unwrap().is_allowed());
+    assert!(now(limiter.check_plan(&three())).unwrap().is_allowed());
+    assert!(!now(limiter.check_plan(&three())).unwrap().is_allowed());
     assert_eq!(passed(&limiter, &ann, 5), Some(2));
 }
 

@@ -49,11 +49,11 @@ fn two_plans_in_opposite_order_neither_deadlock_nor_take_half() {
                 let subjects = if thread == 0 { [ANN, BOB] } else { [BOB, ANN] };
                 let verdict = take(store, &gate, &subjects);
                 // All or nothing: both were judged on one moment, so they agree with the whole and with each other.
-                for judged in &verdict.judged {
-                    assert_eq!(judged.consumed, verdict.granted == 1);
-                    assert_eq!(judged.outcome.admitted, verdict.granted == 1);
+                for judged in &verdict.checks() {
+                    assert_eq!(judged.consumed, verdict.granted() == 1);
+                    assert_eq!(judged.outcome.admitted, verdict.granted() == 1);
                 }
-                verdict.granted
+                verdict.granted()
             }
         });
         assert_eq!(granted.0 + granted.1, 1);

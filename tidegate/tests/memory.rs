@@ -88,7 +88,7 @@ fn a_full_store_makes_room_as_soon_as_something_is_outdated() {
 fn looking_creates_nothing() {
     let (limiter, _) = limiter(1, 64);
     let request = Request::new("").with_attribute("user", "ann");
-    limiter.store().peek_now(&limiter.plan(&request));
+    limiter.store().decide_now(&limiter.plan(&request).with_peek());
     assert!(limiter.check_now(&request.clone().with_cost(0)).is_allowed());
     assert!(!limiter.check_now(&request.with_cost(2)).is_allowed());
     assert_eq!(limiter.store().keys(), 0);

@@ -42,7 +42,7 @@ impl Subject {
 
     fn peek(&self, cost: u64) -> Outcome {
         let plan = self.limiter.plan(&Request::new("").with_cost(cost));
-        self.limiter.store().peek_now(&plan).judged[0].outcome
+        self.limiter.store().decide_now(&plan.with_peek()).checks()[0].outcome
     }
 }
 

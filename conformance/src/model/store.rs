@@ -1,4 +1,4 @@
-//! The model as a store: plans by definition, on the naive models of their limits.
+//! `ModelStore`: decides plans by definition, on the naive models of their limits.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use tidegate::{Clock, Limit, ManualClock, StoreError};
 use super::{Ask, Model, first};
 use crate::pure_store::name;
 
-/// A store whose every answer is a definition.
+/// A store that decides by the naive model.
 #[derive(Debug)]
 pub struct ModelStore {
     clock: ManualClock,
@@ -18,12 +18,13 @@ pub struct ModelStore {
 }
 
 impl ModelStore {
-    /// An empty one, on this clock.
+    /// Creates an empty store on `clock`.
     pub fn new(clock: ManualClock) -> Self {
         Self { clock, models: Mutex::default() }
     }
 
-    fn run(&self, plan: &Plan<'_>, consume: bool) -> Verdict {
+    fn run(&self, plan: &Plan<'_>) -> Verdict {
+        let consume = !plan.is_peek();
         let now = self.clock.now();
         let mut models = self.models.lock().unwrap();
         let ask = |check: &Check<'_>, units: u64| {
@@ -52,7 +53,7 @@ impl ModelStore {
         };
         let granted = plan.max_units() - first(plan.max_units(), |less| count_allowed(plan.max_units() - less));
         let units = granted.max(1);
-        let mut judged = Vec::new();
+        let mut verdicts = Vec::new();
         for (index, check) in plan.checks().iter().enumerate() {
             let (before, rebased) = &settled[index];
             let (ask, admitted) = (ask(check, units), fits(index, units));
@@ -65,27 +66,18 @@ impl ModelStore {
             } else if consume && !admitted && each {
                 after.charge(ask.now, ask.cost);
             }
-            judged.push(CheckVerdict {
-                outcome: after.outcome(before, ask, admitted),
-                consumed,
-                place,
-                overflowed: false,
-            });
+            verdicts.push(CheckVerdict::new(after.outcome(before, ask, admitted), consumed, place));
             if consumed || (consume && !admitted && (each || *rebased)) {
                 models.insert(name(check.key()), after);
             }
         }
-        Verdict { decided_at: now, granted, judged: judged.into_iter().collect() }
+        Verdict::new(now, granted, verdicts)
     }
 }
 
 impl Store for ModelStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.run(plan, true))
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.run(plan, false))
+        Ok(self.run(plan))
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -110,6 +102,10 @@ impl Store for ModelStore {
         for key in keys {
             self.models.lock().unwrap().remove(&name(key));
         }
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
-//! Load: requests as fast as they are answered, or requests at their time. All of it runs on one thread.
+//! Load on one thread: closed loop (each connection sends its next request after the response) or open loop (requests are due
+//! at a fixed rate, whatever the responses do).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,119 +9,126 @@ use tidegate::{Timer, Timestamp};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use super::ask::Ask;
-use super::latency::{Latencies, Times};
-use crate::traffic::{Line, NoAnswer, PATIENCE, Schedule};
+use super::latency::{Latencies, RequestTimes};
+use super::request_template::RequestTemplate;
+use crate::traffic::{Connection, DEFAULT_TIMEOUT, Schedule};
 
-/// The timer of the runtime is this coarse; the rest of the way to a request is spent looking at the clock.
-const COARSE: Duration = Duration::from_millis(2);
+/// Resolution of the runtime's timer. The rest of the time to a request is spent polling the clock.
+const TIMER_RESOLUTION: Duration = Duration::from_millis(2);
 
-/// The next request, and those that wait for a turn to take it: only one looks at the clock at a time.
-struct Tickets {
+/// The next request of the schedule. The lock lets one connection at a time poll the clock.
+struct RequestQueue {
     next: Mutex<u64>,
     schedule: Schedule,
 }
 
-/// As many requests as `count`, each line sending its next as soon as it has its answer. Any wrong answer ends it.
-pub(crate) async fn at_once(lines: Vec<Line>, ask: &Arc<Ask>, count: u64) -> Result<Vec<Line>, String> {
+/// Sends `count` requests as fast as they are answered, and returns the connections. Stops at the first unexpected response.
+pub(crate) async fn closed_loop(
+    connections: Vec<Connection>,
+    template: &Arc<RequestTemplate>,
+    count: u64,
+) -> Result<Vec<Connection>, String> {
     let next = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
-    for mut line in lines {
-        let (ask, next) = (Arc::clone(ask), Arc::clone(&next));
+    for mut connection in connections {
+        let (template, next) = (Arc::clone(template), Arc::clone(&next));
         tasks.spawn(async move {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count {
-                    return Ok(line);
+                    return Ok(connection);
                 }
-                let answer = line.ask(ask.request(number), PATIENCE).await.map_err(|error| error.to_string())?;
-                if let Some(wrong) = ask.wrong(&answer) {
-                    return Err(wrong);
+                let response = connection.send(template.request(number), DEFAULT_TIMEOUT).await;
+                let response = response.map_err(|error| error.to_string())?;
+                if let Some(mismatch) = template.mismatch(&response) {
+                    return Err(mismatch);
                 }
             }
         });
     }
-    let mut lines = Vec::new();
-    while let Some(ended) = tasks.join_next().await {
-        lines.push(ended.map_err(|error| error.to_string())??);
+    let mut connections = Vec::new();
+    while let Some(result) = tasks.join_next().await {
+        connections.push(result.map_err(|error| error.to_string())??);
     }
-    Ok(lines)
+    Ok(connections)
 }
 
-/// Requests at a fixed rate. Those without an answer are counted; a wrong answer ends it.
-pub(crate) async fn on_time(
-    lines: Vec<Line>,
-    ask: &Arc<Ask>,
-    rate: u32,
-    span: Duration,
+/// Sends requests at a fixed rate for `duration`. Requests without a response are counted; an unexpected response stops the
+/// run.
+pub(crate) async fn open_loop(
+    connections: Vec<Connection>,
+    template: &Arc<RequestTemplate>,
+    rate_per_second: u32,
+    duration: Duration,
     timer: &Arc<impl Timer + 'static>,
 ) -> Result<Latencies, String> {
-    let schedule = Schedule::new(timer.now(), rate, span);
-    let tickets = Arc::new(Tickets { next: Mutex::new(0), schedule });
-    let found = Arc::new(Mutex::new(Latencies::new()));
+    let schedule = Schedule::new(timer.now(), rate_per_second, duration);
+    let queue = Arc::new(RequestQueue { next: Mutex::new(0), schedule });
+    let latencies = Arc::new(Mutex::new(Latencies::new()));
     let mut tasks = JoinSet::new();
-    for line in lines {
-        tasks.spawn(work(line, Arc::clone(ask), Arc::clone(&tickets), Arc::clone(&found), Arc::clone(timer)));
+    for connection in connections {
+        let (template, queue) = (Arc::clone(template), Arc::clone(&queue));
+        tasks.spawn(send_due_requests(connection, template, queue, Arc::clone(&latencies), Arc::clone(timer)));
     }
-    while let Some(ended) = tasks.join_next().await {
-        ended.map_err(|error| error.to_string())??;
+    while let Some(result) = tasks.join_next().await {
+        result.map_err(|error| error.to_string())??;
     }
-    let taken = *tickets.next.lock().await;
-    let mut found = std::mem::replace(&mut *found.lock().await, Latencies::new());
-    found.give_up(schedule.count().saturating_sub(taken));
-    Ok(found)
+    let sent = *queue.next.lock().await;
+    let mut latencies = std::mem::replace(&mut *latencies.lock().await, Latencies::new());
+    latencies.add_unsent(schedule.count().saturating_sub(sent));
+    Ok(latencies)
 }
 
-/// Sends what is due on one line until nothing more is.
-async fn work(
-    mut line: Line,
-    ask: Arc<Ask>,
-    tickets: Arc<Tickets>,
-    found: Arc<Mutex<Latencies>>,
+/// Sends due requests on one connection until the queue is empty.
+async fn send_due_requests(
+    mut connection: Connection,
+    template: Arc<RequestTemplate>,
+    queue: Arc<RequestQueue>,
+    latencies: Arc<Mutex<Latencies>>,
     timer: Arc<impl Timer>,
 ) -> Result<(), String> {
-    while let Some((number, times)) = tickets.take(timer.as_ref()).await {
-        let answered = line.ask(ask.request(number), PATIENCE).await;
-        let ended = timer.now();
-        let status = match &answered {
-            Ok(answer) => match ask.wrong(answer) {
-                Some(wrong) => return Err(wrong),
-                None => Some(answer.status.as_u16()),
+    while let Some((number, times)) = queue.next_due(timer.as_ref()).await {
+        let response = connection.send(template.request(number), DEFAULT_TIMEOUT).await;
+        let completed = timer.now();
+        let status = match &response {
+            Ok(response) => match template.mismatch(response) {
+                Some(mismatch) => return Err(mismatch),
+                None => Some(response.status.as_u16()),
             },
-            Err(NoAnswer::Unreachable | NoAnswer::Broken | NoAnswer::Late) => None,
+            Err(_) => None,
         };
-        found.lock().await.add(times, ended, status);
+        latencies.lock().await.add(times, completed, status);
     }
     Ok(())
 }
 
-impl Tickets {
-    /// Waits until the next request is due; none is left at the end, or once it would make no sense any more.
-    async fn take(&self, timer: &impl Timer) -> Option<(u64, Times)> {
+impl RequestQueue {
+    /// Waits until the next request is due. Returns `None` after the last request, or once the run is overdue by a timeout.
+    async fn next_due(&self, timer: &impl Timer) -> Option<(u64, RequestTimes)> {
         let free = timer.now();
         let mut next = self.next.lock().await;
         let (number, due) = (*next, self.schedule.due(*next)?);
-        if free > self.schedule.end().plus(PATIENCE) {
+        if free > self.schedule.end().plus(DEFAULT_TIMEOUT) {
             return None;
         }
-        let sent = until(due, timer).await;
+        let sent = wait_until(due, timer).await;
         *next += 1;
-        Some((number, Times { due, free, sent }))
+        Some((number, RequestTimes { due, free, sent }))
     }
 }
 
-/// Waits until then, and says when it was.
-async fn until(due: Timestamp, timer: &impl Timer) -> Timestamp {
+/// Waits until `due`, and returns the time then.
+async fn wait_until(due: Timestamp, timer: &impl Timer) -> Timestamp {
     loop {
         let now = timer.now();
         let left = due.since(now);
         if left.is_zero() {
             return now;
         }
-        if left > COARSE {
-            timer.sleep(left.saturating_sub(COARSE)).await;
+        if left > TIMER_RESOLUTION {
+            timer.sleep(left.saturating_sub(TIMER_RESOLUTION)).await;
         } else {
-            // Others have their turn, answers are read, and no time is slept away.
+            // Yielding lets other tasks read responses; sleeping would be too coarse.
             tokio::task::yield_now().await;
         }
     }

@@ -1,33 +1,39 @@
-//! nginx as a gateway to compare with: the same upstream, the same forwarded fields, one worker. Its files are in a folder
-//! that its owner deletes.
+//! nginx as a gateway for comparison: the same upstream and forwarding headers, one worker. Its files are in a folder that the
+//! caller deletes.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::traffic::Child;
 use tidegate_server::command::Failure;
 
-/// Where it is, by name or where Debian keeps it from those who are not root.
+use crate::traffic::ServerProcess;
+
+/// By name, and where Debian installs it outside the `PATH` of normal users.
 const PROGRAMS: [&str; 2] = ["nginx", "/usr/sbin/nginx"];
 
-/// Starts one, if there is one to start.
-pub(crate) fn start(folder: &Path, upstream: SocketAddr, limits: bool) -> Result<Option<(Child, SocketAddr)>, Failure> {
-    let failed = |error: io::Error| Failure::usage(format!("nginx cannot be started: {error}"));
+/// Starts nginx; `None` if it is not installed.
+pub(crate) fn start(
+    folder: &Path,
+    upstream: SocketAddr,
+    limits: bool,
+) -> Result<Option<(ServerProcess, SocketAddr)>, Failure> {
+    let failed = |error: io::Error| Failure::usage(format!("cannot start nginx: {error}"));
     let folder = folder.join(if limits { "nginx-limits" } else { "nginx" });
     std::fs::create_dir_all(&folder).map_err(failed)?;
-    // It cannot be told to take a free port, so one is found for it.
-    let address = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|it| it.local_addr()).map_err(failed)?;
+    // nginx cannot listen on port 0, so a free port is found for it.
+    let address =
+        std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map_err(failed)?;
     let file = folder.join("nginx.conf");
     std::fs::write(&file, config(&folder, address, upstream, limits)).map_err(failed)?;
     for program in PROGRAMS {
         let mut command = Command::new(program);
         command.arg("-p").arg(&folder).arg("-c").arg(&file).args(["-e", "stderr"]);
-        match Child::start(&mut command) {
-            Ok(mut child) => {
-                child.listens(address)?;
-                return Ok(Some((child, address)));
+        match ServerProcess::start(&mut command) {
+            Ok(mut process) => {
+                process.wait_until_listening(address)?;
+                return Ok(Some((process, address)));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),

@@ -1,111 +1,109 @@
-//! The flags of `tidegate bench`. What they mean is decided by what they start.
+//! The flags of `tidegate bench`.
 
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-/// Measure what the doors cost, next to a server that does nothing and to nginx; or load any address
+/// Measure CPU time and latency of the front doors, compared with a do-nothing server and nginx; or load any URL
 ///
-/// The CPU time of one request is that of the server's process, on a core of its own, with the load on another: the best
-/// of several rounds in which all servers take turns. Latencies come from a second part: requests are due at a fixed rate
-/// whatever the answers do, and each latency counts from when its request was due. Build with --release before you quote a
-/// number.
+/// CPU time per request: the servers run on one CPU core, the load on another. All servers take turns for several rounds, and
+/// the best round of each counts. Latency: requests are due at a fixed rate, whatever the responses do, and each latency
+/// counts from when its request was due. Use a release build before you quote a number.
 ///
-/// With --url only the second part runs, against that address: answers are counted by status, and nothing is started.
+/// With --url only latency is measured, against that URL: responses are counted by status, and no server is started.
 ///
-/// Exit code: 0 if there are figures, 1 if some requests to --url got no answer, 2 for wrong arguments, or if a server cannot
-/// be started or answers wrongly.
+/// Exit code: 0 with results, 1 if some requests to --url got no response, 2 for wrong arguments, or if a server cannot start
+/// or responds incorrectly.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
-    /// What to measure; left out, everything that there is
+    /// What to measure [default: everything available]
     #[arg(value_enum, value_name = "TARGET", conflicts_with = "url")]
     pub(crate) targets: Vec<Target>,
-    /// How often all servers take their turn
+    /// Rounds for the CPU time; all servers take turns in each
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "url")]
     pub(crate) rounds: u32,
-    /// How many requests a turn has, as fast as they are answered
+    /// Requests per server and round, sent as fast as they are answered
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000), conflicts_with = "url")]
     pub(crate) requests: u64,
-    /// How many requests are due in a second, for latencies
+    /// Requests per second, for the latency
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) rate: u32,
-    /// For how many seconds requests are due, for latencies
-    #[arg(long, value_name = "S", default_value = "5", value_parser = span)]
+    /// Duration of the latency measurement, in seconds
+    #[arg(long, value_name = "S", default_value = "5", value_parser = parse_seconds)]
     pub(crate) seconds: Duration,
-    /// How many requests may be under way at a time, each on a connection of its own (gRPC: all on one)
+    /// Requests in flight at most, each on its own connection (gRPC: all on one)
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) connections: u16,
-    /// The core of the servers; left out, the first
+    /// CPU core of the servers [default: the first]
     #[arg(long, value_name = "CORE", conflicts_with = "url")]
     pub(crate) server_core: Option<usize>,
-    /// The core of the load; left out, the second
+    /// CPU core of the load [default: the second]
     #[arg(long, value_name = "CORE", conflicts_with = "url")]
     pub(crate) load_core: Option<usize>,
-    /// Write one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) to: UrlArgs,
+    pub(crate) url_load: UrlArgs,
 }
 
-/// Load for any address.
+/// Load for any URL.
 #[derive(Args)]
-#[command(next_help_heading = "Any address")]
+#[command(next_help_heading = "Load for any URL")]
 pub(crate) struct UrlArgs {
-    /// What to load, such as `http://127.0.0.1:3000/path`
+    /// The URL, such as `http://127.0.0.1:3000/path`
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<http::Uri>,
-    /// The HTTP method; left out, GET, or POST if there is a body
+    /// The HTTP method [default: GET, or POST with a body]
     #[arg(long, short = 'X', value_name = "METHOD")]
     pub(crate) method: Option<http::Method>,
-    /// A header, as often as there are headers
+    /// A header; may be repeated
     #[arg(long, short = 'H', value_name = "NAME: VALUE")]
     pub(crate) header: Vec<String>,
-    /// The body
+    /// The request body
     #[arg(long, short = 'd', value_name = "BODY")]
     pub(crate) data: Option<String>,
 }
 
-/// What can be measured.
+/// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
-    /// Envoy's rate limit service, and a gRPC server that says yes at once
+    /// Envoy's rate limit service, and a gRPC server that always answers OK
     Rls,
     /// The check API
     Check,
-    /// The gateway, with limits and without
+    /// The gateway, with and without limits
     Gateway,
-    /// nginx, with `limit_req` and without, in front of the same upstream
+    /// nginx, with and without `limit_req`, in front of the same upstream
     Nginx,
-    /// Not measured: the gRPC server that says yes at once.
+    /// Internal: runs the gRPC server that always answers OK.
     #[value(hide = true)]
     ServeNothing,
 }
 
 impl BenchArgs {
-    /// Flags that contradict each other in a way that clap does not see: it asks for no `--url` where a target forbids it.
-    pub(crate) fn contradiction(&self) -> Option<&'static str> {
-        let to = &self.to;
-        if to.url.is_none() && (to.method.is_some() || !to.header.is_empty() || to.data.is_some()) {
-            return Some("--method, --header and --data are for --url");
+    /// An error for flags that contradict each other in a way that clap cannot express.
+    pub(crate) fn conflicting_flags(&self) -> Option<&'static str> {
+        let UrlArgs { url, method, header, data } = &self.url_load;
+        if url.is_none() && (method.is_some() || !header.is_empty() || data.is_some()) {
+            return Some("--method, --header and --data need --url");
         }
-        let served = self.targets.contains(&Target::ServeNothing);
-        (served && self.targets.len() > 1)
-            .then_some("serve-nothing stands alone: it is a server, and nothing to measure")
+        let serves = self.targets.contains(&Target::ServeNothing);
+        (serves && self.targets.len() > 1).then_some("serve-nothing cannot be combined with other targets")
     }
 
-    /// Whether this is to be measured.
-    pub(crate) fn wants(&self, target: Target) -> bool {
+    /// Whether this target is to be measured.
+    pub(crate) fn includes(&self, target: Target) -> bool {
         self.targets.is_empty() || self.targets.contains(&target)
     }
 }
 
-/// A number of seconds, perhaps with a fraction.
-fn span(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "this is no number".to_owned())?;
+/// Parses seconds with an optional fraction.
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if !(0.01..=86_400.0).contains(&seconds) {
-        return Err("a time from 0.01 to 86400 seconds can be measured".to_owned());
+        return Err("must be from 0.01 to 86400 seconds".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
 }
@@ -123,10 +121,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_positive_and_has_an_end() {
-        assert_eq!(span("0.25"), Ok(Duration::from_millis(250)));
-        for nonsense in ["0", "-1", "nan", "inf", "1e9", "five", ""] {
-            assert!(span(nonsense).is_err(), "{nonsense}");
+    fn the_duration_must_be_between_a_hundredth_of_a_second_and_a_day() {
+        assert_eq!(parse_seconds("0.25"), Ok(Duration::from_millis(250)));
+        for text in ["0", "-1", "nan", "inf", "1e9", "five", ""] {
+            assert!(parse_seconds(text).is_err(), "{text}");
         }
     }
 }

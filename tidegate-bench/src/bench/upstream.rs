@@ -1,4 +1,4 @@
-//! The service behind the gateways: it answers every request with one line, from the core of the load.
+//! The service behind the gateways: it answers every request with one line, on the CPU core of the load.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,10 +12,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-/// What it says.
-pub(crate) const ANSWER: &[u8] = b"the tide is in\n";
+/// The body of every response.
+pub(crate) const RESPONSE_BODY: &[u8] = b"the tide is in\n";
 
-/// A place to listen at, before there is a runtime.
+/// A bound listener; it exists before the runtime does.
 pub(crate) struct Upstream(TcpListener);
 
 impl Upstream {
@@ -29,17 +29,17 @@ impl Upstream {
         self.0.local_addr()
     }
 
-    /// Answers as long as it is asked.
+    /// Serves until accepting fails.
     pub(crate) async fn serve(self) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.0)?;
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(respond)));
         }
     }
 }
 
-async fn answer(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(Response::new(Full::new(Bytes::from_static(ANSWER))))
+async fn respond(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::new(Bytes::from_static(RESPONSE_BODY))))
 }

@@ -1,5 +1,5 @@
-//! `Backend`: the ride-hailing service behind the gateways, over HTTP/2, so that any number of requests can wait in it. It knows
-//! no limits but what its parts can do.
+//! `Backend`: the simulated ride-hailing service behind the gateways. It speaks HTTP/2, so that any number of requests can wait in
+//! it, and has no rate limits.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,24 +20,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::endpoint::Endpoint;
-use super::index::Index;
 use super::matching::Matching;
+use super::position_index::PositionIndex;
 
-/// More than ever wait on one connection.
-const STREAMS: u32 = 1_000_000;
+/// More requests than ever wait on one connection.
+const MAX_STREAMS: u32 = 1_000_000;
 
-/// A service that runs until it is dropped.
+/// A service that runs until this is dropped.
 pub(crate) struct Backend {
     pub(crate) address: SocketAddr,
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) components: Arc<ServiceComponents>,
     running: JoinSet<()>,
 }
 
-/// What the service is made of.
-pub(crate) struct Parts {
+/// What the service consists of.
+pub(crate) struct ServiceComponents {
     pub(crate) matching: Arc<Matching>,
-    pub(crate) index: Index,
-    asked: [AtomicU64; Endpoint::ALL.len()],
+    pub(crate) index: PositionIndex,
+    request_counts: [AtomicU64; Endpoint::ALL.len()],
     timer: Arc<dyn Timer>,
 }
 
@@ -45,84 +45,84 @@ impl Backend {
     pub(crate) async fn start(seed: u64, timer: Arc<dyn Timer>) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let parts = Arc::new(Parts {
+        let components = Arc::new(ServiceComponents {
             matching: Arc::new(Matching::new(seed, Arc::clone(&timer))),
-            index: Index::new(Arc::clone(&timer)),
-            asked: Default::default(),
+            index: PositionIndex::new(Arc::clone(&timer)),
+            request_counts: Default::default(),
             timer,
         });
         let mut running = JoinSet::new();
-        running.spawn(accept(listener, Arc::clone(&parts)));
-        Ok(Self { address, parts, running })
+        running.spawn(accept(listener, Arc::clone(&components)));
+        Ok(Self { address, components, running })
     }
 
-    /// Ends in the middle of everything, as a process that is killed.
-    pub(crate) fn die(&mut self) {
-        self.parts.matching.close();
+    /// Stops with requests in flight, like a killed process.
+    pub(crate) fn kill(&mut self) {
+        self.components.matching.close();
         self.running.abort_all();
     }
 }
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        self.die();
+        self.kill();
     }
 }
 
-impl Parts {
-    /// How many requests arrived for an endpoint.
-    pub(crate) fn asked(&self, endpoint: Endpoint) -> u64 {
-        self.asked[endpoint as usize].load(Ordering::Relaxed)
+impl ServiceComponents {
+    /// Requests that arrived at an endpoint.
+    pub(crate) fn request_count(&self, endpoint: Endpoint) -> u64 {
+        self.request_counts[endpoint as usize].load(Ordering::Relaxed)
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let Some(endpoint) = Endpoint::at(request.uri().path()) else {
-            return said(StatusCode::NOT_FOUND, "there is nothing here");
+    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let Some(endpoint) = Endpoint::from_path(request.uri().path()) else {
+            return response(StatusCode::NOT_FOUND, "no such endpoint");
         };
-        self.asked[endpoint as usize].fetch_add(1, Ordering::Relaxed);
-        // Whoever does not send all of it has left.
+        self.request_counts[endpoint as usize].fetch_add(1, Ordering::Relaxed);
+        // An incomplete body means that the client has disconnected.
         let _ = request.into_body().collect().await;
-        let (done, answer) = match endpoint {
-            Endpoint::Ride => (self.matching.matched().await, "a driver is on the way"),
+        let (done, body) = match endpoint {
+            Endpoint::Ride => (self.matching.match_rider().await, "a driver is on the way"),
             Endpoint::Location => (self.index.write().await, "noted"),
-            Endpoint::Fare => (self.think(5).await, "12.40"),
-            Endpoint::Nearby => (self.think(3).await, "three drivers"),
-            Endpoint::History => (self.think(8).await, "no trips yet"),
-            Endpoint::Stats => (self.think(8).await, "it is busy"),
+            Endpoint::Fare => (self.take_millis(5).await, "12.40"),
+            Endpoint::Nearby => (self.take_millis(3).await, "three drivers"),
+            Endpoint::History => (self.take_millis(8).await, "no trips yet"),
+            Endpoint::Stats => (self.take_millis(8).await, "busy"),
         };
-        if done { said(StatusCode::OK, answer) } else { said(StatusCode::SERVICE_UNAVAILABLE, "too many wait") }
+        if done { response(StatusCode::OK, body) } else { response(StatusCode::SERVICE_UNAVAILABLE, "overloaded") }
     }
 
-    /// What is no trouble takes a few milliseconds.
-    async fn think(&self, millis: u64) -> bool {
+    /// Cheap work: takes a fixed time, whatever the load.
+    async fn take_millis(&self, millis: u64) -> bool {
         self.timer.sleep(Duration::from_millis(millis)).await;
         true
     }
 }
 
-async fn accept(listener: TcpListener, parts: Arc<Parts>) {
+async fn accept(listener: TcpListener, components: Arc<ServiceComponents>) {
     let mut connections = JoinSet::new();
     loop {
-        // Only the system can fail here, and then the gateways tell.
+        // Accepting fails only if the system runs out of something; the gateways then report errors.
         let Ok((stream, _)) = listener.accept().await else { continue };
         let _ = stream.set_nodelay(true);
-        connections.spawn(serve(stream, Arc::clone(&parts)));
+        connections.spawn(serve(stream, Arc::clone(&components)));
     }
 }
 
-async fn serve(stream: TcpStream, parts: Arc<Parts>) {
-    let answer = service_fn(move |request| {
-        let parts = Arc::clone(&parts);
-        async move { Ok::<_, Infallible>(parts.answer(request).await) }
+async fn serve(stream: TcpStream, components: Arc<ServiceComponents>) {
+    let service = service_fn(move |request| {
+        let components = Arc::clone(&components);
+        async move { Ok::<_, Infallible>(components.respond(request).await) }
     });
     let mut server = http2::Builder::new(TokioExecutor::new());
-    server.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
-    // A gateway that leaves has its reasons.
-    let _ = server.serve_connection(TokioIo::new(stream), answer).await;
+    server.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+    // An error means that a gateway has disconnected.
+    let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }
 
-fn said(status: StatusCode, words: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from_static(words.as_bytes())));
+fn response(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from_static(body.as_bytes())));
     *response.status_mut() = status;
     response
 }

@@ -1,8 +1,8 @@
-//! `Endpoint`: what can be asked of the ride-hailing service.
+//! `Endpoint`: the HTTP endpoints of the ride-hailing service.
 
 use http::Method;
 
-/// What can be asked.
+/// An endpoint of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Ride,
@@ -35,12 +35,13 @@ impl Endpoint {
         }
     }
 
-    /// The path without what all have in common.
+    /// The path without `/api/`.
     pub(crate) fn name(self) -> &'static str {
         self.path().trim_start_matches("/api/")
     }
 
-    pub(crate) fn at(path: &str) -> Option<Self> {
+    /// The endpoint with this path.
+    pub(crate) fn from_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|endpoint| endpoint.path() == path)
     }
 }

@@ -1,5 +1,4 @@
-//! `Fleet`: the gateways of a phase. They share nothing but the store, if they share one; the log and the histogram that all of
-//! them write to only watch.
+//! `Fleet`: the gateways of a phase. They share at most the store; the log and the histogram only observe them.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,122 +8,122 @@ use hdrhistogram::Histogram;
 use http::StatusCode;
 use tidegate::{Clock, Limiter, MemoryStore, RuleSet, Secret, StoreError, Timer};
 use tidegate_redis::{RedisOptions, RedisStore};
+use tidegate_server::command::Failure;
+use tidegate_server::gateway::{Gateway, GatewayOptions};
+use tidegate_server::{AnyStore, ConnectionLimits, Listener};
 use tidegate_tower::LimitLayer;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::admitted::Admitted;
+use super::admission_log::AdmissionLog;
 use crate::traffic::{histogram, micros};
-use tidegate_server::AnyStore;
-use tidegate_server::command::Failure;
-use tidegate_server::gateway::{Gateway, GatewayOptions};
-use tidegate_server::{ConnectionLimits, Listener};
 
-/// Longer than any phase: connections that wait for their next request are not closed, so that no request meets one that is.
-const IDLE: Duration = Duration::from_secs(3600);
+/// Longer than any phase, so that no request meets a connection that is being closed as idle.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Gateways that run until they are dropped.
+/// Gateways that run until this is dropped.
 pub(crate) struct Fleet {
     pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) watched: Arc<Watched>,
+    pub(crate) metrics: Arc<FleetMetrics>,
     stop: watch::Sender<()>,
-    doors: JoinSet<bool>,
+    tasks: JoinSet<bool>,
 }
 
-/// What is seen of all gateways.
-pub(crate) struct Watched {
-    pub(crate) admitted: Arc<Admitted>,
-    /// Microseconds from the head of a request to its 429.
+/// What is observed at all gateways.
+pub(crate) struct FleetMetrics {
+    pub(crate) admissions: Arc<AdmissionLog>,
+    /// Microseconds from the request head to the 429 response.
     refusals: Mutex<Histogram<u64>>,
 }
 
-/// Where limits are kept.
+/// Where gateways keep the state of limits.
 #[derive(Clone, Debug)]
-pub(crate) enum Shared {
-    /// Each gateway by itself.
-    Nothing,
-    /// All in one store, under keys of their own.
-    Store { url: String, prefix: String },
+pub(crate) enum LimitStorage {
+    /// In the memory of each gateway.
+    PerGateway,
+    /// In one store, under a key prefix.
+    Shared { url: String, prefix: String },
 }
 
 impl Fleet {
-    /// Starts as many gateways on the runtime of `home`.
+    /// Starts `instances` gateways on `runtime`.
     pub(crate) async fn start(
-        home: &Handle,
+        runtime: &Handle,
         instances: u32,
         backend: SocketAddr,
         rules: &RuleSet,
-        shared: &Shared,
+        storage: &LimitStorage,
         timer: &Arc<dyn Timer>,
     ) -> Result<Self, Failure> {
-        let watched = Arc::new(Watched { admitted: Arc::default(), refusals: Mutex::new(histogram()) });
+        let metrics = Arc::new(FleetMetrics { admissions: Arc::default(), refusals: Mutex::new(histogram()) });
         let (stop, stopping) = watch::channel(());
-        let mut fleet = Self { addresses: Vec::new(), watched, stop, doors: JoinSet::new() };
+        let mut fleet = Self { addresses: Vec::new(), metrics, stop, tasks: JoinSet::new() };
         for _ in 0..instances {
-            let (store, listener) = home.spawn(open(shared.clone())).await.map_err(|error| broken(&error))??;
-            fleet.addresses.push(listener.address().map_err(|error| broken(&error))?);
+            let (store, listener) =
+                runtime.spawn(open(storage.clone())).await.map_err(|error| start_failure(&error))??;
+            fleet.addresses.push(listener.address().map_err(|error| start_failure(&error))?);
             let gateway = gateway(backend)?;
             let limiter = Limiter::new(rules.clone(), store).with_secret(&Secret::public());
-            let layer = LimitLayer::new(limiter.with_observer(Arc::clone(&fleet.watched.admitted)));
-            let (mut stopping, watched) = (stopping.clone(), Arc::clone(&fleet.watched));
+            let layer = LimitLayer::new(limiter.with_observer(Arc::clone(&fleet.metrics.admissions)));
+            let (mut stopping, metrics) = (stopping.clone(), Arc::clone(&fleet.metrics));
             let stopped = async move { drop(stopping.changed().await) };
-            let seen = move |status, took| watched.see(status, took);
+            let observer = move |status, latency| metrics.record(status, latency);
             let clock: Arc<dyn Clock> = Arc::<dyn Timer>::clone(timer);
-            let serving = gateway.serve_observed(listener, layer, stopped, clock, Arc::new(seen));
-            fleet.doors.spawn_on(serving, home);
+            let serving = gateway.serve_observed(listener, layer, stopped, clock, Arc::new(observer));
+            fleet.tasks.spawn_on(serving, runtime);
         }
         Ok(fleet)
     }
 
-    /// Takes nothing any more, and waits until nothing runs.
+    /// Stops accepting, and waits for all gateways to end.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(());
-        while self.doors.join_next().await.is_some() {}
+        while self.tasks.join_next().await.is_some() {}
     }
 }
 
-impl Watched {
-    /// Microseconds from the head of a request to its 429.
+impl FleetMetrics {
+    /// Microseconds from the request head to the 429 response.
     pub(crate) fn refusals(&self) -> Histogram<u64> {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn see(&self, status: StatusCode, took: Duration) {
+    fn record(&self, status: StatusCode, latency: Duration) {
         if status == StatusCode::TOO_MANY_REQUESTS {
-            self.refusals.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros(took));
+            self.refusals.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros(latency));
         }
     }
 }
 
-/// How long a gateway waits for the store: twenty times as long as it would elsewhere.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a gateway waits for the store: twenty times the default. Everything runs on one machine, and one that is kept busy
+/// must not look like a store that does not answer.
+const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The store of one gateway, with a connection of its own, and a place to listen at.
-async fn open(shared: Shared) -> Result<(AnyStore, Listener), Failure> {
+/// Opens the store and the listener of one gateway.
+async fn open(storage: LimitStorage) -> Result<(AnyStore, Listener), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
-    let store = match shared {
-        Shared::Nothing => AnyStore::Memory(Arc::new(MemoryStore::new())),
-        Shared::Store { url, prefix } => {
-            // Everything runs on one machine, and a load that keeps it busy must not look like a store that is silent.
-            let options = RedisOptions::new().with_prefix(&prefix).with_timeout(PATIENCE).with_heartbeats(false);
+    let store = match storage {
+        LimitStorage::PerGateway => AnyStore::Memory(Arc::new(MemoryStore::new())),
+        LimitStorage::Shared { url, prefix } => {
+            let options = RedisOptions::new().with_prefix(&prefix).with_timeout(STORE_TIMEOUT).with_heartbeats(false);
             AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
         }
     };
-    let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.map_err(|error| broken(&error))?;
-    let limits = ConnectionLimits::new().with_header_timeout(IDLE).with_drain_timeout(Duration::ZERO);
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.map_err(|error| start_failure(&error))?;
+    let limits = ConnectionLimits::new().with_header_timeout(IDLE_TIMEOUT).with_drain_timeout(Duration::ZERO);
     Ok((store, listener.with_limits(limits)))
 }
 
 fn gateway(backend: SocketAddr) -> Result<Gateway, Failure> {
-    let upstream = format!("h2c://{backend}").parse().map_err(|error| broken(&error))?;
-    // The riders' patience ends a request, not the gateway's.
-    let options = GatewayOptions::new().with_response_timeout(IDLE);
-    Gateway::new(&upstream, options).map_err(|error| broken(&error))
+    let upstream = format!("h2c://{backend}").parse().map_err(|error| start_failure(&error))?;
+    // Riders time out; the gateway must not.
+    let options = GatewayOptions::new().with_response_timeout(IDLE_TIMEOUT);
+    Gateway::new(&upstream, options).map_err(|error| start_failure(&error))
 }
 
-fn broken(error: &dyn std::fmt::Display) -> Failure {
-    Failure::usage(format!("a gateway cannot be started: {error}"))
+fn start_failure(error: &dyn std::fmt::Display) -> Failure {
+    Failure::usage(format!("cannot start a gateway: {error}"))
 }
 
 #[cfg(test)]
@@ -134,42 +133,48 @@ mod tests {
 
     use super::super::backend::Backend;
     use super::super::endpoint::Endpoint;
-    use super::super::ledger::{Ended, Party};
-    use super::super::options::Shape;
+    use super::super::options::Scenario;
     use super::super::phase::Phase;
-    use super::super::town::Town;
+    use super::super::request_log::{ClientKind, RequestOutcome};
+    use super::super::simulation::Simulation;
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_service_that_dies_in_the_middle_is_a_failure_for_riders_and_not_the_end() {
+    async fn requests_fail_while_the_service_is_down_and_the_run_goes_on() {
         let timer: Arc<dyn Timer> = Arc::new(tidegate_server::command::tokio_timer());
-        let shape = Shape {
+        let scenario = Scenario {
             users: 1,
             seed: 1,
-            span: Duration::from_secs(1),
-            arrivals: 1,
-            patience: Duration::from_secs(60),
-            full: false,
+            phase_duration: Duration::from_secs(1),
+            arrivals_per_second: 1,
+            timeout: Duration::from_secs(60),
+            judges_times: false,
         };
         let mut backend = Backend::start(1, Arc::clone(&timer)).await.unwrap();
         let rules = Phase::Capacity.rules().ok().unwrap();
-        let fleet = Fleet::start(&Handle::current(), 2, backend.address, &rules, &Shared::Nothing, &timer).await;
+        let fleet =
+            Fleet::start(&Handle::current(), 2, backend.address, &rules, &LimitStorage::PerGateway, &timer).await;
         let fleet = fleet.ok().unwrap();
-        let town = Arc::new(Town::new(&fleet.addresses, Arc::clone(&timer), shape));
-        let ask = || {
-            let town = Arc::clone(&town);
+        let simulation = Arc::new(Simulation::new(&fleet.addresses, Arc::clone(&timer), scenario));
+        let send = || {
+            let simulation = Arc::clone(&simulation);
             let user = HeaderValue::from_static("ann");
-            async move { town.ask(Party::Rider(0), &user, Endpoint::Ride, town.start, shape.patience).await.ended }
+            async move {
+                simulation
+                    .send(ClientKind::Rider(0), &user, Endpoint::Ride, simulation.start, scenario.timeout)
+                    .await
+                    .outcome
+            }
         };
-        assert_eq!(ask().await, Ended::Served);
-        let under_way = tokio::spawn(ask());
-        while backend.parts.matching.busy() == 0 {
+        assert_eq!(send().await, RequestOutcome::Served);
+        let in_flight = tokio::spawn(send());
+        while backend.components.matching.busy() == 0 {
             tokio::task::yield_now().await;
         }
-        backend.die();
-        assert_eq!(under_way.await.unwrap(), Ended::Failed);
-        assert_eq!(ask().await, Ended::Failed);
-        assert_eq!(town.ledger().count(&[Party::RIDERS], None).failed, 2);
+        backend.kill();
+        assert_eq!(in_flight.await.unwrap(), RequestOutcome::Failed);
+        assert_eq!(send().await, RequestOutcome::Failed);
+        assert_eq!(simulation.request_log().count(&[ClientKind::RIDERS], None).failed, 2);
         fleet.stop().await;
     }
 }

@@ -1,98 +1,100 @@
-//! The flags of `tidegate surge`, and the shape of the evening that they ask for. Nothing is started here.
+//! The flags of `tidegate surge`, and the scenario that they describe.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-
 use tidegate_server::StoreUrl;
 use tidegate_server::command::Failure;
 
-/// The concert, before and after: what limits make of a crowd, shown on this machine in three minutes
+/// Simulate a crowd against a service of limited capacity, without limits and with them, in three minutes
 ///
-/// Starts a ride-hailing service whose matching takes about 150 requests a second, several gateways in front of it, and a
-/// Redis server for them to share; then lets a crowd loose on it four times: without limits, with limits that each gateway
-/// keeps for itself, with the same limits shared, and with a limit for all riders together as well. Everything listens on
-/// free ports of this machine and ends with the command.
+/// Starts a ride-hailing service that can match about 150 riders a second, several gateways in front of it, and a Redis server
+/// that the gateways share. Then it simulates the same crowd four times: without limits, with limits that each gateway keeps
+/// for itself, with the same limits shared, and with an additional limit for all riders together. Everything listens on free
+/// ports of this machine and stops with the command.
 ///
-/// Exit code: 0 if every aim was reached that this run can judge (see the end of its output), 1 if not, 2 for wrong
-/// arguments or after a signal, 3 if the store of --store failed at the start.
+/// Exit code: 0 if every goal that this run can judge was reached (see the end of its output), 1 if not, 2 for wrong arguments
+/// or after a signal, 3 if the store of --store failed at the start.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SurgeArgs {
-    /// A short run: under a minute, with a time-out of 6 seconds instead of 30. It shows the same, and proves less
+    /// A short run: under a minute, with a timeout of 6 seconds instead of 30. It shows the same, but judges no times
     #[arg(long)]
     pub(crate) quick: bool,
-    /// How many riders come
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    /// Number of riders
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_USERS, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub(crate) users: u32,
-    /// How many gateways there are
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=100))]
+    /// Number of gateways
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_INSTANCES, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) instances: u32,
-    /// How long each of the four phases lasts; left out, 45 seconds, or 12 with --quick
+    /// Duration of each of the four phases, in seconds [default: 45, or 12 with --quick]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: Option<u32>,
-    /// Who comes when and wants what is drawn from this number
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Seed of the random numbers, which decide what each rider does and when
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED)]
     pub(crate) seed: u64,
-    /// The store that the gateways share, instead of a server of this run's own. Only keys of its own are touched, and they
-    /// are gone at the end. No variable sets it: a crowd must not find the store of production by accident
+    /// The store that the gateways share, instead of a Redis server of this run. The run uses keys of its own, and deletes them
+    /// at the end. There is no environment variable for it, so that a simulation never hits a production store by accident
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// Where the report goes: one page with tables and plots
+    /// The file of the report: one HTML page with tables and plots
     #[arg(long, value_name = "FILE", default_value = "tidegate-surge.html")]
     pub(crate) report: PathBuf,
-    /// Write one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// How the evening goes: the same in every phase.
+/// The crowd of a run, the same in every phase.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct Scenario {
     pub(crate) users: u32,
     pub(crate) seed: u64,
-    /// How long a phase lasts.
-    pub(crate) span: Duration,
-    /// How many riders come in a second, until all are there.
-    pub(crate) arrivals: u32,
-    /// How long a rider waits for an answer.
-    pub(crate) patience: Duration,
-    /// Whether it is long and crowded enough to judge times by.
-    pub(crate) full: bool,
+    pub(crate) phase_duration: Duration,
+    /// Riders that arrive each second, until all are there.
+    pub(crate) arrivals_per_second: u32,
+    /// How long a rider waits for a response.
+    pub(crate) timeout: Duration,
+    /// Whether the run is long and large enough to judge times.
+    pub(crate) judges_times: bool,
 }
 
-/// A phase of a full run.
-const FULL: u32 = 45;
-
-/// A phase of a quick run.
-const QUICK: u32 = 12;
+const DEFAULT_USERS: u32 = 2000;
+const DEFAULT_INSTANCES: u32 = 12;
+const DEFAULT_SEED: u64 = 1;
+const DEFAULT_PHASE_SECONDS: u32 = 45;
+const DEFAULT_QUICK_PHASE_SECONDS: u32 = 12;
 
 impl SurgeArgs {
-    pub(crate) fn shape(&self) -> Shape {
-        let seconds = self.seconds.unwrap_or(if self.quick { QUICK } else { FULL });
-        let (arrivals, patience) = if self.quick { (500, 6) } else { (200, 30) };
-        Shape {
+    pub(crate) fn scenario(&self) -> Scenario {
+        let default_seconds = if self.quick { DEFAULT_QUICK_PHASE_SECONDS } else { DEFAULT_PHASE_SECONDS };
+        let seconds = self.seconds.unwrap_or(default_seconds);
+        let (arrivals_per_second, timeout_seconds) = if self.quick { (500, 6) } else { (200, 30) };
+        Scenario {
             users: self.users,
             seed: self.seed,
-            span: Duration::from_secs(seconds.into()),
-            arrivals,
-            patience: Duration::from_secs(patience),
-            full: !self.quick && seconds >= FULL && self.users >= 2000,
+            phase_duration: Duration::from_secs(seconds.into()),
+            arrivals_per_second,
+            timeout: Duration::from_secs(timeout_seconds),
+            judges_times: !self.quick && seconds >= DEFAULT_PHASE_SECONDS && self.users >= DEFAULT_USERS,
         }
     }
 
-    /// The command that would do the same again. The store is not repeated: there may be a password in it.
+    /// The command that repeats this run. The store URL is left out: it may contain a password.
     pub(crate) fn command(&self) -> String {
         let mut command = "tidegate surge".to_owned();
         if self.quick {
             command.push_str(" --quick");
         }
-        let numbers = [("--users", u64::from(self.users), 2000), ("--instances", u64::from(self.instances), 12)];
+        let counts = [
+            ("--users", u64::from(self.users), u64::from(DEFAULT_USERS)),
+            ("--instances", u64::from(self.instances), u64::from(DEFAULT_INSTANCES)),
+        ];
         let seconds = self.seconds.map(|seconds| ("--seconds", u64::from(seconds), 0));
-        for (flag, value, usual) in numbers.into_iter().chain(seconds).chain([("--seed", self.seed, 1)]) {
-            if value != usual {
+        for (flag, value, default) in counts.into_iter().chain(seconds).chain([("--seed", self.seed, DEFAULT_SEED)]) {
+            if value != default {
                 // Writing to a string does not fail.
                 let _ = write!(command, " {flag} {value}");
             }
@@ -103,10 +105,10 @@ impl SurgeArgs {
         command
     }
 
-    /// The store that was asked for. Memory is not shared, so it is none.
+    /// The URL of `--store`. Memory is refused, since gateways cannot share it.
     pub(crate) fn store(&self) -> Result<Option<String>, Failure> {
         let Some(url) = &self.store else { return Ok(None) };
-        match StoreUrl::parse(url).map_err(|why| Failure::usage(format!("--store: {why}")))? {
+        match StoreUrl::parse(url).map_err(|reason| Failure::usage(format!("--store: {reason}")))? {
             StoreUrl::Redis(url) => Ok(Some(url)),
             _ => Err(Failure::usage(
                 "--store: gateways cannot share `memory:`; write a URL such as `redis://127.0.0.1:6379`, or leave it out",
@@ -118,6 +120,6 @@ impl SurgeArgs {
 const EXAMPLES: &str = "\
 Examples:
   tidegate surge --quick                        # under a minute
-  tidegate surge                                # three minutes, and every aim is judged
+  tidegate surge                                # three minutes, and every goal is judged
   tidegate surge --seed 7 --report seven.html --json
   tidegate surge --store redis://127.0.0.1:6379 --instances 4";

@@ -1,5 +1,4 @@
-//! `Phase`: one evening of the four, and how it goes: the service, the gateways, the crowd, and what is seen of them. What that
-//! means is told by [`Found`].
+//! `Phase`: one of the four runs of the scenario: starts service, gateways and crowd, and samples the service meanwhile.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,66 +6,65 @@ use std::time::Duration;
 
 use tidegate::{RuleSet, Timer};
 use tidegate_rules::RuleFile;
+use tidegate_server::command::Failure;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use super::backend::Backend;
-use super::fleet::{Fleet, Shared};
-use super::found::Found;
-use super::machine::Machine;
-use super::options::Shape;
-use super::store::Hosted;
-use super::town::Town;
-use super::{others, riders};
-use tidegate_server::command::Failure;
+use super::backend::{Backend, ServiceComponents};
+use super::cpu::CpuSample;
+use super::fleet::{Fleet, LimitStorage};
+use super::options::Scenario;
+use super::results::{Observations, PhaseResults};
+use super::shared_store::SharedStore;
+use super::simulation::Simulation;
+use super::{background_load, riders};
 
-/// From when everything is there to when it begins.
-const BREATH: Duration = Duration::from_millis(100);
+/// Pause between the last preparation and the start of a phase.
+const START_DELAY: Duration = Duration::from_millis(100);
 
-/// How often somebody looks at the service.
-const LOOKS: Duration = Duration::from_millis(100);
+/// Interval of the samples of the service.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// At the end, what is under way may still end, for so long.
-const GRACE: Duration = Duration::from_secs(1);
+/// Time that requests in flight have at the end of a phase.
+const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The limits for each rider.
-const RIDERS: &str = include_str!("riders.yaml");
+/// The limits of each rider.
+const RIDER_RULES: &str = include_str!("riders.yaml");
 
-/// Those, and the ones for all together.
-const ALL: &str = include_str!("surge.yaml");
+/// The limits of each rider and those of all riders together.
+const CAPACITY_RULES: &str = include_str!("surge.yaml");
 
-/// What stands between the crowd and the service.
+/// The limits between the crowd and the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     NoLimits,
-    EachItsOwn,
+    PerGateway,
     Shared,
     Capacity,
 }
 
-/// What every phase needs.
-pub(crate) struct Evening<'a> {
-    pub(crate) shape: Shape,
+/// What every phase of a run needs.
+pub(crate) struct RunContext<'a> {
+    pub(crate) scenario: Scenario,
     pub(crate) instances: u32,
-    pub(crate) hosted: &'a Hosted,
-    /// Where the gateways run, apart from the crowd.
-    pub(crate) gateways: Handle,
+    pub(crate) store: &'a SharedStore,
+    /// The runtime of the gateways, apart from that of the crowd.
+    pub(crate) gateway_runtime: Handle,
     pub(crate) timer: Arc<dyn Timer>,
 }
 
-/// What the service looked like at one moment.
+/// The state of the service at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct ServiceSample {
     pub(crate) waiting: u64,
-    pub(crate) busy: u32,
-    pub(crate) index_behind: Duration,
+    pub(crate) busy_workers: u32,
+    pub(crate) index_backlog: Duration,
 }
 
-/// How a phase goes, as far as it has gone.
+/// Counts since the start of a phase.
 pub(crate) struct Progress {
     pub(crate) second: u64,
-    /// How many seconds there will be.
-    pub(crate) of: u64,
+    pub(crate) total_seconds: u64,
     pub(crate) served: u64,
     pub(crate) refused: u64,
     pub(crate) failed: u64,
@@ -74,7 +72,7 @@ pub(crate) struct Progress {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 4] = [Self::NoLimits, Self::EachItsOwn, Self::Shared, Self::Capacity];
+    pub(crate) const ALL: [Self; 4] = [Self::NoLimits, Self::PerGateway, Self::Shared, Self::Capacity];
 
     pub(crate) const fn number(self) -> usize {
         self as usize + 1
@@ -83,17 +81,17 @@ impl Phase {
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::NoLimits => "no limits",
-            Self::EachItsOwn => "limits for each rider, in the memory of each gateway",
+            Self::PerGateway => "limits for each rider, in the memory of each gateway",
             Self::Shared => "limits for each rider, shared",
             Self::Capacity => "shared, and one for all riders together",
         }
     }
 
     /// The rule file in `examples/`.
-    pub(crate) const fn file(self) -> Option<&'static str> {
+    pub(crate) const fn rule_file(self) -> Option<&'static str> {
         match self {
             Self::NoLimits => None,
-            Self::EachItsOwn | Self::Shared => Some("examples/surge-riders.yaml"),
+            Self::PerGateway | Self::Shared => Some("examples/surge-riders.yaml"),
             Self::Capacity => Some("examples/surge.yaml"),
         }
     }
@@ -101,104 +99,126 @@ impl Phase {
     pub(crate) fn rules(self) -> Result<RuleSet, Failure> {
         let text = match self {
             Self::NoLimits => "version: 1\nrules: []\n",
-            Self::EachItsOwn | Self::Shared => RIDERS,
-            Self::Capacity => ALL,
+            Self::PerGateway | Self::Shared => RIDER_RULES,
+            Self::Capacity => CAPACITY_RULES,
         };
-        Ok(RuleFile::parse(self.file().unwrap_or("no rules"), text)?.rules().clone())
+        Ok(RuleFile::parse(self.rule_file().unwrap_or("no rules"), text)?.rules().clone())
     }
 
-    fn shared(self, hosted: &Hosted) -> Shared {
+    fn limit_storage(self, store: &SharedStore) -> LimitStorage {
         match self {
-            Self::NoLimits | Self::EachItsOwn => Shared::Nothing,
-            Self::Shared | Self::Capacity => hosted.shared(self.number()),
+            Self::NoLimits | Self::PerGateway => LimitStorage::PerGateway,
+            Self::Shared | Self::Capacity => store.limit_storage(self.number()),
         }
     }
 
-    /// Lets the evening happen, until its end or until it is stopped, and says whether it was.
+    /// Runs the phase until its end or until `stop` completes, and returns whether it was stopped.
     pub(crate) async fn run(
         self,
-        evening: &Evening<'_>,
-        stopped: impl Future<Output = ()>,
-        mut tell: impl FnMut(&Progress),
-    ) -> Result<(Found, bool), Failure> {
-        let Evening { shape, instances, hosted, ref gateways, ref timer } = *evening;
+        context: &RunContext<'_>,
+        stop: impl Future<Output = ()>,
+        mut on_progress: impl FnMut(&Progress),
+    ) -> Result<(PhaseResults, bool), Failure> {
+        let RunContext { scenario, instances, store, ref gateway_runtime, ref timer } = *context;
         let rules = self.rules()?;
-        let failed = |error: io::Error| Failure::usage(format!("the service cannot be started: {error}"));
-        let backend = Backend::start(shape.seed, Arc::clone(timer)).await.map_err(failed)?;
-        let fleet = Fleet::start(gateways, instances, backend.address, &rules, &self.shared(hosted), timer).await?;
-        let mut town = Town::new(&fleet.addresses, Arc::clone(timer), shape);
-        town.open().await.map_err(|error| Failure::usage(format!("a gateway cannot be reached: {error}")))?;
-        town.begin(timer.now().plus(BREATH));
-        let town = Arc::new(town);
+        let failed = |error: io::Error| Failure::usage(format!("cannot start the service: {error}"));
+        let backend = Backend::start(scenario.seed, Arc::clone(timer)).await.map_err(failed)?;
+        let storage = self.limit_storage(store);
+        let fleet = Fleet::start(gateway_runtime, instances, backend.address, &rules, &storage, timer).await?;
+        let mut simulation = Simulation::new(&fleet.addresses, Arc::clone(timer), scenario);
+        simulation.connect().await.map_err(|error| Failure::usage(format!("cannot reach a gateway: {error}")))?;
+        simulation.start_at(timer.now().plus(START_DELAY));
+        let simulation = Arc::new(simulation);
 
-        let (before, mut crowd) = (Machine::now(hosted.process()), crowd(&town));
-        let looks = Arc::new(Mutex::new(Vec::new()));
-        crowd.spawn(look(Arc::clone(&town), Arc::clone(&backend.parts), Arc::clone(&looks)));
-        let early = tokio::select! {
-            () = progress(&town, &looks, &mut tell) => false,
-            () = stopped => true,
+        let (cpu_before, mut crowd) = (CpuSample::now(store.process_id()), spawn_crowd(&simulation));
+        let samples = Arc::new(Mutex::new(Vec::new()));
+        crowd.spawn(sample_service(Arc::clone(&simulation), Arc::clone(&backend.components), Arc::clone(&samples)));
+        let stopped = tokio::select! {
+            () = report_progress(&simulation, &samples, &mut on_progress) => false,
+            () = stop => true,
         };
-        let lasted = timer.now().since(town.start);
-        if !early {
-            grace(&town).await;
+        let elapsed = timer.now().since(simulation.start);
+        if !stopped {
+            wait_for_requests_in_flight(&simulation).await;
         }
-        town.ledger().cut_off(timer.now());
-        let cpu = before.and_then(|before| Machine::now(hosted.process())?.since(before));
-        let looks = std::mem::take(&mut *looks.lock().unwrap_or_else(PoisonError::into_inner));
-        let found = Found::new(self, evening, &town, &backend.parts, &fleet.watched, &rules, &looks, cpu, lasted);
+        simulation.request_log().cut_off(timer.now());
+        let cpu = cpu_before.and_then(|before| CpuSample::now(store.process_id())?.since(before));
+        let samples = std::mem::take(&mut *samples.lock().unwrap_or_else(PoisonError::into_inner));
+        let observations = Observations {
+            service: &backend.components,
+            fleet: &fleet.metrics,
+            rules: &rules,
+            samples: &samples,
+            cpu,
+            elapsed,
+        };
+        let results = PhaseResults::new(self, context, &simulation.request_log(), &observations);
         crowd.shutdown().await;
         fleet.stop().await;
-        Ok((found, early))
+        Ok((results, stopped))
     }
 }
 
-/// Everybody, on their way.
-fn crowd(town: &Arc<Town>) -> JoinSet<()> {
+/// Starts all clients.
+fn spawn_crowd(simulation: &Arc<Simulation>) -> JoinSet<()> {
     let mut crowd = JoinSet::new();
-    for number in 0..town.shape.users {
-        crowd.spawn(riders::rider(Arc::clone(town), number));
+    for number in 0..simulation.scenario.users {
+        crowd.spawn(riders::run_rider(Arc::clone(simulation), number));
     }
-    for number in 0..others::drivers(town.shape.users) {
-        crowd.spawn(others::driver(Arc::clone(town), number));
+    for number in 0..background_load::driver_count(simulation.scenario.users) {
+        crowd.spawn(background_load::run_driver(Arc::clone(simulation), number));
     }
-    for number in 0..others::CLERKS {
-        crowd.spawn(others::clerk(Arc::clone(town), number));
+    for number in 0..background_load::CLERK_COUNT {
+        crowd.spawn(background_load::run_clerk(Arc::clone(simulation), number));
     }
-    crowd.spawn(others::bot(Arc::clone(town)));
+    crowd.spawn(background_load::run_bot(Arc::clone(simulation)));
     crowd
 }
 
-/// Looks at the service again and again.
-async fn look(town: Arc<Town>, parts: Arc<super::backend::Parts>, looks: Arc<Mutex<Vec<Look>>>) {
-    let mut due = town.start;
-    while town.until(due).await {
-        let matching = &parts.matching;
-        let look = Look { waiting: matching.waiting(), busy: matching.busy(), index_behind: parts.index.behind() };
-        looks.lock().unwrap_or_else(PoisonError::into_inner).push(look);
-        due = due.plus(LOOKS);
+/// Samples the service until the end of the phase.
+async fn sample_service(
+    simulation: Arc<Simulation>,
+    service: Arc<ServiceComponents>,
+    samples: Arc<Mutex<Vec<ServiceSample>>>,
+) {
+    let mut due = simulation.start;
+    while simulation.wait_until(due).await {
+        let sample = ServiceSample {
+            waiting: service.matching.waiting(),
+            busy_workers: service.matching.busy(),
+            index_backlog: service.index.backlog(),
+        };
+        samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+        due = due.plus(SAMPLE_INTERVAL);
     }
 }
 
-/// Tells each second how it goes, until the end.
-async fn progress(town: &Town, looks: &Mutex<Vec<Look>>, tell: &mut impl FnMut(&Progress)) {
-    for second in 1..=town.shape.span.as_secs() {
-        town.until(town.start.plus(Duration::from_secs(second))).await;
-        let waiting = looks.lock().unwrap_or_else(PoisonError::into_inner).last().map_or(0, |look| look.waiting);
+/// Reports the counts each second until the end of the phase.
+async fn report_progress(
+    simulation: &Simulation,
+    samples: &Mutex<Vec<ServiceSample>>,
+    on_progress: &mut impl FnMut(&Progress),
+) {
+    let total_seconds = simulation.scenario.phase_duration.as_secs();
+    for second in 1..=total_seconds {
+        simulation.wait_until(simulation.start.plus(Duration::from_secs(second))).await;
+        let last = samples.lock().unwrap_or_else(PoisonError::into_inner).last().copied();
+        let waiting = last.map_or(0, |sample| sample.waiting);
         let (mut served, mut refused, mut failed) = (0, 0, 0);
-        for counted in town.ledger().seconds() {
-            served += counted.served;
-            refused += counted.refused;
-            failed += counted.failed;
+        for counts in simulation.request_log().seconds() {
+            served += counts.served;
+            refused += counts.refused;
+            failed += counts.failed;
         }
-        tell(&Progress { second, of: town.shape.span.as_secs(), served, refused, failed, waiting });
+        on_progress(&Progress { second, total_seconds, served, refused, failed, waiting });
     }
 }
 
-/// Lets what is under way end, for a moment.
-async fn grace(town: &Town) {
-    let mut left = GRACE;
-    while !left.is_zero() && town.ledger().under_way() > 0 {
-        town.timer.sleep(LOOKS).await;
-        left = left.saturating_sub(LOOKS);
+/// Waits until no request is in flight, at most [`GRACE_PERIOD`].
+async fn wait_for_requests_in_flight(simulation: &Simulation) {
+    let mut left = GRACE_PERIOD;
+    while !left.is_zero() && simulation.request_log().in_flight() > 0 {
+        simulation.timer.sleep(SAMPLE_INTERVAL).await;
+        left = left.saturating_sub(SAMPLE_INTERVAL);
     }
 }

@@ -1,9 +1,10 @@
-//! `Plot`: lines and areas as SVG. It knows pixels and scales, and nothing about riders.
+//! `Plot`: lines and areas as SVG.
 
 use std::fmt::Write;
 
-use super::table::escaped;
+use super::table::escape_html;
 
+/// Size and margins in pixels.
 const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 170.0;
 const LEFT: f64 = 48.0;
@@ -11,39 +12,39 @@ const RIGHT: f64 = 8.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 24.0;
 
-/// A picture with two axes.
+/// A plot with two axes.
 pub(crate) struct Plot {
-    /// What is to be seen, for those who cannot.
+    /// The text for screen readers.
     pub(crate) label: String,
-    /// How many times as wide as usual.
-    pub(crate) wide: f64,
-    pub(crate) right: f64,
-    pub(crate) below: &'static str,
+    /// The width as a multiple of the default.
+    pub(crate) width_factor: f64,
+    pub(crate) x_max: f64,
+    pub(crate) x_unit: &'static str,
     pub(crate) scale: Scale,
-    pub(crate) shapes: Vec<Shape>,
+    pub(crate) series: Vec<Series>,
 }
 
-/// What the height means.
+/// The scale of the y axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scale {
-    /// From nothing to so much.
+    /// From zero to a maximum.
     Linear(f64),
-    /// Milliseconds between two powers of ten.
+    /// Milliseconds between two powers of ten, given by their exponents.
     Log(i32, i32),
 }
 
-/// Something drawn; the class says in which colour.
-pub(crate) enum Shape {
-    /// Points that are joined, where there are any.
+/// A curve; its CSS class decides the color.
+pub(crate) enum Series {
+    /// Connected points (x, y); a missing y breaks the line.
     Line(&'static str, Vec<(f64, Option<f64>)>),
-    /// What lies between two lines: x, lower, upper.
+    /// The area between two lines: x, lower y, upper y.
     Area(&'static str, Vec<(f64, f64, f64)>),
 }
 
 impl Plot {
-    /// The picture.
+    /// Renders the plot.
     pub(crate) fn svg(&self) -> String {
-        let (width, label) = (self.width(), escaped(&self.label));
+        let (width, label) = (self.width(), escape_html(&self.label));
         let mut svg =
             format!("<svg viewBox=\"0 0 {width} {HEIGHT}\" role=\"img\" aria-label=\"{label}\"><title>{label}</title>");
         for (value, text) in self.scale.ticks() {
@@ -58,29 +59,29 @@ impl Plot {
                 y + 3.5
             );
         }
-        for (value, text) in even_ticks(self.right) {
+        for (value, text) in even_ticks(self.x_max) {
             let (x, y) = (self.x(value), HEIGHT - BOTTOM + 14.0);
-            let text = if value > 0.0 { text } else { format!("{text} {}", self.below) };
+            let text = if value > 0.0 { text } else { format!("{text} {}", self.x_unit) };
             let anchor = match value {
                 0.0 => "start",
-                // What ends where the picture ends stays inside.
-                value if value >= self.right * 0.98 => "end",
+                // The last label stays inside the plot.
+                value if value >= self.x_max * 0.98 => "end",
                 _ => "middle",
             };
             let _ =
                 write!(svg, "<text class=\"tick\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
         }
-        for shape in &self.shapes {
-            svg.push_str(&self.drawn(shape));
+        for series in &self.series {
+            svg.push_str(&self.path(series));
         }
         svg.push_str("</svg>\n");
         svg
     }
 
-    fn drawn(&self, shape: &Shape) -> String {
+    fn path(&self, series: &Series) -> String {
         let mut path = String::new();
-        match shape {
-            Shape::Line(class, points) => {
+        match series {
+            Series::Line(class, points) => {
                 let mut joined = false;
                 for (x, y) in points {
                     if let Some(y) = y {
@@ -90,7 +91,7 @@ impl Plot {
                 }
                 format!("<path class=\"line {class}\" d=\"{path}\"/>")
             }
-            Shape::Area(class, points) => {
+            Series::Area(class, points) => {
                 let upper = points.iter().map(|(x, _, upper)| (*x, *upper));
                 let lower = points.iter().rev().map(|(x, lower, _)| (*x, *lower));
                 for (x, y) in upper.chain(lower) {
@@ -103,19 +104,19 @@ impl Plot {
     }
 
     fn width(&self) -> f64 {
-        WIDTH * self.wide
+        WIDTH * self.width_factor
     }
 
     fn x(&self, value: f64) -> f64 {
-        LEFT + (self.width() - LEFT - RIGHT) * value / self.right.max(f64::MIN_POSITIVE)
+        LEFT + (self.width() - LEFT - RIGHT) * value / self.x_max.max(f64::MIN_POSITIVE)
     }
 
     fn y(&self, value: f64) -> f64 {
         let height = match self.scale {
-            Scale::Linear(most) => value / most.max(f64::MIN_POSITIVE),
-            Scale::Log(least, most) => {
-                let (least, most) = (f64::from(least), f64::from(most));
-                (value.max(f64::MIN_POSITIVE).log10() - least) / (most - least)
+            Scale::Linear(max) => value / max.max(f64::MIN_POSITIVE),
+            Scale::Log(min, max) => {
+                let (min, max) = (f64::from(min), f64::from(max));
+                (value.max(f64::MIN_POSITIVE).log10() - min) / (max - min)
             }
         };
         HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * height.clamp(0.0, 1.0)
@@ -123,15 +124,15 @@ impl Plot {
 }
 
 impl Scale {
-    /// Up to a round number that is not below any of the values.
-    pub(crate) fn above(values: impl Iterator<Item = f64>) -> Self {
+    /// A linear scale up to a round number that no value exceeds.
+    pub(crate) fn fitting(values: impl Iterator<Item = f64>) -> Self {
         Self::Linear(step(values.fold(1.0, f64::max)) * 4.0)
     }
 
     fn ticks(self) -> Vec<(f64, String)> {
         match self {
-            Self::Linear(most) => even_ticks(most),
-            Self::Log(least, most) => (least..=most)
+            Self::Linear(max) => even_ticks(max),
+            Self::Log(min, max) => (min..=max)
                 .map(|power| {
                     let value = 10_f64.powi(power);
                     let text = if power < 3 { format!("{value} ms") } else { format!("{} s", value / 1000.0) };
@@ -142,17 +143,17 @@ impl Scale {
     }
 }
 
-/// Round numbers from nothing to `most`, about four of them.
-fn even_ticks(most: f64) -> Vec<(f64, String)> {
-    let step = step(most);
-    let count = (most / step + 1e-9).floor() as u32;
+/// About four round numbers from zero to `max`.
+fn even_ticks(max: f64) -> Vec<(f64, String)> {
+    let step = step(max);
+    let count = (max / step + 1e-9).floor() as u32;
     let text = |value: f64| if value >= 10_000.0 { format!("{}k", value / 1000.0) } else { format!("{value}") };
     (0..=count).map(|number| f64::from(number) * step).map(|value| (value, text(value))).collect()
 }
 
-/// A round number that is not below a quarter of `most`.
-fn step(most: f64) -> f64 {
-    let quarter = most.max(1e-9) / 4.0;
+/// A round number that is at least a quarter of `max`.
+fn step(max: f64) -> f64 {
+    let quarter = max.max(1e-9) / 4.0;
     let power = 10_f64.powi(quarter.log10().floor() as i32);
     let round = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|round| round * power >= quarter * 0.9999);
     round.unwrap_or(10.0) * power
@@ -163,19 +164,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_and_reach_the_top() {
-        let texts = |most| even_ticks(most).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
+    fn ticks_are_round_numbers_up_to_the_maximum() {
+        let texts = |max| even_ticks(max).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
         assert_eq!(texts(45.0), ["0", "20", "40"]);
         assert_eq!(texts(40_000.0), ["0", "10k", "20k", "30k", "40k"]);
-        assert!(matches!(Scale::above([9_432.0].into_iter()), Scale::Linear(most) if (most - 10_000.0).abs() < 1e-6));
+        assert!(matches!(Scale::fitting([9_432.0].into_iter()), Scale::Linear(max) if (max - 10_000.0).abs() < 1e-6));
     }
 
     #[test]
-    fn a_line_is_broken_where_there_is_nothing_and_stays_inside() {
+    fn a_line_breaks_at_missing_values_and_stays_inside_the_plot() {
         let points = vec![(0.0, Some(1.0)), (1.0, None), (2.0, Some(1e9)), (3.0, Some(0.0))];
         let scale = Scale::Log(0, 5);
-        let shapes = vec![Shape::Line("p99", points)];
-        let plot = Plot { label: "a < b".to_owned(), wide: 1.0, right: 3.0, below: "s", scale, shapes };
+        let series = vec![Series::Line("p99", points)];
+        let plot = Plot { label: "a < b".to_owned(), width_factor: 1.0, x_max: 3.0, x_unit: "s", scale, series };
         let svg = plot.svg();
         assert_eq!(svg.matches('M').count(), 2, "{svg}");
         assert!(svg.contains("aria-label=\"a &lt; b\"") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");

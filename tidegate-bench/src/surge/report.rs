@@ -1,20 +1,20 @@
-//! `Report`: all that a run has found, with what is needed to run it again. For programs as it is, for people as a page.
+//! `Report`: the results of a run, and what is needed to repeat it. Serialized as JSON, and rendered as a page.
 
 use serde::Serialize;
 use tidegate::Timestamp;
 
-use super::aims::{self, Aim};
-use super::found::Found;
-use super::machine;
+use super::cpu;
+use super::goals::{self, Goal};
 use super::options::SurgeArgs;
-use super::phase::Evening;
+use super::phase::RunContext;
+use super::results::PhaseResults;
 
-/// A run.
+/// The results of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// Of Tidegate.
+    /// The version of Tidegate.
     pub(crate) version: &'static str,
-    /// When it began, in UTC.
+    /// When the run began, in UTC.
     pub(crate) date: String,
     pub(crate) command: String,
     pub(crate) seed: u64,
@@ -25,20 +25,22 @@ pub(crate) struct Report {
     pub(crate) store: String,
     pub(crate) processors: usize,
     pub(crate) debug_build: bool,
-    /// Whether it ended before its time, so that phases are missing or short.
+    /// Whether a signal stopped the run, so that phases are missing or short.
     pub(crate) stopped: bool,
-    /// What spoils the figures.
-    pub(crate) doubts: Vec<String>,
-    pub(crate) aims: Vec<Aim>,
-    pub(crate) phases: Vec<Found>,
+    /// Reasons to doubt the results.
+    #[serde(rename = "doubts")]
+    pub(crate) warnings: Vec<String>,
+    #[serde(rename = "aims")]
+    pub(crate) goals: Vec<Goal>,
+    pub(crate) phases: Vec<PhaseResults>,
 }
 
 impl Report {
     pub(crate) fn new(
         arguments: &SurgeArgs,
-        evening: &Evening<'_>,
+        context: &RunContext<'_>,
         date: String,
-        phases: Vec<Found>,
+        phases: Vec<PhaseResults>,
         stopped: bool,
     ) -> Self {
         Self {
@@ -47,36 +49,40 @@ impl Report {
             command: arguments.command(),
             seed: arguments.seed,
             users: arguments.users,
-            instances: evening.instances,
-            seconds_per_phase: evening.shape.span.as_secs(),
-            time_out_seconds: evening.shape.patience.as_secs(),
-            store: evening.hosted.name.clone(),
-            processors: machine::processors(),
+            instances: context.instances,
+            seconds_per_phase: context.scenario.phase_duration.as_secs(),
+            time_out_seconds: context.scenario.timeout.as_secs(),
+            store: context.store.name.clone(),
+            processors: cpu::cpu_count(),
             debug_build: cfg!(debug_assertions),
             stopped,
-            doubts: phases.iter().flat_map(doubts).collect(),
-            aims: aims::judge(&phases, evening.shape.full && !stopped, evening.hosted.is_whole()),
+            warnings: phases.iter().flat_map(phase_warnings).collect(),
+            goals: goals::evaluate(
+                &phases,
+                context.scenario.judges_times && !stopped,
+                context.store.decides_atomically(),
+            ),
             phases,
         }
     }
 
-    /// Whether every aim that could be judged was reached.
-    pub(crate) fn is_proof(&self) -> bool {
-        self.aims.iter().all(|aim| aim.reached != Some(false))
+    /// Whether every goal that could be judged was reached.
+    pub(crate) fn goals_reached(&self) -> bool {
+        self.goals.iter().all(|goal| goal.reached != Some(false))
     }
 }
 
-/// What spoils the figures of a phase.
-fn doubts(found: &Found) -> impl Iterator<Item = String> + use<> {
-    let phase = found.phase;
-    found.doubts().into_iter().map(move |doubt| format!("phase {phase}: {doubt}"))
+/// Reasons to doubt the results of a phase.
+fn phase_warnings(results: &PhaseResults) -> impl Iterator<Item = String> + use<> {
+    let phase = results.phase;
+    results.warnings().into_iter().map(move |warning| format!("phase {phase}: {warning}"))
 }
 
 /// `2026-11-15 17:51 UTC`.
-pub(crate) fn date(at: Timestamp) -> String {
+pub(crate) fn format_date(at: Timestamp) -> String {
     let minutes = at.as_micros() / 60_000_000;
     let (hour, minute) = (minutes / 60 % 24, minutes % 60);
-    // Years begin in March here, so that the day that only some have is the last: then months have a pattern.
+    // Years begin in March here, so that the leap day is the last day and the lengths of months follow a pattern.
     let days = minutes / 1440 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -93,8 +99,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
-        let at = |seconds: u64| date(Timestamp::from_micros(seconds * 1_000_000));
+    fn dates_match_the_calendar() {
+        let at = |seconds: u64| format_date(Timestamp::from_micros(seconds * 1_000_000));
         assert_eq!(at(0), "1970-01-01 00:00 UTC");
         assert_eq!(at(951_782_399), "2000-02-28 23:59 UTC");
         assert_eq!(at(951_782_400), "2000-02-29 00:00 UTC");

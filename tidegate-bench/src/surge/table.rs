@@ -1,23 +1,23 @@
-//! `Table`: what was found, in cells, for a terminal and for a page alike.
+//! `Table`: results in cells, for the console and for the page.
 
 use std::fmt::Write;
 
-use super::found::{Found, Row, Times};
-use super::numbers::{millis, percent, time, times, whole};
+use super::format::{format_count, format_factor, format_millis, format_percent, format_time};
+use super::results::{LatencySummary, PhaseResults, RequestStats};
 
-/// What stands where there is nothing to tell.
-const NOTHING: &str = "–";
+/// The text of a cell without a value.
+const EMPTY_CELL: &str = "–";
 
-/// Rows of cells, the first of which says what the row is about.
+/// Rows of cells; the first cell of a row is its title.
 pub(crate) struct Table {
     pub(crate) head: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// What there is to tell
+/// Constructors
 impl Table {
-    /// What became of the requests of a phase, by endpoint; 429s apart.
-    pub(crate) fn of_endpoints(found: &Found) -> Self {
+    /// The requests of a phase by endpoint; 429 responses have columns of their own.
+    pub(crate) fn from_endpoints(results: &PhaseResults) -> Self {
         let head = [
             "",
             "requests",
@@ -35,62 +35,66 @@ impl Table {
             "429 average",
             "429 p99",
         ];
-        let row = |row: &Row| {
-            let Times { count, average, median, min, max, p95, p99 } = row.allowed;
+        let row = |row: &RequestStats| {
+            let LatencySummary { count, average, median, min, max, p95, p99 } = row.allowed;
             let times = [average, median, min, max, p95, p99];
             let refused = &row.refused;
-            let mut cells =
-                vec![row.name.to_owned(), whole(row.requests), whole(row.per_second.round() as u64), whole(count)];
-            cells.extend(times.map(|value| if count == 0 { NOTHING.to_owned() } else { millis(value) }));
-            cells.extend([whole(row.failures), whole(row.cut_off), whole(refused.count)]);
-            let told = |value| if refused.count == 0 { NOTHING.to_owned() } else { millis(value) };
-            cells.extend([refused.average, refused.p99].map(told));
+            let mut cells = vec![
+                row.name.to_owned(),
+                format_count(row.requests),
+                format_count(row.per_second.round() as u64),
+                format_count(count),
+            ];
+            cells.extend(times.map(|value| if count == 0 { EMPTY_CELL.to_owned() } else { format_millis(value) }));
+            cells.extend([format_count(row.failures), format_count(row.cut_off), format_count(refused.count)]);
+            let refused_time = |value| if refused.count == 0 { EMPTY_CELL.to_owned() } else { format_millis(value) };
+            cells.extend([refused.average, refused.p99].map(refused_time));
             cells
         };
-        let rows = found.endpoints.iter().chain([&found.riders, &found.bot]).map(row).collect();
+        let rows = results.endpoints.iter().chain([&results.riders, &results.bot]).map(row).collect();
         Self { head: head.map(str::to_owned).into(), rows }
     }
 
-    /// The phases side by side, beside what was published elsewhere.
-    pub(crate) fn of_phases(found: &[Found]) -> Self {
+    /// The phases side by side, next to the published figures.
+    pub(crate) fn from_phases(phases: &[PhaseResults]) -> Self {
         let mut head = vec![String::new()];
-        head.extend(found.iter().map(|found| format!("phase {}", found.phase)));
+        head.extend(phases.iter().map(|results| format!("phase {}", results.phase)));
         head.push("published".to_owned());
         let mut rows = Vec::new();
-        let mut add = |name: &str, cell: &dyn Fn(&Found) -> String, published: &str| {
-            let cells = found.iter().map(cell);
+        let mut add = |name: &str, cell: &dyn Fn(&PhaseResults) -> String, published: &str| {
+            let cells = phases.iter().map(cell);
             rows.push([name.to_owned()].into_iter().chain(cells).chain([published.to_owned()]).collect());
         };
-        add("p99 of riders' allowed requests", &|found| time(found.riders.allowed.p99), "40 s → 590 ms");
-        add("failures of those", &|found| percent(found.riders.failure_rate), "20.1 % → 0.1 %");
-        let refusal = |found: &Found, value: f64| match found.refusals_at_server.count {
-            0 => NOTHING.to_owned(),
-            _ => time(value),
+        add("p99 of riders' allowed requests", &|results| format_time(results.riders.allowed.p99), "40 s → 590 ms");
+        add("failures of those", &|results| format_percent(results.riders.failure_rate), "20.1 % → 0.1 %");
+        let refusal = |results: &PhaseResults, value: f64| match results.refusals_at_server.count {
+            0 => EMPTY_CELL.to_owned(),
+            _ => format_time(value),
         };
-        add("a 429 at the server, average", &|found| refusal(found, found.refusals_at_server.average), "2 ms");
-        add("a 429 at the server, p99", &|found| refusal(found, found.refusals_at_server.p99), "10 ms");
+        add("a 429 at the server, average", &|results| refusal(results, results.refusals_at_server.average), "2 ms");
+        add("a 429 at the server, p99", &|results| refusal(results, results.refusals_at_server.p99), "10 ms");
         add(
-            "requests a second at the service",
-            &|found| whole(found.service.requests_per_second.round() as u64),
+            "requests per second at the service",
+            &|results| format_count(results.service.requests_per_second.round() as u64),
             "−72 %",
         );
-        add("ride requests a second at matching", &|found| whole(rides_a_second(found)), "");
-        add("workers busy", &|found| percent(found.service.pool_use), "100 % → 62 %");
-        add("wait for a worker, p99", &|found| time(found.service.wait.p99), "30 s → 5 ms");
-        add("longest queue for a worker", &|found| whole(found.service.deepest_queue), "");
-        add("longest wait for the index", &|found| time(found.service.index_behind), "");
-        add("riders matched", &|found| whole(found.crowd.matched as u64), "");
-        add("fairness of rides (Jain)", &|found| format!("{:.2}", found.crowd.fairness), "");
-        add("requests of the bot let through", &|found| whole(found.bot.allowed.count), "");
-        add("most that one had of its limit", &|found| kept(found, |factor, _| times(factor)), "");
-        add("requests beyond a limit", &|found| kept(found, |_, beyond| whole(beyond)), "");
+        add("ride requests per second at matching", &|results| format_count(rides_per_second(results)), "");
+        add("workers busy", &|results| format_percent(results.service.pool_use), "100 % → 62 %");
+        add("wait for a worker, p99", &|results| format_time(results.service.wait.p99), "30 s → 5 ms");
+        add("longest queue for a worker", &|results| format_count(results.service.deepest_queue), "");
+        add("longest backlog of the index", &|results| format_time(results.service.index_behind), "");
+        add("riders matched", &|results| format_count(results.crowd.matched as u64), "");
+        add("fairness of rides (Jain)", &|results| format!("{:.2}", results.crowd.fairness), "");
+        add("allowed requests of the bot", &|results| format_count(results.bot.allowed.count), "");
+        add("largest multiple of a limit", &|results| audit_cell(results, |factor, _| format_factor(factor)), "");
+        add("requests over a limit", &|results| audit_cell(results, |_, overshoot| format_count(overshoot)), "");
         Self { head, rows }
     }
 }
 
-/// Showing it
+/// Rendering
 impl Table {
-    /// Lines for a terminal: names to the left, numbers to the right.
+    /// Lines for the console: titles left-aligned, numbers right-aligned.
     pub(crate) fn lines(&self) -> Vec<String> {
         let rows = || [&self.head].into_iter().chain(&self.rows);
         let width = |column: usize| rows().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -106,10 +110,10 @@ impl Table {
         rows().map(line).collect()
     }
 
-    /// The same for a page.
+    /// An HTML table.
     pub(crate) fn html(&self) -> String {
         let cells = |row: &[String], tag: &str| {
-            let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escaped(cell));
+            let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escape_html(cell));
             row.iter().map(cell).collect::<String>()
         };
         let mut rows = String::new();
@@ -120,18 +124,18 @@ impl Table {
     }
 }
 
-/// Text in which nothing is a tag.
-pub(crate) fn escaped(text: &str) -> String {
+/// Escapes HTML.
+pub(crate) fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-fn rides_a_second(found: &Found) -> u64 {
-    (found.service.ride_requests as f64 / found.seconds.max(0.001)).round() as u64
+fn rides_per_second(results: &PhaseResults) -> u64 {
+    (results.service.ride_requests as f64 / results.seconds.max(0.001)).round() as u64
 }
 
-/// What the limit for ride requests of each rider came to.
-fn kept(found: &Found, told: impl Fn(f64, u64) -> String) -> String {
-    found.limit("ride-request").map_or(NOTHING.to_owned(), |kept| told(kept.factor, found.overshoot()))
+/// A cell of the audit of the ride-request rule; factor and overshoot are formatted by `format`.
+fn audit_cell(results: &PhaseResults, format: impl Fn(f64, u64) -> String) -> String {
+    results.limit("ride-request").map_or(EMPTY_CELL.to_owned(), |audit| format(audit.factor, results.overshoot()))
 }
 
 #[cfg(test)]
@@ -139,8 +143,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_under_their_heads_and_a_page_has_no_tags_of_others() {
-        let text = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    fn columns_are_aligned_and_html_is_escaped() {
+        let text = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
         let table = Table { head: text(&["", "ms"]), rows: vec![text(&["a<b", "1,234"]), text(&["µ", "7"])] };
         assert_eq!(table.lines(), ["        ms", "a<b  1,234", "µ        7"]);
         assert!(table.html().contains("<td>a&lt;b</td><td>1,234</td>"), "{}", table.html());

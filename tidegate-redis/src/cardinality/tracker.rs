@@ -77,8 +77,8 @@ impl CardinalityTracker {
         adjustments: &[Adjustment<'r>],
         instances: Option<u32>,
     ) -> Vec<OverflowRoute<'r>> {
-        let routes = adjustments.iter().map(|Adjustment { key, op, stranger, .. }| {
-            let Some(gate) = stranger else { return OverflowRoute::default() };
+        let routes = adjustments.iter().map(|Adjustment { key, op, anonymous, .. }| {
+            let Some(gate) = anonymous else { return OverflowRoute::default() };
             let overflows = matches!(op, Op::Charge { .. }) && self.is_overflowing(gate, key, instances);
             OverflowRoute {
                 overflow: overflows.then(|| key.overflow(bucket_number(key))),
@@ -188,7 +188,7 @@ impl CountedLimit {
 impl PossibleNewKey {
     /// `None` if the subject of `adjustment` is authenticated.
     pub(crate) fn from_adjustment(adjustment: &Adjustment<'_>) -> Option<Self> {
-        let counted = CountedLimit::new(adjustment.stranger?, &adjustment.key);
+        let counted = CountedLimit::new(adjustment.anonymous?, &adjustment.key);
         Some(Self { counted, limit: *adjustment.limit, op: adjustment.op })
     }
 }

@@ -53,7 +53,7 @@ pub(super) enum UnitRequest {
 impl Part<'_> {
     /// The units of the whole plan that this part grants.
     pub(super) fn granted(&self, verdict: &Verdict) -> u64 {
-        verdict.granted.saturating_mul(self.unit_scale)
+        verdict.granted().saturating_mul(self.unit_scale)
     }
 }
 
@@ -116,7 +116,7 @@ fn sub_plan<'r>(plan: &Plan<'r>, indexes: &[usize], unit_scale: u64) -> Plan<'r>
 
 /// Whether the known verdicts deny the plan, whatever the missing ones would be.
 pub(super) fn is_denied(parts: &[&Part<'_>], verdicts: &[Option<Verdict>]) -> bool {
-    let denies = |verdict: &Option<Verdict>| verdict.as_ref().is_some_and(|verdict| verdict.granted == 0);
+    let denies = |verdict: &Option<Verdict>| verdict.as_ref().is_some_and(|verdict| verdict.granted() == 0);
     parts.iter().zip(verdicts).any(|(part, verdict)| match part.order {
         PartOrder::Shadow => false,
         PartOrder::CanDeny { .. } => denies(verdict),
@@ -144,17 +144,16 @@ pub(super) fn granted_by_all(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], 
 
 /// Merges the verdicts of the parts into one. A missing verdict is replaced by that on fresh states.
 pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts: Vec<Option<Verdict>>) -> Verdict {
-    let decided_at =
-        verdicts.iter().flatten().map(|verdict| verdict.decided_at).max().unwrap_or(Timestamp::from_micros(0));
-    let mut judged: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
+    let decided_at = verdicts.iter().flatten().map(Verdict::decided_at).max().unwrap_or(Timestamp::from_micros(0));
+    let mut checks: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.unwrap_or_else(|| {
             let fresh: Vec<_> = part.indexes.iter().map(|_| (true, Found::Fresh)).collect();
-            Verdict::replay(&part.plan, decided_at, false, 1, &fresh)
+            Verdict::replay(&part.plan.clone().with_peek(), decided_at, 1, &fresh)
         });
-        for (index, part_judged) in part.indexes.iter().zip(&verdict.judged) {
-            judged[*index] = Some(*part_judged);
+        for (index, check) in part.indexes.iter().zip(verdict.checks()) {
+            checks[*index] = Some(*check);
         }
     }
-    Verdict { decided_at, granted, judged: judged.into_iter().flatten().collect() }
+    Verdict::new(decided_at, granted, checks.into_iter().flatten())
 }

@@ -22,15 +22,15 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
 
     /// Adds what `part` took.
     pub(super) fn add(&mut self, part: &Plan<'r>, verdict: &Verdict) {
-        for (index, (check, judged)) in part.checks().iter().zip(&verdict.judged).enumerate() {
+        for (index, (check, judged)) in part.checks().iter().zip(verdict.checks()).enumerate() {
             if judged.consumed {
-                let cost = check.cost().saturating_mul(verdict.granted.max(1));
-                let refund = Adjustment::new(check, Op::Refund { cost, place: judged.place });
+                let cost = check.cost().saturating_mul(verdict.granted().max(1));
+                let op = Op::Refund { cost, place: judged.place };
                 self.refunds.push(if judged.overflowed {
                     // An overflow bucket is shared, so the maximum TTL of anonymous subjects does not apply to it.
-                    Adjustment { key: overflow_key(part, index), stranger: None, ..refund }
+                    Adjustment::new(&check.with_anonymous(false), op).with_key(overflow_key(part, index))
                 } else {
-                    refund
+                    Adjustment::new(check, op)
                 });
             }
         }
@@ -54,11 +54,12 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
 
     /// Refunds everything after `failure`, and returns the failure: possibly applied if the refund failed.
     pub(super) async fn refund_after(&mut self, failure: CallError) -> CallError {
-        let CallError { error, mid_migration } = failure;
+        let CallError { error, mid_migration, missing_permission } = failure;
         let refunded = self.refund().await;
         CallError {
             error: if refunded { error } else { error.possibly_applied() },
             mid_migration: mid_migration && refunded,
+            missing_permission,
         }
     }
 }

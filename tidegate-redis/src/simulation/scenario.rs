@@ -178,7 +178,7 @@ impl Scenario {
         let cost = self.next_cost();
         let start = CallStart { at: timer::now(), breaker: self.breaker(), counters: self.server.counters() };
         let request = Request::new("").with_cost(cost);
-        let result = self.limiter.decide(&self.limiter.plan(&request).with_timeout(timeout)).await;
+        let result = self.limiter.check_plan(&self.limiter.plan(&request).with_timeout(timeout)).await;
         let took = start.at.elapsed();
         let expect = |holds: bool, promise: &str| {
             let failure = || format!("{promise}: cost {cost}, {start:?}, took {took:?}, got {result:?}");

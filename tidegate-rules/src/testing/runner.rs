@@ -120,11 +120,8 @@ impl SuiteRunner<'_> {
 }
 
 fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
-    let plan = limiter.plan(request);
-    if plan.checks().is_empty() {
-        return limiter.check_now(request);
-    }
-    Decision::new(&plan, &limiter.store().peek_now(&plan))
+    let plan = limiter.plan(request).with_peek();
+    Decision::new(&plan, &limiter.store().decide_now(&plan))
 }
 
 /// The decision on a request while the store fails; `None` if a rule is closed then.

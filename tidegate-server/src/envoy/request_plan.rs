@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::spi::algorithm::{self, Op, Take, View};
 use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Store};
-use tidegate::{Decision, Limiter, StoreError, StoreErrorKind};
+use tidegate::{Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 use super::descriptor_tree::ConfiguredLimit;
@@ -126,7 +126,7 @@ impl RequestPlan<'_> {
         let mut outcome = PlanOutcome { allowed: passes, consumed: None, peeked, refunded, before };
         let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
         if !is_done && (passes || strict) {
-            let decision = limiter.decide(plan).await.map_err(|_| DecideError::Unavailable)?;
+            let decision = limiter.check_plan(plan).await.map_err(|_| DecideError::Unavailable)?;
             match decision.degraded() {
                 None => {}
                 Some(_) if passes => return Err(DecideError::Degraded(Box::new(decision))),
@@ -171,7 +171,7 @@ impl RequestPlan<'_> {
         }
         if let Some(peek) = &self.peek {
             let same = StoreError::new(error.kind(), "the store failed");
-            match limiter.fall_back_peek(peek, same) {
+            match limiter.fall_back(&peek.clone().with_peek(), same) {
                 Ok(decision) if decision.is_allowed() => {}
                 Ok(decision) => return DecideError::Degraded(Box::new(decision)),
                 Err(_) => return DecideError::Unavailable,
@@ -197,10 +197,7 @@ impl RequestPlan<'_> {
         let checks =
             indexes.into_iter().filter(|index| !is_consumed(*index)).map(|index| &self.consume.checks()[index]);
         let charges: Vec<Adjustment<'_>> = checks.map(Adjustment::charge).collect();
-        if charges.is_empty() {
-            return Ok(());
-        }
-        limiter.store().adjust(&charges).await
+        limiter.adjust(&charges).await
     }
 }
 
@@ -217,8 +214,7 @@ fn timeout_error() -> StoreError {
 }
 
 async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
-    let verdict = limiter.store().peek(plan).await?;
-    Ok(Decision::new(plan, &verdict))
+    limiter.check_plan(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await
 }
 
 /// Refunds hits to the current window or slice, and to buckets; never more than was counted there. Then peeks at the result.
@@ -229,12 +225,9 @@ async fn refund<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decis
         // The place of hits at this moment. If the window ends before the refund is applied, nothing is refunded.
         algorithm::place(&View::Fresh, limit, now, Take::one(cost))
     };
-    let refunds = plan.checks().iter().map(|check| Adjustment {
-        op: Op::Refund { cost: check.cost(), place: place(check) },
-        ..Adjustment::charge(check)
-    });
-    let refunds: Vec<Adjustment<'_>> = refunds.collect();
-    limiter.store().adjust(&refunds).await?;
+    let refund = |check| Adjustment::new(check, Op::Refund { cost: check.cost(), place: place(check) });
+    let refunds: Vec<Adjustment<'_>> = plan.checks().iter().map(refund).collect();
+    limiter.adjust(&refunds).await?;
     peek(limiter, plan).await
 }
 

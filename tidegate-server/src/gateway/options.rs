@@ -17,6 +17,7 @@ pub struct GatewayOptions {
     pub(super) response_timeout: Duration,
     pub(super) max_body_bytes: u64,
     pub(super) trust_forwarded: bool,
+    pub(super) access_log: bool,
 }
 
 impl Default for GatewayOptions {
@@ -33,6 +34,7 @@ impl GatewayOptions {
             response_timeout: Duration::from_secs(60),
             max_body_bytes: u64::MAX,
             trust_forwarded: false,
+            access_log: false,
         }
     }
 
@@ -62,6 +64,13 @@ impl GatewayOptions {
         self
     }
 
+    /// Whether to emit a `tracing` event with the target `tidegate::access` for each finished request. It has the path without
+    /// its query, and no header values.
+    pub const fn with_access_log(mut self, access_log: bool) -> Self {
+        self.access_log = access_log;
+        self
+    }
+
     /// See [`with_connect_timeout`](Self::with_connect_timeout).
     pub const fn connect_timeout(&self) -> Duration {
         self.connect_timeout
@@ -75,6 +84,11 @@ impl GatewayOptions {
     /// See [`with_max_body_bytes`](Self::with_max_body_bytes).
     pub const fn max_body_bytes(&self) -> u64 {
         self.max_body_bytes
+    }
+
+    /// See [`with_access_log`](Self::with_access_log).
+    pub const fn access_log(&self) -> bool {
+        self.access_log
     }
 
     /// See [`with_trust_forwarded`](Self::with_trust_forwarded).

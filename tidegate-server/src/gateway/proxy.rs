@@ -23,6 +23,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tower_service::Service;
 
+use super::access_log::UpstreamTimer;
 use super::hop_by_hop::remove_hop_by_hop;
 use super::tunnel::{self, UpgradeRequest};
 use super::upload::{Upload, UploadStage};
@@ -178,7 +179,11 @@ impl Service<Request<Incoming>> for Proxy {
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
-        Box::pin(async move { Ok(proxy.forward(request).await.unwrap_or_else(ProxyError::into_response)) })
+        let timer = request.extensions().get::<UpstreamTimer>().cloned();
+        Box::pin(async move {
+            let response = UpstreamTimer::measure(timer, proxy.forward(request)).await;
+            Ok(response.unwrap_or_else(ProxyError::into_response))
+        })
     }
 }
 
@@ -188,7 +193,7 @@ impl fmt::Debug for Proxy {
     }
 }
 
-// === impl Trouble ===
+// === impl ProxyError ===
 
 impl ProxyError {
     /// The reason of a failed request, by the progress of its body.

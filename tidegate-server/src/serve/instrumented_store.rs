@@ -58,12 +58,8 @@ impl InstrumentedStore {
 impl Store for InstrumentedStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         let begun = self.clock.now();
-        self.record(StoreCall::Decide, begun, self.store.decide(plan).await)
-    }
-
-    async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        let begun = self.clock.now();
-        self.record(StoreCall::Peek, begun, self.store.peek(plan).await)
+        let call = if plan.is_peek() { StoreCall::Peek } else { StoreCall::Decide };
+        self.record(call, begun, self.store.decide(plan).await)
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -78,6 +74,11 @@ impl Store for InstrumentedStore {
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         let begun = self.clock.now();
         self.record(StoreCall::Forget, begun, self.store.forget(keys).await)
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Ping, begun, self.store.ping().await)
     }
 
     fn instances(&self) -> Option<u32> {

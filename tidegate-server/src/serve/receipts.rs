@@ -13,9 +13,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use ring::rand::SystemRandom;
 use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject};
-use tidegate::{Clock, Limit, LimitError, Limiter, Rate, Receipt, StoreError, SystemClock, Timestamp};
+use tidegate::{Clock, Limit, LimitError, Limiter, OnFailure, Rate, Receipt, StoreError, SystemClock, Timestamp};
 
-use super::api::Refusal;
+use super::api::BadRequest;
 
 /// How long a receipt can be refunded.
 const VALIDITY: Duration = Duration::from_secs(3600);
@@ -68,9 +68,11 @@ impl Receipts {
     }
 
     /// Refuses a call that asks for a receipt where there are none.
-    pub(crate) fn require(&self, is_requested: bool) -> Result<(), Refusal> {
+    pub(crate) fn require(&self, is_requested: bool) -> Result<(), BadRequest> {
         match &self.key {
-            None if is_requested => Err(Refusal::new("receipt: there are none without a secret; set TIDEGATE_SECRET")),
+            None if is_requested => {
+                Err(BadRequest::new("receipt: there are none without a secret; set TIDEGATE_SECRET"))
+            }
             _ => Ok(()),
         }
     }
@@ -98,7 +100,8 @@ impl Receipts {
         }
         // A plan of one check always fits.
         let Ok(once) = Plan::new([Check::new(&self.once, id, 1)]) else { return Ok(RefundOutcome::Unknown) };
-        if limiter.store().decide(&once).await?.granted == 0 {
+        let once = once.with_observed(false).with_on_failure(OnFailure::Closed);
+        if !limiter.check_plan(&once).await?.is_allowed() {
             return Ok(RefundOutcome::AlreadyRefunded);
         }
         limiter.refund(receipt).await.map(|()| RefundOutcome::Refunded)

@@ -127,10 +127,6 @@ impl Store for UnavailableStore {
         Err(Self::error())
     }
 
-    async fn peek(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-        Err(Self::error())
-    }
-
     async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
         Err(Self::error())
     }
@@ -138,6 +134,10 @@ impl Store for UnavailableStore {
     fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
 
     async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
+        Err(Self::error())
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
         Err(Self::error())
     }
 }

@@ -60,7 +60,7 @@ impl<S: Store> Limiter<S> {
             // What comes after the deadline is of no use: a slot that nobody waits for must not be taken.
             let left = ends_at.since(timer.now());
             plan = plan.with_max_delay(left);
-            let decision = self.decide(&plan).await?;
+            let decision = self.check_plan(&plan).await?;
             if decision.is_allowed() {
                 drop(turn); // the next one may queue behind the place just taken
                 return Ok(self.hold(decision, &mut deadline, timer).await);

@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, Gate, Plan, Role};
-use crate::spi::Verdict;
 use crate::store::StoreError;
 use crate::{Decision, MemoryStore, OnFailure};
 
@@ -35,27 +34,13 @@ impl Fallback {
         Self { memory: Arc::new(OnceLock::from(memory)), ..self }
     }
 
-    /// Decides `plan`, which the store could not, or returns why if a rule wants to be closed then.
+    /// Decides `plan` after the store failed with `error`. Returns the error if a rule is closed then. `known` is the number of
+    /// instances that the store has counted.
     pub(crate) fn decide(
         &self,
         plan: &Plan<'_>,
         error: StoreError,
         known: Option<u32>,
-    ) -> Result<Decision, StoreError> {
-        self.judge(plan, error, known, MemoryStore::decide_now)
-    }
-
-    /// Says what [`decide`](Self::decide) would say.
-    pub(crate) fn peek(&self, plan: &Plan<'_>, error: StoreError, known: Option<u32>) -> Result<Decision, StoreError> {
-        self.judge(plan, error, known, MemoryStore::peek_now)
-    }
-
-    fn judge(
-        &self,
-        plan: &Plan<'_>,
-        error: StoreError,
-        known: Option<u32>,
-        ask: impl Fn(&MemoryStore, &Plan<'_>) -> Verdict,
     ) -> Result<Decision, StoreError> {
         if plan.fails_closed() {
             return Err(error);
@@ -72,7 +57,7 @@ impl Fallback {
             _ => Check::from_key(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous()),
         }));
         let memory = self.memory.get_or_init(MemoryStore::new);
-        let verdict = ask(memory, &smaller);
+        let verdict = memory.decide_now(&smaller);
         Ok(Decision::new(&smaller, &verdict).degraded_by(error.kind(), plan.is_security()))
     }
 }

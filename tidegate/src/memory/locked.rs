@@ -2,9 +2,10 @@
 
 use std::sync::PoisonError;
 
+use smallvec::SmallVec;
+
 use super::shard::Shard;
 use crate::algorithm::{Change, State};
-use crate::spi::Few;
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Limit, Timestamp};
 
@@ -12,8 +13,8 @@ use crate::{Limit, Timestamp};
 const OVERFLOW: usize = usize::MAX;
 
 pub(super) struct Locked<'s> {
-    pub(super) spots: Few<Spot>,
-    pub(super) guards: Few<(usize, MutexGuard<'s, Shard>)>,
+    pub(super) spots: SmallVec<[Spot; 1]>,
+    pub(super) guards: SmallVec<[(usize, MutexGuard<'s, Shard>); 1]>,
 }
 
 /// Where the state of one check is.
@@ -29,7 +30,7 @@ impl<'s> Locked<'s> {
     }
 
     /// The states of all checks, in order.
-    pub(super) fn states(&self) -> Few<Option<&State>> {
+    pub(super) fn states(&self) -> SmallVec<[Option<&State>; 4]> {
         (0..self.spots.len()).map(|index| self.get(index)).collect()
     }
 

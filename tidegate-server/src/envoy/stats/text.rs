@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use super::{BUCKETS_MICROS, SeriesMap, Stats};
 
 /// The only method of the service.
-const METHOD: &str = "ShouldRateLimit";
+const GRPC_METHOD: &str = "ShouldRateLimit";
 
 /// Prefix of the names of limit counters.
 const LIMIT_PREFIX: &str = "ratelimit.service.rate_limit";
@@ -27,7 +27,7 @@ impl Stats {
         });
         lines.extend(self.event_counters().map(|(name, _, _, value)| format!("{name}: {value}\n")));
         let total = self.0.service.total_requests.value();
-        lines.push(format!("ratelimit_server.{METHOD}.total_requests: {total}\n"));
+        lines.push(format!("ratelimit_server.{GRPC_METHOD}.total_requests: {total}\n"));
         lines.sort_unstable();
         lines.concat()
     }
@@ -57,7 +57,7 @@ impl Stats {
             add(family.to_owned(), labels.to_owned(), value);
         }
         let requests = self.0.service.total_requests.value();
-        add("ratelimit_service_total_requests".to_owned(), format_label("grpc_method", METHOD), requests);
+        add("ratelimit_service_total_requests".to_owned(), format_label("grpc_method", GRPC_METHOD), requests);
         let mut text = String::new();
         for (family, series) in families {
             // Writing to a string cannot fail.
@@ -74,7 +74,7 @@ impl Stats {
 
     fn response_time_histogram(&self) -> String {
         let (service, family) = (&self.0.service, "ratelimit_service_response_time_seconds");
-        let (method, mut cumulative) = (format_label("grpc_method", METHOD), 0);
+        let (method, mut cumulative) = (format_label("grpc_method", GRPC_METHOD), 0);
         let mut text = format!("# HELP {family} {}\n# TYPE {family} histogram\n", help(family));
         for (bound, count) in BUCKETS_MICROS.iter().zip(&service.response_time_buckets) {
             cumulative += count.value();

@@ -1,0 +1,190 @@
+//! `RequestTemplate`: the requests that a server gets, and the response that is expected. Bodies are encoded once, so that the
+//! load spends its time on sending.
+
+use std::net::SocketAddr;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, TE};
+use http::{Method, Request, Uri};
+use http_body_util::Full;
+use prost::Message;
+
+use super::upstream;
+use crate::traffic::{HttpResponse, Protocol};
+
+/// Number of different clients in the requests.
+const CLIENT_COUNT: u16 = 1024;
+
+/// Length of the gRPC message prefix: a compression flag and the length of the message.
+const GRPC_PREFIX_BYTES: usize = 5;
+
+/// The requests for one server.
+pub(crate) struct RequestTemplate {
+    pub(crate) protocol: Protocol,
+    /// `host:port`.
+    pub(crate) authority: String,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    /// Used in turn; at least one.
+    bodies: Vec<Bytes>,
+    expected: ExpectedResponse,
+}
+
+/// The response that counts as correct.
+#[derive(Clone, Copy)]
+enum ExpectedResponse {
+    Any,
+    /// The rate limit service answers OK.
+    WithinLimits,
+    /// The check API allows the request.
+    Allowed,
+    /// The response of the upstream, with rate-limit headers or without.
+    Passed {
+        limited: bool,
+    },
+}
+
+/// Constructors
+impl RequestTemplate {
+    /// Rate limit service: two descriptors, by client address and by endpoint.
+    pub(crate) fn rate_limits(server: SocketAddr) -> Self {
+        const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        let bodies = (0..CLIENT_COUNT).map(|client| grpc_frame(&descriptors(client))).collect();
+        Self {
+            protocol: Protocol::Http2,
+            // HTTP/2 needs the authority in the URI; a socket address is always valid there.
+            uri: format!("http://{server}{PATH}").parse().unwrap_or_default(),
+            headers,
+            bodies,
+            expected: ExpectedResponse::WithinLimits,
+            ..Self::post(server, PATH)
+        }
+    }
+
+    /// Check API: the same client address and endpoint.
+    pub(crate) fn check(server: SocketAddr) -> Self {
+        let body = |client| {
+            let endpoint = endpoint(client);
+            let attributes = serde_json::json!({ "endpoint": endpoint });
+            let body = serde_json::json!({
+                "action": "bench", "method": "GET", "path": endpoint, "ip": address(client), "attributes": attributes,
+            });
+            body.to_string().into()
+        };
+        Self {
+            bodies: (0..CLIENT_COUNT).map(body).collect(),
+            expected: ExpectedResponse::Allowed,
+            ..Self::post(server, "/v1/check")
+        }
+    }
+
+    /// A request that a gateway forwards.
+    pub(crate) fn gateway(server: SocketAddr, limited: bool) -> Self {
+        Self {
+            method: Method::GET,
+            expected: ExpectedResponse::Passed { limited },
+            ..Self::post(server, "/api/items?page=2")
+        }
+    }
+
+    /// Any request; every response counts as correct.
+    pub(crate) fn any(authority: String, uri: Uri, method: Method, headers: HeaderMap, body: Bytes) -> Self {
+        Self {
+            protocol: Protocol::Http1,
+            authority,
+            method,
+            uri,
+            headers,
+            bodies: vec![body],
+            expected: ExpectedResponse::Any,
+        }
+    }
+
+    fn post(server: SocketAddr, path: &'static str) -> Self {
+        let authority = server.to_string();
+        let mut headers = HeaderMap::new();
+        // A socket address is always a valid header value.
+        headers.extend(HeaderValue::from_str(&authority).ok().map(|host| (HOST, host)));
+        Self::any(authority, Uri::from_static(path), Method::POST, headers, Bytes::new())
+    }
+}
+
+/// Sending and checking
+impl RequestTemplate {
+    /// The request with this number.
+    pub(crate) fn request(&self, number: u64) -> Request<Full<Bytes>> {
+        let body = &self.bodies[(number % self.bodies.len() as u64) as usize];
+        let mut request = Request::new(Full::new(body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+
+    /// Describes how a response differs from the expected one; `None` if it does not.
+    pub(crate) fn mismatch(&self, response: &HttpResponse) -> Option<String> {
+        if matches!(self.expected, ExpectedResponse::Any) {
+            return None;
+        }
+        if response.status != 200 {
+            return Some(format!("a response has status {}", response.status.as_u16()));
+        }
+        match self.expected {
+            ExpectedResponse::Any => None,
+            ExpectedResponse::WithinLimits => {
+                let decoded =
+                    response.body.get(GRPC_PREFIX_BYTES..).and_then(|body| RateLimitResponse::decode(body).ok());
+                let is_ok = decoded.is_some_and(|response| response.overall_code == i32::from(Code::Ok));
+                (!is_ok).then(|| "a gRPC response is not OK".to_owned())
+            }
+            ExpectedResponse::Allowed => {
+                let allowed = response.body.starts_with(br#"{"allowed":true"#);
+                (!allowed).then(|| "a check was denied".to_owned())
+            }
+            ExpectedResponse::Passed { .. } if response.body != upstream::RESPONSE_BODY => {
+                Some("a response body is not that of the upstream".to_owned())
+            }
+            ExpectedResponse::Passed { limited } => {
+                let has_header = response.headers.contains_key("ratelimit");
+                let unexpected = if has_header { "an unexpected" } else { "no" };
+                (has_header != limited).then(|| format!("a response has {unexpected} RateLimit header"))
+            }
+        }
+    }
+}
+
+fn address(client: u16) -> String {
+    let [high, low] = client.to_be_bytes();
+    format!("198.18.{high}.{low}")
+}
+
+fn endpoint(client: u16) -> String {
+    format!("/api/items/{}", client % 32)
+}
+
+fn descriptors(client: u16) -> RateLimitRequest {
+    let entry = |key: &str, value: String| Entry { key: key.to_owned(), value };
+    let descriptor = |entries| RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
+    let by_client = vec![entry(":method", "GET".to_owned()), entry("remote_address", address(client))];
+    let by_endpoint = vec![entry(":path", endpoint(client)), entry("endpoint", endpoint(client))];
+    let descriptors = vec![descriptor(by_client), descriptor(by_endpoint)];
+    RateLimitRequest { domain: "bench".to_owned(), descriptors, ..RateLimitRequest::default() }
+}
+
+/// A message with its gRPC prefix.
+fn grpc_frame(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(GRPC_PREFIX_BYTES + length);
+    bytes.put_u8(0);
+    bytes.put_u32(length as u32);
+    bytes.put_slice(&message.encode_to_vec());
+    bytes.freeze()
+}

@@ -1,0 +1,197 @@
+//! `AdmissionLog`: all admitted requests, with the store's time of each decision. It is audited against the limits afterwards, and takes
+//! no part in decisions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use tidegate::spi::{Observer, Plan, Subject};
+use tidegate::{Decision, Limit, Rate, RuleSet, StoreError};
+
+/// The log of all gateways of a phase.
+#[derive(Default)]
+pub(crate) struct AdmissionLog {
+    entries: Mutex<HashMap<String, Vec<Admission>>>,
+    store_failures: AtomicU64,
+    undecided: AtomicU64,
+}
+
+/// One admitted request of a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Admission {
+    subject: Subject,
+    at_micros: u64,
+    cost: u64,
+}
+
+/// What a rule admitted, compared with its limit.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LimitAudit {
+    pub(crate) rule: String,
+    /// Number of subjects.
+    pub(crate) subjects: usize,
+    pub(crate) admitted: u64,
+    /// Subjects that got more than the limit allows.
+    pub(crate) beyond: usize,
+    /// The largest excess of one subject, over any interval.
+    pub(crate) overshoot: u64,
+    /// The largest multiple of its allowance that a subject got, from its first request to its last.
+    pub(crate) factor: f64,
+}
+
+impl Observer for AdmissionLog {
+    fn decided(&self, _: &Plan<'_>, decision: &Decision) {
+        if !decision.is_allowed() {
+            return;
+        }
+        let at_micros = decision.decided_at().as_micros();
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for check in decision.checks() {
+            let entry = Admission { subject: check.subject(), at_micros, cost: check.cost() };
+            match entries.get_mut(check.rule()) {
+                Some(admissions) => admissions.push(entry),
+                None => _ = entries.insert(check.rule().to_owned(), vec![entry]),
+            }
+        }
+    }
+
+    fn store_failed(&self, _: &StoreError) {
+        self.store_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn undecided(&self, _: &Plan<'_>, _: &StoreError) {
+        self.undecided.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl AdmissionLog {
+    /// Number of store failures.
+    pub(crate) fn store_failures(&self) -> u64 {
+        self.store_failures.load(Ordering::Relaxed)
+    }
+
+    /// Requests decided without the store. If admitted, they are logged with the time of the gateway.
+    pub(crate) fn undecided(&self) -> u64 {
+        self.undecided.load(Ordering::Relaxed)
+    }
+
+    /// Compares the admissions of each rule with its limit. Covers token and leaky buckets.
+    pub(crate) fn audit(&self, rules: &RuleSet) -> Vec<LimitAudit> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_name: BTreeMap<_, _> = entries.iter().collect();
+        let audits = by_name.into_iter().filter_map(|(rule, entries)| {
+            let (_, limit) = rules.rule(rule)?.limits().next()?;
+            let (capacity, rate) = bucket_parameters(limit)?;
+            Some(audit_rule(rule, entries, capacity, rate))
+        });
+        audits.collect()
+    }
+}
+
+/// Capacity and refill rate of a bucket. A leaky bucket admits what a token bucket admits, only later.
+fn bucket_parameters(limit: &Limit) -> Option<(u64, Rate)> {
+    match limit {
+        Limit::TokenBucket(bucket) => Some((bucket.capacity(), bucket.refill())),
+        Limit::LeakyBucket(bucket) => Some((limit.amount(), bucket.drain())),
+        // Windows have bounds of another kind, and the rules of a surge have none.
+        _ => None,
+    }
+}
+
+fn audit_rule(rule: &str, entries: &[Admission], capacity: u64, rate: Rate) -> LimitAudit {
+    let mut entries = entries.to_vec();
+    entries.sort_unstable();
+    let admitted = entries.iter().map(|entry| entry.cost).sum();
+    let mut audit = LimitAudit { rule: rule.to_owned(), subjects: 0, admitted, beyond: 0, overshoot: 0, factor: 0.0 };
+    for subject in entries.chunk_by(|one, other| one.subject == other.subject) {
+        let excess = overshoot(subject, capacity, rate);
+        audit.subjects += 1;
+        audit.beyond += usize::from(excess > 0);
+        audit.overshoot = audit.overshoot.max(excess);
+        audit.factor = audit.factor.max(factor(subject, capacity, rate));
+    }
+    audit
+}
+
+/// The largest excess over capacity and refill in any interval: the lowest level of an exactly refilled bucket that refuses
+/// nothing. The entries are those of one subject, in order of time.
+fn overshoot(entries: &[Admission], capacity: u64, rate: Rate) -> u64 {
+    // Counted in fractions of a unit of which `refill` come back each microsecond, so nothing is rounded.
+    let (unit, refill) = (i128::from(rate.period_micros()), i128::from(rate.amount()));
+    let full = i128::from(capacity) * unit;
+    let (mut level, mut last, mut deficit) = (full, None, 0);
+    for entry in entries {
+        let elapsed = last.map_or(0, |last| entry.at_micros - last);
+        last = Some(entry.at_micros);
+        level = full.min(level + i128::from(elapsed) * refill) - i128::from(entry.cost) * unit;
+        deficit = deficit.max(-level);
+    }
+    u64::try_from((deficit + unit - 1) / unit).unwrap_or(u64::MAX)
+}
+
+/// What was admitted, divided by what the limit allows from the first entry to the last.
+fn factor(entries: &[Admission], capacity: u64, rate: Rate) -> f64 {
+    let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return 0.0 };
+    let admitted: u64 = entries.iter().map(|entry| entry.cost).sum();
+    let refill = (last.at_micros - first.at_micros) as f64 * rate.amount() as f64 / rate.period_micros() as f64;
+    admitted as f64 / (capacity as f64 + refill)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tidegate::{Limiter, ManualClock, MemoryStore, Request, Rule};
+
+    use super::*;
+
+    fn rules() -> RuleSet {
+        let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
+        RuleSet::new([Rule::new("ride-request", limit).with_per(["user"])]).unwrap()
+    }
+
+    /// The audit of a bot that sends to these limiters in turn, 200 times a second for ten seconds.
+    fn audit_bot(instances: usize) -> LimitAudit {
+        let (clock, log) = (ManualClock::default(), Arc::new(AdmissionLog::default()));
+        let instance =
+            |_| Limiter::new(rules(), MemoryStore::new().with_clock(clock.clone())).with_observer(Arc::clone(&log));
+        let limiters: Vec<_> = (0..instances).map(instance).collect();
+        for number in 0..2000 {
+            let request = Request::new("").with_attribute("user", "bot");
+            let _ = limiters[number % instances].check_now(&request);
+            clock.advance(Duration::from_millis(5));
+        }
+        log.audit(&rules()).remove(0)
+    }
+
+    #[test]
+    fn one_limiter_enforces_its_limit_exactly() {
+        let audit = audit_bot(1);
+        assert_eq!((audit.admitted, audit.overshoot, audit.beyond, audit.subjects), (119, 0, 0, 1));
+        assert!((0.99..=1.0).contains(&audit.factor), "{audit:?}");
+    }
+
+    #[test]
+    fn twelve_limiters_without_a_shared_store_admit_twelve_times_the_limit() {
+        let audit = audit_bot(12);
+        assert!(audit.overshoot > 1000 && audit.beyond == 1, "{audit:?}");
+        assert!((11.5..=12.0).contains(&audit.factor), "{audit:?}");
+    }
+
+    #[test]
+    fn the_audit_finds_a_single_excess_request_anywhere() {
+        let entry = |at_micros| Admission { subject: Subject::from_hash(1), at_micros, cost: 1 };
+        let rate = Rate::per_second(10).unwrap();
+        // The whole burst, then one request for each refilled token.
+        let mut entries: Vec<Admission> =
+            (0..20).map(|_| entry(0)).chain((1..=50).map(|n| entry(n * 100_000))).collect();
+        assert_eq!(overshoot(&entries, 20, rate), 0);
+        entries[60].at_micros -= 1;
+        assert_eq!(overshoot(&entries, 20, rate), 1, "a microsecond too early");
+        entries[60].at_micros += 1;
+        entries.insert(30, entries[30]);
+        assert_eq!(overshoot(&entries, 20, rate), 1);
+    }
+}

@@ -1,0 +1,162 @@
+//! The clients that are not riders: a bot that requests rides, drivers that report positions, and clerks. Their requests are due at
+//! fixed times, whatever the responses are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use tidegate::Timestamp;
+use tokio::task::JoinSet;
+
+use super::endpoint::Endpoint;
+use super::request_log::ClientKind;
+use super::rng::{random_duration, seeded_rng};
+use super::simulation::Simulation;
+use crate::traffic::Schedule;
+
+/// Ride requests of the bot per second.
+const BOT_RATE: u32 = 200;
+
+/// The user ID of the bot.
+const BOT_USER: &str = "bot";
+
+/// The bot gives up early; it has sent a thousand more requests by then.
+const BOT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Positions that a driver collects in the tunnel, one for each second.
+const TUNNEL_POSITIONS: u32 = 30;
+
+/// Time in which all drivers of a convoy leave the tunnel.
+const CONVOY_SPREAD: Duration = Duration::from_millis(500);
+
+/// Drivers per hundred riders.
+const DRIVERS_PER_HUNDRED: u32 = 20;
+
+/// Number of convoys.
+const CONVOY_COUNT: u32 = 2;
+
+/// Requests rides under one user ID.
+pub(crate) async fn run_bot(simulation: Arc<Simulation>) {
+    let schedule = Schedule::new(simulation.start, BOT_RATE, simulation.scenario.phase_duration);
+    let timeout = BOT_TIMEOUT.min(simulation.scenario.timeout);
+    open_loop(simulation, ClientKind::Bot, HeaderValue::from_static(BOT_USER), Endpoint::Ride, timeout, |number| {
+        schedule.due(number)
+    })
+    .await;
+}
+
+/// Two clerks request city statistics once a second, the others trip histories twice a second.
+pub(crate) async fn run_clerk(simulation: Arc<Simulation>, number: u32) {
+    let (endpoint, rate) = if number < 2 { (Endpoint::Stats, 1) } else { (Endpoint::History, 2) };
+    let schedule = Schedule::new(simulation.start, rate, simulation.scenario.phase_duration);
+    let timeout = simulation.scenario.timeout;
+    open_loop(simulation, ClientKind::Staff, user_id("clerk", number), endpoint, timeout, |number| {
+        schedule.due(number)
+    })
+    .await;
+}
+
+/// Number of clerks.
+pub(crate) const CLERK_COUNT: u32 = 20;
+
+/// Number of drivers.
+pub(crate) const fn driver_count(users: u32) -> u32 {
+    users.saturating_mul(DRIVERS_PER_HUNDRED).div_ceil(100)
+}
+
+/// A driver reports a position each second. Half of them drive through a tunnel without a network, and report the collected
+/// positions at once when they leave it.
+pub(crate) async fn run_driver(simulation: Arc<Simulation>, number: u32) {
+    let positions =
+        position_times(simulation.scenario.seed, number, simulation.start, simulation.scenario.phase_duration);
+    let (user, timeout) = (user_id("driver", number), simulation.scenario.timeout);
+    let mut positions = positions.into_iter();
+    open_loop(simulation, ClientKind::Staff, user, Endpoint::Location, timeout, |_| positions.next()).await;
+}
+
+/// When the positions of a driver are due, in order.
+fn position_times(seed: u64, number: u32, start: Timestamp, duration: Duration) -> Vec<Timestamp> {
+    let mut rng = seeded_rng(seed, u64::from(number) | 1 << 40);
+    let offset = random_duration(&mut rng, Duration::ZERO, Duration::from_secs(1));
+    let convoy = u64::from(number / 2) % u64::from(CONVOY_COUNT);
+    let leaves = (number.is_multiple_of(2)).then(|| {
+        // All drivers of a convoy leave shortly after each other.
+        let departure = random_duration(&mut seeded_rng(seed, convoy | 1 << 41), Duration::ZERO, duration / 10);
+        let share = u32::try_from(convoy).unwrap_or(0) + 1;
+        duration * share / (CONVOY_COUNT + 1) + departure + random_duration(&mut rng, Duration::ZERO, CONVOY_SPREAD)
+    });
+    let enters = leaves.map(|leaves| leaves.saturating_sub(Duration::from_secs(TUNNEL_POSITIONS.into())));
+    let mut due: Vec<Duration> = Vec::new();
+    let mut at = offset;
+    while at < duration {
+        let in_tunnel = leaves.zip(enters).is_some_and(|(leaves, enters)| enters <= at && at < leaves);
+        if !in_tunnel {
+            due.push(at);
+        }
+        at += Duration::from_secs(1);
+    }
+    due.extend(leaves.into_iter().flat_map(|leaves| std::iter::repeat_n(leaves, TUNNEL_POSITIONS as usize)));
+    due.sort_unstable();
+    due.into_iter().map(|after| start.plus(after)).collect()
+}
+
+/// Sends each request when it is due, whether or not earlier ones were answered.
+async fn open_loop(
+    simulation: Arc<Simulation>,
+    client: ClientKind,
+    user: HeaderValue,
+    endpoint: Endpoint,
+    timeout: Duration,
+    mut due: impl FnMut(u64) -> Option<Timestamp>,
+) {
+    let mut requests = JoinSet::new();
+    for number in 0.. {
+        let Some(due) = due(number) else { break };
+        if !simulation.wait_until(due).await {
+            break;
+        }
+        let (simulation, user) = (Arc::clone(&simulation), user.clone());
+        requests.spawn(async move { simulation.send(client, &user, endpoint, due, timeout).await });
+        while requests.try_join_next().is_some() {}
+    }
+    while requests.join_next().await.is_some() {}
+}
+
+fn user_id(kind: &str, number: u32) -> HeaderValue {
+    // Letters, digits and a hyphen are a valid header value.
+    HeaderValue::try_from(format!("{kind}-{number}")).unwrap_or(HeaderValue::from_static("somebody"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+    #[test]
+    fn a_driver_reports_each_second_and_all_tunnel_positions_at_once() {
+        let span = Duration::from_secs(45);
+        let open_road = position_times(1, 1, START, span);
+        assert_eq!(open_road.len(), 45);
+        assert!(open_road.windows(2).all(|two| two[1].since(two[0]) == Duration::from_secs(1)));
+        let through_tunnel = position_times(1, 4, START, span);
+        let leaves = through_tunnel.windows(2).find(|two| two[0] == two[1]).unwrap()[0];
+        assert_eq!(through_tunnel.iter().filter(|due| **due == leaves).count(), 30);
+        assert!(through_tunnel.is_sorted());
+        assert_eq!(through_tunnel, position_times(1, 4, START, span));
+        assert_ne!(through_tunnel, position_times(2, 4, START, span));
+    }
+
+    #[test]
+    fn a_convoy_reports_more_positions_than_the_index_can_write() {
+        let span = Duration::from_secs(45);
+        let mut due: Vec<Timestamp> =
+            (0..driver_count(2000)).flat_map(|number| position_times(1, number, START, span)).collect();
+        due.sort_unstable();
+        let busiest = due.iter().map(|first| {
+            let begin = due.partition_point(|one| one < first);
+            due.partition_point(|one| *one < first.plus(Duration::from_secs(1))) - begin
+        });
+        assert!(busiest.max().unwrap() > 3000);
+    }
+}

@@ -1,0 +1,358 @@
+//! `PhaseResults`: the results of one phase, computed from what was counted. Pure. The field names are those of the JSON output.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use tidegate::RuleSet;
+
+use super::admission_log::LimitAudit;
+use super::backend::ServiceComponents;
+use super::cpu::CpuUsage;
+use super::endpoint::Endpoint;
+use super::fleet::FleetMetrics;
+use super::matching::WORKERS;
+use super::phase::{Phase, RunContext, ServiceSample};
+use super::request_log::{ClientKind, OutcomeCounts, RequestLog};
+use crate::traffic::micros;
+
+/// A request sent later than this after it was due is delayed by the load generator.
+const MAX_SEND_DELAY: Duration = Duration::from_millis(20);
+
+/// With a larger share of delayed requests the times are doubtful.
+const MAX_DELAYED_SHARE: f64 = 0.01;
+
+/// With a larger CPU usage the machine is overloaded.
+const MAX_CPU_SHARE: f64 = 0.9;
+
+/// With a larger CPU usage of other programs they disturb the run.
+const MAX_OTHERS_CPU_SHARE: f64 = 0.1;
+
+/// Points in the curve of rides per rider.
+const MAX_CURVE_POINTS: usize = 200;
+
+/// What was counted outside the request log.
+pub(crate) struct Observations<'a> {
+    pub(crate) service: &'a ServiceComponents,
+    pub(crate) fleet: &'a FleetMetrics,
+    pub(crate) rules: &'a RuleSet,
+    pub(crate) samples: &'a [ServiceSample],
+    pub(crate) cpu: Option<CpuUsage>,
+    pub(crate) elapsed: Duration,
+}
+
+/// The results of one phase.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PhaseResults {
+    pub(crate) phase: usize,
+    pub(crate) title: &'static str,
+    pub(crate) rules: Option<&'static str>,
+    pub(crate) instances: u32,
+    /// Duration of the phase.
+    pub(crate) seconds: f64,
+    /// Requests of all clients, by endpoint.
+    pub(crate) endpoints: Vec<RequestStats>,
+    /// All requests of riders; the goals are about these.
+    pub(crate) riders: RequestStats,
+    pub(crate) bot: RequestStats,
+    pub(crate) crowd: RiderStats,
+    pub(crate) refusals_at_server: LatencySummary,
+    pub(crate) service: ServiceStats,
+    pub(crate) limits: Vec<LimitAudit>,
+    pub(crate) store_failures: u64,
+    /// Requests decided without the store.
+    pub(crate) undecided: u64,
+    pub(crate) load: LoadStats,
+    pub(crate) timeline: Vec<TimelinePoint>,
+}
+
+/// Counts and latencies of some requests.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RequestStats {
+    pub(crate) name: &'static str,
+    pub(crate) requests: u64,
+    pub(crate) per_second: f64,
+    /// Requests that no limit refused, whatever their outcome.
+    pub(crate) allowed: LatencySummary,
+    pub(crate) served: u64,
+    /// Error responses and timeouts.
+    pub(crate) failures: u64,
+    pub(crate) timed_out: u64,
+    pub(crate) failure_rate: f64,
+    /// In flight when the phase ended.
+    pub(crate) cut_off: u64,
+    /// Requests answered with 429.
+    pub(crate) refused: LatencySummary,
+}
+
+/// A summary of latencies in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LatencySummary {
+    pub(crate) count: u64,
+    pub(crate) average: f64,
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) p95: f64,
+    pub(crate) p99: f64,
+}
+
+/// How many rides the riders got.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RiderStats {
+    pub(crate) riders: usize,
+    /// Riders matched at least once.
+    pub(crate) matched: usize,
+    pub(crate) rides: u64,
+    /// Jain's index of the rides: 1 if all riders have the same number, 1/n if one has all.
+    pub(crate) fairness: f64,
+    /// Rides per rider in ascending order, at most [`MAX_CURVE_POINTS`] of them.
+    pub(crate) curve: Vec<u32>,
+}
+
+/// The load and state of the service.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ServiceStats {
+    pub(crate) requests: u64,
+    pub(crate) requests_per_second: f64,
+    pub(crate) ride_requests: u64,
+    pub(crate) matched: u64,
+    pub(crate) turned_away: u64,
+    /// Share of busy workers after the first quarter of the phase, when all riders have arrived.
+    pub(crate) pool_use: f64,
+    pub(crate) wait: LatencySummary,
+    pub(crate) deepest_queue: u64,
+    pub(crate) positions_written: u64,
+    /// The largest backlog of the position index, in milliseconds.
+    pub(crate) index_behind: f64,
+}
+
+/// How reliable the load generator was.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LoadStats {
+    /// Delay from when requests of riders and the bot were due to when they were sent.
+    pub(crate) late: LatencySummary,
+    /// Share of them delayed by more than [`MAX_SEND_DELAY`].
+    pub(crate) too_late: f64,
+    /// The same delay of drivers and clerks. A convoy is more than a small machine can send at once.
+    pub(crate) late_staff: LatencySummary,
+    /// `None` where the system does not report it.
+    pub(crate) cpu: Option<CpuUsage>,
+}
+
+/// One second of a phase.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TimelinePoint {
+    /// Milliseconds of the riders' requests that were due in this second and that no limit refused; `None` without any.
+    pub(crate) median: Option<f64>,
+    pub(crate) p99: Option<f64>,
+    pub(crate) served: u64,
+    pub(crate) refused: u64,
+    pub(crate) failed: u64,
+    /// Riders waiting for a worker at the end of the second.
+    pub(crate) queue: u64,
+}
+
+impl PhaseResults {
+    pub(crate) fn new(
+        phase: Phase,
+        context: &RunContext<'_>,
+        request_log: &RequestLog,
+        observations: &Observations<'_>,
+    ) -> Self {
+        let Observations { service, fleet, rules, samples, cpu, elapsed } = *observations;
+        let duration = elapsed.min(context.scenario.phase_duration);
+        let all_clients = [ClientKind::RIDERS, ClientKind::Bot, ClientKind::Staff];
+        let stats = |name, clients: &[ClientKind], endpoint| {
+            RequestStats::new(name, &request_log.count(clients, endpoint), duration)
+        };
+        Self {
+            phase: phase.number(),
+            title: phase.title(),
+            rules: phase.rule_file(),
+            instances: context.instances,
+            seconds: duration.as_secs_f64(),
+            endpoints: Endpoint::ALL.map(|endpoint| stats(endpoint.name(), &all_clients, Some(endpoint))).into(),
+            riders: stats("riders", &[ClientKind::RIDERS], None),
+            bot: stats("bot", &[ClientKind::Bot], None),
+            crowd: RiderStats::new(request_log.rides()),
+            refusals_at_server: LatencySummary::new(&fleet.refusals()),
+            service: ServiceStats::new(service, samples, duration),
+            limits: fleet.admissions.audit(rules),
+            store_failures: fleet.admissions.store_failures(),
+            undecided: fleet.admissions.undecided(),
+            load: LoadStats::new(request_log, cpu),
+            timeline: timeline(request_log, samples, duration),
+        }
+    }
+
+    /// The audit of a rule, if it applied to any request.
+    pub(crate) fn limit(&self, rule: &str) -> Option<&LimitAudit> {
+        self.limits.iter().find(|audit| audit.rule == rule)
+    }
+
+    /// The largest number of requests that one subject got over a limit.
+    pub(crate) fn overshoot(&self) -> u64 {
+        self.limits.iter().map(|audit| audit.overshoot).max().unwrap_or(0)
+    }
+
+    /// Reasons to doubt the results that lie with the machine or the store.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let (mut causes, mut warnings) = (Vec::new(), Vec::new());
+        if let Some(cpu) = self.load.cpu.filter(|cpu| cpu.share > MAX_CPU_SHARE) {
+            causes.push(format!("the CPUs were {:.0} % busy", cpu.share * 100.0));
+        }
+        if let Some(cpu) = self.load.cpu.filter(|cpu| cpu.others > MAX_OTHERS_CPU_SHARE) {
+            causes.push(format!("other programs used {:.0} % of the CPUs", cpu.others * 100.0));
+        }
+        if self.load.too_late > MAX_DELAYED_SHARE {
+            let (percent, late) = (self.load.too_late * 100.0, MAX_SEND_DELAY.as_millis());
+            causes.push(format!("{percent:.1} % of the riders' requests were sent more than {late} ms late"));
+        }
+        if !causes.is_empty() {
+            let causes = causes.join(" and ");
+            warnings.push(format!(
+                "{causes}, so the times show the machine rather than the servers; close other programs, or try fewer --users"
+            ));
+        }
+        if self.undecided > 0 {
+            let (undecided, failures) = (self.undecided, self.store_failures);
+            warnings
+                .push(format!("{undecided} requests were decided without the store, which failed {failures} times"));
+        }
+        warnings
+    }
+}
+
+// === impl RequestStats ===
+
+impl RequestStats {
+    fn new(name: &'static str, counts: &OutcomeCounts, duration: Duration) -> Self {
+        let requests = counts.allowed.len() + counts.refused.len();
+        Self {
+            name,
+            requests,
+            per_second: requests as f64 / duration.as_secs_f64().max(0.001),
+            allowed: LatencySummary::new(&counts.allowed),
+            served: counts.served,
+            failures: counts.failed + counts.timed_out,
+            timed_out: counts.timed_out,
+            failure_rate: counts.failure_rate(),
+            cut_off: counts.cut_off,
+            refused: LatencySummary::new(&counts.refused),
+        }
+    }
+}
+
+// === impl LatencySummary ===
+
+impl LatencySummary {
+    fn new(histogram: &Histogram<u64>) -> Self {
+        let millis = |micros: u64| micros as f64 / 1000.0;
+        Self {
+            count: histogram.len(),
+            average: histogram.mean() / 1000.0,
+            median: millis(histogram.value_at_quantile(0.5)),
+            min: millis(if histogram.is_empty() { 0 } else { histogram.min() }),
+            max: millis(histogram.max()),
+            p95: millis(histogram.value_at_quantile(0.95)),
+            p99: millis(histogram.value_at_quantile(0.99)),
+        }
+    }
+}
+
+// === impl RiderStats ===
+
+impl RiderStats {
+    fn new(rides: &[u32]) -> Self {
+        let mut sorted = rides.to_vec();
+        sorted.sort_unstable();
+        let sum: u64 = sorted.iter().copied().map(u64::from).sum();
+        let squares: f64 = sorted.iter().map(|rides| f64::from(*rides).powi(2)).sum();
+        let fairness = if sum == 0 { 0.0 } else { (sum as f64).powi(2) / (sorted.len() as f64 * squares) };
+        let points = sorted.len().min(MAX_CURVE_POINTS);
+        let curve = (0..points).map(|point| sorted[point * (sorted.len() - 1) / (points - 1).max(1)]).collect();
+        let matched = sorted.iter().filter(|rides| **rides > 0).count();
+        Self { riders: sorted.len(), matched, rides: sum, fairness, curve }
+    }
+}
+
+// === impl ServiceStats ===
+
+impl ServiceStats {
+    fn new(service: &ServiceComponents, samples: &[ServiceSample], duration: Duration) -> Self {
+        let matching = &service.matching;
+        let requests: u64 = Endpoint::ALL.into_iter().map(|endpoint| service.request_count(endpoint)).sum();
+        // Riders are still arriving in the first quarter.
+        let crowded = &samples[samples.len() / 4..];
+        let busy: u64 = crowded.iter().map(|sample| u64::from(sample.busy_workers)).sum();
+        let backlog = samples.iter().map(|sample| sample.index_backlog).max().unwrap_or_default();
+        Self {
+            requests,
+            requests_per_second: requests as f64 / duration.as_secs_f64().max(0.001),
+            ride_requests: service.request_count(Endpoint::Ride),
+            matched: matching.matched_count(),
+            turned_away: matching.rejected_count(),
+            pool_use: busy as f64 / (crowded.len().max(1) as f64 * f64::from(WORKERS)),
+            wait: LatencySummary::new(&matching.waits()),
+            deepest_queue: samples.iter().map(|sample| sample.waiting).max().unwrap_or(0),
+            positions_written: service.index.written(),
+            index_behind: backlog.as_secs_f64() * 1000.0,
+        }
+    }
+}
+
+// === impl LoadStats ===
+
+impl LoadStats {
+    fn new(request_log: &RequestLog, cpu: Option<CpuUsage>) -> Self {
+        let late = request_log.send_delays(&[ClientKind::RIDERS, ClientKind::Bot]);
+        let staff = request_log.send_delays(&[ClientKind::Staff]);
+        let bound = micros(MAX_SEND_DELAY);
+        let too_late = late.count_between(bound, late.high()) as f64 / late.len().max(1) as f64;
+        Self { late: LatencySummary::new(&late), too_late, late_staff: LatencySummary::new(&staff), cpu }
+    }
+}
+
+fn timeline(request_log: &RequestLog, samples: &[ServiceSample], duration: Duration) -> Vec<TimelinePoint> {
+    let seconds = request_log.seconds();
+    // There are ten samples a second; the last of each second counts.
+    let per_second = (samples.len() / seconds.len().max(1)).max(1);
+    let count = usize::try_from(duration.as_secs_f64().ceil() as u64).unwrap_or(usize::MAX);
+    let points = seconds.iter().take(count).enumerate().map(|(number, second)| {
+        let sample = samples.get(((number + 1) * per_second - 1).min(samples.len().saturating_sub(1)));
+        let millis = |quantile| {
+            let micros = second.allowed.value_at_quantile(quantile);
+            (!second.allowed.is_empty()).then_some(micros as f64 / 1000.0)
+        };
+        TimelinePoint {
+            median: millis(0.5),
+            p99: millis(0.99),
+            served: second.served,
+            refused: second.refused,
+            failed: second.failed,
+            queue: sample.map_or(0, |sample| sample.waiting),
+        }
+    });
+    points.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fairness_is_one_for_equal_shares_and_one_nth_if_one_rider_gets_everything() {
+        let index = |rides: &[u32]| (RiderStats::new(rides).fairness * 1000.0).round();
+        assert_eq!((index(&[3, 3, 3, 3]), index(&[0, 0, 8, 0]), index(&[0, 0])), (1000.0, 250.0, 0.0));
+    }
+
+    #[test]
+    fn the_curve_runs_from_fewest_to_most_rides_for_any_number_of_riders() {
+        let rides: Vec<u32> = (0..5000).rev().collect();
+        let crowd = RiderStats::new(&rides);
+        assert_eq!((crowd.curve.len(), crowd.curve[0], crowd.curve[MAX_CURVE_POINTS - 1]), (MAX_CURVE_POINTS, 0, 4999));
+        assert_eq!((crowd.matched, crowd.riders), (4999, 5000));
+        assert_eq!(RiderStats::new(&[2]).curve, [2]);
+    }
+}
