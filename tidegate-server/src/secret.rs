@@ -11,7 +11,7 @@ use crate::failure::Failure;
 pub struct SecretArgs {
     /// The secret that all instances share and hash subjects with
     ///
-    /// Prefer the variable: a command line is seen by everybody on the machine. Without a secret a public one is used.
+    /// Prefer the variable: every user of the machine can read a command line. Without a secret, a public one is used.
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_SECRET", hide_env_values = true)]
     secret: Option<String>,
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::spi::{Observer, Origin, Plan, Role, Subject};
-use tidegate::{CheckResult, Decision, OnFailure, StoreError};
+use tidegate::{CheckResult, Decision, OnFailure, StoreError, StoreErrorKind};
 use tidegate_rules::RuleFile;
 
 /// Lines of one rule and one subject in a window.
@@ -208,7 +208,7 @@ impl<'a> Refusal<'a> {
     fn from_check(check: &'a CheckResult, decision: &Decision, origin: Origin) -> Self {
         let outcome = check.outcome();
         let is_shadow = check.role() == Role::Shadow;
-        let degraded = decision.degraded().map(|kind| kind.as_str());
+        let degraded = decision.degraded().map(StoreErrorKind::as_str);
         let retry_after = if is_shadow { outcome.retry_after } else { decision.retry_after() };
         Self {
             rule: check.rule(),
@@ -237,7 +237,7 @@ impl Observer for RefusalLog {
         }
     }
 
-    /// A request that a closed rule refuses, since the store failed. It is decided by nobody else.
+    /// Logs a request that a closed rule refuses, since the store failed: no decision follows.
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
         if !plan.fails_closed() {
             return;
