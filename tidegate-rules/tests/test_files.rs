@@ -133,7 +133,7 @@ fn whatever_is_otherwise_is_said() {
 }
 
 #[test]
-fn hints_say_how_to_go_on() {
+fn hints_name_a_likely_reason_of_a_failure() {
     for (step, expected) in [
         ("{ expect: denied }", "the last one passed: 4 of 5 are left under `search`"),
         ("{ send: 6, at: 2s, expect: allowed }", "under `search` the last one passes 1s later, at 3s"),
@@ -148,7 +148,7 @@ fn hints_say_how_to_go_on() {
         ("{ request: { path: /healthz }, expect: { denied: gone } }", "the exemption in line 6 of the rules applies"),
         (
             "{ request: { path: /serch }, expect: allowed }",
-            "no rule applies; `search` is the most similar: its path is /search, but the request has /serch. If that is meant, \
+            "no rule applies; `search` is the most similar: its path is /search, but the request has /serch. If that is intended, \
              expect `no_rule`",
         ),
         (
