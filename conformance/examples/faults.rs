@@ -19,12 +19,12 @@ async fn main() {
     let names: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
     let by_name = |name: &&String| {
         let known: Vec<_> = FAULTS.iter().map(|fault| fault.name()).collect();
-        Fault::by_name(name).unwrap_or_else(|| panic!("there is no fault {name:?}; there are {known:?}"))
+        Fault::from_name(name).unwrap_or_else(|| panic!("there is no fault {name:?}; there are {known:?}"))
     };
     let chosen: Vec<_> = names.iter().map(by_name).collect();
     let (mut rows, mut repeated) = (Vec::new(), Vec::new());
     for fault in if chosen.is_empty() { FAULTS.to_vec() } else { chosen.clone() } {
-        eprintln!("{}: {}", fault.name(), fault.happens());
+        eprintln!("{}: {}", fault.name(), fault.injection());
         let (of_fault, again) = repeat(fault, kind, scale).await;
         rows.extend(of_fault);
         if again > 0 {

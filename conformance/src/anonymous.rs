@@ -1,4 +1,4 @@
-//! `AnonymousStore`: takes every subject of a plan for one that nobody vouches for. Its verdicts must be those of any other store.
+//! `AnonymousStore`: treats every subject of a plan as unauthenticated. Its verdicts must equal those of any other store.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,20 +10,20 @@ use tidegate::spi::{Adjustment, Check, Gate, Key, KeyStem, Plan, Role, Store, Su
 use tidegate::{AnonymousBounds, Limit, StoreError};
 use tidegate_redis::RedisStore;
 
-/// Any store, but what it says of checks that cost nothing is left out: those who have nothing are not judged on what they share.
+/// Wraps a store and blanks the numbers of checks of cost 0: in an overflow bucket they describe the shared state, not the subject's.
 #[derive(Debug)]
 pub struct IgnoreFreeChecks<S>(pub S);
 
 /// Which case of anonymous subjects a history runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnonymousCase {
-    /// There are too many, and each request is one more: all of them share a bucket, and are one subject to it.
+    /// The cap is exceeded and every request comes from a new subject: all of them share one overflow bucket.
     OverCap,
-    /// They are forgotten early, but not so early that any history lasts that long.
+    /// `forget_after` is set, to a time longer than any history.
     ForgottenEarly,
 }
 
-/// A Redis store that knows strangers only.
+/// A Redis store that treats every subject as unauthenticated.
 #[derive(Debug)]
 pub struct AnonymousStore {
     store: RedisStore,
@@ -35,25 +35,25 @@ pub struct AnonymousStore {
 }
 
 impl AnonymousStore {
-    /// On `store`, which must not be in a cluster: there, some refunds are the store's own.
+    /// Wraps `store`, which must not be a cluster: there the store itself issues some refunds.
     pub fn new(store: RedisStore, case: AnonymousCase) -> Self {
         let [newcomers, asked, overflowed] = [0; 3].map(AtomicU64::new);
         Self { store, case, stems: Mutex::default(), newcomers, asked, overflowed }
     }
 
-    /// How many checks there were that cost something, under limits of more than nothing, and how many were judged on an overflow bucket.
+    /// The number of checks with a cost and a limit above 0, and how many of them were decided on an overflow bucket.
     pub fn overflowed(&self) -> (u64, u64) {
         (self.asked.load(Ordering::Relaxed), self.overflowed.load(Ordering::Relaxed))
     }
 
-    /// The same gate for strangers: one is a crowd, or ten thousand days are early. In a crowd, each subject of a history has
-    /// gates of its own, since all who share a partition share a bucket.
+    /// The same gate with bounds for anonymous subjects: a cap of 1, or `forget_after` of ten thousand days. Over the cap, each
+    /// subject of a history gets a gate of its own, since all subjects of a partition share one bucket.
     fn gate(&self, key: &Key<'_>, limit: &Limit, role: Role) -> Gate {
         let stem = match self.case {
             AnonymousCase::ForgottenEarly => key.stem().clone(),
             AnonymousCase::OverCap => {
-                let stem = KeyStem::for_rule(&format!("{:x}", whose(key)), limit, "");
-                self.stems.lock().unwrap().insert(whose(key), stem.clone());
+                let stem = KeyStem::for_rule(&format!("{:x}", identity(key)), limit, "");
+                self.stems.lock().unwrap().insert(identity(key), stem.clone());
                 stem
             }
         };
@@ -65,7 +65,7 @@ impl AnonymousStore {
         })
     }
 
-    /// The same subject, or in a crowd somebody new of the same partition.
+    /// The same subject; over the cap, a new subject of the same partition.
     fn subject(&self, key: &Key<'_>) -> Subject {
         match self.case {
             AnonymousCase::ForgottenEarly => key.subject(),
@@ -76,13 +76,13 @@ impl AnonymousStore {
         }
     }
 
-    /// Sees to it that there is a crowd now under each of these gates, by somebody of another partition.
+    /// Exceeds the cap of each gate, by a subject of another partition.
     async fn crowd(&self, gates: &[Gate], key: impl Fn(usize) -> u16) -> Result<(), StoreError> {
         if self.case == AnonymousCase::ForgottenEarly {
             return Ok(());
         }
         for (index, gate) in gates.iter().enumerate() {
-            // The first may be one of a crowd that is over, which the store learns by it.
+            // The keys of an earlier flood may have expired; the first charge makes the store notice.
             for _ in 0..2 {
                 let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
                 let elsewhere = u128::from(key(index) ^ 1) << 96 | newcomer;
@@ -105,7 +105,7 @@ impl AnonymousStore {
         let strangers = strangers.with_max_delay(Duration::from_micros(delay));
         let strangers = if plan.is_peek() { strangers.with_peek() } else { strangers };
         let mut verdict = self.store.decide(&strangers).await?;
-        // Under a limit of nothing nobody gets a key, and so there is no crowd.
+        // A limit of 0 creates no keys, so its cap is never exceeded.
         let checks = plan.checks().iter().zip(verdict.checks());
         let asked = checks.filter(|(check, judged)| check.cost() > 0 && judged.outcome.limit > 0).count();
         self.asked.fetch_add(asked as u64, Ordering::Relaxed);
@@ -117,13 +117,13 @@ impl AnonymousStore {
     }
 }
 
-/// The overflow bucket that the subject of `key` falls into.
+/// The key of the overflow bucket that the subject of `key` falls into.
 pub fn bucket_of<'r>(key: &Key<'r>) -> Key<'r> {
     key.overflow((key.subject().hash() >> 96) as u8)
 }
 
-/// A subject under a limit, as a number.
-fn whose(key: &Key<'_>) -> u128 {
+/// Identifies a subject under a limit.
+fn identity(key: &Key<'_>) -> u128 {
     key.stem().id() ^ key.subject().hash()
 }
 
@@ -138,7 +138,7 @@ impl Store for AnonymousStore {
             self.crowd(std::slice::from_ref(&gate), |_| key.partition()).await?;
             let check = Check::new(&gate, self.subject(key), 1).with_anonymous(true);
             let strange = Adjustment::new(&check, *op);
-            // A receipt gives nothing back to a bucket that is shared; the script can.
+            // A receipt never refunds an overflow bucket; the script itself can.
             let shared = matches!(op, Op::Refund { .. }) && self.case == AnonymousCase::OverCap;
             let key = if shared { bucket_of(&strange.key) } else { strange.key };
             self.store.adjust(&[strange.with_key(key)]).await?;
@@ -147,12 +147,12 @@ impl Store for AnonymousStore {
     }
 
     fn adjust_soon(&self, _: &[Adjustment<'_>]) {
-        panic!("no history leaves adjustments behind");
+        panic!("histories never adjust in the background");
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         for key in keys {
-            let stem = self.stems.lock().unwrap().get(&whose(key)).cloned();
+            let stem = self.stems.lock().unwrap().get(&identity(key)).cloned();
             match stem {
                 Some(stem) => self.store.forget(&[bucket_of(&Key::new(&stem, key.subject(), key.subject()))]).await?,
                 None => self.store.forget(&[*key]).await?,

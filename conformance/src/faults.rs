@@ -1,5 +1,5 @@
 //! The fault suite: every [fault](Fault) on real servers, under load from several instances, for every policy at once. Each run
-//! makes a [`FaultOutcome`] for each policy, which knows what it promises; tests hold it to that, and `make faults` prints it.
+//! yields a [`FaultOutcome`] per policy, which knows what is promised; tests assert it, and `make faults` prints it.
 
 mod environment;
 mod fault;
@@ -22,11 +22,11 @@ pub use self::page::{FIGURES, figures, promises};
 use crate::server::Kind;
 use crate::suite::patient_options;
 
-/// How many decisions of the store in a row mean that it is back.
-const BACK: u64 = 10;
+/// The store counts as recovered after this many consecutive decisions by it.
+const RECOVERED_DECISIONS: u64 = 10;
 
-/// Lets `fault` happen to a store of this kind, under load, and tells what came of it under each policy. When everything is
-/// ready it waits for one of `turns`.
+/// Injects `fault` into a store of this kind, under load, and returns the outcome under each policy. When the servers are
+/// ready, it waits for one of `turns`, so that not too many faults run at once.
 pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> Vec<FaultOutcome> {
     let (mut environment, clock) = (FaultEnvironment::start(fault, kind, &scale).await, SystemClock::new());
     let mut instances = Vec::new();
@@ -39,30 +39,34 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
     let load = Load::start(&instances, scale);
     load.continue_for(scale.before).await;
     let mark = load.counts();
-    // A store that counts silence by milliseconds may find some on a machine that has none to spare.
+    // With a budget of milliseconds, a busy machine alone can look like silence.
     let fine = mark.iter().flatten().all(|counts| counts.without_store() + counts.late == 0);
-    assert!(fine || fault.is_silence(), "{}: there is trouble before there is any:\n{load:?}", fault.name());
+    assert!(
+        fine || fault.is_silence(),
+        "{}: decisions were late or without the store before the fault:\n{load:?}",
+        fault.name()
+    );
 
     let struck = clock.now();
     environment.inject(fault, &scale, &instances, &load).await;
     let seen = |policy: OnFailure, counts: &Counts| match fault.effect() {
         Effect::Unnoticed => counts.by_store() >= scale.during,
-        // A policy that has an end of its own is seen to reach it.
+        // `local` and `static` must be seen to reach their bound.
         Effect::Outage(_) => {
             let ends = matches!(policy, OnFailure::Local | OnFailure::Static);
             counts.without_store() >= scale.during && (!ends || counts.held > 0)
         }
         Effect::OutageThatEnds(_) => counts.without_store() > 0,
     };
-    load.until(&format!("{}: it is not noticed", fault.name()), &mark, seen).await;
+    load.until(&format!("{}: the fault has no effect", fault.name()), &mark, seen).await;
     environment.repair(fault, &scale).await;
     let mended = if matches!(fault.effect(), Effect::OutageThatEnds(_)) { struck } else { clock.now() };
-    let back = |_, counts: &Counts| counts.consecutive_by_store >= BACK;
-    load.until(&format!("{}: the store does not come back", fault.name()), &load.counts(), back).await;
+    let back = |_, counts: &Counts| counts.consecutive_by_store >= RECOVERED_DECISIONS;
+    load.until(&format!("{}: the store does not recover", fault.name()), &load.counts(), back).await;
     let recovery = Duration::from_micros(clock.now().as_micros() - mended.as_micros());
 
     let counts = load.stop().await;
-    // By somebody who was not there, and is patient.
+    // A new instance with a generous budget counts what is left.
     let heir = Instance::open(&environment.url, scale.rules(environment.limit), patient_options()).await;
     let asked: u64 = counts.iter().flatten().map(|counts| counts.sent).sum();
     let sent_on = environment.proxy.as_ref().map(|proxy| (proxy.passed().decisions, asked));

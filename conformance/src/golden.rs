@@ -1,7 +1,7 @@
-//! Golden histories: the tables in `spec/*.md`, which people read first and every store replays.
+//! `GoldenHistory`: the tables in `spec/*.md`, which every store replays.
 //!
-//! A page is prose with tables in it. Each table is a history of one subject, starting fresh at 0 s; the code line before
-//! it names the limits, one or several, that every request must pass:
+//! Each table is the history of one subject, starting fresh at 0 s. The indented lines before it define the limits that
+//! every request must pass:
 //!
 //! ```text
 //!     api: token_bucket capacity=3 refill=1/1s
@@ -9,8 +9,8 @@
 //! | at | ask | answer | remaining | retry | reset | delay |
 //! ```
 //!
-//! An empty cell says nothing. With several limits the answer names the one that denies, and the other columns tell of the
-//! check that is shown.
+//! An empty cell is not compared. With several limits, the answer names the rule that denies, and the other columns describe
+//! the check that the decision shows.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,11 +22,11 @@ use tidegate::{Decision, Limit, Limiter, ManualClock, Rate, Receipt, Request, Ru
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
 const START: u64 = 1_800_000_000_000_000;
 
-/// A table of a page.
+/// One table of a page.
 #[derive(Clone, Debug)]
 pub struct GoldenHistory {
-    /// The file and the line of the table.
-    pub place: String,
+    /// File and line of the table.
+    pub location: String,
     rules: RuleSet,
     rows: Vec<Row>,
 }
@@ -37,29 +37,29 @@ struct Row {
     cells: HashMap<String, String>,
 }
 
-/// Every story of every page.
+/// Reads the golden histories of every page in `spec/`.
 pub fn golden_histories() -> Vec<GoldenHistory> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spec");
     let mut pages: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
     pages.sort();
-    pages.iter().flat_map(|page| read(page)).collect()
+    pages.iter().flat_map(|page| parse_page(page)).collect()
 }
 
-fn read(page: &Path) -> Vec<GoldenHistory> {
+fn parse_page(page: &Path) -> Vec<GoldenHistory> {
     let file = page.file_name().unwrap().to_string_lossy();
     let text = std::fs::read_to_string(page).unwrap();
     let (mut golden_histories, mut rules, mut header) = (Vec::new(), Vec::new(), Vec::new());
     for (number, line) in text.lines().enumerate() {
-        let place = || format!("spec/{file}:{}", number + 1);
+        let location = || format!("spec/{file}:{}", number + 1);
         if let Some(rule) = line.strip_prefix("    ") {
-            rules.push(parse_rule(rule).unwrap_or_else(|| panic!("{}: {rule:?} is no limit", place())));
+            rules.push(parse_rule(rule).unwrap_or_else(|| panic!("{}: {rule:?} is not a limit", location())));
         } else if let Some(row) = line.strip_prefix('|') {
             let cells = row.trim_end_matches('|').split('|').map(|cell| cell.trim().to_owned());
             if header.is_empty() {
                 header = cells.collect();
                 let rules = RuleSet::new(std::mem::take(&mut rules)).unwrap();
-                golden_histories.push(GoldenHistory { place: place(), rules, rows: Vec::new() });
+                golden_histories.push(GoldenHistory { location: location(), rules, rows: Vec::new() });
             } else if !row.starts_with("--") {
                 let cells = header.iter().cloned().zip(cells).collect();
                 golden_histories.last_mut().unwrap().rows.push(Row { line: number + 1, cells });
@@ -71,7 +71,7 @@ fn read(page: &Path) -> Vec<GoldenHistory> {
     golden_histories
 }
 
-/// `name: kind parameter=value …`, perhaps with `cost=` and `shadow`.
+/// Parses `name: kind parameter=value …`, optionally with `cost=` and `shadow`.
 fn parse_rule(text: &str) -> Option<Rule> {
     let (name, rest) = text.split_once(": ")?;
     let mut words = rest.split_whitespace();
@@ -81,13 +81,13 @@ fn parse_rule(text: &str) -> Option<Rule> {
     let number = |name: &str| value(name)?.parse::<u64>().ok();
     let rate = |name: &str| {
         let (amount, period) = value(name)?.split_once('/')?;
-        Rate::new(amount.parse().ok()?, span(period)?).ok()
+        Rate::new(amount.parse().ok()?, parse_duration(period)?).ok()
     };
-    let window = || span(value("window")?);
+    let window = || parse_duration(value("window")?);
     let fixed_window = || match value("window")? {
         "month" => Some(Window::MONTH),
         "year" => Some(Window::YEAR),
-        text => span(text).map(Window::from),
+        text => parse_duration(text).map(Window::from),
     };
     let limit = match kind {
         "token_bucket" => Limit::token_bucket(number("capacity")?, rate("refill")?),
@@ -107,8 +107,8 @@ fn parse_rule(text: &str) -> Option<Rule> {
     Some(rule)
 }
 
-/// `1m30s`, `2.5s`, `100ms`, `7us`, `0s`.
-fn span(text: &str) -> Option<Duration> {
+/// Parses `1m30s`, `2.5s`, `100ms`, `7us`, `0s`.
+fn parse_duration(text: &str) -> Option<Duration> {
     let mut total = 0;
     let mut rest = text;
     while !rest.is_empty() {
@@ -132,15 +132,15 @@ fn span(text: &str) -> Option<Duration> {
 }
 
 impl GoldenHistory {
-    /// Replays it on a store that runs on `clock`, and compares every cell.
+    /// Replays the history on a store that runs on `clock`, and compares every cell.
     pub async fn replay(&self, clock: &ManualClock, store: impl Store, user: &str) {
         let limiter = Limiter::new(self.rules.clone(), store);
         let mut receipts: HashMap<usize, Receipt> = HashMap::new();
         for (number, row) in self.rows.iter().enumerate() {
-            let at = span(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line));
+            let at = parse_duration(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line));
             clock.set(Timestamp::from_micros(START).plus(at));
             if let Some(decision) = row.ask(&limiter, user, &mut receipts).await {
-                row.compare(&decision, &self.place);
+                row.compare(&decision, &self.location);
                 receipts.insert(number + 1, decision.into_receipt());
             }
         }
@@ -169,12 +169,12 @@ impl Row {
             "charge" => limiter.charge(&request).await.unwrap(),
             "refund row" => limiter.refund(receipts.remove(&(number as usize)).unwrap()).await.unwrap(),
             "forget" => limiter.forget(&request).await.unwrap(),
-            _ => panic!("line {}: {ask:?} is nothing that can be asked", self.line),
+            _ => panic!("line {}: {ask:?} is not a known request", self.line),
         }
         None
     }
 
-    fn compare(&self, decision: &Decision, place: &str) {
+    fn compare(&self, decision: &Decision, location: &str) {
         let shown = decision.shown();
         let answer = match (decision.is_allowed(), decision.granted(), decision.rule()) {
             (true, 1, _) => "allowed".to_owned(),
@@ -184,26 +184,28 @@ impl Row {
         };
         let reset = shown.map(|shown| shown.outcome().reset_after);
         let shadow: Vec<&str> = decision.shadow_would_reject().collect();
-        let retry = if decision.is_permanent() { "never".into() } else { tell(decision.retry_after()) };
+        let retry = if decision.is_permanent() { "never".into() } else { format_duration(decision.retry_after()) };
         for (name, got) in [
             ("answer", answer),
             ("remaining", decision.remaining().map_or_else(String::new, |remaining| remaining.to_string())),
             ("retry", retry),
-            ("reset", tell(reset)),
-            ("delay", tell(Some(decision.delay()))),
+            ("reset", format_duration(reset)),
+            ("delay", format_duration(Some(decision.delay()))),
             ("shadow", shadow.join(", ")),
         ] {
             let expected = self.cell(name);
-            let expected = span(expected).filter(|_| !expected.is_empty()).map_or(expected.into(), |s| tell(Some(s)));
+            let expected = parse_duration(expected)
+                .filter(|_| !expected.is_empty())
+                .map_or(expected.into(), |s| format_duration(Some(s)));
             assert!(
                 expected.is_empty() || expected == got,
-                "{place}, line {}: {name} is {got}, not {expected}",
+                "{location}, line {}: {name} is {got}, not {expected}",
                 self.line
             );
         }
     }
 }
 
-fn tell(span: Option<Duration>) -> String {
+fn format_duration(span: Option<Duration>) -> String {
     span.map_or_else(String::new, |span| format!("{span:?}"))
 }

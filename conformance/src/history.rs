@@ -10,10 +10,10 @@ use tidegate::{Algorithm, Clock, Limit, ManualClock, Rate, Timestamp, Window};
 
 use std::time::Duration;
 
-/// Where histories start: in September 2026.
+/// The start of every history: in September 2026.
 const START: u64 = 1_790_000_000_123_456;
 
-/// What happens to one subject.
+/// The random history of one subject.
 #[derive(Clone, Debug)]
 pub struct History {
     limits: Vec<(Limit, Role)>,
@@ -21,10 +21,10 @@ pub struct History {
     steps: Vec<Step>,
 }
 
-/// One thing that happens.
+/// One step of a history.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Move(Move),
+    Move(TimeMove),
     Take(Cost, Option<u64>),
     TakeUpTo(Cost, u64),
     Peek(Cost),
@@ -35,39 +35,39 @@ enum Step {
 
 /// How time moves.
 #[derive(Clone, Copy, Debug)]
-enum Move {
+enum TimeMove {
     Micros(i64),
-    /// In eighths of the first limit's own span.
+    /// In eighths of the first limit's window.
     Spans(i64),
-    /// By the margin for clocks that step back, and a little.
+    /// By the margin for backward clock steps, plus a few microseconds.
     Margin(i64, bool),
-    /// To the instant that the last denial promised, and a little.
+    /// To the retry time of the last denial, plus a few microseconds.
     Retry(i64),
-    /// To a turn of the calendar, and a little.
-    Turn(u64, i64),
+    /// To a calendar boundary, plus a few microseconds.
+    Boundary(u64, i64),
 }
 
-/// What something costs.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug)]
 enum Cost {
     Units(u64),
-    /// The limit's amount, and a little.
+    /// The limit's amount, plus or minus a few units.
     Amount(i64),
 }
 
 /// How far time may run backwards in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backwards {
-    /// Not at all.
+    /// Never.
     Never,
-    /// As far as it likes.
+    /// Without bound.
     Freely,
-    /// Never further below its highest point than the margin, which no store forgets.
+    /// At most by the margin within which no store forgets.
     WithinMargin,
 }
 
 /// Histories of one check of this kind.
-pub fn of(algorithm: Algorithm) -> BoxedStrategy<History> {
+pub fn single_check_histories(algorithm: Algorithm) -> BoxedStrategy<History> {
     let single = limit(algorithm).prop_map(|limit| vec![(limit, Role::Enforced)]);
     (single, prop::collection::vec(step(), 1..60))
         .prop_map(|(limits, steps)| History { limits, mode: PlanMode::AllOrNothing, steps })
@@ -84,36 +84,36 @@ pub fn plan_histories() -> BoxedStrategy<History> {
         .boxed()
 }
 
-/// Histories of months and years, around the turns of them.
+/// Histories of calendar windows, around the boundaries of months and years.
 pub fn calendar_histories() -> BoxedStrategy<History> {
     let single = calendar_window().prop_map(|limit| vec![(limit, Role::Enforced)]);
     let day = (-1..=1i64).prop_map(|days| days * 86_400_000_000);
     let little = prop_oneof![4 => -2..=2i64, 1 => -2_000_001..=-1_999_999i64, 1 => day];
-    let turn =
-        (prop::sample::select(TURNS.to_vec()), little).prop_map(|(turn, more)| Step::Move(Move::Turn(turn, more)));
-    let steps = prop_oneof![1 => turn, 4 => step()];
+    let boundary = (prop::sample::select(CALENDAR_BOUNDARIES.to_vec()), little)
+        .prop_map(|(boundary, more)| Step::Move(TimeMove::Boundary(boundary, more)));
+    let steps = prop_oneof![1 => boundary, 4 => step()];
     (single, prop::collection::vec(steps, 1..60))
         .prop_map(|(limits, steps)| History { limits, mode: PlanMode::AllOrNothing, steps })
         .boxed()
 }
 
-/// Instants at which calendars go wrong, in seconds.
-const TURNS: [u64; 12] = [
+/// Calendar boundaries that are easily computed wrong, in seconds.
+const CALENDAR_BOUNDARIES: [u64; 12] = [
     951_782_400,   // 2000-02-29, a leap day
     951_868_800,   // 2000-03-01
     1_798_761_600, // 2027-01-01
-    1_803_859_200, // 2027-03-01, without one before it
+    1_803_859_200, // 2027-03-01, not after a leap day
     1_830_297_600, // 2028-01-01
     1_835_395_200, // 2028-02-29, a leap day
     1_835_481_600, // 2028-03-01
     1_861_920_000, // 2029-01-01
     4_102_444_800, // 2100-01-01
-    4_107_542_400, // 2100-03-01, without one before it
+    4_107_542_400, // 2100-03-01, not after a leap day
     4_133_980_800, // 2101-01-01
     4_481_049_600, // 2112-01-01
 ];
 
-/// Every kind there is.
+/// Every kind of limit.
 pub const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
@@ -146,8 +146,8 @@ fn calendar_window() -> impl Strategy<Value = Limit> {
     (amount(MAX_AMOUNT), window).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap())
 }
 
-fn amount(most: u64) -> impl Strategy<Value = u64> {
-    prop_oneof![1 => 0..2u64, 4 => 1..6u64, 3 => 1..200u64, 1 => 1..=most.min(20_000_000), 1 => most - 3..=most]
+fn amount(max: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![1 => 0..2u64, 4 => 1..6u64, 3 => 1..200u64, 1 => 1..=max.min(20_000_000), 1 => max - 3..=max]
 }
 
 fn rate() -> impl Strategy<Value = Rate> {
@@ -167,11 +167,11 @@ fn step() -> impl Strategy<Value = Step> {
     let cost = prop_oneof![5 => units.prop_map(Cost::Units), 1 => little.clone().prop_map(Cost::Amount)].boxed();
     let forward = prop_oneof![0..2000i64, -3..0i64, 0..5_000_000i64];
     let time = prop_oneof![
-        4 => forward.prop_map(Move::Micros),
-        4 => (-3..12i64).prop_map(Move::Spans),
-        1 => (-40..200i64).prop_map(Move::Spans),
-        1 => (little.clone(), any::<bool>()).prop_map(|(more, back)| Move::Margin(more, back)),
-        3 => little.prop_map(Move::Retry),
+        4 => forward.prop_map(TimeMove::Micros),
+        4 => (-3..12i64).prop_map(TimeMove::Spans),
+        1 => (-40..200i64).prop_map(TimeMove::Spans),
+        1 => (little.clone(), any::<bool>()).prop_map(|(more, back)| TimeMove::Margin(more, back)),
+        3 => little.prop_map(TimeMove::Retry),
     ];
     let delay = prop_oneof![4 => Just(None), 1 => (0..5_000_000u64).prop_map(Some)];
     prop_oneof![
@@ -186,17 +186,17 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl History {
-    /// How many steps it has.
+    /// The number of steps.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether nothing happens in it.
+    /// Whether there are no steps.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Replays it on both stores, which run on `clock`; says where they first disagree.
+    /// Replays the history on two stores that run on `clock`; the error describes the first disagreement.
     pub async fn agree(
         &self,
         clock: &ManualClock,
@@ -205,10 +205,10 @@ impl History {
         backwards: Backwards,
     ) -> Result<(), String> {
         static SUBJECTS: AtomicU64 = AtomicU64::new(1);
-        // Spread like a hash: the memory store chooses a shard by the highest bits.
+        // Spread like a hash, since the memory store chooses a shard by the highest bits.
         let number = u128::from(SUBJECTS.fetch_add(1, Ordering::Relaxed));
         let hash = number.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
-        // Two by two in one partition, so that in a cluster some keys of a plan lie together and some apart.
+        // Pairs share a partition, so that in a cluster some keys of a plan share a slot and some do not.
         let subject = |index: usize| Subject::from_hash(hash ^ (index as u128 / 2) << 96);
         let gates: Vec<Gate> = self
             .limits
@@ -299,9 +299,9 @@ impl Cost {
     }
 }
 
-impl Move {
+impl TimeMove {
     fn from(self, now: u64, limit: &Limit, last_retry: Option<Duration>) -> u64 {
-        if let Self::Turn(seconds, more) = self {
+        if let Self::Boundary(seconds, more) = self {
             return (seconds * 1_000_000).saturating_add_signed(more);
         }
         let micros = |span: Duration| span.as_micros() as i64;
@@ -312,13 +312,13 @@ impl Move {
             }
             Self::Margin(more, back) => (2_000_000 + more) * if back { -1 } else { 1 },
             Self::Retry(more) => last_retry.map_or(0, micros) + more,
-            Self::Turn(..) => 0,
+            Self::Boundary(..) => 0,
         };
         now.saturating_add_signed(by)
     }
 }
 
-/// The time that a limit is about.
+/// The window of a limit, in microseconds.
 fn span_of(limit: &Limit) -> u64 {
     match limit {
         Limit::TokenBucket(limit) => limit.burst().micros,

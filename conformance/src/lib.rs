@@ -1,5 +1,5 @@
-//! What the tests that cross a crate share: real servers, the naive model, random histories, and the books that golden
-//! histories are kept in. Nothing here is published.
+//! Shared by the tests that span several crates: fixtures that start real servers, the naive model of every limit, random
+//! histories, golden histories, and the fault suite. Not published.
 
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a panic is how a test fails")]
 

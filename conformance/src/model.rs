@@ -1,8 +1,8 @@
-//! The naive model: the *definition* of every limit, written to be believed rather than to be fast.
+//! The naive model: the *definition* of every limit, written to be obviously right rather than fast.
 //!
 //! It keeps lists of what was admitted and computes every number by searching for it: `remaining` is the largest cost
 //! that fits, `retry_after` the smallest time after which the request fits, `reset_after` the smallest time after which
-//! everything is as at the beginning. No formula of the implementation is used here.
+//! the state equals a fresh one. No formula of the implementation is used here.
 
 mod bucket;
 mod log;
@@ -23,7 +23,7 @@ use log::Log;
 use slices::Slices;
 use window::Window;
 
-/// What one limit remembers of the past, for one subject.
+/// The history of one subject under one limit.
 #[derive(Clone, Debug)]
 pub enum Model {
     /// Token bucket and leaky bucket.
@@ -36,7 +36,7 @@ pub enum Model {
     Slices(Slices),
 }
 
-/// Where a take went, in the words of the model.
+/// Where a take was recorded, so that a refund finds it.
 pub type Place = u128;
 
 /// A request as the model sees it.
@@ -44,9 +44,9 @@ pub type Place = u128;
 pub struct Ask {
     /// Microseconds since the epoch.
     pub now: u64,
-    /// What it costs altogether.
+    /// The total cost.
     pub cost: u64,
-    /// The longest delay that is accepted.
+    /// The longest accepted delay, in microseconds.
     pub longest_delay: u64,
 }
 
@@ -59,11 +59,11 @@ impl Model {
             Limit::FixedWindow(limit) => Self::Window(Window::new(limit)),
             Limit::SlidingLog(limit) => Self::Log(Log::new(limit)),
             Limit::SlidingWindow(limit) => Self::Slices(Slices::new(limit)),
-            _ => panic!("a limit that the model does not know"),
+            _ => panic!("the model has no such limit"),
         }
     }
 
-    /// Whether the request fits, on a model that is settled.
+    /// Whether the request fits. The model must be settled.
     pub fn fits(&self, ask: Ask) -> bool {
         ask.cost == 0
             || match self {
@@ -74,7 +74,7 @@ impl Model {
             }
     }
 
-    /// Moves what lies too far in the future to now; true if there was anything.
+    /// Moves records that lie too far in the future to now; true if there were any.
     pub fn settle(&mut self, now: u64) -> bool {
         match self {
             Self::Bucket(model) => model.settle(now),
@@ -84,7 +84,7 @@ impl Model {
         }
     }
 
-    /// Writes down a request that fits, and says where.
+    /// Records a request that fits, and returns where.
     pub fn spend(&mut self, now: u64, cost: u64) -> Place {
         match self {
             Self::Bucket(model) => model.spend(now, cost),
@@ -94,7 +94,7 @@ impl Model {
         }
     }
 
-    /// Counts what has already happened: as much of it as fits.
+    /// Records a charge, as much of it as fits.
     pub fn charge(&mut self, now: u64, cost: u64) {
         let mut settled = self.clone();
         settled.settle(now);
@@ -111,7 +111,7 @@ impl Model {
         }
     }
 
-    /// Gives back what went to `place`.
+    /// Refunds what was recorded at `place`.
     pub fn refund(&mut self, now: u64, cost: u64, place: Place) {
         let mut changed = self.clone();
         let found = match &mut changed {
@@ -131,11 +131,11 @@ impl Model {
     }
 
     fn remaining_within(&self, now: u64, longest_delay: u64) -> u64 {
-        let most = self.amount();
-        most - first(most, |less| self.fits(Ask { now, cost: most - less, longest_delay }))
+        let max = self.amount();
+        max - first(max, |less| self.fits(Ask { now, cost: max - less, longest_delay }))
     }
 
-    /// Everything that a caller is told about a request that was `admitted` or not.
+    /// The outcome of a request that was `admitted` or not.
     pub fn outcome(&self, before: &Self, ask: Ask, admitted: bool) -> Outcome {
         let Ask { now, cost, longest_delay } = ask;
         let later = |wait: u64| Ask { now: now + wait, cost, longest_delay };
@@ -172,9 +172,9 @@ impl Model {
     }
 }
 
-/// The smallest number up to `most` for which `holds`, which once true stays true; `most` if there is none.
-fn first(most: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (0, most);
+/// The smallest number up to `max` for which `holds` is true, or `max`. `holds` must be monotonic.
+fn first(max: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0, max);
     while low < high {
         let middle = low + (high - low) / 2;
         if holds(middle) {
@@ -186,7 +186,7 @@ fn first(most: u64, holds: impl Fn(u64) -> bool) -> u64 {
     low
 }
 
-/// Whether a record of `at` lies so far ahead of `now` that a clock must have been set back.
+/// Whether a record at `at` lies so far ahead of `now` that the clock must have been set back.
 fn too_far_ahead(at: u64, now: u64) -> bool {
     at > now && at - now > MARGIN_MICROS
 }

@@ -1,5 +1,5 @@
-//! `Proxy`: a TCP proxy in front of a real server, that makes trouble when it is told to and counts what passes. It understands
-//! nothing of what it carries: that a decision is among it is told by bytes to look for.
+//! `Proxy`: a TCP proxy in front of a real server that injects network faults on request and counts what it forwards. It does not
+//! parse the protocol: a request counts as a decision if it contains given bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,24 +15,24 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-/// What the proxy does to what it carries.
+/// What the proxy does to the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
     /// Nothing.
     None,
-    /// What the server says arrives so much later.
+    /// Delays replies.
     DelayReplies(Duration),
-    /// What the server is told arrives so much later.
+    /// Delays requests.
     DelayRequests(Duration),
-    /// A connection on which a decision is asked for breaks in the middle of the next reply, after so many bytes. What asks
-    /// for none, such as a `PING`, is answered.
+    /// Closes a connection in the middle of the next reply after a decision was requested, after this many bytes. Other
+    /// requests, such as a `PING`, are answered.
     CutReplies(usize),
-    /// Whatever is sent is swallowed, on connections that exist and on new ones. These break when the trouble is over: what
-    /// was swallowed does not come back.
+    /// Swallows all bytes on existing and new connections. They are closed when the fault ends, since swallowed bytes do not
+    /// come back.
     Blackhole,
-    /// What the server says arrives byte by byte, with a pause before each.
+    /// Forwards replies byte by byte, with a pause before each.
     Trickle(Duration),
-    /// Connections break, and nobody listens.
+    /// Closes all connections and stops listening.
     Refuse,
 }
 
@@ -44,7 +44,7 @@ pub struct Proxy {
     running: AbortHandle,
 }
 
-/// What passed so far.
+/// Counts of the forwarded traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedCounts {
     /// Connections that were accepted.
@@ -60,7 +60,7 @@ pub struct ForwardedCounts {
 #[derive(Debug)]
 struct Shared {
     server: u16,
-    /// What the request for a decision contains, and nothing else.
+    /// Bytes that only a request for a decision contains.
     mark: Vec<u8>,
     trouble: watch::Sender<NetworkFault>,
     listening: watch::Sender<bool>,
@@ -70,11 +70,11 @@ struct Shared {
     down: AtomicU64,
 }
 
-/// Bytes on their way, and when they arrive.
+/// Bytes in transit and their delivery time.
 type Line = (Instant, Vec<u8>);
 
 impl Proxy {
-    /// A proxy in front of the server at this port of this machine. Requests that contain `mark` count as decisions.
+    /// Starts a proxy in front of the server on local port `port`. Requests that contain `mark` count as decisions.
     pub async fn start(server: u16, mark: &[u8]) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -92,12 +92,12 @@ impl Proxy {
         Self { port, shared, running }
     }
 
-    /// From now on it makes this trouble. Returns when it does so to new connections.
+    /// Injects this fault from now on. Returns once new connections get it.
     pub async fn make(&self, trouble: NetworkFault) {
         self.shared.trouble.send_replace(trouble);
         let mut listening = self.shared.listening.subscribe();
         let wanted = trouble != NetworkFault::Refuse;
-        listening.wait_for(|listening| *listening == wanted).await.expect("a proxy that runs");
+        listening.wait_for(|listening| *listening == wanted).await.expect("the proxy runs");
     }
 
     /// Where it listens.
@@ -105,7 +105,7 @@ impl Proxy {
         self.port
     }
 
-    /// What passed so far.
+    /// The traffic so far.
     pub fn passed(&self) -> ForwardedCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         ForwardedCounts {
@@ -126,7 +126,7 @@ impl Drop for Proxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let address = listener.local_addr().unwrap();
     let (mut listener, mut trouble) = (Some(listener), shared.trouble.subscribe());
-    // Dropped with the proxy, and with them every connection.
+    // Dropping the proxy drops these tasks, and every connection with them.
     let mut connections = JoinSet::new();
     loop {
         let refuses = *trouble.borrow_and_update() == NetworkFault::Refuse;
@@ -152,7 +152,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// The port was ours a moment ago. Should somebody have got it in the meantime, it is most likely only for a moment.
+/// Binds the port again. Another process may have taken it in the meantime, most likely for a short time.
 async fn listen_again(address: SocketAddr) -> TcpListener {
     for _ in 0..10_000 {
         if let Ok(listener) = TcpListener::bind(address).await {
@@ -160,15 +160,15 @@ async fn listen_again(address: SocketAddr) -> TcpListener {
         }
         tokio::task::yield_now().await;
     }
-    panic!("somebody else listens at {address} now");
+    panic!("another process listens on {address} now");
 }
 
-/// Carries what a client and the server tell each other, until one of them is gone or trouble wants it.
+/// Forwards both directions until one side closes or a fault ends the connection.
 async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let mut trouble = shared.trouble.subscribe();
     let _ = client.set_nodelay(true);
     if *trouble.borrow_and_update() == NetworkFault::Blackhole {
-        // A client that hears nothing goes away by itself at some time; until then its bytes go nowhere.
+        // The client gives up by itself; until then its bytes are discarded.
         let (mut from_client, _to_client) = client.into_split();
         return swallow(&mut from_client, &shared, &mut trouble).await;
     }
@@ -244,7 +244,7 @@ async fn take_requests(
     }
 }
 
-/// Ends when the server has no more to say; what is on its way then still arrives.
+/// Ends when the server closes; bytes in transit are still delivered.
 async fn take_replies(
     mut from_server: OwnedReadHalf,
     line: UnboundedSender<Line>,
@@ -272,7 +272,7 @@ async fn take_replies(
     }
 }
 
-/// Writes what comes along `line`, each at its time and after what came before; and at once when the trouble is over.
+/// Delivers queued bytes in order, each at its time, or at once when the fault ends.
 async fn deliver(
     mut line: UnboundedReceiver<Line>,
     mut to: OwnedWriteHalf,
@@ -293,7 +293,7 @@ async fn deliver(
     Ok(())
 }
 
-/// The end of what was seen so far: a mark may lie across two reads.
+/// The tail of what was read so far: a mark may span two reads.
 #[derive(Default)]
 struct Seen(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! The library's pure functions as a store: a plain map that never forgets, so that time may jump at will.
+//! `PureStore`: the library's pure functions on a plain map that never expires keys, so that time may jump freely.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use tidegate::spi::algorithm::{self, Change, State};
 use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
 use tidegate::{Clock, ManualClock, StoreError};
 
-/// States by the names of their keys.
+/// A map from key name to state.
 #[derive(Debug)]
 pub struct PureStore {
     clock: ManualClock,
@@ -15,7 +15,7 @@ pub struct PureStore {
 }
 
 impl PureStore {
-    /// An empty one, on this clock.
+    /// Creates an empty store on `clock`.
     pub fn new(clock: ManualClock) -> Self {
         Self { clock, states: Mutex::default() }
     }
@@ -73,7 +73,7 @@ fn commit(states: &mut HashMap<Vec<u8>, State>, name: &[u8], change: Change) {
     }
 }
 
-/// The name of a key, as what a map is indexed by.
+/// The name of a key, as an index into a map.
 pub(crate) fn name(key: &Key<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     key.write_name("", &mut bytes);

@@ -1,4 +1,4 @@
-//! A real server of its own for each test: on a free port, in a directory of its own, stopped when dropped.
+//! `Server`: a real redis-server or valkey-server for one test, on a free port, in its own directory, killed on drop.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,7 +22,7 @@ pub enum Kind {
     Valkey,
 }
 
-/// Both, for tests that must hold on each.
+/// Both kinds, for tests that must pass on each.
 pub const KINDS: [Kind; 2] = [Kind::Redis, Kind::Valkey];
 
 /// A running server.
@@ -31,17 +31,17 @@ pub struct Server {
     process: Child,
     kind: Kind,
     arguments: Vec<String>,
-    /// Whether its clock is the test's.
+    /// Whether the test controls its clock.
     fake_time: bool,
     port: u16,
     directory: PathBuf,
     password: Option<String>,
-    /// Whether it is a cluster of its own.
+    /// Whether it is a cluster of one.
     alone_in_cluster: bool,
 }
 
 impl Kind {
-    /// The program, from the repository's own tools or the path.
+    /// The program, from `.tools` or `PATH`.
     fn program(self) -> PathBuf {
         let name = match self {
             Self::Redis => "redis-server",
@@ -53,25 +53,25 @@ impl Kind {
 }
 
 impl Server {
-    /// Starts a server that keeps nothing on disk.
+    /// Starts a server without persistence.
     pub fn start(kind: Kind) -> Self {
         Self::start_with(kind, &[])
     }
 
     /// Starts a server with further arguments.
     pub fn start_with(kind: Kind, arguments: &[&str]) -> Self {
-        // Another process may take the port between our looking and the server's binding: then look again.
+        // Another process may take the port before the server binds it: then try another.
         let start = || Self::try_start(kind, arguments, false);
-        (0..20).find_map(|_| start()).expect("a server that starts within twenty tries")
+        (0..20).find_map(|_| start()).expect("a server starts within twenty attempts")
     }
 
     /// Starts a server whose wall clock the test [moves](Self::move_clock).
     pub fn start_with_clock(kind: Kind) -> Self {
         let start = || Self::try_start(kind, &[], true);
-        (0..20).find_map(|_| start()).expect("a server that starts within twenty tries")
+        (0..20).find_map(|_| start()).expect("a server starts within twenty attempts")
     }
 
-    /// Starts a server that is a cluster by itself: it owns every slot, and refuses a script with keys of two.
+    /// Starts a cluster of one server: it owns every slot, and refuses a script with keys of two slots.
     pub fn start_alone_in_cluster(kind: Kind) -> Self {
         let mut server = Self::start_in_cluster(kind);
         server.alone_in_cluster = true;
@@ -81,7 +81,7 @@ impl Server {
         server
     }
 
-    /// Starts a server in cluster mode, which knows no other yet.
+    /// Starts a server in cluster mode that has joined no cluster yet.
     pub fn start_in_cluster(kind: Kind) -> Self {
         let bus = free_port().to_string();
         let mode = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
@@ -98,7 +98,7 @@ impl Server {
             let arguments = ["sentinel.conf", "--sentinel"].map(str::to_owned).to_vec();
             Self::spawn(kind, directory, port, arguments, None, false)
         };
-        (0..20).find_map(|_| start()).expect("a sentinel that starts within twenty tries")
+        (0..20).find_map(|_| start()).expect("a sentinel starts within twenty attempts")
     }
 
     fn try_start(kind: Kind, arguments: &[&str], fake_time: bool) -> Option<Self> {
@@ -126,7 +126,7 @@ impl Server {
         server.wait_until_up().then_some(server)
     }
 
-    /// Waits until it answers, or has ended.
+    /// Waits until it answers or exits.
     fn wait_until_up(&mut self) -> bool {
         loop {
             if self.process.try_wait().unwrap().is_some() {
@@ -139,7 +139,7 @@ impl Server {
         }
     }
 
-    /// Whether it is this server that answers there: a server of another test may have taken the port before.
+    /// Whether this server answers there: a server of another test may have taken the port.
     fn is_at(&self, stream: &mut TcpStream) -> bool {
         if stream.write_all(b"INFO server\r\n").is_err() {
             return false;
@@ -158,7 +158,7 @@ impl Server {
         false
     }
 
-    /// Asks until the answer to `command` contains `text`.
+    /// Repeats `command` until its reply contains `text`.
     pub fn wait_for(&self, command: &str, argument: &str, text: &str) {
         let mut connection = self.connection();
         let answers = |_: &u32| {
@@ -168,7 +168,7 @@ impl Server {
         assert!((0..1_000_000).find(answers).is_some(), "{command} {argument} never says {text}");
     }
 
-    /// Where it speaks to others of its cluster.
+    /// Its cluster bus port.
     pub fn bus(&self) -> u16 {
         let setting: (String, u16) =
             redis::cmd("CONFIG").arg("GET").arg("cluster-port").query(&mut self.connection()).unwrap();
@@ -180,7 +180,7 @@ impl Server {
         self.port
     }
 
-    /// Where it listens, as a store is told.
+    /// The store URL.
     pub fn url(&self) -> String {
         if self.alone_in_cluster {
             return format!("redis+cluster://127.0.0.1:{}", self.port);
@@ -188,7 +188,7 @@ impl Server {
         self.plain_url()
     }
 
-    /// Where it listens.
+    /// The URL of a plain connection.
     pub fn plain_url(&self) -> String {
         match &self.password {
             Some(password) => format!("redis://:{password}@127.0.0.1:{}", self.port),
@@ -196,41 +196,41 @@ impl Server {
         }
     }
 
-    /// Where it listens, without the password.
+    /// The URL without the password.
     pub fn bare_url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The number of its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// A store on it.
+    /// Connects a store to it.
     pub async fn store(&self) -> RedisStore {
         self.store_with(RedisOptions::new()).await
     }
 
-    /// A store on it, with these options.
+    /// Connects a store to it, with these options.
     pub async fn store_with(&self, options: RedisOptions) -> RedisStore {
         RedisStore::connect_with(&self.url(), options).await.unwrap()
     }
 
-    /// A plain connection to it.
+    /// Opens a plain connection to it.
     pub fn connection(&self) -> redis::Connection {
         redis::Client::open(self.plain_url()).unwrap().get_connection().unwrap()
     }
 
-    /// Ends it as a crash would.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What a server may suffer
+/// Faults
 impl Server {
-    /// Starts it again after it was killed, at the same address, with what it had on disk and further arguments.
+    /// Restarts a killed server on the same port, with its files and further arguments.
     pub fn restart_with(&mut self, arguments: &[&str]) {
         self.kill();
         let further = arguments.iter().map(|argument| (*argument).to_owned());
@@ -244,19 +244,19 @@ impl Server {
         panic!("{:?} does not start again at port {}", self.kind, self.port);
     }
 
-    /// Stops it where it is: connections stay up, and nothing is answered.
+    /// Stops it with SIGSTOP: connections stay open, nothing is answered.
     pub fn hang(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on after [`hang`](Self::hang).
+    /// Continues it after [`hang`](Self::hang).
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Moves its wall clock so many seconds away from the real time, and returns when it goes by that.
+    /// Sets the offset of its wall clock from real time, and returns once the server uses it.
     pub fn move_clock(&self, seconds: i64) {
-        assert!(self.fake_time, "a server that was started with the clock of the test");
+        assert!(self.fake_time, "the server was started with a controllable clock");
         std::fs::write(self.directory.join(CLOCK), format!("{seconds:+}\n")).unwrap();
         let (mut connection, host) = (self.connection(), SystemClock::new());
         let moved = |_: &u32| {
@@ -280,7 +280,7 @@ impl Drop for Server {
     }
 }
 
-/// The file that tells a server with a clock of the test how far that is from the real time.
+/// The file from which libfaketime reads the clock offset.
 const CLOCK: &str = "clock";
 
 fn run(kind: Kind, directory: &Path, arguments: &[String], fake_time: bool) -> Child {
@@ -290,11 +290,10 @@ fn run(kind: Kind, directory: &Path, arguments: &[String], fake_time: bool) -> C
     if fake_time {
         let clock = directory.join(CLOCK);
         std::fs::write(&clock, "+0\n").unwrap();
-        // An allocator of the server's own asks for the time before the library can tell it, and waits for ever: so the usual
-        // one stands before it.
+        // The server's own allocator reads the time before libfaketime is ready, and would hang: preload libc's first.
         let libraries = format!("{} libc.so.6", fake_time_library().display());
         command.env("LD_PRELOAD", libraries).env("FAKETIME_TIMESTAMP_FILE", clock);
-        // The wall clock jumps, and timers go on.
+        // Only the wall clock jumps; timers continue.
         command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     }
     command.spawn().unwrap_or_else(|error| panic!("{kind:?} does not start ({error}); `make tools` installs it"))
@@ -310,7 +309,7 @@ fn fake_time_library() -> PathBuf {
 fn new_directory() -> PathBuf {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
-    // In memory where that is possible: servers write down what they know of each other, and wait for the disk.
+    // In memory where possible: cluster nodes and sentinels write their state files synchronously.
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     let directory = place.join(format!("tidegate-{}-{number}", std::process::id()));
@@ -318,7 +317,7 @@ fn new_directory() -> PathBuf {
     directory
 }
 
-/// A port that nobody listens at, and that is given to nobody else in this process. Another process may take it before we do.
+/// A free port that this process hands out only once. Another process may still take it.
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {

@@ -1,4 +1,4 @@
-//! One behaviour, mounted once per store: in memory, on Redis, on Valkey and in a cluster, all on a clock that the test moves.
+//! Runs one behaviour on every store: in memory, on Redis, on Valkey and in a cluster, all on a clock that the test moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,10 +15,10 @@ use crate::server::{Kind, Server};
 /// Where every clock starts: a midnight in September 2026, so that windows of a day and shorter begin there.
 pub const START: Timestamp = Timestamp::from_micros(20_717 * 86_400_000_000);
 
-/// A store on a clock of its own, for one behaviour.
+/// A store with its own clock, for one behaviour.
 #[derive(Debug)]
 pub struct StoreFixture {
-    /// The time by which the store decides.
+    /// The clock of the store.
     pub clock: ManualClock,
     /// The store; clones share their state.
     pub store: AnyStore,
@@ -26,7 +26,7 @@ pub struct StoreFixture {
     limiters: AtomicU32,
 }
 
-/// Runs `behaviour` on each store. The output of a failed test ends with the name of the one it failed on.
+/// Runs `behaviour` on each store. The output of a failed test ends with the name of the store.
 pub async fn on_every_store(behaviour: impl AsyncFn(&StoreFixture)) {
     println!("in memory");
     behaviour(&StoreFixture::in_memory()).await;
@@ -34,26 +34,26 @@ pub async fn on_every_store(behaviour: impl AsyncFn(&StoreFixture)) {
     behaviour(&StoreFixture::on_server(Server::start(Kind::Redis)).await).await;
     println!("on Valkey");
     behaviour(&StoreFixture::on_server(Server::start(Kind::Valkey)).await).await;
-    // One server is enough: plans across slots are decided part by part even if all slots are its own.
+    // One server is enough: the store splits plans by slot even if one server owns all slots.
     println!("in a cluster");
     behaviour(&StoreFixture::on_server(Server::start_alone_in_cluster(Kind::Redis)).await).await;
 }
 
-/// One limit of each kind: `amount` at once, and then so little that no test lives to see it.
+/// One limit of each kind: `amount` at once, then a refill too slow to matter.
 pub fn one_limit_of_each_kind(amount: u64) -> [Limit; 5] {
     const YEAR: Duration = Duration::from_secs(31_557_600);
     let slow = Rate::per_hour(1).unwrap();
     [
         Limit::token_bucket(amount, slow).unwrap(),
         Limit::leaky_bucket(slow, amount - 1).unwrap(),
-        // Aligned to the epoch: this one began in 2020.
+        // Aligned to the epoch: this window began in 2020.
         Limit::fixed_window(amount, 50 * YEAR).unwrap(),
         Limit::sliding_log(amount, 10 * YEAR).unwrap(),
         Limit::sliding_window(amount, 10 * YEAR, 10).unwrap(),
     ]
 }
 
-/// One limit of each kind: `amount` at once, and as much again in each `window`.
+/// One limit of each kind: `amount` at once and per `window`.
 pub fn limits_with_window(amount: u64, window: Duration) -> [Limit; 5] {
     let rate = Rate::new(amount, window).unwrap();
     [
@@ -65,7 +65,7 @@ pub fn limits_with_window(amount: u64, window: Duration) -> [Limit; 5] {
     ]
 }
 
-/// How many of `times` requests of this `cost` pass.
+/// Sends `times` requests of this `cost` and counts those that pass.
 pub async fn count_allowed<S: Store>(limiter: &Limiter<S>, cost: u64, times: u64) -> u64 {
     let mut passed = 0;
     for _ in 0..times {
@@ -75,13 +75,13 @@ pub async fn count_allowed<S: Store>(limiter: &Limiter<S>, cost: u64, times: u64
     passed
 }
 
-/// What the only check of `limiter` has left.
+/// The remaining units of the only check of `limiter`.
 pub async fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
     limiter.peek(&Request::new("")).await.unwrap().remaining().unwrap()
 }
 
-/// Asks until there is an answer. Every error until then must say that another try is worth it. In between the other tasks go
-/// on: those that connect again.
+/// Repeats `ask` until it succeeds. Every error until then must be transient. Other tasks, such as reconnecting ones, run in
+/// between.
 pub async fn retry_while_transient<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> T {
     let answer = async {
         loop {
@@ -100,13 +100,13 @@ pub async fn decide_all<S: Store>(store: &S, plans: &[Plan<'_>]) -> Vec<Result<V
     join_all(plans.iter().map(|plan| store.decide(plan))).await
 }
 
-/// Waits until `limiter` is answered by its store.
+/// Waits until the store of `limiter` answers.
 pub async fn wait_until_reachable<S: Store>(limiter: &Limiter<S>) {
     let plan = limiter.plan(&Request::new("")).with_peek();
     retry_while_transient(async || limiter.store().decide(&plan).await).await;
 }
 
-/// Options for a store that waits for its answers however busy the machine is, and has no keys but those of the test.
+/// Options with budgets that no busy machine exceeds, and without heartbeat keys.
 pub fn patient_options() -> RedisOptions {
     let long = Duration::from_secs(60);
     RedisOptions::new().with_timeout(long).with_connection_timeout(long).with_heartbeats(false)
@@ -119,7 +119,7 @@ pub fn key_name(key: &Key<'_>) -> Vec<u8> {
     name
 }
 
-/// Lets the other tasks of this thread go on until `condition` holds.
+/// Yields to the other tasks of this thread until `condition` holds.
 pub async fn until(condition: impl Fn() -> bool) {
     for _ in 0..100_000_000_u64 {
         if condition() {
@@ -127,25 +127,25 @@ pub async fn until(condition: impl Fn() -> bool) {
         }
         tokio::task::yield_now().await;
     }
-    panic!("what the test waits for does not come");
+    panic!("the condition never became true");
 }
 
 impl StoreFixture {
-    /// The memory store.
+    /// A fixture on the memory store.
     pub fn in_memory() -> Self {
         let clock = ManualClock::at(START);
         let store = AnyStore::Memory(Arc::new(MemoryStore::new().with_clock(clock.clone())));
         Self { clock, store, server: None, limiters: AtomicU32::new(0) }
     }
 
-    /// A store on `server`.
+    /// A fixture on `server`.
     pub async fn on_server(server: Server) -> Self {
         let clock = ManualClock::at(START);
         let store = AnyStore::Redis(server.store_with(patient_options().with_clock(clock.clone())).await);
         Self { clock, store, server: Some(server), limiters: AtomicU32::new(0) }
     }
 
-    /// A limiter with one rule, whose state no other limiter sees.
+    /// A limiter with one rule, whose keys no other limiter uses.
     pub fn limiter(&self, limit: Limit) -> Limiter<AnyStore> {
         let number = self.limiters.fetch_add(1, Ordering::Relaxed);
         self.limiter_of([Rule::new(format!("rule-{number}"), limit)])
@@ -161,7 +161,7 @@ impl StoreFixture {
         self.server.as_ref()
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn keys(&self) -> usize {
         match (&self.store, &self.server) {
             (AnyStore::Memory(store), _) => store.keys(),

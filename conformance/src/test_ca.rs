@@ -1,4 +1,4 @@
-//! A certificate test_ca for tests, and servers with its certificates.
+//! A certificate authority for tests, and servers with its certificates.
 
 use std::path::{Path, PathBuf};
 
@@ -6,23 +6,23 @@ use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, 
 
 use crate::server::{Kind, Server, free_port};
 
-/// A certificate test_ca whose certificate is in a file.
+/// A certificate authority whose certificate is in a file.
 #[derive(Debug)]
 pub struct TestCa {
     directory: PathBuf,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A server that speaks TLS at a port of its own, beside the plain one.
+/// A server that listens with TLS on a second port beside its plain one.
 #[derive(Debug)]
 pub struct TlsServer {
-    /// The server, for the test to speak to without TLS.
+    /// The server, for plain connections of the test.
     pub server: Server,
     port: u16,
 }
 
 impl TestCa {
-    /// A new one, which keeps its files in `directory`.
+    /// Creates an authority that keeps its files in `directory`.
     pub fn new(directory: &Path) -> Self {
         std::fs::create_dir_all(directory).unwrap();
         let key = KeyPair::generate().unwrap();

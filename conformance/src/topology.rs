@@ -1,17 +1,16 @@
-//! Several real servers that belong together: a cluster, or a primary with its replica and sentinels. All of them on free
-//! ports, stopped when dropped.
+//! `Cluster` and `SentinelGroup`: several real servers on free ports, killed on drop.
 
 use redis::{Connection, FromRedisValue};
 
 use crate::server::{Kind, Server};
 
-/// The name under which sentinels know the primary.
-pub const NAME: &str = "limits";
+/// The name of the primary at its sentinels.
+pub const PRIMARY_NAME: &str = "limits";
 
 /// A cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The primaries first, then a replica for each, if there are any.
+    /// The primaries, then their replicas, if there are any.
     pub servers: Vec<Server>,
     primaries: usize,
 }
@@ -21,14 +20,14 @@ pub struct Cluster {
 pub struct SentinelGroup {
     /// The primary.
     pub primary: Server,
-    /// What will be promoted.
+    /// The replica, which a failover promotes.
     pub replica: Server,
-    /// Who watches.
+    /// The sentinels.
     pub sentinels: Vec<Server>,
 }
 
 impl Cluster {
-    /// Starts this many primaries, with a replica for each or none, and waits until all agree.
+    /// Starts this many primaries, each with a replica or none, and waits until the cluster is consistent.
     pub fn start(kind: Kind, primaries: usize, with_replicas: bool) -> Self {
         let count = if with_replicas { 2 * primaries } else { primaries };
         let cluster = Self { servers: (0..count).map(|_| Server::start_in_cluster(kind)).collect(), primaries };
@@ -36,15 +35,18 @@ impl Cluster {
             let mut connection = server.connection();
             if index < primaries {
                 let slot = |index: usize| 16_384 * index / primaries;
-                ask::<()>(
+                cluster_command::<()>(
                     &mut connection,
                     &["ADDSLOTSRANGE", &slot(index).to_string(), &(slot(index + 1) - 1).to_string()],
                 );
             }
-            ask::<()>(&mut connection, &["SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+            cluster_command::<()>(&mut connection, &["SET-CONFIG-EPOCH", &(index + 1).to_string()]);
             if index > 0 {
                 let first = &cluster.servers[0];
-                ask::<()>(&mut connection, &["MEET", "127.0.0.1", &first.port().to_string(), &first.bus().to_string()]);
+                cluster_command::<()>(
+                    &mut connection,
+                    &["MEET", "127.0.0.1", &first.port().to_string(), &first.bus().to_string()],
+                );
             }
         }
         for server in &cluster.servers {
@@ -56,7 +58,7 @@ impl Cluster {
             let mut connection = cluster.servers[index].connection();
             let replicates =
                 |_: &u32| redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary).query::<()>(&mut connection).is_ok();
-            assert!((0..1_000_000).find(replicates).is_some(), "it becomes no replica");
+            assert!((0..1_000_000).find(replicates).is_some(), "the server does not become a replica");
         }
         for (index, server) in cluster.servers.iter().enumerate() {
             server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
@@ -67,37 +69,43 @@ impl Cluster {
         cluster
     }
 
-    /// Where it is, by every server.
+    /// The URL, with the address of every server.
     pub fn url(&self) -> String {
         let addresses: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
         format!("redis+cluster://{}", addresses.join(","))
     }
 
-    /// The primary, of those that it was started with, that owns `slot` at the start.
+    /// The index of the primary that owns `slot` at the start.
     pub fn first_owner(&self, slot: u16) -> usize {
         (0..self.primaries).rev().find(|index| 16_384 * index / self.primaries <= usize::from(slot)).unwrap()
     }
 
-    /// The id of a server.
+    /// The node id of a server.
     pub fn id(&self, index: usize) -> String {
-        ask(&mut self.servers[index].connection(), &["MYID"])
+        cluster_command(&mut self.servers[index].connection(), &["MYID"])
     }
 }
 
-/// Moving a slot, step by step
+/// Resharding, step by step
 impl Cluster {
-    /// From now on, keys of `slot` that the source does not have are asked for at the target.
+    /// Starts to move `slot`: the source redirects (ASK) keys that it does not have.
     pub fn begin_to_move(&self, slot: u16, source: usize, target: usize) {
         let slot = slot.to_string();
-        ask::<()>(&mut self.servers[target].connection(), &["SETSLOT", &slot, "IMPORTING", &self.id(source)]);
-        ask::<()>(&mut self.servers[source].connection(), &["SETSLOT", &slot, "MIGRATING", &self.id(target)]);
+        cluster_command::<()>(
+            &mut self.servers[target].connection(),
+            &["SETSLOT", &slot, "IMPORTING", &self.id(source)],
+        );
+        cluster_command::<()>(
+            &mut self.servers[source].connection(),
+            &["SETSLOT", &slot, "MIGRATING", &self.id(target)],
+        );
     }
 
-    /// Moves every key that is left at the source.
+    /// Migrates all remaining keys.
     pub fn move_keys(&self, slot: u16, source: usize, target: usize) {
         let mut connection = self.servers[source].connection();
         loop {
-            let names: Vec<Vec<u8>> = ask(&mut connection, &["GETKEYSINSLOT", &slot.to_string(), "100"]);
+            let names: Vec<Vec<u8>> = cluster_command(&mut connection, &["GETKEYSINSLOT", &slot.to_string(), "100"]);
             if names.is_empty() {
                 return;
             }
@@ -105,7 +113,7 @@ impl Cluster {
         }
     }
 
-    /// Moves these keys.
+    /// Migrates these keys.
     pub fn migrate(&self, source: usize, target: usize, names: &[Vec<u8>]) {
         let port = self.servers[target].port();
         let mut migrate = redis::cmd("MIGRATE");
@@ -113,26 +121,26 @@ impl Cluster {
         migrate.query::<()>(&mut self.servers[source].connection()).unwrap();
     }
 
-    /// The target owns the slot, and everybody is told.
+    /// Assigns the slot to the target at every server.
     pub fn end_move(&self, slot: u16, target: usize) {
         let (slot, owner) = (slot.to_string(), self.id(target));
         let others = (0..self.primaries).filter(|index| *index != target);
         for index in [target].into_iter().chain(others) {
-            ask::<()>(&mut self.servers[index].connection(), &["SETSLOT", &slot, "NODE", &owner]);
+            cluster_command::<()>(&mut self.servers[index].connection(), &["SETSLOT", &slot, "NODE", &owner]);
         }
-        // Until all know that this is the newest change, another one may count as just as new, and they would quarrel.
+        // Until all servers have this epoch, another change could get the same one and conflict with it.
         let epoch = self.info(target, "cluster_my_epoch");
         let agree = |_: &u32| (0..self.primaries).all(|index| self.info(index, "cluster_current_epoch") == epoch);
         assert!((0..1_000_000).find(agree).is_some(), "the servers do not agree");
     }
 
     fn info(&self, index: usize, field: &str) -> u64 {
-        let info: String = ask(&mut self.servers[index].connection(), &["INFO"]);
+        let info: String = cluster_command(&mut self.servers[index].connection(), &["INFO"]);
         let found = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         found.unwrap().trim().parse().unwrap()
     }
 
-    /// How often a server answered with this error.
+    /// How often a server has replied with this error.
     pub fn errors(&self, index: usize, code: &str) -> u64 {
         let stats: String = redis::cmd("INFO").arg("errorstats").query(&mut self.servers[index].connection()).unwrap();
         let found = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
@@ -141,37 +149,37 @@ impl Cluster {
 }
 
 impl SentinelGroup {
-    /// Starts all of them, with further settings for the servers and for the sentinels.
+    /// Starts all servers, with further settings for the data servers and for the sentinels.
     pub fn start(kind: Kind, of_servers: &[&str], of_sentinels: &[&str]) -> Self {
         let primary = Server::start_with(kind, &[&["--repl-diskless-sync-delay", "0"], of_servers].concat());
         let port = primary.port().to_string();
         let replica = Server::start_with(kind, &[&["--replicaof", "127.0.0.1", &port], of_servers].concat());
         replica.wait_for("INFO", "replication", "master_link_status:up");
         let mut settings = vec![
-            format!("sentinel monitor {NAME} 127.0.0.1 {port} 2"),
-            format!("sentinel down-after-milliseconds {NAME} 500"),
-            format!("sentinel failover-timeout {NAME} 2000"),
+            format!("sentinel monitor {PRIMARY_NAME} 127.0.0.1 {port} 2"),
+            format!("sentinel down-after-milliseconds {PRIMARY_NAME} 500"),
+            format!("sentinel failover-timeout {PRIMARY_NAME} 2000"),
         ];
         settings.extend(of_sentinels.iter().map(|setting| (*setting).to_owned()));
         let sentinels: Vec<_> = (0..3).map(|_| Server::start_sentinel(kind, &settings)).collect();
         Self { primary, replica, sentinels }
     }
 
-    /// Waits until every sentinel knows the replica and the other sentinels.
-    pub fn wait_until_known(&self) {
+    /// Waits until every sentinel has discovered the replica and the other sentinels.
+    pub fn wait_until_discovered(&self) {
         for sentinel in &self.sentinels {
             sentinel.wait_for("INFO", "sentinel", "slaves=1,sentinels=3");
         }
     }
 
-    /// Where it is, by its sentinels.
+    /// The URL, with the address of every sentinel.
     pub fn url(&self) -> String {
         let addresses: Vec<_> = self.sentinels.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
-        format!("redis+sentinel://{}/{NAME}", addresses.join(","))
+        format!("redis+sentinel://{}/{PRIMARY_NAME}", addresses.join(","))
     }
 }
 
-/// What `CLUSTER` and these words are answered with.
-pub fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
+/// Sends `CLUSTER` with these arguments.
+pub fn cluster_command<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
     redis::cmd("CLUSTER").arg(words).query(connection).unwrap_or_else(|error| panic!("CLUSTER {words:?}: {error}"))
 }

@@ -110,7 +110,7 @@ fn each_kind<A: Store, B: Store>(what: &str, backwards: Backwards, dose: u64, st
         println!("{what}: {steps} steps of {name}");
     };
     for algorithm in ALGORITHMS {
-        run(algorithm.as_str(), history::of(algorithm));
+        run(algorithm.as_str(), history::single_check_histories(algorithm));
     }
     run("calendar windows", history::calendar_histories());
     run("plans", history::plan_histories());

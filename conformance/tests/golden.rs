@@ -15,7 +15,7 @@ async fn every_store_reproduces_the_golden_histories() {
     let golden_histories = golden_histories();
     assert!(golden_histories.len() >= 12, "the pages in spec/ were found");
     for story in &golden_histories {
-        println!("{}", story.place);
+        println!("{}", story.location);
         story.replay(&clock, ModelStore::new(clock.clone()), "ann").await;
         story.replay(&clock, PureStore::new(clock.clone()), "ann").await;
         story.replay(&clock, MemoryStore::new().with_clock(clock.clone()), "ann").await;
@@ -24,7 +24,7 @@ async fn every_store_reproduces_the_golden_histories() {
         let server = Server::start(kind);
         let store = server.store_with(patient_options().with_clock(clock.clone())).await;
         for story in &golden_histories {
-            story.replay(&clock, store.clone(), &story.place).await;
+            story.replay(&clock, store.clone(), &story.location).await;
         }
     }
 }

@@ -6,7 +6,7 @@
 use conformance::server::{KINDS, Kind, Server, free_port};
 use conformance::suite::{count_allowed, one_limit_of_each_kind, patient_options, retry_while_transient};
 use conformance::test_ca::TestCa;
-use conformance::topology::{NAME, SentinelGroup};
+use conformance::topology::{PRIMARY_NAME, SentinelGroup};
 use tempfile::TempDir;
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
@@ -17,7 +17,7 @@ use tidegate_redis::RedisStore;
 async fn a_failover_is_followed_and_nothing_is_forgotten() {
     for kind in KINDS {
         let mut group = SentinelGroup::start(kind, &[], &[]);
-        group.wait_until_known();
+        group.wait_until_discovered();
         let store = RedisStore::connect_with(&group.url(), patient_options()).await.unwrap();
         for limit in one_limit_of_each_kind(10) {
             assert_eq!(count_allowed(&limiter(limit, &store), 3, 2).await, 2, "{kind:?} {limit:?}");
@@ -50,8 +50,8 @@ async fn a_demoted_primary_is_replaced_within_the_same_request() {
         for sentinel in &group.sentinels {
             let mut connection = sentinel.connection();
             let mut tell = |words: &[&str]| redis::cmd("SENTINEL").arg(words).query::<()>(&mut connection).unwrap();
-            tell(&["REMOVE", NAME]);
-            tell(&["MONITOR", NAME, "127.0.0.1", &new.port().to_string(), "2"]);
+            tell(&["REMOVE", PRIMARY_NAME]);
+            tell(&["MONITOR", PRIMARY_NAME, "127.0.0.1", &new.port().to_string(), "2"]);
         }
         let follow = |server: &Server, words: [&str; 2]| {
             redis::cmd("REPLICAOF").arg(&words[..]).query::<()>(&mut server.connection()).unwrap();
@@ -68,7 +68,7 @@ async fn a_demoted_primary_is_replaced_within_the_same_request() {
 #[tokio::test]
 async fn sentinels_and_servers_may_want_different_passwords() {
     let servers = ["--requirepass", "pw-of-servers", "--masterauth", "pw-of-servers"];
-    let auth = format!("sentinel auth-pass {NAME} pw-of-servers");
+    let auth = format!("sentinel auth-pass {PRIMARY_NAME} pw-of-servers");
     let group = SentinelGroup::start(Kind::Redis, &servers, &["requirepass pw-of-sentinels", &auth]);
     let with_password = group.url().replace("://", "://:pw-of-servers@");
     let store =
@@ -107,10 +107,10 @@ async fn sentinels_and_their_primary_work_over_tls() {
         format!("tls-cert-file {}", file("cert.pem")),
         format!("tls-key-file {}", file("key.pem")),
         format!("tls-ca-cert-file {}", test_ca.ca()),
-        format!("sentinel monitor {NAME} {} 1", address.replace(':', " ")),
+        format!("sentinel monitor {PRIMARY_NAME} {} 1", address.replace(':', " ")),
     ];
     let sentinel = Server::start_sentinel(kind, &settings);
-    let url = format!("rediss+sentinel://127.0.0.1:{port}/{NAME}?ca={}", test_ca.ca());
+    let url = format!("rediss+sentinel://127.0.0.1:{port}/{PRIMARY_NAME}?ca={}", test_ca.ca());
     let store = RedisStore::connect_with(&url, patient_options()).await.unwrap();
     assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
     assert_eq!(store.server_states()[0].address, address, "at its TLS port");
@@ -126,7 +126,7 @@ async fn sentinels_and_their_primary_work_over_tls() {
 #[tokio::test]
 async fn an_unknown_primary_name_and_unreachable_sentinels_are_reported() {
     let mut group = SentinelGroup::start(Kind::Redis, &[], &[]);
-    let wrong = group.url().replace(NAME, "unheard-of");
+    let wrong = group.url().replace(PRIMARY_NAME, "unheard-of");
     let error = RedisStore::connect(&wrong).await.unwrap_err();
     assert!(error.to_string().contains("know no primary of this name"), "{error}");
     let url = group.url();
@@ -137,7 +137,7 @@ async fn an_unknown_primary_name_and_unreachable_sentinels_are_reported() {
     assert!(error.is_transient() && error.to_string().contains("no sentinel answers"), "{error}");
     // A server where a sentinel should be.
     let server = group.primary.url().replace("redis://", "redis+sentinel://");
-    let error = RedisStore::connect(&format!("{server}/{NAME}")).await.unwrap_err();
+    let error = RedisStore::connect(&format!("{server}/{PRIMARY_NAME}")).await.unwrap_err();
     assert!(!error.is_transient() && error.to_string().contains("no sentinel at"), "{error}");
 }
 

@@ -155,7 +155,7 @@ async fn a_changed_dns_record_is_followed() {
 async fn a_hanging_primary_behind_sentinels_is_replaced() {
     for kind in KINDS {
         let group = SentinelGroup::start(kind, &[], &[]);
-        group.wait_until_known();
+        group.wait_until_discovered();
         let store = RedisStore::connect_with(&group.url(), quick()).await.unwrap();
         let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
         assert_eq!(count_allowed(&limiter, 10, 5).await, 5, "{kind:?}");

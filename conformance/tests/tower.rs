@@ -14,7 +14,7 @@ use conformance::server::{KINDS, Server};
 use conformance::suite::{StoreFixture, left, on_every_store, one_limit_of_each_kind, patient_options, until};
 use tidegate::spi::Store;
 use tidegate::{Algorithm, Limit, Limiter, OnFailure, Rate, Rule, RuleSet};
-use tidegate_tower::{Degraded, LimitLayer};
+use tidegate_tower::{DegradedMode, LimitLayer};
 use tokio::net::TcpListener;
 use tower::ServiceExt;
 
@@ -79,7 +79,7 @@ async fn two_servers_share_one_exact_limit() {
 async fn a_cancelled_request_gives_its_queue_place_back_on_every_store() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap());
-        let layer = LimitLayer::new(limiter).timer(fixture.clock.clone());
+        let layer = LimitLayer::new(limiter).with_timer(fixture.clock.clone());
         let handle = layer.handle();
         let app = Router::new().route("/", get(async || "hello")).layer(layer);
         assert_eq!(status(&app).await, StatusCode::OK);
@@ -137,12 +137,12 @@ async fn a_server_that_goes_away_refuses_what_is_closed_and_lets_the_rest_pass()
         ])
         .unwrap();
         let layer = LimitLayer::new(Limiter::new(rules, server.store_with(patient_options()).await));
-        let page = async |request: axum::extract::Request| match request.extensions().get::<Degraded>() {
-            Some(Degraded { .. }) => StatusCode::NON_AUTHORITATIVE_INFORMATION,
+        let page = async |request: axum::extract::Request| match request.extensions().get::<DegradedMode>() {
+            Some(_) => StatusCode::NON_AUTHORITATIVE_INFORMATION,
             None => StatusCode::OK,
         };
         let open = Router::new().route("/", get(page)).layer(layer.clone());
-        let closed = Router::new().route("/", get(page)).layer(layer.action("pay"));
+        let closed = Router::new().route("/", get(page)).layer(layer.with_action("pay"));
         assert_eq!([status(&open).await, status(&closed).await], [StatusCode::OK, StatusCode::OK]);
         server.kill();
         assert_eq!(status(&open).await, StatusCode::NON_AUTHORITATIVE_INFORMATION, "{kind:?}");

@@ -139,7 +139,7 @@ impl Server {
             None => None,
             Some((address, gateway)) => {
                 let (address, listener) = listen("--gateway", address, engine.gateway_tls()).await?;
-                let layer = LimitLayer::of(engine.handle().clone()).with_front_door("gateway");
+                let layer = LimitLayer::from_handle(engine.handle().clone()).with_front_door("gateway");
                 front_doors.spawn(gateway.serve(listener, layer, stopped(stopping)));
                 Some(address)
             }

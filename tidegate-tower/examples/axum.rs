@@ -1,6 +1,7 @@
-//! Limits in axum from a rule file, kept in this process, and changed while the server runs.
+//! Limits in axum from a rule file, counted in memory, and changed while the server runs.
 //!
-//! `cargo run -p tidegate-tower --example axum` starts it on a free port, asks a few times, and shows what was answered.
+//! `cargo run -p tidegate-tower --example axum` starts it on a free port, sends a few requests and prints the
+//! responses.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ use tidegate_rules::RuleFile;
 use tidegate_tower::{Handle, LimitLayer};
 use tokio::net::TcpListener;
 
-/// Usually a file of its own: `RuleFile::load("rules.yaml")`.
+/// Usually a file: `RuleFile::load("rules.yaml")`.
 const RULES: &str = "
 version: 1
 rules:
@@ -33,13 +34,14 @@ type Store = Arc<MemoryStore>;
 fn app() -> Result<(Router, Handle<Store>), Box<dyn Error>> {
     let file = RuleFile::parse("rules.yaml", RULES)?;
     let limiter = Limiter::new(file.rules().clone(), Arc::new(MemoryStore::new()));
-    let limits = LimitLayer::new(limiter).peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
+    let limits =
+        LimitLayer::new(limiter).with_peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
     let handle = limits.handle();
     let routes = Router::new().route("/rides", get(async || "a ride\n")).route("/exports", get(async || "an export\n"));
     Ok((routes.layer(limits), handle))
 }
 
-/// A changed file. What was spent stays spent; a file that cannot be used changes nothing.
+/// Applies a changed file. Consumed units stay consumed; an invalid file changes nothing.
 fn reload(handle: &Handle<Store>, text: &str) {
     match RuleFile::parse("rules.yaml", text) {
         Ok(file) => handle.replace(handle.limiter().with_rules(file.rules().clone())),
@@ -55,19 +57,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(async { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await });
 
     for path in ["/rides", "/exports", "/exports", "/exports"] {
-        println!("> GET {path}\n{}\n", tokio::task::spawn_blocking(move || ask(server, path)).await??);
+        println!("> GET {path}\n{}\n", tokio::task::spawn_blocking(move || get_text(server, path)).await??);
     }
     reload(&handle, &RULES.replace("capacity: 2,", "capacity: 3,").replace("Two exports", "Three exports"));
     println!("(Three exports instead of two.)\n");
-    println!("> GET /exports\n{}", tokio::task::spawn_blocking(move || ask(server, "/exports")).await??);
+    println!("> GET /exports\n{}", tokio::task::spawn_blocking(move || get_text(server, "/exports")).await??);
     Ok(())
 }
 
-/// A client of a few lines, to show an answer as it comes.
-fn ask(server: SocketAddr, path: &str) -> std::io::Result<String> {
+/// Sends a request and returns the whole response.
+fn get_text(server: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server)?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    Ok(response)
 }

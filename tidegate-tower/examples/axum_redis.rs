@@ -1,4 +1,4 @@
-//! Two axum servers that share one limit through Redis: twenty requests, five pass, whichever server is asked.
+//! Two axum servers that share one limit through Redis: of twenty requests to both, five are allowed.
 //!
 //! `cargo run -p tidegate-tower --example axum_redis -- redis://127.0.0.1:6379`
 
@@ -12,13 +12,13 @@ use tidegate_redis::RedisStore;
 use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
 
-/// Starts one server of the fleet.
+/// Starts one of the servers.
 async fn start(redis: &str, run: &str) -> Result<SocketAddr, Box<dyn Error>> {
     let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(5, Rate::per_hour(1)?)?)
         .with_per(["header:x-api-key"])
         .with_on_failure(OnFailure::Open)])?;
-    // Every server of a fleet has the same secret, so that they agree on whom they count. Here it is new for each run of
-    // the example, which therefore starts afresh.
+    // All servers need the same secret, so that they count the same subjects. Here each run has a new one, so that it
+    // starts with full limits.
     let limiter = Limiter::new(rules, RedisStore::connect(redis).await?).with_secret(&Secret::new(run));
 
     let app = Router::new().route("/", get(async || "hello")).layer(LimitLayer::new(limiter));
@@ -34,23 +34,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let run = SystemClock::new().now().as_micros().to_string();
     let servers = [start(&redis, &run).await?, start(&redis, &run).await?];
 
-    let mut passed = 0;
+    let mut allowed = 0;
     for request in 1..=20 {
         let server = servers[request % 2];
-        let answer = tokio::task::spawn_blocking(move || ask(server)).await??;
-        let status = answer.split(' ').nth(1).unwrap_or_default();
+        let response = tokio::task::spawn_blocking(move || get_text(server)).await??;
+        let status = response.split(' ').nth(1).unwrap_or_default();
         println!("request {request:2} to server {}: {status}", request % 2);
-        passed += u32::from(status == "200");
+        allowed += u32::from(status == "200");
     }
-    println!("{passed} of 20 passed");
+    println!("{allowed} of 20 allowed");
     Ok(())
 }
 
-/// A client of a few lines.
-fn ask(server: SocketAddr) -> std::io::Result<String> {
+/// Sends a request and returns the whole response.
+fn get_text(server: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server)?;
     write!(stream, "GET / HTTP/1.1\r\nhost: localhost\r\nx-api-key: k1\r\nconnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    Ok(response)
 }

@@ -1,4 +1,4 @@
-//! Limits in tonic: a server that greets two callers and tells the third when to come back.
+//! Limits in tonic: a server that greets two clients and tells the third when to retry.
 //!
 //! `cargo run -p tidegate-tower --example tonic`
 
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_per(["ip", "path"]) // the path of a gRPC request is its method
         .with_message("Two greetings at once, then one a minute.")])?;
     let limits = LimitLayer::new(Limiter::new(rules, MemoryStore::new()))
-        .peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
+        .with_peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
 
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse()?)?;
     let address = incoming.local_addr()?;
@@ -32,21 +32,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let request = tonic::Request::new(Word { text: name.to_owned() });
         let method = PathAndQuery::from_static("/hello.Greeter/Greet");
         match client.unary(request, method, ProstCodec::<Word, Word>::default()).await {
-            Ok(greeting) => println!("{} ({})", greeting.get_ref().text, entry(greeting.metadata(), "ratelimit")),
+            Ok(greeting) => {
+                println!("{} ({})", greeting.get_ref().text, metadata_value(greeting.metadata(), "ratelimit"))
+            }
             Err(status) => {
-                let seconds = entry(status.metadata(), "retry-after");
-                println!("{:?}: {} Come back in {seconds} seconds.", status.code(), status.message());
+                let seconds = metadata_value(status.metadata(), "retry-after");
+                println!("{:?}: {} Retry in {seconds} seconds.", status.code(), status.message());
             }
         }
     }
     Ok(())
 }
 
-fn entry<'m>(metadata: &'m MetadataMap, name: &str) -> &'m str {
+fn metadata_value<'m>(metadata: &'m MetadataMap, name: &str) -> &'m str {
     metadata.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// What `tonic-prost-build` makes of a `.proto` file, by hand, so that the example needs no compiler for those.
+/// What `tonic-prost-build` generates from a `.proto` file, written by hand, so that the example needs no compiler.
 mod greeter {
     use std::convert::Infallible;
     use std::pin::Pin;

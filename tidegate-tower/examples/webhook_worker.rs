@@ -1,8 +1,8 @@
-//! A worker that delivers webhooks no faster than their receiver likes: 10 a second, 50 at once. Events come at 200 a
-//! second for three seconds; each waits for its turn, in the order in which they came. One that has waited too long goes to
-//! the end of the queue, so none is lost.
+//! A worker that delivers webhooks at the rate that their receiver allows: 10 per second with a burst of 50. Events arrive
+//! at 200 per second for three seconds; each waits for admission in order of arrival. One that times out goes to the end of
+//! the queue, so none is lost.
 //!
-//! `cargo run -p tidegate-tower --example webhook_worker` takes no time, since the clock is one that it moves itself. In
+//! `cargo run -p tidegate-tower --example webhook_worker` finishes at once, since it advances a manual clock. In
 //! production the timer is `tidegate::SleepTimer::new(tokio::time::sleep)`, and nothing else changes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,10 +17,10 @@ const EVENTS_PER_SECOND: u32 = 200;
 const SECONDS: u32 = 3;
 const STEP: Duration = Duration::from_millis(5);
 
-/// How long an event waits for its turn before the worker tries another one.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// How long an event waits for admission before the worker tries another one.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Waits for the turn of each event, and reports it with the second in which it is delivered.
+/// Waits until each event is admitted, and reports the second of its delivery.
 async fn deliver(
     limiter: Arc<Limiter<MemoryStore>>,
     clock: ManualClock,
@@ -28,23 +28,23 @@ async fn deliver(
     deliveries: mpsc::UnboundedSender<(u32, u64)>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let request = Request::new("webhook").with_attribute("receiver", "https://example.com/hook");
-    let mut put_back = VecDeque::new();
+    let mut postponed = VecDeque::new();
     loop {
-        // Those that were put back come after those that have not been tried yet.
-        let event = match events.try_recv().ok().or_else(|| put_back.pop_front()) {
+        // Postponed events come after those that have not been tried yet.
+        let event = match events.try_recv().ok().or_else(|| postponed.pop_front()) {
             Some(event) => event,
             None => match events.recv().await {
                 Some(event) => event,
                 None => return Ok(()),
             },
         };
-        match limiter.acquire(&request, PATIENCE, &clock).await? {
+        match limiter.acquire(&request, ACQUIRE_TIMEOUT, &clock).await? {
             AcquireOutcome::Granted(_) => deliveries.send((event, clock.now().as_micros() / 1_000_000))?,
-            AcquireOutcome::TimedOut => put_back.push_back(event),
-            // Its turn is too far away to wait for; nobody else's is nearer, as all go to one receiver.
+            AcquireOutcome::TimedOut => postponed.push_back(event),
+            // The wait exceeds the timeout. All events go to one receiver, so no other event is admitted earlier.
             AcquireOutcome::Denied(decision) => {
-                let retry = decision.retry_after().ok_or("no waiting helps: the limit is smaller than one event")?;
-                put_back.push_back(event);
+                let retry = decision.retry_after().ok_or("the limit is smaller than one event")?;
+                postponed.push_back(event);
                 clock.sleep(retry).await;
             }
         }
@@ -87,7 +87,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Lets everybody do what there is to do, then moves the clock.
+/// Lets the other tasks run, then advances the clock.
 async fn step(clock: &ManualClock) {
     for _ in 0..10 {
         tokio::task::yield_now().await;

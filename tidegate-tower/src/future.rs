@@ -1,9 +1,8 @@
-//! `LimitFuture`: a request on its way through the limit and the inner service.
+//! `LimitFuture`: the response future of the services of this crate.
 //!
-//! It is a boxed async block. The steps of a request borrow from one another (the question from its parts, the store's
-//! future from the limiter), which a state machine written by hand cannot express without `unsafe`; and the future of a
-//! store has no name, so it would be boxed in any case. One allocation for each request buys code that reads from top to
-//! bottom.
+//! It is a boxed async block. The steps of a request borrow from one another (the plan from the request's parts, the store's
+//! future from the limiter), which a hand-written state machine cannot express without `unsafe`; and the future of a store
+//! has no name, so it would be boxed in any case. It costs one allocation for each request.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,14 +14,14 @@ use crate::ResponseBody;
 
 /// The future of [`LimitService`](crate::LimitService) and [`BufferBodyService`](crate::BufferBodyService).
 ///
-/// Dropping it while its request is held gives the place in the queue back.
-pub struct LimitFuture<B, E>(Pin<Box<Way<B, E>>>);
+/// Dropping it while its request waits in the queue of a leaky bucket refunds the request.
+pub struct LimitFuture<B, E>(Pin<Box<ResponseFuture<B, E>>>);
 
-type Way<B, E> = dyn Future<Output = Result<Response<ResponseBody<B>>, E>> + Send;
+type ResponseFuture<B, E> = dyn Future<Output = Result<Response<ResponseBody<B>>, E>> + Send;
 
 impl<B, E> LimitFuture<B, E> {
-    pub(crate) fn new(way: impl Future<Output = Result<Response<ResponseBody<B>>, E>> + Send + 'static) -> Self {
-        Self(Box::pin(way))
+    pub(crate) fn new(future: impl Future<Output = Result<Response<ResponseBody<B>>, E>> + Send + 'static) -> Self {
+        Self(Box::pin(future))
     }
 }
 

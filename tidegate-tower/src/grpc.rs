@@ -1,5 +1,4 @@
-//! Refusals as gRPC wants them: HTTP 200 without a body, the status in the header. It says what the contract says, in
-//! another form.
+//! Rejections in gRPC: HTTP 200 without a body, with the status in a header.
 
 use bytes::Bytes;
 use http::Response;
@@ -8,60 +7,59 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tidegate::http::Rejection;
 
 use crate::ResponseBody;
-use crate::fields::extend;
+use crate::limit_headers::append_headers;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-/// The forms that browsers speak; their type is followed by the format of the messages, as in the first.
-const WEB: [&[u8]; 2] = [b"application/grpc-web", b"application/grpc-web-text"];
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// When a client that tries again by itself may do so (gRFC A6); without it, it would follow its own, shorter pauses.
-const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+/// The types of gRPC-Web, without the suffix for the message format.
+const GRPC_WEB: [&[u8]; 2] = [b"application/grpc-web", b"application/grpc-web-text"];
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// When a client with a retry policy may retry (gRFC A6). Without it, the client uses its own, shorter backoff.
+const RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 const RETRY_AFTER: &str = "retry-after";
 
-/// The status of a denial in HTTP.
-const DENIED: u16 = 429;
-/// The code of a denial, `RESOURCE_EXHAUSTED`.
-const EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
-/// The code of a failure, `UNAVAILABLE`.
+/// The HTTP status of a denial.
+const TOO_MANY_REQUESTS: u16 = 429;
+/// The gRPC code of a denial.
+const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
+/// The gRPC code of a store failure.
 const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
 
-/// The content type of an answer, if the caller speaks gRPC. A caller of gRPC-Web looks for its own.
-pub(crate) fn spoken(headers: &HeaderMap) -> Option<HeaderValue> {
+/// The content type of the response if the request is gRPC. A gRPC-Web client expects the type that it sent.
+pub(crate) fn response_type(headers: &HeaderMap) -> Option<HeaderValue> {
     let media_type = headers.get(CONTENT_TYPE)?;
-    if is_of(media_type.as_bytes(), GRPC.as_bytes()) {
+    if is_type(media_type.as_bytes(), GRPC.as_bytes()) {
         return Some(GRPC);
     }
-    WEB.iter().any(|web| is_of(media_type.as_bytes(), web)).then(|| media_type.clone())
+    GRPC_WEB.iter().any(|web| is_type(media_type.as_bytes(), web)).then(|| media_type.clone())
 }
 
-/// Whether `media_type` is `name`, whatever the format of the messages and the parameters.
-fn is_of(media_type: &[u8], name: &[u8]) -> bool {
+/// Whether `media_type` is `name`, with any message format and parameters.
+fn is_type(media_type: &[u8], name: &[u8]) -> bool {
     let Some((start, rest)) = media_type.split_at_checked(name.len()) else { return false };
     start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
 }
 
-/// The same refusal: `RESOURCE_EXHAUSTED` for a denial, `UNAVAILABLE` for a failure, the fields as metadata. Without a
-/// body, the status may stand in the header in gRPC-Web too.
-pub(crate) fn refusal<B>(answer: Rejection, media_type: HeaderValue) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::own(Bytes::new()));
+/// The gRPC response of a rejection: `RESOURCE_EXHAUSTED` for a denial, `UNAVAILABLE` for a store failure, and the
+/// rate-limit headers as metadata. gRPC-Web, too, allows the status in a header if there is no body.
+pub(crate) fn rejection_response<B>(rejection: Rejection, content_type: HeaderValue) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::text(Bytes::new()));
     let headers = response.headers_mut();
-    headers.insert(STATUS, if answer.status == DENIED { EXHAUSTED } else { UNAVAILABLE });
-    if let Ok(message) = HeaderValue::try_from(percent_encoded(&answer.message)) {
-        headers.insert(MESSAGE, message);
+    headers.insert(GRPC_STATUS, if rejection.status == TOO_MANY_REQUESTS { RESOURCE_EXHAUSTED } else { UNAVAILABLE });
+    if let Ok(message) = HeaderValue::try_from(percent_encoded(&rejection.message)) {
+        headers.insert(GRPC_MESSAGE, message);
     }
-    let mut fields = answer.headers;
-    // Whole seconds, like `retry-after`: for a rule that guards against guessing, more would be too much. Where waiting
-    // does not help, a negative number says so.
-    let retry = fields.iter().find(|(name, _)| *name == RETRY_AFTER);
+    let mut limit_headers = rejection.headers;
+    // Whole seconds, like `retry-after`: a security rule must not disclose more. A negative number forbids a retry.
+    let retry = limit_headers.iter().find(|(name, _)| *name == RETRY_AFTER);
     let pushback = retry.map_or_else(|| "-1".to_owned(), |(_, seconds)| format!("{seconds}000"));
     if let Ok(pushback) = HeaderValue::try_from(pushback) {
-        headers.insert(PUSHBACK, pushback);
+        headers.insert(RETRY_PUSHBACK, pushback);
     }
-    // These are about a body, and there is none.
-    fields.retain(|(name, _)| !matches!(*name, "content-type" | "cache-control"));
-    extend(headers, fields);
-    headers.insert(CONTENT_TYPE, media_type);
+    // These describe the body, and there is none.
+    limit_headers.retain(|(name, _)| !matches!(*name, "content-type" | "cache-control"));
+    append_headers(headers, limit_headers);
+    headers.insert(CONTENT_TYPE, content_type);
     response
 }
 
@@ -77,15 +75,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_is_known_by_its_content_type() {
-        let answered = |media_type: &'static str| {
-            spoken(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media_type))]))
+    fn a_grpc_request_is_recognized_by_its_content_type() {
+        let response_to = |media_type: &'static str| {
+            response_type(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media_type))]))
         };
         for native in ["application/grpc", "application/grpc+proto", "Application/gRPC;x=1", "application/grpc ; x=1"] {
-            assert_eq!(answered(native).unwrap(), "application/grpc", "{native}");
+            assert_eq!(response_to(native).unwrap(), "application/grpc", "{native}");
         }
         for web in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text+proto;x=1"] {
-            assert_eq!(answered(web).unwrap(), web);
+            assert_eq!(response_to(web).unwrap(), web);
         }
         for other in [
             "",
@@ -97,26 +95,28 @@ mod tests {
             "application/grpc-website",
             "application/grpc-web-texts",
         ] {
-            assert_eq!(answered(other), None, "{other}");
+            assert_eq!(response_to(other), None, "{other}");
         }
-        assert_eq!(spoken(&HeaderMap::new()), None);
+        assert_eq!(response_type(&HeaderMap::new()), None);
     }
 
     #[test]
-    fn a_message_is_encoded_as_the_protocol_says() {
+    fn a_message_is_percent_encoded() {
         assert_eq!(percent_encoded("Too many, ~wait~!"), "Too many, ~wait~!");
         assert_eq!(percent_encoded("100 %\r\n"), "100 %25%0D%0A");
         assert_eq!(percent_encoded("später"), "sp%C3%A4ter");
     }
 
     #[test]
-    fn a_client_is_told_when_to_try_again() {
-        let answer = |status, headers| Rejection { status, message: "Later.".to_owned(), headers, body: String::new() };
-        let failed: Response<ResponseBody<String>> = refusal(answer(503, vec![("retry-after", "1".to_owned())]), GRPC);
+    fn a_rejection_says_when_to_retry() {
+        let rejection =
+            |status, headers| Rejection { status, message: "Later.".to_owned(), headers, body: String::new() };
+        let failed: Response<ResponseBody<String>> =
+            rejection_response(rejection(503, vec![("retry-after", "1".to_owned())]), GRPC);
         assert_eq!(failed.headers()["grpc-status"], UNAVAILABLE);
         assert_eq!(failed.headers()["grpc-retry-pushback-ms"], "1000");
-        let never: Response<ResponseBody<String>> = refusal(answer(429, Vec::new()), GRPC);
-        assert_eq!(never.headers()["grpc-status"], EXHAUSTED);
+        let never: Response<ResponseBody<String>> = rejection_response(rejection(429, Vec::new()), GRPC);
+        assert_eq!(never.headers()["grpc-status"], RESOURCE_EXHAUSTED);
         assert_eq!(never.headers()["grpc-retry-pushback-ms"], "-1");
     }
 }

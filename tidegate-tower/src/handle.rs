@@ -1,5 +1,4 @@
-//! `Handle`: the limiter that all layers, services and connections share, and the way to put another in its place. It
-//! decides nothing.
+//! `Handle`: the limiter that all layers, services and connections share, and how to replace it.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,9 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tidegate::Limiter;
 use tidegate::spi::Store;
 
-use crate::attributes::Reads;
+use crate::attribute_sources::AttributeSources;
 
-/// Reaches the limiter of a layer, and of every clone and service that was made from it.
+/// Reads and replaces the limiter of a layer, its clones and their services.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -20,57 +19,57 @@ use crate::attributes::Reads;
 /// let layer = LimitLayer::new(Limiter::new(rules, Arc::new(MemoryStore::new())));
 /// let handle = layer.handle();
 ///
-/// // Later, while the server runs. What was spent stays spent, since the store is the same.
+/// // Later, while the server runs. The store is the same, so what was consumed stays consumed.
 /// let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(50, Rate::per_second(10)?)?)])?;
 /// handle.replace(handle.limiter().with_rules(rules));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Handle<S>(Arc<RwLock<Arc<Current<S>>>>);
+pub struct Handle<S>(Arc<RwLock<Arc<ActiveLimiter<S>>>>);
 
-/// A limiter, and what its rules say once for all requests.
-pub(crate) struct Current<S> {
+/// A limiter, and what its rules need from every request.
+pub(crate) struct ActiveLimiter<S> {
     pub(crate) limiter: Arc<Limiter<S>>,
-    pub(crate) reads: Reads,
-    /// Whether a rule has its costs told by the response.
-    pub(crate) settles: bool,
+    pub(crate) sources: AttributeSources,
+    /// Whether a rule reads the actual cost from a response header.
+    pub(crate) has_cost_headers: bool,
 }
 
 impl<S: Store> Handle<S> {
-    /// A handle for doors of one's own; [`LimitLayer::of`](crate::LimitLayer::of) makes a layer of it.
+    /// A handle for a front door of your own; [`LimitLayer::from_handle`](crate::LimitLayer::from_handle) makes a layer of it.
     pub fn new(limiter: Limiter<S>) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(Current::new(limiter)))))
+        Self(Arc::new(RwLock::new(Arc::new(ActiveLimiter::new(limiter)))))
     }
 
-    /// Puts another limiter in place for all requests from now on. Those that are under way end with the one they met.
+    /// Replaces the limiter for all requests from now on. Requests in flight finish with the limiter they started with.
     ///
-    /// Its rules bring all that they say along: the header fields of answers and where the actual cost is told, unless the
-    /// layer was told [otherwise](crate::LimitLayer::contract).
+    /// The rules of the new limiter also decide the headers of responses, unless the layer has a
+    /// [policy of its own](crate::LimitLayer::with_header_policy), and which response header has the actual cost.
     pub fn replace(&self, limiter: Limiter<S>) {
-        let next = Arc::new(Current::new(limiter));
-        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *current, next);
-        drop(current);
-        // Only now, since the end of a limiter may take its time, and nobody should wait for it.
-        drop(before);
+        let new = Arc::new(ActiveLimiter::new(limiter));
+        let mut active = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *active, new);
+        drop(active);
+        // After the lock is released: dropping a limiter may take long.
+        drop(old);
     }
 
-    /// The limiter that decides now.
+    /// The current limiter.
     pub fn limiter(&self) -> Arc<Limiter<S>> {
-        Arc::clone(&self.current().limiter)
+        Arc::clone(&self.active().limiter)
     }
 }
 
 impl<S> Handle<S> {
-    pub(crate) fn current(&self) -> Arc<Current<S>> {
+    pub(crate) fn active(&self) -> Arc<ActiveLimiter<S>> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<S: Store> Current<S> {
+impl<S: Store> ActiveLimiter<S> {
     fn new(limiter: Limiter<S>) -> Self {
-        let (reads, settles) =
-            (Reads::new(limiter.rules().reads().into_iter().map(Into::into)), limiter.rules().has_cost_headers());
-        Self { limiter: Arc::new(limiter), reads, settles }
+        let sources = AttributeSources::new(limiter.rules().reads());
+        let has_cost_headers = limiter.rules().has_cost_headers();
+        Self { limiter: Arc::new(limiter), sources, has_cost_headers }
     }
 }
 

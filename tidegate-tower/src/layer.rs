@@ -1,5 +1,4 @@
-//! `LimitLayer`: what is limited and how answers look; the settings that all services made from it share. It sees no
-//! request.
+//! `LimitLayer`: the settings that all services made from it share. It sees no request.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,25 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use smol_str::SmolStr;
 use tidegate::http::HeaderPolicy;
 use tidegate::spi::Store;
 use tidegate::{Limiter, Timer};
 use tower_layer::Layer;
 
-use crate::{Attributes, Handle, LimitService, attributes};
+use crate::{Attributes, Handle, LimitService, attribute_sources};
 
-/// Limits the requests to a service. See the [crate's documentation](crate) for what it does with each.
+/// Limits the requests to a service. The [crate's documentation](crate) says how each request is handled.
 ///
-/// Clones share the limiter, and so do the services that they make. Each clone has settings of its own, so that one limiter
-/// serves several routes:
+/// Clones and the services that they make share the limiter. Each clone has settings of its own, so that one limiter serves
+/// several routes:
 ///
 /// ```
 /// # use tidegate::{Limit, Limiter, MemoryStore, Rate, Rule, RuleSet};
 /// # use tidegate_tower::LimitLayer;
 /// # let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?)])?;
 /// let layer = LimitLayer::new(Limiter::new(rules, MemoryStore::new()));
-/// let exports = layer.clone().action("export").cost(|_| 5);
+/// let exports = layer.clone().with_action("export").with_cost(|_| 5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LimitLayer<S> {
@@ -33,72 +31,72 @@ pub struct LimitLayer<S> {
     pub(crate) settings: Arc<Settings>,
 }
 
-/// What a layer can be told. The closures are behind `Arc`s because a changed clone keeps the others.
+/// The settings of a layer. Functions are behind `Arc`s, since a changed clone keeps the others.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    pub(crate) action: SmolStr,
-    /// Which fields answers carry, if not those that the rules choose.
-    pub(crate) contract: Option<HeaderPolicy>,
+    pub(crate) action: String,
+    /// Overrides the policy of the rules.
+    pub(crate) header_policy: Option<HeaderPolicy>,
     pub(crate) timer: Arc<dyn Timer>,
-    pub(crate) longest_delay: Duration,
-    pub(crate) http_only: bool,
+    pub(crate) max_delay: Duration,
+    pub(crate) grpc_rejections: bool,
     pub(crate) front_door: &'static str,
-    pub(crate) peer: Arc<Peers>,
-    pub(crate) attributes: Option<Arc<Told>>,
-    pub(crate) cost: Option<Arc<Cost>>,
-    pub(crate) settle: Option<Arc<Settle>>,
+    pub(crate) peer: Arc<PeerFn>,
+    pub(crate) attributes: Option<Arc<AttributesFn>>,
+    pub(crate) cost: Option<Arc<CostFn>>,
+    pub(crate) actual_cost: Option<Arc<ActualCostFn>>,
 }
 
-type Peers = dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync;
-type Told = dyn Fn(&Parts) -> Attributes + Send + Sync;
-type Cost = dyn Fn(&Parts) -> u64 + Send + Sync;
-type Settle = dyn Fn(&http::response::Parts, &str) -> Option<u64> + Send + Sync;
+type PeerFn = dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync;
+type AttributesFn = dyn Fn(&Parts) -> Attributes + Send + Sync;
+type CostFn = dyn Fn(&Parts) -> u64 + Send + Sync;
+type ActualCostFn = dyn Fn(&http::response::Parts, &str) -> Option<u64> + Send + Sync;
 
-/// Making a layer
+/// Constructors
 impl<S: Store> LimitLayer<S> {
-    /// A layer that asks `limiter` about each request.
+    /// A layer that checks each request with `limiter`.
     pub fn new(limiter: Limiter<S>) -> Self {
-        Self::of(Handle::new(limiter))
+        Self::from_handle(Handle::new(limiter))
     }
 
-    /// A layer that asks the limiter that `handle` reaches.
-    pub fn of(handle: Handle<S>) -> Self {
+    /// A layer that checks each request with the limiter of `handle`.
+    pub fn from_handle(handle: Handle<S>) -> Self {
         let settings = Settings {
-            action: SmolStr::default(),
-            contract: None,
+            action: String::new(),
+            header_policy: None,
             timer: Arc::new(tokio_timer()),
-            longest_delay: Duration::MAX,
-            http_only: false,
+            max_delay: Duration::MAX,
+            grpc_rejections: true,
             front_door: "",
-            peer: Arc::new(attributes::peer),
+            peer: Arc::new(attribute_sources::peer),
             attributes: None,
             cost: None,
-            settle: None,
+            actual_cost: None,
         };
         Self { handle, settings: Arc::new(settings) }
     }
 }
 
-/// What a request is
+/// Settings about requests
 impl<S> LimitLayer<S> {
-    /// Names what the requests are for; rules may apply to this action only.
-    pub fn action(self, action: impl Into<SmolStr>) -> Self {
+    /// Sets the action of the requests; rules may apply to one action only. The default is `""`.
+    pub fn with_action(self, action: impl Into<String>) -> Self {
         self.with(|settings| settings.action = action.into())
     }
 
-    /// Says what a request costs, for rules that have no cost of their own. Without it, each costs 1.
-    pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+    /// Sets the cost of a request, for rules that have no cost of their own. The default is 1.
+    pub fn with_cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
-    /// Says what is known about a request beyond its own words, such as its user. It goes before the extension
-    /// [`Attributes`], whose restrictions on names hold here too.
-    pub fn attributes(self, attributes: impl Fn(&Parts) -> Attributes + Send + Sync + 'static) -> Self {
+    /// Sets further attributes of a request, such as its user. They take precedence over the extension [`Attributes`];
+    /// reserved names are ignored in both.
+    pub fn with_attributes(self, attributes: impl Fn(&Parts) -> Attributes + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.attributes = Some(Arc::new(attributes)))
     }
 
-    /// Says where the address of the TCP peer is. Without it, it is the extension [`Peer`](crate::Peer), or else a
-    /// [`SocketAddr`](std::net::SocketAddr). Where there is none, rules that count by `ip` count everybody as one.
+    /// Sets how to find the address of the TCP peer. By default it is the extension [`Peer`](crate::Peer), or else a
+    /// [`SocketAddr`](std::net::SocketAddr). Requests without one count as one subject under rules that count by `ip`.
     ///
     /// ```
     /// # use std::net::SocketAddr;
@@ -107,56 +105,60 @@ impl<S> LimitLayer<S> {
     /// # use tidegate_tower::LimitLayer;
     /// # use tonic::transport::server::TcpConnectInfo;
     /// # let layer = LimitLayer::new(Limiter::new(RuleSet::new([])?, MemoryStore::new()));
-    /// let axum = layer.clone().peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
-    /// let tonic = layer.peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
+    /// let axum = layer.clone().with_peer(|parts| Some(parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()));
+    /// let tonic = layer.with_peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
     /// # Ok::<(), tidegate::RuleError>(())
     /// ```
-    pub fn peer(self, peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+    pub fn with_peer(self, peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.peer = Arc::new(peer))
     }
-}
 
-/// How it is answered
-impl<S> LimitLayer<S> {
-    /// Chooses the header fields that tell a caller about limits. Without it, the [rules](tidegate::RuleSet::contract)
-    /// choose them, and a new set of rules may choose others.
-    pub fn contract(self, contract: HeaderPolicy) -> Self {
-        self.with(|settings| settings.contract = Some(contract))
-    }
-
-    /// Waits for the slots of a leaky bucket by this timer instead of tokio's.
-    pub fn timer(self, timer: impl Timer + 'static) -> Self {
-        self.with(|settings| settings.timer = Arc::new(timer))
-    }
-
-    /// Refuses a request that a leaky bucket would have to hold for longer. With none, nothing is held: for a door that cannot
-    /// let a request wait.
-    pub fn longest_delay(self, delay: Duration) -> Self {
-        self.with(|settings| settings.longest_delay = delay)
-    }
-
-    /// Refuses as HTTP does even what is gRPC: for a door whose caller asks on behalf of a client.
-    pub fn http_only(self) -> Self {
-        self.with(|settings| settings.http_only = true)
-    }
-
-    /// Names this front door to [observers](tidegate::spi::Observer), which find the name in the [plan](tidegate::spi::Plan::origin).
+    /// Names this front door to [observers](tidegate::spi::Observer), which find the name in the
+    /// [plan](tidegate::spi::Plan::origin).
     pub fn with_front_door(self, name: &'static str) -> Self {
         self.with(|settings| settings.front_door = name)
     }
+}
 
-    /// Says what a request really cost under a rule, once the answer is known, or nothing where the cost stands. What was
-    /// taken too much is given back, what is missing is charged, before the answer goes out.
-    ///
-    /// Without it, rules that name a [header of the answer](tidegate::Rule::actual) have their costs from there; with it,
-    /// those headers are not looked at.
-    ///
-    /// A request without an answer, because its caller left or the inner service failed, keeps the cost that it began with.
-    pub fn settle(self, actual: impl Fn(&http::response::Parts, &str) -> Option<u64> + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.settle = Some(Arc::new(actual)))
+/// Settings about responses
+impl<S> LimitLayer<S> {
+    /// Sets the rate-limit headers of responses. The default is the [policy of the
+    /// rules](tidegate::RuleSet::header_policy), which a new set of rules may change.
+    pub fn with_header_policy(self, policy: HeaderPolicy) -> Self {
+        self.with(|settings| settings.header_policy = Some(policy))
     }
 
-    /// Reaches the limiter while the service runs, for one thing to replace it.
+    /// Delays requests by this timer instead of tokio's.
+    pub fn with_timer(self, timer: impl Timer + 'static) -> Self {
+        self.with(|settings| settings.timer = Arc::new(timer))
+    }
+
+    /// Rejects requests that a leaky bucket would delay for longer. Zero rejects every request that would be delayed.
+    pub fn with_max_delay(self, delay: Duration) -> Self {
+        self.with(|settings| settings.max_delay = delay)
+    }
+
+    /// Whether gRPC requests get gRPC rejections, which is the default. Otherwise they get HTTP rejections: for a front
+    /// door whose caller asks on behalf of a client.
+    pub fn with_grpc_rejections(self, on: bool) -> Self {
+        self.with(|settings| settings.grpc_rejections = on)
+    }
+
+    /// Sets the actual cost of a request under a rule by its response; `None` keeps the cost. The difference is refunded
+    /// or charged before the response is returned.
+    ///
+    /// The default is the [response header that the rule names](tidegate::Rule::with_cost_header); with this function,
+    /// those headers are ignored.
+    ///
+    /// A request without a response, because its client left or the inner service failed, keeps its cost.
+    pub fn with_actual_cost(
+        self,
+        actual_cost: impl Fn(&http::response::Parts, &str) -> Option<u64> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|settings| settings.actual_cost = Some(Arc::new(actual_cost)))
+    }
+
+    /// A handle with which the limiter can be replaced while the service runs.
     pub fn handle(&self) -> Handle<S> {
         self.handle.clone()
     }
@@ -167,8 +169,8 @@ impl<S> LimitLayer<S> {
     }
 }
 
-/// Holds requests by tokio's timer.
-#[allow(clippy::disallowed_methods, reason = "this is the one place where tokio's timer enters")]
+/// Delays requests by tokio's timer.
+#[allow(clippy::disallowed_methods, reason = "the only use of tokio's timer; tests replace it")]
 fn tokio_timer() -> impl Timer {
     tidegate::SleepTimer::new(tokio::time::sleep)
 }
@@ -189,7 +191,10 @@ impl<S> Clone for LimitLayer<S> {
 
 impl<S> fmt::Debug for LimitLayer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { action, contract, .. } = &*self.settings;
-        f.debug_struct("LimitLayer").field("action", action).field("contract", contract).finish_non_exhaustive()
+        let Settings { action, header_policy, .. } = &*self.settings;
+        f.debug_struct("LimitLayer")
+            .field("action", action)
+            .field("header_policy", header_policy)
+            .finish_non_exhaustive()
     }
 }

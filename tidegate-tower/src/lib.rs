@@ -1,81 +1,90 @@
-//! [Tidegate](tidegate) as a tower layer: limits for any HTTP service that is a [`tower_service::Service`], such as those
-//! of axum, hyper and tonic, whole or route by route.
+//! Rate limits for any HTTP service that is a [`tower_service::Service`], such as those of axum, hyper and tonic, for the
+//! whole service or for single routes: [Tidegate](tidegate) as a tower layer.
 //!
 //! ```
 //! use axum::{Router, routing::get};
 //! use tidegate::{Limit, Limiter, MemoryStore, Rate, Rule, RuleSet};
 //! use tidegate_tower::LimitLayer;
 //!
+//! let api = Limit::token_bucket(20, Rate::per_second(10)?)?;
+//! let exports = Limit::token_bucket(2, Rate::per_minute(1)?)?;
 //! let rules = RuleSet::new([
-//!     Rule::new("api", Limit::token_bucket(20, Rate::per_second(10)?)?).with_per(["header:x-api-key"]),
-//!     Rule::new("exports", Limit::token_bucket(2, Rate::per_minute(1)?)?).with_action("export").with_per(["header:x-api-key"]),
+//!     Rule::new("api", api).with_per(["header:x-api-key"]),
+//!     Rule::new("exports", exports).with_action("export").with_per(["header:x-api-key"]),
 //! ])?;
 //! let limits = LimitLayer::new(Limiter::new(rules, MemoryStore::new()));
 //!
 //! let app: Router = Router::new()
 //!     .route("/rides", get(async || "a ride").layer(limits.clone()))
-//!     .route("/exports", get(async || "an export").layer(limits.action("export")));
+//!     .route("/exports", get(async || "an export").layer(limits.with_action("export")));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The way of a request
+//! # How a request is handled
 //!
 //! ```text
-//! http::Request ──▶ tidegate::Request ──▶ Limiter::check ──▶ hold ──▶ inner service ──▶ settle ──▶ http::Response
-//!                     only what rules read       │                                                   + limit headers
-//!                                                ├── denied: 429, or RESOURCE_EXHAUSTED in gRPC
-//!                                                └── store failed: 503, or judged without it, with `Degraded`
+//! http::Request ──▶ tidegate::Request ──▶ Limiter ──▶ delay ──▶ inner service ──▶ correct cost ──▶ http::Response
+//!                   attributes that          │                                                     + limit headers
+//!                   the rules read           ├── denied: 429, or RESOURCE_EXHAUSTED in gRPC
+//!                                            └── store failed: 503, or admitted with `DegradedMode`
 //! ```
 //!
-//! - **Who asks.** Rules count by attributes: `method`, `path`, `query` (as it was sent), `host` (without the port, in lower
-//!   case), `ip` (the TCP peer, see [`LimitLayer::peer`]), `header:NAME` (all lines of it joined), `body` (see
-//!   [`BufferBody`]). Every other name comes from [`LimitLayer::attributes`] or from earlier middleware through
-//!   [`Attributes`]. A header is what the caller says: count by one only if something in front of the service has checked
-//!   or set it. Inside a nested axum router the path has lost the prefix, so put the layer around the outer one.
-//! - **Passing.** A request that a leaky bucket holds waits for its slot without blocking anybody: what the inner service
-//!   keeps for it, such as a permit, is given back meanwhile and asked for again. If its caller leaves, the slot is given
-//!   back. The answer of the inner service gets the header fields of the [`HeaderPolicy`](tidegate::http::HeaderPolicy) of the rules,
-//!   unless it has some of them already or a layer further in has spoken. A request that no rule applies to passes as it
-//!   is.
-//! - **Denied.** 429 with the contract's header fields and body; the inner service is not called. Requests whose content type
-//!   is gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the fields as metadata.
-//! - **The store failed.** If a rule of the request is closed on failure, 503 (`UNAVAILABLE` in gRPC). Otherwise the request
-//!   is judged without the store, as its rules say; if it passes, it has the extension [`Degraded`]. There are no limit headers
-//!   then. The failure itself goes to the limiter's [`Observer`](tidegate::spi::Observer).
-//! - **The real cost** may be known only from the answer: a rule names the header that tells it
-//!   ([`Rule::actual`](tidegate::Rule::actual)), or [`LimitLayer::settle`] does.
+//! - **Attributes.** Rules count by attributes: `method`, `path`, `query` (as sent), `host` (in its [normal
+//!   form](tidegate::attributes::normalize_host)), `ip` (the TCP peer, see [`LimitLayer::with_peer`]), `header:NAME` (all
+//!   lines joined), `body` (see [`BufferBody`]). Every other name comes from [`LimitLayer::with_attributes`] or, through
+//!   [`Attributes`], from earlier middleware. A client can send any header: count by one only if a proxy in front of the
+//!   service sets or verifies it. Inside a nested axum router the path lacks its prefix, so put the layer around the outer
+//!   router.
+//! - **Allowed.** A request that a leaky bucket delays waits for its slot; meanwhile it releases the readiness of the inner
+//!   service, such as a permit. If the client leaves before, the request is refunded. The response gets the headers of the
+//!   rules' [`HeaderPolicy`](tidegate::http::HeaderPolicy), unless the inner service or an inner layer has written such
+//!   headers. A request to which no rule applies passes unchanged.
+//! - **Denied.** 429 with headers and body by the policy; the inner service is not called. Requests with the content type of
+//!   gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the headers as metadata.
+//! - **Store failed.** If a rule of the request is closed on failure, 503 (`UNAVAILABLE` in gRPC). Otherwise the rules
+//!   decide without the store; an admitted request has the extension [`DegradedMode`]. There are no limit headers then. The
+//!   failure is reported to the limiter's [`Observer`](tidegate::spi::Observer).
+//! - **Actual cost.** If the cost is known only from the response, a rule names the response header with it
+//!   ([`Rule::with_cost_header`](tidegate::Rule::with_cost_header)), or [`LimitLayer::with_actual_cost`] computes it.
 //!
-//! # One limiter, however many clones
+//! Errors of the inner service pass through unchanged; the layer has none of its own.
 //!
-//! Servers clone a service for each connection. A limit that lives in the service is then a limit for each connection; here
-//! all clones of a layer and of its services share one limiter. [`LimitLayer::handle`] reaches it while the server runs and
-//! can replace it, rules, header fields and all.
+//! # One limiter for all clones
 //!
-//! Errors of the inner service pass through as they are; the layer has none of its own. The modules stand in the order in
-//! which a request meets them.
+//! Servers clone a service for each connection. All clones of a layer and of its services share one limiter, so a limit
+//! holds over all connections. [`LimitLayer::handle`] replaces the limiter while the server runs, with its rules and header
+//! policy.
+//!
+//! # Modules
+//!
+//! In the order in which a request passes them: `layer` (settings) and `handle` (the shared limiter), `buffer_body` (reads
+//! bodies), `service` (handles a request), `attribute_sources` and `attributes` (from HTTP to attributes), `decision_slot`
+//! (decisions for logs), `readiness` and `refund_guard` (delays), `limit_headers`, `response_body` and `grpc` (responses),
+//! `future`.
 
 mod layer;
 pub use layer::LimitLayer;
 mod handle;
 pub use handle::Handle;
-mod buffer;
-pub use buffer::{BodyText, BufferBody, BufferBodyService, DEFAULT_LONGEST_BODY};
+mod buffer_body;
+pub use buffer_body::{BodyText, BufferBody, BufferBodyService, DEFAULT_MAX_BODY_BYTES};
 mod decision_slot;
-mod readiness;
 pub use decision_slot::{DecisionSlot, DecisionSummary};
 mod service;
-pub use service::{Degraded, LimitService};
+pub use service::{DegradedMode, LimitService};
+mod attribute_sources;
 mod attributes;
 pub use attributes::{Attributes, Peer};
-mod body;
-mod fields;
 mod grpc;
-mod held;
-pub use body::ResponseBody;
+mod limit_headers;
+mod readiness;
+mod refund_guard;
+mod response_body;
+pub use response_body::ResponseBody;
 mod future;
 pub use future::LimitFuture;
 
-/// The examples of the guide to this crate run like any others.
+/// Runs the examples of the guide as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/tower.md")]
 struct Guide;

@@ -1,19 +1,19 @@
-//! Readiness: the place that a service keeps for one call, such as a permit or a slot in a buffer. Whoever has to wait gives
-//! it back first and asks for it again afterwards, so that nobody else is kept out meanwhile. It waits for nothing else.
+//! Releases and reacquires the readiness of a service: what `poll_ready` reserved for the next call, such as a permit or a
+//! slot in a buffer. A request that has to wait releases it, so that other requests can use it meanwhile.
 
 use std::future::poll_fn;
 
 use http::Request;
 use tower_service::Service;
 
-/// Gives back what `service` keeps for the next call: a clone has to ask for it anew.
-pub(crate) fn give_back<T: Clone>(service: &mut T) {
+/// Releases what `service` has reserved for the next call: a clone has reserved nothing.
+pub(crate) fn release<T: Clone>(service: &mut T) {
     let clone = service.clone();
     *service = clone;
 }
 
-/// Asks for it again; the next call may come once this is done.
-pub(crate) async fn regain<T, A>(service: &mut T) -> Result<(), T::Error>
+/// Waits until `service` is ready again.
+pub(crate) async fn reacquire<T, A>(service: &mut T) -> Result<(), T::Error>
 where
     T: Service<Request<A>>,
 {

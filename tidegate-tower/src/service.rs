@@ -1,5 +1,4 @@
-//! `LimitService`: the way of an HTTP request: translate, ask the limiter, hold, go on, tell. What the answers say is the
-//! contract's business, and what the limits mean is the limiter's.
+//! `LimitService`: checks each request with the limiter, delays, forwards or rejects it, and adds headers to the response.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,13 +13,13 @@ use tidegate::spi::{Origin, Store};
 use tidegate::{Decision, Receipt, Rule, StoreErrorKind};
 use tower_service::Service;
 
-use crate::attributes::joined;
-use crate::body::refusal;
-use crate::fields::Fields;
-use crate::handle::Current;
-use crate::held::Held;
+use crate::attribute_sources::header_value;
+use crate::handle::ActiveLimiter;
 use crate::layer::Settings;
-use crate::readiness::{give_back, regain};
+use crate::limit_headers::LimitHeaders;
+use crate::readiness::{reacquire, release};
+use crate::refund_guard::RefundGuard;
+use crate::response_body::rejection_response;
 use crate::{DecisionSlot, LimitFuture, LimitLayer, ResponseBody, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
@@ -29,46 +28,54 @@ pub struct LimitService<T, S> {
     layer: LimitLayer<S>,
 }
 
-/// The store failed, and the request passes by what its rules say of that: an extension of the request, so that the application
-/// can do less than usual.
+/// The store failed, and the rules admit the request without it: an extension of the request, so that the application can
+/// reduce its service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Degraded {
+#[non_exhaustive]
+pub struct DegradedMode {
     /// How the store failed.
     pub reason: StoreErrorKind,
 }
 
-/// What becomes of a request.
-enum Judged<B> {
-    Passes(Pass),
-    Refused(Response<ResponseBody<B>>),
+/// The result of a check.
+enum CheckOutcome<B> {
+    Admit(Admission),
+    Reject(Response<ResponseBody<B>>),
 }
 
-/// All that may be said about limits has been said: an extension of the response, for the layers further out. The numbers of
-/// another rule would contradict a refusal, and would give away what a rule against guessing keeps.
+/// The rate-limit headers of a response are final: an extension of the response, read by outer layers. Numbers of another
+/// rule would contradict a rejection, or disclose what a security rule hides.
 #[derive(Clone, Copy)]
-struct Said;
+struct HeadersWritten;
 
-/// A decision that lets a request pass.
-struct Pass {
-    fields: Fields,
-    /// Whether a rule applied about which answers must give nothing away.
+/// An admitted request.
+struct Admission {
+    headers: LimitHeaders,
+    /// Whether a security rule applied: the response must disclose nothing.
     is_security: bool,
-    degraded: Option<Degraded>,
+    degraded_mode: Option<DegradedMode>,
     delay: Duration,
-    /// What was taken, if it may have to be given back or corrected.
+    /// Present if the request may be refunded or its cost corrected.
     receipt: Option<Receipt>,
 }
 
-impl Pass {
-    fn new<S: Store>(settings: &Settings, current: &Current<S>, decision: Decision) -> Self {
+impl DegradedMode {
+    /// The store failed in this way.
+    pub const fn new(reason: StoreErrorKind) -> Self {
+        Self { reason }
+    }
+}
+
+impl Admission {
+    fn new<S: Store>(settings: &Settings, active: &ActiveLimiter<S>, decision: Decision) -> Self {
         let delay = decision.delay();
-        let settles = settings.settle.is_some() || current.settles;
+        let corrects_cost = settings.actual_cost.is_some() || active.has_cost_headers;
         Self {
-            fields: Fields::of(contract(settings, current), &decision),
+            headers: LimitHeaders::from_decision(header_policy(settings, active), &decision),
             is_security: decision.is_security(),
-            degraded: decision.degraded().map(|reason| Degraded { reason }),
+            degraded_mode: decision.degraded().map(DegradedMode::new),
             delay,
-            receipt: (settles || !delay.is_zero()).then(|| decision.into_receipt()),
+            receipt: (corrects_cost || !delay.is_zero()).then(|| decision.into_receipt()),
         }
     }
 }
@@ -96,15 +103,15 @@ where
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        // The one that said it is ready is the one to be called; its clone would have to be asked first.
-        let next = self.inner.clone();
-        let ready = std::mem::replace(&mut self.inner, next);
-        LimitFuture::new(go(self.layer.clone(), ready, request))
+        // The service that reported ready must be the one that is called; its clone is not ready.
+        let clone = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, clone);
+        LimitFuture::new(handle(self.layer.clone(), ready, request))
     }
 }
 
-/// The whole way of a request.
-async fn go<T, S, A, B>(
+/// Handles a request from check to response.
+async fn handle<T, S, A, B>(
     layer: LimitLayer<S>,
     mut inner: T,
     request: Request<A>,
@@ -114,107 +121,119 @@ where
     S: Store,
 {
     let settings = &*layer.settings;
-    let current = layer.handle.current();
+    let active = layer.handle.active();
     let (mut parts, body) = request.into_parts();
-    let pass = match judge(settings, &current, &parts).await {
-        Judged::Passes(pass) => pass,
-        Judged::Refused(refusal) => return Ok(refusal),
+    let admission = match check(settings, &active, &parts).await {
+        CheckOutcome::Admit(admission) => admission,
+        CheckOutcome::Reject(response) => return Ok(response),
     };
-    if let Some(degraded) = pass.degraded {
-        parts.extensions.insert(degraded);
+    if let Some(degraded_mode) = admission.degraded_mode {
+        parts.extensions.insert(degraded_mode);
     }
-    let receipt = if pass.delay.is_zero() {
-        pass.receipt
+    let receipt = if admission.delay.is_zero() {
+        admission.receipt
     } else {
-        let held = Held::new(&current.limiter, pass.receipt);
-        give_back(&mut inner);
-        let receipt = held.wait(pass.delay, &*settings.timer).await;
-        regain(&mut inner).await?;
+        let guard = RefundGuard::new(&active.limiter, admission.receipt);
+        release(&mut inner);
+        let receipt = guard.wait(admission.delay, &*settings.timer).await;
+        reacquire(&mut inner).await?;
         receipt
     };
     let response = inner.call(Request::from_parts(parts, body)).await?;
     let (mut parts, body) = response.into_parts();
     if let Some(receipt) = receipt {
-        settle(settings, &current, receipt, &parts).await;
+        correct_cost(settings, &active, receipt, &parts).await;
     }
-    tell(&mut parts, pass.fields, pass.is_security);
+    add_headers(&mut parts, admission.headers, admission.is_security);
     Ok(Response::from_parts(parts, ResponseBody::inner(body)))
 }
 
-/// Asks the limiter about a request.
-async fn judge<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &Parts) -> Judged<B> {
-    let told = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
+/// Checks a request with the limiter.
+async fn check<S: Store, B>(settings: &Settings, active: &ActiveLimiter<S>, parts: &Parts) -> CheckOutcome<B> {
+    let layer_attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
-    let values = current.reads.values(parts, &told, (settings.peer)(parts));
-    let request = values.request(&settings.action, cost);
+    let values = active.sources.read(parts, &layer_attributes, (settings.peer)(parts));
+    let request = values.to_request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
-    let plan = current.limiter.plan(&request).with_max_delay(settings.longest_delay).with_origin(origin);
-    let result = current.limiter.check_plan(&plan).await;
+    let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
+    let result = active.limiter.check_plan(&plan).await;
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);
     }
     match result {
-        Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::new(settings, current, decision)),
-        Ok(decision) => Judged::Refused(denied(settings, current, parts, &decision)),
-        Err(_) => Judged::Refused(failed(settings, current, parts)),
+        Ok(decision) if decision.is_allowed() => CheckOutcome::Admit(Admission::new(settings, active, decision)),
+        Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, parts, &decision)),
+        Err(_) => CheckOutcome::Reject(reject_unavailable(settings, active, parts)),
     }
 }
 
-fn denied<S: Store, B>(
+/// The response to a request that a rule denies.
+fn reject_denied<S: Store, B>(
     settings: &Settings,
-    current: &Current<S>,
+    active: &ActiveLimiter<S>,
     parts: &Parts,
     decision: &Decision,
 ) -> Response<ResponseBody<B>> {
-    let rule = decision.rule().and_then(|id| current.limiter.rules().rule(id));
+    let rule = decision.rule().and_then(|id| active.limiter.rules().rule(id));
     let message = rule.and_then(Rule::message);
-    refused(settings, parts, contract(settings, current).reject(decision, message, accepted(parts).as_deref()))
+    let rejection = header_policy(settings, active).reject(decision, message, accept(parts).as_deref());
+    reject(settings, parts, rejection)
 }
 
-fn failed<S: Store, B>(settings: &Settings, current: &Current<S>, parts: &Parts) -> Response<ResponseBody<B>> {
-    refused(settings, parts, contract(settings, current).reject_unavailable(accepted(parts).as_deref()))
+/// The response to a request with a closed rule while the store fails.
+fn reject_unavailable<S: Store, B>(
+    settings: &Settings,
+    active: &ActiveLimiter<S>,
+    parts: &Parts,
+) -> Response<ResponseBody<B>> {
+    reject(settings, parts, header_policy(settings, active).reject_unavailable(accept(parts).as_deref()))
 }
 
-/// The refusal, in the language of the caller.
-fn refused<B>(settings: &Settings, parts: &Parts, answer: Rejection) -> Response<ResponseBody<B>> {
-    let spoken = if settings.http_only { None } else { grpc::spoken(&parts.headers) };
-    let mut response = match spoken {
-        Some(media_type) => grpc::refusal(answer, media_type),
-        None => refusal(answer),
+/// The rejection as a response in the protocol of the client.
+fn reject<B>(settings: &Settings, parts: &Parts, rejection: Rejection) -> Response<ResponseBody<B>> {
+    let grpc_type = if settings.grpc_rejections { grpc::response_type(&parts.headers) } else { None };
+    let mut response = match grpc_type {
+        Some(content_type) => grpc::rejection_response(rejection, content_type),
+        None => rejection_response(rejection),
     };
-    response.extensions_mut().insert(Said);
+    response.extensions_mut().insert(HeadersWritten);
     response
 }
 
-/// What the layer was told goes before what the rules choose.
-fn contract<'a, S: Store>(settings: &'a Settings, current: &'a Current<S>) -> &'a HeaderPolicy {
-    settings.contract.as_ref().unwrap_or_else(|| current.limiter.rules().header_policy())
+/// The policy of the layer, else that of the rules.
+fn header_policy<'a, S: Store>(settings: &'a Settings, active: &'a ActiveLimiter<S>) -> &'a HeaderPolicy {
+    settings.header_policy.as_ref().unwrap_or_else(|| active.limiter.rules().header_policy())
 }
 
-fn accepted(parts: &Parts) -> Option<Cow<'_, str>> {
-    joined(&parts.headers, &ACCEPT)
+fn accept(parts: &Parts) -> Option<Cow<'_, str>> {
+    header_value(&parts.headers, &ACCEPT)
 }
 
-/// Corrects the cost by what the response says. What the layer was told goes before what the rules name.
+/// Corrects the cost by the response: by the function of the layer, else by the headers that rules name.
 ///
-/// The work is done, and the observer has seen a failure: the caller gets the answer either way.
-async fn settle<S: Store>(settings: &Settings, current: &Current<S>, receipt: Receipt, response: &response::Parts) {
-    let limiter = &current.limiter;
-    if let Some(actual) = &settings.settle {
-        let _ = limiter.settle(receipt, |rule| actual(response, rule)).await;
-    } else if current.settles {
+/// A failure is reported to the observer only: the work is done, and the client gets its response.
+async fn correct_cost<S: Store>(
+    settings: &Settings,
+    active: &ActiveLimiter<S>,
+    receipt: Receipt,
+    response: &response::Parts,
+) {
+    let limiter = &active.limiter;
+    if let Some(actual_cost) = &settings.actual_cost {
+        let _ = limiter.settle(receipt, |rule| actual_cost(response, rule)).await;
+    } else if active.has_cost_headers {
         let header = |name: &str| response.headers.get(name)?.to_str().ok();
         let _ = limiter.settle(receipt, |rule| limiter.rules().actual_cost(rule, header)).await;
     }
 }
 
-/// Adds what the limits say, unless a layer or the service further in has spoken of limits itself: half of one set of numbers
-/// and half of another would make no sense. A rule against guessing has nothing to say, and nobody may say more.
-fn tell(response: &mut response::Parts, fields: Fields, is_security: bool) {
-    if is_security || !fields.is_empty() {
-        let said = response.extensions.insert(Said).is_some();
-        if !said && !fields.is_in(&response.headers) {
-            fields.add_to(&mut response.headers);
+/// Adds the rate-limit headers, unless an inner layer or service has written some: numbers of two limits must not mix. A
+/// security rule writes none and keeps outer layers from writing any.
+fn add_headers(response: &mut response::Parts, headers: LimitHeaders, is_security: bool) {
+    if is_security || !headers.is_empty() {
+        let already_written = response.extensions.insert(HeadersWritten).is_some();
+        if !already_written && !headers.overlaps(&response.headers) {
+            headers.append_to(&mut response.headers);
         }
     }
 }

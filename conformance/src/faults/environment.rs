@@ -1,4 +1,4 @@
-//! `FaultEnvironment`: the servers that a fault happens to, and how it is brought about and mended.
+//! `FaultEnvironment`: the servers of one fault, and how the fault is injected and repaired.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,12 +14,12 @@ use crate::server::{Kind, Server, free_port};
 use crate::suite::key_name;
 use crate::topology::{Cluster, SentinelGroup};
 
-/// Servers, and the way to them.
+/// The servers and the proxy in front of them.
 pub(super) struct FaultEnvironment {
     servers: Servers,
-    /// What stands between instances and the server, where the trouble is on the way.
+    /// The proxy between instances and server, for network faults.
     pub(super) proxy: Option<Proxy>,
-    /// Where the store is.
+    /// The URL of the store.
     pub(super) url: String,
     /// The limit of each rule.
     pub(super) limit: u64,
@@ -31,17 +31,17 @@ enum Servers {
     Cluster(Cluster),
 }
 
-/// What a server that forgets nothing when it is killed is started with.
+/// Arguments of a server that loses nothing when it is killed.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-/// Keys of somebody else, a mebibyte in all: so little that the server is not silent while it writes them. A script is asked for
-/// memory once, before it writes.
+/// Writes one MiB of foreign keys, which is quick enough not to look like silence. The server checks memory once per script, before
+/// it writes.
 const FILL: &str = "local large = string.rep(string.rep('x', 4096), 64) \
                     for i = 1, 4 do redis.call('SET', 'foreign:' .. i, large) end";
 const EMPTY: &str = "for i = 1, 4 do redis.call('DEL', 'foreign:' .. i) end";
-const STRANGERS: u32 = 5_000;
+const FLOOD_SUBJECTS: u32 = 5_000;
 
 impl FaultEnvironment {
-    /// Starts what `fault` needs.
+    /// Starts the servers that `fault` needs.
     pub(super) async fn start(fault: Fault, kind: Kind, scale: &Scale) -> Self {
         let servers = block_in_place(|| match fault {
             Fault::Unavailable => Servers::One(Server::start_with(kind, &DURABLE)),
@@ -54,7 +54,7 @@ impl FaultEnvironment {
             Fault::ClockJumps => Servers::One(Server::start_with_clock(kind)),
             Fault::Failover => {
                 let group = SentinelGroup::start(kind, &[], &[]);
-                group.wait_until_known();
+                group.wait_until_discovered();
                 Servers::SentinelGroup(group)
             }
             Fault::SlotMove => Servers::Cluster(Cluster::start(kind, 3, false)),
@@ -81,24 +81,24 @@ impl FaultEnvironment {
         environment
     }
 
-    /// Lets `fault` happen.
+    /// Injects `fault`.
     pub(super) async fn inject(&mut self, fault: Fault, scale: &Scale, instances: &[Arc<Instance>], load: &Load) {
         match fault {
-            Fault::Timeout => self.trouble(NetworkFault::Blackhole).await,
-            Fault::Latency => self.trouble(NetworkFault::DelayReplies(scale.budget * 2)).await,
-            Fault::SlightLatency => self.trouble(NetworkFault::DelayReplies(scale.budget / 5)).await,
-            Fault::Cut => self.trouble(NetworkFault::CutReplies(2)).await,
-            Fault::Trickle => self.trouble(NetworkFault::Trickle(scale.budget / 4)).await,
+            Fault::Timeout => self.set_network_fault(NetworkFault::Blackhole).await,
+            Fault::Latency => self.set_network_fault(NetworkFault::DelayReplies(scale.budget * 2)).await,
+            Fault::SlightLatency => self.set_network_fault(NetworkFault::DelayReplies(scale.budget / 5)).await,
+            Fault::Cut => self.set_network_fault(NetworkFault::CutReplies(2)).await,
+            Fault::Trickle => self.set_network_fault(NetworkFault::Trickle(scale.budget / 4)).await,
             Fault::Hang => self.server().hang(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().kill()),
             Fault::Loading => block_in_place(|| self.server_mut().restart_with(&["--key-load-delay", "20000"])),
-            Fault::OutOfMemory => self.tell(&["EVAL", FILL, "0"]),
-            Fault::ReadOnly => self.tell(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]),
-            Fault::ClusterDown => self.tell(&["CLUSTER", "DELSLOTS", &self.other_slot(scale)]),
+            Fault::OutOfMemory => self.command(&["EVAL", FILL, "0"]),
+            Fault::ReadOnly => self.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]),
+            Fault::ClusterDown => self.command(&["CLUSTER", "DELSLOTS", &self.other_slot(scale)]),
             Fault::Busy => block_in_place(|| run_for_ever(self.server())),
             Fault::NoScript => {
                 for _ in 0..10 {
-                    self.tell(&["SCRIPT", "FLUSH"]);
+                    self.command(&["SCRIPT", "FLUSH"]);
                     load.continue_for(2).await;
                 }
             }
@@ -117,19 +117,19 @@ impl FaultEnvironment {
         }
     }
 
-    /// Ends it, where it does not end by itself.
+    /// Ends `fault`, unless it ends by itself.
     pub(super) async fn repair(&mut self, fault: Fault, scale: &Scale) {
         match fault {
             Fault::Timeout | Fault::Latency | Fault::SlightLatency | Fault::Cut | Fault::Trickle => {
-                self.trouble(NetworkFault::None).await;
+                self.set_network_fault(NetworkFault::None).await;
             }
             Fault::Hang => self.server().go_on(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().restart_with(&[])),
-            Fault::Loading => self.tell(&["CONFIG", "SET", "key-load-delay", "0"]),
-            Fault::OutOfMemory => self.tell(&["EVAL", EMPTY, "0"]),
-            Fault::ReadOnly => self.tell(&["REPLICAOF", "NO", "ONE"]),
-            Fault::ClusterDown => self.tell(&["CLUSTER", "ADDSLOTS", &self.other_slot(scale)]),
-            Fault::Busy => self.tell(&["SCRIPT", "KILL"]),
+            Fault::Loading => self.command(&["CONFIG", "SET", "key-load-delay", "0"]),
+            Fault::OutOfMemory => self.command(&["EVAL", EMPTY, "0"]),
+            Fault::ReadOnly => self.command(&["REPLICAOF", "NO", "ONE"]),
+            Fault::ClusterDown => self.command(&["CLUSTER", "ADDSLOTS", &self.other_slot(scale)]),
+            Fault::Busy => self.command(&["SCRIPT", "KILL"]),
             _ => {}
         }
     }
@@ -152,15 +152,15 @@ impl FaultEnvironment {
         }
     }
 
-    async fn trouble(&self, trouble: NetworkFault) {
-        self.proxy.as_ref().expect("a proxy").make(trouble).await;
+    async fn set_network_fault(&self, fault: NetworkFault) {
+        self.proxy.as_ref().expect("this fault has a proxy").make(fault).await;
     }
 
-    fn tell(&self, words: &[&str]) {
-        block_in_place(|| tell::<redis::Value>(&mut self.server().connection(), words));
+    fn command(&self, words: &[&str]) {
+        block_in_place(|| command::<redis::Value>(&mut self.server().connection(), words));
     }
 
-    /// The slot of everything that is asked.
+    /// The slot of all requests.
     fn slot(&self, scale: &Scale) -> u16 {
         let name = key(scale, self.limit);
         redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut self.server().connection()).unwrap()
@@ -171,7 +171,7 @@ impl FaultEnvironment {
     }
 
     async fn move_slot(&self, scale: &Scale, load: &Load) {
-        let Servers::Cluster(cluster) = &self.servers else { panic!("only in a cluster") };
+        let Servers::Cluster(cluster) = &self.servers else { panic!("this fault needs a cluster") };
         let slot = self.slot(scale);
         let home = cluster.first_owner(slot);
         let away = (home + 1) % 3;
@@ -200,7 +200,7 @@ impl FaultEnvironment {
     }
 }
 
-/// The name of the key of the first policy; those of the others begin alike, since all are of one tenant.
+/// The key name of the first policy. The keys of the others have the same prefix, since all belong to one tenant.
 fn key(scale: &Scale, limit: u64) -> Vec<u8> {
     let limiter = Limiter::new(scale.rules(limit), MemoryStore::new());
     let name = |policy| key_name(limiter.plan(&request(policy)).checks()[0].key());
@@ -209,24 +209,24 @@ fn key(scale: &Scale, limit: u64) -> Vec<u8> {
     names[0].clone()
 }
 
-fn tell<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
+fn command<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]).query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
-/// Lets a server keep half of what it is going to be filled with, and evict nothing.
+/// Sets `maxmemory` to half of what the fault writes, without eviction.
 fn leave_little_room(server: &Server) {
     let mut connection = server.connection();
-    tell::<redis::Value>(&mut connection, &["EVAL", FILL, "0"]);
-    let memory: String = tell(&mut connection, &["INFO", "memory"]);
+    command::<redis::Value>(&mut connection, &["EVAL", FILL, "0"]);
+    let memory: String = command(&mut connection, &["INFO", "memory"]);
     let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
-    tell::<redis::Value>(&mut connection, &["EVAL", EMPTY, "0"]);
+    command::<redis::Value>(&mut connection, &["EVAL", EMPTY, "0"]);
     let most = used.trim().parse::<u64>().unwrap() - (512 << 10);
-    tell::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    tell::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory", &most.to_string()]);
+    command::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    command::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory", &most.to_string()]);
 }
 
-/// Gives a server something to load: a thousand keys, in the file that it reads first.
+/// Gives the server a thousand keys to load at its next start.
 fn fill_for_loading(server: &Server) {
     let (mut connection, value) = (server.connection(), "x".repeat(2_000));
     let mut pipeline = redis::pipe();
@@ -234,24 +234,24 @@ fn fill_for_loading(server: &Server) {
         pipeline.set(format!("foreign:{number}"), &value).ignore();
     }
     pipeline.query::<()>(&mut connection).unwrap();
-    tell::<redis::Value>(&mut connection, &["BGREWRITEAOF"]);
+    command::<redis::Value>(&mut connection, &["BGREWRITEAOF"]);
     server.wait_for("INFO", "persistence", "aof_rewrite_in_progress:0");
     server.wait_for("INFO", "persistence", "aof_rewrite_scheduled:0");
 }
 
-/// Runs a script that ends only when it is killed, or with its server.
+/// Runs a script that ends only when it is killed.
 fn run_for_ever(server: &Server) {
     let mut connection = server.connection();
     thread::spawn(move || redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection));
 }
 
-/// Strangers, each of whom is seen once.
+/// Sends one request of each of many new anonymous subjects.
 async fn flood(instances: &[Arc<Instance>]) {
     let mut running = JoinSet::new();
     for (place, instance) in instances.iter().cycle().take(8).enumerate() {
         let limiter = instance.now();
         running.spawn(async move {
-            for number in 0..STRANGERS / 8 {
+            for number in 0..FLOOD_SUBJECTS / 8 {
                 let address = format!("{place}/{number}");
                 let decision = limiter.check(&Request::new("flood").with_attribute("address", &address)).await.unwrap();
                 assert!(decision.is_allowed() && decision.degraded().is_none(), "{decision:?}");

@@ -1,5 +1,5 @@
-//! `Fault`: everything that may happen to a store, by name, with what callers are promised while it does. A table, which the
-//! suite runs and the page in `docs/` shows; nothing happens here.
+//! `Fault`: the faults of a store by name, with what callers are promised during each. Only a table: the suite runs it, and
+//! `docs/faults.md` shows it.
 
 use tidegate::OnFailure;
 use tidegate::StoreErrorKind::{self, Refused, Unavailable};
@@ -8,28 +8,28 @@ use tidegate::StoreErrorKind::{self, Refused, Unavailable};
 pub const POLICIES: [OnFailure; 5] =
     [OnFailure::Open, OnFailure::Closed, OnFailure::Local, OnFailure::Degraded, OnFailure::Static];
 
-/// Something that happens to the store, or to an instance.
+/// A fault of the store or of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Nothing arrives.
+    /// Packets are lost in both directions.
     Timeout,
     /// The server is killed.
     Unavailable,
-    /// The server is stopped.
+    /// The server hangs (SIGSTOP).
     Hang,
-    /// Replies take too long.
+    /// Replies take longer than the budget.
     Latency,
-    /// Replies take long, but not too long.
+    /// Replies are slow but within the budget.
     SlightLatency,
-    /// Connections break in the middle of a reply.
+    /// Connections close in the middle of a reply.
     Cut,
     /// Replies come byte by byte.
     Trickle,
-    /// The server forgets the scripts.
+    /// The script cache is flushed.
     NoScript,
-    /// The server starts again, and has forgotten everything.
+    /// The server restarts empty.
     DataLost,
-    /// The server is full.
+    /// The server is out of memory.
     OutOfMemory,
     /// The server becomes a replica.
     ReadOnly,
@@ -39,21 +39,21 @@ pub enum Fault {
     SlotMove,
     /// A primary of a cluster is killed.
     Promotion,
-    /// The cluster does not serve.
+    /// The cluster is down.
     ClusterDown,
-    /// The server loads its data.
+    /// The server is loading its data.
     Loading,
     /// The server runs a long script.
     Busy,
     /// The clock of the server jumps.
     ClockJumps,
-    /// An instance starts anew.
+    /// An instance restarts.
     InstanceRestart,
-    /// Many new subjects come.
+    /// Many new subjects arrive.
     Flood,
 }
 
-/// All of them.
+/// Every fault.
 pub const FAULTS: [Fault; 20] = [
     Fault::Timeout,
     Fault::Unavailable,
@@ -77,45 +77,45 @@ pub const FAULTS: [Fault; 20] = [
     Fault::Flood,
 ];
 
-/// What callers notice of it.
+/// What callers notice of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: the store decides everything.
     Unnoticed,
-    /// The policies of the rules speak, for one of these reasons, until the fault is mended.
+    /// The failure policies apply, for one of these reasons, until the fault is repaired.
     Outage(&'static [StoreErrorKind]),
-    /// The same, until the servers have mended it themselves.
+    /// The same, until the servers recover by themselves.
     OutageThatEnds(&'static [StoreErrorKind]),
 }
 
-/// What the store has forgotten when it is over, and so may hand out once more.
+/// State that the store has lost after a fault, and so may grant again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Nothing.
     Nothing,
-    /// What was written last, and had not reached the replica.
+    /// The last writes, which had not reached the replica.
     Unreplicated,
     /// Everything.
     Everything,
 }
 
 impl Fault {
-    /// Its name, as the requirements have it.
+    /// The name.
     pub const fn name(self) -> &'static str {
         self.entry().0
     }
 
-    /// How it is brought about.
-    pub const fn happens(self) -> &'static str {
+    /// How the suite injects it.
+    pub const fn injection(self) -> &'static str {
         self.entry().1
     }
 
-    /// What callers notice of it.
+    /// What callers notice.
     pub const fn effect(self) -> Effect {
         self.entry().2
     }
 
-    /// What the store has forgotten when it is over.
+    /// What the store has lost afterwards.
     pub const fn loss(self) -> Loss {
         match self {
             Self::DataLost => Loss::Everything,
@@ -124,13 +124,13 @@ impl Fault {
         }
     }
 
-    /// Whether the server is there and says nothing, so that it takes time to notice.
+    /// Whether the server is reachable but silent, which takes time to notice.
     pub const fn is_silence(self) -> bool {
         matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle)
     }
 
-    /// The one of this name.
-    pub fn by_name(name: &str) -> Option<Self> {
+    /// Finds a fault by its name.
+    pub fn from_name(name: &str) -> Option<Self> {
         FAULTS.into_iter().find(|fault| fault.name() == name)
     }
 

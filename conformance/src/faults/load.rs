@@ -1,4 +1,5 @@
-//! `Load`: instances that ask all the time, one rule for each policy, and what they are told. It knows nothing of faults.
+//! `Load`: instances that send requests continuously, with one rule per policy, and the counts of their decisions. It knows
+//! nothing of faults.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,70 +15,70 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::fault::{Fault, POLICIES};
 
-/// How many instances there are.
+/// The number of instances.
 pub const INSTANCES: usize = 2;
 
-/// The tenant that asks. All its keys lie in one slot.
+/// The tenant of all requests. Its keys lie in one slot.
 pub(super) const TENANT: &str = "acme";
 
-/// How long a test waits for what must come.
+/// How long a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much load, on what limits.
+/// The amount of load, and the limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// The time that a decision may take where the server is silent.
+    /// The decision budget for faults in which the server is silent.
     pub budget: Duration,
-    /// The same where it is not: then nobody has to wait for it.
+    /// The decision budget for other faults, where no decision has to wait for it.
     pub calm_budget: Duration,
-    /// When a decision counts as late: so much that no busy machine explains it, and less than the second budget.
+    /// A decision counts as late after this time: too long for any busy machine, and less than the second budget.
     pub late: Duration,
-    /// How many ask at the same time, of each instance and under each policy.
+    /// Concurrent workers per instance and policy.
     pub workers: usize,
-    /// How often each of them asks.
+    /// The interval between requests of a worker.
     pub pace: Duration,
-    /// The limit of each rule where it is to be used up.
+    /// The limit of each rule where it must run out.
     pub tight: u64,
-    /// The limit of each rule where every single unit is to be accounted for.
+    /// The limit of each rule where it must not run out.
     pub wide: u64,
-    /// What a static rule lets pass without the store.
+    /// The cap of the static rule.
     pub cap: u64,
-    /// How many decisions are made, of each instance and under each policy, before and during the fault.
+    /// Decisions per instance and policy before the fault.
     pub before: u64,
-    /// See `before`.
+    /// Decisions per instance and policy during the fault.
     pub during: u64,
 }
 
-/// One process of those that share the store.
+/// One of the instances that share the store.
 #[derive(Debug)]
 pub(super) struct Instance(RwLock<Arc<Limiter<RedisStore>>>);
 
-/// What one instance was told under one policy.
+/// The decisions of one instance under one policy.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Asked for.
+    /// Requests.
     pub sent: u64,
     /// Allowed by the store.
     pub allowed: u64,
     /// Denied by the store.
     pub denied: u64,
-    /// Allowed without the store, and flagged.
+    /// Allowed without the store (degraded).
     pub passed: u64,
-    /// Denied without the store, and flagged.
+    /// Denied without the store (degraded).
     pub held: u64,
-    /// Refused, since the store failed.
+    /// Refused with an error because the store failed.
     pub refused: u64,
-    /// Not answered in a time that is many budgets.
+    /// Not answered within many budgets.
     pub late: u64,
-    /// How many of the last decisions in a row the store made.
+    /// Consecutive decisions by the store up to now.
     pub consecutive_by_store: u64,
-    /// Why the store failed, if it did.
+    /// The reasons of degraded decisions and errors.
     pub reasons: Vec<StoreErrorKind>,
-    /// How long the longest decision took.
+    /// The longest decision.
     pub worst: Duration,
 }
 
-/// What is asked all the time, and what is told.
+/// Running workers and their counts.
 pub(super) struct Load {
     counts: Arc<Vec<Vec<Mutex<Counts>>>>,
     stop: Arc<AtomicBool>,
@@ -85,7 +86,7 @@ pub(super) struct Load {
 }
 
 impl Scale {
-    /// Little load and generous budgets, so that a busy machine is not mistaken for a fault.
+    /// Light load and generous budgets, so that a busy machine is not mistaken for a fault.
     pub const fn of_tests() -> Self {
         Self {
             budget: Duration::from_millis(500),
@@ -101,7 +102,7 @@ impl Scale {
         }
     }
 
-    /// The budget that everybody has who does not choose, and more load.
+    /// The default budget and more load.
     pub const fn of_figures() -> Self {
         Self {
             budget: Duration::from_millis(25),
@@ -117,12 +118,12 @@ impl Scale {
         }
     }
 
-    /// The options of a store that suffers `fault`.
+    /// The store options for `fault`.
     pub fn options(&self, fault: Fault) -> RedisOptions {
         RedisOptions::new().with_timeout(if fault.is_silence() { self.budget } else { self.calm_budget })
     }
 
-    /// A rule for each policy, which all have the same limit, and one that is for strangers.
+    /// One rule per policy, all with the same limit, and one rule for anonymous subjects.
     pub fn rules(&self, limit: u64) -> RuleSet {
         let limit = slow(limit);
         let rule = |policy: OnFailure| {
@@ -138,12 +139,12 @@ impl Scale {
     }
 }
 
-/// So much at once, and then so little that no test lives to see it.
+/// A limit of `amount` with a refill too slow to matter.
 pub(super) fn slow(amount: u64) -> Limit {
     Limit::token_bucket(amount, Rate::per_hour(1).unwrap()).unwrap()
 }
 
-/// What is asked under `policy`.
+/// The request to the rule with `policy`.
 pub(super) fn request(policy: OnFailure) -> Request<'static> {
     Request::new(policy.as_str()).with_attribute("tenant", TENANT)
 }
@@ -151,12 +152,12 @@ pub(super) fn request(policy: OnFailure) -> Request<'static> {
 // === impl Instance ===
 
 impl Instance {
-    /// An instance with these rules on the store at `url`.
+    /// Opens an instance with these rules on the store at `url`.
     pub(super) async fn open(url: &str, rules: RuleSet, options: RedisOptions) -> Self {
         Self(RwLock::new(Arc::new(Self::limiter(url, rules, options).await)))
     }
 
-    /// Drops everything that the process knows, and opens it anew.
+    /// Drops all state of the instance and opens it again.
     pub(super) async fn restart(&self, url: &str, rules: RuleSet, options: RedisOptions) {
         let anew = Arc::new(Self::limiter(url, rules, options).await);
         *self.0.write().unwrap() = anew;
@@ -164,18 +165,18 @@ impl Instance {
 
     async fn limiter(url: &str, rules: RuleSet, options: RedisOptions) -> Limiter<RedisStore> {
         let store = RedisStore::connect_with(url, options).await;
-        let store = store.unwrap_or_else(|error| panic!("an instance cannot be opened: {error}"));
+        let store = store.unwrap_or_else(|error| panic!("cannot open an instance: {error}"));
         Limiter::new(rules, store)
     }
 
-    /// Waits until all know from their heartbeats how many they are.
+    /// Waits until every instance has counted all instances by their heartbeats.
     pub(super) async fn wait_for_heartbeats(instances: &[Arc<Self>]) {
         let counts = || instances.iter().map(|instance| instance.now().store().instances()).collect::<Vec<_>>();
         let known = || counts().iter().all(|count| *count == Some(INSTANCES as u32));
-        until("instances do not know of each other", known, || format!("{:?}", counts())).await;
+        until("the instances have not counted each other", known, || format!("{:?}", counts())).await;
     }
 
-    /// What decides.
+    /// The current limiter.
     pub(super) fn now(&self) -> Arc<Limiter<RedisStore>> {
         Arc::clone(&self.0.read().unwrap())
     }
@@ -194,7 +195,7 @@ impl Counts {
         self.passed + self.held + self.refused
     }
 
-    /// Both together.
+    /// The sum of two counts.
     pub fn and(mut self, other: &Self) -> Self {
         self.sent += other.sent;
         self.allowed += other.allowed;
@@ -242,7 +243,7 @@ impl Counts {
 // === impl Load ===
 
 impl Load {
-    /// Everybody asks, until [`stop`](Self::stop).
+    /// Starts the workers; they run until [`stop`](Self::stop).
     pub(super) fn start(instances: &[Arc<Instance>], scale: Scale) -> Self {
         let count = |_: &OnFailure| Mutex::new(Counts::default());
         let counts: Arc<Vec<Vec<_>>> =
@@ -267,13 +268,13 @@ impl Load {
         Self { counts, stop, running }
     }
 
-    /// What every instance was told under every policy so far.
+    /// The counts so far, by instance and policy.
     pub(super) fn counts(&self) -> Vec<Vec<Counts>> {
         self.counts.iter().map(|row| row.iter().map(|counts| counts.lock().unwrap().clone()).collect()).collect()
     }
 
-    /// Waits until `condition` holds for every instance and policy: it is given what was told since `mark`, by which
-    /// `consecutive_by_store` is not touched.
+    /// Waits until `condition` holds for every instance and policy. It gets the counts since `mark`; only
+    /// `consecutive_by_store` is absolute.
     pub(super) async fn until(&self, what: &str, mark: &[Vec<Counts>], condition: impl Fn(OnFailure, &Counts) -> bool) {
         let holds = || {
             let counts = self.counts();
@@ -283,13 +284,13 @@ impl Load {
         until(what, holds, || format!("{self:?}")).await;
     }
 
-    /// Waits until everybody has asked so many times more.
+    /// Waits until each instance made `decisions` more decisions under each policy.
     pub(super) async fn continue_for(&self, decisions: u64) {
         let mark = self.counts();
-        self.until("the load does not go on", &mark, |_, counts| counts.answered() >= decisions).await;
+        self.until("the load has stalled", &mark, |_, counts| counts.answered() >= decisions).await;
     }
 
-    /// Lets everybody come to an end. Returns what was told in all.
+    /// Stops the workers and returns the final counts.
     pub(super) async fn stop(mut self) -> Vec<Vec<Counts>> {
         self.stop.store(true, Ordering::SeqCst);
         while let Some(ended) = self.running.join_next().await {
@@ -315,7 +316,7 @@ impl Counts {
         self.by_store() + self.without_store()
     }
 
-    /// What came after `then`. The longest time, and how many there were in a row, are as now.
+    /// The difference to an earlier count. The longest decision and `consecutive_by_store` stay absolute.
     fn since(&self, then: &Self) -> Self {
         Self {
             sent: self.sent - then.sent,
@@ -339,13 +340,13 @@ async fn ask(instance: &Instance, policy: OnFailure, scale: &Scale, counts: &Mut
     counts.lock().unwrap().add(told, Duration::from_micros(took));
 }
 
-/// Waits until `condition` holds. If that takes too long, it says what the matter is.
-pub(super) async fn until(what: &str, condition: impl Fn() -> bool, matter: impl Fn() -> String) {
+/// Waits until `condition` holds, and panics with `what` and `details` if that takes too long.
+pub(super) async fn until(what: &str, condition: impl Fn() -> bool, details: impl Fn() -> String) {
     let looking = async {
         let mut pause = interval(Duration::from_millis(2));
         while !condition() {
             pause.tick().await;
         }
     };
-    assert!(timeout(PATIENCE, looking).await.is_ok(), "{what}:\n{}", matter());
+    assert!(timeout(PATIENCE, looking).await.is_ok(), "{what}:\n{}", details());
 }

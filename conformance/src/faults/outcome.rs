@@ -1,4 +1,4 @@
-//! `FaultOutcome`: what came of one fault under one policy, and what was promised of it. Pure.
+//! `FaultOutcome`: the result of one fault under one policy, and the promises it is held to. Pure.
 
 use std::time::Duration;
 
@@ -7,36 +7,35 @@ use tidegate::OnFailure;
 use super::fault::{Effect, Fault, Loss};
 use super::load::{Counts, INSTANCES, Scale, slow};
 
-/// What came of one fault under one policy.
+/// The result of one fault under one policy.
 #[derive(Clone, Debug)]
 pub struct FaultOutcome {
-    /// What happened.
+    /// The fault.
     pub fault: Fault,
-    /// What the rule wants then.
+    /// The failure policy of the rule.
     pub policy: OnFailure,
-    /// Under how much load.
+    /// The load.
     pub scale: Scale,
     /// The limit of the rule.
     pub limit: u64,
-    /// What callers were told.
+    /// What callers got.
     pub counts: Counts,
-    /// What the store had left when all was over.
+    /// What the store had left at the end.
     pub rest: u64,
-    /// The time from when the store was mended, or from the fault where servers repair it themselves, until all decisions were
-    /// the store's again.
+    /// The time from the repair (or from the fault, where servers recover by themselves) until the store made all decisions
+    /// again.
     pub recovery: Duration,
-    /// How many decisions left for the store under all policies together, where somebody on the way counted them, and how many
-    /// were asked for.
+    /// Decisions sent to the store as the proxy counted them, and decisions requested, for all policies together.
     pub sent_on: Option<(u64, u64)>,
 }
 
 impl FaultOutcome {
-    /// What passed above the limit, or could have: what the store still had to give counts as given.
+    /// What passed above the limit. What the store could still grant counts as passed.
     pub fn over_admission(&self) -> u64 {
         (self.counts.allowed + self.counts.passed + self.rest).saturating_sub(self.limit)
     }
 
-    /// The most of it that is promised.
+    /// The promised maximum of [`over_admission`](Self::over_admission).
     pub fn bound(&self) -> u64 {
         let instances = INSTANCES as u64;
         let by_policy = match (self.fault.effect(), self.policy) {
@@ -48,14 +47,14 @@ impl FaultOutcome {
         };
         let by_loss = match self.fault.loss() {
             Loss::Nothing => 0,
-            // A primary tells its replica before it reads the next commands: so many can be under way at once.
+            // A primary replicates before it reads the next commands: at most one per worker is unreplicated.
             Loss::Unreplicated => instances * self.scale.workers as u64,
             Loss::Everything => self.limit,
         };
         by_policy + by_loss
     }
 
-    /// Every promise that was not kept, in words.
+    /// Describes every broken promise.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut promise = |kept: bool, what: &str| {
@@ -68,16 +67,19 @@ impl FaultOutcome {
         promise(self.counts.by_store() + self.counts.without_store() == sent, "a decision was lost");
         promise(self.over_admission() <= self.bound(), "more passed than the bound says");
         promise(self.sent_on.is_none_or(|(sent_on, asked)| sent_on <= asked), "a decision was sent twice");
-        // What was not answered may have been counted, and nothing else.
+        // An unanswered decision may have been counted.
         let unanswered = self.counts.without_store();
-        promise(allowed + self.rest + unanswered >= self.limit, "something was counted that nobody asked for");
+        promise(allowed + self.rest + unanswered >= self.limit, "the store counted a decision that nobody requested");
         let (known, told) = (self.fault.effect().reasons(), reasons.iter());
-        promise(told.clone().all(|reason| known.contains(reason)), "a reason that is not this fault's");
+        promise(
+            told.clone().all(|reason| known.contains(reason)),
+            "a decision gives a reason that this fault cannot have",
+        );
         let got = (passed > 0, held > 0, refused > 0);
         match (self.fault.effect(), self.policy) {
             (Effect::Unnoticed, _) => {
                 promise(got == (false, false, false), "the fault was noticed");
-                promise(allowed + self.rest == self.limit, "what was admitted is not what was counted");
+                promise(allowed + self.rest == self.limit, "the admitted units differ from the counted ones");
             }
             (_, OnFailure::Closed) => promise(got == (false, false, true), "closed means refused, and nothing else"),
             (Effect::Outage(_), OnFailure::Local | OnFailure::Static) => {

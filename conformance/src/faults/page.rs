@@ -1,5 +1,4 @@
-//! The page that tells what faults do, `docs/faults.md`: first what is promised, which is a table of this suite in words, then
-//! what was measured when the page was written.
+//! Renders `docs/faults.md`: the promises, which are the table of this suite in words, then the figures of the last run.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,51 +9,51 @@ use super::fault::{Effect, FAULTS, Fault, Loss, POLICIES};
 use super::load::{INSTANCES, Scale};
 use super::outcome::FaultOutcome;
 
-/// Where the figures begin.
+/// The heading of the figures.
 pub const FIGURES: &str = "## Figures";
 
 const INTRODUCTION: &str = "\
 # When the store fails
 
-What happens to requests while Redis or Valkey misbehaves, fault by fault. This page is written by the suite that makes the
-faults happen to real servers, under load from two instances, with one rule for each [policy](rules.md): `make faults` (a few
-minutes; `cargo run --release -p conformance --example faults -- hang` for one of them). `make test` runs the same with less
-load, and fails if a row does not do what its line below says.
+What happens to requests while Redis or Valkey misbehaves, fault by fault. The fault suite generates this page. It injects each
+fault into real servers, under load from two instances, with one rule for each [policy](rules.md): `make faults` (a few
+minutes; `cargo run --release -p conformance --example faults -- hang` for a single fault). `make test` runs the same suite with
+less load, and fails if a fault has another effect than the table below states.
 
-Every decision is answered within its budget, whatever happens, or the suite fails. A decision that the store did not make
-says so (`degraded`, with the reason), and shows no numbers that nobody knows.
+The suite fails if a decision takes longer than its budget. A decision made without the store is marked `degraded`, with the
+reason, and shows no numbers, since the instance does not know them.
 
-*Above the limit* is what may pass beyond what the limit says, because of the fault and until the limit has refilled. A decision
-whose answer got lost may have been counted all the same: then less count_allowed, never more, since it is not sent again.
+*Above the limit* is what may pass beyond the limit because of the fault, until the limit has refilled. A decision whose reply was
+lost may have been counted: then less passes, never more, since it is not sent again.
 
 ";
 
 const NOTES: &str = "
-- The *share* of an instance is its part of the limit, by the number of instances that were response of last. One that has just
-  started is not known to the others for up to five seconds; if the store fails then, the shares add up to more than the limit.
-  A share and a cap refill as their limits do, and are handed out once, however often the store goes and comes back.
-- *OOM*: whoever has used up a limit is still denied by the store, since that takes no memory.
-- *Failover* and *promotion*: replication is asynchronous. A primary that is killed takes with it what it answered last and had
-  not sent on: at most what was under way at once, unless its replica lags. One that is cut off and goes on would answer until it
-  notices; `min-replicas-to-write 1` ends that.
-- *Clock jumps*: a step ahead is time that has passed, and refills; a step back gives nothing back and locks nobody out.
+- The *share* of an instance is the limit divided by the number of live instances, as last counted by heartbeats. The others
+  discover a new instance within five seconds; if the store fails before that, the shares add up to more than the limit.
+  A share or cap refills like its limit, and a repeated outage does not grant it again.
+- *OOM*: the store still denies a subject that has used up its limit, since a denial writes nothing.
+- *Failover* and *promotion*: replication is asynchronous. A killed primary loses its last writes that were not replicated: at most
+  the decisions in flight, unless the replica lags. A primary that is partitioned but alive would keep answering;
+  `min-replicas-to-write 1` prevents that.
+- *Clock jumps*: a forward step counts as elapsed time and refills; a backward step refunds nothing and locks nobody out.
 
 ";
 
-/// What is promised: the part of the page that is the same whoever writes it.
+/// Renders the promises, which do not depend on a run.
 pub fn promises() -> String {
     let mut page = INTRODUCTION.to_owned();
     page.push_str("## What callers get\n\n");
-    page.push_str("| fault | what happens | policy | what callers get | reason | above the limit, at most |\n");
+    page.push_str("| fault | how it is injected | policy | what callers get | reason | above the limit, at most |\n");
     page.push_str("|---|---|---|---|---|---|\n");
     for fault in FAULTS {
         let reasons: Vec<_> = fault.effect().reasons().iter().map(|reason| format!("`{}`", reason.as_str())).collect();
         let mut line = |policy: &str, got: &str, bound: &str| {
-            let (name, happens) = (fault.name(), fault.happens());
-            let _ = writeln!(page, "| {name} | {happens} | {policy} | {got} | {} | {bound} |", reasons.join(", "));
+            let (name, injection) = (fault.name(), fault.injection());
+            let _ = writeln!(page, "| {name} | {injection} | {policy} | {got} | {} | {bound} |", reasons.join(", "));
         };
         if fault.effect() == Effect::Unnoticed {
-            line("any", "the store decides; nobody notices", "0");
+            line("any", "the store decides; no effect", "0");
             continue;
         }
         for policy in POLICIES {
@@ -65,24 +64,24 @@ pub fn promises() -> String {
     page
 }
 
-/// What was measured.
+/// Renders the figures of a run.
 pub fn figures(rows: &[FaultOutcome], scale: &Scale, command: &str, written: &str) -> String {
     let mut page = format!(
-        "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Budget {:?}, {INSTANCES} instances, {} that ask at once under each \
-         policy of each instance, one request every {:?} each. Times are wall time on a machine that also runs the servers and \
-         the load; nothing is asserted about them but that no decision took {:?}.\n\n",
+        "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Budget {:?}, {INSTANCES} instances, {} workers per instance and policy, \
+         each with one request every {:?}. Times are wall time on a machine that also runs the servers and \
+         the load; the suite asserts only that no decision took {:?}.\n\n",
         scale.budget, scale.workers, scale.pace, scale.late
     );
     page.push_str(
         "`allowed` and `denied` were decided by the store, `passed` and `held` without it, `refused` are errors. ",
     );
     page.push_str(
-        "The time to recover counts from when the store was mended, and where servers repair it themselves from the ",
+        "The recovery time counts from the repair, or from the fault where the servers recover by themselves, ",
     );
-    page.push_str("fault, until all decisions were the store's again. A machine that has no time for a server for most of a budget ");
-    page.push_str("makes a fault of its own: such a run is repeated, up to five times, and named above.\n\n");
+    page.push_str("until the store made all decisions again. A machine that is busy for most of a budget ");
+    page.push_str("looks like a fault itself: such a run is repeated, up to five times, and named above.\n\n");
     page.push_str(
-        "| fault | policy | sent | allowed | denied | passed | held | refused | longest decision | to recover ",
+        "| fault | policy | sent | allowed | denied | passed | held | refused | longest decision | recovery ",
     );
     page.push_str("| limit | above it | bound |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for row in rows {
@@ -118,7 +117,7 @@ fn time(span: Duration) -> String {
 
 const fn got(policy: OnFailure) -> &'static str {
     match policy {
-        OnFailure::Closed => "an error: refused as a failure of the service",
+        OnFailure::Closed => "an error: refused with 503",
         OnFailure::Local => "allowed up to the instance's share, then denied; degraded",
         OnFailure::Static => "allowed up to the instance's cap, then denied; degraded",
         _ => "allowed; degraded",
@@ -130,11 +129,11 @@ fn bound(fault: Fault, policy: OnFailure) -> String {
         OnFailure::Closed => "0",
         OnFailure::Local => "the share of each instance, together the limit",
         OnFailure::Static => "the cap of each instance",
-        _ => "whatever comes while it lasts",
+        _ => "every request during the fault",
     };
     let by_loss = match fault.loss() {
         Loss::Nothing => "",
-        Loss::Unreplicated => "what had not reached the replica",
+        Loss::Unreplicated => "the unreplicated writes",
         Loss::Everything => "the limit once more",
     };
     match (policy, by_loss) {

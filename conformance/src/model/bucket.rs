@@ -29,7 +29,7 @@ impl Bucket {
         }
     }
 
-    /// The moment at which it is full again, in shares. None if nothing was ever admitted.
+    /// When the bucket is full again, in shares. None if nothing was ever admitted.
     pub(super) fn slot(&self) -> Option<u128> {
         let from = |k: usize| {
             let tokens: i128 = self.admitted[k..].iter().map(|(_, tokens)| tokens).sum();
@@ -52,7 +52,7 @@ impl Bucket {
         !waits && self.full(ask.now) + i128::from(ask.cost) * self.period <= self.latest(ask.now)
     }
 
-    /// The time until its slot, rounded up to microseconds.
+    /// The time until the next free slot, rounded up to microseconds.
     pub(super) fn delay(&self, now: u64) -> u64 {
         if !self.leaky {
             return 0;
@@ -61,7 +61,7 @@ impl Bucket {
         shares.unsigned_abs().div_ceil(self.rate.unsigned_abs()) as u64
     }
 
-    /// A bucket that is more than empty is empty: what lies beyond was written under another clock.
+    /// Clamps the deficit to an empty bucket: more than that was written under another clock.
     pub(super) fn settle(&mut self, now: u64) -> bool {
         let rebase = self.full(now) > self.latest(now);
         if rebase {
@@ -90,7 +90,7 @@ impl Bucket {
         true
     }
 
-    /// Gives tokens back; in a queue, only the last place, which is the one that the next slot follows.
+    /// Refunds tokens. A leaky bucket refunds only its last place in the queue.
     pub(super) fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
         if self.leaky && self.slot() != Some(place) {
             return false;

@@ -21,7 +21,7 @@ impl Log {
         self.admitted.iter().map(|(at, _)| *at).max().unwrap_or(0)
     }
 
-    /// Now, or the newest entry, if the clock is a little behind it.
+    /// Now, or the newest entry if the clock is slightly behind it.
     fn current(&self, now: u64) -> u64 {
         now.max(self.newest())
     }
@@ -71,7 +71,7 @@ impl Log {
         true
     }
 
-    /// What is outdated at a write is gone for good.
+    /// A write drops expired entries for good.
     fn write(&mut self, now: u64) {
         let window = self.window;
         self.admitted.retain(|(at, _)| at + window > now);

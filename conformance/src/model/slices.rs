@@ -20,13 +20,13 @@ impl Slices {
         Self { limit: limit.limit(), length, count, written: 0, admitted: Vec::new() }
     }
 
-    /// The slice that counts, and how far into it we are: that of now, or the start of the last one written.
+    /// The current slice and the time since its start; the start of the last written slice if the clock is behind it.
     fn current(&self, now: u64) -> (u64, u64) {
         let slice = now / self.length;
         if self.written > slice && !self.is_empty() { (self.written, 0) } else { (slice, now % self.length) }
     }
 
-    /// Without a count it does not matter in which slice nothing was counted.
+    /// An empty count makes the slice of the last write irrelevant.
     fn is_empty(&self) -> bool {
         self.admitted.iter().all(|(_, cost)| *cost == 0)
     }
@@ -79,7 +79,7 @@ impl Slices {
         true
     }
 
-    /// What has left the window at a write is gone for good.
+    /// A write drops slices that left the window for good.
     fn write(&mut self, now: u64) {
         (self.written, _) = self.current(now);
         let (written, slices) = (self.written, self.count);

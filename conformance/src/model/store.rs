@@ -1,4 +1,4 @@
-//! The model as a store: plans by definition, on the naive models of their limits.
+//! `ModelStore`: decides plans by definition, on the naive models of their limits.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use tidegate::{Clock, Limit, ManualClock, StoreError};
 use super::{Ask, Model, first};
 use crate::pure_store::name;
 
-/// A store whose every answer is a definition.
+/// A store that decides by the naive model.
 #[derive(Debug)]
 pub struct ModelStore {
     clock: ManualClock,
@@ -18,7 +18,7 @@ pub struct ModelStore {
 }
 
 impl ModelStore {
-    /// An empty one, on this clock.
+    /// Creates an empty store on `clock`.
     pub fn new(clock: ManualClock) -> Self {
         Self { clock, models: Mutex::default() }
     }

@@ -22,7 +22,7 @@ enum Length {
     Months(usize),
 }
 
-/// The instants at which the months begin, from January 1970 to later than anybody asks, found by going from each to the next.
+/// The start of each month from January 1970 on, computed month by month.
 static MONTHS: LazyLock<Vec<u64>> = LazyLock::new(|| {
     let (mut starts, mut day) = (Vec::new(), 0);
     for year in 1970..2500 {
@@ -36,7 +36,7 @@ static MONTHS: LazyLock<Vec<u64>> = LazyLock::new(|| {
 });
 
 impl Length {
-    /// Which window holds an instant.
+    /// The index of the window that contains an instant.
     fn index_at(self, now: u64) -> u64 {
         match self {
             Self::Micros(length) => now / length,
@@ -44,7 +44,7 @@ impl Length {
         }
     }
 
-    /// When a window begins.
+    /// The start of a window.
     fn start_of(self, index: u64) -> u64 {
         match self {
             Self::Micros(length) => index * length,
@@ -63,13 +63,13 @@ impl Window {
         Self { limit: limit.limit(), length, index: 0, admitted: Vec::new() }
     }
 
-    /// The window that counts: the one of now, or the latest one, if the clock is a little behind it.
+    /// The current window: that of now, or the latest one if the clock is slightly behind it.
     fn current(&self, now: u64) -> u64 {
         let index = self.length.index_at(now);
         if self.is_empty() { index } else { index.max(self.index) }
     }
 
-    /// Without a count it does not matter in which window nothing was counted.
+    /// An empty count makes the window index irrelevant.
     fn is_empty(&self) -> bool {
         self.admitted.iter().all(|cost| *cost == 0)
     }

@@ -21,7 +21,6 @@ use super::stats::{Event, Stats};
 use super::statuses::{build_statuses, count_hits, is_allowed_by_statuses, ok_status, over_limit_status};
 use super::{metadata, rules};
 use crate::degraded::DEGRADED;
-use crate::store::answers;
 
 /// Maximum number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = 100;
@@ -257,7 +256,7 @@ impl<S: Store + 'static> EnvoyService<S> {
     /// Whether requests can be decided: a configuration is loaded, the store answers, and the health check agrees.
     pub(super) async fn is_healthy(&self) -> bool {
         let has_config = self.config.as_ref().is_none_or(|config| config.current().is_some());
-        has_config && (self.health_check)() && answers(self.handle.limiter().store()).await
+        has_config && (self.health_check)() && self.handle.limiter().ping().await.is_ok()
     }
 
     pub(super) const fn stats(&self) -> &Stats {

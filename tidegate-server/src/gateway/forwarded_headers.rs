@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::uri::Authority;
 use tidegate::attributes;
 use tidegate::spi::address_text;
-use tidegate_tower::Degraded;
+use tidegate_tower::DegradedMode;
 
 use crate::degraded::DEGRADED;
 use crate::listen::OverTls;
@@ -32,7 +32,7 @@ pub(super) fn add_headers(parts: &mut Parts, peer: Option<IpAddr>, trusted: bool
         append_forwarded_for(&mut parts.headers, peer);
     }
     parts.headers.remove(DEGRADED);
-    if parts.extensions.get::<Degraded>().is_some() {
+    if parts.extensions.get::<DegradedMode>().is_some() {
         parts.headers.insert(DEGRADED, HeaderValue::from_static("true"));
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_request_admitted_without_the_store_is_marked_as_degraded() {
         assert_eq!(
-            forwarded(Request::get("/").extension(Degraded { reason: StoreErrorKind::Unavailable }), false)["x-tidegate-degraded"],
+            forwarded(Request::get("/").extension(DegradedMode::new(StoreErrorKind::Unavailable)), false)["x-tidegate-degraded"],
             "true"
         );
     }

@@ -1,12 +1,17 @@
 //! Responses while the store fails.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
-use tidegate::{StoreError, StoreErrorKind};
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use tidegate::spi::{Adjustment, Key, Observer, Plan, Store, Verdict};
+use tidegate::{Decision, Limiter, StoreError, StoreErrorKind};
 use tidegate_rules::RuleFile;
-use tidegate_server::envoy::{ConfigHandle, EnvoyService};
+use tidegate_server::envoy::{ConfigHandle, EnvoyService, router};
+use tidegate_tower::LimitLayer;
 use tonic::Code;
+use tower::ServiceExt;
 
 use crate::{EnvoyClient, config_files, handle, hit, no_rules, with_hits};
 
@@ -137,4 +142,49 @@ async fn every_limit_of_an_envoy_configuration_fails_closed() {
         assert_eq!(client.send(hit("edge", &[&[("k", "v")]])).await.unwrap_err().code(), code);
         assert_eq!(client.summary(hit("edge", &[&[("other", "v")]])).await, "OK: OK 0");
     }
+}
+
+/// Counts what a limiter reports.
+#[derive(Default)]
+struct CountingObserver {
+    store_failures: AtomicU32,
+    decisions: AtomicU32,
+}
+
+impl CountingObserver {
+    fn counts(&self) -> (u32, u32) {
+        (self.store_failures.load(Ordering::Relaxed), self.decisions.load(Ordering::Relaxed))
+    }
+}
+
+impl Observer for CountingObserver {
+    fn decided(&self, _: &Plan<'_>, _: &Decision) {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn store_failed(&self, _: &StoreError) {
+        self.store_failures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The service calls the store through the limiter only, so that the observer sees failed peeks, refunds and health checks too.
+#[tokio::test]
+async fn the_observer_sees_each_failed_call_to_the_store_once() {
+    let observer = Arc::new(CountingObserver::default());
+    let rules = RuleFile::parse("rules.yaml", RULES).unwrap().rules().clone();
+    let limiter = Limiter::new(rules, Arc::new(UnavailableStore::default())).with_observer(Arc::clone(&observer));
+    let service = EnvoyService::from_rules(LimitLayer::new(limiter).handle());
+    let mut client = EnvoyClient::connect(service.clone()).await;
+    let open = || hit("open", &[&[("k", "v")]]);
+    let mut refund = open();
+    refund.descriptors[0].is_negative_hits = true;
+    let cases = [("hits", open()), ("a peek", with_hits(open(), 0, 0)), ("a refund", refund)];
+    for (number, (case, request)) in (1..).zip(cases) {
+        assert_eq!(client.summary(request).await, "OK: OK 0", "{case}");
+        assert_eq!(observer.counts().0, number, "{case}");
+    }
+    assert_eq!(observer.counts(), (3, 3), "each request was decided by the fallback");
+    let health_check = Request::get("/healthcheck").body(Body::empty()).unwrap();
+    assert_eq!(router(service).oneshot(health_check).await.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(observer.counts(), (4, 3));
 }

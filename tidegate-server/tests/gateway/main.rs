@@ -136,7 +136,7 @@ async fn gateway(app: Router) -> SocketAddr {
 /// A limit layer on a memory store with a manual clock.
 fn limits(rules: impl IntoIterator<Item = Rule>, clock: &ManualClock) -> LimitLayer<Arc<MemoryStore>> {
     let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
-    LimitLayer::new(Limiter::new(RuleSet::new(rules).unwrap(), store)).timer(clock.clone())
+    LimitLayer::new(Limiter::new(RuleSet::new(rules).unwrap(), store)).with_timer(clock.clone())
 }
 
 /// Yields to the other tasks of this thread until `condition` holds.

@@ -1,4 +1,5 @@
-//! `BufferBody`: reads short JSON bodies before the limit, for rules that count by a field of them. It parses nothing.
+//! `BufferBody`: reads short JSON bodies before the limit is checked, for rules that count by a field of the body. It does
+//! not parse them.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,28 +14,27 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::body::error;
-use crate::readiness::{give_back, regain};
+use crate::readiness::{reacquire, release};
+use crate::response_body::error_response;
 use crate::{LimitFuture, ResponseBody, grpc};
 
-/// The longest body that is read unless another length is given: 64 KiB.
-pub const DEFAULT_LONGEST_BODY: usize = 64 * 1024;
+/// The default of [`BufferBody::with_max_bytes`]: 64 KiB.
+pub const DEFAULT_MAX_BODY_BYTES: usize = 64 * 1024;
 
-const TOO_LONG: &str =
+const TOO_LARGE_JSON: &str =
     r#"{"error":"body_too_large","message":"The body is too long. Send a shorter one, or its length with it."}"#;
-const BROKEN: &str = r#"{"error":"body_unreadable","message":"The body ended before it was complete."}"#;
+const INCOMPLETE_JSON: &str = r#"{"error":"body_unreadable","message":"The body ended before it was complete."}"#;
 
-/// Puts the text of a JSON body where rules can read it, as the attribute `body`. It goes around a
-/// [`LimitLayer`](crate::LimitLayer).
+/// Sets the attribute `body` of a request to the text of its JSON body. It goes around a [`LimitLayer`](crate::LimitLayer).
 ///
-/// A body is read if its type is JSON, it is not compressed, and the length that is announced is small enough; all others,
-/// the streams of gRPC among them, pass untouched, and rules that count by a field of the body count those requests as one.
-/// A body that turns out longer than [`longest`](Self::longest), because no length was announced, is answered with 413, one
-/// that breaks off with 400.
+/// A body is read if its type is JSON, it is not compressed, and its declared length is small enough. All others, gRPC
+/// streams among them, pass unread, and rules that count by a field of the body count those requests as one subject. A body
+/// without a declared length that exceeds [`with_max_bytes`](Self::with_max_bytes) is rejected with 413, an incomplete body
+/// with 400.
 ///
-/// It waits for the body as long as the server does: slow callers are for the server's timeouts to end. They keep nobody
-/// else out, since the inner service is asked whether it is ready only once the body is there. The trailers of a body that
-/// was read are gone.
+/// It waits for the body without a timeout of its own: the server's timeouts end slow clients. A slow client does not block
+/// others, since readiness of the inner service is acquired after the body has been read. Trailers of a body that was read
+/// are dropped.
 ///
 /// ```
 /// # use axum::{Router, routing::post};
@@ -46,40 +46,40 @@ const BROKEN: &str = r#"{"error":"body_unreadable","message":"The body ended bef
 /// let app: Router = Router::new()
 ///     .route("/login", post(async || "welcome"))
 ///     .layer(limits)
-///     .layer(BufferBody::new().longest(4096)); // the last layer comes first
+///     .layer(BufferBody::new().with_max_bytes(4096)); // the last layer is the outermost
 /// # Ok::<(), tidegate::RuleError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BufferBody {
-    longest: usize,
+    max_bytes: usize,
 }
 
 /// A service behind a [`BufferBody`].
 #[derive(Clone, Debug)]
 pub struct BufferBodyService<T> {
     inner: T,
-    longest: usize,
+    max_bytes: usize,
 }
 
 /// The text of a body that was read: an extension of the request.
 #[derive(Clone)]
 pub struct BodyText(Arc<str>);
 
-/// Why a body was not read to its end.
-enum Unread {
-    TooLong,
-    Broken,
+/// Why a body was not read completely.
+enum BodyError {
+    TooLarge,
+    Incomplete,
 }
 
 impl BufferBody {
-    /// Reads bodies of at most [`DEFAULT_LONGEST_BODY`] bytes.
+    /// Reads bodies of at most [`DEFAULT_MAX_BODY_BYTES`] bytes.
     pub const fn new() -> Self {
-        Self { longest: DEFAULT_LONGEST_BODY }
+        Self { max_bytes: DEFAULT_MAX_BODY_BYTES }
     }
 
     /// Reads bodies of at most this many bytes.
-    pub const fn longest(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
+    pub const fn with_max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
         self
     }
 }
@@ -94,7 +94,7 @@ impl<T> Layer<T> for BufferBody {
     type Service = BufferBodyService<T>;
 
     fn layer(&self, inner: T) -> BufferBodyService<T> {
-        BufferBodyService { inner, longest: self.longest }
+        BufferBodyService { inner, max_bytes: self.max_bytes }
     }
 }
 
@@ -114,63 +114,63 @@ where
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        // As in `LimitService`: the one that is ready is called.
-        let next = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, next);
-        LimitFuture::new(go(inner, request, self.longest))
+        // As in `LimitService`: the service that is ready is called.
+        let clone = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, clone);
+        LimitFuture::new(handle(ready, request, self.max_bytes))
     }
 }
 
-/// The whole way of a request.
-async fn go<T, A, B>(
+/// Handles a request: reads the body if it should be read, and calls the inner service.
+async fn handle<T, A, B>(
     mut inner: T,
     mut request: Request<A>,
-    longest: usize,
+    max_bytes: usize,
 ) -> Result<Response<ResponseBody<B>>, T::Error>
 where
     T: Service<Request<A>, Response = Response<B>> + Clone,
     A: Body<Data = Bytes> + From<Bytes>,
 {
-    if is_read(&request, longest) {
-        give_back(&mut inner);
-        request = match buffered(request, longest).await {
+    if should_read(&request, max_bytes) {
+        release(&mut inner);
+        request = match buffer(request, max_bytes).await {
             Ok(request) => request,
-            Err(Unread::TooLong) => return Ok(error(StatusCode::PAYLOAD_TOO_LARGE, TOO_LONG)),
-            Err(Unread::Broken) => return Ok(error(StatusCode::BAD_REQUEST, BROKEN)),
+            Err(BodyError::TooLarge) => return Ok(error_response(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE_JSON)),
+            Err(BodyError::Incomplete) => return Ok(error_response(StatusCode::BAD_REQUEST, INCOMPLETE_JSON)),
         };
-        regain(&mut inner).await?;
+        reacquire(&mut inner).await?;
     }
     Ok(inner.call(request).await?.map(ResponseBody::inner))
 }
 
-/// Whether the body of a request is one to read.
-fn is_read<A: Body>(request: &Request<A>, longest: usize) -> bool {
-    let announced = announced(request.headers()).max(request.body().size_hint().lower());
-    is_plain_json(request.headers()) && announced <= longest as u64
+/// Whether the body of a request should be read.
+fn should_read<A: Body>(request: &Request<A>, max_bytes: usize) -> bool {
+    let declared = declared_length(request.headers()).max(request.body().size_hint().lower());
+    is_plain_json(request.headers()) && declared <= max_bytes as u64
 }
 
 /// The same request with its body read.
-async fn buffered<A>(request: Request<A>, longest: usize) -> Result<Request<A>, Unread>
+async fn buffer<A>(request: Request<A>, max_bytes: usize) -> Result<Request<A>, BodyError>
 where
     A: Body<Data = Bytes> + From<Bytes>,
 {
     let (mut parts, body) = request.into_parts();
-    let bytes = read(body, longest).await?;
+    let bytes = read(body, max_bytes).await?;
     if let Ok(text) = std::str::from_utf8(&bytes) {
         parts.extensions.insert(BodyText(text.into()));
     }
     Ok(Request::from_parts(parts, bytes.into()))
 }
 
-/// Reads a body of at most `longest` bytes.
-async fn read(body: impl Body<Data = Bytes>, longest: usize) -> Result<Bytes, Unread> {
+/// Reads a body of at most `max_bytes` bytes.
+async fn read(body: impl Body<Data = Bytes>, max_bytes: usize) -> Result<Bytes, BodyError> {
     let mut body = pin!(body);
     let mut read = BytesMut::new();
     while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-        let frame = frame.map_err(|_| Unread::Broken)?;
+        let frame = frame.map_err(|_| BodyError::Incomplete)?;
         if let Some(data) = frame.data_ref() {
-            if data.len() > longest - read.len() {
-                return Err(Unread::TooLong);
+            if data.len() > max_bytes - read.len() {
+                return Err(BodyError::TooLarge);
             }
             read.extend_from_slice(data);
         }
@@ -178,15 +178,16 @@ async fn read(body: impl Body<Data = Bytes>, longest: usize) -> Result<Bytes, Un
     Ok(read.freeze())
 }
 
-fn announced(headers: &HeaderMap) -> u64 {
+/// The length by the header `content-length`, or 0.
+fn declared_length(headers: &HeaderMap) -> u64 {
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
-/// Whether the type is `application/json` or `…+json`, without an encoding that would have to be undone. The messages of
-/// gRPC may be JSON, but its bodies are frames, and may go on for as long as the answer.
+/// Whether the type is `application/json` or `…+json`, without a content encoding. Messages of gRPC may be JSON, but its
+/// bodies are frames, and a stream may last as long as its response.
 fn is_plain_json(headers: &HeaderMap) -> bool {
-    if grpc::spoken(headers).is_some() || headers.contains_key(CONTENT_ENCODING) {
+    if grpc::response_type(headers).is_some() || headers.contains_key(CONTENT_ENCODING) {
         return false;
     }
     let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -203,7 +204,7 @@ impl BodyText {
     }
 }
 
-/// Shows the length only: bodies hold passwords.
+/// Shows the length only: bodies may contain passwords.
 impl fmt::Debug for BodyText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BodyText({} bytes)", self.0.len())

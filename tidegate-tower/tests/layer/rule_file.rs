@@ -1,4 +1,4 @@
-//! A rule file behind a real door: what a file can read, the layer brings.
+//! Rule files: the layer provides every attribute that a file can read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet};
 use tidegate_rules::RuleFile;
 use tidegate_tower::{BufferBody, Handle, LimitLayer};
 
-use crate::{START, ask};
+use crate::{START, send};
 
 const FILE: &str = "
 version: 1
@@ -51,63 +51,63 @@ fn rules(text: &str) -> RuleSet {
     RuleFile::parse("rules.yaml", text).unwrap().rules().clone()
 }
 
-fn from(peer: &str, request: Builder) -> Builder {
+fn from_peer(peer: &str, request: Builder) -> Builder {
     request.extension(format!("{peer}:5000").parse::<SocketAddr>().unwrap())
 }
 
 async fn status(app: &Router, request: Builder, body: &'static str) -> StatusCode {
-    ask(app, request.body(Body::from(body)).unwrap()).await.status
+    send(app, request.body(Body::from(body)).unwrap()).await.status
 }
 
-/// How many of five requests pass.
-async fn passes(app: &Router, request: impl Fn() -> Builder, body: &'static str) -> usize {
-    let mut passed = 0;
+/// Sends five requests and counts those that are allowed.
+async fn count_allowed(app: &Router, request: impl Fn() -> Builder, body: &'static str) -> usize {
+    let mut allowed = 0;
     for _ in 0..5 {
-        passed += usize::from(status(app, request(), body).await == StatusCode::OK);
+        allowed += usize::from(status(app, request(), body).await == StatusCode::OK);
     }
-    passed
+    allowed
 }
 
 #[tokio::test]
-async fn clients_are_told_apart_as_the_file_says() {
+async fn clients_are_identified_as_the_rule_file_says() {
     let app = app();
     let by = |name: &'static str, value: &'static str| move || Request::get("/api/rides").header(name, value);
-    assert_eq!(passes(&app, by("x-api-key", "k1"), "").await, 2);
-    assert_eq!(passes(&app, by("cookie", "theme=dark; session=s1"), "").await, 2);
-    assert_eq!(passes(&app, by("cookie", "session=s1; theme=light"), "").await, 0);
-    assert_eq!(passes(&app, || from("203.0.113.9", Request::get("/api//rides")), "").await, 2);
-    let behind = || from("10.0.0.1", Request::get("/api/x").header("x-forwarded-for", "1.1.1.1, 203.0.113.9"));
-    assert_eq!(passes(&app, behind, "").await, 0, "the same address, behind a proxy");
-    let spoofed = || from("203.0.113.9", Request::get("/api/x").header("x-forwarded-for", "198.51.100.7"));
-    assert_eq!(passes(&app, spoofed, "").await, 0);
-    assert_eq!(passes(&app, || Request::get("/healthz"), "").await, 5);
+    assert_eq!(count_allowed(&app, by("x-api-key", "k1"), "").await, 2);
+    assert_eq!(count_allowed(&app, by("cookie", "theme=dark; session=s1"), "").await, 2);
+    assert_eq!(count_allowed(&app, by("cookie", "session=s1; theme=light"), "").await, 0);
+    assert_eq!(count_allowed(&app, || from_peer("203.0.113.9", Request::get("/api//rides")), "").await, 2);
+    let behind = || from_peer("10.0.0.1", Request::get("/api/x").header("x-forwarded-for", "1.1.1.1, 203.0.113.9"));
+    assert_eq!(count_allowed(&app, behind, "").await, 0, "the same address, behind a proxy");
+    let spoofed = || from_peer("203.0.113.9", Request::get("/api/x").header("x-forwarded-for", "198.51.100.7"));
+    assert_eq!(count_allowed(&app, spoofed, "").await, 0);
+    assert_eq!(count_allowed(&app, || Request::get("/healthz"), "").await, 5);
 }
 
 #[tokio::test]
-async fn tokens_queries_and_bodies_are_read() {
+async fn rules_read_claims_query_parameters_and_bodies() {
     let app = app();
     let token = |claims: &'static str| {
         move || Request::put("http://eu.example.com/x").header("authorization", format!("Bearer e30.{claims}."))
     };
-    assert_eq!(passes(&app, token("eyJvcmciOiJhY21lIn0"), "").await, 1);
-    assert_eq!(passes(&app, token("eyJvcmciOiJibHVlIn0"), "").await, 1);
-    assert_eq!(passes(&app, || Request::get("/search?page=1"), "").await, 1);
-    assert_eq!(passes(&app, || Request::get("/search?x=y&page=2"), "").await, 1);
+    assert_eq!(count_allowed(&app, token("eyJvcmciOiJhY21lIn0"), "").await, 1);
+    assert_eq!(count_allowed(&app, token("eyJvcmciOiJibHVlIn0"), "").await, 1);
+    assert_eq!(count_allowed(&app, || Request::get("/search?page=1"), "").await, 1);
+    assert_eq!(count_allowed(&app, || Request::get("/search?x=y&page=2"), "").await, 1);
     let login = || Request::post("/login").header("content-type", "application/json");
-    assert_eq!(passes(&app, login, r#"{"account":"a7","password":"x"}"#).await, 1);
-    assert_eq!(passes(&app, login, r#"{"account":"a8","password":"x"}"#).await, 1);
+    assert_eq!(count_allowed(&app, login, r#"{"account":"a7","password":"x"}"#).await, 1);
+    assert_eq!(count_allowed(&app, login, r#"{"account":"a8","password":"x"}"#).await, 1);
 }
 
 #[tokio::test]
-async fn answers_are_those_of_the_file() {
+async fn responses_have_the_headers_and_bodies_of_the_rule_file() {
     let app = app();
     let login = || Request::post("/login").header("content-type", "application/json").body(Body::from("{}")).unwrap();
-    assert_eq!(ask(&app, login()).await.status, StatusCode::OK);
-    let denied = ask(&app, login()).await;
+    assert_eq!(send(&app, login()).await.status, StatusCode::OK);
+    let denied = send(&app, login()).await;
     assert_eq!((denied.status, denied.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("600")));
     assert!(!denied.headers.keys().any(|name| name.as_str().contains("ratelimit")));
     assert!(!denied.body.contains("accounts"), "{}", denied.body);
-    let allowed = ask(&app, Request::get("/api/x").header("x-api-key", "k9").body(Body::empty()).unwrap()).await;
+    let allowed = send(&app, Request::get("/api/x").header("x-api-key", "k9").body(Body::empty()).unwrap()).await;
     assert_eq!(
         (allowed.header("x-ratelimit-remaining"), allowed.header("x-ratelimit-reset")),
         (Some("1"), Some("3600"))
@@ -116,43 +116,45 @@ async fn answers_are_those_of_the_file() {
 }
 
 #[tokio::test]
-async fn the_response_tells_what_a_request_cost() {
+async fn the_response_header_that_a_rule_names_corrects_the_cost() {
     let app = app();
     let chat = || Request::post("/chat").body(Body::empty()).unwrap();
-    assert_eq!(ask(&app, chat()).await.header("x-ratelimit-remaining"), Some("900"), "as it was decided");
-    assert_eq!(ask(&app, chat()).await.header("x-ratelimit-remaining"), Some("650"), "250 of the first, and 100");
+    assert_eq!(send(&app, chat()).await.header("x-ratelimit-remaining"), Some("900"), "at the time of the decision");
+    assert_eq!(send(&app, chat()).await.header("x-ratelimit-remaining"), Some("650"), "250 of the first, and 100");
 }
 
-/// Trap: a layer that takes the fields and the header of the cost from the first file goes on with them after a reload, half
-/// one file and half another.
+/// Regression: a layer that kept headers and cost header of the first file would mix two files after a reload.
 #[tokio::test]
-async fn a_reload_brings_the_fields_and_the_costs_of_the_new_file() {
+async fn a_reload_applies_the_headers_and_costs_of_the_new_file() {
     let (app, handle) = app_and_handle();
     let chat = || Request::post("/chat").body(Body::empty()).unwrap();
-    assert_eq!(ask(&app, chat()).await.header("x-ratelimit-remaining"), Some("900"));
+    assert_eq!(send(&app, chat()).await.header("x-ratelimit-remaining"), Some("900"));
 
     let changed = FILE.replace("{ x_ratelimit: delta, ratelimit: off }", "{ x_ratelimit: off }");
     handle.replace(handle.limiter().with_rules(rules(&changed.replace("x-tokens-used", "x-units"))));
-    let heard = ask(&app, chat()).await;
-    assert_eq!(heard.header("x-ratelimit-remaining"), None);
+    let response = send(&app, chat()).await;
+    assert_eq!(response.header("x-ratelimit-remaining"), None);
     assert!(
-        heard.header("ratelimit").unwrap().starts_with(r#""tokens";r=650;"#),
-        "250 of the first, and 100: {heard:?}"
+        response.header("ratelimit").unwrap().starts_with(r#""tokens";r=650;"#),
+        "250 of the first, and 100: {response:?}"
     );
-    let heard = ask(&app, chat()).await;
+    let response = send(&app, chat()).await;
     assert!(
-        heard.header("ratelimit").unwrap().starts_with(r#""tokens";r=610;"#),
-        "40 of the second, and 100: {heard:?}"
+        response.header("ratelimit").unwrap().starts_with(r#""tokens";r=610;"#),
+        "40 of the second, and 100: {response:?}"
     );
 
     handle.replace(handle.limiter().with_rules(rules(&changed.replace(", actual: x-tokens-used", ""))));
-    ask(&app, chat()).await;
-    let heard = ask(&app, chat()).await;
-    assert!(heard.header("ratelimit").unwrap().starts_with(r#""tokens";r=470;"#), "nothing is settled: {heard:?}");
+    send(&app, chat()).await;
+    let response = send(&app, chat()).await;
+    assert!(
+        response.header("ratelimit").unwrap().starts_with(r#""tokens";r=470;"#),
+        "no cost is corrected: {response:?}"
+    );
 }
 
 #[tokio::test]
-async fn a_host_is_the_same_in_every_spelling_and_a_wrong_port_makes_another() {
+async fn a_host_is_the_same_in_every_spelling_but_not_with_an_invalid_port() {
     const HOSTS: &str = "
 version: 1
 rules:
@@ -162,7 +164,7 @@ rules:
     let app = crate::app(layer);
     let header = |host: &str| Request::get("/").header("host", host);
     let target = |host: &str| Request::get(format!("http://{host}/")).header("host", "other.example");
-    assert_eq!(status(&app, header("shop.example"), "").await, StatusCode::OK, "the first takes the only unit");
+    assert_eq!(status(&app, header("shop.example"), "").await, StatusCode::OK, "the first request takes the only unit");
     for host in ["shop.example", "SHOP.Example", "shop.example:8080", "shop.example:", "shop.example."] {
         assert_eq!(status(&app, header(host), "").await, StatusCode::TOO_MANY_REQUESTS, "{host}");
         assert_eq!(status(&app, target(host), "").await, StatusCode::TOO_MANY_REQUESTS, "{host}");

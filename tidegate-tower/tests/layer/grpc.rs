@@ -1,5 +1,5 @@
-//! A real tonic server behind the layer, and a real tonic client. The service is written by hand, since a compiler for
-//! `.proto` files is not everywhere.
+//! A tonic server behind the layer, and a tonic client. The service is written by hand, so that no `.proto` compiler is
+//! needed.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,16 +18,16 @@ use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::{Service, ServiceExt, service_fn};
 
-use crate::{at_once, limiter};
+use crate::{burst, limiter};
 
-/// A message of the service, one way and the other.
+/// The request and response message of the service.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Word {
     #[prost(string, tag = "1")]
     text: String,
 }
 
-/// Says back what it hears.
+/// Returns the request message.
 #[derive(Clone)]
 struct Echo;
 
@@ -52,7 +52,7 @@ impl Service<http::Request<Body>> for Echo {
     }
 }
 
-/// Starts a server behind `layer`, and connects to it.
+/// Starts a server behind `layer` and connects to it.
 async fn connect<S: Store + 'static>(layer: LimitLayer<S>) -> Channel {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = incoming.local_addr().unwrap();
@@ -60,42 +60,42 @@ async fn connect<S: Store + 'static>(layer: LimitLayer<S>) -> Channel {
     Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 
-async fn say(channel: &Channel, text: &str) -> Result<Response<Word>, Status> {
+async fn call_echo(channel: &Channel, text: &str) -> Result<Response<Word>, Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.unwrap();
     let word = Request::new(Word { text: text.to_owned() });
     client.unary(word, PathAndQuery::from_static("/test.Echo/Say"), ProstCodec::<Word, Word>::default()).await
 }
 
-fn entry<'m>(metadata: &'m MetadataMap, name: &str) -> Option<&'m str> {
+fn metadata_value<'m>(metadata: &'m MetadataMap, name: &str) -> Option<&'m str> {
     metadata.get(name).map(|value| value.to_str().unwrap())
 }
 
 #[tokio::test]
 async fn a_denial_is_resource_exhausted_with_the_limits_as_metadata() {
-    let rule = Rule::new("api", at_once(1)).with_per(["ip", "path"]).with_message("Später wieder: 100 %");
+    let rule = Rule::new("api", burst(1)).with_per(["ip", "path"]).with_message("Später wieder: 100 %");
     let layer = LimitLayer::new(limiter([rule]))
-        .peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
+        .with_peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
     let channel = connect(layer).await;
 
-    let heard = say(&channel, "hello").await.unwrap();
-    assert_eq!(heard.get_ref().text, "hello");
-    assert_eq!(entry(heard.metadata(), "x-ratelimit-remaining"), Some("0"));
+    let response = call_echo(&channel, "hello").await.unwrap();
+    assert_eq!(response.get_ref().text, "hello");
+    assert_eq!(metadata_value(response.metadata(), "x-ratelimit-remaining"), Some("0"));
 
-    let denied = say(&channel, "hello").await.unwrap_err();
+    let denied = call_echo(&channel, "hello").await.unwrap_err();
     assert_eq!((denied.code(), denied.message()), (Code::ResourceExhausted, "Später wieder: 100 %"));
-    assert_eq!(entry(denied.metadata(), "retry-after"), Some("3600"));
-    assert_eq!(entry(denied.metadata(), "grpc-retry-pushback-ms"), Some("3600000"));
-    assert_eq!(entry(denied.metadata(), "ratelimit"), Some(r#""api";r=0;t=3600"#));
+    assert_eq!(metadata_value(denied.metadata(), "retry-after"), Some("3600"));
+    assert_eq!(metadata_value(denied.metadata(), "grpc-retry-pushback-ms"), Some("3600000"));
+    assert_eq!(metadata_value(denied.metadata(), "ratelimit"), Some(r#""api";r=0;t=3600"#));
 }
 
-/// What goes over the wire: clients of gRPC expect HTTP 200 and their content type, whatever the status in it.
+/// gRPC clients expect HTTP 200 and their content type with every gRPC status.
 #[tokio::test]
-async fn a_refusal_has_the_form_of_its_caller() {
-    let denying = connect(LimitLayer::new(limiter([Rule::new("closed", at_once(0))]))).await;
-    let rule = Rule::new("pay", at_once(9)).with_on_failure(OnFailure::Closed);
-    let failing = connect(crate::failures::failing([rule], false).0).await;
-    for (sent, heard, denied, failed) in [
+async fn a_rejection_has_the_protocol_of_the_client() {
+    let denying = connect(LimitLayer::new(limiter([Rule::new("closed", burst(0))]))).await;
+    let rule = Rule::new("pay", burst(9)).with_on_failure(OnFailure::Closed);
+    let failing = connect(crate::failures::failing_layer([rule], false).0).await;
+    for (sent, received, denied, failed) in [
         ("application/grpc", "application/grpc", (200, Some("8")), (200, Some("14"))),
         ("application/grpc+proto", "application/grpc", (200, Some("8")), (200, Some("14"))),
         ("application/grpc-web+proto", "application/grpc-web+proto", (200, Some("8")), (200, Some("14"))),
@@ -108,39 +108,38 @@ async fn a_refusal_has_the_form_of_its_caller() {
             let response = channel.clone().oneshot(request).await.unwrap();
             let field = |name| response.headers().get(name).map(|value: &http::HeaderValue| value.to_str().unwrap());
             assert_eq!((response.status().as_u16(), field("grpc-status")), expected, "{sent}");
-            assert_eq!(field("content-type"), Some(heard), "{sent}");
+            assert_eq!(field("content-type"), Some(received), "{sent}");
             assert_eq!(response.headers().get_all("content-type").iter().count(), 1, "{sent}");
         }
     }
 }
 
-/// The peer that tonic knows is the one that rules count by: with another one, this one would have nothing spent.
 #[tokio::test]
-async fn rules_count_by_the_peer_that_tonic_knows() {
-    let layer = LimitLayer::new(limiter([Rule::new("api", at_once(1)).with_per(["ip"])]))
-        .peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
+async fn rules_count_by_the_peer_address_of_tonic() {
+    let layer = LimitLayer::new(limiter([Rule::new("api", burst(1)).with_per(["ip"])]))
+        .with_peer(|parts| Some(parts.extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()));
     let handle = layer.handle();
     let channel = connect(layer).await;
-    assert!(say(&channel, "hello").await.is_ok());
+    assert!(call_echo(&channel, "hello").await.is_ok());
     let local = tidegate::Request::new("").with_attribute("ip", "127.0.0.1");
     assert!(!handle.limiter().check_now(&local).is_allowed());
 }
 
 #[tokio::test]
-async fn a_denial_for_good_asks_nobody_to_try_again() {
-    let channel = connect(LimitLayer::new(limiter([Rule::new("closed", at_once(0))]))).await;
-    let denied = say(&channel, "hello").await.unwrap_err();
+async fn a_request_that_can_never_pass_is_told_not_to_retry() {
+    let channel = connect(LimitLayer::new(limiter([Rule::new("closed", burst(0))]))).await;
+    let denied = call_echo(&channel, "hello").await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert_eq!(entry(denied.metadata(), "retry-after"), None);
-    assert_eq!(entry(denied.metadata(), "grpc-retry-pushback-ms"), Some("-1"));
+    assert_eq!(metadata_value(denied.metadata(), "retry-after"), None);
+    assert_eq!(metadata_value(denied.metadata(), "grpc-retry-pushback-ms"), Some("-1"));
 }
 
 #[tokio::test]
 async fn a_closed_rule_is_unavailable_while_the_store_fails() {
-    let rule = Rule::new("pay", at_once(9)).with_on_failure(OnFailure::Closed);
-    let (layer, _) = crate::failures::failing([rule], false);
+    let rule = Rule::new("pay", burst(9)).with_on_failure(OnFailure::Closed);
+    let (layer, _) = crate::failures::failing_layer([rule], false);
     let channel = connect(layer).await;
-    let failed = say(&channel, "hello").await.unwrap_err();
-    assert_eq!((failed.code(), entry(failed.metadata(), "retry-after")), (Code::Unavailable, Some("1")));
-    assert_eq!(entry(failed.metadata(), "cache-control"), None, "there is no body to keep");
+    let failed = call_echo(&channel, "hello").await.unwrap_err();
+    assert_eq!((failed.code(), metadata_value(failed.metadata(), "retry-after")), (Code::Unavailable, Some("1")));
+    assert_eq!(metadata_value(failed.metadata(), "cache-control"), None, "there is no body");
 }

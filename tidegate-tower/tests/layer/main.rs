@@ -1,19 +1,19 @@
-//! The layer as its users meet it: in axum, hyper and tonic, over real connections where connections matter. Time is a
-//! clock that the tests move, or the refill is too slow to matter.
+//! The layer in axum, hyper and tonic, over real connections where connections matter. Tests advance a manual clock, or the
+//! refill is too slow to matter.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod answers;
+mod actual_cost;
 mod attributes;
-mod bodies;
+mod delays;
 mod failures;
 mod grpc;
-mod holding;
-mod nesting;
-mod reloading;
+mod nested_layers;
+mod reload;
+mod request_bodies;
+mod responses;
 mod rule_file;
-mod settling;
-mod sharing;
+mod shared_limiter;
 
 use std::sync::Arc;
 
@@ -30,15 +30,15 @@ use tower::ServiceExt;
 /// A midnight in September 2026.
 const START: Timestamp = Timestamp::from_micros(20_717 * 86_400_000_000);
 
-/// What came back.
+/// A response with its body read.
 #[derive(Debug)]
-struct Heard {
+struct TestResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: String,
 }
 
-impl Heard {
+impl TestResponse {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -48,12 +48,12 @@ impl Heard {
     }
 }
 
-/// So many at once, and no more while a test lives.
-fn at_once(amount: u64) -> Limit {
-    Limit::token_bucket(amount, Rate::per_hour(1).unwrap()).unwrap()
+/// A token bucket that does not refill during a test.
+fn burst(capacity: u64) -> Limit {
+    Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap()
 }
 
-/// A limiter on a clock that stands still.
+/// A limiter on a clock that does not advance.
 fn limiter(rules: impl IntoIterator<Item = Rule>) -> Limiter<Arc<MemoryStore>> {
     limiter_on(&ManualClock::at(START), rules)
 }
@@ -67,33 +67,33 @@ fn app<S: Store + 'static>(layer: LimitLayer<S>) -> Router {
     Router::new().route("/", get(async || "hello")).layer(layer)
 }
 
-/// A request for the page, from the holder of a key.
-fn from(key: &str) -> Request<Body> {
+/// A request for the page with this key.
+fn request_with_key(key: &str) -> Request<Body> {
     Request::get("/").header("x-key", key).body(Body::empty()).unwrap()
 }
 
-async fn ask(app: &Router, request: Request<Body>) -> Heard {
+async fn send(app: &Router, request: Request<Body>) -> TestResponse {
     let (parts, body) = app.clone().oneshot(request).await.unwrap().into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    Heard { status: parts.status, headers: parts.headers, body: String::from_utf8(body.to_vec()).unwrap() }
+    TestResponse { status: parts.status, headers: parts.headers, body: String::from_utf8(body.to_vec()).unwrap() }
 }
 
-/// How many of so many requests for the page pass.
-async fn passes(app: &Router, requests: usize) -> usize {
-    let mut passed = 0;
+/// Sends `requests` requests for the page and counts those that are allowed.
+async fn count_allowed(app: &Router, requests: usize) -> usize {
+    let mut allowed = 0;
     for _ in 0..requests {
-        passed += usize::from(ask(app, from("k1")).await.status == StatusCode::OK);
+        allowed += usize::from(send(app, request_with_key("k1")).await.status == StatusCode::OK);
     }
-    passed
+    allowed
 }
 
-/// Lets the other tasks of this thread go on until `condition` holds.
-async fn until(condition: impl Fn() -> bool) {
+/// Yields to the other tasks of this thread until `condition` holds.
+async fn wait_until(condition: impl Fn() -> bool) {
     for _ in 0..1_000_000 {
         if condition() {
             return;
         }
         tokio::task::yield_now().await;
     }
-    panic!("what the test waits for does not come");
+    panic!("the condition did not become true");
 }

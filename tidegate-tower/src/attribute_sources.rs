@@ -1,0 +1,226 @@
+//! `AttributeSources`: reads the attributes that the rules use from an HTTP request. It translates and decides nothing.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::{HOST, HeaderMap, HeaderName};
+use http::request::Parts;
+use smallvec::SmallVec;
+use tidegate::attributes;
+use tidegate::spi::address_text;
+
+use crate::{Attributes, BodyText, Peer};
+
+/// The attributes that a set of rules reads, and where each comes from. Resolved once, not for every request.
+pub(crate) struct AttributeSources(Vec<(String, Source)>);
+
+/// Where an attribute comes from.
+enum Source {
+    Method,
+    Path,
+    Query,
+    Host,
+    Ip,
+    Body,
+    Header(HeaderName),
+    /// The layer's settings or the extension [`Attributes`].
+    Application,
+    /// No HTTP request has this attribute.
+    Unavailable,
+}
+
+/// The attributes of one request.
+pub(crate) struct AttributeValues<'a>(SmallVec<[(&'a str, Cow<'a, str>); 4]>);
+
+impl AttributeSources {
+    pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
+        let with_source = |name: String| {
+            let source = Source::from_name(&name);
+            (name, source)
+        };
+        Self(names.into_iter().map(with_source).collect())
+    }
+
+    /// Reads the attributes from a request. `layer_attributes` take precedence over the extension [`Attributes`].
+    pub(crate) fn read<'a>(
+        &'a self,
+        parts: &'a Parts,
+        layer_attributes: &'a Attributes,
+        peer: Option<IpAddr>,
+    ) -> AttributeValues<'a> {
+        let extension = parts.extensions.get::<Attributes>();
+        let read = |(name, source): &'a (String, Source)| {
+            let value = match source {
+                Source::Method => Some(parts.method.as_str().into()),
+                Source::Path => Some(parts.uri.path().into()),
+                Source::Query => parts.uri.query().map(Cow::Borrowed),
+                Source::Host => host(parts),
+                Source::Ip => peer.map(|ip| address_text(ip.to_canonical()).into()),
+                Source::Body => parts.extensions.get::<BodyText>().map(|body| body.as_str().into()),
+                Source::Header(header) => header_value(&parts.headers, header),
+                Source::Application => {
+                    let value = layer_attributes.attribute(name).or_else(|| extension?.attribute(name));
+                    value.map(Cow::Borrowed)
+                }
+                Source::Unavailable => None,
+            };
+            Some((name.as_str(), value?))
+        };
+        AttributeValues(self.0.iter().filter_map(read).collect())
+    }
+}
+
+impl Source {
+    fn from_name(name: &str) -> Self {
+        match name {
+            attributes::METHOD => Self::Method,
+            attributes::PATH => Self::Path,
+            attributes::QUERY => Self::Query,
+            attributes::HOST => Self::Host,
+            attributes::IP => Self::Ip,
+            attributes::BODY => Self::Body,
+            _ => match attributes::header_name(name) {
+                Some(header) => header.parse().map_or(Self::Unavailable, Self::Header),
+                None if attributes::is_reserved(name) => Self::Unavailable,
+                None => Self::Application,
+            },
+        }
+    }
+}
+
+impl AttributeValues<'_> {
+    /// The request for the limiter.
+    pub(crate) fn to_request<'a>(&'a self, action: &'a str, cost: u64) -> tidegate::Request<'a> {
+        let request = tidegate::Request::new(action).with_cost(cost);
+        self.0.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
+    }
+}
+
+/// The TCP peer by the extensions of the request.
+pub(crate) fn peer(parts: &Parts) -> Option<IpAddr> {
+    let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+    peer.or_else(|| parts.extensions.get::<SocketAddr>().map(SocketAddr::ip))
+}
+
+/// All lines of a header as one value.
+pub(crate) fn header_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
+    let lines = headers.get_all(name).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
+    attributes::join_header_lines(name.as_str(), lines)
+}
+
+/// The requested host in its normal form. The request target takes precedence over the header (RFC 9112, section 3.2.2);
+/// in HTTP/2 the target is `:authority`.
+fn host(parts: &Parts) -> Option<Cow<'_, str>> {
+    if let Some(authority) = parts.uri.authority() {
+        return Some(attributes::normalize_host(attributes::host_in_authority(authority.as_str())));
+    }
+    Some(match header_value(&parts.headers, &HOST)? {
+        Cow::Borrowed(value) => attributes::normalize_host(value),
+        Cow::Owned(value) => Cow::Owned(attributes::normalize_host(&value).into_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderValue, Request, request};
+
+    use super::*;
+
+    /// The attribute `name` of a request, with attributes set by the layer.
+    fn read_with(request: Request<()>, layer_attributes: &Attributes, name: &str) -> Option<String> {
+        let (parts, ()) = request.into_parts();
+        let sources = AttributeSources::new([name.to_owned()]);
+        let values = sources.read(&parts, layer_attributes, peer(&parts));
+        values.to_request("", 1).attribute(name).map(str::to_owned)
+    }
+
+    fn read(request: request::Builder, name: &str) -> Option<String> {
+        read_with(request.body(()).unwrap(), &Attributes::new(), name)
+    }
+
+    #[test]
+    fn each_part_of_a_request_is_an_attribute() {
+        let request = || Request::post("/a%20b/c?x=1&y=2").header("host", "Example.COM:8080").header("x-key", "k1");
+        for (name, value) in [
+            ("method", Some("POST")),
+            ("path", Some("/a%20b/c")),
+            ("query", Some("x=1&y=2")),
+            ("host", Some("example.com")),
+            ("header:x-key", Some("k1")),
+            ("header:X-Key", Some("k1")),
+            ("header:missing", None),
+            ("header:not a name", None),
+            ("cookie:x", None),
+            ("ip", None),
+            ("body", None),
+            ("user", None),
+        ] {
+            assert_eq!(read(request(), name).as_deref(), value, "{name}");
+        }
+        assert_eq!(read(Request::get("/"), "query"), None);
+    }
+
+    #[test]
+    fn a_host_is_normalized_and_the_target_takes_precedence_over_the_header() {
+        let header = |value: &str| read(Request::get("/").header("host", value), "host");
+        for value in ["example.com", "EXAMPLE.com:443", "example.com:", "example.com.", "Example.com.:80"] {
+            assert_eq!(header(value).as_deref(), Some("example.com"), "{value}");
+        }
+        for (value, expected) in
+            [("[2001:DB8::1]:80", "[2001:db8::1]"), ("[::1]", "[::1]"), ("example.com:b", "example.com:b")]
+        {
+            assert_eq!(header(value).as_deref(), Some(expected));
+        }
+        for (target, expected) in
+            [("http://me@Real.example:8080/", "real.example"), ("http://Real.example:b/", "real.example:b")]
+        {
+            assert_eq!(read(Request::get(target).header("host", "other.example"), "host").as_deref(), Some(expected));
+        }
+        assert_eq!(read(Request::get("/"), "host"), None);
+    }
+
+    #[test]
+    fn all_lines_of_a_header_count() {
+        let repeated = Request::get("/").header("x-key", "a").header("x-key", "b");
+        assert_eq!(read(repeated, "header:x-key").as_deref(), Some("a, b"));
+        let cookies = Request::get("/").header("cookie", "a=1").header("cookie", "b=2");
+        assert_eq!(read(cookies, "header:cookie").as_deref(), Some("a=1; b=2"));
+        let not_utf8 = Request::get("/").header("x-key", HeaderValue::from_bytes(b"\xff!").unwrap());
+        assert_eq!(read(not_utf8, "header:x-key").as_deref(), Some("\u{fffd}!"));
+    }
+
+    #[test]
+    fn the_peer_comes_from_the_connection() {
+        let address: SocketAddr = "203.0.113.9:5000".parse().unwrap();
+        assert_eq!(read(Request::get("/").extension(address), "ip").as_deref(), Some("203.0.113.9"));
+        let both = Request::get("/").extension(address).extension(Peer([198, 51, 100, 1].into()));
+        assert_eq!(read(both, "ip").as_deref(), Some("198.51.100.1"));
+        let mapped: SocketAddr = "[::ffff:203.0.113.9]:5000".parse().unwrap();
+        assert_eq!(read(Request::get("/").extension(mapped), "ip").as_deref(), Some("203.0.113.9"));
+    }
+
+    #[test]
+    fn middleware_cannot_set_reserved_attributes() {
+        let mut fake = Attributes::new();
+        for name in ["method", "path", "query", "host", "ip", "body", "header:x-key", "cookie:a"] {
+            fake.insert(name, "fake");
+        }
+        for name in ["query", "host", "ip", "body", "header:x-key", "cookie:a"] {
+            let request = Request::get("/").extension(fake.clone()).body(()).unwrap();
+            assert_eq!(read_with(request, &fake, name), None, "{name}");
+        }
+        assert_eq!(read(Request::get("/real").extension(fake.clone()), "path").as_deref(), Some("/real"));
+        assert_eq!(read(Request::get("/").extension(fake), "method").as_deref(), Some("GET"));
+    }
+
+    #[test]
+    fn attributes_of_the_layer_take_precedence_over_those_of_earlier_middleware() {
+        let extension = Attributes::new().with_attribute("user", "old").with_attribute("user", "42");
+        let extension = extension.with_attribute("tenant", "acme");
+        let request = || Request::get("/").extension(extension.clone()).body(()).unwrap();
+        assert_eq!(read_with(request(), &Attributes::new(), "user").as_deref(), Some("42"));
+        let layer = Attributes::new().with_attribute("user", "43");
+        assert_eq!(read_with(request(), &layer, "user").as_deref(), Some("43"));
+        assert_eq!(read_with(request(), &layer, "tenant").as_deref(), Some("acme"));
+    }
+}

@@ -1,0 +1,112 @@
+//! `ResponseBody`: the unchanged body of the inner service, or the text of a rejection.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tidegate::http::Rejection;
+
+use crate::limit_headers::append_headers;
+
+pin_project! {
+    /// The body of a response: that of the inner service, or the text of a rejection.
+    #[derive(Debug)]
+    pub struct ResponseBody<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = KindProjection]
+    enum Kind<B> {
+        Inner { #[pin] body: B },
+        Text { text: Bytes },
+    }
+}
+
+impl<B> ResponseBody<B> {
+    /// The body of the inner service.
+    pub(crate) const fn inner(body: B) -> Self {
+        Self { kind: Kind::Inner { body } }
+    }
+
+    /// The text of a rejection.
+    pub(crate) const fn text(text: Bytes) -> Self {
+        Self { kind: Kind::Text { text } }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().kind.project() {
+            KindProjection::Inner { body } => body.poll_frame(context),
+            KindProjection::Text { text } if text.is_empty() => Poll::Ready(None),
+            KindProjection::Text { text } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text))))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Text { text } => text.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Inner { body } => body.size_hint(),
+            Kind::Text { text } => SizeHint::with_exact(text.len() as u64),
+        }
+    }
+}
+
+/// The HTTP response of a rejection.
+pub(crate) fn rejection_response<B>(rejection: Rejection) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::text(rejection.body.into()));
+    // The header policy only makes valid statuses, 429 and 503.
+    *response.status_mut() = StatusCode::from_u16(rejection.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    append_headers(response.headers_mut(), rejection.headers);
+    response
+}
+
+/// An error response with a JSON body, in the form of a rejection.
+pub(crate) fn error_response<B>(status: StatusCode, json: &'static str) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::text(Bytes::from_static(json.as_bytes())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+
+    #[test]
+    fn a_body_reports_its_length() {
+        let text = ResponseBody::<Full<Bytes>>::text(Bytes::from_static(b"too many"));
+        assert_eq!((text.size_hint().exact(), text.is_end_stream()), (Some(8), false));
+        let inner = ResponseBody::inner(Full::new(Bytes::from_static(b"hello")));
+        assert_eq!((inner.size_hint().exact(), inner.is_end_stream()), (Some(5), false));
+        let empty = ResponseBody::<Full<Bytes>>::text(Bytes::new());
+        assert_eq!((empty.size_hint().exact(), empty.is_end_stream()), (Some(0), true));
+    }
+
+    #[tokio::test]
+    async fn a_text_is_sent_once() {
+        let mut text = ResponseBody::<Full<Bytes>>::text(Bytes::from_static(b"too many"));
+        assert_eq!(text.frame().await.unwrap().unwrap().into_data().unwrap(), "too many");
+        assert!(text.frame().await.is_none());
+        assert!(text.is_end_stream());
+    }
+}

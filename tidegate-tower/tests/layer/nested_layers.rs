@@ -1,0 +1,69 @@
+//! Nested layers: a response has the limit headers of one layer only, the innermost one that has any.
+
+use http::StatusCode;
+use tidegate::http::{HeaderPolicy, ResetFormat};
+use tidegate::spi::Store;
+use tidegate::{OnFailure, Rule};
+use tidegate_tower::LimitLayer;
+
+use crate::{TestResponse, app, burst, limiter, request_with_key, send};
+
+/// A policy with other header names than the inner layers use.
+fn legacy_policy() -> HeaderPolicy {
+    HeaderPolicy::new().with_ratelimit(None).with_x_ratelimit(None).with_legacy_ratelimit(Some(ResetFormat::Delta))
+}
+
+/// The response through two layers with ordinary rules around `inner`.
+async fn send_through(inner: &LimitLayer<impl Store + 'static>) -> TestResponse {
+    let ordinary = |id: &str| LimitLayer::new(limiter([Rule::new(id, burst(9))]));
+    send(
+        &app(inner.clone()).layer(ordinary("middle")).layer(ordinary("outer").with_header_policy(legacy_policy())),
+        request_with_key("k1"),
+    )
+    .await
+}
+
+/// The names of the limit headers, without `retry-after`.
+fn limit_header_names(response: &TestResponse) -> Vec<&str> {
+    response.headers.keys().map(http::HeaderName::as_str).filter(|name| name.contains("ratelimit")).collect()
+}
+
+#[tokio::test]
+async fn outer_layers_do_not_disclose_what_a_security_rule_hides() {
+    let login = LimitLayer::new(limiter([Rule::new("login", burst(1)).with_security()]));
+    let allowed = send_through(&login).await;
+    assert_eq!((allowed.status, limit_header_names(&allowed)), (StatusCode::OK, vec![]));
+    let denied = send_through(&login).await;
+    assert_eq!((denied.status, limit_header_names(&denied)), (StatusCode::TOO_MANY_REQUESTS, vec![]));
+    assert_eq!(denied.header("retry-after"), Some("3600"));
+}
+
+/// Headers of a rule that allowed the request would contradict the rejection.
+#[tokio::test]
+async fn outer_layers_add_no_headers_to_a_rejection() {
+    let policy = HeaderPolicy::new().with_ratelimit(None);
+    let denied =
+        send_through(&LimitLayer::new(limiter([Rule::new("inner", burst(0))])).with_header_policy(policy)).await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(limit_header_names(&denied), ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]);
+    assert_eq!(denied.header("x-ratelimit-limit"), Some("0"));
+
+    let closed = Rule::new("pay", burst(9)).with_on_failure(OnFailure::Closed);
+    let failed = send_through(&crate::failures::failing_layer([closed], false).0).await;
+    assert_eq!((failed.status, limit_header_names(&failed)), (StatusCode::SERVICE_UNAVAILABLE, vec![]));
+}
+
+#[tokio::test]
+async fn limit_headers_of_two_layers_are_not_mixed() {
+    let inner = LimitLayer::new(limiter([Rule::new("inner", burst(5))]))
+        .with_header_policy(HeaderPolicy::new().with_ratelimit(None));
+    let response = send_through(&inner).await;
+    assert_eq!(limit_header_names(&response), ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]);
+    assert_eq!(response.header("x-ratelimit-limit"), Some("5"));
+}
+
+#[tokio::test]
+async fn an_outer_layer_adds_headers_if_no_rule_of_the_inner_layer_applies() {
+    let inner = LimitLayer::new(limiter([Rule::new("exports", burst(5)).with_action("export")]));
+    assert!(send_through(&inner).await.header("ratelimit").unwrap().starts_with(r#""middle";r=8;"#));
+}
