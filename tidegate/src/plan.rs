@@ -255,6 +255,14 @@ impl<'r> Plan<'r> {
         &self.budget_shares
     }
 
+    /// The longest acceptable delay; `None` for any.
+    pub const fn max_delay(&self) -> Option<Duration> {
+        match self.max_delay {
+            u64::MAX => None,
+            micros => Some(Duration::from_micros(micros)),
+        }
+    }
+
     /// The largest number of units requested.
     pub const fn max_units(&self) -> u64 {
         self.max_units
