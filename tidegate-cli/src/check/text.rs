@@ -2,7 +2,7 @@
 
 use tidegate::http::Headers;
 use tidegate::spi::Role;
-use tidegate::{CheckResult, Decision, Request};
+use tidegate::{CheckResult, Decision, Request, attributes};
 use tidegate_rules::RuleFile;
 use tidegate_server::command::{Output, Style, format_duration};
 
@@ -146,7 +146,7 @@ fn print_response(decision: &Decision, file: &RuleFile, request: &Request<'_>, o
         return;
     }
     let message = decision.rule().and_then(|rule| file.rules().rule(rule)).and_then(|rule| rule.message());
-    let rejection = policy.reject(decision, message, request.attribute("header:accept"));
+    let rejection = policy.reject(decision, message, request.attribute(attributes::ACCEPT_HEADER));
     output.line(format_args!("\nResponse {}", rejection.status));
     print_headers(&rejection.headers, output);
     output.line(format_args!("\n  {}", rejection.body));
