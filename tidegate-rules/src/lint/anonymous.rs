@@ -17,14 +17,11 @@ const MAX_SILENT_RETENTION: Duration = Duration::from_secs(60 * 60);
 /// Reports a long window, unless the rule has `forget_after`.
 pub(super) fn lint(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
     let has_forget_after = rule.anonymous.is_some_and(|anonymous| anonymous.forget_after.is_some());
-    let longest = limits::all(rule).map(|(_, limit)| limit.window_micros()).max()?;
-    if has_forget_after
-        || u128::from(longest) <= MAX_SILENT_RETENTION.as_micros()
-        || !counts_unauthenticated(file, rule)
-    {
+    let longest = limits::all(rule).map(|(_, limit)| limit.max_window()).max()?;
+    if has_forget_after || longest <= MAX_SILENT_RETENTION || !counts_unauthenticated(file, rule) {
         return None;
     }
-    let shown = quantity::format_duration(Duration::from_micros(longest));
+    let shown = quantity::format_duration(longest);
     let message = format!("this rule counts unauthenticated subjects, and remembers each for up to {shown}");
     let help = "a flood of new addresses fills the store: set when an idle one is forgotten, such as \
                 `anonymous: { forget_after: 10m }`, or set the whole window if that is intended";
