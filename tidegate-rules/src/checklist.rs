@@ -193,8 +193,8 @@ fn keys(deployment: &Deployment) -> ChecklistItem {
 }
 
 fn lifetimes(rules: &[&CompiledRule]) -> ChecklistItem {
-    let windows = rules.iter().flat_map(|rule| limits::all(rule)).map(|(_, limit)| limit.window_micros());
-    let longest = quantity::format_duration(Duration::from_micros(windows.max().unwrap_or_default()));
+    let windows = rules.iter().flat_map(|rule| limits::all(rule)).map(|(_, limit)| limit.max_window());
+    let longest = quantity::format_duration(windows.max().unwrap_or_default());
     let detail =
         format!("every key expires by itself, 2 s after it stops mattering; the longest limit takes {longest}");
     ChecklistItem::met("every key has a lifetime", detail)
@@ -323,8 +323,7 @@ fn method() -> Source {
 
 fn billing(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "quotas and billing have a truth of their own";
-    let day = BILLING_PERIOD.as_micros();
-    let long = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| u128::from(limit.window_micros()) >= day);
+    let long = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.max_window() >= BILLING_PERIOD);
     match those(rules, long) {
         Some(ids) => {
             let detail = format!(

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tidegate::spi::{LONGEST_SPAN, MAX_AMOUNT};
+use tidegate::spi::{MAX_AMOUNT, MAX_WINDOW};
 use tidegate::{Rate, Window};
 
 /// The longest text that is looked at, in bytes, so that every error can quote it.
@@ -21,6 +21,9 @@ const RATE_HELP: &str = "say 10/s or 100/m";
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
+/// [`MAX_WINDOW`] in microseconds.
+const MAX_WINDOW_MICROS: u64 = MAX_WINDOW.as_micros() as u64;
+
 const DAY: u64 = 24 * HOUR;
 
 /// A number as written: `digits` divided by ten to the power of `places`.
@@ -62,7 +65,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
             ScaleError::Fraction => format!("{text:?} is not a whole number of microseconds; say it in us, rounded"),
             ScaleError::TooLarge => too_long(text),
         })?;
-        total = micros.checked_add(total).filter(|sum| *sum <= LONGEST_SPAN).ok_or_else(|| too_long(text))?;
+        total = micros.checked_add(total).filter(|sum| *sum <= MAX_WINDOW_MICROS).ok_or_else(|| too_long(text))?;
         rest = after.trim_start();
     }
     Ok(Duration::from_micros(total))
@@ -85,7 +88,7 @@ pub(crate) fn parse_window(text: &str) -> Result<Window, String> {
         _ => None,
     };
     let Some(days) = days else { return parse_duration(text).map(Window::from) };
-    let days = number.times(days).ok().filter(|days| (1..=LONGEST_SPAN / DAY).contains(days));
+    let days = number.times(days).ok().filter(|days| (1..=MAX_WINDOW_MICROS / DAY).contains(days));
     let span = days.map_or_else(String::new, |days| format!(", or {days}d for a span"));
     Err(format!("{text:?} is no window; say month or year for one of the calendar{span}"))
 }
@@ -114,7 +117,7 @@ pub(crate) fn parse_cap(text: &str) -> Result<(u64, Rate), String> {
     let parse_rate = parse_rate(text)?;
     let (number, factor) = amount_of(amount_and_time(text)?.0).map_err(|problem| format!("{problem}; {RATE_HELP}"))?;
     let whole = || {
-        let period = format_duration(Duration::from_micros(parse_rate.period_micros()));
+        let period = format_duration(parse_rate.period());
         format!("{text:?} is no whole number at once; say {}/{period}", parse_rate.amount())
     };
     number.times(factor).map(|amount| (amount, parse_rate)).map_err(|_| whole())
@@ -146,7 +149,7 @@ pub(crate) fn format_duration(span: Duration) -> String {
 
 /// A window in words: `1m30s`, `calendar month (UTC)`.
 pub(crate) fn format_window(parse_window: Window) -> String {
-    match (parse_window, parse_window.span()) {
+    match (parse_window, parse_window.duration()) {
         (_, Some(span)) => format_duration(span),
         (Window::MONTH, _) => "calendar month (UTC)".into(),
         _ => "calendar year (UTC)".into(),
@@ -155,7 +158,7 @@ pub(crate) fn format_window(parse_window: Window) -> String {
 
 /// A rate as [`rate`] reads it: in the shortest of s, m, h and d in which its amount is whole, else as `7/45s`.
 pub(crate) fn format_rate(parse_rate: Rate) -> String {
-    let (amount, period) = (u128::from(parse_rate.amount()), u128::from(parse_rate.period_micros()));
+    let (amount, period) = (u128::from(parse_rate.amount()), parse_rate.period().as_micros());
     for (unit, length) in [("s", SECOND), ("m", MINUTE), ("h", HOUR), ("d", DAY)] {
         let units = amount * u128::from(length);
         // A rate near the bound has no more room in a longer unit.
@@ -163,7 +166,7 @@ pub(crate) fn format_rate(parse_rate: Rate) -> String {
             return format!("{}/{unit}", units / period);
         }
     }
-    format!("{amount}/{}", format_duration(Duration::from_micros(parse_rate.period_micros())))
+    format!("{amount}/{}", format_duration(parse_rate.period()))
 }
 
 impl Decimal {
@@ -311,7 +314,7 @@ mod tests {
             ("2d", 172_800_000_000),
             ("1w", 604_800_000_000),
             ("1_000s", 1_000_000_000),
-            ("36525d", u128::from(LONGEST_SPAN)),
+            ("36525d", MAX_WINDOW.as_micros()),
         ] {
             assert_eq!(micros(text), expected, "{text}");
         }
@@ -478,7 +481,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_back_as_the_same_duration(micros in prop_oneof![0..=LONGEST_SPAN, 0..10_000_000_u64]) {
+        fn what_is_shown_reads_back_as_the_same_duration(micros in prop_oneof![0..=MAX_WINDOW_MICROS, 0..10_000_000_u64]) {
             let span = Duration::from_micros(micros);
             prop_assert_eq!(parse_duration(&format_duration(span)), Ok(span));
         }
@@ -486,7 +489,7 @@ mod tests {
         #[test]
         fn what_is_shown_reads_back_as_the_same_rate(
             amount in prop_oneof![1..=MAX_AMOUNT, 1..1000_u64],
-            period in prop_oneof![1..=LONGEST_SPAN, (1..1000_u64).prop_map(|seconds| seconds * SECOND)],
+            period in prop_oneof![1..=MAX_WINDOW_MICROS, (1..1000_u64).prop_map(|seconds| seconds * SECOND)],
         ) {
             let shown = per(amount, Duration::from_micros(period));
             prop_assert_eq!(parse_rate(&format_rate(shown)), Ok(shown));

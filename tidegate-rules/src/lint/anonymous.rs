@@ -17,11 +17,11 @@ const MAX_SILENT_RETENTION: Duration = Duration::from_secs(60 * 60);
 /// Strangers that are remembered for long, unless the rule says after which time one is forgotten.
 pub(super) fn lint(ready: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
     let says = rule.anonymous.is_some_and(|anonymous| anonymous.forget_after.is_some());
-    let longest = limits::all(rule).map(|(_, limit)| limit.window_micros()).max()?;
-    if says || u128::from(longest) <= MAX_SILENT_RETENTION.as_micros() || !counts_strangers(ready, rule) {
+    let longest = limits::all(rule).map(|(_, limit)| limit.max_window()).max()?;
+    if says || longest <= MAX_SILENT_RETENTION || !counts_strangers(ready, rule) {
         return None;
     }
-    let shown = quantity::format_duration(Duration::from_micros(longest));
+    let shown = quantity::format_duration(longest);
     let message =
         format!("nobody vouches for some of those whom this counts, and each is remembered for up to {shown}");
     let help = "a flood of new addresses fills the store: say after how much time one that does not come back is forgotten, \

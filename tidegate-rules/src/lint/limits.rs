@@ -106,7 +106,7 @@ fn long_queue(spanned_limits: &SpannedLimit<'_>) -> Option<Problem> {
 
 /// How long it takes until `queue` requests have gone out.
 fn wait(queue: u64, rate: Rate) -> Duration {
-    let micros = u128::from(queue) * u128::from(rate.period_micros()) / u128::from(rate.amount());
+    let micros = u128::from(queue) * rate.period().as_micros() / u128::from(rate.amount());
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 

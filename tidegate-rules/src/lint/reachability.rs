@@ -178,5 +178,5 @@ fn is_stricter(strict: &Limit, limit: &Limit) -> bool {
 
 /// Whether a rate is at most another one, without rounding.
 fn is_slower(a: Rate, b: Rate) -> bool {
-    u128::from(a.amount()) * u128::from(b.period_micros()) <= u128::from(b.amount()) * u128::from(a.period_micros())
+    u128::from(a.amount()) * b.period().as_micros() <= u128::from(b.amount()) * a.period().as_micros()
 }
