@@ -1,4 +1,4 @@
-//! `tidegate check` on a real server: every call is a process that knows nothing of the others, and the limit holds.
+//! `tidegate check` on a real server: every call is a process of its own, and the limit holds across them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -17,22 +17,22 @@ rules:
     on_failure: open
 ";
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug)]
-struct Ran {
+struct CommandResult {
     exit: Exit,
     out: String,
     err: String,
 }
 
-fn check(url: &str, flags: &str) -> Ran {
+fn check(url: &str, flags: &str) -> CommandResult {
     let rules = NamedTempFile::new().unwrap();
     std::fs::write(&rules, RULES).unwrap();
     let rules = rules.path().to_str().unwrap();
     let line = ["tidegate", "check", "--rules", rules, "--store", url, "--action", "ride", "--attr", "rider=r1"];
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let exit = run(line.into_iter().chain(flags.split_whitespace()), &mut Output::new(&mut out, &mut err));
-    Ran { exit, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
+    CommandResult { exit, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn separate_processes_share_one_limit() {
     let denied = check(&server.url(), "--secret s1");
     assert_eq!(denied.exit, Exit::Negative);
     assert!(denied.out.starts_with("denied by rides, retry after 1d\n"), "{denied:?}");
-    // Another secret is another fleet, whose riders are others.
+    // With another secret, subjects have other keys.
     assert_eq!(check(&server.url(), "--secret s2").exit, Exit::Success);
 }
 

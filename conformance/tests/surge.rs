@@ -1,4 +1,4 @@
-//! `tidegate surge` on somebody's server: it keeps its limits there, and touches nothing that is not its own.
+//! `tidegate surge` on an existing server: it uses keys under its own prefix and touches no others.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -21,7 +21,7 @@ fn surge(url: &str) {
     let judged =
         |phase: &str| &aims.iter().find(|aim| aim["what"].as_str().unwrap().starts_with(phase)).unwrap()["reached"];
     assert_eq!(judged("phase 3:"), true);
-    // The log has one time for a request, and a cluster decides two rules at two.
+    // The request log has one time per request, but a cluster decides two rules at two times.
     let expected = if url.starts_with("redis+cluster:") { serde_json::Value::Null } else { true.into() };
     assert_eq!(judged("phase 4:"), &expected);
     let page = std::fs::read_to_string(report).unwrap();
@@ -32,7 +32,7 @@ fn surge(url: &str) {
 fn surge_leaves_foreign_keys_and_none_of_its_own() {
     for server in [Server::start(Kind::Redis), Server::start_alone_in_cluster(Kind::Valkey)] {
         let mut connection = server.connection();
-        // Names as close to its own as others may have.
+        // Foreign names that resemble its own.
         for name in ["other", "surge", "surge:mine", "tg1{00}ride-request:t"] {
             let _: () = redis::cmd("SET").arg(name).arg("theirs").query(&mut connection).unwrap();
         }
@@ -48,7 +48,7 @@ async fn forget_prefix_deletes_that_prefix_and_no_other() {
     for server in [Server::start(Kind::Redis), Server::start_alone_in_cluster(Kind::Valkey)] {
         let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
         let rules = RuleSet::new([Rule::new("rides", limit).with_per(["user"])]).unwrap();
-        // `*` is no pattern here.
+        // `*` in a prefix is not a pattern.
         let (theirs, ours) = ("runs", "r*s");
         for prefix in [theirs, ours] {
             let store = server.store_with(RedisOptions::new().with_prefix(prefix).with_heartbeats(false)).await;
