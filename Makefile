@@ -107,7 +107,7 @@ differential: tools ## Compares model, memory store and servers over a million r
 	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test differential -- --nocapture
 
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
-	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --test keys
+	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --lib --test keys
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test reading
 
 figures: tools ## Measures the published figures, with the profile that ships

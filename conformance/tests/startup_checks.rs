@@ -84,6 +84,7 @@ async fn the_permissions_that_the_error_names_are_enough_and_needed() {
         let store = RedisStore::connect_with(&url, patient_options()).await.unwrap();
         for limit in one_limit_of_each_kind(5) {
             do_everything(&limiter(limit, &store), kind).await;
+            limiter(limit, &store).ping().await.unwrap();
         }
         let third = format!("{url}/3");
         let error = RedisStore::connect_with(&third, patient_options()).await.unwrap_err();

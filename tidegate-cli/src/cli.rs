@@ -1,4 +1,4 @@
-//! The arguments of `tidegate`, with the words of `--help`. What they mean is decided by the commands.
+//! The commands and flags of `tidegate`, with the texts of `--help`.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,15 @@ use tidegate_bench::BenchArgs;
 use tidegate_bench::SurgeArgs;
 use tidegate_server::command::{ColorChoice, SecretArgs, ServeArgs};
 
-/// Rate limits for any service: write, check, explain and test them
+/// Rate limits for any service: serve, check, explain and test them
 #[derive(Parser)]
 #[command(name = "tidegate", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// When to write in colour
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t, help_heading = "Everywhere")]
+    /// When to use color
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t, help_heading = "Global options")]
     pub(crate) color: ColorChoice,
-    /// A file of flags, such as `http: 0.0.0.0:8080`; flags and variables go before it
-    #[arg(long, global = true, value_name = "FILE", env = "TIDEGATE_CONFIG", help_heading = "Everywhere")]
+    /// A YAML file with flags, such as `http: 0.0.0.0:8080`. Flags and environment variables override it
+    #[arg(long, global = true, value_name = "FILE", env = "TIDEGATE_CONFIG", help_heading = "Global options")]
     pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -36,16 +36,16 @@ pub(crate) enum Command {
     Check(CheckArgs),
     Bench(BenchArgs),
     Surge(SurgeArgs),
-    /// Print a script that completes commands and flags in your shell
+    /// Print a completion script for your shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
-        /// The shell
+        /// The shell that completes commands and flags
         shell: Shell,
     },
-    /// Print the manual page, or write all of them
+    /// Print the manual page, or write the pages of all commands
     #[command(after_help = MAN_EXAMPLES)]
     Man {
-        /// Write a page for each command into this directory
+        /// Write one page per command into this directory
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -59,42 +59,42 @@ pub(crate) enum RulesCommand {
     Schema(SchemaArgs),
 }
 
-/// Read rule files and show every problem at once, each with its place
+/// Check rule files and show all problems at once, each with its position
 ///
-/// Exit code: 0 if the files can be used, 1 if one has errors (with --strict: or warnings), 2 for wrong arguments.
+/// Exit code: 0 if all files are usable, 1 if one has errors (with --strict: or warnings), 2 for wrong arguments.
 #[derive(Args)]
 #[command(after_help = VALIDATE_EXAMPLES)]
 pub(crate) struct ValidateArgs {
-    /// The rule files; `-` is the standard input
+    /// Rule files; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Let warnings fail, too
+    /// Treat warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Go through the checklist for production as well; what is not met fails
+    /// Check the production checklist, too; unmet items are errors
     #[arg(long)]
     pub(crate) production: bool,
-    /// The store of production, for its checklist
+    /// The store used in production, for the checklist
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
-    /// Write one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Say what a rule file makes of a request: which rules apply, whom they count, and what comes next
+/// Explain what a rule file does with a request: which rules apply, what they count by, and when requests are denied
 ///
-/// Nothing is decided and no store is asked: the timeline is what would happen to somebody new who sends this request
-/// again and again. Exit code: 0, or 2 for wrong arguments or a file that cannot be used.
+/// No store is used. The timeline shows what happens to a new subject that repeats this request. Exit code: 0, or 2 for wrong
+/// arguments or an unusable file.
 #[derive(Args)]
 #[command(after_help = EXPLAIN_EXAMPLES)]
 pub(crate) struct ExplainArgs {
-    /// The rule file; `-` is the standard input
+    /// The rule file; `-` is standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Write one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -103,19 +103,19 @@ pub(crate) struct ExplainArgs {
     pub(crate) request: RequestArgs,
 }
 
-/// Run the tests of rule files, in virtual time
+/// Run tests of rule files in virtual time
 ///
-/// Exit code: 0 if all pass, 1 if one fails or cannot be read, 2 for wrong arguments.
+/// Exit code: 0 if all tests pass, 1 if one fails or a file is unusable, 2 for wrong arguments.
 #[derive(Args)]
 #[command(after_help = TEST_EXAMPLES)]
 pub(crate) struct TestArgs {
-    /// Test files, or directories: all *.test.yaml in them
+    /// Test files, or directories with *.test.yaml files
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Write one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the results as XML, too, in the form of `JUnit`, which CI systems read
+    /// Also write the results as `JUnit` XML, for CI systems
     #[arg(long, value_name = "PATH")]
     pub(crate) junit: Option<PathBuf>,
 }
@@ -124,35 +124,35 @@ pub(crate) struct TestArgs {
 #[derive(Args)]
 #[command(after_help = SCHEMA_EXAMPLES)]
 pub(crate) struct SchemaArgs {
-    /// That of test files instead
+    /// Print the schema of test files instead
     #[arg(long)]
     pub(crate) tests: bool,
 }
 
-/// Decide a request by a rule file, once or several times
+/// Decide a request with a rule file, once or several times
 ///
-/// Exit code: 0 if it is allowed, also if it is to be held (see --wait), 1 if it is denied (of several, if any is), 2 for
-/// wrong arguments or a file that cannot be used, 3 if the store failed.
+/// Exit code: 0 if it is allowed, even with a delay (see --wait), 1 if it is denied (with --times: at least once), 2 for wrong
+/// arguments or an unusable file, 3 if the store failed.
 #[derive(Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {
-    /// The rule file; `-` is the standard input
+    /// The rule file; `-` is standard input
     #[arg(long, value_name = "FILE", env = "TIDEGATE_RULES")]
     pub(crate) rules: PathBuf,
-    /// Where the state is: `memory:`, which forgets it at the end, or redis://host:port, or with
-    /// redis+sentinel:// or redis+cluster:// several; rediss for TLS
+    /// The store: `memory:`, which lasts only for this command, or redis://host:port, redis+sentinel:// or
+    /// redis+cluster://; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
-    /// How many times to ask, one right after the other
+    /// How many times to decide, without a pause
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) times: u64,
-    /// Say what would be decided, and consume nothing
+    /// Show the decision without consuming anything
     #[arg(long)]
     pub(crate) peek: bool,
-    /// Wait as long as an allowed request is to be held, so that what follows comes at its time
+    /// Wait for the delay of an allowed request, so that a following command runs at the right time
     #[arg(long, conflicts_with = "peek")]
     pub(crate) wait: bool,
-    /// Write one JSON object for each decision, as POST /v1/check answers
+    /// Print each decision as one JSON object, in the format of POST /v1/check
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -168,11 +168,11 @@ Examples:
   tidegate rules test examples
   tidegate check --rules examples/minimal.yaml --ip 203.0.113.9 --times 30   # some denied: exit 1
 
-Each command has a longer text: tidegate help rules explain";
+More about a command: tidegate help rules explain";
 
 const RULES_EXAMPLES: &str = "\
 Examples:
-  tidegate rules validate examples/login.yaml    # every problem of a file
+  tidegate rules validate examples/login.yaml    # all problems of a file
   tidegate rules explain examples/login.yaml --action login --attr account=a7
   tidegate rules test examples                   # all tests of a directory
   tidegate rules schema > tidegate.schema.json   # for your editor";
@@ -203,7 +203,7 @@ Examples:
   tidegate rules schema > tidegate.schema.json
   tidegate rules schema --tests > tidegate-test.schema.json
 
-An editor with the YAML language server then completes and checks a file that begins with
+An editor with the YAML language server completes and checks a file that begins with
   # yaml-language-server: $schema=tidegate.schema.json";
 
 const CHECK_EXAMPLES: &str = "\
@@ -234,19 +234,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_do_not_contradict_each_other() {
+    fn the_flag_definitions_are_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_command_has_examples_that_name_it() {
-        fn look(command: &clap::Command, path: &str) {
+    fn every_command_has_examples() {
+        fn check(command: &clap::Command, path: &str) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.starts_with("Examples:") && help.contains(path), "{path} has no examples:\n{help}");
-            for below in command.get_subcommands() {
-                look(below, &format!("{path} {}", below.get_name()));
+            for subcommand in command.get_subcommands() {
+                check(subcommand, &format!("{path} {}", subcommand.get_name()));
             }
         }
-        look(&Cli::command(), "tidegate");
+        check(&Cli::command(), "tidegate");
     }
 }

@@ -1,7 +1,7 @@
-//! `Config`: one optional file that holds flags under their names: `--envoy-config` is `envoy-config:` there, as it is
-//! `TIDEGATE_ENVOY_CONFIG` in the environment. A flag goes before its variable, and both go before the file.
+//! `Config`: the optional config file, a YAML map of flags. `--envoy-config` is `envoy-config:` in the file and
+//! `TIDEGATE_ENVOY_CONFIG` in the environment. A flag overrides its variable, and both override the file.
 //!
-//! Its problems are told by line and column and without an excerpt: a line may hold a password.
+//! Errors name line and column without an excerpt: a line may contain a password.
 
 use std::path::Path;
 
@@ -10,52 +10,49 @@ use tidegate_rules::yaml::{self, Node, NodeKind, SourceFile};
 use tidegate_rules::{Report, sanitize, suggest};
 use tidegate_server::command::Failure;
 
-/// What the file says, by the names of flags.
+/// The values of the file, by flag name.
 #[derive(Debug)]
 pub(crate) struct Config {
     settings: Vec<(String, String)>,
 }
 
 impl Config {
-    /// Reads the file for these commands: each name must be one of their flags, and each value one that it takes.
-    pub(crate) fn load(path: &Path, commands: &Command) -> Result<Self, Failure> {
-        let unreadable = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+    /// Reads the file. Each name must be a flag of `command` or its subcommands, and each value valid for it.
+    pub(crate) fn load(path: &Path, command: &Command) -> Result<Self, Failure> {
+        let unreadable = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
         let source = SourceFile::load(path).map_err(unreadable)?;
         let root = yaml::parse(&source).map_err(|report| Failure::usage(without_excerpt(&report)))?;
-        let problem = |node: &Node, what: String| {
+        let problem = |node: &Node, message: String| {
             let (line, column) = source.position(node.span.start);
-            format!("{}:{line}:{column}: {what}", path.display())
+            format!("{}:{line}:{column}: {message}", path.display())
         };
         let fields = match &root.kind {
             NodeKind::Map(fields) => fields.as_slice(),
             NodeKind::Null => &[],
             _ => {
-                return Err(Failure::usage(problem(
-                    &root,
-                    "flags are wanted here, such as `http: 127.0.0.1:8080`".into(),
-                )));
+                return Err(Failure::usage(problem(&root, "expected flags, such as `http: 127.0.0.1:8080`".into())));
             }
         };
         let (mut settings, mut problems) = (Vec::new(), Vec::new());
         for (key, value) in fields {
-            match setting(key, value, commands) {
+            match parse_setting(key, value, command) {
                 Ok(setting) => settings.push(setting),
-                Err(Wrong::Name(what)) => problems.push(problem(key, what)),
-                Err(Wrong::Value(what)) => problems.push(problem(value, what)),
+                Err(SettingError::Name(message)) => problems.push(problem(key, message)),
+                Err(SettingError::Value(message)) => problems.push(problem(value, message)),
             }
         }
         if problems.is_empty() { Ok(Self { settings }) } else { Err(Failure::usage(problems.join("\n"))) }
     }
 
-    /// The same commands, with what the file says where neither a flag nor a variable does.
+    /// Makes the values of the file the defaults of their flags.
     pub(crate) fn apply(&self, command: Command) -> Command {
         let command = command.mut_args(|argument| {
-            let set = |(name, _): &&(String, String)| is_flag(&argument, name);
-            match self.settings.iter().rfind(set) {
+            let matches = |(name, _): &&(String, String)| is_flag(&argument, name);
+            match self.settings.iter().rfind(matches) {
                 Some((_, value)) => {
                     let is_switch = matches!(argument.get_action(), ArgAction::SetTrue);
                     let argument = argument.default_value(value.clone()).required(false);
-                    // It may be a password, which help would show.
+                    // The value may be a password, and help would show it.
                     if is_switch { argument } else { argument.hide_default_value(true) }
                 }
                 None => argument,
@@ -65,60 +62,60 @@ impl Config {
     }
 }
 
-/// The problems of a file that is no YAML.
+/// The problems of a file that is not valid YAML.
 fn without_excerpt(report: &Report) -> String {
-    let told = report.problems().iter().map(|problem| {
+    let lines = report.problems().iter().map(|problem| {
         let (line, column) = report.position(problem);
         format!("{}:{line}:{column}: {}", report.file(), problem.message())
     });
-    told.collect::<Vec<_>>().join("\n")
+    lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What is wrong with a line.
-enum Wrong {
+/// What is wrong with a setting: its name or its value.
+enum SettingError {
     Name(String),
     Value(String),
 }
 
-fn setting(key: &Node, value: &Node, commands: &Command) -> Result<(String, String), Wrong> {
+fn parse_setting(key: &Node, value: &Node, command: &Command) -> Result<(String, String), SettingError> {
     let name = key.text().unwrap_or_default();
-    let known = flags(commands);
+    let known = configurable_flags(command);
     let Some(flag) = known.iter().find(|flag| is_flag(flag, name)) else {
         let help = suggest(name, known.iter().filter_map(|flag| flag.get_long()));
-        return Err(Wrong::Name(format!("there is no flag --{}; {help}", sanitize(name))));
+        return Err(SettingError::Name(format!("unknown flag --{}; {help}", sanitize(name))));
     };
     let Some(text) = value.text().filter(|_| !matches!(value.kind, NodeKind::Null)) else {
-        return Err(Wrong::Value(format!("--{name} takes a single value, not {}", value.what())));
+        return Err(SettingError::Value(format!("--{name} takes a single value, not {}", value.what())));
     };
     if matches!(flag.get_action(), ArgAction::SetTrue) {
         return match value.kind {
             NodeKind::Bool(..) => Ok((name.to_owned(), text.to_owned())),
-            _ => Err(Wrong::Value(format!("--{name} is true or false"))),
+            _ => Err(SettingError::Value(format!("--{name} must be true or false"))),
         };
     }
-    let alone = Command::new("value").arg((*flag).clone().required(false));
-    match alone.try_get_matches_from(["value".to_owned(), format!("--{name}={text}")]) {
+    let parser = Command::new("value").arg((*flag).clone().required(false));
+    match parser.try_get_matches_from(["value".to_owned(), format!("--{name}={text}")]) {
         Ok(_) => Ok((name.to_owned(), text.to_owned())),
         Err(error) => {
-            // Clap would repeat the value; why it is wrong is enough.
-            let why = std::error::Error::source(&error).map_or_else(String::new, |why| format!(": {why}"));
-            Err(Wrong::Value(format!("--{name} does not take this value{why}")))
+            // Clap's message would repeat the value; its cause does not.
+            let reason = std::error::Error::source(&error).map_or_else(String::new, |reason| format!(": {reason}"));
+            Err(SettingError::Value(format!("--{name} does not take this value{reason}")))
         }
     }
 }
 
-/// The flags that can be set by a variable, which are the same that can stand in the file.
-fn flags(command: &Command) -> Vec<&Arg> {
-    let is_known = |argument: &&Arg| argument.get_long().is_some_and(|name| is_flag(argument, name));
-    let below = command.get_subcommands().flat_map(flags);
-    let mut all: Vec<&Arg> = command.get_arguments().filter(is_known).chain(below).collect();
+/// The flags that the file may set: those with an environment variable.
+fn configurable_flags(command: &Command) -> Vec<&Arg> {
+    let is_configurable = |argument: &&Arg| argument.get_long().is_some_and(|name| is_flag(argument, name));
+    let of_subcommands = command.get_subcommands().flat_map(configurable_flags);
+    let mut all: Vec<&Arg> = command.get_arguments().filter(is_configurable).chain(of_subcommands).collect();
     all.sort_by_key(|flag| flag.get_long());
     all.dedup_by_key(|flag| flag.get_long());
     all
 }
 
 fn is_flag(argument: &Arg, name: &str) -> bool {
-    // A file that named another file would be one more place to look.
+    // A config file cannot name another config file.
     argument.get_env().is_some() && argument.get_long() == Some(name) && name != "config"
 }
 
@@ -130,7 +127,7 @@ mod tests {
     use crate::cli::Cli;
 
     #[test]
-    fn every_flag_of_the_server_has_its_variable_and_its_place_in_the_file() {
+    fn every_flag_of_serve_can_be_set_by_a_variable_and_by_the_file() {
         let commands = Cli::command();
         let serve = commands.find_subcommand("serve").unwrap();
         for flag in serve.get_arguments().filter(|flag| !["help", "config", "color"].contains(&flag.get_id().as_str()))
@@ -138,20 +135,20 @@ mod tests {
             let name = flag.get_long().unwrap();
             let variable = format!("TIDEGATE_{}", name.replace('-', "_").to_uppercase());
             assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(variable.as_str()));
-            assert!(flags(&commands).iter().any(|known| is_flag(known, name)), "{name}");
+            assert!(configurable_flags(&commands).iter().any(|known| is_flag(known, name)), "{name}");
         }
     }
 
     #[test]
-    fn what_the_file_sets_is_taken_and_not_shown_by_help() {
+    fn values_of_the_file_apply_and_do_not_appear_in_help() {
         let settings =
             [("store", "redis://:hunter2@h"), ("secret", "hunter2"), ("envoy-strict", "true"), ("drain", "7")];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let commands = Config { settings }.apply(Cli::command());
         let help = commands.clone().try_get_matches_from(["tidegate", "serve", "--help"]).unwrap_err().to_string();
         assert!(help.contains("--store <URL>") && !help.contains("hunter2"), "{help}");
-        let found = commands.try_get_matches_from(["tidegate", "serve"]).unwrap();
-        let serve = found.subcommand_matches("serve").unwrap();
+        let matches = commands.try_get_matches_from(["tidegate", "serve"]).unwrap();
+        let serve = matches.subcommand_matches("serve").unwrap();
         assert_eq!((serve.get_flag("envoy_strict"), serve.get_one::<u64>("drain")), (true, Some(&7)));
         assert_eq!(serve.get_one::<String>("store").unwrap(), "redis://:hunter2@h");
     }

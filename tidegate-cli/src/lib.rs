@@ -38,19 +38,19 @@ use cli::Command;
 /// ```
 pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, output: &mut Output<'_>) -> Exit {
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    let cli = match arguments::read(&arguments, output) {
+    let cli = match arguments::parse(&arguments, output) {
         Ok(cli) => cli,
         Err(exit) => return exit,
     };
-    let done = match cli.command {
+    let result = match cli.command {
         Command::Rules { command } => rules::run(command, output),
         Command::Check(arguments) => check::run(&arguments, output),
         Command::Bench(arguments) => tidegate_bench::bench(&arguments, output),
         Command::Serve(arguments) => tidegate_server::command::serve(&arguments, output),
         Command::Surge(arguments) => tidegate_bench::surge(&arguments, output),
-        Command::Completions { shell } => Ok(manual::completions(shell, output)),
-        Command::Man { dir } => manual::man(dir.as_deref(), output),
+        Command::Completions { shell } => Ok(manual::print_completions(shell, output)),
+        Command::Man { dir } => manual::manual_pages(dir.as_deref(), output),
     };
-    let exit = done.unwrap_or_else(|failure| output.report_failure(&failure));
+    let exit = result.unwrap_or_else(|failure| output.report_failure(&failure));
     output.finish(exit)
 }

@@ -1,4 +1,4 @@
-//! `tidegate rules`: the commands that work on rule files. Each has a file of its own.
+//! `tidegate rules`: the commands on rule files, one module each.
 
 mod explain;
 mod problem_json;

@@ -19,6 +19,8 @@ pub(crate) struct CallError {
     pub(crate) error: StoreError,
     /// The slot is being migrated, and the keys of the call are on two servers. Nothing ran; calls with one key each work.
     pub(crate) mid_migration: bool,
+    /// The server responded that the user lacks a permission.
+    pub(crate) missing_permission: bool,
 }
 
 impl Call {
@@ -37,13 +39,17 @@ impl Call {
 
 impl From<&NodeError> for CallError {
     fn from(error: &NodeError) -> Self {
-        Self { error: error.into(), mid_migration: error.is_mid_migration() }
+        Self {
+            error: error.into(),
+            mid_migration: error.is_mid_migration(),
+            missing_permission: error.code() == Some("NOPERM"),
+        }
     }
 }
 
 impl From<StoreError> for CallError {
     fn from(error: StoreError) -> Self {
-        Self { error, mid_migration: false }
+        Self { error, mid_migration: false, missing_permission: false }
     }
 }
 

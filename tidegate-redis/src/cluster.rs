@@ -18,7 +18,7 @@ use crate::timeouts::Timeouts;
 use crate::topology_cache::{Generation, RefreshFuture, TopologyCache};
 
 /// How many servers one call is sent to, one after the other. A slot that moves during the call takes two or three.
-const MAX_REDIRECTS: usize = 6;
+const MAX_ATTEMPTS: usize = 6;
 
 /// How many servers are asked for the slot map before the refresh fails.
 const MAX_MAP_QUERIES: usize = 8;
@@ -61,7 +61,7 @@ impl Cluster {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            if attempts == MAX_REDIRECTS {
+            if attempts == MAX_ATTEMPTS {
                 return Err(CallError::from(&error));
             }
             attempts += 1;

@@ -126,9 +126,10 @@ impl RedisStore {
         timeouts: Timeouts,
     ) -> Result<Verdict, CallError> {
         let has_routes = !routes.is_empty();
-        let (verb, script) = match plan.is_peek() {
-            true => ("EVALSHA_RO", SCRIPTS.peek(has_routes)),
-            false => ("EVALSHA", SCRIPTS.decide(plan, has_routes)),
+        let (verb, script) = if plan.is_peek() {
+            ("EVALSHA_RO", SCRIPTS.peek(has_routes))
+        } else {
+            ("EVALSHA", SCRIPTS.decide(plan, has_routes))
         };
         let mut call = Call::script(verb, script, timeouts);
         let append = if is_single_check(plan) { args::decide_one } else { args::decide };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
-use tidegate::Request;
 use tidegate::spi::{Match, Matcher};
+use tidegate::{Request, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -85,9 +85,9 @@ impl RequestMatcher {
     /// What an expression sees under a name.
     pub(crate) fn value<'q>(&self, name: &str, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
         match name {
-            "path" => view.path().map(|path| Cow::Owned(path.to_owned())),
-            "plan" => Some(Cow::Owned(view.plan().to_owned())),
-            "host" => view.host().map(|host| Cow::Owned(host.to_owned())),
+            attributes::PATH => view.path().map(|path| Cow::Owned(path.to_owned())),
+            attributes::PLAN => Some(Cow::Owned(view.plan().to_owned())),
+            attributes::HOST => view.host().map(|host| Cow::Owned(host.to_owned())),
             _ => match self.named(name) {
                 Some(identity) => identity.find(view).map(|found| found.value),
                 None => match Source::parse(name) {

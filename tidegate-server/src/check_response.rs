@@ -1,5 +1,4 @@
-//! `CheckResponse`: a decision as JSON, in the shape in which every door answers a check. Pure; whom it is about is only in it
-//! as a hash.
+//! `CheckResponse`: a decision as JSON, the body of `POST /v1/check`. Subjects appear as hashes only. Pure.
 
 use serde::Serialize;
 use tidegate::spi::Role;
@@ -7,7 +6,7 @@ use tidegate::{CheckResult, Decision, StoreErrorKind};
 
 use crate::duration_text::whole_millis;
 
-/// A decision, for programs. Times are whole milliseconds, rounded up.
+/// A decision as JSON. Times are whole milliseconds, rounded up.
 #[derive(Debug, Serialize)]
 pub struct CheckResponse<'d> {
     allowed: bool,
@@ -17,19 +16,19 @@ pub struct CheckResponse<'d> {
     retry_after_ms: Option<u64>,
     reset_after_ms: Option<u64>,
     delay_ms: u64,
-    /// Denied, and no waiting helps.
+    /// Denied, and waiting does not help.
     permanent: bool,
     degraded: bool,
-    /// How the store failed, if it did.
+    /// The kind of the store failure, if the store failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     degraded_reason: Option<&'static str>,
     shadow_would_reject: Vec<&'d str>,
-    checks: Vec<One<'d>>,
+    checks: Vec<CheckJson<'d>>,
 }
 
-/// One check of it.
+/// One check of the decision.
 #[derive(Debug, Serialize)]
-struct One<'d> {
+struct CheckJson<'d> {
     rule: &'d str,
     name: &'d str,
     plan: &'d str,
@@ -46,9 +45,9 @@ struct One<'d> {
 }
 
 impl<'d> CheckResponse<'d> {
-    /// The answer that says what `decision` says.
+    /// Converts a decision.
     pub fn new(decision: &'d Decision) -> Self {
-        // Without the store nobody knows what remains of the whole: only when to ask again is told.
+        // Without the store the remaining amount is unknown; only the time to retry is reported.
         let known = decision.degraded().is_none();
         Self {
             allowed: decision.is_allowed(),
@@ -62,12 +61,12 @@ impl<'d> CheckResponse<'d> {
             degraded: !known,
             degraded_reason: decision.degraded().map(StoreErrorKind::as_str),
             shadow_would_reject: decision.shadow_would_reject().collect(),
-            checks: decision.checks().iter().filter(|_| known).map(One::new).collect(),
+            checks: decision.checks().iter().filter(|_| known).map(CheckJson::new).collect(),
         }
     }
 }
 
-impl<'d> One<'d> {
+impl<'d> CheckJson<'d> {
     fn new(check: &'d CheckResult) -> Self {
         let outcome = check.outcome();
         Self {

@@ -1,14 +1,14 @@
-//! A span of time for people: `100ms`, `1.97s`, `2m5s`. For programs there are milliseconds, rounded up.
+//! Durations as text, such as `100ms`, `1.97s` or `2m5s`, and as whole milliseconds. Both round up.
 
 use std::time::Duration;
 
-const MINUTE: u64 = 60;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
+const MINUTE_SECONDS: u64 = 60;
+const HOUR_SECONDS: u64 = 60 * MINUTE_SECONDS;
+const DAY_SECONDS: u64 = 24 * HOUR_SECONDS;
 
-/// A span in at most two units. It is never shown shorter than it is, since people wait that long.
-pub fn format_duration(span: Duration) -> String {
-    let micros = span.as_micros();
+/// Formats a duration in at most two units. It is rounded up, so that a wait of that length is long enough.
+pub fn format_duration(duration: Duration) -> String {
+    let micros = duration.as_micros();
     if micros < 1000 {
         return if micros == 0 { "0s".into() } else { format!("{micros}us") };
     }
@@ -24,14 +24,14 @@ pub fn format_duration(span: Duration) -> String {
     }
     let seconds = u64::try_from(millis.div_ceil(1000)).unwrap_or(u64::MAX);
     let (large, small, rest) = match seconds {
-        ..HOUR => (format!("{}m", seconds / MINUTE), "s", seconds % MINUTE),
-        HOUR..DAY => in_units(seconds, HOUR, MINUTE, ["h", "m"]),
-        _ => in_units(seconds, DAY, HOUR, ["d", "h"]),
+        ..HOUR_SECONDS => (format!("{}m", seconds / MINUTE_SECONDS), "s", seconds % MINUTE_SECONDS),
+        HOUR_SECONDS..DAY_SECONDS => in_units(seconds, HOUR_SECONDS, MINUTE_SECONDS, ["h", "m"]),
+        _ => in_units(seconds, DAY_SECONDS, HOUR_SECONDS, ["d", "h"]),
     };
     if rest == 0 { large } else { format!("{large}{rest}{small}") }
 }
 
-/// A span in two units, rounded up to the smaller.
+/// Splits seconds into two units, rounded up to the smaller.
 fn in_units(seconds: u64, large: u64, small: u64, names: [&'static str; 2]) -> (String, &'static str, u64) {
     let smalls = seconds.div_ceil(small);
     let each = large / small;
@@ -39,8 +39,8 @@ fn in_units(seconds: u64, large: u64, small: u64, names: [&'static str; 2]) -> (
 }
 
 /// Whole milliseconds, rounded up.
-pub fn whole_millis(span: Duration) -> u64 {
-    u64::try_from(span.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+pub fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -48,8 +48,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_is_shown_in_at_most_two_units_and_never_too_short() {
-        for (micros, shown) in [
+    fn durations_have_at_most_two_units_and_are_rounded_up() {
+        for (micros, text) in [
             (0, "0s"),
             (1, "1us"),
             (999, "999us"),
@@ -67,13 +67,13 @@ mod tests {
             (86_400_000_000, "1d"),
             (90_000_000_000, "1d1h"),
         ] {
-            assert_eq!(format_duration(Duration::from_micros(micros)), shown, "{micros}");
+            assert_eq!(format_duration(Duration::from_micros(micros)), text, "{micros}");
         }
         assert!(format_duration(Duration::MAX).ends_with('h'));
     }
 
     #[test]
-    fn programs_get_milliseconds_rounded_up() {
+    fn milliseconds_are_rounded_up() {
         assert_eq!(whole_millis(Duration::from_micros(1)), 1);
         assert_eq!(whole_millis(Duration::from_millis(70)), 70);
         assert_eq!(whole_millis(Duration::ZERO), 0);

@@ -9,9 +9,9 @@ use crate::failure::Failure;
 /// The secret that subjects are hashed with.
 #[derive(Args)]
 pub struct SecretArgs {
-    /// The secret that all instances share and hash subjects with
+    /// The secret for hashing subjects, the same on all instances
     ///
-    /// Prefer the variable: a command line is seen by everybody on the machine. Without a secret a public one is used.
+    /// Prefer the environment variable: other users of the machine can see command lines. Without it a public default is used.
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_SECRET", hide_env_values = true)]
     secret: Option<String>,
 }
@@ -28,8 +28,8 @@ impl SecretArgs {
     pub fn secret(&self) -> Result<Option<Secret>, Failure> {
         match self.secret.as_deref() {
             Some("") => Err(Failure::usage(
-                "the secret is empty: set TIDEGATE_SECRET to some random text, such as that of `openssl rand -hex 16`, \
-                 or unset it",
+                "the secret is empty: set TIDEGATE_SECRET to a random text, such as the output of `openssl rand -hex 16`, or \
+                 unset it",
             )),
             secret => Ok(secret.map(Secret::new)),
         }

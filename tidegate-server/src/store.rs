@@ -1,4 +1,4 @@
-//! `AnyStore`: the store that a URL names. It only chooses; each store keeps its own semantics, deadline and errors.
+//! `AnyStore`: the store that a URL names. It forwards every call to that store.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
 use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{AnonymousStats, RedisOptions, RedisStore, ServerState};
 
-/// Where a store is.
+/// The URL of a store.
 ///
 /// ```
 /// use tidegate_server::StoreUrl;
@@ -19,14 +19,14 @@ use tidegate_redis::{AnonymousStats, RedisOptions, RedisStore, ServerState};
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreUrl {
-    /// `memory:`: in this process, gone with it.
+    /// `memory:`: in the memory of this process.
     Memory,
     /// `redis://…`, `redis+sentinel://…` or `redis+cluster://…`, or with `rediss` over TLS: on Redis or Valkey servers. The
-    /// URL may hold a password.
+    /// URL may contain a password, so it is not `Debug`.
     Redis(String),
 }
 
-/// Any of the stores. Clones share what is in it.
+/// Any of the stores. Clones share the state.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AnyStore {
@@ -36,13 +36,8 @@ pub enum AnyStore {
     Redis(RedisStore),
 }
 
-/// Whether a store responds.
-pub(crate) async fn answers(store: &impl Store) -> bool {
-    store.ping().await.is_ok()
-}
-
 impl StoreUrl {
-    /// Reads a URL. The error says what to write, and does not repeat the URL.
+    /// Parses a URL. The error says what to write, and does not repeat the URL.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err("a store is a URL: `memory:`, or one such as `redis://127.0.0.1:6379`");
@@ -68,15 +63,14 @@ impl StoreUrl {
         }
     }
 
-    /// Whether others can read what is stored there.
+    /// Whether other processes can read the store.
     pub const fn is_shared(&self) -> bool {
         matches!(self, Self::Redis(_))
     }
 }
 
 impl AnyStore {
-    /// Opens the store at `url`, and looks at its servers: for a program that asks and is gone. It does not count as an
-    /// instance.
+    /// Opens the store at `url` and checks its servers, for a short-lived program: it does not count as an instance.
     pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::default())),
@@ -87,15 +81,15 @@ impl AnyStore {
         }
     }
 
-    /// The store at `url`, whether or not anybody is there.
-    pub(crate) fn at(url: &StoreUrl, options: RedisOptions) -> Result<Self, StoreError> {
+    /// The store at `url`, whether or not its servers answer.
+    pub(crate) fn from_url(url: &StoreUrl, options: RedisOptions) -> Result<Self, StoreError> {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::default())),
             StoreUrl::Redis(url) => RedisStore::open(url, options).map(Self::Redis),
         }
     }
 
-    /// Looks at the servers, and says what an operator should change.
+    /// Checks the servers, and returns what an operator should change.
     pub(crate) async fn check_servers(&self) -> Result<Vec<String>, StoreError> {
         match self {
             Self::Memory(_) => Ok(Vec::new()),
@@ -103,15 +97,15 @@ impl AnyStore {
         }
     }
 
-    /// What is known of subjects that nobody vouches for, on a shared store.
-    pub(crate) fn strangers(&self) -> Vec<AnonymousStats> {
+    /// Statistics of unauthenticated subjects, on a shared store.
+    pub(crate) fn anonymous_stats(&self) -> Vec<AnonymousStats> {
         match self {
             Self::Memory(_) => Vec::new(),
             Self::Redis(store) => store.anonymous_stats(),
         }
     }
 
-    /// How it gets on with its servers, if it has any.
+    /// The state of its servers; none for the memory store.
     pub(crate) fn servers(&self) -> Vec<ServerState> {
         match self {
             Self::Memory(_) => Vec::new(),
@@ -119,7 +113,7 @@ impl AnyStore {
         }
     }
 
-    /// What was found at the start that an operator should change, in plain words.
+    /// What an operator should change, as found when the store was opened.
     pub fn warnings(&self) -> &[String] {
         match self {
             Self::Memory(_) => &[],
@@ -177,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_url_is_told_what_to_write_and_not_repeated() {
+    fn the_error_for_a_wrong_url_says_what_to_write_and_does_not_repeat_it() {
         for url in [
             "",
             "redis",
@@ -198,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_others_can_read_is_shared() {
+    fn only_redis_stores_are_shared() {
         assert!(!StoreUrl::parse("memory:").is_ok_and(|url| url.is_shared()));
         for url in [
             "redis://:pw7@127.0.0.1:1/2",

@@ -16,7 +16,7 @@ use crate::Timestamp;
 /// Tells the time.
 ///
 /// It may run backwards: every limit stays safe then, and only gives out less than it could (see the
-/// [`algorithm`](crate::algorithm) module).
+/// [`algorithm`](crate::spi::algorithm) module).
 pub trait Clock: Send + Sync {
     /// The present instant.
     fn now(&self) -> Timestamp;

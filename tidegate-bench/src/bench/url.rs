@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 use serde_json::json;
-use tidegate::Timer;
+use tidegate::{Timer, attributes};
 use tidegate_server::command::{Exit, Failure, Output};
 
 use super::latency::Latencies;
@@ -66,7 +66,7 @@ fn template(arguments: &UrlArgs, url: &Uri) -> Result<RequestTemplate, Failure> 
     let target = url.path_and_query().map_or("/", |target| target.as_str());
     let target = target.parse().map_err(|_| Failure::usage("--url: the URL has no valid path"))?;
     let mut headers = HeaderMap::new();
-    let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let host = attributes::host_in_authority(authority.as_str());
     headers.extend(HeaderValue::from_str(host).ok().map(|host| (HOST, host)));
     for (index, text) in arguments.header.iter().enumerate() {
         let (name, value) = parse_header(text).ok_or_else(|| {

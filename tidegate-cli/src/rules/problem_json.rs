@@ -1,4 +1,4 @@
-//! `ProblemJson`: a problem of a file for programs, with its place. Its members are public: they are added to, and not renamed.
+//! `ProblemJson`: a problem of a file as JSON, with its position. The field names are public: fields may be added, not renamed.
 
 use serde::Serialize;
 use tidegate_rules::Report;
@@ -14,9 +14,9 @@ pub(super) struct ProblemJson<'r> {
 }
 
 impl<'r> ProblemJson<'r> {
-    /// Every problem of a file, in its order.
-    pub(super) fn all(report: &'r Report) -> Vec<Self> {
-        let told = report.problems().iter().map(|problem| {
+    /// All problems of a report, in order.
+    pub(super) fn from_report(report: &'r Report) -> Vec<Self> {
+        let problems = report.problems().iter().map(|problem| {
             let (line, column) = report.position(problem);
             Self {
                 severity: problem.severity().as_str(),
@@ -27,6 +27,6 @@ impl<'r> ProblemJson<'r> {
                 help: problem.help(),
             }
         });
-        told.collect()
+        problems.collect()
     }
 }

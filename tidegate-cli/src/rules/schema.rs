@@ -1,4 +1,4 @@
-//! `tidegate rules schema`: the schema as the library generates it.
+//! `tidegate rules schema`: prints the JSON Schema that `tidegate-rules` generates.
 
 use crate::cli::SchemaArgs;
 use tidegate_server::command::{Exit, Output};

@@ -1,46 +1,46 @@
-//! `tidegate rules validate`: every problem of the files, a line about each file, and the checklist for production.
-//! It judges nothing itself; the library reads and lints.
+//! `tidegate rules validate`: all problems of the files, a summary of each file, and the production checklist. The rules are in
+//! `tidegate-rules`.
 
 use serde::Serialize;
 use tidegate_rules::{ChecklistItem, ChecklistState, Deployment, MAX_PROBLEMS, Report, RuleFile, Severity};
+use tidegate_server::StoreUrl;
+use tidegate_server::command::{Exit, Failure, Output, Style, count, load_rule_file};
 
 use super::problem_json::ProblemJson;
 use crate::cli::ValidateArgs;
-use tidegate_server::StoreUrl;
-use tidegate_server::command::{Exit, Failure, Output, Style, count};
 
 const MET: &str = ChecklistState::Met.as_str();
 const UNMET: &str = ChecklistState::Unmet.as_str();
 
-/// What was found, for programs.
+/// The JSON output.
 #[derive(Serialize)]
-struct Validation<'r> {
+struct ValidationJson<'r> {
     ok: bool,
-    files: Vec<Validated<'r>>,
+    files: Vec<FileJson<'r>>,
 }
 
-/// What was found in one file.
+/// The results of one file.
 #[derive(Serialize)]
-struct Validated<'r> {
+struct FileJson<'r> {
     file: &'r str,
     ok: bool,
-    /// None if it cannot be used.
+    /// `None` if the file is unusable.
     rules: Option<usize>,
     errors: usize,
     warnings: usize,
     notes: usize,
-    /// Whether there may be more problems than are told.
+    /// Whether the list of problems may be incomplete.
     cut: bool,
     problems: Vec<ProblemJson<'r>>,
-    /// None if it was not asked for, or the file cannot be used.
-    checklist: Option<Vec<Item>>,
+    /// `None` without `--production`, or if the file is unusable.
+    checklist: Option<Vec<ChecklistItemJson>>,
     #[serde(skip)]
     report: &'r Report,
 }
 
-/// A line of the checklist, for programs.
+/// An item of the checklist.
 #[derive(Serialize)]
-struct Item {
+struct ChecklistItemJson {
     name: &'static str,
     state: &'static str,
     detail: String,
@@ -49,23 +49,19 @@ struct Item {
 pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let secret = arguments.production && arguments.secret.secret()?.is_some();
     if let Some(store) = arguments.store.as_ref().filter(|_| arguments.production) {
-        // A slip of the pen must not pass for a store that instances share.
-        StoreUrl::parse(store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
+        // A mistyped URL must not count as a shared store.
+        StoreUrl::parse(store).map_err(|reason| Failure::usage(format!("--store: {reason}")))?;
     }
     let mut deployment = Deployment::new().with_secret(secret);
     deployment.store = arguments.store.clone();
-    let files: Vec<_> = arguments
-        .files
-        .iter()
-        .map(|path| tidegate_server::command::load_rule_file(path))
-        .collect::<Result<_, Failure>>()?;
-    let found: Vec<_> = files.iter().map(|file| Validated::new(file, arguments, &deployment)).collect();
-    let ok = found.iter().all(|file| file.ok);
+    let files: Vec<_> = arguments.files.iter().map(|path| load_rule_file(path)).collect::<Result<_, Failure>>()?;
+    let results: Vec<_> = files.iter().map(|file| FileJson::new(file, arguments, &deployment)).collect();
+    let ok = results.iter().all(|file| file.ok);
     if arguments.json {
-        output.json(&Validation { ok, files: found });
+        output.json(&ValidationJson { ok, files: results });
     } else {
-        for (place, file) in found.iter().enumerate() {
-            if place > 0 && !file.problems.is_empty() {
+        for (index, file) in results.iter().enumerate() {
+            if index > 0 && !file.problems.is_empty() {
                 output.line("");
             }
             file.print(output);
@@ -74,25 +70,25 @@ pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<E
     Ok(Exit::from_success(ok))
 }
 
-impl<'r> Validated<'r> {
+impl<'r> FileJson<'r> {
     fn new(file: &'r Result<RuleFile, Report>, arguments: &ValidateArgs, deployment: &Deployment) -> Self {
         let report = file.as_ref().map_or_else(|report| report, RuleFile::report);
         let usable = file.as_ref().ok();
-        let number = |severity| report.problems().iter().filter(|problem| problem.severity() == severity).count();
+        let count_of = |severity| report.problems().iter().filter(|problem| problem.severity() == severity).count();
         let checklist = usable.filter(|_| arguments.production).map(|file| file.checklist(deployment));
         let unmet = checklist.iter().flatten().any(|item| item.state == ChecklistState::Unmet);
-        let checklist = checklist.map(|items| items.into_iter().map(Item::from).collect());
-        let warnings = number(Severity::Warning);
+        let checklist = checklist.map(|items| items.into_iter().map(ChecklistItemJson::from).collect());
+        let warnings = count_of(Severity::Warning);
         Self {
             file: report.file(),
             ok: usable.is_some() && !unmet && (warnings == 0 || !arguments.strict),
             rules: usable.map(|file| file.ids().count()),
-            errors: number(Severity::Error),
+            errors: count_of(Severity::Error),
             warnings,
-            notes: number(Severity::Note),
-            // A report keeps so many: there may be more.
+            notes: count_of(Severity::Note),
+            // A report keeps at most this many problems.
             cut: report.problems().len() >= MAX_PROBLEMS,
-            problems: ProblemJson::all(report),
+            problems: ProblemJson::from_report(report),
             checklist,
             report,
         }
@@ -115,25 +111,25 @@ impl<'r> Validated<'r> {
             let rules = count(self.rules.unwrap_or_default(), "rule");
             return format!("{file}: {rules}, {}", output.styled(Style::Good, "no problems"));
         }
-        let counted = [
+        let counts = [
             (self.errors, "error", Style::Bad),
             (self.warnings, "warning", Style::Caution),
             (self.notes, "note", Style::Bold),
         ];
-        let counted = counted.into_iter().filter(|(number, ..)| *number > 0);
-        let counted: Vec<_> = counted.map(|(number, noun, style)| output.styled(style, count(number, noun))).collect();
-        format!("{}{} in {file}", if self.cut { "at least " } else { "" }, counted.join(", "))
+        let counts = counts.into_iter().filter(|(number, ..)| *number > 0);
+        let counts: Vec<_> = counts.map(|(number, noun, style)| output.styled(style, count(number, noun))).collect();
+        format!("{}{} in {file}", if self.cut { "at least " } else { "" }, counts.join(", "))
     }
 }
 
-impl From<ChecklistItem> for Item {
+impl From<ChecklistItem> for ChecklistItemJson {
     fn from(item: ChecklistItem) -> Self {
         Self { name: item.name, state: item.state.as_str(), detail: item.detail }
     }
 }
 
-fn print_checklist(items: &[Item], output: &mut Output<'_>) {
-    output.line("\nFor production");
+fn print_checklist(items: &[ChecklistItemJson], output: &mut Output<'_>) {
+    output.line("\nProduction checklist");
     for item in items {
         let (mark, style) = match item.state {
             MET => ("✓", Style::Good),
@@ -143,8 +139,8 @@ fn print_checklist(items: &[Item], output: &mut Output<'_>) {
         let mark = output.styled(style, mark);
         output.line(format_args!("  {mark} {}\n      {}", item.name, item.detail));
     }
-    let number = |state| items.iter().filter(|item| item.state == state).count();
-    let (met, unmet) = (number(MET), number(UNMET));
+    let count_of = |state| items.iter().filter(|item| item.state == state).count();
+    let (met, unmet) = (count_of(MET), count_of(UNMET));
     let unknown = items.len() - met - unmet;
-    output.line(format_args!("  {met} met, {unmet} not met, {unknown} that the file cannot tell"));
+    output.line(format_args!("  {met} met, {unmet} not met, {unknown} unknown"));
 }

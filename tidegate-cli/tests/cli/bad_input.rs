@@ -1,16 +1,16 @@
-//! What the binary makes of nonsense: an error that says what to do, never a panic, and never a secret in it.
+//! Bad input: an error that says what to do, never a panic, and never a value that may be secret.
 
 use std::process::Stdio;
 
-use crate::shell::{Ran, Shell};
+use crate::shell::{RunOutput, Shell};
 
 #[test]
-fn an_error_names_the_flag_and_the_way_out_but_not_what_was_typed() {
+fn an_error_names_the_flag_and_a_solution_but_never_the_value() {
     let shell = Shell::new();
     let line = "check --rules rules.yaml";
     for (flags, expected) in [
-        ("-H x:1 -H hunter2", "error: --header: a header is written 'name: value'; number 2 has no `:`\n"),
-        ("--attr hunter2", "error: --attr: an attribute is written name=value; number 1 has no `=`\n"),
+        ("-H x:1 -H hunter2", "error: --header: write 'name: value'; number 2 has no `:`\n"),
+        ("--attr hunter2", "error: --attr: write name=value; number 1 has no `=`\n"),
         ("--path hunter2", "error: --path: a path begins with `/`; give the host in a field of its own\n"),
         ("--ip hunter2", "error: --ip: this is no address; write one such as 203.0.113.9\n"),
         ("--store hunter2", "error: --store: a store is a URL: `memory:`, or one such as `redis://127.0.0.1:6379`\n"),
@@ -20,8 +20,8 @@ fn an_error_names_the_flag_and_the_way_out_but_not_what_was_typed() {
             "error: --store: there is no such store: write `memory:`, or a URL such as `redis://127.0.0.1:6379`\n",
         ),
     ] {
-        let ran = shell.run(&format!("{line} {flags}"));
-        assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(2), "", expected), "{flags}");
+        let output = shell.run(&format!("{line} {flags}"));
+        assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (Some(2), "", expected), "{flags}");
     }
     for (flags, expected) in [
         (
@@ -39,28 +39,34 @@ fn an_error_names_the_flag_and_the_way_out_but_not_what_was_typed() {
              `headers`\n",
         ),
     ] {
-        let ran = Ran::from(shell.command().args(line.split(' ')).args(flags).output().unwrap());
-        assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(2), "", expected), "{flags:?}");
+        let output = RunOutput::from(shell.command().args(line.split(' ')).args(flags).output().unwrap());
+        assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (Some(2), "", expected), "{flags:?}");
     }
-    // Without quotes the key is a word of its own.
-    let ran = shell.run(&format!("{line} -H x-api-key: hunter2"));
-    assert!(ran.code == Some(2) && ran.err.contains("must be quoted") && !ran.err.contains("hunter2"), "{ran:?}");
-    let ran = shell.run(&format!("{line} --attr ip=hunter2"));
-    assert!(ran.code == Some(2) && ran.err.contains("`ip`") && !ran.err.contains("hunter2"), "{ran:?}");
-    let ran = shell.run(&format!("{line} --store redis://:hunter2@"));
-    assert!(ran.code == Some(3) && !ran.err.contains("hunter2"), "{ran:?}");
+    // Without quotes the key is an argument of its own.
+    let output = shell.run(&format!("{line} -H x-api-key: hunter2"));
+    assert!(
+        output.code == Some(2) && output.err.contains("quote a value with spaces") && !output.err.contains("hunter2"),
+        "{output:?}"
+    );
+    let output = shell.run(&format!("{line} --attr ip=hunter2"));
+    assert!(output.code == Some(2) && output.err.contains("`ip`") && !output.err.contains("hunter2"), "{output:?}");
+    let output = shell.run(&format!("{line} --store redis://:hunter2@"));
+    assert!(output.code == Some(3) && !output.err.contains("hunter2"), "{output:?}");
 }
 
 #[test]
-fn an_empty_secret_is_refused() {
+fn an_empty_secret_is_rejected() {
     let shell = Shell::new();
     let output = shell.command().args(["check", "--rules", "rules.yaml"]).env("TIDEGATE_SECRET", "").output().unwrap();
-    let ran = Ran::from(output);
-    assert!(ran.code == Some(2) && ran.err.starts_with("error: the secret is empty: set TIDEGATE_SECRET"), "{ran:?}");
+    let output = RunOutput::from(output);
+    assert!(
+        output.code == Some(2) && output.err.starts_with("error: the secret is empty: set TIDEGATE_SECRET"),
+        "{output:?}"
+    );
 }
 
 #[test]
-fn no_file_makes_it_panic() {
+fn no_file_causes_a_panic() {
     let shell = Shell::new();
     shell.write("bytes.yaml", [0xff, 0xfe, 0x00, 0x80]);
     shell.write("deep.yaml", "[".repeat(100_000));
@@ -69,15 +75,15 @@ fn no_file_makes_it_panic() {
     shell.write("list.yaml", "- 1\n- 2\n");
     for name in ["bytes.yaml", "deep.yaml", "bomb.yaml", "empty.yaml", "list.yaml", ".", "missing.yaml"] {
         for command in ["rules validate", "rules explain", "rules test", "check --rules", "rules validate --json"] {
-            let ran = shell.run(&format!("{command} {name}"));
-            assert!(matches!(ran.code, Some(0..=2)), "{command} {name}: {ran:?}");
-            assert!(!ran.err.contains("panicked"), "{command} {name}: {ran:?}");
+            let output = shell.run(&format!("{command} {name}"));
+            assert!(matches!(output.code, Some(0..=2)), "{command} {name}: {output:?}");
+            assert!(!output.err.contains("panicked"), "{command} {name}: {output:?}");
         }
     }
 }
 
 #[test]
-fn a_reader_who_leaves_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let shell = Shell::new();
     for line in [
         "rules schema",
@@ -93,7 +99,7 @@ fn a_reader_who_leaves_is_no_error() {
     }
 }
 
-/// A full disk is not a reader who has left: a result that is cut short must not look whole.
+/// A full disk is not a closed pipe: a truncated result must not look complete.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_result_that_cannot_be_written_is_an_error() {

@@ -2,34 +2,34 @@
 
 use std::net::TcpListener;
 
-use crate::shell::{RULES, Ran, Shell};
+use crate::shell::{RULES, RunOutput, Shell};
 
 #[test]
-fn an_allowed_request_is_told_with_what_is_left_and_what_the_answer_carries() {
-    let ran = Shell::new().run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9");
+fn an_allowed_request_shows_what_remains_and_the_response_headers() {
+    let output = Shell::new().run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9");
     let expected = "\
 allowed
 
-  rule   algorithm     says     cost  remaining  retry after  reset after
+  rule   algorithm     verdict  cost  remaining  retry after  reset after
   rides  token_bucket  allowed  1     2 of 3     -            1d
 
-The answer carries
+Response headers
   ratelimit-policy: \"rides\";q=3;w=259200
   ratelimit: \"rides\";r=2;t=86400
 ";
-    assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(0), expected, ""));
+    assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (Some(0), expected, ""));
 }
 
 #[test]
-fn a_request_that_can_never_pass_is_told_so() {
-    let ran = Shell::new().run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9 --cost 4");
+fn a_request_that_costs_more_than_the_limit_is_never_allowed() {
+    let output = Shell::new().run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9 --cost 4");
     let expected = "\
-denied by rides for good: it costs more than the limit ever allows, and no waiting helps
+denied by rides, never allowed: it costs more than the limit
 
-  rule   algorithm     says    cost  remaining  retry after  reset after
-  rides  token_bucket  denied  4     3 of 3     never        0s
+  rule   algorithm     verdict  cost  remaining  retry after  reset after
+  rides  token_bucket  denied   4     3 of 3     never        0s
 
-The answer is 429
+Response 429
   ratelimit-policy: \"rides\";q=3;w=259200
   ratelimit: \"rides\";r=3
   content-type: application/json
@@ -38,36 +38,37 @@ The answer is 429
   {\"error\":\"rate_limit_exceeded\",\"message\":\"The request costs more than the limit ever allows at once. \
 Waiting does not help.\",\"rule_id\":\"rides\"}
 ";
-    assert_eq!((ran.code, ran.out.as_str()), (Some(1), expected));
+    assert_eq!((output.code, output.out.as_str()), (Some(1), expected));
 }
 
 #[test]
-fn of_several_the_runs_are_told_and_one_denial_is_a_denial() {
+fn equal_decisions_are_grouped_and_one_denial_causes_exit_code_1() {
     let shell = Shell::new();
-    let ran = shell.run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9 --times 5");
-    assert_eq!(ran.code, Some(1));
-    let begins =
-        "1 to 3       allowed\n4 to 5       denied by rides\n\nThe last one:\ndenied by rides, retry after 1d\n";
-    assert!(ran.out.starts_with(begins), "{ran:?}");
-    assert!(ran.out.contains("\nThe answer is 429\n") && ran.out.contains("  retry-after: 86"), "{ran:?}");
-    let ran = shell.run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9 --times 3");
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let output = shell.run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9 --times 5");
+    assert_eq!(output.code, Some(1));
+    let start =
+        "1 to 3       allowed\n4 to 5       denied by rides\n\nLast decision:\ndenied by rides, retry after 1d\n";
+    assert!(output.out.starts_with(start), "{output:?}");
+    assert!(output.out.contains("\nResponse 429\n") && output.out.contains("  retry-after: 86"), "{output:?}");
+    let output = shell.run("check --rules rules.yaml -X POST --path /rides --ip 203.0.113.9 --times 3");
+    assert_eq!(output.code, Some(0), "{output:?}");
 }
 
 #[test]
-fn to_peek_spends_nothing() {
-    let ran = Shell::new().run("check --rules rules.yaml -X POST --path /rides --times 9 --peek --json");
-    assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 9), "{ran:?}");
-    assert!(ran.out.lines().all(|line| line.contains("\"remaining\":3,")), "{ran:?}");
+fn peek_consumes_nothing() {
+    let output = Shell::new().run("check --rules rules.yaml -X POST --path /rides --times 9 --peek --json");
+    assert_eq!((output.code, output.out.lines().count()), (Some(0), 9), "{output:?}");
+    assert!(output.out.lines().all(|line| line.contains("\"remaining\":3,")), "{output:?}");
 }
 
 #[test]
-fn programs_read_every_decision_on_a_line_of_its_own() {
-    let ran = Shell::new().run("check --rules rules.yaml --action login --attr account=a7 --times 3 --json");
-    let answers: Vec<serde_json::Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let allowed: Vec<_> = answers.iter().map(|answer| answer["allowed"] == true).collect();
-    assert_eq!((ran.code, allowed), (Some(1), vec![true, true, false]));
-    let denied = &answers[2];
+fn json_output_has_one_line_per_decision() {
+    let output = Shell::new().run("check --rules rules.yaml --action login --attr account=a7 --times 3 --json");
+    let decisions: Vec<serde_json::Value> =
+        output.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let allowed: Vec<_> = decisions.iter().map(|decision| decision["allowed"] == true).collect();
+    assert_eq!((output.code, allowed), (Some(1), vec![true, true, false]));
+    let denied = &decisions[2];
     assert_eq!((&denied["rule"], &denied["limit"], &denied["remaining"]), (&"login".into(), &2.into(), &0.into()));
     assert!(denied["retry_after_ms"].as_u64().is_some_and(|wait| (80_000_000..=86_400_000).contains(&wait)));
     assert_eq!((&denied["delay_ms"], &denied["degraded"]), (&0.into(), &false.into()));
@@ -75,44 +76,44 @@ fn programs_read_every_decision_on_a_line_of_its_own() {
     let check = &denied["checks"][0];
     assert_eq!((&check["rule"], &check["algorithm"]), (&"login".into(), &"sliding_log".into()));
     assert!(denied["reset_after_ms"].is_u64() && check["reset_after_ms"].is_u64());
-    assert!(!ran.out.contains("a7\""), "a subject is told: {ran:?}");
-    assert_eq!(answers[0]["retry_after_ms"], serde_json::Value::Null);
+    assert!(!output.out.contains("a7\""), "the output contains a subject: {output:?}");
+    assert_eq!(decisions[0]["retry_after_ms"], serde_json::Value::Null);
 }
 
 #[test]
-fn a_rule_against_guessing_gives_nothing_away_over_http() {
-    let ran = Shell::new().run("check --rules rules.yaml --action login --attr account=a7 --times 3");
-    let answer = ran.out.split("The answer is 429").nth(1).unwrap();
-    assert!(answer.contains("\"message\":\"Too many requests.\"") && !answer.contains("login"), "{ran:?}");
+fn a_security_rule_reveals_nothing_in_its_response() {
+    let output = Shell::new().run("check --rules rules.yaml --action login --attr account=a7 --times 3");
+    let response = output.out.split("Response 429").nth(1).unwrap();
+    assert!(response.contains("\"message\":\"Too many requests.\"") && !response.contains("login"), "{output:?}");
 }
 
 #[test]
-fn shadow_holding_and_no_rule_at_all_are_told() {
+fn the_output_shows_shadow_rules_delays_and_requests_without_a_rule() {
     let shell = Shell::new();
     let shadow = shell.run("check --rules rules.yaml --path /rides/7 --times 2");
     assert_eq!(shadow.code, Some(0));
-    assert!(shadow.out.contains("allowed\ntrial would deny it, but is in shadow\n"), "{shadow:?}");
+    assert!(shadow.out.contains("allowed\ntrial would deny it (shadow)\n"), "{shadow:?}");
     assert!(shadow.out.contains("would deny"), "{shadow:?}");
-    let held = shell.run("check --rules rules.yaml --path /locations --times 2");
-    assert!(held.out.contains("\nallowed, to be held for "), "{held:?}");
+    let delayed = shell.run("check --rules rules.yaml --path /locations --times 2");
+    assert!(delayed.out.contains("\nallowed, delay "), "{delayed:?}");
     let free = shell.run("check --rules rules.yaml --path /health");
     assert_eq!((free.code, free.out.as_str()), (Some(0), "allowed: no rule applies\n"));
 }
 
-/// Each of these has room only because the one before was waited for.
+/// Each request fits only because the command waited for the delay of the one before.
 #[test]
-fn who_waits_comes_at_the_time_that_was_said() {
+fn the_flag_wait_spaces_requests_by_their_delay() {
     let shell = Shell::new();
     shell.write("rules.yaml", RULES.replace("rate: 3/m", "rate: 10/s"));
-    let ran = shell.run("check --rules rules.yaml --path /locations --times 4 --wait");
-    assert!(ran.code == Some(0) && ran.out.starts_with("1 to 4       allowed\n"), "{ran:?}");
+    let output = shell.run("check --rules rules.yaml --path /locations --times 4 --wait");
+    assert!(output.code == Some(0) && output.out.starts_with("1 to 4       allowed\n"), "{output:?}");
     let both = shell.run("check --rules rules.yaml --path /locations --wait --peek");
-    assert_eq!((both.code, both.out.as_str()), (Some(2), ""), "what is only looked at is not held: {both:?}");
-    assert!(shell.run("check --help").out.contains("also if it is to be held (see --wait)"));
+    assert_eq!((both.code, both.out.as_str()), (Some(2), ""), "--wait conflicts with --peek: {both:?}");
+    assert!(shell.run("check --help").out.contains("even with a delay (see --wait)"));
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_neither_allowed_nor_denied() {
+fn an_unreachable_store_has_an_exit_code_of_its_own() {
     let shell = Shell::new();
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let line = format!("check --rules rules.yaml --store redis://:hunter2@127.0.0.1:{port}");
@@ -121,29 +122,32 @@ fn a_store_that_does_not_answer_is_neither_allowed_nor_denied() {
     let expected = "\
 warning: anyone who reads the store can guess subjects; set TIDEGATE_SECRET
 error: the store failed: nothing listens at the address of the store; is it up?
-Meanwhile doors let this request pass: no rule that applies says otherwise in `on_failure`.
+Until it answers, front doors let this request pass, as `on_failure` of the matching rules says.
 ";
     assert_eq!(open.err, expected);
     let closed = shell.run(&format!("{line} --action login --secret s3cret"));
     assert_eq!(closed.code, Some(3));
-    assert!(closed.err.contains("doors refuse this request with 503") && !closed.err.contains("warning"), "{closed:?}");
+    assert!(
+        closed.err.contains("front doors reject this request with 503") && !closed.err.contains("warning"),
+        "{closed:?}"
+    );
 }
 
 #[test]
-fn the_file_and_the_store_may_come_from_the_environment() {
+fn rule_file_and_store_can_be_set_by_environment_variables() {
     let shell = Shell::new();
     let mut command = shell.command();
-    let ran =
+    let output =
         command.arg("check").env("TIDEGATE_RULES", "rules.yaml").env("TIDEGATE_STORE", "memory:").output().unwrap();
-    assert_eq!(Ran::from(ran).out, "allowed: no rule applies\n");
+    assert_eq!(RunOutput::from(output).out, "allowed: no rule applies\n");
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_no_denial() {
+fn an_unusable_rule_file_is_a_usage_error() {
     let shell = Shell::new();
     shell.write("rules.yaml", RULES.replace("capacity: 3", "capacity: three"));
-    let ran = shell.run("check --rules rules.yaml");
-    assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
-    assert!(ran.err.contains("rules.yaml:17:"), "{ran:?}");
+    let output = shell.run("check --rules rules.yaml");
+    assert_eq!((output.code, output.out.as_str()), (Some(2), ""));
+    assert!(output.err.contains("rules.yaml:17:"), "{output:?}");
     assert_eq!(shell.run("check --rules missing.yaml").code, Some(2));
 }

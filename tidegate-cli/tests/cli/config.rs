@@ -1,4 +1,4 @@
-//! Flags in a file.
+//! The config file.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -21,46 +21,50 @@ fn check(config: &str, arguments: &[&str], variable: Option<(&str, &str)>) -> Ou
 }
 
 #[test]
-fn what_the_file_says_counts_where_neither_flag_nor_variable_does() {
-    let decided = |config: &str, arguments: &[&str], variable| check(config, arguments, variable).status.code();
-    assert_eq!(decided("rules: rules.yaml\n", &["check"], None), Some(0));
-    assert_eq!(decided("rules: other.yaml\n", &["check"], None), Some(2));
-    assert_eq!(decided("rules: other.yaml\n", &["check", "--rules", "rules.yaml"], None), Some(0));
-    assert_eq!(decided("rules: other.yaml\n", &["check"], Some(("TIDEGATE_RULES", "rules.yaml"))), Some(0));
-    let both = decided("", &["check", "--rules", "rules.yaml"], Some(("TIDEGATE_RULES", "other.yaml")));
-    assert_eq!(both, Some(0), "a flag goes before its variable");
-    assert_eq!(decided("rules: rules.yaml\nhttp: 127.0.0.1:0\n", &["check"], None), Some(0), "that of another command");
+fn flags_override_variables_and_variables_override_the_file() {
+    let exit_code = |config: &str, arguments: &[&str], variable| check(config, arguments, variable).status.code();
+    assert_eq!(exit_code("rules: rules.yaml\n", &["check"], None), Some(0));
+    assert_eq!(exit_code("rules: other.yaml\n", &["check"], None), Some(2));
+    assert_eq!(exit_code("rules: other.yaml\n", &["check", "--rules", "rules.yaml"], None), Some(0));
+    assert_eq!(exit_code("rules: other.yaml\n", &["check"], Some(("TIDEGATE_RULES", "rules.yaml"))), Some(0));
+    let both = exit_code("", &["check", "--rules", "rules.yaml"], Some(("TIDEGATE_RULES", "other.yaml")));
+    assert_eq!(both, Some(0), "a flag overrides its variable");
+    assert_eq!(
+        exit_code("rules: rules.yaml\nhttp: 127.0.0.1:0\n", &["check"], None),
+        Some(0),
+        "a flag of another command"
+    );
     let flag = ["check", "--config", "nowhere.yaml"];
-    assert_eq!(decided("rules: rules.yaml\n", &flag, None), Some(2), "the flag goes before the variable here, too");
+    assert_eq!(exit_code("rules: rules.yaml\n", &flag, None), Some(2), "--config overrides TIDEGATE_CONFIG");
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place_all_at_once_and_without_a_value() {
+fn all_problems_are_reported_with_their_position_and_without_values() {
     for (config, expected) in [
         (
             "rulse: rules.yaml\nhttp: hunter2\ndrain: [1]\nenvoy-strict: hunter2\ngrpc:\n",
-            "tidegate.yaml:1:1: there is no flag --rulse; did you mean `rules`?\n\
+            "tidegate.yaml:1:1: unknown flag --rulse; did you mean `rules`?\n\
              tidegate.yaml:2:7: --http does not take this value: invalid socket address syntax\n\
              tidegate.yaml:3:8: --drain takes a single value, not a list\n\
-             tidegate.yaml:4:15: --envoy-strict is true or false\n",
+             tidegate.yaml:4:15: --envoy-strict must be true or false\n",
         ),
-        ("- hunter2\n", "tidegate.yaml:1:3: flags are wanted here, such as `http: 127.0.0.1:8080`\n"),
+        ("- hunter2\n", "tidegate.yaml:1:3: expected flags, such as `http: 127.0.0.1:8080`\n"),
         ("secret: \"hunter2\n", "tidegate.yaml:"),
-        ("config: other.yaml\n", "tidegate.yaml:1:1: there is no flag --config;"),
+        ("config: other.yaml\n", "tidegate.yaml:1:1: unknown flag --config;"),
     ] {
-        let done = check(config, &["serve"], None);
-        let told = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(2), "{told}");
-        assert!(told.starts_with(&format!("error: {expected}")), "{config:?}: {told}");
-        assert!(!told.contains("hunter2"), "{told}");
+        let output = check(config, &["serve"], None);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.starts_with(&format!("error: {expected}")), "{config:?}: {message}");
+        assert!(!message.contains("hunter2"), "{message}");
     }
 }
 
 #[test]
-fn what_belongs_together_may_come_from_two_places() {
-    let done = check("upstream: ftp://h\n", &["serve", "--gateway", "127.0.0.1:0"], None);
-    let told = String::from_utf8(done.stderr).unwrap();
-    assert!(told.contains("--upstream: "), "{told}");
-    let done = check("upstream: http://h\n", &["serve"], None);
-    assert!(String::from_utf8(done.stderr).unwrap().contains("--gateway and --upstream need each other"));
+fn flags_that_need_each_other_may_come_from_file_and_command_line() {
+    let output = check("upstream: ftp://h\n", &["serve", "--gateway", "127.0.0.1:0"], None);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("--upstream: "), "{message}");
+    let output = check("upstream: http://h\n", &["serve"], None);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--gateway and --upstream need each other"));
 }

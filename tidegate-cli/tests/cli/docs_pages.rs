@@ -1,9 +1,9 @@
-//! `docs/cli.md` and `docs/testing-limits.md`: their commands print what stands there.
+//! The commands in `docs/cli.md` and `docs/testing-limits.md` print what the pages show.
 
 use crate::shell::Shell;
 
 #[test]
-fn the_page_shows_what_the_commands_print() {
+fn the_cli_page_shows_the_real_output() {
     let page = include_str!("../../../docs/cli.md");
     let shell = Shell::with_examples();
     let blocks = |fence: &'static str| -> Vec<&str> {
@@ -22,10 +22,10 @@ fn the_page_shows_what_the_commands_print() {
 }
 
 #[test]
-fn the_page_about_tests_shows_what_the_command_prints() {
+fn the_testing_page_shows_the_real_output() {
     let page = include_str!("../../../docs/testing-limits.md");
     let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
-    let [rules, tests, passing, failing] = blocks[..4] else { panic!("four blocks tell the story") };
+    let [rules, tests, passing, failing] = blocks[..4] else { panic!("the page has fewer than four code blocks") };
     let body = |block: &'static str, fence: &str| block.strip_prefix(fence).unwrap();
     let shell = Shell::new();
     shell.write("rules.test.yaml", body(tests, "yaml\n"));
@@ -33,12 +33,12 @@ fn the_page_about_tests_shows_what_the_command_prints() {
         let rules = body(rules, "yaml\n").replace("capacity: 5", &format!("capacity: {capacity}"));
         shell.write("rules.yaml", rules);
         let (line, printed) = body(shown, "text\n$ ").split_once('\n').unwrap();
-        let ran = shell.sh(line);
-        assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(code), printed, ""));
+        let output = shell.sh(line);
+        assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (Some(code), printed, ""));
     }
 }
 
-/// Some milliseconds pass between the first request and the last.
+/// Removes the milliseconds that depend on the time between requests.
 fn without_millis(text: &str) -> String {
     let mut parts = text.split("\"retry_after_ms\":");
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,10 +1,11 @@
 //! `tidegate rules explain`.
 
-use crate::shell::{Ran, Shell};
+use crate::shell::{RunOutput, Shell};
 
 #[test]
-fn a_page_says_which_rules_apply_whom_they_count_and_what_comes_next() {
-    let ran = Shell::new().run("rules explain rules.yaml -X POST --path /rides?x=1 -H x-api-key:k1 --ip 203.0.113.9");
+fn the_output_shows_matching_rules_subjects_and_a_timeline() {
+    let output =
+        Shell::new().run("rules explain rules.yaml -X POST --path /rides?x=1 -H x-api-key:k1 --ip 203.0.113.9");
     let expected = "\
 client address  203.0.113.9
 tenant          none
@@ -20,37 +21,37 @@ Rules that apply
     on failure open
 
 Rules that do not apply
-  login      there is no action, the rule wants login
-  trial      path is /rides, the rule wants /rides/*
-  locations  path is /rides, the rule wants /locations
-  old        path is /rides, the rule wants /old
+  login      no action, the rule requires login
+  trial      path is /rides, the rule requires /rides/*
+  locations  path is /rides, the rule requires /locations
+  old        path is /rides, the rule requires /old
 
-If somebody new sent this request again and again
-  now  3 pass, the 4th is refused by rides, retry after 1d
-  +1d  1 passes, the 2nd is refused by rides, retry after 1d
-  +2d  1 passes, the 2nd is refused by rides, retry after 1d
-  +5d  3 pass, the 4th is refused by rides, retry after 1d
+Timeline of a new subject that repeats this request
+  now  3 pass, the 4th is denied by rides, retry after 1d
+  +1d  1 passes, the 2nd is denied by rides, retry after 1d
+  +2d  1 passes, the 2nd is denied by rides, retry after 1d
+  +5d  3 pass, the 4th is denied by rides, retry after 1d
 ";
-    let told = |name: &str| ran.out.split(name).nth(1).and_then(|rest| rest.split('\n').next()).unwrap().trim();
-    let (subject, key) = (told("subject "), told("key   "));
-    assert!(subject.len() == 32 && key.starts_with("tg1{"), "{ran:?}");
-    assert_eq!(ran.out, expected.replace("SUBJECT", subject).replace("KEY", key));
-    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    let value_of = |name: &str| output.out.split(name).nth(1).and_then(|rest| rest.split('\n').next()).unwrap().trim();
+    let (subject, key) = (value_of("subject "), value_of("key   "));
+    assert!(subject.len() == 32 && key.starts_with("tg1{"), "{output:?}");
+    assert_eq!(output.out, expected.replace("SUBJECT", subject).replace("KEY", key));
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
 }
 
 #[test]
-fn a_spoofed_header_moves_nobody() {
+fn a_spoofed_forwarded_header_does_not_change_the_client_address() {
     let shell = Shell::new();
     let client = |line: &str| {
-        let ran = shell.run(&format!("rules explain rules.yaml -X POST --path /rides --json {line}"));
-        ran.json()["client_ip"].as_str().unwrap_or_else(|| panic!("{ran:?}")).to_owned()
+        let output = shell.run(&format!("rules explain rules.yaml -X POST --path /rides --json {line}"));
+        output.json()["client_ip"].as_str().unwrap_or_else(|| panic!("{output:?}")).to_owned()
     };
     assert_eq!(client("--ip 203.0.113.9 -H x-forwarded-for:198.51.100.1"), "203.0.113.9");
     assert_eq!(client("--ip 127.0.0.1 -H x-forwarded-for:198.51.100.1"), "198.51.100.1");
 }
 
 #[test]
-fn exempt_disabled_and_unlimited_requests_are_told_apart() {
+fn exempt_disabled_and_shadow_rules_are_distinguished() {
     let shell = Shell::new();
     let exempt = shell.run("rules explain rules.yaml --path /health").out;
     assert!(exempt.contains("exempt          by the entry in line 9\n"), "{exempt}");
@@ -58,35 +59,35 @@ fn exempt_disabled_and_unlimited_requests_are_told_apart() {
     let disabled = shell.run("rules explain rules.yaml --path /old").out;
     assert!(disabled.contains("  old        disabled\n"), "{disabled}");
     let shadow = shell.run("rules explain rules.yaml --path /rides/7").out;
-    assert!(shadow.contains("trial  (shadow: it counts and reports, and refuses nothing)"), "{shadow}");
-    assert!(shadow.contains("counts by  nothing: everybody shares it"), "{shadow}");
+    assert!(shadow.contains("trial  (shadow: counts and reports, but denies nothing)"), "{shadow}");
+    assert!(shadow.contains("counts by  nothing: one count for all requests"), "{shadow}");
     assert!(shadow.contains("now  100000 pass, and more would\n"), "{shadow}");
 }
 
 #[test]
-fn plans_delays_and_missing_subjects_are_told() {
+fn plans_delays_and_missing_subjects_are_shown() {
     let shell = Shell::new();
     let pro = shell.run("rules explain rules.yaml -X POST --path /rides -H x-tenant-id:acme").out;
     assert!(pro.contains("tenant          acme\nplan            pro\n"), "{pro}");
     assert!(pro.contains("limit      token bucket: 100 at once, then 50/s (plan pro)\n"), "{pro}");
-    let lacks = "counts by  client, which the request lacks: all who lack it are counted as one\n";
-    assert!(pro.contains(lacks), "{pro}");
-    let held = shell.run("rules explain rules.yaml --path /locations").out;
+    let missing = "counts by  client, missing: all requests without it share one count\n";
+    assert!(pro.contains(missing), "{pro}");
+    let delayed = shell.run("rules explain rules.yaml --path /locations").out;
     assert!(
-        held.contains("  2 pass, the last held for 20s, the 3rd is refused by locations, retry after 20s\n"),
-        "{held}"
+        delayed.contains("  2 pass, the last with a delay of 20s, the 3rd is denied by locations, retry after 20s\n"),
+        "{delayed}"
     );
     let free = shell.run("rules explain rules.yaml --action login --attr account=a7 --cost 0").out;
-    assert!(free.contains("cost       0\n") && !free.contains("again and again"), "{free}");
+    assert!(free.contains("cost       0\n") && !free.contains("Timeline"), "{free}");
     let costly = shell.run("rules explain rules.yaml --action login --attr account=a7 --cost 3").out;
-    assert!(costly.contains("now  none passes, login refuses it, for good: no waiting helps\n"), "{costly}");
+    assert!(costly.contains("now  none passes, denied by login, never allowed\n"), "{costly}");
 }
 
 #[test]
-fn programs_read_the_same() {
-    let ran = Shell::new().run("rules explain rules.yaml --action login --attr account=a7 --json");
-    let explained = ran.json();
-    assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 1));
+fn json_output_has_the_same_content() {
+    let output = Shell::new().run("rules explain rules.yaml --action login --attr account=a7 --json");
+    let explained = output.json();
+    assert_eq!((output.code, output.out.lines().count()), (Some(0), 1));
     let login = &explained["rules"][1];
     assert_eq!((&login["id"], &login["applies"], &login["cost"]), (&"login".into(), &true.into(), &1.into()));
     assert_eq!(login["subject"][0]["value"], "a7");
@@ -103,31 +104,31 @@ fn programs_read_the_same() {
 }
 
 #[test]
-fn the_secret_decides_the_hash_and_is_never_shown() {
+fn the_secret_changes_the_hash_and_never_appears() {
     let shell = Shell::new();
     let line = ["rules", "explain", "rules.yaml", "--action", "login", "--attr", "account=a7", "--json"];
     let hash = |secret: &str| {
-        let ran = Ran::from(shell.command().args(line).env("TIDEGATE_SECRET", secret).output().unwrap());
-        assert!(!ran.out.contains(secret), "{ran:?}");
-        ran.json()["rules"][1]["subject_hash"].to_string()
+        let output = RunOutput::from(shell.command().args(line).env("TIDEGATE_SECRET", secret).output().unwrap());
+        assert!(!output.out.contains(secret), "{output:?}");
+        output.json()["rules"][1]["subject_hash"].to_string()
     };
     assert_ne!(hash("hunter2"), hash("hunter3"));
     assert_eq!(hash("hunter2"), hash("hunter2"));
     let help = shell.command().args(["rules", "explain", "--help"]).env("TIDEGATE_SECRET", "hunter2").output().unwrap();
-    assert!(!Ran::from(help).out.contains("hunter2"));
+    assert!(!RunOutput::from(help).out.contains("hunter2"));
 }
 
 #[test]
-fn what_a_terminal_would_obey_is_shown_and_not_obeyed() {
+fn control_characters_in_values_are_escaped() {
     let shell = Shell::new();
     let mut command = shell.command();
     command.args(["rules", "explain", "rules.yaml", "--action", "login", "--attr", "account=\u{1b}[2Jx\u{202e}"]);
-    let ran = Ran::from(command.output().unwrap());
-    assert!(ran.out.contains("attr:account = \\u{1b}[2Jx\\u{202e}\n"), "{ran:?}");
+    let output = RunOutput::from(command.output().unwrap());
+    assert!(output.out.contains("attr:account = \\u{1b}[2Jx\\u{202e}\n"), "{output:?}");
 }
 
 #[test]
-fn it_says_what_happens_to_this_request_while_the_store_fails() {
+fn the_output_shows_what_happens_while_the_store_fails() {
     let shell = Shell::new();
     shell.write(
         "failing.yaml",
@@ -137,11 +138,11 @@ fn it_says_what_happens_to_this_request_while_the_store_fails() {
     let out = |line: &str| shell.run(&format!("rules explain failing.yaml --ip 203.0.113.9 {line}")).out;
     assert!(out("-X GET --path /").contains("\n    on failure local\n"));
     assert!(out("-X POST --path /pay").contains("\n    on failure closed\n"));
-    let capped = "    on failure static, token bucket: 600 at once, then 10/s, of everybody together\n";
+    let capped = "    on failure static, token bucket: 600 at once, then 10/s, for all subjects together\n";
     assert!(out("-X POST --path /").contains(capped), "{}", out("-X POST --path /"));
-    assert!(out("").contains("\n    anonymous  nobody vouches for this subject\n"), "{}", out(""));
-    let told = shell.run("rules explain failing.yaml -X POST --path / --json").json();
-    let rule = &told["rules"][0];
+    assert!(out("").contains("\n    anonymous  the subject is not authenticated\n"), "{}", out(""));
+    let json = shell.run("rules explain failing.yaml -X POST --path / --json").json();
+    let rule = &json["rules"][0];
     assert_eq!((&rule["on_failure"], &rule["anonymous"]), (&"static".into(), &true.into()));
     assert_eq!(rule["emergency"], "token bucket: 600 at once, then 10/s");
 }

@@ -1,4 +1,4 @@
-//! The binary as people and scripts meet it: its words, its exit codes, and what it makes of nonsense.
+//! The binary as users and scripts call it: output, exit codes, and bad input.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

@@ -3,13 +3,13 @@
 use crate::shell::Shell;
 
 #[test]
-fn completions_know_every_command() {
+fn completions_contain_every_command() {
     let shell = Shell::new();
     for name in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let ran = shell.run(&format!("completions {name}"));
-        assert_eq!(ran.code, Some(0));
+        let output = shell.run(&format!("completions {name}"));
+        assert_eq!(output.code, Some(0));
         for word in ["validate", "explain", "check", "junit"] {
-            assert!(ran.out.contains(word), "{name} does not know {word}");
+            assert!(output.out.contains(word), "{name} lacks {word}");
         }
     }
 }
@@ -27,31 +27,31 @@ fn the_manual_has_a_page_for_every_command() {
 }
 
 #[test]
-fn schemas_are_json_that_names_the_fields() {
+fn schemas_are_json_with_the_field_names() {
     let shell = Shell::new();
     for (line, field) in [("rules schema", "token_bucket"), ("rules schema --tests", "retry_after")] {
-        let ran = shell.run(line);
-        assert!(ran.json()["$schema"].is_string() && ran.out.contains(field), "{line}");
+        let output = shell.run(line);
+        assert!(output.json()["$schema"].is_string() && output.out.contains(field), "{line}");
     }
     assert!(shell.run("rules schema --help").out.contains("# yaml-language-server: $schema="));
 }
 
 #[test]
-fn help_is_a_result_and_a_wrong_word_an_error() {
+fn help_goes_to_stdout_and_errors_to_stderr() {
     let shell = Shell::new();
     for line in ["--help", "-h", "help check", "check --help", "rules test --help", "--version"] {
-        let ran = shell.run(line);
-        assert_eq!((ran.code, ran.err.as_str(), ran.out.is_empty()), (Some(0), "", false), "{line}");
+        let output = shell.run(line);
+        assert_eq!((output.code, output.err.as_str(), output.out.is_empty()), (Some(0), "", false), "{line}");
     }
     for line in ["", "rules", "chekc", "rules explain", "check", "completions cobol", "check --cost -1 --rules x"] {
-        let ran = shell.run(line);
-        assert_eq!((ran.code, ran.out.as_str(), ran.err.is_empty()), (Some(2), "", false), "{line}");
+        let output = shell.run(line);
+        assert_eq!((output.code, output.out.as_str(), output.err.is_empty()), (Some(2), "", false), "{line}");
     }
-    assert!(shell.run("chekc").err.contains("check"), "the word that was meant is named");
+    assert!(shell.run("chekc").err.contains("check"), "the error suggests the correct command");
     assert!(shell.run("check --help").out.contains("3 if the store failed"));
 }
 
-/// Examples that do not work teach nothing. They end with 0, or say how else.
+/// Each example exits with 0, or states its exit code.
 #[test]
 fn the_examples_of_every_help_text_run() {
     let shell = Shell::with_examples();
@@ -62,12 +62,12 @@ fn the_examples_of_every_help_text_run() {
         let help = shell.run(&format!("{command} -h")).out.replace("\\\n     ", "");
         for line in help.lines().filter(|line| line.starts_with("  tidegate ")) {
             if line.contains("check ") && line.contains("--store redis") {
-                continue; // it needs a server
+                continue; // needs a Redis server
             }
-            let ran = shell.sh(line);
+            let output = shell.sh(line);
             let code = line.split_once("exit ").map_or(0, |(_, code)| code.trim().parse().unwrap());
-            assert_eq!((ran.code, ran.err.as_str()), (Some(code), ""), "{line}\n{}", ran.out);
-            delivered += usize::from(ran.out.ends_with("delivered\n"));
+            assert_eq!((output.code, output.err.as_str()), (Some(code), ""), "{line}\n{}", output.out);
+            delivered += usize::from(output.out.ends_with("delivered\n"));
             run += 1;
         }
     }

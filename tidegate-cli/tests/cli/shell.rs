@@ -1,4 +1,4 @@
-//! A directory of its own to run the binary in.
+//! A temporary directory to run the binary in.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Limits whose refill is too slow to matter, and fields that do not tell the time.
+/// Limits whose refill is too slow to matter in a test.
 pub(crate) const RULES: &str = "\
 version: 1
 identify:
@@ -51,14 +51,14 @@ rules:
     mode: disabled
 ";
 
-/// A directory, and the binary in it.
+/// A temporary directory in which commands run.
 pub(crate) struct Shell {
     directory: TempDir,
 }
 
-/// What came of a command.
+/// Exit code and output of a command.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct RunOutput {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -96,7 +96,7 @@ impl Shell {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// The binary, in the directory and without anybody's settings.
+    /// The binary, in the directory and without settings of the user.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.current_dir(self.directory.path()).stdin(Stdio::null());
@@ -106,28 +106,28 @@ impl Shell {
         command
     }
 
-    /// Runs it with the words of `line`.
-    pub(crate) fn run(&self, line: &str) -> Ran {
+    /// Runs the binary with the arguments of `line`.
+    pub(crate) fn run(&self, line: &str) -> RunOutput {
         self.command().args(line.split_whitespace()).output().unwrap().into()
     }
 
-    /// Runs a line as a shell does.
-    pub(crate) fn sh(&self, line: &str) -> Ran {
-        let own = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().unwrap();
+    /// Runs a line in `sh`.
+    pub(crate) fn sh(&self, line: &str) -> RunOutput {
+        let binary_dir = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.directory.path()).env_clear();
-        command.env("PATH", format!("{}:/usr/bin:/bin", own.display())).stdin(Stdio::null());
+        command.env("PATH", format!("{}:/usr/bin:/bin", binary_dir.display())).stdin(Stdio::null());
         command.output().unwrap().into()
     }
 }
 
-impl Ran {
+impl RunOutput {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error} in {self:?}"))
     }
 }
 
-impl From<Output> for Ran {
+impl From<Output> for RunOutput {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }

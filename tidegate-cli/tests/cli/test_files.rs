@@ -22,39 +22,39 @@ fn shell() -> Shell {
 }
 
 #[test]
-fn a_file_and_a_directory_run_alike() {
+fn a_file_and_a_directory_can_be_tested() {
     let shell = shell();
     for line in ["rules test good/rides.test.yaml", "rules test good"] {
-        let ran = shell.run(line);
-        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-        assert!(ran.out.contains("✓ three at once\n"), "{ran:?}");
+        let output = shell.run(line);
+        assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{output:?}");
+        assert!(output.out.contains("✓ three at once\n"), "{output:?}");
     }
 }
 
 #[test]
-fn one_that_fails_and_one_that_cannot_be_run_fail() {
-    let ran = shell().run("rules test bad good");
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.out.contains("✗ three at once\n") && ran.out.contains("bad/b.test.yml:1:"), "{ran:?}");
-    assert!(ran.out.ends_with("3 files, 2 tests: 1 failed, 1 file cannot be run\n"), "{ran:?}");
+fn failed_tests_and_unusable_files_cause_exit_code_1() {
+    let output = shell().run("rules test bad good");
+    assert_eq!(output.code, Some(1));
+    assert!(output.out.contains("✗ three at once\n") && output.out.contains("bad/b.test.yml:1:"), "{output:?}");
+    assert!(output.out.ends_with("3 files, 2 tests: 1 failed, 1 file cannot be run\n"), "{output:?}");
     assert_eq!(shell().run("rules test bad/b.test.yml").code, Some(1));
 }
 
 #[test]
-fn what_a_terminal_would_obey_is_shown_and_not_obeyed() {
+fn control_characters_in_test_names_are_escaped() {
     let shell = shell();
     shell.write("good/rides.test.yaml", TESTS.replace("three at once", "\"three\\e[2J\\e]0;title\\a at once\""));
-    let ran = shell.run("rules test good");
-    assert!(ran.out.contains("✓ three\\u{1b}[2J\\u{1b}]0;title\\u{7} at once\n"), "{ran:?}");
-    assert!(!ran.out.contains('\x1b'), "{ran:?}");
+    let output = shell.run("rules test good");
+    assert!(output.out.contains("✓ three\\u{1b}[2J\\u{1b}]0;title\\u{7} at once\n"), "{output:?}");
+    assert!(!output.out.contains('\x1b'), "{output:?}");
 }
 
 #[test]
-fn programs_and_ci_read_the_same_results() {
+fn json_and_junit_have_the_same_results() {
     let shell = shell();
-    let ran = shell.run("rules test bad --json --junit results.xml");
-    let results = ran.json();
-    assert_eq!((ran.code, &results["passed"]), (Some(1), &false.into()));
+    let output = shell.run("rules test bad --json --junit results.xml");
+    let results = output.json();
+    assert_eq!((output.code, &results["passed"]), (Some(1), &false.into()));
     let failure = &results["runs"][0]["tests"][0]["failures"][0];
     assert_eq!((&failure["expected"], &failure["got"]), (&"2d".into(), &"1d".into()));
     assert_eq!(results["unusable"][0]["file"], "bad/b.test.yml");
@@ -64,11 +64,11 @@ fn programs_and_ci_read_the_same_results() {
 }
 
 #[test]
-fn a_directory_without_tests_is_a_mistake() {
+fn a_directory_without_tests_is_an_error() {
     let shell = shell();
     shell.write("empty/rules.yaml", "version: 1\n");
-    let ran = shell.run("rules test empty");
-    let expected = "error: there are no tests in empty: name the files *.test.yaml, or give them one by one\n";
-    assert_eq!((ran.code, ran.err.as_str()), (Some(2), expected));
+    let output = shell.run("rules test empty");
+    let expected = "error: empty contains no *.test.yaml files; rename the test files, or name them one by one\n";
+    assert_eq!((output.code, output.err.as_str()), (Some(2), expected));
     assert_eq!(shell.run("rules test good --junit missing/results.xml").code, Some(2));
 }

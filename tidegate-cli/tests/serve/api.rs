@@ -7,7 +7,7 @@ use crate::{Running, ask};
 const HELLO: &str = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
 
 #[test]
-fn without_flags_there_is_something_to_try() {
+fn a_server_without_flags_has_an_example_rule() {
     let server = Running::start(&[]);
     let allowed: Vec<bool> = (0..4).map(|_| server.check(HELLO)["allowed"] == json!(true)).collect();
     assert_eq!(allowed, [true, true, true, false]);
@@ -25,7 +25,7 @@ fn a_peek_consumes_nothing() {
 }
 
 #[test]
-fn a_batch_is_answered_in_order_or_as_one() {
+fn a_batch_is_decided_one_by_one_or_atomically() {
     let server = Running::start(&[]);
     let batch = |atomic: bool, cost: u32| {
         format!(r#"{{"atomic":{atomic},"checks":[{HELLO},{{"path":"/hello","ip":"203.0.113.9","cost":{cost}}}]}}"#)
@@ -43,7 +43,7 @@ fn a_batch_is_answered_in_order_or_as_one() {
 }
 
 #[test]
-fn what_a_check_consumed_is_given_back_once() {
+fn a_receipt_refunds_a_check_once() {
     let server = Running::start(&[]);
     let asked = r#"{"path":"/hello","ip":"203.0.113.9","cost":3,"receipt":true}"#;
     let answer = server.check(asked);
@@ -58,7 +58,7 @@ fn what_a_check_consumed_is_given_back_once() {
 }
 
 #[test]
-fn a_batch_that_is_one_has_one_receipt() {
+fn an_atomic_batch_has_one_receipt() {
     let server = Running::start(&[]);
     let batch = format!(r#"{{"atomic":true,"receipt":true,"checks":[{HELLO},{HELLO},{HELLO}]}}"#);
     let (_, answer) = server.post("/v1/check/batch", &batch);
@@ -69,7 +69,7 @@ fn a_batch_that_is_one_has_one_receipt() {
 }
 
 #[test]
-fn receipts_that_are_asked_for_in_the_wrong_place_are_refused() {
+fn a_receipt_requested_in_the_wrong_place_is_a_bad_request() {
     let server = Running::start(&[]);
     let with = format!("{},\"receipt\":true}}", HELLO.trim_end_matches('}'));
     for body in [format!(r#"{{"receipt":true,"checks":[{HELLO}]}}"#), format!(r#"{{"atomic":true,"checks":[{with}]}}"#)]
@@ -82,7 +82,7 @@ fn receipts_that_are_asked_for_in_the_wrong_place_are_refused() {
 
 /// Story: 33 checks at once were more than the store takes, which counted as its failure, and they passed.
 #[test]
-fn more_limits_than_can_be_decided_at_once_are_refused() {
+fn an_atomic_batch_with_more_than_32_limits_is_a_bad_request() {
     let server = Running::start(&[]);
     let checks: Vec<String> = (0..33).map(|n| format!(r#"{{"path":"/hello","ip":"203.0.113.{n}"}}"#)).collect();
     let batch = |atomic: bool, checks: &[String]| format!(r#"{{"atomic":{atomic},"checks":[{}]}}"#, checks.join(","));
@@ -95,7 +95,7 @@ fn more_limits_than_can_be_decided_at_once_are_refused() {
 
 /// Whoever could write a receipt would have any limit for nothing.
 #[test]
-fn a_receipt_that_was_changed_or_invented_is_refused() {
+fn a_changed_or_invented_receipt_is_unknown() {
     let server = Running::start(&[]);
     let answer = server.check(r#"{"path":"/hello","ip":"203.0.113.9","receipt":true}"#);
     let receipt = answer["receipt"].as_str().unwrap();
@@ -121,13 +121,13 @@ fn a_receipt_that_was_changed_or_invented_is_refused() {
 }
 
 #[test]
-fn a_call_that_makes_no_sense_says_where_and_repeats_nothing() {
+fn a_bad_request_names_the_place_and_quotes_no_value() {
     let server = Running::start(&[]);
     for (body, message) in [
         ("", "line 1, column 0: the JSON ends too early"),
         ("{\"path\":\n hunter2}", "line 2, column 2: this is not JSON"),
-        (r#"{"hunter2":1}"#, "line 1, column 10: a field is unknown, or of another type; see /openapi.json"),
-        (r#"{"cost":-1}"#, "line 1, column 11: a field is unknown, or of another type; see /openapi.json"),
+        (r#"{"hunter2":1}"#, "line 1, column 10: a field is unknown or has the wrong type; see /openapi.json"),
+        (r#"{"cost":-1}"#, "line 1, column 11: a field is unknown or has the wrong type; see /openapi.json"),
     ] {
         let (status, answer) = server.post("/v1/check", body);
         assert_eq!((status, answer["message"].as_str().unwrap()), (400, message), "{body}");
@@ -140,7 +140,7 @@ fn a_call_that_makes_no_sense_says_where_and_repeats_nothing() {
 }
 
 #[test]
-fn the_description_is_served_and_names_every_path() {
+fn the_api_description_is_served_and_names_existing_paths() {
     let server = Running::start(&[]);
     let (status, text) = ask(&server.http, "GET", "/openapi.json", "");
     let api: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -1,4 +1,4 @@
-//! Clients that make no sense, are slow, or never end: a clear status, and the others unharmed.
+//! Malformed, slow and endless requests: each gets a clear status, and other clients are not affected.
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
@@ -38,7 +38,7 @@ fn call(length: usize, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn slow_clients_are_sent_away_and_the_others_served() {
+fn slow_clients_time_out_and_other_clients_are_served() {
     let server = Running::start(&["--header-timeout", "1", "--request-timeout", "1"]);
     let mut held: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&server.http).unwrap()).collect();
     for stream in &mut held {
@@ -108,7 +108,7 @@ async fn grpc(server: &Running) -> SendRequest<Sent> {
 }
 
 #[tokio::test]
-async fn a_message_that_never_ends_is_given_up_and_the_others_are_answered() {
+async fn an_endless_grpc_message_times_out_and_other_calls_are_answered() {
     let server = Running::start(&["--request-timeout", "1"]);
     let client = grpc(&server).await;
     let call = |missing, ends| tokio::spawn(status_of(client.clone(), missing, ends));
@@ -123,7 +123,7 @@ async fn a_message_that_never_ends_is_given_up_and_the_others_are_answered() {
 }
 
 #[tokio::test]
-async fn a_path_is_a_service_and_its_method_and_all_others_are_unimplemented() {
+async fn an_unknown_grpc_path_is_unimplemented() {
     let server = Running::start(&[]);
     let client = grpc(&server).await;
     let status = |path: &'static str| {
@@ -148,7 +148,7 @@ async fn a_path_is_a_service_and_its_method_and_all_others_are_unimplemented() {
 }
 
 #[test]
-fn a_body_that_never_ends_is_cut_off() {
+fn an_endless_body_is_cut_off() {
     let server = Running::start(&[]);
     let told = exchange(&server.http, &call(2_000_000, b"{"));
     assert!(told.starts_with("HTTP/1.1 413 "), "{told}");
@@ -164,7 +164,7 @@ fn a_body_that_never_ends_is_cut_off() {
 }
 
 #[test]
-fn what_is_too_long_for_a_head_is_a_431() {
+fn a_request_head_that_is_too_long_is_a_431() {
     let server = Running::start(&[]);
     let value = "x".repeat(64 * 1024);
     let told =
@@ -177,7 +177,7 @@ fn what_is_too_long_for_a_head_is_a_431() {
 }
 
 #[test]
-fn what_is_not_utf_8_is_refused_in_every_text() {
+fn text_that_is_not_utf_8_is_a_bad_request() {
     let server = Running::start(&[]);
     for field in ["method", "path", "host", "ip", "tenant", "action", "body"] {
         let body = [format!("{{\"{field}\":\"/").as_bytes(), b"\xff\xfe\"}"].concat();
@@ -195,7 +195,7 @@ fn what_is_not_utf_8_is_refused_in_every_text() {
 }
 
 #[test]
-fn what_is_deeply_nested_costs_nothing() {
+fn deeply_nested_json_is_a_bad_request() {
     let server = Running::start(&[]);
     let deep = format!("{{\"attributes\":{}", "[".repeat(500_000));
     assert_eq!(server.post("/v1/check", &deep).0, 400);
@@ -203,7 +203,7 @@ fn what_is_deeply_nested_costs_nothing() {
 }
 
 #[test]
-fn a_length_beside_an_encoding_is_refused_on_every_address() {
+fn a_content_length_beside_a_transfer_encoding_is_refused_on_every_address() {
     let server = Running::start(&[]);
     let both = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
     for address in [&server.http, &server.admin, &server.grpc] {
@@ -212,7 +212,7 @@ fn a_length_beside_an_encoding_is_refused_on_every_address() {
 }
 
 #[test]
-fn what_is_not_there_says_so() {
+fn an_unknown_path_is_a_404() {
     let server = Running::start(&[]);
     assert_eq!(ask(&server.http, "POST", "/v1/chekc", "{}").0, 404);
     assert_eq!(ask(&server.http, "GET", "/v1/check", "").0, 405);

@@ -1,4 +1,4 @@
-//! The flags about Envoy's rate limit service, and what it has at the admin address.
+//! The flags of Envoy's rate limit service, and its pages at the admin address.
 
 use std::fs;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn get(server: &Running, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn the_modes_are_flags() {
+fn flags_set_the_modes_of_the_service() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("edge.yaml"), LIMITS).unwrap();
     let config = folder.path().to_str().unwrap();
@@ -52,7 +52,7 @@ fn the_modes_are_flags() {
 }
 
 #[test]
-fn a_changed_file_is_taken_and_a_wrong_one_is_not() {
+fn a_changed_configuration_is_loaded_and_one_with_errors_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let (path, new) = (folder.path().join("edge.yaml"), folder.path().join("new"));
     fs::write(&path, LIMITS).unwrap();
@@ -73,7 +73,7 @@ fn a_changed_file_is_taken_and_a_wrong_one_is_not() {
 }
 
 #[test]
-fn flags_that_make_no_sense_are_refused_or_told() {
+fn wrong_flags_are_refused_and_flags_without_effect_are_reported() {
     let serve = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("serve").args(arguments).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -89,7 +89,7 @@ fn flags_that_make_no_sense_are_refused_or_told() {
 }
 
 #[test]
-fn without_files_for_envoy_there_is_nothing_to_list() {
+fn without_an_envoy_configuration_its_page_is_a_404() {
     let server = Running::start(&[]);
     assert_eq!(get(&server, "/rlconfig").0, 404);
     assert!(get(&server, "/metrics").1.contains("ratelimit_service_total_requests"));

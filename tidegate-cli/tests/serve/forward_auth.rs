@@ -1,4 +1,4 @@
-//! What a proxy is told that asks about a request. The proxies themselves are met in the tests of the doors.
+//! Forward-auth without a proxy. Real proxies are tested in the conformance crate.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -40,7 +40,7 @@ fn status(answer: &str) -> &str {
 }
 
 #[test]
-fn a_request_is_decided_as_what_it_is_and_not_as_the_call() {
+fn the_original_request_is_decided_and_not_the_call() {
     let (server, _folder) = start();
     let ride = "x-forwarded-method: POST\r\nx-forwarded-uri: /rides?from=a\r\nx-forwarded-for: 203.0.113.9\r\n";
     let first = ask(&server, "", ride);
@@ -63,7 +63,7 @@ fn a_request_is_decided_as_what_it_is_and_not_as_the_call() {
 }
 
 #[test]
-fn a_proxy_that_knows_few_statuses_gets_one_that_it_knows() {
+fn the_caller_chooses_the_status_of_a_refusal() {
     let (server, _folder) = start();
     let ride = "x-forwarded-method: POST\r\nx-forwarded-uri: /rides\r\ncontent-type: application/grpc\r\n";
     assert_eq!(status(&ask(&server, "?deny=403", ride)), "200");
@@ -79,7 +79,7 @@ fn a_proxy_that_knows_few_statuses_gets_one_that_it_knows() {
 
 /// Story: nginx was told to set one field, and clients sent the other: they chose the path that they were limited by.
 #[test]
-fn what_is_told_in_two_ways_is_refused() {
+fn contradicting_headers_are_refused() {
     let (server, _folder) = start();
     for lines in [
         "",
@@ -100,7 +100,7 @@ fn what_is_told_in_two_ways_is_refused() {
 }
 
 #[test]
-fn who_would_have_to_wait_is_refused_here() {
+fn a_request_that_would_be_delayed_is_refused() {
     let (server, _folder) = start();
     let queue = "x-forwarded-uri: /queue\r\n";
     assert_eq!([status(&ask(&server, "", queue)), status(&ask(&server, "", queue))], ["200", "429"]);

@@ -1,5 +1,4 @@
-//! The description of the API is true: a client that reads nothing else asks thousands of things that it says, and many that it
-//! does not, and every answer must be one that is described.
+//! The OpenAPI description matches the server: schemathesis generates requests from it, and every response must be described.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +6,7 @@ use std::process::Command;
 use crate::Running;
 
 #[test]
-fn every_answer_is_one_that_is_described() {
+fn every_response_matches_the_api_description() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let schemathesis = here.join("../.tools/python/bin/schemathesis");
     assert!(schemathesis.exists(), "schemathesis is missing: `make tools` installs it");

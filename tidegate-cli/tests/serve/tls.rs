@@ -1,4 +1,4 @@
-//! TLS: who is served, what they see, and how certificates change.
+//! TLS: client certificates, reloading, and errors of certificate files.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -105,7 +105,7 @@ fn start(folder: &TempDir, more: &[&str]) -> Running {
 }
 
 #[test]
-fn callers_are_served_over_tls_and_the_metrics_are_not() {
+fn all_addresses_but_the_admin_address_use_tls() {
     let authority = Authority::new();
     let folder = folder(&authority);
     let server = start(&folder, &[]);
@@ -124,7 +124,7 @@ fn callers_are_served_over_tls_and_the_metrics_are_not() {
 }
 
 #[test]
-fn with_an_authority_for_clients_only_its_clients_are_served() {
+fn a_client_authority_requires_its_certificates_except_at_the_gateway() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let folder = folder(&authority);
     fs::write(folder.path().join("clients.pem"), clients.certificate.pem()).unwrap();
@@ -142,7 +142,7 @@ fn with_an_authority_for_clients_only_its_clients_are_served() {
 }
 
 #[test]
-fn certificates_change_while_the_server_runs_and_broken_ones_do_not() {
+fn changed_certificates_are_loaded_and_broken_ones_are_not() {
     let authority = Authority::new();
     let folder = folder(&authority);
     let mut server = start(&folder, &[]);
@@ -161,7 +161,7 @@ fn certificates_change_while_the_server_runs_and_broken_ones_do_not() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named() {
+fn errors_name_the_certificate_file() {
     let authority = Authority::new();
     let folder = folder(&authority);
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -54,11 +54,12 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
 
     /// Refunds everything after `failure`, and returns the failure: possibly applied if the refund failed.
     pub(super) async fn refund_after(&mut self, failure: CallError) -> CallError {
-        let CallError { error, mid_migration } = failure;
+        let CallError { error, mid_migration, missing_permission } = failure;
         let refunded = self.refund().await;
         CallError {
             error: if refunded { error } else { error.possibly_applied() },
             mid_migration: mid_migration && refunded,
+            missing_permission,
         }
     }
 }

@@ -14,7 +14,7 @@ use smol_str::SmolStr;
 pub(super) const MAX_ATTRIBUTE_BYTES: usize = 4096;
 
 /// The attribute behind `request.size`.
-pub(super) const SIZE_ATTRIBUTE: &str = "header:content-length";
+pub(super) const SIZE_ATTRIBUTE: &str = tidegate::attributes::CONTENT_LENGTH_HEADER;
 
 /// How an expression reads an attribute of the request.
 pub(super) type AttributeLookup<'c, 'r> = &'c dyn Fn(&str) -> Option<Cow<'r, str>>;

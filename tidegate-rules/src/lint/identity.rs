@@ -208,7 +208,7 @@ impl<'r> TrustLint<'r> {
     /// The source behind what an expression reads, and how it is written, if a client can make it up.
     fn forged_read(&self, name: &str) -> Option<(String, Source)> {
         // Whoever announces a size must send as much; and whoever can choose a tenant or a plan has a lint for that.
-        if matches!(name, "header:content-length" | "tenant" | "plan") {
+        if matches!(name, attributes::CONTENT_LENGTH_HEADER | attributes::TENANT | attributes::PLAN) {
             return None;
         }
         if let Some(identity) = self.ready.matcher.named(name) {

@@ -1,5 +1,5 @@
-//! The check API: `/v1/check`, `/v1/check/batch` and `/v1/refund`. Adapter in, limiter, adapter out; a check answers 200 with `allowed` in the
-//! body, since it is not the door itself.
+//! The check API: `/v1/check`, `/v1/check/batch` and `/v1/refund`. A check answers 200 with `allowed` in the body: the caller
+//! decides what to do with its own request.
 
 mod input;
 
@@ -22,8 +22,8 @@ use super::instrumented_store::InstrumentedStore;
 use super::receipts::RefundOutcome;
 use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
-pub(crate) use input::Refusal;
-use input::{Asked, Batch};
+pub(crate) use input::BadRequest;
+use input::{BatchCall, CheckCall};
 
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
     Router::new()
@@ -36,79 +36,73 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
         .with_state(engine)
 }
 
-async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
-    let asked = Asked::read(&body)?;
-    engine.receipts().require(asked.receipt)?;
-    Ok(match decide(&engine, &asked).await {
-        Ok(answer) => Json(answer).into_response(),
-        Err(answer) => refused(answer),
-    })
+async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
+    let call = CheckCall::from_json(&body)?;
+    engine.receipts().require(call.receipt)?;
+    Ok(into_response(check_one(&engine, &call).await))
 }
 
-/// Each by itself, in order; or all of them as one.
-async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
-    let batch = Batch::read(&body)?;
-    engine.receipts().require(batch.receipt || batch.checks.iter().any(|asked| asked.receipt))?;
+/// Decides each check by itself, in order, or all of them as one.
+async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
+    let batch = BatchCall::from_json(&body)?;
+    engine.receipts().require(batch.receipt || batch.checks.iter().any(|call| call.receipt))?;
     if batch.atomic {
-        return Ok(match together(&engine, &batch).await? {
-            Ok(answer) => Json(answer).into_response(),
-            Err(answer) => refused(answer),
-        });
+        return Ok(into_response(check_atomically(&engine, &batch).await?));
     }
     let mut answers = Vec::with_capacity(batch.checks.len());
-    for asked in &batch.checks {
-        answers.push(match decide(&engine, asked).await {
+    for call in &batch.checks {
+        answers.push(match check_one(&engine, call).await {
             Ok(answer) => answer,
-            Err(answer) => json!({ "allowed": false, "degraded": true, "error": answer.message }),
+            Err(rejection) => json!({ "allowed": false, "degraded": true, "error": rejection.message }),
         });
     }
     Ok(Json(json!({ "answers": answers })).into_response())
 }
 
-/// Gives back what a check consumed.
-async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, Refusal> {
+/// Refunds what a check consumed.
+async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
     let receipt = input::receipt(&body)?;
     let limiter = engine.limiter();
     let reason = match engine.receipts().refund(&limiter, &receipt).await {
         Ok(RefundOutcome::Refunded) => return Ok(Json(json!({ "refunded": true })).into_response()),
         Ok(RefundOutcome::AlreadyRefunded) => "already refunded",
         Ok(RefundOutcome::TooOld) => "too old",
-        Ok(RefundOutcome::Unknown) => return Ok(unknown()),
-        Err(_) => return Ok(refused(limiter.rules().header_policy().reject_unavailable(None))),
+        Ok(RefundOutcome::Unknown) => return Ok(unknown_receipt()),
+        Err(_) => return Ok(rejected(limiter.rules().header_policy().reject_unavailable(None))),
     };
     Ok(Json(json!({ "refunded": false, "reason": reason })).into_response())
 }
 
-fn unknown() -> Response {
-    let told = json!({ "error": "unknown_receipt", "message": "There is no such receipt: no check has answered it." });
-    (StatusCode::NOT_FOUND, Json(told)).into_response()
+fn unknown_receipt() -> Response {
+    let body = json!({ "error": "unknown_receipt", "message": "This receipt was not issued by this service." });
+    (StatusCode::NOT_FOUND, Json(body)).into_response()
 }
 
-/// One decision as JSON; or, while the store fails and a rule is closed then, the refusal.
-async fn decide(engine: &Engine, asked: &Asked) -> Result<Value, Rejection> {
-    let (limiter, request) = (engine.limiter(), asked.attributes.request());
-    let decided = if asked.peek {
+/// One decision as JSON, or the rejection if the store fails and a rule is closed on failure.
+async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Value, Rejection> {
+    let (limiter, request) = (engine.limiter(), call.attributes.request());
+    let result = if call.peek {
         limiter.peek(&request).await
     } else {
         limiter.check_plan(&limiter.plan(&request).with_origin(origin(&request))).await
     };
-    said(engine, &limiter, asked.receipt, decided)
+    decision_json(engine, &limiter, call.receipt, result)
 }
 
-/// All checks as one plan, or why they are too many for one.
-async fn together(engine: &Engine, batch: &Batch) -> Result<Result<Value, Rejection>, Refusal> {
+/// Decides all checks as one plan. Fails if they meet more limits than a plan can have.
+async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let limiter = engine.limiter();
-    let requests: Vec<_> = batch.checks.iter().map(|asked| asked.attributes.request()).collect();
+    let requests: Vec<_> = batch.checks.iter().map(|call| call.attributes.request()).collect();
     let mut plans = requests.iter().map(|request| limiter.plan(request).with_origin(origin(request)));
     let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.merge(&plan));
     let limits = plan.checks().len();
     if limits > MAX_CHECKS {
-        return Err(Refusal::new(format!(
+        return Err(BadRequest::new(format!(
             "checks: together they meet {limits} limits; at most {MAX_CHECKS} if atomic"
         )));
     }
-    Ok(said(engine, &limiter, batch.receipt, limiter.check_plan(&plan).await))
+    Ok(decision_json(engine, &limiter, batch.receipt, limiter.check_plan(&plan).await))
 }
 
 fn origin(request: &Request<'_>) -> Origin {
@@ -116,17 +110,17 @@ fn origin(request: &Request<'_>) -> Origin {
     request.attribute("method").map_or(origin, |method| origin.with_method(method))
 }
 
-fn said(
+fn decision_json(
     engine: &Engine,
     limiter: &Limiter<InstrumentedStore>,
     receipt: bool,
-    decided: Result<Decision, StoreError>,
+    result: Result<Decision, StoreError>,
 ) -> Result<Value, Rejection> {
-    match decided {
+    match result {
         Ok(decision) => {
-            // Numbers and texts can always be written.
+            // Serializing numbers and strings cannot fail.
             let mut answer = serde_json::to_value(CheckResponse::new(&decision)).unwrap_or(Value::Null);
-            // What was counted nowhere cannot be given back.
+            // A decision without the store has nothing to refund.
             if receipt && decision.is_allowed() && decision.degraded().is_none() {
                 answer["receipt"] = engine.receipts().write(&decision.into_receipt()).into();
             }
@@ -136,12 +130,16 @@ fn said(
     }
 }
 
-fn refused(answer: Rejection) -> Response {
-    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-    let headers: http::HeaderMap = answer
+fn into_response(result: Result<Value, Rejection>) -> Response {
+    result.map_or_else(rejected, |answer| Json(answer).into_response())
+}
+
+fn rejected(rejection: Rejection) -> Response {
+    let status = StatusCode::from_u16(rejection.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    let headers: http::HeaderMap = rejection
         .headers
         .iter()
         .filter_map(|(name, value)| Some((http::HeaderName::from_static(name), value.parse().ok()?)))
         .collect();
-    (status, headers, answer.body).into_response()
+    (status, headers, rejection.body).into_response()
 }

@@ -23,7 +23,7 @@ pub(crate) struct StoreProbe(Option<JoinHandle<()>>);
 pub(crate) async fn connect(url: &StoreUrl, arguments: &ServeArgs) -> Result<(AnyStore, StoreProbe), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
     let options = RedisOptions::new().with_timeout(Duration::from_millis(arguments.store_budget));
-    let store = AnyStore::at(url, options).map_err(failed)?;
+    let store = AnyStore::from_url(url, options).map_err(failed)?;
     match store.check_servers().await {
         Ok(warnings) => warn(&warnings),
         Err(error) if error.is_transient() => {

@@ -1,10 +1,8 @@
-//! `/v1/forward-auth`: for proxies that ask about each request before they let it pass: nginx, Traefik, Caddy and others. The
-//! request that a proxy asks about is put together from what it tells, and goes through the same layer as any other; behind
-//! it, there is nothing but a yes.
+//! `/v1/forward-auth`: for proxies that ask before they forward a request: nginx, Traefik, Caddy and others. The original
+//! request is rebuilt from the headers of the call and sent through the tower layer, around a service that answers 200.
 //!
-//! Whom a request comes from is told by `X-Forwarded-For`, and believed as everywhere: from the trusted proxies of the rule
-//! file only. What is asked about is told by fields that a proxy must set itself: where two of them disagree, one is the
-//! client's, and the call is refused.
+//! The client address comes from `X-Forwarded-For`, if the proxy is one of the rule file's trusted proxies. Method, target and
+//! host come from headers that the proxy must set; if two of them disagree, one may be the client's, and the call is refused.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -21,50 +19,52 @@ use tidegate_tower::{DegradedMode, Handle, LimitLayer};
 use tower::ServiceExt;
 use tower_layer::Layer;
 
-use super::api::Refusal;
+use super::api::BadRequest;
 use crate::degraded::DEGRADED;
 
-/// Where a proxy tells what it was asked: each by the names that proxies use.
-const METHOD: [HeaderName; 2] =
+/// Headers with the original method, as different proxies name them.
+const METHOD_HEADERS: [HeaderName; 2] =
     [HeaderName::from_static("x-forwarded-method"), HeaderName::from_static("x-original-method")];
-const TARGET: [HeaderName; 3] = [
+/// Headers with the original path and query.
+const TARGET_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-forwarded-uri"),
     HeaderName::from_static("x-original-uri"),
     HeaderName::from_static("x-original-url"),
 ];
-const FORWARDED_HOST: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
+/// The header with the original host.
+const HOST_HEADERS: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
 
-/// The status that a refusal has in itself, for a proxy that only understands some.
+/// The original status of a refusal, for proxies that pass on only some statuses.
 const DENIED: HeaderName = HeaderName::from_static("x-tidegate-denied");
 
-/// The parameters of a call, as they come.
+/// The query parameters of a call, in order.
 type Parameters = Query<Vec<(String, String)>>;
 
 pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(handle: &Handle<S>) -> Router<T> {
-    // Nobody could be held here: the proxy waits for a word, and would give up.
+    // The proxy waits for a short time only, so no request is delayed here.
     let layer = LimitLayer::from_handle(handle.clone())
         .with_max_delay(Duration::ZERO)
         .with_grpc_rejections(false)
         .with_front_door("forward-auth");
-    Router::new().route("/v1/forward-auth", any(judge::<S>).with_state(layer))
+    Router::new().route("/v1/forward-auth", any(decide::<S>).with_state(layer))
 }
 
-async fn judge<S: Store + 'static>(
+async fn decide<S: Store + 'static>(
     State(layer): State<LimitLayer<S>>,
     Query(parameters): Parameters,
     call: Request,
-) -> Result<Response, Refusal> {
-    let status = wanted(&parameters)?;
-    let request = asked(call)?;
-    let response = match layer.layer(tower::service_fn(pass)).oneshot(request).await {
+) -> Result<Response, BadRequest> {
+    let status = deny_status(&parameters)?;
+    let request = original_request(call)?;
+    let response = match layer.layer(tower::service_fn(allow)).oneshot(request).await {
         Ok(response) => response.map(Body::new),
         Err(never) => match never {},
     };
     Ok(if response.status().is_success() { response } else { denied(response, status) })
 }
 
-/// What stands behind the limits.
-async fn pass(request: http::Request<()>) -> Result<http::Response<Body>, Infallible> {
+/// The service behind the limits.
+async fn allow(request: http::Request<()>) -> Result<http::Response<Body>, Infallible> {
     let mut response = http::Response::new(Body::empty());
     if request.extensions().get::<DegradedMode>().is_some() {
         response.headers_mut().insert(DEGRADED, HeaderValue::from_static("true"));
@@ -72,42 +72,42 @@ async fn pass(request: http::Request<()>) -> Result<http::Response<Body>, Infall
     Ok(response)
 }
 
-/// The request that the call is about.
-fn asked(call: Request) -> Result<http::Request<()>, Refusal> {
+/// The request that the proxy asks about.
+fn original_request(call: Request) -> Result<http::Request<()>, BadRequest> {
     let (mut parts, _) = call.into_parts();
-    if let Some(method) = told(&parts.headers, &METHOD)? {
+    if let Some(method) = single_value(&parts.headers, &METHOD_HEADERS)? {
         let method = Method::from_bytes(method.as_bytes());
-        parts.method = method.map_err(|_| Refusal::new("X-Forwarded-Method: this is no method"))?;
+        parts.method = method.map_err(|_| BadRequest::new("X-Forwarded-Method: this is not a method"))?;
     }
-    let Some(target) = told(&parts.headers, &TARGET)? else {
-        let help = "X-Forwarded-Uri is missing: the proxy must tell the path that it was asked for";
-        return Err(Refusal::new(help));
+    let Some(target) = single_value(&parts.headers, &TARGET_HEADERS)? else {
+        let help = "X-Forwarded-Uri is missing: the proxy must set it to the original path";
+        return Err(BadRequest::new(help));
     };
     let target = Uri::try_from(target.as_bytes())
         .ok()
         .filter(|uri| uri.path().starts_with('/') || uri.path() == "*")
-        .ok_or_else(|| Refusal::new("X-Forwarded-Uri: this is no path, such as `/a?b=c`"))?;
-    let host = told(&parts.headers, &FORWARDED_HOST)?.cloned();
-    // Some proxies tell the whole address. Of two hosts, one is the client's.
-    let of_target = target.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
-    if host.is_some() && of_target.is_some() && host != of_target {
-        return Err(Refusal::new("X-Forwarded-Host: the target names another host; the proxy must set both"));
+        .ok_or_else(|| BadRequest::new("X-Forwarded-Uri: this is not a path, such as `/a?b=c`"))?;
+    let host = single_value(&parts.headers, &HOST_HEADERS)?.cloned();
+    // Some proxies send an absolute URI. Of two different hosts, one may be the client's.
+    let target_host = target.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    if host.is_some() && target_host.is_some() && host != target_host {
+        return Err(BadRequest::new("X-Forwarded-Host: the target names another host; the proxy must set both"));
     }
-    if let Some(host) = host.or(of_target) {
+    if let Some(host) = host.or(target_host) {
         parts.headers.insert(HOST, host);
     }
     parts.uri = target.path_and_query().cloned().map(Uri::from).unwrap_or_default();
     Ok(http::Request::from_parts(parts, ()))
 }
 
-/// What is told under one of `names`. What is told in two ways cannot be relied upon.
-fn told<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Result<Option<&'h HeaderValue>, Refusal> {
+/// The value of the headers `names`. Different values are refused: one of them may be the client's.
+fn single_value<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Result<Option<&'h HeaderValue>, BadRequest> {
     let mut lines = names.iter().flat_map(|name| headers.get_all(name));
     let Some(first) = lines.next() else { return Ok(None) };
     if lines.any(|line| line != first) {
         let names: Vec<&str> = names.iter().map(HeaderName::as_str).collect();
-        let help = "the proxy must set one of them, and take off what a client sends";
-        return Err(Refusal::new(format!("{}: told in two ways; {help}", names.join(", "))));
+        let help = "the proxy must set one of them and remove those of the client";
+        return Err(BadRequest::new(format!("{}: different values; {help}", names.join(", "))));
     }
     Ok(Some(first))
 }
@@ -121,8 +121,8 @@ fn denied(mut response: Response, status: Option<StatusCode>) -> Response {
     response.into_response()
 }
 
-/// The status that a refusal is to have, if not its own.
-fn wanted(parameters: &[(String, String)]) -> Result<Option<StatusCode>, Refusal> {
+/// The status for refusals that the caller chose, if any.
+fn deny_status(parameters: &[(String, String)]) -> Result<Option<StatusCode>, BadRequest> {
     let deny: Vec<&str> =
         parameters.iter().filter(|(name, _)| name == "deny").map(|(_, status)| status.as_str()).collect();
     match deny.as_slice() {
@@ -130,6 +130,8 @@ fn wanted(parameters: &[(String, String)]) -> Result<Option<StatusCode>, Refusal
         ["401"] => Ok(Some(StatusCode::UNAUTHORIZED)),
         ["403"] => Ok(Some(StatusCode::FORBIDDEN)),
         ["429"] => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
-        _ => Err(Refusal::new("deny: 401, 403 or 429, once; left out, it is 429, or 503 while the store fails")),
+        _ => {
+            Err(BadRequest::new("deny must be 401, 403 or 429, once; the default is 429, or 503 while the store fails"))
+        }
     }
 }

@@ -12,7 +12,6 @@ use serde_json::json;
 use tidegate::spi::Store;
 
 use super::engine::{Engine, Part};
-use crate::store::answers;
 
 pub(crate) fn router() -> Router<Arc<Engine>> {
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
@@ -20,7 +19,7 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
 
 async fn ready(State(engine): State<Arc<Engine>>) -> Response {
     let (status, store) = (engine.rules_status(), engine.store());
-    let reached = answers(store).await;
+    let reached = engine.limiter().ping().await.is_ok();
     let servers = store.inner().servers();
     let servers: Vec<_> =
         servers.iter().map(|server| json!({ "address": server.address, "breaker": server.breaker.as_str() })).collect();

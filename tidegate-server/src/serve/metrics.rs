@@ -37,7 +37,7 @@ pub(crate) struct Metrics {
     /// The counters of checks, found without building labels.
     rule_counters: RuleCounters,
     /// The durations of successful calls, by the call.
-    successful: [OnceLock<Histogram>; 4],
+    successful: [OnceLock<Histogram>; StoreCall::COUNT],
     /// What each rule counts by.
     subject_types: RwLock<HashMap<String, String>>,
     /// The share of a limit from which on a request counts as near it.
@@ -127,20 +127,24 @@ impl Metrics {
         };
         registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
         registry.register("rate_limit_rejected", "Requests that a rule rejected", metrics.rejected.clone());
-        let shadow = "Requests that a rule in shadow would have rejected";
+        let shadow = "Requests that a shadow rule would have rejected";
         registry.register("rate_limit_shadow_rejected", shadow, metrics.shadow_rejected.clone());
-        let near_limit = "Requests that passed with most of a limit used";
+        let near_limit = "Requests that passed near a limit";
         registry.register("rate_limit_near_limit", near_limit, metrics.near_limit.clone());
-        let fallback = "Checks that the store could not decide, by what the rule asks for then";
+        let fallback = "Checks that the store could not decide, by the on_failure of the rule";
         registry.register("rate_limit_fallback", fallback, metrics.fallback.clone());
-        let degraded = "Requests that were judged without the store, by what came of it and how the store failed";
+        let degraded = "Requests decided without the store, by outcome and by the error of the store";
         registry.register("rate_limit_degraded", degraded, metrics.degraded.clone());
-        let overflow = "Checks of new subjects that shared a bucket, since there were too many of them";
+        let overflow = "Checks of unauthenticated subjects in a shared overflow bucket";
         registry.register("rate_limit_overflow", overflow, metrics.overflow.clone());
-        registry.register("rate_limit_no_rule", "Requests that no rule applied to", metrics.no_rule.clone());
-        registry.register("rate_limit_store_latency_seconds", "Time of a call to the store", metrics.latency.clone());
+        registry.register("rate_limit_no_rule", "Requests that matched no rule", metrics.no_rule.clone());
+        registry.register(
+            "rate_limit_store_latency_seconds",
+            "Duration of calls to the store",
+            metrics.latency.clone(),
+        );
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
-        registry.register("rate_limit_rule_reloads", "Attempts to read the rules anew", metrics.reloads.clone());
+        registry.register("rate_limit_rule_reloads", "Attempts to reload the rules", metrics.reloads.clone());
         registry.register_collector(Box::new(StoreCollector(store)));
         registry.register_collector(Box::new(ProcessCollector { started: SystemClock::new().now() }));
         Self { registry, ..metrics }
@@ -256,6 +260,9 @@ impl Observer for Metrics {
 }
 
 impl StoreCall {
+    /// Number of variants.
+    const COUNT: usize = Self::Ping as usize + 1;
+
     const fn name(self) -> &'static str {
         match self {
             Self::Decide => "decide",

@@ -15,7 +15,7 @@ use ring::rand::SystemRandom;
 use tidegate::spi::{Check, Gate, KeyStem, Plan, Role, Store, Subject};
 use tidegate::{Clock, Limit, LimitError, Limiter, OnFailure, Rate, Receipt, StoreError, SystemClock, Timestamp};
 
-use super::api::Refusal;
+use super::api::BadRequest;
 
 /// How long a receipt can be refunded.
 const VALIDITY: Duration = Duration::from_secs(3600);
@@ -68,9 +68,11 @@ impl Receipts {
     }
 
     /// Refuses a call that asks for a receipt where there are none.
-    pub(crate) fn require(&self, is_requested: bool) -> Result<(), Refusal> {
+    pub(crate) fn require(&self, is_requested: bool) -> Result<(), BadRequest> {
         match &self.key {
-            None if is_requested => Err(Refusal::new("receipt: there are none without a secret; set TIDEGATE_SECRET")),
+            None if is_requested => {
+                Err(BadRequest::new("receipt: there are none without a secret; set TIDEGATE_SECRET"))
+            }
             _ => Ok(()),
         }
     }

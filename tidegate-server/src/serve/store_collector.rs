@@ -76,8 +76,8 @@ impl Collector for StoreCollector {
         }
         let servers = self.0.servers();
         encode_each(&mut encoder, &SERVER_METRICS, &servers, |server| ServerLabel { server: server.address.clone() })?;
-        let strangers = self.0.strangers();
-        encode_each(&mut encoder, &ANONYMOUS_METRICS, &strangers, |rule| RuleLabel { rule: rule.rule.clone() })
+        let anonymous = self.0.anonymous_stats();
+        encode_each(&mut encoder, &ANONYMOUS_METRICS, &anonymous, |rule| RuleLabel { rule: rule.rule.clone() })
     }
 }
 

@@ -23,6 +23,10 @@ pub const HEADER_PREFIX: &str = "header:";
 pub const HOST_HEADER: &str = "header:host";
 /// The attribute of the `Cookie` header.
 pub const COOKIE_HEADER: &str = "header:cookie";
+/// The attribute of the `Accept` header.
+pub const ACCEPT_HEADER: &str = "header:accept";
+/// The attribute of the `Content-Length` header.
+pub const CONTENT_LENGTH_HEADER: &str = "header:content-length";
 
 /// Names without a colon that only a front door sets.
 const RESERVED: [&str; 6] = [METHOD, PATH, QUERY, HOST, IP, BODY];
@@ -62,11 +66,18 @@ mod tests {
     }
 
     #[test]
-    fn a_header_has_one_attribute_in_whatever_case_it_is_written() {
+    fn the_attribute_of_a_header_does_not_depend_on_case() {
         for name in ["x-api-key", "X-Api-Key", "X-API-KEY"] {
             assert_eq!(header_attribute(name), "header:x-api-key");
         }
-        assert_eq!((header_attribute("Host"), header_attribute("Cookie")), (HOST_HEADER.into(), COOKIE_HEADER.into()));
+        for (name, attribute) in [
+            ("Host", HOST_HEADER),
+            ("Cookie", COOKIE_HEADER),
+            ("Accept", ACCEPT_HEADER),
+            ("Content-Length", CONTENT_LENGTH_HEADER),
+        ] {
+            assert_eq!(header_attribute(name), attribute);
+        }
         assert_eq!(header_name("header:x-api-key"), Some("x-api-key"));
         assert_eq!(header_name("x-api-key"), None);
     }

@@ -1,4 +1,4 @@
-//! What the check API is asked: JSON in, a sample out. Errors say where and what, and quote no value.
+//! The JSON bodies of the check API. Errors name the place and the kind of problem, and quote no value.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +13,29 @@ use tidegate_rules::{SampleAttributes, SampleRequest};
 /// The most checks of one batch.
 const MAX_CHECKS: usize = 100;
 
-/// A check that is asked for.
-pub(crate) struct Asked {
+/// A call of `/v1/check`, or one check of a batch.
+pub(crate) struct CheckCall {
     pub(crate) attributes: SampleAttributes,
     pub(crate) peek: bool,
-    /// Whether what it consumes may be asked back.
+    /// Whether the response has a receipt.
     pub(crate) receipt: bool,
 }
 
-/// Several of them.
-pub(crate) struct Batch {
-    pub(crate) checks: Vec<Asked>,
+/// A call of `/v1/check/batch`.
+pub(crate) struct BatchCall {
+    pub(crate) checks: Vec<CheckCall>,
     pub(crate) atomic: bool,
-    /// Of one that is atomic, whether what it consumes may be asked back.
+    /// Whether the response to an atomic batch has a receipt.
     pub(crate) receipt: bool,
 }
 
-/// Why a call makes no sense.
+/// Why a call cannot be understood; answered with 400.
 #[derive(Debug)]
-pub(crate) struct Refusal(String);
+pub(crate) struct BadRequest(String);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Call {
+struct CheckBody {
     method: Option<String>,
     path: Option<String>,
     host: Option<String>,
@@ -57,8 +57,8 @@ struct Call {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Calls {
-    checks: Vec<Call>,
+struct BatchBody {
+    checks: Vec<CheckBody>,
     #[serde(default)]
     atomic: bool,
     #[serde(default)]
@@ -67,7 +67,7 @@ struct Calls {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Returned {
+struct RefundBody {
     receipt: String,
 }
 
@@ -78,25 +78,25 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// A whole number that every reader of JSON can tell from the next, also if it is written with a fraction of zero.
+/// A whole number below 2^53, which every JSON parser represents exactly; `3.0` is accepted.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    const LARGEST: u64 = (1 << 53) - 1;
+    const MAX: u64 = (1 << 53) - 1;
     let Some(number) = Option::<Number>::deserialize(deserializer)? else { return Ok(None) };
-    let of_float = |number: f64| (number >= 0.0 && number.fract() == 0.0).then_some(number as u64);
-    let whole = number.as_u64().or_else(|| number.as_f64().and_then(of_float)).filter(|number| *number <= LARGEST);
-    whole.map(Some).ok_or_else(|| D::Error::custom("a whole number is wanted here"))
+    let from_float = |number: f64| (number >= 0.0 && number.fract() == 0.0).then_some(number as u64);
+    let whole = number.as_u64().or_else(|| number.as_f64().and_then(from_float)).filter(|number| *number <= MAX);
+    whole.map(Some).ok_or_else(|| D::Error::custom("this must be a whole number"))
 }
 
-impl Asked {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, Refusal> {
-        Self::of(parse(body)?)
+impl CheckCall {
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
+        Self::from_body(parse(body)?)
     }
 
-    fn of(call: Call) -> Result<Self, Refusal> {
+    fn from_body(call: CheckBody) -> Result<Self, BadRequest> {
         if call.headers.values().any(|values| matches!(values, OneOrMany::Many(values) if values.is_empty())) {
-            return Err(Refusal::new("headers: a list of values is empty; leave the header out"));
+            return Err(BadRequest::new("headers: a list of values is empty; leave the header out"));
         }
-        let each = |(name, values): (String, OneOrMany)| {
+        let flatten = |(name, values): (String, OneOrMany)| {
             let values = match values {
                 OneOrMany::One(value) => vec![value],
                 OneOrMany::Many(values) => values,
@@ -107,7 +107,7 @@ impl Asked {
         sample.method = call.method;
         sample.path = call.path;
         sample.host = call.host;
-        sample.headers = call.headers.into_iter().flat_map(each).collect();
+        sample.headers = call.headers.into_iter().flat_map(flatten).collect();
         sample.ip = call.ip;
         sample.tenant = call.tenant;
         sample.action = call.action;
@@ -116,59 +116,61 @@ impl Asked {
         sample.cost = call.cost;
         match sample.attributes() {
             Ok(attributes) => Ok(Self { attributes, peek: call.peek, receipt: call.receipt && !call.peek }),
-            Err(error) => Err(Refusal(error.to_string())),
+            Err(error) => Err(BadRequest(error.to_string())),
         }
     }
 }
 
-impl Batch {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, Refusal> {
-        let calls: Calls = parse(body)?;
+impl BatchCall {
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
+        let calls: BatchBody = parse(body)?;
         if calls.checks.len() > MAX_CHECKS {
-            return Err(Refusal(format!("{} checks; at most {MAX_CHECKS} in one batch", calls.checks.len())));
+            return Err(BadRequest(format!("{} checks; at most {MAX_CHECKS} in one batch", calls.checks.len())));
         }
-        let checks: Result<Vec<_>, _> = calls.checks.into_iter().map(Asked::of).collect();
+        let checks: Result<Vec<_>, _> = calls.checks.into_iter().map(CheckCall::from_body).collect();
         let checks = checks?;
-        if calls.atomic && checks.iter().any(|asked| asked.peek) {
-            return Err(Refusal("a batch that is atomic cannot peek: leave `peek` out".into()));
+        if calls.atomic && checks.iter().any(|call| call.peek) {
+            return Err(BadRequest("an atomic batch cannot peek: leave `peek` out".into()));
         }
-        if calls.atomic && checks.iter().any(|asked| asked.receipt) {
-            return Err(Refusal::new("a batch that is atomic has one receipt: ask for it beside `atomic`"));
+        if calls.atomic && checks.iter().any(|call| call.receipt) {
+            return Err(BadRequest::new("an atomic batch has one receipt: set `receipt` beside `atomic`"));
         }
         if calls.receipt && !calls.atomic {
-            return Err(Refusal::new("a batch that is not atomic has a receipt for each check: ask for them there"));
+            return Err(BadRequest::new(
+                "a batch that is not atomic has a receipt for each check: set `receipt` there",
+            ));
         }
         Ok(Self { checks, atomic: calls.atomic, receipt: calls.receipt })
     }
 }
 
-/// The receipt that a caller brings back.
-pub(crate) fn receipt(body: &[u8]) -> Result<String, Refusal> {
-    parse(body).map(|returned: Returned| returned.receipt)
+/// The receipt in a call of `/v1/refund`.
+pub(crate) fn receipt(body: &[u8]) -> Result<String, BadRequest> {
+    parse(body).map(|body: RefundBody| body.receipt)
 }
 
-fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refusal> {
+fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
     serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        // The text of an error may repeat a value, so only what kind it is is told.
-        let what = match error.classify() {
+        // serde's message may quote a value, so only the kind of error is reported.
+        let problem = match error.classify() {
             serde_json::error::Category::Syntax => "this is not JSON",
             serde_json::error::Category::Eof => "the JSON ends too early",
             serde_json::error::Category::Data | serde_json::error::Category::Io => {
-                "a field is unknown, or of another type; see /openapi.json"
+                "a field is unknown or has the wrong type; see /openapi.json"
             }
         };
-        Refusal(format!("line {line}, column {column}: {what}"))
+        BadRequest(format!("line {line}, column {column}: {problem}"))
     })
 }
 
-impl Refusal {
+impl BadRequest {
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for BadRequest {
     fn into_response(self) -> Response {
         (StatusCode::BAD_REQUEST, Json(json!({ "error": "bad_request", "message": self.0 }))).into_response()
     }

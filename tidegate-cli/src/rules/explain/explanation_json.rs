@@ -1,0 +1,138 @@
+//! `ExplanationJson`: an explanation as JSON. The field names are public: fields may be added, not renamed.
+
+use serde::Serialize;
+use tidegate::RuleMode;
+use tidegate_rules::{Explanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint};
+use tidegate_server::command::whole_millis;
+
+#[derive(Serialize)]
+pub(super) struct ExplanationJson<'e> {
+    client_ip: Option<&'e str>,
+    tenant: Option<&'e str>,
+    plan: Option<&'e str>,
+    exempt_line: Option<usize>,
+    rules: Vec<RuleJson<'e>>,
+    timeline: Vec<TimelinePointJson<'e>>,
+}
+
+#[derive(Serialize)]
+struct RuleJson<'e> {
+    id: &'e str,
+    mode: &'static str,
+    applies: bool,
+    /// Why it does not apply: `differs`, `exempt` or `disabled`.
+    reason: Option<&'static str>,
+    differs: Option<DifferenceJson<'e>>,
+    subject: Option<Vec<SubjectPartJson<'e>>>,
+    subject_hash: Option<&'e str>,
+    /// Whether the subject is not authenticated.
+    anonymous: Option<bool>,
+    cost: Option<u64>,
+    on_failure: Option<&'static str>,
+    /// The limit of one instance while the store fails, if `on_failure` is `static`.
+    emergency: Option<&'e str>,
+    limits: Option<Vec<LimitJson<'e>>>,
+}
+
+#[derive(Serialize)]
+struct DifferenceJson<'e> {
+    field: &'e str,
+    wanted: &'e str,
+    found: Option<&'e str>,
+}
+
+#[derive(Serialize)]
+struct SubjectPartJson<'e> {
+    name: &'e str,
+    source: Option<&'e str>,
+    value: Option<&'e str>,
+}
+
+#[derive(Serialize)]
+struct LimitJson<'e> {
+    name: &'e str,
+    plan: &'e str,
+    text: &'e str,
+    key: &'e str,
+}
+
+#[derive(Serialize)]
+struct TimelinePointJson<'e> {
+    at_ms: u64,
+    allowed: u64,
+    longest_delay_ms: u64,
+    denied_by: Option<&'e str>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+}
+
+impl<'e> ExplanationJson<'e> {
+    pub(super) fn new(explanation: &'e Explanation) -> Self {
+        Self {
+            client_ip: explanation.client_ip.as_deref(),
+            tenant: explanation.tenant.as_deref(),
+            plan: Some(explanation.plan.as_str()).filter(|plan| !plan.is_empty()),
+            exempt_line: explanation.exempt,
+            rules: explanation.rules.iter().map(RuleJson::new).collect(),
+            timeline: explanation.timeline.points.iter().map(TimelinePointJson::new).collect(),
+        }
+    }
+}
+
+impl<'e> RuleJson<'e> {
+    fn new(rule: &'e RuleExplanation) -> Self {
+        let mode = match rule.mode {
+            RuleMode::Disabled => "disabled",
+            RuleMode::Shadow => "shadow",
+            _ => "enabled",
+        };
+        let (effect, reason, differs) = match &rule.status {
+            RuleStatus::Applies(effect) => (Some(effect), None, None),
+            RuleStatus::Differs { field, wanted, found } => {
+                (None, Some("differs"), Some(DifferenceJson { field, wanted, found: found.as_deref() }))
+            }
+            RuleStatus::Exempt => (None, Some("exempt"), None),
+            _ => (None, Some("disabled"), None),
+        };
+        Self {
+            id: &rule.id,
+            mode,
+            applies: effect.is_some(),
+            reason,
+            differs,
+            subject: effect.map(parts),
+            subject_hash: effect.map(|effect| effect.subject_hash.as_str()),
+            anonymous: effect.map(|effect| effect.anonymous),
+            cost: effect.map(|effect| effect.cost),
+            on_failure: effect.map(|effect| effect.on_failure.as_str()),
+            emergency: effect.and_then(|effect| effect.emergency.as_deref()),
+            limits: effect.map(limits),
+        }
+    }
+}
+
+fn parts(effect: &RuleEffect) -> Vec<SubjectPartJson<'_>> {
+    let parts = effect.subject.iter();
+    parts
+        .map(|part| SubjectPartJson { name: &part.name, source: part.kind.as_deref(), value: part.value.as_deref() })
+        .collect()
+}
+
+fn limits(effect: &RuleEffect) -> Vec<LimitJson<'_>> {
+    let limits = effect.limits.iter();
+    limits.map(|limit| LimitJson { name: &limit.name, plan: &limit.plan, text: &limit.text, key: &limit.key }).collect()
+}
+
+impl<'e> TimelinePointJson<'e> {
+    fn new(point: &'e TimelinePoint) -> Self {
+        let denied = point.denied.as_ref();
+        Self {
+            at_ms: whole_millis(point.at),
+            allowed: point.allowed,
+            longest_delay_ms: whole_millis(point.longest_delay),
+            denied_by: denied.map(|denied| denied.rule.as_str()),
+            retry_after_ms: denied.and_then(|denied| denied.retry_after).map(whole_millis),
+            reset_after_ms: denied.map(|denied| whole_millis(denied.reset_after)),
+        }
+    }
+}
