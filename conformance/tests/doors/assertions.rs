@@ -110,7 +110,7 @@ async fn a_client_cannot_forge_the_forwarded_request(setup: &Setup) {
 /// were down. HAProxy 2.6 exits if its Lua client gets a hundred header fields.
 async fn malformed_requests_are_refused(setup: &Setup) {
     let many =
-        |count| (0..count).fold(request("GET /api/rides"), |request, number| ask.with(&format!("x-{number}"), "a"));
+        |count| (0..count).fold(request("GET /api/rides"), |request, number| request.with(&format!("x-{number}"), "a"));
     let long = |length| request("GET /api/rides").with("cookie", &"a".repeat(length));
     let odd = |target| request(&format!("GET /api/rides?to={target}"));
     let spoiled = [70, 95, 96, 97, 98, 99, 300].map(many).into_iter();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::assertions::{ProxyCapabilities, assert_passes_degraded, assert_store_outage, limits};
-use crate::client::ask;
+use crate::client::request;
 use crate::process::program;
 use crate::setup::{Recipe, Setup, deployed};
 
