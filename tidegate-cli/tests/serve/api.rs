@@ -54,7 +54,7 @@ fn a_receipt_refunds_a_check_once() {
     let again = json!({ "refunded": false, "reason": "already refunded" });
     assert_eq!(server.post("/v1/refund", &returned), (200, again));
     assert_eq!(server.check(asked)["allowed"], json!(false));
-    assert_eq!(server.check(HELLO)["receipt"], json!(null), "nobody asked for one");
+    assert_eq!(server.check(HELLO)["receipt"], json!(null), "it was not requested");
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn wrong_flags_are_refused_and_flags_without_effect_are_reported() {
         assert!(code == Some(2) && said.contains("a number from 0 to 1"), "{share}: {said}");
     }
     let (code, said) = serve(&["--envoy-reset-header", "no name"]);
-    assert!(code == Some(2) && said.contains("no name of a header field"), "{said}");
+    assert!(code == Some(2) && said.contains("not the name of a header field"), "{said}");
     let (code, said) = serve(&["--envoy-quota", "--http", "192.0.2.1:1"]);
     assert!(code == Some(2) && said.contains("--envoy-quota has no effect without --envoy-config"), "{said}");
 }

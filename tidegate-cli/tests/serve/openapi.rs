@@ -1,4 +1,4 @@
-//! The OpenAPI description matches the server: schemathesis generates requests from it, and every response must be described.
+//! The `OpenAPI` description matches the server: schemathesis generates requests from it, and every response must be described.
 
 use std::path::Path;
 use std::process::Command;

@@ -137,7 +137,7 @@ fn a_client_authority_requires_its_certificates_except_at_the_gateway() {
     assert!(say(&server.http, &authority, None, ASK).is_err());
     assert!(say(&server.grpc, &authority, Some(&known), HTTP2).is_ok());
     assert!(say(&server.grpc, &authority, None, HTTP2).is_err());
-    // Clients of the gateway are whoever they are: it answers that nobody is behind it.
+    // The gateway requires no certificate, and answers that its upstream cannot be reached.
     assert_eq!(say(&server.gateway, &authority, None, ASK).unwrap().0, b"HTTP/1.1 502");
 }
 

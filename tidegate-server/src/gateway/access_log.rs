@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tidegate::spi::Origin;
-use tidegate::{Clock, SystemClock, Timestamp};
+use tidegate::{Clock, StoreErrorKind, SystemClock, Timestamp};
 use tidegate_tower::{DecisionSlot, DecisionSummary};
 
 /// Longest path that is written; the rest is cut off.
@@ -116,7 +116,7 @@ impl Drop for Entry {
             upstream_ms = self.upstream.duration.get().copied().map(millis),
             decision = decision.map(describe),
             rule = decision.and_then(|decision| decision.rule.as_deref()),
-            degraded = decision.and_then(|decision| decision.degraded).map(|kind| kind.as_str()),
+            degraded = decision.and_then(|decision| decision.degraded).map(StoreErrorKind::as_str),
             "request"
         );
     }

@@ -1,4 +1,4 @@
-//! The flags about Envoy's rate limit service, and the service that they describe. What the service does is not known here.
+//! `EnvoyArgs` and `Envoy`: the flags of Envoy's rate limit service, and the service that they configure.
 
 use std::path::PathBuf;
 
@@ -11,29 +11,29 @@ use super::instrumented_store::InstrumentedStore;
 use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats};
 use crate::failure::Failure;
 
-/// The flags; each stands for a variable of the reference server, named in its help.
+/// The flags. Most correspond to a variable of Envoy's reference server, which their help names.
 #[derive(Args)]
 #[allow(clippy::struct_excessive_bools, clippy::struct_field_names, reason = "each field is a flag, and named like it")]
 pub(crate) struct EnvoyArgs {
     /// Limits for Envoy's rate limit service in the format of its reference server, instead of the rule file
     #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG", help_heading = "Envoy")]
     pub(crate) envoy_config: Option<PathBuf>,
-    /// Do as that server does even where ours does better: refused hits count
+    /// Behave exactly like the reference server: refused hits count
     #[arg(long, env = "TIDEGATE_ENVOY_STRICT", help_heading = "Envoy")]
     pub(crate) envoy_strict: bool,
-    /// Let every request pass, and say in the statuses alone what is over (`SHADOW_MODE`)
+    /// Let every request pass; only the statuses report what is over a limit (`SHADOW_MODE`)
     #[arg(long, env = "TIDEGATE_ENVOY_SHADOW", help_heading = "Envoy")]
     pub(crate) envoy_shadow: bool,
-    /// Make every limit of --envoy-config a quota: refuse only what is over all of them (`QUOTA_MODE`)
+    /// Make every limit of --envoy-config a quota: refuse requests that are over all of them (`QUOTA_MODE`)
     #[arg(long, env = "TIDEGATE_ENVOY_QUOTA", help_heading = "Envoy")]
     pub(crate) envoy_quota: bool,
-    /// Send dynamic metadata with each answer (`RESPONSE_DYNAMIC_METADATA`)
+    /// Send dynamic metadata with each response (`RESPONSE_DYNAMIC_METADATA`)
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA", help_heading = "Envoy")]
     pub(crate) envoy_metadata: bool,
-    /// Let several files of --envoy-config speak of one domain (`MERGE_DOMAIN_CONFIG`)
+    /// Allow several files of --envoy-config for one domain (`MERGE_DOMAIN_CONFIG`)
     #[arg(long, env = "TIDEGATE_ENVOY_MERGE_DOMAINS", help_heading = "Envoy")]
     pub(crate) envoy_merge_domains: bool,
-    /// From which share of a limit on hits count as near it in the metrics (`NEAR_LIMIT_RATIO`)
+    /// Share of a limit from which on hits count as near it in the metrics (`NEAR_LIMIT_RATIO`)
     #[arg(
         long,
         value_name = "SHARE",
@@ -43,10 +43,10 @@ pub(crate) struct EnvoyArgs {
         help_heading = "Envoy"
     )]
     pub(crate) envoy_near_limit: f64,
-    /// Add header fields to answers by --envoy-config (`LIMIT_RESPONSE_HEADERS_ENABLED`)
+    /// Add header fields to responses by --envoy-config (`LIMIT_RESPONSE_HEADERS_ENABLED`)
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", help_heading = "Envoy")]
     pub(crate) envoy_headers: bool,
-    /// The field that tells the limit (`LIMIT_LIMIT_HEADER`)
+    /// Name of the field with the limit (`LIMIT_LIMIT_HEADER`)
     #[arg(
         long,
         value_name = "NAME",
@@ -56,7 +56,7 @@ pub(crate) struct EnvoyArgs {
         help_heading = "Envoy"
     )]
     pub(crate) envoy_limit_header: String,
-    /// The field that tells what remains of it (`LIMIT_REMAINING_HEADER`)
+    /// Name of the field with what remains of it (`LIMIT_REMAINING_HEADER`)
     #[arg(
         long,
         value_name = "NAME",
@@ -66,7 +66,7 @@ pub(crate) struct EnvoyArgs {
         help_heading = "Envoy"
     )]
     pub(crate) envoy_remaining_header: String,
-    /// The field that tells the seconds until it is whole again (`LIMIT_RESET_HEADER`)
+    /// Name of the field with the seconds until the limit resets (`LIMIT_RESET_HEADER`)
     #[arg(
         long,
         value_name = "NAME",
@@ -87,7 +87,7 @@ pub(crate) struct Envoy {
     metadata: bool,
 }
 
-/// Limits in the format of the reference server.
+/// A configuration in the format of the reference server.
 struct Files {
     folder: PathBuf,
     options: EnvoyOptions,
@@ -123,7 +123,7 @@ impl EnvoyArgs {
 }
 
 impl Envoy {
-    /// Reads the files, if there are any.
+    /// Loads the configuration, if a flag names one.
     pub(crate) fn open(arguments: &EnvoyArgs, secret: &Secret) -> Result<Self, Failure> {
         arguments.warn();
         let stats = Stats::default();
@@ -157,7 +157,7 @@ impl Envoy {
         limits.with_strict(self.strict).with_shadow(self.shadow).with_metadata(self.metadata).with_stats(&self.stats)
     }
 
-    /// Reads the files anew; those with errors change nothing.
+    /// Reloads the configuration; one with errors changes nothing.
     pub(crate) fn reload(&self) -> Result<(), String> {
         let Some(files) = &self.files else { return Ok(()) };
         let config = EnvoyConfig::load(&files.folder, &files.options).map_err(|errors| errors.to_string())?;
@@ -165,12 +165,12 @@ impl Envoy {
         Ok(())
     }
 
-    /// What became of hits.
+    /// The counters of the reference server.
     pub(crate) const fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Where the files are, if there are any.
+    /// The folder of the configuration, if there is one.
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
         self.files.as_ref().map(|files| &files.folder)
     }
@@ -184,6 +184,6 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 fn field(text: &str) -> Result<String, String> {
     match HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err("this is no name of a header field; use letters, digits and `-`".to_owned()),
+        Err(_) => Err("this is not the name of a header field; use letters, digits and `-`".to_owned()),
     }
 }

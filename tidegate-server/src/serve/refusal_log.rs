@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::spi::{Observer, Origin, Plan, Role, Subject};
-use tidegate::{CheckResult, Decision, OnFailure, StoreError};
+use tidegate::{CheckResult, Decision, OnFailure, StoreError, StoreErrorKind};
 use tidegate_rules::RuleFile;
 
 /// Lines of one rule and one subject in a window.
@@ -208,7 +208,7 @@ impl<'a> Refusal<'a> {
     fn from_check(check: &'a CheckResult, decision: &Decision, origin: Origin) -> Self {
         let outcome = check.outcome();
         let is_shadow = check.role() == Role::Shadow;
-        let degraded = decision.degraded().map(|kind| kind.as_str());
+        let degraded = decision.degraded().map(StoreErrorKind::as_str);
         let retry_after = if is_shadow { outcome.retry_after } else { decision.retry_after() };
         Self {
             rule: check.rule(),
@@ -237,7 +237,7 @@ impl Observer for RefusalLog {
         }
     }
 
-    /// A request that a closed rule refuses, since the store failed. It is decided by nobody else.
+    /// Logs a request that a closed rule refuses, since the store failed: no decision follows.
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
         if !plan.fails_closed() {
             return;
@@ -267,6 +267,7 @@ mod tests {
     use std::sync::Mutex;
 
     use serde_json::{Value, json};
+    use tidegate::spi::{Adjustment, Key, Store, Verdict};
     use tidegate::{Limiter, MemoryStore, Request};
 
     use super::*;
@@ -301,13 +302,18 @@ rules:
 
     /// What `test` writes to the log as JSON, with a limiter of [`RULES`].
     fn lines(is_secret_public: bool, test: impl FnOnce(&Limiter<MemoryStore>, &RefusalLog)) -> Vec<Value> {
-        let page = Page::default();
-        let writer = page.clone();
-        let format = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone());
         let file = RuleFile::parse("rules.yaml", RULES).unwrap();
         let log = Arc::new(RefusalLog::new(&file, is_secret_public));
         let limiter = Limiter::new(file.rules().clone(), MemoryStore::new()).with_observer(Arc::clone(&log));
-        tracing::subscriber::with_default(format.finish(), || test(&limiter, &log));
+        captured(|| test(&limiter, &log))
+    }
+
+    /// What `test` writes to the log as JSON.
+    fn captured(test: impl FnOnce()) -> Vec<Value> {
+        let page = Page::default();
+        let writer = page.clone();
+        let format = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone());
+        tracing::subscriber::with_default(format.finish(), test);
         let text = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -398,5 +404,39 @@ rules:
         });
         let [line] = lines.as_slice() else { panic!("{lines:?}") };
         assert_eq!((&line["rule"], &line["mode"]), (&json!("trial"), &json!("shadow")));
+    }
+
+    /// A store that never answers.
+    struct FailingStore;
+
+    impl Store for FailingStore {
+        async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
+            Err(StoreError::new(StoreErrorKind::Unavailable, "it went away"))
+        }
+        async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
+            Ok(())
+        }
+        fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
+        async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
+            Ok(())
+        }
+        async fn ping(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_request_that_a_closed_rule_refuses_is_logged_with_the_error_of_the_store() {
+        let file = RuleFile::parse("rules.yaml", &RULES.replace("open", "closed")).unwrap();
+        let log = Arc::new(RefusalLog::new(&file, false));
+        let limiter = Limiter::new(file.rules().clone(), FailingStore).with_observer(Arc::clone(&log));
+        let lines = captured(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let request = Request::new("").with_attribute("path", "/v1/7").with_attribute("user", "ann");
+            assert!(runtime.block_on(limiter.check(&request)).is_err());
+        });
+        let [line] = lines.as_slice() else { panic!("{lines:?}") };
+        assert_eq!((&line["rule"], &line["reason"]), (&json!("api"), &json!("closed")));
+        assert_eq!((&line["degraded"], &line["mode"]), (&json!("unavailable"), &json!("enforced")));
     }
 }
