@@ -100,9 +100,11 @@ impl AnonymousStore {
         let checks = plan.checks().iter().zip(&gates);
         let checks =
             checks.map(|(check, gate)| Check::new(gate, self.subject(check.key()), check.cost()).with_anonymous(true));
-        let delay = plan.checks().first().map_or(u64::MAX, |check| plan.take(check, 1).longest_delay);
         let strangers = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
-        let strangers = strangers.with_max_delay(Duration::from_micros(delay));
+        let strangers = match plan.max_delay() {
+            Some(delay) => strangers.with_max_delay(delay),
+            None => strangers,
+        };
         let strangers = if plan.is_peek() { strangers.with_peek() } else { strangers };
         let mut verdict = self.store.decide(&strangers).await?;
         // A limit of 0 creates no keys, so its cap is never exceeded.

@@ -285,7 +285,7 @@ fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
     let consumed = plan.checks().iter().zip(verdict.checks()).filter(|(_, verdict)| verdict.consumed);
     let refund = |(check, result): (&Check<'g>, &tidegate::spi::CheckVerdict)| {
         let cost = check.cost().saturating_mul(verdict.granted().max(1));
-        Adjustment::new(check, Op::Refund { cost, place: result.place })
+        Adjustment::new(check, Op::Refund { cost, position: result.position })
     };
     consumed.map(refund).collect()
 }
@@ -323,9 +323,6 @@ fn span_of(limit: &Limit) -> u64 {
     match limit {
         Limit::TokenBucket(limit) => limit.burst().micros,
         Limit::LeakyBucket(limit) => limit.bucket().burst().micros,
-        Limit::FixedWindow(limit) => limit.window_micros(),
-        Limit::SlidingLog(limit) => limit.window_micros(),
-        Limit::SlidingWindow(limit) => limit.slice_micros() * limit.slices(),
-        _ => 1,
+        limit => limit.max_window().as_micros() as u64,
     }
 }

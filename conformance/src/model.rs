@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tidegate::Limit;
 use tidegate::spi::Outcome;
-use tidegate::spi::algorithm::MARGIN_MICROS;
+use tidegate::spi::algorithm::CLOCK_MARGIN;
 
 use bucket::Bucket;
 use log::Log;
@@ -47,7 +47,7 @@ pub struct Ask {
     /// The total cost.
     pub cost: u64,
     /// The longest accepted delay, in microseconds.
-    pub longest_delay: u64,
+    pub max_delay: u64,
 }
 
 impl Model {
@@ -130,20 +130,20 @@ impl Model {
         self.remaining_within(now, u64::MAX)
     }
 
-    fn remaining_within(&self, now: u64, longest_delay: u64) -> u64 {
+    fn remaining_within(&self, now: u64, max_delay: u64) -> u64 {
         let max = self.amount();
-        max - first(max, |less| self.fits(Ask { now, cost: max - less, longest_delay }))
+        max - first(max, |less| self.fits(Ask { now, cost: max - less, max_delay }))
     }
 
     /// The outcome of a request that was `admitted` or not.
     pub fn outcome(&self, before: &Self, ask: Ask, admitted: bool) -> Outcome {
-        let Ask { now, cost, longest_delay } = ask;
-        let later = |wait: u64| Ask { now: now + wait, cost, longest_delay };
+        let Ask { now, cost, max_delay } = ask;
+        let later = |wait: u64| Ask { now: now + wait, cost, max_delay };
         let retry = (!admitted && cost <= self.amount()).then(|| first(u64::MAX >> 11, |wait| self.fits(later(wait))));
         Outcome {
             admitted,
             limit: self.amount(),
-            remaining: self.remaining_within(now, longest_delay),
+            remaining: self.remaining_within(now, max_delay),
             retry_after: retry.map(Duration::from_micros),
             reset_after: Duration::from_micros(first(u64::MAX >> 11, |wait| self.is_fresh(now + wait))),
             delay: match before {
@@ -188,5 +188,5 @@ fn first(max: u64, holds: impl Fn(u64) -> bool) -> u64 {
 
 /// Whether a record at `at` lies so far ahead of `now` that the clock must have been set back.
 fn too_far_ahead(at: u64, now: u64) -> bool {
-    at > now && at - now > MARGIN_MICROS
+    at > now && u128::from(at - now) > CLOCK_MARGIN.as_micros()
 }

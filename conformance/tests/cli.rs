@@ -1,4 +1,4 @@
-//! `tidegate check` on a real server: every call is a process that knows nothing of the others, and the limit holds.
+//! `tidegate check` on a real server: separate calls share one limit.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -6,7 +6,7 @@ use conformance::server::{Kind, Server};
 use tempfile::NamedTempFile;
 use tidegate_cli::{Exit, Output, run};
 
-/// A refill too slow to matter.
+/// A refill too slow to matter in a test.
 const RULES: &str = "\
 version: 1
 rules:
@@ -17,36 +17,36 @@ rules:
     on_failure: open
 ";
 
-/// What came of a command.
+/// Exit code and output of a command.
 #[derive(Debug)]
-struct Ran {
+struct RunOutput {
     exit: Exit,
     out: String,
     err: String,
 }
 
-fn check(url: &str, flags: &str) -> Ran {
+fn check(url: &str, flags: &str) -> RunOutput {
     let rules = NamedTempFile::new().unwrap();
     std::fs::write(&rules, RULES).unwrap();
     let rules = rules.path().to_str().unwrap();
     let line = ["tidegate", "check", "--rules", rules, "--store", url, "--action", "ride", "--attr", "rider=r1"];
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let exit = run(line.into_iter().chain(flags.split_whitespace()), &mut Output::new(&mut out, &mut err));
-    Ran { exit, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
+    RunOutput { exit, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
 }
 
 #[test]
 fn separate_processes_share_one_limit() {
     let server = Server::start(Kind::Redis);
     for remaining in [2, 1, 0] {
-        let ran = check(&server.url(), "--secret s1 --json");
-        assert_eq!((ran.exit, ran.err.as_str()), (Exit::Success, ""), "{ran:?}");
-        assert!(ran.out.contains(&format!("\"remaining\":{remaining},")), "{ran:?}");
+        let output = check(&server.url(), "--secret s1 --json");
+        assert_eq!((output.exit, output.err.as_str()), (Exit::Success, ""), "{output:?}");
+        assert!(output.out.contains(&format!("\"remaining\":{remaining},")), "{output:?}");
     }
     let denied = check(&server.url(), "--secret s1");
     assert_eq!(denied.exit, Exit::Negative);
     assert!(denied.out.starts_with("denied by rides, retry after 1d\n"), "{denied:?}");
-    // Another secret is another fleet, whose riders are others.
+    // Another secret hashes to other subjects.
     assert_eq!(check(&server.url(), "--secret s2").exit, Exit::Success);
 }
 
@@ -62,11 +62,11 @@ fn a_peek_consumes_nothing_on_a_server() {
 #[test]
 fn server_settings_that_hurt_limits_are_warned_about() {
     let server = Server::start_with(Kind::Redis, &["--maxmemory-policy", "allkeys-lru"]);
-    let ran = check(&server.url(), "--json");
-    assert_eq!((ran.exit, ran.out.lines().count()), (Exit::Success, 1));
-    let warnings: Vec<_> = ran.err.lines().collect();
+    let output = check(&server.url(), "--json");
+    assert_eq!((output.exit, output.out.lines().count()), (Exit::Success, 1));
+    let warnings: Vec<_> = output.err.lines().collect();
     assert_eq!(warnings[0], "warning: anyone who reads the store can guess subjects; set TIDEGATE_SECRET");
-    assert!(warnings.len() == 2 && warnings[1].contains("set it to noeviction"), "{ran:?}");
+    assert!(warnings.len() == 2 && warnings[1].contains("set it to noeviction"), "{output:?}");
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn an_authentication_failure_does_not_print_the_password() {
     assert_eq!(check(&server.url(), "--secret s1").exit, Exit::Success);
     let wrong = server.url().replace("hunter2", "hunter3");
     for url in [server.bare_url(), wrong] {
-        let ran = check(&url, "--secret s1");
-        assert_eq!((ran.exit, ran.out.as_str()), (Exit::Store, ""), "{ran:?}");
-        assert!(ran.err.starts_with("error: the store failed: ") && !ran.err.contains("hunter"), "{ran:?}");
-        assert!(ran.err.contains("password"), "{ran:?}");
+        let output = check(&url, "--secret s1");
+        assert_eq!((output.exit, output.out.as_str()), (Exit::Store, ""), "{output:?}");
+        assert!(output.err.starts_with("error: the store failed: ") && !output.err.contains("hunter"), "{output:?}");
+        assert!(output.err.contains("password"), "{output:?}");
     }
 }

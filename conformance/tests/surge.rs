@@ -1,4 +1,4 @@
-//! `tidegate surge` on somebody's server: it keeps its limits there, and touches nothing that is not its own.
+//! `tidegate surge` on a store of the user: it uses keys of its own, and deletes them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -9,30 +9,30 @@ use tidegate_redis::RedisOptions;
 
 fn surge(url: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let report = folder.path().join("report.html");
-    let report = report.to_str().unwrap();
+    let page_path = folder.path().join("report.html");
+    let page_path = page_path.to_str().unwrap();
     let line = ["tidegate", "surge", "--users", "10", "--instances", "2", "--seconds", "1", "--json", "--store", url];
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let exit = run(line.into_iter().chain(["--report", report]), &mut Output::new(&mut out, &mut err));
+    let exit = run(line.into_iter().chain(["--report", page_path]), &mut Output::new(&mut out, &mut err));
     let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
     assert_eq!(exit, Exit::Success, "{err}");
-    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
-    let aims = found["aims"].as_array().unwrap();
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let goals = report["aims"].as_array().unwrap();
     let judged =
-        |phase: &str| &aims.iter().find(|aim| aim["what"].as_str().unwrap().starts_with(phase)).unwrap()["reached"];
+        |phase: &str| &goals.iter().find(|goal| goal["what"].as_str().unwrap().starts_with(phase)).unwrap()["reached"];
     assert_eq!(judged("phase 3:"), true);
-    // The log has one time for a request, and a cluster decides two rules at two.
+    // The admission log has one time per request, and a cluster decides two rules at two times.
     let expected = if url.starts_with("redis+cluster:") { serde_json::Value::Null } else { true.into() };
     assert_eq!(judged("phase 4:"), &expected);
-    let page = std::fs::read_to_string(report).unwrap();
-    assert!(!out.contains(url) && !page.contains(url), "there may be a password in it");
+    let page = std::fs::read_to_string(page_path).unwrap();
+    assert!(!out.contains(url) && !page.contains(url), "the URL may contain a password");
 }
 
 #[test]
 fn surge_leaves_foreign_keys_and_none_of_its_own() {
     for server in [Server::start(Kind::Redis), Server::start_alone_in_cluster(Kind::Valkey)] {
         let mut connection = server.connection();
-        // Names as close to its own as others may have.
+        // Key names as similar to those of a run as possible.
         for name in ["other", "surge", "surge:mine", "tg1{00}ride-request:t"] {
             let _: () = redis::cmd("SET").arg(name).arg("theirs").query(&mut connection).unwrap();
         }

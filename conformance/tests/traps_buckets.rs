@@ -92,7 +92,7 @@ async fn slow_fast_and_huge_rates_are_all_exact() {
             assert_eq!(count_allowed(&limiter, capacity - 1, 2).await, 1, "{capacity} at {rate}");
             assert_eq!(count_allowed(&limiter, 1, 2).await, 1, "{capacity} at {rate}");
             fixture.clock.advance(wait);
-            let came = (wait.as_micros() * u128::from(rate.amount()) / u128::from(rate.period_micros())) as u64;
+            let came = (wait.as_micros() * u128::from(rate.amount()) / rate.period().as_micros()) as u64;
             assert_eq!(left(&limiter).await, came, "{capacity} at {rate}");
         }
     })

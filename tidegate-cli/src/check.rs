@@ -76,7 +76,7 @@ async fn wait_for_delay(decision: Option<&Decision>, timer: &impl Timer) {
     }
 }
 
-/// The decision of the store. A failure of the store is an error, since a decision of this process alone would tell nothing
+/// The decision of the store. A failure of the store is an error, since a decision of this process alone would say nothing
 /// about the service.
 async fn decide(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool) -> Result<Decision, StoreError> {
     let plan = limiter.plan(request).with_on_failure(OnFailure::Closed);

@@ -1,7 +1,9 @@
 //! The arguments of the scripts: keys, and numbers packed as little-endian doubles, the number type of Lua.
 
+use std::time::Duration;
+
 use redis::Cmd;
-use tidegate::spi::algorithm::{Op, Place};
+use tidegate::spi::algorithm::{Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, Key, Plan, PlanMode, Role};
 use tidegate::{Limit, Timestamp};
 
@@ -77,17 +79,17 @@ pub(crate) fn adjust(
     let overflow_routes = if has_overflow(routes) { routes } else { &[] };
     append_keys(cmd, prefix, adjustments.iter().map(|adjustment| &adjustment.key), overflow_routes);
     for (index, Adjustment { limit, op, .. }) in adjustments.iter().enumerate() {
-        let (op_number, cost, place) = match op {
-            Op::Charge { cost } => (3, *cost, Place::default()),
-            Op::Refund { cost, place } => (4, *cost, *place),
+        let (op_number, cost, position) = match op {
+            Op::Charge { cost } => (3, *cost, TakePosition::default()),
+            Op::Refund { cost, position } => (4, *cost, *position),
             // `RedisStore::adjust` rejects all other operations.
-            _ => (3, 0, Place::default()),
+            _ => (3, 0, TakePosition::default()),
         };
         let mut numbers = PackedNumbers::default();
         numbers.push(algorithm_number(limit) as u64);
         numbers.push(op_number);
         numbers.push_micros(routes.get(index).and_then(|route| route.max_ttl_micros));
-        numbers.push_limit(limit, cost, u64::MAX, place);
+        numbers.push_limit(limit, cost, None, position);
         cmd.arg(numbers.into_bytes());
     }
     append_injected_now(cmd, now);
@@ -148,11 +150,11 @@ impl PackedNumbers {
 
     fn push_take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
         let take = plan.take(check, 1);
-        self.push_limit(check.gate().limit(), take.cost, take.longest_delay, Place::default());
+        self.push_limit(check.gate().limit(), take.cost, take.max_delay(), TakePosition::default());
     }
 
-    /// The arguments of the limit's Lua function after `units`: cost, place and the parameters of the limit.
-    fn push_limit(&mut self, limit: &Limit, cost: u64, longest_delay: u64, place: Place) {
+    /// The arguments of the limit's Lua function after `units`: cost, position and the parameters of the limit.
+    fn push_limit(&mut self, limit: &Limit, cost: u64, max_delay: Option<Duration>, position: TakePosition) {
         match limit {
             Limit::TokenBucket(bucket) => {
                 self.push_bucket(bucket, cost);
@@ -160,19 +162,19 @@ impl PackedNumbers {
             }
             Limit::LeakyBucket(leaky) => {
                 self.push_bucket(leaky.bucket(), cost);
-                self.push_micros(Some(longest_delay));
-                self.push(place.moment().micros);
-                self.push(place.moment().part);
+                self.push_micros(max_delay.map(micros));
+                self.push(position.slot().micros);
+                self.push(position.slot().part);
             }
             Limit::FixedWindow(window) => {
-                self.push_all(&[cost, place.position(), window.limit()]);
+                self.push_all(&[cost, position.index(), window.limit()]);
                 self.push_f64(window.window_number() as f64);
             }
             Limit::SlidingLog(log) => {
-                self.push_all(&[cost, place.position(), log.limit(), log.window_micros()]);
+                self.push_all(&[cost, position.index(), log.limit(), micros(log.window())]);
             }
             Limit::SlidingWindow(window) => {
-                self.push_all(&[cost, place.position(), window.limit(), window.slice_micros(), window.slices()]);
+                self.push_all(&[cost, position.index(), window.limit(), micros(window.slice()), window.slices()]);
             }
             // A new variant of `Limit` comes together with its script.
             _ => {}
@@ -187,4 +189,9 @@ impl PackedNumbers {
     fn into_bytes(self) -> Vec<u8> {
         self.0
     }
+}
+
+/// Whole microseconds, as the scripts take them.
+pub(crate) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

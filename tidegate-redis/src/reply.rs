@@ -2,9 +2,11 @@
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::{Found, MARGIN_MICROS};
+use tidegate::spi::algorithm::{CLOCK_MARGIN, StoredState};
 use tidegate::spi::{Check, Plan, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
+
+use crate::args::micros;
 
 /// The reply of a script to a plan.
 pub(crate) struct Reply {
@@ -12,7 +14,7 @@ pub(crate) struct Reply {
     pub(crate) now: Timestamp,
     granted: u64,
     /// For each check, whether it admits, and the state it was judged on.
-    states: SmallVec<[(bool, Found); 1]>,
+    states: SmallVec<[(bool, StoredState); 1]>,
     /// For each check of a plan with overflow routes: -1 if the overflow bucket decided, otherwise the milliseconds that a
     /// state with a maximum TTL had left.
     marks: SmallVec<[i64; 1]>,
@@ -29,7 +31,7 @@ impl Reply {
             let (mark, rest) = take_double(state)?;
             (marks, state) = (SmallVec::from_buf([mark as i64]), rest);
         }
-        let state = if state.is_empty() { Found::Fresh } else { decode(check, state)? };
+        let state = if state.is_empty() { StoredState::Fresh } else { decode(check, state)? };
         // The sign of now says whether the check admits. A single shadow check grants the request either way.
         let admitted = now.is_sign_positive();
         let granted = plan.granted(|_| u64::from(admitted));
@@ -54,7 +56,7 @@ impl Reply {
         let mut states = Vec::with_capacity(checks);
         for (index, (check, value)) in plan.checks().iter().zip(values).enumerate() {
             let state = match value {
-                Value::Nil => Found::Fresh,
+                Value::Nil => StoredState::Fresh,
                 Value::BulkString(bytes) => decode(check, bytes)?,
                 _ => return Err(malformed()),
             };
@@ -84,7 +86,7 @@ impl Reply {
         let remaining = self.marks.get(index).filter(|_| check.forget_after().is_some());
         Some(match remaining.and_then(|millis| u64::try_from(*millis).ok()) {
             Some(millis) => self.now.as_micros().saturating_add(millis.saturating_mul(1_000)),
-            None => expiry.saturating_add(MARGIN_MICROS),
+            None => expiry.saturating_add(micros(CLOCK_MARGIN)),
         })
     }
 }
@@ -104,8 +106,8 @@ fn take_double(bytes: &[u8]) -> Result<(f64, &[u8]), StoreError> {
 }
 
 /// Decodes a state. The script has read it without an error, so one that cannot be decoded is a malformed reply.
-fn decode(check: &Check<'_>, bytes: &[u8]) -> Result<Found, StoreError> {
-    Found::decode(check.gate().limit(), bytes).ok_or_else(malformed)
+fn decode(check: &Check<'_>, bytes: &[u8]) -> Result<StoredState, StoreError> {
+    StoredState::decode(check.gate().limit(), bytes).ok_or_else(malformed)
 }
 
 fn number(value: &Value) -> Result<u64, StoreError> {

@@ -1,7 +1,7 @@
-//! Time, injected: the only file that may read the machine's clock.
+//! Clocks and timers. Only this file reads the system clock.
 //!
-//! A [`Clock`] tells the time to a store, a [`Timer`] lets [`Limiter::acquire`](crate::Limiter::acquire) wait. Both have
-//! the same fake, [`ManualClock`], which is public because users test their own limits with it.
+//! A store reads a [`Clock`], and [`Limiter::acquire`](crate::Limiter::acquire) waits on a [`Timer`]. [`ManualClock`] is both, for
+//! tests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,24 +13,23 @@ use std::time::{Duration, SystemTime};
 
 use crate::Timestamp;
 
-/// Tells the time.
+/// A source of time.
 ///
-/// It may run backwards: every limit stays safe then, and only gives out less than it could (see the
-/// [`algorithm`](crate::spi::algorithm) module).
+/// It may step back: no limit is exceeded then, but less may be granted (see [`algorithm`](crate::spi::algorithm)).
 pub trait Clock: Send + Sync {
-    /// The present instant.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// Lets a future wait without tying the library to a runtime, and tells how long it has waited.
+/// A clock that a future can sleep on, independent of a runtime.
 ///
 /// [`SleepTimer`] makes one from the sleep function of a runtime.
 pub trait Timer: Clock {
-    /// A future that is ready once `span` has passed.
+    /// A future that completes after `span`.
     fn sleep(&self, span: Duration) -> Sleep;
 }
 
-/// The future of a [`Timer`].
+/// The future that [`Timer::sleep`] returns.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A [`Timer`] on the sleep function of a runtime.
@@ -73,19 +72,19 @@ where
     }
 }
 
-/// The machine's clock: the wall time at its creation plus the monotonic time since.
+/// The system clock: the wall time at its creation plus the monotonic time since.
 ///
-/// Steps of the wall clock after that do not reach it, so within one process time never runs backwards.
+/// Later steps of the wall clock do not affect it, so it never steps back.
 #[derive(Clone, Debug)]
 pub struct SystemClock {
-    /// Reads the processor's own counter where that is sound: a decision reads the clock once, and this is most of it.
+    /// Reads the processor's time stamp counter where that is reliable, which is the fastest way.
     monotonic: quanta::Clock,
     anchor: u64,
     wall: u64,
 }
 
 impl SystemClock {
-    /// Reads the wall clock once.
+    /// Starts at the current wall time.
     #[allow(clippy::disallowed_methods, reason = "this is the one place where the machine's clock enters")]
     pub fn new() -> Self {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -107,7 +106,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock and timer that stand still until told to move. Clones share the time.
+/// A clock and timer for tests, moved by hand. Clones share the time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -118,36 +117,36 @@ impl Clock for SystemClock {
 /// assert_eq!(clock.now().as_micros(), 1_700_000_001_000_000);
 /// ```
 #[derive(Clone, Default)]
-pub struct ManualClock(Arc<Mutex<Manual>>);
+pub struct ManualClock(Arc<Mutex<ManualTime>>);
 
 #[derive(Default)]
-struct Manual {
+struct ManualTime {
     now: Timestamp,
     sleepers: BTreeMap<(Timestamp, u64), Option<Waker>>,
     started: u64,
 }
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// A clock that starts at `now`.
     pub fn at(now: Timestamp) -> Self {
         let clock = Self::default();
         clock.set(now);
         clock
     }
 
-    /// Moves time forward and wakes whoever slept until then.
+    /// Moves the time forward and wakes the sleeps that end by then.
     pub fn advance(&self, span: Duration) {
         let target = self.now().plus(span);
         self.set(target);
     }
 
-    /// Moves time to `now`, which may lie in the past.
+    /// Sets the time to `now`, which may be earlier.
     pub fn set(&self, now: Timestamp) {
         let mut due = Vec::new();
         {
-            let mut manual = self.lock();
-            manual.now = now;
-            for ((until, _), waker) in &mut manual.sleepers {
+            let mut time = self.lock();
+            time.now = now;
+            for ((until, _), waker) in &mut time.sleepers {
                 if *until <= now {
                     due.extend(waker.take());
                 }
@@ -156,13 +155,13 @@ impl ManualClock {
         due.into_iter().for_each(Waker::wake);
     }
 
-    /// How many sleeps have not ended yet: what a test waits for before it moves the clock.
+    /// The number of sleeps that have not ended. A test waits for it before it moves the clock.
     pub fn pending_sleeps(&self) -> usize {
-        let manual = self.lock();
-        manual.sleepers.keys().filter(|(until, _)| *until > manual.now).count()
+        let time = self.lock();
+        time.sleepers.keys().filter(|(until, _)| *until > time.now).count()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Manual> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ManualTime> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -175,10 +174,10 @@ impl Clock for ManualClock {
 
 impl Timer for ManualClock {
     fn sleep(&self, span: Duration) -> Sleep {
-        let mut manual = self.lock();
-        manual.started += 1;
-        let id = (manual.now.plus(span), manual.started);
-        manual.sleepers.insert(id, None);
+        let mut time = self.lock();
+        time.started += 1;
+        let id = (time.now.plus(span), time.started);
+        time.sleepers.insert(id, None);
         Box::pin(ManualSleep { clock: self.clone(), id })
     }
 }
@@ -198,11 +197,11 @@ impl Future for ManualSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut manual = self.clock.lock();
-        if self.id.0 <= manual.now {
+        let mut time = self.clock.lock();
+        if self.id.0 <= time.now {
             return Poll::Ready(());
         }
-        manual.sleepers.insert(self.id, Some(context.waker().clone()));
+        time.sleepers.insert(self.id, Some(context.waker().clone()));
         Poll::Pending
     }
 }

@@ -1,4 +1,4 @@
-//! `Decision`: the answer to a request, complete enough for any door to render. Pure.
+//! `Decision`: the result of a request, with everything that a front door needs for its response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,17 +6,18 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::algorithm::{Calendar, Outcome, Place};
+use crate::algorithm::{Calendar, Outcome, TakePosition};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Plan, Role};
 use crate::receipt::Receipt;
 use crate::spi::{CheckVerdict, Subject, Verdict};
 use crate::{StoreErrorKind, Timestamp, Window};
 
-/// The answer to a request.
+/// The result of a request.
 ///
-/// A denied decision shows the check with the longest retry (a permanent one first), an allowed one the check that leaves
-/// the fewest further requests of this kind. Shadow checks are never shown; they are listed apart.
+/// Its numbers are those of the most restrictive check: for a denial the one with the longest retry, otherwise the one that leaves
+/// the fewest further requests of this kind. Shadow checks do not count; [`shadow_would_reject`](Self::shadow_would_reject) lists
+/// them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,7 +39,7 @@ use crate::{StoreErrorKind, Timestamp, Window};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a decision that nobody reads limits nothing"]
+#[must_use = "a decision has no effect unless it is checked"]
 pub struct Decision {
     granted: u64,
     decided_at: Timestamp,
@@ -46,31 +47,31 @@ pub struct Decision {
     delay: Duration,
     checks: SmallVec<[CheckResult; 1]>,
     degraded: Option<StoreErrorKind>,
-    /// Whether a rule applied about which answers must give nothing away, though it is not among the checks.
-    guarded: bool,
+    /// Whether a security rule applied that is not among the checks.
+    security: bool,
     /// Further rules that share a check through a budget.
-    sharing: Vec<Sharing>,
+    budget_shares: Vec<BudgetShare>,
 }
 
-/// When to come back while the store fails; nobody knows better.
+/// When to retry while the store fails.
 pub(crate) const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// A rule whose cost is part of a check that is named after another: both share a budget.
+/// The cost of a rule within a check of another rule with the same budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sharing {
-    /// The place of the check.
+pub(crate) struct BudgetShare {
+    /// The index of the check.
     pub(crate) check: usize,
     pub(crate) rule: SmolStr,
     pub(crate) cost: u64,
 }
 
-/// What one check of a plan says, and what it is about.
+/// The result of one check, with its rule, limit and subject.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct CheckResult {
     pub(crate) rule: SmolStr,
     pub(crate) limit_name: SmolStr,
-    /// None for most, which costs nothing to copy.
+    /// `None` for most rules.
     pub(crate) plan: Option<Arc<str>>,
     pub(crate) security: bool,
     pub(crate) window: Calendar,
@@ -82,16 +83,16 @@ pub struct CheckResult {
     pub(crate) consumed: bool,
     pub(crate) anonymous: bool,
     pub(crate) overflowed: bool,
-    pub(crate) place: Place,
+    pub(crate) position: TakePosition,
     pub(crate) outcome: Outcome,
 }
 
 impl Decision {
-    /// Makes one answer of what the store says to `plan`.
+    /// The decision from the verdict of a store on `plan`.
     #[inline(always)]
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
         let (granted, decided_at) = (verdict.granted(), verdict.decided_at());
-        let sharing = plan.sharing().to_vec();
+        let budget_shares = plan.budget_shares().to_vec();
         if let ([check], [judged]) = (plan.checks(), verdict.checks()) {
             let enforced = check.gate().role() != Role::Shadow;
             return Self {
@@ -101,8 +102,8 @@ impl Decision {
                 delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
                 checks: SmallVec::from_buf([CheckResult::new(check, judged)]),
                 degraded: None,
-                guarded: false,
-                sharing,
+                security: false,
+                budget_shares,
             };
         }
         let checks: SmallVec<[CheckResult; 1]> =
@@ -110,19 +111,19 @@ impl Decision {
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
         let shown = most_restrictive(&checks, granted > 0);
-        Self { granted, decided_at, shown, delay, checks, degraded: None, guarded: false, sharing }
+        Self { granted, decided_at, shown, delay, checks, degraded: None, security: false, budget_shares }
     }
 
-    /// The same decision, made without the store, since that failed.
-    pub(crate) fn degraded_by(mut self, kind: StoreErrorKind, guarded: bool) -> Self {
-        (self.degraded, self.guarded) = (Some(kind), guarded);
+    /// Marks a decision that was made without the store. `security` is whether a security rule applied.
+    pub(crate) fn degraded_by(mut self, kind: StoreErrorKind, security: bool) -> Self {
+        (self.degraded, self.security) = (Some(kind), security);
         self
     }
 
-    /// Why it was decided without the store: how that failed. None if the store decided, which is the usual case.
+    /// How the store failed, if the decision was made without it.
     ///
-    /// Such a decision knows only what this instance has let pass in the meantime: its numbers are those of the instance's
-    /// share, which doors do not show, and its [receipt](Self::into_receipt) is empty.
+    /// The numbers of such a decision are those of this instance alone, which front doors do not show, and its
+    /// [receipt](Self::into_receipt) is empty.
     pub const fn degraded(&self) -> Option<StoreErrorKind> {
         self.degraded
     }
@@ -132,98 +133,97 @@ impl Decision {
         self.granted > 0
     }
 
-    /// How many units were granted: for [`take_up_to`](crate::Limiter::take_up_to), otherwise 1 or 0.
+    /// The number of units granted. Without [`take_up_to`](crate::Limiter::take_up_to) it is 1 or 0.
     pub const fn granted(&self) -> u64 {
         self.granted
     }
 
-    /// When it was decided, by the clock of the store.
+    /// The time of the decision, by the clock of the store.
     pub const fn decided_at(&self) -> Timestamp {
         self.decided_at
     }
 
-    /// How long the request must be held before it goes on.
+    /// How long the request must wait before it proceeds.
     pub const fn delay(&self) -> Duration {
         self.delay
     }
 
-    /// The check to show: the most restrictive one. None if no rule matched, or only shadow rules did.
+    /// The most restrictive check; `None` if no rule matched, or only shadow rules did.
     pub fn shown(&self) -> Option<&CheckResult> {
         self.checks.get(usize::from(self.shown?))
     }
 
-    /// The rule of the check that is shown.
+    /// The rule of the most restrictive check.
     pub fn rule(&self) -> Option<&str> {
         self.shown().map(CheckResult::rule)
     }
 
-    /// The kind of limit of the check that is shown.
+    /// The kind of limit of the most restrictive check.
     pub fn algorithm(&self) -> Option<Algorithm> {
         self.shown().map(CheckResult::algorithm)
     }
 
-    /// Whom the check that is shown counts, hashed.
+    /// The subject of the most restrictive check, hashed.
     pub fn subject(&self) -> Option<Subject> {
         self.shown().map(CheckResult::subject)
     }
 
-    /// The largest cost that the check that is shown could ever admit.
+    /// The largest cost that the most restrictive check can ever admit.
     pub fn limit(&self) -> Option<u64> {
         self.shown().map(|check| check.outcome.limit)
     }
 
-    /// The largest cost that the check that is shown would admit right after this decision.
+    /// The largest cost that the most restrictive check would admit right after this decision.
     pub fn remaining(&self) -> Option<u64> {
         self.shown().map(|check| check.outcome.remaining)
     }
 
-    /// The time until the check that is shown cannot be told from a fresh one.
+    /// The time until the state of the most restrictive check is equivalent to a fresh one.
     pub fn reset_after(&self) -> Option<Duration> {
         self.shown().map(|check| check.outcome.reset_after)
     }
 
-    /// The time after which the same request passes if nothing else happens. None if it passed, or never will.
+    /// The time after which the same request passes if nothing else happens; `None` if it passed or never passes.
     pub fn retry_after(&self) -> Option<Duration> {
         if self.is_allowed() {
             return None;
         }
-        // What is more than the share of one instance may be less than the whole limit, once the store is back.
+        // A cost above the share of this instance may pass once the store is back.
         self.shown()?.outcome.retry_after.or_else(|| self.degraded.map(|_| RETRY_AFTER_FAILURE))
     }
 
-    /// For a denied request: the time after which it could be on its way, the delay of a leaky bucket included.
-    pub(crate) fn served_after(&self) -> Duration {
+    /// For a denied request: the time after which it could proceed, including the delay of a leaky bucket.
+    pub(crate) fn proceeds_after(&self) -> Duration {
         let denying = self.checks.iter().filter(|check| check.role != Role::Shadow && !check.outcome.admitted);
-        denying.map(CheckResult::served_after).max().unwrap_or_default()
+        denying.map(CheckResult::proceeds_after).max().unwrap_or_default()
     }
 
-    /// Denied, and no waiting helps: the cost is above what a limit can ever admit.
+    /// Whether the request is denied and no waiting helps: its cost is above a limit.
     pub fn is_permanent(&self) -> bool {
         let permanent = |check: &CheckResult| check.outcome.is_permanent();
         !self.is_allowed() && self.degraded.is_none() && self.shown().is_some_and(permanent)
     }
 
-    /// Whether a rule applied about which answers must give nothing away.
+    /// Whether a security rule applied, so that responses must not contain details.
     pub fn is_security(&self) -> bool {
-        self.guarded || self.checks.iter().any(|check| check.security && check.role != Role::Shadow)
+        self.security || self.checks.iter().any(|check| check.security && check.role != Role::Shadow)
     }
 
-    /// What every check says, in the order of the rules.
+    /// The result of every check, in the order of the rules.
     pub fn checks(&self) -> &[CheckResult] {
         &self.checks
     }
 
-    /// The rules in shadow that would have rejected the request.
+    /// The shadow rules that would have rejected the request.
     pub fn shadow_would_reject(&self) -> impl Iterator<Item = &str> {
         let rejecting = self.checks.iter().filter(|check| check.role == Role::Shadow && !check.outcome.admitted);
-        // Several limits of one rule stand side by side; the rule is named once.
+        // The limits of one rule are adjacent; the rule is named once.
         let mut last = None;
         rejecting.map(CheckResult::rule).filter(move |rule| last.replace(*rule) != Some(*rule))
     }
 
-    /// What was consumed and where, to give it back later. A denied decision has an empty one, and so has a
-    /// [degraded](Self::degraded) one. There is one for each
-    /// decision, which is used up by it, since nothing may be given back twice.
+    /// The receipt for a later refund or settlement. It is empty for a denied or [degraded](Self::degraded) decision. It takes the
+    /// decision, so that nothing is refunded twice.
     pub fn into_receipt(self) -> Receipt {
         self.consumed()
     }
@@ -232,10 +232,10 @@ impl Decision {
         if self.degraded.is_some() {
             return Receipt::empty();
         }
-        // What costs nothing consumed nothing, but it may turn out to have cost something.
+        // A check without a cost consumed nothing, but a settlement may charge it.
         let free = |check: &CheckResult| check.cost == 0 && self.is_allowed() && check.role != Role::Shadow;
         let taken = self.checks.iter().enumerate().filter(|(_, check)| check.consumed || free(check));
-        Receipt::new(self.granted.max(1), taken, &self.sharing)
+        Receipt::new(self.granted.max(1), taken, &self.budget_shares)
     }
 
     /// The same decision with no units granted.
@@ -263,7 +263,7 @@ impl CheckResult {
             consumed: judged.consumed,
             anonymous: check.is_anonymous(),
             overflowed: judged.overflowed,
-            place: judged.place,
+            position: judged.position,
             outcome: judged.outcome,
         }
     }
@@ -278,19 +278,19 @@ impl CheckResult {
         &self.limit_name
     }
 
-    /// The plan whose limit it is, often empty.
+    /// The plan of the limit, often empty.
     pub fn plan(&self) -> &str {
         self.plan.as_deref().unwrap_or_default()
     }
 
-    /// Whether answers must give nothing away about it.
+    /// Whether responses must not contain details about it.
     pub const fn is_security(&self) -> bool {
         self.security
     }
 
-    /// The window in which the whole limit comes back; of a bucket, the time from empty to full, rounded up.
+    /// The window of the limit; for a bucket, the time to refill completely, rounded up.
     pub const fn window(&self) -> Window {
-        Window::of(self.window)
+        Window::from_calendar(self.window)
     }
 
     /// The kind of limit.
@@ -298,12 +298,12 @@ impl CheckResult {
         self.algorithm
     }
 
-    /// Its role in the plan.
+    /// How it counts in the plan.
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// Whom it counts, hashed.
+    /// The subject, hashed.
     pub const fn subject(&self) -> Subject {
         self.subject
     }
@@ -318,13 +318,13 @@ impl CheckResult {
         self.consumed
     }
 
-    /// Whether nobody vouches for whom it counts.
+    /// Whether the subject is unauthenticated.
     pub const fn is_anonymous(&self) -> bool {
         self.anonymous
     }
 
-    /// Whether it was judged on an overflow bucket, which new subjects share when there are too many, and not on one of its
-    /// own. What it took there is not given back by a [refund](crate::Limiter::refund): nobody knows who would get it.
+    /// Whether it was decided on an overflow bucket, which new subjects share when there are too many. A
+    /// [refund](crate::Limiter::refund) does not return units to such a bucket.
     pub const fn is_overflowed(&self) -> bool {
         self.overflowed
     }
@@ -334,46 +334,46 @@ impl CheckResult {
         &self.outcome
     }
 
-    /// The retry as something to compare: a permanent denial is the longest.
+    /// The retry for comparison: a permanent denial is the longest.
     fn retry(&self) -> Duration {
         if self.outcome.admitted { Duration::ZERO } else { self.outcome.retry_after.unwrap_or(Duration::MAX) }
     }
 
-    /// The next free slot of a leaky bucket stays where it is until it comes: whenever the request is admitted, it leaves
-    /// then, which is when the bucket would be as at the beginning.
-    fn served_after(&self) -> Duration {
+    /// When a denied request could proceed. In a leaky bucket that is the next free slot, whenever the request is admitted: the
+    /// time until the bucket is empty.
+    fn proceeds_after(&self) -> Duration {
         if self.algorithm == Algorithm::LeakyBucket { self.outcome.reset_after } else { self.retry() }
     }
 
-    /// How many further requests of the same cost would pass.
+    /// The number of further requests of the same cost that would pass.
     fn further(&self) -> u64 {
         self.outcome.remaining.checked_div(self.cost).unwrap_or(u64::MAX)
     }
 }
 
-/// The index of the check to show. A group speaks through its most permissive member; ties go to the first.
+/// The index of the most restrictive check. A group counts as its most permissive member; the first of equals wins.
 fn most_restrictive(checks: &[CheckResult], allowed: bool) -> Option<u16> {
-    let speaks = |index: &usize| match checks[*index].role {
+    let counts = |index: &usize| match checks[*index].role {
         Role::Enforced => true,
         Role::Shadow => false,
         Role::AnyOf(group) => {
             let members = (0..checks.len()).filter(|member| checks[*member].role == Role::AnyOf(group));
-            let speaker = if allowed {
+            let representative = if allowed {
                 members.rev().max_by_key(|member| checks[*member].further())
             } else {
                 members.min_by_key(|member| checks[*member].retry())
             };
-            speaker == Some(*index)
+            representative == Some(*index)
         }
     };
-    let mut speakers = (0..checks.len()).filter(speaks);
+    let mut candidates = (0..checks.len()).filter(counts);
     let shown = if allowed {
-        speakers.min_by_key(|index| checks[*index].further())
+        candidates.min_by_key(|index| checks[*index].further())
     } else {
-        // `max_by_key` keeps the last of equals, and file order wants the first.
-        let first = speakers.next();
+        // `max_by_key` would return the last of equals.
+        let first = candidates.next();
         first.map(|first| {
-            speakers.fold(first, |best, next| if checks[next].retry() > checks[best].retry() { next } else { best })
+            candidates.fold(first, |best, next| if checks[next].retry() > checks[best].retry() { next } else { best })
         })
     };
     shown.and_then(|index| u16::try_from(index).ok())

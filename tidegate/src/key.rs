@@ -75,7 +75,7 @@ impl KeyStem {
             Limit::FixedWindow(limit) => push_fixed_window(&mut text, limit),
             Limit::SlidingLog(limit) => push_window(&mut text, 'l', limit.window_micros()),
             Limit::SlidingWindow(limit) => {
-                push_window(&mut text, 's', limit.slice_micros() * limit.slices());
+                push_window(&mut text, 's', limit.window_micros());
                 let _ = write!(text, "x{}", limit.slices());
             }
         }

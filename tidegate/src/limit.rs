@@ -1,4 +1,4 @@
-//! `Limit`: the kinds of limit there are, and constructors that refuse what could not be decided exactly.
+//! `Limit`: the kinds of limit. The constructors reject parameters that could not be decided exactly.
 
 use std::error::Error;
 use std::fmt;
@@ -12,21 +12,23 @@ use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::{Rate, Window};
 
-/// The largest amount of units anything may hold: 2^52 - 1, so that two of them still add up exactly in a Lua number.
+/// The largest number of units: 2^52 - 1, so that the sum of two is exact in a Lua number.
 pub const MAX_AMOUNT: u64 = (1 << 52) - 1;
 
-/// The longest time any limit may span: one hundred years of 365.25 days, in microseconds.
-pub const LONGEST_SPAN: u64 = 3_155_760_000_000_000;
+/// The longest window of a limit: 100 years of 365.25 days.
+pub const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS);
 
-/// The largest limit of a [sliding log](Limit::sliding_log): it keeps every request, and each takes two bytes of cost.
+pub(crate) const MAX_WINDOW_MICROS: u64 = 3_155_760_000_000_000;
+
+/// The largest limit of a [sliding log](Limit::sliding_log), which keeps every request and stores its cost in two bytes.
 pub const MAX_LOG_LIMIT: u64 = 65_535;
 
-/// The most slices a [sliding window](Limit::sliding_window) may have.
+/// The largest number of slices of a [sliding window](Limit::sliding_window).
 pub const MAX_SLICES: u64 = 120;
 
-/// A limit: how much is allowed in how much time, and in which sense.
+/// A limit: a number of units in a time.
 ///
-/// Each kind is a pure function in a module of its own, which states its invariant and its error bound as a formula.
+/// Each kind has a module in [`algorithm`](crate::spi::algorithm) that states its invariant and its error bound as a formula.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,17 +48,17 @@ pub const MAX_SLICES: u64 = 120;
 pub enum Limit {
     /// Bursts up to a capacity, then a sustained rate.
     TokenBucket(TokenBucket),
-    /// A constant output rate; what comes early waits in a queue.
+    /// A constant output rate. Requests that come early wait in a queue.
     LeakyBucket(LeakyBucket),
-    /// So many in each window of the clock or the calendar; the simplest, with a double burst at the boundary.
+    /// A number of units in each window, aligned to the clock or the calendar. Allows a double burst at the boundary.
     FixedWindow(FixedWindow),
-    /// So many in any window, exactly; keeps every request.
+    /// A number of units in any window, exactly. Keeps every request.
     SlidingLog(SlidingLog),
-    /// So many in any window, estimated from slices.
+    /// A number of units in any window, estimated from slices.
     SlidingWindow(SlidingWindow),
 }
 
-/// Which [`Limit`] it is, by the name that rule files, metrics and answers use.
+/// The kind of a [`Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -72,7 +74,7 @@ pub enum Algorithm {
     SlidingWindow,
 }
 
-/// Why a limit or a rate cannot be constructed: the field, and the bound that it breaks.
+/// An invalid parameter of a limit or a rate: the field, and the bound that it violates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
     field: &'static str,
@@ -81,17 +83,17 @@ pub struct LimitError {
 
 /// Constructors
 impl Limit {
-    /// Starts full with `capacity` tokens; `refill` brings them back.
+    /// A bucket of `capacity` tokens, initially full, that refills at the rate `refill`.
     pub fn token_bucket(capacity: u64, refill: Rate) -> Result<Self, LimitError> {
         TokenBucket::new("token_bucket.capacity", capacity, refill).map(Self::TokenBucket)
     }
 
-    /// Lets requests out at `drain`; one passes at once and up to `queue` wait for their turn.
+    /// Requests leave at the rate `drain`. One passes at once, and up to `queue` wait.
     pub fn leaky_bucket(drain: Rate, queue: u64) -> Result<Self, LimitError> {
         LeakyBucket::new(drain, queue).map(Self::LeakyBucket)
     }
 
-    /// Allows `limit` units in each `window`: a span, aligned to the Unix epoch, or a month or year of the calendar, in UTC.
+    /// Allows `limit` units in each `window`: a duration, aligned to the Unix epoch, or a calendar month or year in UTC.
     pub fn fixed_window(limit: u64, window: impl Into<Window>) -> Result<Self, LimitError> {
         FixedWindow::new(limit, window.into()).map(Self::FixedWindow)
     }
@@ -103,15 +105,15 @@ impl Limit {
 
     /// Allows about `limit` units in any `window`, counted in `slices` equal parts of it.
     ///
-    /// One slice is the classic estimate from two windows; six to twelve make it close.
+    /// One slice is the classic estimate from two windows; six to twelve make it accurate.
     pub fn sliding_window(limit: u64, window: Duration, slices: u64) -> Result<Self, LimitError> {
         SlidingWindow::new(limit, window, slices).map(Self::SlidingWindow)
     }
 }
 
-/// What is known about a limit without any state
+/// Properties
 impl Limit {
-    /// The largest cost that can ever be admitted at once: capacity, limit, or queue + 1.
+    /// The largest cost that can be admitted at once: capacity, limit, or queue + 1.
     pub const fn amount(&self) -> u64 {
         match self {
             Self::TokenBucket(limit) => limit.capacity(),
@@ -122,33 +124,37 @@ impl Limit {
         }
     }
 
-    /// The window in which the whole [amount](Self::amount) comes back; of a bucket, the time from empty to full, rounded up.
+    /// The window of the limit; for a bucket, the time to refill completely, rounded up.
     pub const fn window(&self) -> Window {
-        Window::of(self.calendar())
+        Window::from_calendar(self.calendar())
     }
 
-    /// The same, as checks carry it.
+    /// The same, as checks store it.
     pub(crate) const fn calendar(&self) -> Calendar {
         match self {
             Self::FixedWindow(limit) => limit.calendar(),
-            other => Calendar::of_micros(other.window_micros()),
+            other => Calendar::from_micros(other.window_micros()),
         }
     }
 
-    /// The time in which the whole [amount](Self::amount) comes back: the window, or from empty to full. In microseconds,
-    /// rounded up; of months and years, the longest.
-    pub const fn window_micros(&self) -> u64 {
+    /// The length of the window: for months and years, of the longest one; for a bucket, the time to refill completely, rounded
+    /// up.
+    pub const fn max_window(&self) -> Duration {
+        Duration::from_micros(self.window_micros())
+    }
+
+    const fn window_micros(&self) -> u64 {
         match self {
             Self::TokenBucket(limit) => limit.burst().ceil(),
             Self::LeakyBucket(limit) => limit.bucket().burst().ceil(),
             Self::FixedWindow(limit) => limit.window_micros(),
             Self::SlidingLog(limit) => limit.window_micros(),
-            Self::SlidingWindow(limit) => limit.slice_micros() * limit.slices(),
+            Self::SlidingWindow(limit) => limit.window_micros(),
         }
     }
 
-    /// The part of it that one of so many instances may hand out by itself: an equal part, rounded down, but never nothing
-    /// of something. What instances hand out together is then at most the limit, or one each where there are more of them.
+    /// The part of the limit that one of `instances` may grant alone: an equal part, rounded down, but at least 1 unless the limit
+    /// is 0. All instances together grant at most the limit, or one unit each if there are more instances than units.
     ///
     /// ```
     /// # use tidegate::{Limit, Rate};
@@ -166,19 +172,14 @@ impl Limit {
                 Self::leaky_bucket(limit.drain().part(instances), part(limit.queue() + 1).saturating_sub(1))
             }
             Self::FixedWindow(limit) => Self::fixed_window(part(limit.limit()), limit.window()),
-            Self::SlidingLog(limit) => {
-                Self::sliding_log(part(limit.limit()), Duration::from_micros(limit.window_micros()))
-            }
-            Self::SlidingWindow(limit) => {
-                let window = Duration::from_micros(limit.slice_micros() * limit.slices());
-                Self::sliding_window(part(limit.limit()), window, limit.slices())
-            }
+            Self::SlidingLog(limit) => Self::sliding_log(part(limit.limit()), limit.window()),
+            Self::SlidingWindow(limit) => Self::sliding_window(part(limit.limit()), limit.window(), limit.slices()),
         };
-        // A part of what can be decided can be decided, too.
+        // Cannot fail: all parameters are within the bounds.
         share.unwrap_or(*self)
     }
 
-    /// Which kind of limit it is.
+    /// The kind of limit.
     pub const fn algorithm(&self) -> Algorithm {
         match self {
             Self::TokenBucket(_) => Algorithm::TokenBucket,
@@ -191,7 +192,7 @@ impl Limit {
 }
 
 impl Algorithm {
-    /// The name in rule files, metrics and answers, such as `token_bucket`.
+    /// The name in rule files, metrics and responses, such as `token_bucket`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TokenBucket => "token_bucket",
@@ -212,7 +213,7 @@ impl fmt::Display for Algorithm {
 // === impl LimitError ===
 
 impl LimitError {
-    /// The field that cannot stay as it is, such as `token_bucket.capacity`.
+    /// The invalid field, such as `token_bucket.capacity`.
     pub const fn field(&self) -> &'static str {
         self.field
     }
@@ -245,13 +246,13 @@ impl fmt::Display for LimitError {
 
 impl Error for LimitError {}
 
-/// `span` as microseconds, if it is a whole number of them between 1 and [`LONGEST_SPAN`].
+/// `span` in microseconds, if it is a whole number of them from 1 to [`MAX_WINDOW`].
 pub(crate) fn whole_micros(field: &'static str, span: Duration) -> Result<u64, LimitError> {
     if !span.subsec_nanos().is_multiple_of(1000) || span.is_zero() {
         return Err(LimitError::new(field, format!("{span:?} is not a whole number of microseconds, at least 1")));
     }
     match u64::try_from(span.as_micros()) {
-        Ok(micros) if micros <= LONGEST_SPAN => Ok(micros),
-        _ => Err(LimitError::new(field, format!("{span:?} is longer than 100 years, the longest span"))),
+        Ok(micros) if micros <= MAX_WINDOW_MICROS => Ok(micros),
+        _ => Err(LimitError::new(field, format!("{span:?} is longer than 100 years, the maximum"))),
     }
 }

@@ -1,4 +1,5 @@
-//! `Limiter`: rules on a store. The whole way of a request in one function: resolve, decide, answer, observe.
+//! `Limiter`: decides requests by rules on a store. It resolves the plan, asks the store, falls back if that fails, and notifies
+//! the observer.
 
 mod acquire;
 mod fallback;
@@ -40,26 +41,25 @@ pub struct Limiter<S> {
     pub(crate) store: S,
     observer: Option<Arc<dyn Observer>>,
     fallback: Fallback,
-    pub(crate) turns: WaitQueue,
+    pub(crate) wait_queue: WaitQueue,
 }
 
 /// Constructors
 impl<S: Store> Limiter<S> {
     /// A limiter with the [public](Secret::public) secret and no observer.
     pub fn new(rules: RuleSet, store: S) -> Self {
-        let (secret, fallback) = (Secret::public(), Fallback::alone());
-        Self { rules, secret, store, observer: None, fallback, turns: WaitQueue::default() }
+        let (secret, fallback) = (Secret::public(), Fallback::new());
+        Self { rules, secret, store, observer: None, fallback, wait_queue: WaitQueue::default() }
     }
 
-    /// Hashes subjects with `secret`, which all instances must share.
+    /// Sets the secret for hashing subjects. All instances must have the same.
     pub fn with_secret(mut self, secret: &Secret) -> Self {
         self.rules = self.rules.with_secret(secret);
         self.secret = secret.clone();
         self
     }
 
-    /// The same limiter with other rules: on the same store, so that what was spent stays spent, with the same secret and
-    /// the same observer.
+    /// A limiter with other rules on the same store, with the same secret, observer and fallback. Consumed units stay consumed.
     pub fn with_rules(&self, rules: RuleSet) -> Self
     where
         S: Clone,
@@ -70,26 +70,26 @@ impl<S: Store> Limiter<S> {
             store: self.store.clone(),
             observer: self.observer.clone(),
             fallback: self.fallback.clone(),
-            turns: WaitQueue::default(),
+            wait_queue: WaitQueue::default(),
         }
     }
 
-    /// Shows every decision and failure to `observer`.
+    /// Sets the observer of decisions and failures.
     pub fn with_observer(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
         self
     }
 
-    /// Says how many instances share the store, for as long as it does not know itself: while the store fails, a rule that is
-    /// [local](crate::OnFailure::Local) then has one of so many [shares](crate::Limit::share).
+    /// Sets the number of instances, in case the store does not count them. While the store fails, each instance grants its
+    /// [share](crate::Limit::share) of a [local](crate::OnFailure::Local) rule.
     pub fn with_instances(mut self, instances: u32) -> Self {
         self.fallback.instances = instances;
         self
     }
 
-    /// Judges in `memory` while the store fails, instead of in a memory store with room for as many keys as usual.
-    pub fn with_fallback_store(mut self, memory: MemoryStore) -> Self {
-        self.fallback = self.fallback.within(memory);
+    /// Sets the memory store that decides while the store fails.
+    pub fn with_fallback_store(mut self, store: MemoryStore) -> Self {
+        self.fallback = self.fallback.with_store(store);
         self
     }
 }

@@ -1,22 +1,21 @@
-//! `Matcher`: finds the rules of a request for a [`RuleSet`](crate::RuleSet). It says whom and how much; keys, budgets and
-//! hashing are not its business.
+//! `Matcher`: finds the rules that apply to a request, with the values to count by and the cost. The
+//! [`RuleSet`](crate::RuleSet) adds keys, budgets and hashing.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{OnFailure, Request};
 
-/// Finds the rules that a request must pass, where an action is not enough to tell: by path, by host, by whatever a rule
-/// file can say.
+/// Finds the rules that apply to a request where the action alone does not decide, such as by path or host.
 pub trait Matcher: fmt::Debug + Send + Sync {
-    /// Hands out every rule that `request` must pass, in the order of the rules.
+    /// Calls `found` with each rule that applies to `request`, in the order of the rules.
     fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>));
 
-    /// The attributes that it reads: what a door must bring.
+    /// The names of the attributes that it reads. A front door must set these.
     fn reads(&self) -> Vec<String>;
 }
 
-/// A matcher that others look at too, such as one that explains itself.
+/// A shared matcher.
 impl<M: Matcher> Matcher for Arc<M> {
     fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) {
         M::find(self, request, found);
@@ -27,19 +26,19 @@ impl<M: Matcher> Matcher for Arc<M> {
     }
 }
 
-/// A rule that a request must pass.
+/// A rule that applies to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Match<'m> {
-    /// Its place among the rules of the set; those that are disabled have none.
+    /// The index of the rule in the set, without disabled rules.
     pub rule: usize,
-    /// Which of its plans applies; any other name stands for its own limits.
+    /// The plan that applies; the limits of the rule itself if it has no plan of this name.
     pub plan: &'m str,
-    /// Whom it counts: a value for each name of its `per`.
+    /// The values to count by: one for each name in the rule's `per`.
     pub values: &'m [Option<&'m str>],
-    /// What the request costs.
+    /// The cost of the request.
     pub cost: u64,
-    /// What happens to it while the store fails, where that is not what the rule says of all requests.
+    /// What happens while the store fails; `None` for what the rule says.
     pub on_failure: Option<OnFailure>,
-    /// Whether nobody vouches for whom it counts.
+    /// Whether the subject is unauthenticated.
     pub anonymous: bool,
 }

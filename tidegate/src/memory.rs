@@ -1,15 +1,15 @@
-//! `MemoryStore`: the store of a single process. Sharded, bounded, without a background task and without pauses.
+//! `MemoryStore`: the store of a single process. Sharded and bounded, without background tasks or long pauses.
 //!
-//! A plan locks the shards of its keys, always in the same order, judges its checks with the pure functions of
-//! [`algorithm`](crate::algorithm), and writes. Keys that have become irrelevant are dropped a few at a time by the calls
-//! that write; a shard has at most about a thousand keys, so not even the growth of its table moves more than that.
+//! A decision locks the shards of its keys, always in the same order, applies the functions of [`algorithm`](crate::algorithm), and
+//! writes the changes. Writes remove expired keys, a few at a time. A shard has at most 896 keys, so that not even the growth of
+//! its table moves more.
 //!
-//! At the bound nothing that still holds spent state is ever dropped. New subjects of a limit then share one overflow
-//! bucket: they are neither let through freely nor all denied. [`MemoryStore::overflowed`] counts how often. (Several new
-//! subjects of one limit in one plan take from buckets beside each other, since no two checks may share a state.) For subjects
-//! that nobody vouches for the bound is three quarters of the room, so that the others still find some in a flood of them.
+//! A full store never drops a state that still counts. New subjects of a limit then share one overflow bucket, so that they are
+//! neither unlimited nor all denied. [`MemoryStore::overflowed`] counts these decisions. (Several new subjects of one limit in one
+//! plan use separate overflow buckets, since no two checks may share a state.) Unauthenticated subjects may use three quarters of
+//! the keys, so that a flood of them leaves room for others.
 
-mod locked;
+mod locked_shards;
 mod shard;
 
 use std::fmt;
@@ -26,10 +26,10 @@ use crate::plan::{Check, Plan};
 use crate::spi::Verdict;
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 use crate::sync::{AtomicU64, Mutex};
-use locked::{Locked, Spot, lock};
-use shard::{LARGEST_SHARD, Shard};
+use locked_shards::{LockedShards, StateLocation, lock};
+use shard::{MAX_SHARD_KEYS, Shard};
 
-/// How many keys a store has room for unless told otherwise.
+/// The default maximum number of keys.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
 /// A store in the memory of one process.
@@ -42,73 +42,72 @@ pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// ```
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
-    /// The overflow buckets: one for each limit, whatever shard its subjects fall into. Locked after any shard.
+    /// The overflow buckets, one for each limit. Locked after all other shards.
     overflow: Mutex<Shard>,
-    clock: Time,
+    clock: StoreClock,
     overflowed: AtomicU64,
 }
 
-/// The machine's clock is called directly: it is read once for every decision.
-enum Time {
+/// The system clock is called without dynamic dispatch, since every decision reads it.
+enum StoreClock {
     System(SystemClock),
     Injected(Arc<dyn Clock>),
 }
 
 /// Constructors
 impl MemoryStore {
-    /// A store for up to [`DEFAULT_MAX_KEYS`] keys on the machine's clock.
+    /// A store for up to [`DEFAULT_MAX_KEYS`] keys on the system clock.
     pub fn new() -> Self {
         Self {
             shards: shards(DEFAULT_MAX_KEYS),
             overflow: Mutex::new(Shard::new(usize::MAX)),
-            clock: Time::System(SystemClock::new()),
+            clock: StoreClock::System(SystemClock::new()),
             overflowed: AtomicU64::new(0),
         }
     }
 
-    /// Sets how many keys there may be; what is stored so far is forgotten.
+    /// Sets the maximum number of keys, and clears the store.
     ///
-    /// Each shard holds an equal share and has its own bound, so the first new subject may find its shard full when the
-    /// whole store is a few percent short of the bound. Overflow buckets, one for each limit, come on top. More than a
-    /// billion keys are taken for a billion.
+    /// Each shard has an equal part as its own bound, so a shard may be full when the whole store is a few percent below the
+    /// maximum. Overflow buckets, one for each limit, are not counted. Clamped to one billion.
     pub fn with_max_keys(mut self, max_keys: usize) -> Self {
         self.shards = shards(max_keys);
         self.overflow = Mutex::new(Shard::new(usize::MAX));
         self
     }
 
-    /// Tells the time by `clock` instead of the machine's.
+    /// Sets the clock.
     pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Time::Injected(Arc::new(clock));
+        self.clock = StoreClock::Injected(Arc::new(clock));
         self
     }
 }
 
-/// Looking at the store
+/// Inspection
 impl MemoryStore {
-    /// How many keys it holds, outdated ones that were not met yet included.
+    /// The number of keys, including expired ones that are not removed yet.
     pub fn keys(&self) -> usize {
         self.shards.iter().chain([&self.overflow]).map(|shard| lock(shard).len()).sum()
     }
 
-    /// How many times a decision fell to an overflow bucket, because the store was full and the subject new.
+    /// The number of decisions on an overflow bucket, because the store was full and the subject new.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// The time by which it decides.
+    /// The time of the store.
     #[inline(always)]
     pub fn now(&self) -> Timestamp {
         match &self.clock {
-            Time::System(clock) => clock.now(),
-            Time::Injected(clock) => clock.now(),
+            StoreClock::System(clock) => clock.now(),
+            StoreClock::Injected(clock) => clock.now(),
         }
     }
 }
 
-/// Deciding, without waiting for anything but a lock
+/// Deciding
 impl MemoryStore {
-    /// [`Store::decide`], which cannot fail here.
+    /// [`Store::decide`] without a future; it cannot fail.
     #[inline(always)]
     pub fn decide_now(&self, plan: &Plan<'_>) -> Verdict {
         match plan.checks() {
@@ -121,10 +120,10 @@ impl MemoryStore {
     #[inline(always)]
     fn decide_one<'r>(&self, plan: &Plan<'r>, check: &Check<'r>) -> Option<Verdict> {
         let id = check.key().id();
-        let mut shard = lock(&self.shards[self.home(id)]);
+        let mut shard = lock(&self.shards[self.shard_index(id)]);
         let now = self.now();
         if check.forget_after().is_some() {
-            shard.forget_outdated(id, now);
+            shard.remove_expired(id, now);
         }
         if check.cost() > 0 && !shard.has_room(id, now, 0, check.is_anonymous()) {
             return None;
@@ -132,15 +131,15 @@ impl MemoryStore {
         let mut change = None;
         let verdict = Verdict::decide_one(plan, check, now, shard.get(id), &mut change);
         if let Some(change) = change {
-            shard.update(id, check.gate().limit(), change, check.latest(now));
-            shard.tidy(now);
+            shard.update(id, check.gate().limit(), change, check.max_expiry(now));
+            shard.sweep_if_due(now);
         }
         Some(verdict)
     }
 
     fn decide_all(&self, plan: &Plan<'_>) -> Verdict {
         let mut locked = self.lock(plan.checks().iter().map(Check::key));
-        // Under the locks, so that for one key time never runs backwards between two threads.
+        // Read under the locks, so that the time of one key never steps back between threads.
         let now = self.now();
         for (index, check) in plan.checks().iter().enumerate() {
             self.make_room(&mut locked, index, check, now, !plan.is_peek());
@@ -150,21 +149,28 @@ impl MemoryStore {
             verdict.checks_mut()[index].overflowed = locked.is_overflow(index);
             if let Some(change) = change {
                 let check = &plan.checks()[index];
-                locked.update(index, check.gate().limit(), change, check.latest(now));
+                locked.update(index, check.gate().limit(), change, check.max_expiry(now));
             }
         }
-        locked.tidy(now);
+        locked.sweep_if_due(now);
         verdict
     }
 
     /// Switches to the overflow bucket if the subject is new and its shard full.
-    fn make_room<'s>(&'s self, locked: &mut Locked<'s>, index: usize, check: &Check<'_>, now: Timestamp, count: bool) {
+    fn make_room<'s>(
+        &'s self,
+        locked: &mut LockedShards<'s>,
+        index: usize,
+        check: &Check<'_>,
+        now: Timestamp,
+        count: bool,
+    ) {
         if check.forget_after().is_some() {
-            locked.forget_outdated(index, now);
+            locked.remove_expired(index, now);
         }
         if check.cost() > 0 && !locked.has_room(index, now, check.is_anonymous()) {
             self.overflowed.fetch_add(u64::from(count), Ordering::Relaxed);
-            locked.turn_to_overflow(index, check.key().overflow_id(), &self.overflow);
+            locked.use_overflow(index, check.key().overflow_id(), &self.overflow);
         }
     }
 
@@ -177,39 +183,40 @@ impl MemoryStore {
             let now = self.now();
             let forget_after = anonymous.and_then(|gate| gate.anonymous().forget_after);
             if forget_after.is_some() {
-                locked.forget_outdated(0, now);
+                locked.remove_expired(0, now);
             }
-            // What a newcomer gives back must not go to those who share the overflow bucket.
+            // Only charges may use the overflow bucket: a refund to it would benefit other subjects.
             if matches!(op, Op::Charge { .. }) && !locked.has_room(0, now, anonymous.is_some()) {
-                locked.turn_to_overflow(0, key.overflow_id(), &self.overflow);
+                locked.use_overflow(0, key.overflow_id(), &self.overflow);
             }
             if let Some(change) = algorithm::apply(locked.get(0), limit, now, *op).change {
-                let latest = forget_after.map_or(u64::MAX, |after| now.plus(after).as_micros());
-                locked.update(0, limit, change, latest);
-                locked.tidy(now);
+                let max_expiry = forget_after.map_or(u64::MAX, |after| now.plus(after).as_micros());
+                locked.update(0, limit, change, max_expiry);
+                locked.sweep_if_due(now);
             }
         }
         Ok(())
     }
 
-    /// Locks the shards of these keys, in the order of the shards, so that no two plans wait for each other.
-    fn lock<'s, 'k>(&'s self, keys: impl Iterator<Item = &'k Key<'k>>) -> Locked<'s> {
-        let spots: SmallVec<[Spot; 1]> = keys.map(|key| Spot { id: key.id(), home: self.home(key.id()) }).collect();
-        let guards = match &spots[..] {
-            [only] => SmallVec::from_buf([(only.home, lock(&self.shards[only.home]))]),
-            spots => {
-                let mut homes: Vec<usize> = spots.iter().map(|spot| spot.home).collect();
-                homes.sort_unstable();
-                homes.dedup();
-                homes.into_iter().map(|home| (home, lock(&self.shards[home]))).collect()
+    /// Locks the shards of these keys in ascending order, which prevents deadlocks.
+    fn lock<'s, 'k>(&'s self, keys: impl Iterator<Item = &'k Key<'k>>) -> LockedShards<'s> {
+        let locations: SmallVec<[StateLocation; 1]> =
+            keys.map(|key| StateLocation { id: key.id(), shard: self.shard_index(key.id()) }).collect();
+        let guards = match &locations[..] {
+            [only] => SmallVec::from_buf([(only.shard, lock(&self.shards[only.shard]))]),
+            locations => {
+                let mut indexes: Vec<usize> = locations.iter().map(|location| location.shard).collect();
+                indexes.sort_unstable();
+                indexes.dedup();
+                indexes.into_iter().map(|index| (index, lock(&self.shards[index]))).collect()
             }
         };
-        Locked { spots, guards }
+        LockedShards { locations, guards }
     }
 
     #[inline(always)]
-    fn home(&self, id: u128) -> usize {
-        // By bits that the table of the shard does not use, scaled to the number of shards.
+    fn shard_index(&self, id: u128) -> usize {
+        // Uses bits that the table of the shard does not use, scaled to the number of shards.
         (((id >> 64) * self.shards.len() as u128) >> 64) as usize
     }
 }
@@ -224,13 +231,13 @@ impl Store for MemoryStore {
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        // It can only refuse a take, which `adjust` reports to whoever waits for it.
+        // The only error is a take, which is a defect of the caller.
         let _ = self.adjust_now(adjustments);
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         for key in keys {
-            lock(&self.shards[self.home(key.id())]).remove(key.id());
+            lock(&self.shards[self.shard_index(key.id())]).remove(key.id());
         }
         Ok(())
     }
@@ -252,9 +259,9 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// So many shards that each holds at most [`LARGEST_SHARD`] keys.
-fn shards(most_keys: usize) -> Box<[Mutex<Shard>]> {
-    let most_keys = most_keys.clamp(1, 1_000_000_000);
-    let count = most_keys.div_ceil(LARGEST_SHARD);
-    (0..count).map(|_| Mutex::new(Shard::new(most_keys / count))).collect()
+/// Shards for `max_keys`, each with at most [`MAX_SHARD_KEYS`].
+fn shards(max_keys: usize) -> Box<[Mutex<Shard>]> {
+    let max_keys = max_keys.clamp(1, 1_000_000_000);
+    let count = max_keys.div_ceil(MAX_SHARD_KEYS);
+    (0..count).map(|_| Mutex::new(Shard::new(max_keys / count))).collect()
 }

@@ -1,21 +1,21 @@
-//! `Observer`: sees every decision and every failure, and changes nothing. Metrics, logs and traces hang here.
+//! `Observer`: receives every decision and every failure of the store, for metrics, logs and traces.
 
 use std::sync::Arc;
 
 use crate::spi::Plan;
 use crate::{Decision, StoreError};
 
-/// Sees what a [`Limiter`](crate::Limiter) does. Every method has an empty default.
+/// Receives the events of a [`Limiter`](crate::Limiter). Every method has an empty default.
 ///
-/// It is called on the way of each request, so it must not block. Subjects reach it hashed only.
+/// It is called during each request, so it must not block. It sees subjects only as hashes.
 pub trait Observer: Send + Sync {
-    /// A request was decided. A peek is not one. If the store failed, the decision has the checks that this instance made in
-    /// its place, while `plan` has all of them.
+    /// A request was decided. Not called for peeks. If the store failed, the decision contains only the checks that this
+    /// instance made itself, while `plan` contains all of them.
     fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
         let _ = (plan, decision);
     }
 
-    /// No rule matched a request; it passed without a question to the store.
+    /// No rule matched a request; it passed without a call to the store.
     fn no_rule(&self) {}
 
     /// The store failed.
@@ -23,14 +23,14 @@ pub trait Observer: Send + Sync {
         let _ = error;
     }
 
-    /// A request was not decided by the store, since that failed with `error`; each of its rules now does what its
-    /// [policy](crate::spi::Plan::policies) says. If none refuses it, the [degraded](Decision::degraded) decision comes next.
+    /// The store failed with `error` while deciding a request, so that the [failure policies](crate::spi::Plan::policies) of its
+    /// rules apply. Unless one is closed, [`decided`](Self::decided) follows with the [degraded](Decision::degraded) decision.
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
         let _ = (plan, error);
     }
 }
 
-/// An observer that others look at too.
+/// A shared observer.
 impl<O: Observer + ?Sized> Observer for Arc<O> {
     fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
         O::decided(self, plan, decision);

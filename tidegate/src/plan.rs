@@ -1,6 +1,6 @@
-//! `Plan`: the checks that one request must pass, and the arithmetic that makes one answer of them. Pure.
+//! `Plan`: the checks of one request, and how their results combine.
 //!
-//! The same few lines stand in Lua in `tidegate-redis/src/scripts/decide.lua`.
+//! `tidegate-redis/src/scripts/decide.lua` contains the same logic in Lua.
 
 mod check;
 mod gate;
@@ -18,13 +18,13 @@ pub use origin::Origin;
 
 use crate::OnFailure;
 use crate::algorithm::Take;
-use crate::decision::Sharing;
+use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
 
-/// The most checks in one plan.
+/// The largest number of checks in one plan.
 pub const MAX_CHECKS: usize = 32;
 
-/// What the checks of one request are, and how they combine.
+/// The checks of one request, and how they combine.
 #[derive(Clone, Debug)]
 pub struct Plan<'r> {
     checks: SmallVec<[Check<'r>; 1]>,
@@ -35,43 +35,43 @@ pub struct Plan<'r> {
     timeout: Option<Duration>,
     peek: bool,
     observed: bool,
-    /// How many requests it stands for.
+    /// The number of requests that were merged.
     requests: u64,
     origin: Origin,
-    /// Further rules that share a check through a budget; hardly ever any.
-    sharing: Vec<Sharing>,
+    /// Further rules that share a check through a budget.
+    budget_shares: Vec<BudgetShare>,
 }
 
 /// How the checks of a plan combine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanMode {
-    /// If one denies, none consumes.
+    /// If one check denies, none consumes.
     #[default]
     AllOrNothing,
-    /// Each counts on its own, and a denied request counts too, up to the limit.
+    /// Each check consumes on its own, even if the request is denied, up to its limit.
     CountEach,
 }
 
-/// Why checks do not make a plan.
+/// Checks that cannot form a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Two checks have the same key, so that one would see what the other took.
+    /// Two checks have the same key.
     SharedKey {
         /// The rule of the second check.
         rule: String,
     },
     /// More than [`MAX_CHECKS`].
     TooManyChecks {
-        /// How many there were.
+        /// The number of checks.
         checks: usize,
     },
 }
 
 /// Building a plan
 impl<'r> Plan<'r> {
-    /// A plan of these checks, in this order; their keys must differ.
+    /// A plan of these checks, in this order. Their keys must differ.
     pub fn new(checks: impl IntoIterator<Item = Check<'r>>) -> Result<Self, PlanError> {
         let checks: SmallVec<[Check<'r>; 1]> = checks.into_iter().collect();
         if checks.len() > MAX_CHECKS {
@@ -97,19 +97,19 @@ impl<'r> Plan<'r> {
             observed: true,
             requests: 1,
             origin: Origin::default(),
-            sharing: Vec::new(),
+            budget_shares: Vec::new(),
         }
     }
 
-    /// Appends a check, whose cost is added to that of an earlier one with the same key, if there may be one.
+    /// Adds a check. If `may_be_shared`, its cost is added to an earlier check with the same key.
     #[inline]
     pub(crate) fn add(&mut self, check: Check<'r>, may_be_shared: bool) {
-        let shared = self.checks.iter_mut().enumerate().find(|(_, known)| may_be_shared && known.key() == check.key());
+        let shared = self.checks.iter_mut().enumerate().find(|(_, other)| may_be_shared && other.key() == check.key());
         match shared {
-            Some((place, known)) => {
-                known.join(&check);
-                self.sharing.push(Sharing {
-                    check: place,
+            Some((index, other)) => {
+                other.join(&check);
+                self.budget_shares.push(BudgetShare {
+                    check: index,
                     rule: check.gate().shared_rule().clone(),
                     cost: check.cost(),
                 });
@@ -118,24 +118,24 @@ impl<'r> Plan<'r> {
         }
     }
 
-    /// This plan and another as one: all or nothing over both. Where they share a key, the costs add up.
+    /// Merges two plans into one that passes as a whole or not at all. The costs of checks with the same key add up.
     pub fn merge(mut self, other: &Plan<'r>) -> Self {
         self.requests += other.requests;
-        for (place, check) in other.checks.iter().enumerate() {
-            let at = self.checks.iter().position(|known| known.key() == check.key()).unwrap_or(self.checks.len());
-            let parts = || other.sharing.iter().filter(|part| part.check == place);
-            // What its further rules cost is told by them; the rest is its own.
+        for (index, check) in other.checks.iter().enumerate() {
+            let at = self.checks.iter().position(|own| own.key() == check.key()).unwrap_or(self.checks.len());
+            let parts = || other.budget_shares.iter().filter(|part| part.check == index);
+            // The costs of rules that share the check are added separately.
             let own = check.cost().saturating_sub(parts().map(|part| part.cost).fold(0, u64::saturating_add));
             self.add(check.with_cost(own), true);
             for part in parts() {
                 self.checks[at].add_cost(part.cost);
-                self.sharing.push(Sharing { check: at, ..part.clone() });
+                self.budget_shares.push(BudgetShare { check: at, ..part.clone() });
             }
         }
         self
     }
 
-    /// Asks for as many units as there are, up to `most` (at least one), each at the cost of its check.
+    /// Requests as many units as are left, up to `max_units` (at least one). Each costs the cost of its check.
     pub fn with_max_units(mut self, max_units: u64) -> Self {
         self.max_units = max_units.clamp(1, MAX_AMOUNT);
         self
@@ -168,14 +168,13 @@ impl<'r> Plan<'r> {
         self
     }
 
-    /// Refuses what would have to wait longer than this: zero for a door that cannot hold a request.
+    /// Denies requests that would have to wait longer than this. Zero for a front door that cannot delay a request.
     pub fn with_max_delay(mut self, delay: Duration) -> Self {
         self.max_delay = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         self
     }
 
-    /// Leaves the store at most this much time: for a door whose caller does not wait longer. A store has a budget of its own;
-    /// the smaller one counts.
+    /// Sets the time that the store has for a decision. Stores have a timeout of their own; the shorter one applies.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(self.timeout.map_or(timeout, |known| known.min(timeout)));
         self
@@ -211,13 +210,13 @@ impl<'r> Plan<'r> {
         self.mode
     }
 
-    /// Whether the request must be refused while the store fails: one of its rules asks for that. So must one that meets more
-    /// limits than a store decides at once, since it would fail for ever.
+    /// Whether the request is refused while the store fails, because a rule is closed then. True for a plan with more than
+    /// [`MAX_CHECKS`], which no store can decide.
     pub fn fails_closed(&self) -> bool {
         self.checks.len() > MAX_CHECKS || self.enforced().any(Check::fails_closed)
     }
 
-    /// What each rule asks for while the store fails, in the order of the checks. What is in shadow asks for nothing.
+    /// What each rule requires while the store fails, in the order of the checks. Without shadow rules.
     pub fn policies(&self) -> impl Iterator<Item = (&str, OnFailure)> {
         self.enforced().map(|check| (check.gate().rule(), check.on_failure()))
     }
@@ -226,13 +225,13 @@ impl<'r> Plan<'r> {
         self.checks.iter().filter(|check| check.gate().role() != Role::Shadow)
     }
 
-    /// The same question to other checks, all or nothing. Their keys must differ.
+    /// The same plan with other checks, all or nothing. Their keys must differ.
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
         let Self { max_units, max_delay, requests, peek, .. } = *self;
         Plan { max_units, max_delay, requests, peek, ..Plan::from_distinct(checks.collect()) }
     }
 
-    /// The time that the store has, if a door says so.
+    /// The time that the store has for the decision, if set.
     pub const fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
@@ -242,35 +241,43 @@ impl<'r> Plan<'r> {
         self.origin
     }
 
-    /// How many requests it stands for: one, or those that were put together by [`and`](Self::and).
+    /// The number of requests: one, or more after [`merge`](Self::merge).
     pub(crate) const fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// Whether answers must give nothing away.
+    /// Whether responses must not contain details.
     pub(crate) fn is_security(&self) -> bool {
         self.enforced().any(Check::is_security)
     }
 
-    pub(crate) fn sharing(&self) -> &[Sharing] {
-        &self.sharing
+    pub(crate) fn budget_shares(&self) -> &[BudgetShare] {
+        &self.budget_shares
     }
 
-    /// The most units that are asked for.
+    /// The longest acceptable delay; `None` for any.
+    pub const fn max_delay(&self) -> Option<Duration> {
+        match self.max_delay {
+            u64::MAX => None,
+            micros => Some(Duration::from_micros(micros)),
+        }
+    }
+
+    /// The largest number of units requested.
     pub const fn max_units(&self) -> u64 {
         self.max_units
     }
 
-    /// What `check` is asked for, `units` times.
+    /// The take of `check` for `units`.
     #[inline(always)]
     pub fn take(&self, check: &Check<'_>, units: u64) -> Take {
-        Take { cost: check.cost(), units, longest_delay: self.max_delay }
+        Take { cost: check.cost(), units, max_delay_micros: self.max_delay }
     }
 }
 
 /// Combining
 impl Plan<'_> {
-    /// The units that the whole plan grants, given the room that each check has: 0 denies.
+    /// The units that the whole plan grants; 0 is a denial. `room` returns the units that a check admits, by index.
     #[inline(always)]
     pub fn granted(&self, room: impl Fn(usize) -> u64) -> u64 {
         let mut granted = self.max_units;
@@ -287,13 +294,13 @@ impl Plan<'_> {
         granted
     }
 
-    /// Whether `check`, if it would admit the granted units (or one, if none were), consumes them.
+    /// Whether `check` consumes. `admitted` is whether it admits the granted units, or one if none were granted.
     #[inline(always)]
     pub fn consumes(&self, check: &Check<'_>, admitted: bool, granted: u64) -> bool {
         admitted && check.cost() > 0 && (granted > 0 || self.counts_denied(check))
     }
 
-    /// Whether `check` counts a request that does not pass.
+    /// Whether `check` counts denied requests.
     #[inline(always)]
     pub fn counts_denied(&self, check: &Check<'_>) -> bool {
         self.mode == PlanMode::CountEach && check.gate().role() != Role::Shadow

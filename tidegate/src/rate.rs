@@ -1,13 +1,13 @@
-//! `Rate`: so many units in so much time, kept as an exact fraction.
+//! `Rate`: units per time, as an exact fraction.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::limit::{LONGEST_SPAN, LimitError, whole_micros};
+use crate::limit::{LimitError, MAX_WINDOW_MICROS, whole_micros};
 
-/// An amount per period, such as 10 per second or 1 per month, kept as a reduced fraction of units and microseconds.
+/// An amount per period, such as 10 per second, stored as a reduced fraction of units and microseconds.
 ///
-/// Nothing is ever rounded: 7 per second is 7 per 1,000,000 µs, not one per 142,857 µs.
+/// It is not rounded: 7 per second is 7 per 1,000,000 µs, not one per 142,857 µs.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,17 +40,17 @@ impl Rate {
         Ok(Self { amount: amount / divisor, period: period / divisor })
     }
 
-    /// `amount` units a second.
+    /// `amount` units per second.
     pub fn per_second(amount: u64) -> Result<Self, LimitError> {
         Self::new(amount, Duration::from_secs(1))
     }
 
-    /// `amount` units a minute.
+    /// `amount` units per minute.
     pub fn per_minute(amount: u64) -> Result<Self, LimitError> {
         Self::new(amount, Duration::from_secs(60))
     }
 
-    /// `amount` units an hour.
+    /// `amount` units per hour.
     pub fn per_hour(amount: u64) -> Result<Self, LimitError> {
         Self::new(amount, Duration::from_secs(3600))
     }
@@ -58,20 +58,24 @@ impl Rate {
 
 /// The reduced fraction
 impl Rate {
-    /// Units in one [period](Self::period_micros), after reduction.
+    /// The units in one [period](Self::period), after reduction.
     pub const fn amount(self) -> u64 {
         self.amount
     }
 
-    /// One of so many equal parts. A part that is slower than one period in a hundred years is that.
+    /// The rate divided by `parts`. Clamped to one period per 100 years.
     pub(crate) fn part(self, parts: u64) -> Self {
-        let period = self.period.saturating_mul(parts).min(LONGEST_SPAN);
+        let period = self.period.saturating_mul(parts).min(MAX_WINDOW_MICROS);
         let divisor = greatest_common_divisor(self.amount, period);
         Self { amount: self.amount / divisor, period: period / divisor }
     }
 
-    /// Microseconds in which [`amount`](Self::amount) units come, after reduction.
-    pub const fn period_micros(self) -> u64 {
+    /// The time in which [`amount`](Self::amount) units refill, after reduction.
+    pub const fn period(self) -> Duration {
+        Duration::from_micros(self.period)
+    }
+
+    pub(crate) const fn period_micros(self) -> u64 {
         self.period
     }
 }

@@ -1,4 +1,4 @@
-//! `Receipt`: what a decision consumed and where, so that it can be given back.
+//! `Receipt`: what a decision consumed and where, for a refund or settlement.
 
 use std::sync::Arc;
 
@@ -6,38 +6,38 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::RuleSet;
-use crate::algorithm::{Moment, Op, Place};
-use crate::decision::{CheckResult, Sharing};
+use crate::algorithm::{FractionalMicros, Op, TakePosition};
+use crate::decision::{BudgetShare, CheckResult};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
 use crate::spi::Subject;
 use crate::store::Adjustment;
 
-/// The first byte: how the others are laid out.
-const LAYOUT: u8 = 1;
+/// The first byte: the version of the layout.
+const LAYOUT_VERSION: u8 = 1;
 
-/// What a decision consumed. Giving it back takes it: a receipt is good for one refund.
+/// What a decision consumed. A refund takes the receipt, so that it happens once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a receipt does nothing until it is refunded"]
 pub struct Receipt {
-    entries: SmallVec<[Entry; 1]>,
+    entries: SmallVec<[ReceiptEntry; 1]>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct ReceiptEntry {
     rule: SmolStr,
     limit_name: SmolStr,
     plan: Option<Arc<str>>,
     subject: Subject,
     partition: u16,
-    /// Of all rules together that share the check.
+    /// The cost of all rules that share the check.
     cost: u64,
-    place: Place,
-    /// Whether nobody vouches for the subject.
+    position: TakePosition,
+    /// Whether the subject is unauthenticated.
     anonymous: bool,
-    /// Whether it went to an overflow bucket, from which nothing is given back.
+    /// Whether an overflow bucket decided, to which nothing is refunded.
     overflowed: bool,
-    /// What rules other than the first have to do with it, through a budget.
+    /// The costs of further rules that share the check through a budget.
     others: Vec<(SmolStr, u64)>,
 }
 
@@ -45,18 +45,18 @@ impl Receipt {
     pub(crate) fn new<'c>(
         units: u64,
         taken: impl Iterator<Item = (usize, &'c CheckResult)>,
-        sharing: &[Sharing],
+        budget_shares: &[BudgetShare],
     ) -> Self {
-        let entry = |(place, check): (usize, &CheckResult)| {
-            let others = sharing.iter().filter(|other| other.check == place);
-            Entry {
+        let entry = |(index, check): (usize, &CheckResult)| {
+            let others = budget_shares.iter().filter(|other| other.check == index);
+            ReceiptEntry {
                 rule: check.rule.clone(),
                 limit_name: check.limit_name.clone(),
                 plan: check.plan.clone(),
                 subject: check.subject,
                 partition: check.partition,
                 cost: check.cost.saturating_mul(units),
-                place: check.place,
+                position: check.position,
                 anonymous: check.anonymous,
                 overflowed: check.overflowed,
                 others: others.map(|other| (other.rule.clone(), other.cost.saturating_mul(units))).collect(),
@@ -69,18 +69,18 @@ impl Receipt {
         Self { entries: SmallVec::new() }
     }
 
-    /// Whether there is nothing to give back.
+    /// Whether there is nothing to refund.
     pub fn is_empty(&self) -> bool {
-        self.entries.iter().all(|entry| entry.returnable() == 0)
+        self.entries.iter().all(|entry| entry.refundable() == 0)
     }
 
-    /// The receipt as bytes, for a caller elsewhere to keep. Who can write such bytes can give back what was never taken: sign
-    /// them, and let each be used once.
+    /// The receipt as bytes, for another process to keep. Whoever can forge them can refund units that were never consumed: sign
+    /// them, and accept each once.
     ///
-    /// What [`settle`](crate::Limiter::settle) would need beyond a refund is left out: of rules that share a budget, the bytes
-    /// know the sum.
+    /// They are sufficient for a refund. For rules that share a budget they contain only the sum of the costs, not what
+    /// [`settle`](crate::Limiter::settle) needs.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![LAYOUT];
+        let mut bytes = vec![LAYOUT_VERSION];
         for entry in self.entries.iter().filter(|entry| !entry.overflowed) {
             push(&mut bytes, &entry.rule);
             push(&mut bytes, &entry.limit_name);
@@ -88,7 +88,7 @@ impl Receipt {
             push(&mut bytes, entry.plan.as_deref().unwrap_or_default());
             bytes.extend_from_slice(&entry.subject.hash().to_be_bytes());
             bytes.extend_from_slice(&entry.partition.to_be_bytes());
-            let Moment { micros, part } = entry.place.moment();
+            let FractionalMicros { micros, part } = entry.position.slot();
             for number in [entry.cost, micros, part] {
                 bytes.extend_from_slice(&number.to_be_bytes());
             }
@@ -96,16 +96,16 @@ impl Receipt {
         bytes
     }
 
-    /// The receipt that [`to_bytes`](Self::to_bytes) wrote; none if it did not write these.
+    /// The receipt from the bytes of [`to_bytes`](Self::to_bytes); `None` if they are invalid.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut bytes = bytes.strip_prefix(&[LAYOUT])?;
+        let mut bytes = bytes.strip_prefix(&[LAYOUT_VERSION])?;
         let mut entries = SmallVec::new();
         while !bytes.is_empty() {
             let rest = &mut bytes;
             let (rule, limit_name) = (text(rest)?.into(), text(rest)?.into());
             let flags = array(rest).map(|[flags]| flags).filter(|flags| *flags < 4)?;
             let plan = text(rest)?;
-            entries.push(Entry {
+            entries.push(ReceiptEntry {
                 rule,
                 limit_name,
                 plan: (flags & 1 == 1).then(|| plan.into()),
@@ -114,7 +114,7 @@ impl Receipt {
                 subject: Subject::from_hash(u128::from_be_bytes(array(rest)?)),
                 partition: u16::from_be_bytes(array(rest)?),
                 cost: u64::from_be_bytes(array(rest)?),
-                place: Place::before(Moment {
+                position: TakePosition::from_slot(FractionalMicros {
                     micros: u64::from_be_bytes(array(rest)?),
                     part: u64::from_be_bytes(array(rest)?),
                 }),
@@ -124,13 +124,13 @@ impl Receipt {
         Some(Self { entries })
     }
 
-    /// The refunds under the rules of today: a limit that is gone has nothing to give back to.
+    /// The refunds under the current rules. Limits that no longer exist are skipped.
     pub(crate) fn refunds<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
-        let refund = |entry: &Entry| Op::Refund { cost: entry.cost, place: entry.place };
-        self.adjustments(rules, |entry| (entry.returnable() > 0).then(|| refund(entry)))
+        let refund = |entry: &ReceiptEntry| Op::Refund { cost: entry.cost, position: entry.position };
+        self.adjustments(rules, |entry| (entry.refundable() > 0).then(|| refund(entry)))
     }
 
-    /// What makes of the cost that was consumed the one that it turned out to be, where that is known.
+    /// The refunds and charges that turn the consumed cost into the actual cost, where that is known.
     pub(crate) fn settlements<'r>(
         &self,
         rules: &'r RuleSet,
@@ -141,14 +141,14 @@ impl Receipt {
             match entry.cost.checked_sub(actual) {
                 Some(_) if entry.overflowed => None,
                 Some(0) => None,
-                Some(back) => Some(Op::Refund { cost: back, place: entry.place }),
+                Some(back) => Some(Op::Refund { cost: back, position: entry.position }),
                 None => Some(Op::Charge { cost: actual - entry.cost }),
             }
         })
     }
 
-    fn adjustments<'r>(&self, rules: &'r RuleSet, op: impl Fn(&Entry) -> Option<Op>) -> Vec<Adjustment<'r>> {
-        let adjust = |entry: &Entry| {
+    fn adjustments<'r>(&self, rules: &'r RuleSet, op: impl Fn(&ReceiptEntry) -> Option<Op>) -> Vec<Adjustment<'r>> {
+        let adjust = |entry: &ReceiptEntry| {
             let gate = rules.gate(&entry.rule, entry.plan.as_deref(), &entry.limit_name)?;
             let key = Key::in_partition(gate.stem(), entry.partition, entry.subject);
             let anonymous = entry.anonymous.then_some(gate);
@@ -158,15 +158,15 @@ impl Receipt {
     }
 }
 
-/// Appends a length and the text.
+/// Appends the length and the text.
 fn push(bytes: &mut Vec<u8>, text: &str) {
-    // Names are short. One that is not would be cut, and its rule not found again, so that nothing is given back.
+    // Names are short. A longer one would be cut, its rule not found, and nothing refunded.
     let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
     bytes.extend_from_slice(&length.to_be_bytes());
     bytes.extend_from_slice(&text.as_bytes()[..usize::from(length)]);
 }
 
-/// Takes a text off the front.
+/// Reads a text from the front.
 fn text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
     let length = u16::from_be_bytes(array(bytes)?);
     let (text, rest) = bytes.split_at_checked(usize::from(length))?;
@@ -180,13 +180,13 @@ fn array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*array)
 }
 
-impl Entry {
-    /// What can be given back.
-    const fn returnable(&self) -> u64 {
+impl ReceiptEntry {
+    /// The cost that can be refunded.
+    const fn refundable(&self) -> u64 {
         if self.overflowed { 0 } else { self.cost }
     }
 
-    /// What the rules of this entry together really cost; none if nobody tells.
+    /// The actual cost of all rules of this entry; `None` if it is unknown for all of them.
     fn actual(&self, actual: impl Fn(&str) -> Option<u64>) -> Option<u64> {
         let others: u64 = self.others.iter().map(|(_, cost)| *cost).fold(0, u64::saturating_add);
         let own = (&self.rule, self.cost.saturating_sub(others));
@@ -202,14 +202,14 @@ mod tests {
     use super::*;
 
     fn receipt() -> Receipt {
-        let entry = |rule: &str, plan: Option<&str>| Entry {
+        let entry = |rule: &str, plan: Option<&str>| ReceiptEntry {
             rule: rule.into(),
             limit_name: "burst".into(),
             plan: plan.map(Arc::from),
             subject: Subject::from_hash(u128::MAX - 7),
             partition: 513,
             cost: 1 << 40,
-            place: Place::before(Moment { micros: 1_763_190_000_123_456, part: 3 }),
+            position: TakePosition::from_slot(FractionalMicros { micros: 1_763_190_000_123_456, part: 3 }),
             anonymous: plan.is_some(),
             overflowed: false,
             others: Vec::new(),
@@ -220,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_comes_back_from_its_bytes_as_it_was() {
+    fn a_receipt_survives_the_conversion_to_bytes() {
         assert_eq!(Receipt::from_bytes(&receipt().to_bytes()), Some(receipt()));
     }
 
     #[test]
-    fn what_went_to_an_overflow_bucket_is_not_given_back() {
+    fn overflow_buckets_are_not_refunded() {
         let mut receipt = receipt();
         receipt.entries.iter_mut().for_each(|entry| entry.overflowed = true);
         assert!(receipt.is_empty());
@@ -233,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_receipt_are_none() {
+    fn invalid_bytes_are_rejected() {
         let bytes = receipt().to_bytes();
         for end in (0..bytes.len()).filter(|end| Receipt::from_bytes(&bytes[..*end]).is_some()) {
-            // Where an entry ends, the rest is a shorter receipt; whoever signs them makes a difference of it.
+            // Cut after an entry, the bytes are a shorter receipt; a signature prevents that.
             let shorter = Receipt::from_bytes(&bytes[..end]).map(|receipt| receipt.entries.len());
             assert!(shorter < Some(3), "{end}");
         }

@@ -8,13 +8,13 @@
 //! | finding the rules of a request | [`Matcher`], [`Match`] |
 //! | metrics, logs and traces | [`Observer`], [`Outcome`], [`Origin`] |
 //! | a [`Timer`](crate::Timer) | [`Sleep`] |
-//! | bounds | [`MAX_AMOUNT`], [`MAX_CHECKS`], [`MAX_LOG_LIMIT`], [`MAX_SLICES`], [`LONGEST_SPAN`], [`DEFAULT_MAX_KEYS`] |
+//! | bounds | [`MAX_AMOUNT`], [`MAX_CHECKS`], [`MAX_LOG_LIMIT`], [`MAX_SLICES`], [`MAX_WINDOW`], [`DEFAULT_MAX_KEYS`] |
 
 pub use crate::algorithm::Outcome;
 pub use crate::clock::Sleep;
 pub use crate::decimal::address_text;
 pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
-pub use crate::limit::{LONGEST_SPAN, MAX_AMOUNT, MAX_LOG_LIMIT, MAX_SLICES};
+pub use crate::limit::{MAX_AMOUNT, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
 pub use crate::matcher::{Match, Matcher};
 pub use crate::memory::DEFAULT_MAX_KEYS;
 pub use crate::observer::Observer;

@@ -1,4 +1,4 @@
-//! `Store`: decides a whole plan in one atomic step. It owns the state and the time.
+//! `Store`: keeps the state of limits, owns the time, and decides a whole plan in one atomic step.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -12,33 +12,33 @@ use crate::key::Key;
 use crate::plan::{Check, Gate};
 use crate::spi::{Plan, Verdict};
 
-/// Keeps the state of limits and decides plans on it.
+/// Keeps the state of limits and decides plans.
 ///
-/// A denial is a value; an `Err` means that the store itself failed, and only then may a failure policy speak.
+/// A denial is a value. An `Err` means that the store failed; only then does [`OnFailure`](crate::OnFailure) apply.
 pub trait Store: Send + Sync {
     /// Decides `plan` in one atomic step, and consumes what it admits unless the plan is a [peek](Plan::is_peek).
     fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
 
-    /// Carries out charges and refunds.
+    /// Applies charges and refunds.
     fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Starts to carry out charges and refunds without waiting for the end: for a future that is being dropped. What
-    /// fails is lost, which leaves the limit stricter than it could be.
+    /// Starts to apply charges and refunds without waiting for the result, for a future that is being dropped. A failed refund
+    /// is lost; the units stay consumed.
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]);
 
-    /// Forgets everything about these keys.
+    /// Deletes the state of these keys.
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Checks that the servers of the store respond.
+    /// Checks that the store responds.
     fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// How many instances share it, as far as it knows: it goes by what it saw last, while it cannot be reached.
+    /// The number of instances that share the store, if it counts them. While the store fails, it is the last known number.
     fn instances(&self) -> Option<u32> {
         None
     }
 }
 
-/// A store that several limiters share, such as those before and after a change of rules.
+/// A store shared by several limiters, such as those before and after a change of rules.
 impl<S: Store> Store for Arc<S> {
     fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send {
         S::decide(self, plan)
@@ -69,51 +69,52 @@ impl<S: Store> Store for Arc<S> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Adjustment<'r> {
-    /// Where the state is.
+    /// The key of the state.
     pub key: Key<'r>,
-    /// What limits it.
+    /// The limit.
     pub limit: &'r Limit,
-    /// [`Op::Charge`] or [`Op::Refund`]; a take is decided, not adjusted, and is refused here.
+    /// [`Op::Charge`] or [`Op::Refund`]. A store rejects [`Op::Take`] here.
     pub op: Op,
     /// The gate if the subject is unauthenticated; its [bounds](Gate::anonymous) apply then.
     pub anonymous: Option<&'r Gate>,
 }
 
-/// A store that failed: what happened, whether trying later helps, and whether it may have been applied all the same.
-#[derive(Debug)]
+/// A failure of a store: its kind, a message, whether the operation may have been applied, and its cause.
+#[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
     message: Cow<'static, str>,
     possibly_applied: bool,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// What kind of failure it was. The message of an error is for people and may change; this is for programs.
+/// The kind of a [`StoreError`]. Programs should use it; the message may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The store cannot be reached, closed the connection, or did not answer in time.
+    /// The store is unreachable, closed the connection, or did not respond in time.
     Unavailable,
-    /// So many calls wait for the store already that this one was not sent.
+    /// Too many calls are waiting for the store, so this one was not sent.
     Overloaded,
-    /// The store answers, but cannot serve now: it is loading, out of memory, busy, demoted or without its replicas.
+    /// The store responds but cannot serve now: it is loading, out of memory, busy, demoted or without its replicas.
     Refused,
-    /// The store does not let us in: a password or a permission is missing or wrong.
+    /// Authentication failed, or a permission is missing.
     Denied,
-    /// Something that is not ours, or of a newer version, stands where a state should be. It was left as it is.
+    /// The value under a key was not written by this version. It was not changed.
     Unreadable,
-    /// The store is too old.
+    /// The version of the store is too old.
     Unsupported,
-    /// An answer or a call that makes no sense: a defect.
+    /// An invalid response or call: a defect.
     Unexpected,
 }
 
 impl<'r> Adjustment<'r> {
-    /// Charges what `check` costs.
+    /// A charge of the cost of `check`.
     pub fn charge(check: &Check<'r>) -> Self {
         Self::new(check, Op::Charge { cost: check.cost() })
     }
 
-    /// Carries out `op` where the state of `check` is.
+    /// `op` on the state of `check`.
     pub fn new(check: &Check<'r>, op: Op) -> Self {
         let gate = check.gate();
         Self { key: *check.key(), limit: gate.limit(), op, anonymous: check.is_anonymous().then_some(gate) }
@@ -127,35 +128,41 @@ impl<'r> Adjustment<'r> {
 }
 
 impl StoreError {
-    /// An error that left the store as it was.
+    /// An error after which the operation is known not to be applied.
     pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), possibly_applied: false }
+        Self { kind, message: message.into(), possibly_applied: false, source: None }
     }
 
-    /// The same error, when nobody knows whether the store carried out what it was told.
+    /// Marks the error of an operation that may have been applied.
     pub fn possibly_applied(mut self) -> Self {
         self.possibly_applied = true;
         self
     }
 
-    /// What kind of failure it was.
+    /// Sets the cause. It must not contain a password, a key or a subject.
+    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// The kind of failure.
     pub const fn kind(&self) -> StoreErrorKind {
         self.kind
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without intervention.
     pub const fn is_transient(&self) -> bool {
         matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Overloaded | StoreErrorKind::Refused)
     }
 
-    /// Whether the decision may have been carried out: then it must not be sent again, or it would count twice.
+    /// Whether the operation may have been applied. It must not be repeated then, or it could count twice.
     pub const fn is_possibly_applied(&self) -> bool {
         self.possibly_applied
     }
 }
 
 impl StoreErrorKind {
-    /// Its name in answers and metrics.
+    /// The name in responses and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unavailable => "unavailable",
@@ -175,4 +182,8 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl Error for StoreError {}
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}

@@ -1,32 +1,32 @@
-//! `Subject`: who is limited, hashed with a secret before it reaches a key, a log or a metric.
+//! `Subject`: the values that a rule counts by, hashed with a secret before they reach a key, a log or a metric.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 use siphasher::sip128::SipHasher24;
 
-/// The secret that all instances of a fleet share, so that they hash a subject alike and nobody else can.
+/// The key for hashing subjects. All instances that share a store must have the same secret.
 #[derive(Clone)]
 pub struct Secret(SipHasher24);
 
 /// Hashes the values of a fixed tuple of attributes.
 ///
-/// Its keys are derived from the secret and the names, so that a user named like an IP address is not that address, and
-/// nobody can tell that they share a name.
+/// The hash depends on the secret and on the names of the attributes, so that a user and an IP address with equal text have
+/// different hashes.
 #[derive(Clone)]
 pub struct SubjectHasher {
-    /// For a single value, which most subjects are: its bytes are hashed as they are.
-    alone: SipHasher24,
-    /// For a list, and for a missing value.
-    listed: SipHasher24,
+    /// For a single value, the common case: its bytes are hashed without a copy.
+    single: SipHasher24,
+    /// For several values, and for a missing value.
+    list: SipHasher24,
 }
 
-/// A hashed subject: 128 bits that tell nothing about who it is without the [`Secret`].
+/// A hashed subject: 128 bits that do not reveal it without the [`Secret`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject(u128);
 
 impl Secret {
-    /// The secret of this fleet; any bytes will do, sixteen random ones are enough.
+    /// A secret from any bytes; sixteen random ones are enough.
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
         let digest = Sha256::digest(secret.as_ref());
         let mut key = [0; 16];
@@ -34,12 +34,12 @@ impl Secret {
         Self(SipHasher24::new_with_key(&key))
     }
 
-    /// A fixed key that everybody knows: instances agree, but whoever reads the store can guess subjects.
+    /// A fixed, publicly known key. Anybody who can read the store can guess subjects.
     pub fn public() -> Self {
         Self::new(b"tidegate: no secret")
     }
 
-    /// What hashes the values of these attributes.
+    /// A hasher for the values of these attributes.
     pub fn hasher<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> SubjectHasher {
         let mut bytes = Vec::new();
         for name in names {
@@ -49,29 +49,29 @@ impl Secret {
             let key = self.0.hash(&[&[purpose], bytes.as_slice()].concat());
             SipHasher24::new_with_key(&key.as_bytes())
         };
-        SubjectHasher { alone: derive(1), listed: derive(2) }
+        SubjectHasher { single: derive(1), list: derive(2) }
     }
 }
 
 impl SubjectHasher {
-    /// The subject with these values, in the order of the names. A missing value is told apart from an empty one.
+    /// The subject with these values, in the order of the names. A missing value differs from an empty one.
     #[inline(always)]
     pub fn subject<'v>(&self, mut values: impl ExactSizeIterator<Item = Option<&'v str>>) -> Subject {
         if values.len() == 1
             && let Some(Some(only)) = values.next()
         {
-            return Subject(self.alone.hash(only.as_bytes()).as_u128());
+            return Subject(self.single.hash(only.as_bytes()).as_u128());
         }
-        // (Of a single value that is missing, nothing is left here: an empty list, which no other subject has.)
+        // A single missing value has been taken from the iterator: it becomes an empty list, which no other subject has.
         let mut bytes = Vec::with_capacity(128);
         for value in values {
             push(&mut bytes, value);
         }
-        Subject(self.listed.hash(&bytes).as_u128())
+        Subject(self.list.hash(&bytes).as_u128())
     }
 }
 
-/// Appends a length and the text, so that no two lists look alike; what is missing has a length that nothing has.
+/// Appends a length and the text, so that different lists have different bytes. A missing text has an impossible length.
 fn push(bytes: &mut Vec<u8>, text: Option<&str>) {
     bytes.extend_from_slice(&text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
     bytes.extend_from_slice(text.unwrap_or_default().as_bytes());
@@ -96,7 +96,7 @@ impl fmt::Debug for SubjectHasher {
 }
 
 impl Subject {
-    /// A subject from a hash that was made elsewhere.
+    /// A subject from an existing hash.
     pub const fn from_hash(hash: u128) -> Self {
         Self(hash)
     }
@@ -129,7 +129,7 @@ mod tests {
 
     /// Trap: `("a_b", "c")` and `("a", "b_c")` gave one key.
     #[test]
-    fn no_two_tuples_share_a_subject() {
+    fn different_attributes_have_different_subjects() {
         let tuples: [&[(&str, Option<&str>)]; 10] = [
             &[("a_b", Some("c"))],
             &[("a", Some("b_c"))],
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_decides_and_stays_secret() {
+    fn the_hash_depends_on_the_secret_and_debug_output_hides_it() {
         let parts = [("user", Some("42"))];
         assert_eq!(hash("a", &parts), hash("a", &parts));
         assert_ne!(hash("a", &parts), hash("b", &parts));

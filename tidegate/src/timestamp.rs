@@ -1,11 +1,11 @@
-//! `Timestamp`: an instant in whole microseconds since the Unix epoch, the only form of time that decisions see.
+//! `Timestamp`: an instant in whole microseconds since the Unix epoch.
 
 use std::time::Duration;
 
 /// An instant, in whole microseconds since 1970-01-01 00:00:00 UTC.
 ///
-/// Microseconds, because Redis tells the time in them; and below 2^52, so that an instant plus the longest
-/// [span](crate::Limit) a limit may have stays exact in a Lua number.
+/// Microseconds are the unit of the Redis clock. Values stay below 2^52, so that an instant plus the longest window of a limit is
+/// exact in a Lua number.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,10 +19,10 @@ use std::time::Duration;
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The last instant there is: in September 2112.
+    /// The last instant, in September 2112.
     pub const MAX: Self = Self((1 << 52) - 1);
 
-    /// The instant `micros` microseconds after the epoch; anything past [`Timestamp::MAX`] is that.
+    /// The instant `micros` microseconds after the epoch. Saturates at [`Timestamp::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
         if micros < Self::MAX.0 { Self(micros) } else { Self::MAX }
     }
@@ -32,13 +32,13 @@ impl Timestamp {
         self.0
     }
 
-    /// The instant `span` later, whole microseconds, at most [`Timestamp::MAX`].
+    /// The instant `span` later, in whole microseconds. Saturates at [`Timestamp::MAX`].
     pub fn plus(self, span: Duration) -> Self {
         let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         Self::from_micros(self.0.saturating_add(span))
     }
 
-    /// The time that passed since `earlier`; zero if that is not earlier.
+    /// The time since `earlier`; zero if that is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{self, Change, Found, Op, Outcome, Place, Standing, State, View};
+use crate::algorithm::{self, Change, DecidedTake, Op, Outcome, State, StateView, StoredState, TakePosition};
 use crate::plan::{Check, Plan};
 use crate::{Limit, Timestamp};
 
@@ -23,15 +23,15 @@ pub struct CheckVerdict {
     /// Whether the cost was consumed.
     pub consumed: bool,
     /// Where the cost was consumed, for a refund.
-    pub place: Place,
+    pub position: TakePosition,
     /// Whether the check was decided on the overflow bucket that new subjects share when there are too many.
     pub overflowed: bool,
 }
 
 impl CheckVerdict {
     /// The result of a check that was decided on the subject's own state.
-    pub const fn new(outcome: Outcome, consumed: bool, place: Place) -> Self {
-        Self { outcome, consumed, place, overflowed: false }
+    pub const fn new(outcome: Outcome, consumed: bool, position: TakePosition) -> Self {
+        Self { outcome, consumed, position, overflowed: false }
     }
 }
 
@@ -97,11 +97,11 @@ impl Verdict {
 
     /// Computes a verdict from the reply of a script: its time, the units that it granted, and for each check whether it
     /// admits them and the state that the script found.
-    pub fn replay(plan: &Plan<'_>, now: Timestamp, granted: u64, states: &[(bool, Found)]) -> Self {
+    pub fn replay(plan: &Plan<'_>, now: Timestamp, granted: u64, states: &[(bool, StoredState)]) -> Self {
         let replayed = plan.checks().iter().zip(states).map(|(check, (admitted, state))| {
             let take = plan.take(check, granted.max(1));
             let consumed = !plan.is_peek() && plan.consumes(check, *admitted, granted);
-            finish(check.gate().limit(), &state.view(), Standing { take, admitted: *admitted, consumed }, now)
+            finish(check.gate().limit(), &state.view(), DecidedTake { take, admitted: *admitted, consumed }, now)
         });
         Self { decided_at: now, granted, checks: replayed.collect() }
     }
@@ -134,7 +134,7 @@ impl CheckInput<'_, '_> {
         let limit = check.gate().limit();
         let take = plan.take(check, granted.max(1));
         let consumed = consume && plan.consumes(check, admitted, granted);
-        let standing = Standing { take, admitted, consumed };
+        let decided = DecidedTake { take, admitted, consumed };
         if consume && (consumed || !admitted) {
             // For a denial, this is a state that had to be rebased, or nothing.
             *change = algorithm::apply(state, limit, now, Op::Take(take)).change;
@@ -143,9 +143,9 @@ impl CheckInput<'_, '_> {
             let charge = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change;
             *change = charge.or(change.take());
             let after = changed(state, change.clone());
-            return finish(limit, &State::view(after.as_ref(), limit, now, take.total()), standing, now);
+            return finish(limit, &State::view(after.as_ref(), limit, now, take.total()), decided, now);
         }
-        finish(limit, &State::view(state, limit, now, take.total()), standing, now)
+        finish(limit, &State::view(state, limit, now, take.total()), decided, now)
     }
 }
 
@@ -162,8 +162,9 @@ fn changed(state: Option<&State>, change: Option<Change>) -> Option<State> {
 }
 
 #[inline(always)]
-fn finish(limit: &Limit, view: &View<'_>, standing: Standing, now: Timestamp) -> CheckVerdict {
-    let place = if standing.consumed { algorithm::place(view, limit, now, standing.take) } else { Place::default() };
-    let outcome = algorithm::outcome(view, limit, now, standing);
-    CheckVerdict::new(outcome, standing.consumed, place)
+fn finish(limit: &Limit, view: &StateView<'_>, decided: DecidedTake, now: Timestamp) -> CheckVerdict {
+    let position =
+        if decided.consumed { algorithm::position(view, limit, now, decided.take) } else { TakePosition::default() };
+    let outcome = algorithm::outcome(view, limit, now, decided);
+    CheckVerdict::new(outcome, decided.consumed, position)
 }

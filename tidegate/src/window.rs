@@ -1,5 +1,4 @@
-//! `Window`: how long a fixed window lasts, as it is written: a span of time, or a month or year of the calendar. It knows
-//! no time zone but UTC.
+//! `Window`: the length of a fixed window: a duration, or a calendar month or year in UTC.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -7,10 +6,10 @@ use std::time::Duration;
 use crate::Timestamp;
 use crate::algorithm::Calendar;
 
-/// How long a window of a [fixed window](crate::Limit::fixed_window) lasts.
+/// The length of the windows of a [fixed window](crate::Limit::fixed_window).
 ///
-/// A [`Duration`] is a window: such windows begin at multiples of it since 1970. Months and years are those of the
-/// calendar, in UTC: February has 28 days, or 29.
+/// A [`Duration`] converts into a window; such windows begin at multiples of it since 1970. Months and years are those of the
+/// calendar in UTC.
 ///
 /// ```
 /// use std::time::Duration;
@@ -18,35 +17,35 @@ use crate::algorithm::Calendar;
 ///
 /// let minute = Limit::fixed_window(600, Duration::from_secs(60))?;
 /// let month = Limit::fixed_window(1_000_000, Window::MONTH)?;
-/// assert_eq!(minute.window().span(), Some(Duration::from_secs(60)));
+/// assert_eq!(minute.window().duration(), Some(Duration::from_secs(60)));
 /// assert_eq!(month.window(), Window::MONTH);
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Window(Kind);
+pub struct Window(WindowLength);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
-    Span(Duration),
+enum WindowLength {
+    Duration(Duration),
     Months(u32),
 }
 
 impl Window {
-    /// A month of the calendar, in UTC.
-    pub const MONTH: Self = Self(Kind::Months(1));
+    /// A calendar month in UTC.
+    pub const MONTH: Self = Self(WindowLength::Months(1));
 
-    /// A year of the calendar, in UTC.
-    pub const YEAR: Self = Self(Kind::Months(12));
+    /// A calendar year in UTC.
+    pub const YEAR: Self = Self(WindowLength::Months(12));
 
-    /// How long each of these windows lasts. None for months and years, which differ among themselves.
-    pub const fn span(self) -> Option<Duration> {
+    /// The length of each window; `None` for months and years, which vary.
+    pub const fn duration(self) -> Option<Duration> {
         match self.0 {
-            Kind::Span(span) => Some(span),
-            Kind::Months(_) => None,
+            WindowLength::Duration(span) => Some(span),
+            WindowLength::Months(_) => None,
         }
     }
 
-    /// The time from `now` to the end of the window that holds it.
+    /// The time from `now` to the end of the window that contains it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -58,30 +57,30 @@ impl Window {
     /// assert_eq!(Window::MONTH.until_end(noon), day * 31 - day / 2);
     /// ```
     pub fn until_end(self, now: Timestamp) -> Duration {
-        // A span that no limit would accept is taken for the nearest one that makes sense.
+        // A length that no limit accepts is clamped.
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         let Ok(calendar) = self.calendar(|span| Ok::<_, Infallible>(micros(span)));
         Duration::from_micros(calendar.start_of(calendar.index_of(now) + 1).saturating_sub(now.as_micros()))
     }
 
-    pub(crate) const fn of(calendar: Calendar) -> Self {
+    pub(crate) const fn from_calendar(calendar: Calendar) -> Self {
         match calendar.months() {
-            None => Self(Kind::Span(Duration::from_micros(calendar.longest()))),
-            Some(months) => Self(Kind::Months(months)),
+            None => Self(WindowLength::Duration(Duration::from_micros(calendar.max_micros()))),
+            Some(months) => Self(WindowLength::Months(months)),
         }
     }
 
-    /// Where such windows begin, with the microseconds that are made of a span.
+    /// The calendar of these windows. `micros` converts and validates a duration.
     pub(crate) fn calendar<E>(self, micros: impl FnOnce(Duration) -> Result<u64, E>) -> Result<Calendar, E> {
         Ok(match self.0 {
-            Kind::Span(span) => Calendar::of_micros(micros(span)?),
-            Kind::Months(months) => Calendar::of_months(months),
+            WindowLength::Duration(span) => Calendar::from_micros(micros(span)?),
+            WindowLength::Months(months) => Calendar::from_months(months),
         })
     }
 }
 
 impl From<Duration> for Window {
     fn from(span: Duration) -> Self {
-        Self(Kind::Span(span))
+        Self(WindowLength::Duration(span))
     }
 }

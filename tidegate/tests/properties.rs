@@ -118,9 +118,9 @@ proptest! {
         let admitted = run(Limit::token_bucket(capacity, rate).unwrap(), &requests);
         for first in &admitted {
             for last in &admitted {
-                let shares = u128::from(units(&admitted, first.at - 1, last.at)) * u128::from(rate.period_micros());
+                let shares = u128::from(units(&admitted, first.at - 1, last.at)) * rate.period().as_micros();
                 let passed = u128::from(last.at.saturating_sub(first.at)) * u128::from(rate.amount());
-                prop_assert!(shares <= u128::from(capacity) * u128::from(rate.period_micros()) + passed);
+                prop_assert!(shares <= u128::from(capacity) * rate.period().as_micros() + passed);
             }
         }
     }
@@ -131,13 +131,13 @@ proptest! {
         let admitted = run(Limit::leaky_bucket(rate, queue).unwrap(), &requests);
         for pair in admitted.windows(2) {
             let (before, after) = (pair[0].at + pair[0].delay, pair[1].at + pair[1].delay);
-            let distance = u128::from(pair[0].cost) * u128::from(rate.period_micros());
+            let distance = u128::from(pair[0].cost) * rate.period().as_micros();
             // Delays are told in whole microseconds, rounded up: one may be lost, never more.
             prop_assert!(u128::from(after + 1 - before) * u128::from(rate.amount()) >= distance);
         }
         for one in &admitted {
             let waiting = u128::from(one.delay.saturating_sub(1)) * u128::from(rate.amount());
-            let ahead = u128::from(queue + 1 - one.cost) * u128::from(rate.period_micros());
+            let ahead = u128::from(queue + 1 - one.cost) * rate.period().as_micros();
             prop_assert!(waiting <= ahead);
         }
     }
@@ -256,7 +256,7 @@ proptest! {
         subject.take(limit.amount());
         let reset = subject.peek(1).reset_after;
         // 20 units, the slowest at one in 1.23 s, and the margin; or the longest month or year, and the margin
-        let widest = Duration::from_secs(27).max(Duration::from_micros(limit.window_micros() + 2_000_000));
+        let widest = Duration::from_secs(27).max(limit.max_window() + Duration::from_secs(2));
         prop_assert!(reset <= widest, "{:?} is a lock-out", reset);
     }
 }

@@ -23,7 +23,7 @@ impl Bucket {
         Self {
             capacity: limit.capacity(),
             rate: i128::from(limit.refill().amount()),
-            period: i128::from(limit.refill().period_micros()),
+            period: limit.refill().period().as_micros() as i128,
             leaky,
             admitted: Vec::new(),
         }
@@ -48,7 +48,7 @@ impl Bucket {
     }
 
     pub(super) fn fits(&self, ask: Ask) -> bool {
-        let waits = self.leaky && self.delay(ask.now) > ask.longest_delay;
+        let waits = self.leaky && self.delay(ask.now) > ask.max_delay;
         !waits && self.full(ask.now) + i128::from(ask.cost) * self.period <= self.latest(ask.now)
     }
 

@@ -14,7 +14,7 @@ pub struct Log {
 
 impl Log {
     pub(super) fn new(limit: &SlidingLog) -> Self {
-        Self { limit: limit.limit(), window: limit.window_micros(), admitted: Vec::new() }
+        Self { limit: limit.limit(), window: limit.window().as_micros() as u64, admitted: Vec::new() }
     }
 
     fn newest(&self) -> u64 {

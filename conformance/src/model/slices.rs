@@ -16,7 +16,7 @@ pub struct Slices {
 
 impl Slices {
     pub(super) fn new(limit: &SlidingWindow) -> Self {
-        let (length, count) = (limit.slice_micros(), limit.slices());
+        let (length, count) = (limit.slice().as_micros() as u64, limit.slices());
         Self { limit: limit.limit(), length, count, written: 0, admitted: Vec::new() }
     }
 

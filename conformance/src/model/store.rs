@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tidegate::spi::algorithm::{Moment, Op, Place};
+use tidegate::spi::algorithm::{FractionalMicros, Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Key, Plan, PlanMode, Role, Store, Verdict};
 use tidegate::{Clock, Limit, ManualClock, StoreError};
 
@@ -29,7 +29,11 @@ impl ModelStore {
         let mut models = self.models.lock().unwrap();
         let ask = |check: &Check<'_>, units: u64| {
             let take = plan.take(check, units);
-            Ask { now: now.as_micros(), cost: take.total(), longest_delay: take.longest_delay }
+            Ask {
+                now: now.as_micros(),
+                cost: take.total(),
+                max_delay: take.max_delay().map_or(u64::MAX, |delay| delay.as_micros() as u64),
+            }
         };
         let settled: Vec<(Model, bool)> = plan
             .checks()
@@ -60,13 +64,13 @@ impl ModelStore {
             let each = plan.mode() == PlanMode::CountEach && check.gate().role() != Role::Shadow;
             let consumed = consume && admitted && ask.cost > 0 && (granted > 0 || each);
             let mut after = before.clone();
-            let mut place = Place::default();
+            let mut position = TakePosition::default();
             if consumed {
-                place = outward(check.gate().limit(), after.spend(ask.now, ask.cost));
+                position = outward(check.gate().limit(), after.spend(ask.now, ask.cost));
             } else if consume && !admitted && each {
                 after.charge(ask.now, ask.cost);
             }
-            verdicts.push(CheckVerdict::new(after.outcome(before, ask, admitted), consumed, place));
+            verdicts.push(CheckVerdict::new(after.outcome(before, ask, admitted), consumed, position));
             if consumed || (consume && !admitted && (each || *rebased)) {
                 models.insert(name(check.key()), after);
             }
@@ -92,7 +96,7 @@ impl Store for ModelStore {
             let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
             match op {
                 Op::Charge { cost } => model.charge(now, *cost),
-                Op::Refund { cost, place } => model.refund(now, *cost, inward(limit, *place)),
+                Op::Refund { cost, position } => model.refund(now, *cost, inward(limit, *position)),
                 _ => panic!("only charges and refunds are adjustments"),
             }
         }
@@ -110,23 +114,23 @@ impl Store for ModelStore {
     }
 }
 
-fn outward(limit: &Limit, place: super::Place) -> Place {
+fn outward(limit: &Limit, place: super::Place) -> TakePosition {
     match limit {
-        Limit::TokenBucket(_) => Place::default(),
+        Limit::TokenBucket(_) => TakePosition::default(),
         Limit::LeakyBucket(limit) => {
             let rate = u128::from(limit.drain().amount());
-            Place::before(Moment { micros: (place / rate) as u64, part: (place % rate) as u64 })
+            TakePosition::from_slot(FractionalMicros { micros: (place / rate) as u64, part: (place % rate) as u64 })
         }
-        _ => Place::at(place as u64),
+        _ => TakePosition::from_index(place as u64),
     }
 }
 
-fn inward(limit: &Limit, place: Place) -> super::Place {
+fn inward(limit: &Limit, position: TakePosition) -> super::Place {
     match limit {
         Limit::LeakyBucket(limit) => {
-            let slot = place.moment();
+            let slot = position.slot();
             u128::from(slot.micros) * u128::from(limit.drain().amount()) + u128::from(slot.part)
         }
-        _ => u128::from(place.position()),
+        _ => u128::from(position.index()),
     }
 }

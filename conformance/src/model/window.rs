@@ -58,7 +58,7 @@ impl Window {
         let length = match limit.window() {
             tidegate::Window::MONTH => Length::Months(1),
             tidegate::Window::YEAR => Length::Months(12),
-            _ => Length::Micros(limit.window_micros()),
+            _ => Length::Micros(limit.window().duration().unwrap_or_default().as_micros() as u64),
         };
         Self { limit: limit.limit(), length, index: 0, admitted: Vec::new() }
     }

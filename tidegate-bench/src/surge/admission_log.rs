@@ -118,7 +118,7 @@ fn audit_rule(rule: &str, entries: &[Admission], capacity: u64, rate: Rate) -> L
 /// nothing. The entries are those of one subject, in order of time.
 fn overshoot(entries: &[Admission], capacity: u64, rate: Rate) -> u64 {
     // Counted in fractions of a unit of which `refill` come back each microsecond, so nothing is rounded.
-    let (unit, refill) = (i128::from(rate.period_micros()), i128::from(rate.amount()));
+    let (unit, refill) = (rate.period().as_micros() as i128, i128::from(rate.amount()));
     let full = i128::from(capacity) * unit;
     let (mut level, mut last, mut deficit) = (full, None, 0);
     for entry in entries {
@@ -134,7 +134,7 @@ fn overshoot(entries: &[Admission], capacity: u64, rate: Rate) -> u64 {
 fn factor(entries: &[Admission], capacity: u64, rate: Rate) -> f64 {
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return 0.0 };
     let admitted: u64 = entries.iter().map(|entry| entry.cost).sum();
-    let refill = (last.at_micros - first.at_micros) as f64 * rate.amount() as f64 / rate.period_micros() as f64;
+    let refill = (last.at_micros - first.at_micros) as f64 * rate.amount() as f64 / rate.period().as_micros() as f64;
     admitted as f64 / (capacity as f64 + refill)
 }
 

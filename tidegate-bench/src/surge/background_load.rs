@@ -124,7 +124,7 @@ async fn open_loop(
 
 fn user_id(kind: &str, number: u32) -> HeaderValue {
     // Letters, digits and a hyphen are a valid header value.
-    HeaderValue::try_from(format!("{kind}-{number}")).unwrap_or(HeaderValue::from_static("somebody"))
+    HeaderValue::try_from(format!("{kind}-{number}")).unwrap_or(HeaderValue::from_static("unknown"))
 }
 
 #[cfg(test)]

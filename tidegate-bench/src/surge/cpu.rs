@@ -1,5 +1,5 @@
-//! `CpuSample`: how busy the CPUs of this machine are, and with whose work. It tells an overloaded or shared machine from a slow
-//! server.
+//! `CpuSample`: how busy the CPUs of this machine are, and with whose work. It distinguishes an overloaded or shared machine from a
+//! slow server.
 
 use std::fs;
 

@@ -24,7 +24,7 @@ pub(crate) struct RequestLog {
     send_delays: [Histogram<u64>; 3],
 }
 
-/// Who sends a request.
+/// The kind of client that sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientKind {
     /// A rider, by number.

@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<E
         StoreUrl::parse(store).map_err(|reason| Failure::usage(format!("--store: {reason}")))?;
     }
     let mut deployment = Deployment::new().with_secret(secret);
-    deployment.store = arguments.store.clone();
+    deployment.store.clone_from(&arguments.store);
     let files: Vec<_> = arguments.files.iter().map(|path| load_rule_file(path)).collect::<Result<_, Failure>>()?;
     let results: Vec<_> = files.iter().map(|file| FileJson::new(file, arguments, &deployment)).collect();
     let ok = results.iter().all(|file| file.ok);

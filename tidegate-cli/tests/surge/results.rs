@@ -53,8 +53,8 @@ fn assert_complete(phase: &Value) {
         assert_eq!(all, of("requests"), "{row}");
         all
     };
-    let everybody: u64 = phase["endpoints"].as_array().unwrap().iter().map(count).sum();
-    assert!(count(&phase["riders"]) + count(&phase["bot"]) < everybody, "drivers and clerks send requests, too");
+    let all_clients: u64 = phase["endpoints"].as_array().unwrap().iter().map(count).sum();
+    assert!(count(&phase["riders"]) + count(&phase["bot"]) < all_clients, "drivers and clerks send requests, too");
     assert_eq!((&phase["crowd"]["riders"], phase["crowd"]["curve"].as_array().unwrap().len()), (&json!(30), 30));
     assert_eq!(phase["timeline"].as_array().unwrap().len(), 2);
     assert!(phase["service"]["requests"].as_u64().unwrap() > 0 && phase["load"]["late"]["count"].as_u64().unwrap() > 0);

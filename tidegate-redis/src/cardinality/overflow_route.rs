@@ -1,5 +1,6 @@
 //! `OverflowRoute`: the second key and the maximum TTL that a check of an anonymous subject is sent with.
 
+use crate::args::micros;
 use tidegate::spi::{Check, Gate, Key, Plan};
 
 /// How the script treats one check of an anonymous subject.
@@ -31,7 +32,7 @@ pub(super) fn empty_if_unneeded(routes: Vec<OverflowRoute<'_>>) -> Vec<OverflowR
 
 /// The maximum TTL of keys of anonymous subjects under `gate`.
 pub(super) fn max_ttl_micros(gate: &Gate) -> Option<u64> {
-    gate.anonymous().forget_after.map(|after| u64::try_from(after.as_micros()).unwrap_or(u64::MAX))
+    gate.anonymous().forget_after.map(micros)
 }
 
 /// The overflow bucket of the check at `index`. The buckets of one plan differ, since no two checks may share a state.

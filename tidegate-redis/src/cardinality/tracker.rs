@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use smol_str::SmolStr;
-use tidegate::spi::algorithm::{self, MARGIN_MICROS, Op, State};
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Gate, Key, Plan};
 use tidegate::{AnonymousBounds, Limit, Timestamp};
 
 use super::anonymous_stats::AnonymousStats;
 use super::expiry_ring::ExpiryRing;
 use super::overflow_route::{OverflowRoute, bucket_number, empty_if_unneeded, max_ttl_micros, overflow_key};
+use crate::args::micros;
 use crate::reply::Reply;
 
 /// When this many limits are tracked, those without a live key are dropped before another is added: rules come and go.
@@ -168,7 +169,7 @@ impl CardinalityTracker {
 impl KeyCount {
     fn record(&mut self, now: u64, previous_expiry: Option<u64>, state_end: u64, max_ttl_micros: Option<u64>) {
         let latest_end = now.saturating_add(max_ttl_micros.unwrap_or(u64::MAX));
-        let expiry = state_end.min(latest_end).saturating_add(MARGIN_MICROS);
+        let expiry = state_end.min(latest_end).saturating_add(micros(CLOCK_MARGIN));
         self.live.advance(now);
         if let Some(previous_expiry) = previous_expiry {
             self.live.extend(previous_expiry, expiry);

@@ -2,10 +2,9 @@
 //! parts are combined.
 
 use std::cmp::Reverse;
-use std::time::Duration;
 
 use tidegate::Timestamp;
-use tidegate::spi::algorithm::Found;
+use tidegate::spi::algorithm::StoredState;
 use tidegate::spi::{CheckVerdict, Plan, Role, Verdict};
 
 use super::recent_denials::RecentDenials;
@@ -108,10 +107,10 @@ pub(super) fn split<'r>(
 fn sub_plan<'r>(plan: &Plan<'r>, indexes: &[usize], unit_scale: u64) -> Plan<'r> {
     let checks = indexes.iter().map(|index| plan.checks()[*index]);
     let checks = checks.map(|check| check.with_cost(check.cost().saturating_mul(unit_scale)));
-    let delay = indexes.first().map_or(u64::MAX, |index| plan.take(&plan.checks()[*index], 1).longest_delay);
     // Cannot fail: the keys of a plan differ, and so do those of some of its checks.
     let part = Plan::new(checks).unwrap_or_else(|_| plan.clone());
-    part.with_mode(plan.mode()).with_max_delay(Duration::from_micros(delay))
+    let part = part.with_mode(plan.mode());
+    plan.max_delay().map_or(part.clone(), |delay| part.with_max_delay(delay))
 }
 
 /// Whether the known verdicts deny the plan, whatever the missing ones would be.
@@ -148,7 +147,7 @@ pub(super) fn merge(plan: &Plan<'_>, granted: u64, parts: &[Part<'_>], verdicts:
     let mut checks: Vec<Option<CheckVerdict>> = plan.checks().iter().map(|_| None).collect();
     for (part, verdict) in parts.iter().zip(verdicts) {
         let verdict = verdict.unwrap_or_else(|| {
-            let fresh: Vec<_> = part.indexes.iter().map(|_| (true, Found::Fresh)).collect();
+            let fresh: Vec<_> = part.indexes.iter().map(|_| (true, StoredState::Fresh)).collect();
             Verdict::replay(&part.plan.clone().with_peek(), decided_at, 1, &fresh)
         });
         for (index, check) in part.indexes.iter().zip(verdict.checks()) {

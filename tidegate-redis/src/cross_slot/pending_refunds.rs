@@ -25,7 +25,7 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         for (index, (check, judged)) in part.checks().iter().zip(verdict.checks()).enumerate() {
             if judged.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted().max(1));
-                let op = Op::Refund { cost, place: judged.place };
+                let op = Op::Refund { cost, position: judged.position };
                 self.refunds.push(if judged.overflowed {
                     // An overflow bucket is shared, so the maximum TTL of anonymous subjects does not apply to it.
                     Adjustment::new(&check.with_anonymous(false), op).with_key(overflow_key(part, index))

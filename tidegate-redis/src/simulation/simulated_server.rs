@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::args::micros;
 use crate::scripts::SCRIPTS;
 use crate::timer;
 
@@ -103,7 +104,7 @@ enum NextStep {
 impl SimulatedServer {
     pub(crate) fn new(seed: u64, limit: &Limit) -> Arc<Self> {
         let Limit::FixedWindow(window) = limit else { panic!("only fixed windows are simulated") };
-        let (limit, window_micros) = (window.limit(), window.window_micros());
+        let (limit, window_micros) = (window.limit(), micros(window.window().duration().unwrap_or_default()));
         let state = SimulatedState {
             behavior: HEALTHY,
             healthy_since: Some(timer::now()),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::{self, Op, Take, View};
+use tidegate::spi::algorithm::{self, Op, StateView, Take};
 use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Store};
 use tidegate::{Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
@@ -220,12 +220,12 @@ async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decisio
 /// Refunds hits to the current window or slice, and to buckets; never more than was counted there. Then peeks at the result.
 async fn refund<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
     let now = peek(limiter, plan).await?.decided_at();
-    let place = |check: &Check<'_>| {
+    let position = |check: &Check<'_>| {
         let (limit, cost) = (check.gate().limit(), check.cost());
-        // The place of hits at this moment. If the window ends before the refund is applied, nothing is refunded.
-        algorithm::place(&View::Fresh, limit, now, Take::one(cost))
+        // The position of hits at this moment. If the window ends before the refund is applied, nothing is refunded.
+        algorithm::position(&StateView::Fresh, limit, now, Take::one(cost))
     };
-    let refund = |check| Adjustment::new(check, Op::Refund { cost: check.cost(), place: place(check) });
+    let refund = |check| Adjustment::new(check, Op::Refund { cost: check.cost(), position: position(check) });
     let refunds: Vec<Adjustment<'_>> = plan.checks().iter().map(refund).collect();
     limiter.adjust(&refunds).await?;
     peek(limiter, plan).await

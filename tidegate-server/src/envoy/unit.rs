@@ -50,7 +50,7 @@ pub(super) fn from_window(window: Window) -> Unit {
         _ => UNITS
             .into_iter()
             .map(|(unit, _)| unit)
-            .find(|unit| duration(*unit) == window.span())
+            .find(|unit| duration(*unit) == window.duration())
             .unwrap_or(Unit::Unknown),
     }
 }

@@ -1,28 +1,27 @@
-//! `Calendar`: where the windows of a fixed window begin, and so which of them holds an instant. Integers only, and no calendar
-//! but the Gregorian one in UTC. Its twin in Lua stands in `fixed_window.lua`.
+//! `Calendar`: where windows begin, and which window contains an instant, in integer arithmetic. Months and years are those of
+//! the Gregorian calendar in UTC. The Lua twin is in `fixed_window.lua`.
 
 use crate::Timestamp;
 
 const DAY: u64 = 86_400_000_000;
 
-/// In 400 years the calendar repeats itself, after so many months and days.
+/// The calendar repeats after 400 years.
 const CYCLE_MONTHS: u64 = 4800;
 const CYCLE_DAYS: u64 = 146_097;
 
-/// From March of the year 0 to January 1970.
+/// The time from March of year 0 to January 1970.
 const MONTHS_BEFORE_1970: u64 = 12 * 1970 - 2;
 const DAYS_BEFORE_1970: u64 = 719_468;
 
-/// Windows follow each other without gaps; window 0 begins in 1970.
+/// The windows of a limit. They follow each other without gaps; window 0 begins in 1970.
 ///
-/// One number, as every check carries it: they begin at multiples of so many microseconds, or, negative, with a month, after
-/// so many of them.
+/// One number, since every check contains it: the length in microseconds, or the negative number of months.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Calendar(i64);
 
 impl Calendar {
-    /// Windows of so many microseconds, from 1 to 2^63 - 1; what is outside counts as the nearest.
-    pub(crate) const fn of_micros(micros: u64) -> Self {
+    /// Windows of this many microseconds, clamped to 1..2^63.
+    pub(crate) const fn from_micros(micros: u64) -> Self {
         Self(match micros {
             0 => 1,
             1..=0x7fff_ffff_ffff_ffff => micros.cast_signed(),
@@ -30,67 +29,67 @@ impl Calendar {
         })
     }
 
-    /// Windows of so many months each, at least one.
-    pub(crate) const fn of_months(months: u32) -> Self {
+    /// Windows of this many months, at least one.
+    pub(crate) const fn from_months(months: u32) -> Self {
         Self(if months == 0 { -1 } else { -(months as i64) })
     }
 
-    /// The number itself: microseconds, or minus the months.
+    /// Microseconds, or the negative number of months.
     pub(crate) const fn number(self) -> i64 {
         self.0
     }
 
-    /// The number of months, if windows begin with one.
+    /// The number of months, for calendar windows.
     pub(crate) const fn months(self) -> Option<u32> {
         if self.0 < 0 { Some(self.0.unsigned_abs() as u32) } else { None }
     }
 
-    /// Which window holds `now`: the number of those before it.
+    /// The index of the window that contains `now`.
     #[inline(always)]
     pub(crate) const fn index_of(self, now: Timestamp) -> u64 {
         let number = self.0.unsigned_abs();
         if self.0 > 0 { now.as_micros() / number } else { month_window_of(now.as_micros(), number) }
     }
 
-    /// The first instant of a window, in microseconds; one beyond all time starts at its end.
+    /// The first instant of a window, in microseconds. Saturates.
     #[inline(always)]
     pub(crate) const fn start_of(self, index: u64) -> u64 {
         let number = index.saturating_mul(self.0.unsigned_abs());
         if self.0 > 0 { number } else { start_of_month(number) }
     }
 
-    /// How long the longest of the windows lasts, in microseconds.
-    pub(crate) const fn longest(self) -> u64 {
+    /// The length of the longest window, in microseconds.
+    pub(crate) const fn max_micros(self) -> u64 {
         match self.months() {
             None => self.0.unsigned_abs(),
             Some(1) => 31 * DAY,
-            // There are only months and years.
+            // Only months and years exist.
             Some(months) => months.div_ceil(12) as u64 * 366 * DAY,
         }
     }
 }
 
-/// The number of whole windows of `months` each since 1970. Out of the way, so that spans stay as quick as they are.
+/// The index of the window of `months` that contains `micros`. Not inlined, to keep the path of fixed lengths short.
 #[cold]
 #[inline(never)]
 const fn month_window_of(micros: u64, months: u64) -> u64 {
-    // By months of average length. No month begins more than three days before its share of the cycle, nor two after it, so
-    // this is the right window or the one after.
+    // Estimated from months of average length. No month begins more than three days before its average start, nor two after
+    // it, so this is the right window or the next one.
     let window = (micros / DAY + 3) * CYCLE_MONTHS / (CYCLE_DAYS * months);
     if start_of_month(window * months) > micros { window - 1 } else { window }
 }
 
-/// The first instant of a month, counted from January 1970. Out of the way likewise.
+/// The first instant of a month, counted from January 1970. Not inlined likewise.
 #[cold]
 #[inline(never)]
 const fn start_of_month(month: u64) -> u64 {
-    // Years that begin in March have their leap day at the end, where it moves no other month.
+    // In years that begin in March the leap day comes last and shifts no other month.
     let month = month.saturating_add(MONTHS_BEFORE_1970);
     let (year, month) = (month / 12, month % 12);
     let leap_days = year / 4 - year / 100 + year / 400;
-    // From March on, any five months have 153 days.
+    // From March on, every five months have 153 days.
     let days_of_months = (153 * month + 2) / 5;
-    // An index that was read from a store may be anything, and a twelfth of the largest number, times 365, passes it.
+    // An index from a store may be any number, so this saturates.
     let days = year.saturating_mul(365).saturating_add(leap_days).saturating_add(days_of_months) - DAYS_BEFORE_1970;
     days.saturating_mul(DAY)
 }
@@ -99,7 +98,7 @@ const fn start_of_month(month: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The calendar as it is taught: every month from January 1970 on, with its first day and its length.
+    /// The reference: every month from January 1970 on, with its first day and its length.
     fn months() -> impl Iterator<Item = (u64, u64, u64)> {
         let mut day = 0;
         (0..).map(move |month| {
@@ -140,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn no_window_lasts_longer_than_the_longest() {
-        for calendar in [Calendar::of_micros(7), Calendar::of_months(1), Calendar::of_months(12)] {
+    fn max_micros_is_the_length_of_the_longest_window() {
+        for calendar in [Calendar::from_micros(7), Calendar::from_months(1), Calendar::from_months(12)] {
             let longest = (0..4800).map(|index| calendar.start_of(index + 1) - calendar.start_of(index)).max();
-            assert_eq!(longest, Some(calendar.longest()), "{calendar:?}");
+            assert_eq!(longest, Some(calendar.max_micros()), "{calendar:?}");
         }
     }
 
     #[test]
-    fn known_instants_are_in_known_windows() {
+    fn the_last_microseconds_of_months_and_years_are_in_the_right_window() {
         // 2028-02-29, 2100-02-28 and the last day of 2027, each at its last microsecond.
         for (micros, month, year) in [
             (1_835_481_599_999_999, 58 * 12 + 1, 58),
@@ -157,15 +156,15 @@ mod tests {
         ] {
             for (more, next) in [(0, 0), (1, 1)] {
                 let turn_of_year = u64::from(month % 12 == 11) * next;
-                assert_eq!(Calendar::of_months(1).index_of(at(micros + more)), month + next);
-                assert_eq!(Calendar::of_months(12).index_of(at(micros + more)), year + turn_of_year);
+                assert_eq!(Calendar::from_months(1).index_of(at(micros + more)), month + next);
+                assert_eq!(Calendar::from_months(12).index_of(at(micros + more)), year + turn_of_year);
             }
         }
     }
 
     #[test]
-    fn an_index_beyond_all_time_starts_at_its_end() {
-        for calendar in [Calendar::of_micros(2), Calendar::of_months(1), Calendar::of_months(12)] {
+    fn the_start_of_a_huge_index_saturates() {
+        for calendar in [Calendar::from_micros(2), Calendar::from_months(1), Calendar::from_months(12)] {
             assert_eq!(calendar.start_of(u64::MAX), u64::MAX, "{calendar:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The fixed window: so many units in each window of the clock, counted from the Unix epoch, or of the calendar.
+//! The fixed window: a number of units in each window. Windows are aligned to the Unix epoch, or are calendar months or years.
 //!
 //! With a limit of L in windows that begin at s(k), for every window k:
 //!
@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Error bound against a rolling window: an interval of length W that straddles a boundary may see up to 2·L, L just
-//! before it and L just after it. That is the price of the simplest limit; where it matters, take a sliding one.
+//! before it and L just after it. Use a sliding limit where this matters.
 //!
-//! The state is the index of a window and what was counted in it.
+//! The state is the index of a window and the units counted in it.
 
-use super::{Applied, Calendar, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
+use super::{CLOCK_MARGIN_MICROS, Calendar, DecidedTake, Op, OpResult, Outcome, Take, span_micros};
 use crate::limit::{LimitError, whole_micros};
 use crate::{Timestamp, Window};
 use std::time::Duration;
@@ -24,10 +24,10 @@ pub struct FixedWindow {
     calendar: Calendar,
 }
 
-/// What was counted in one window.
+/// The units counted in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
-    /// Which window: the number of whole windows (spans, months or years) since the epoch.
+pub struct FixedWindowState {
+    /// The number of windows since the epoch before this one.
     pub index: u64,
     /// Units counted in it.
     pub count: u64,
@@ -39,27 +39,27 @@ impl FixedWindow {
         Ok(Self { limit, calendar: window.calendar(|span| whole_micros("fixed_window.window", span))? })
     }
 
-    /// Units allowed in a window.
+    /// Units allowed in each window.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// How long a window lasts.
+    /// The window.
     pub const fn window(&self) -> Window {
-        Window::of(self.calendar)
+        Window::from_calendar(self.calendar)
     }
 
-    /// The length of a window in microseconds; of months and years, that of the longest.
-    pub const fn window_micros(&self) -> u64 {
-        self.calendar.longest()
+    /// The length of the window in microseconds; for months and years, that of the longest.
+    pub(crate) const fn window_micros(&self) -> u64 {
+        self.calendar.max_micros()
     }
 
-    /// The number of months in a window of the calendar; none for one that is a span.
+    /// The number of calendar months in the window; `None` for a fixed length.
     pub const fn months(&self) -> Option<u32> {
         self.calendar.months()
     }
 
-    /// The window as `fixed_window.lua` takes it: microseconds, or minus the number of months.
+    /// The window as an argument of `fixed_window.lua`: microseconds, or the negative number of months.
     pub const fn window_number(&self) -> i64 {
         self.calendar.number()
     }
@@ -74,67 +74,74 @@ impl FixedWindow {
         self.calendar.start_of(index)
     }
 
-    /// The state as it counts now, and whether it was rebased.
+    /// The state at `now`, and whether it was rebased.
     #[inline(always)]
-    pub(super) fn settle(&self, state: Option<State>, now: Timestamp) -> (State, bool) {
+    pub(super) fn normalize(&self, state: Option<FixedWindowState>, now: Timestamp) -> (FixedWindowState, bool) {
         let index = self.calendar.index_of(now);
-        // Without a count it is as good as none, whatever window it was written in.
+        // A state without a count is equivalent to none.
         match state.filter(|state| state.count > 0) {
-            Some(state) if state.index > index && self.start_of(state.index) - now.as_micros() > MARGIN_MICROS => {
-                (State { index, ..state }, true)
+            Some(state)
+                if state.index > index && self.start_of(state.index) - now.as_micros() > CLOCK_MARGIN_MICROS =>
+            {
+                (FixedWindowState { index, ..state }, true)
             }
             Some(state) if state.index >= index => (state, false),
-            _ => (State { index, count: 0 }, false),
+            _ => (FixedWindowState { index, count: 0 }, false),
         }
     }
 
-    const fn left(&self, state: State) -> u64 {
+    const fn left(&self, state: FixedWindowState) -> u64 {
         self.limit.saturating_sub(state.count)
     }
 }
 
 /// Decides `op` on `state`. Twin: `fixed_window.lua`.
-pub fn apply(state: Option<State>, limit: &FixedWindow, now: Timestamp, op: Op) -> Applied<State> {
-    let (settled, rebased) = limit.settle(state, now);
-    let left = limit.left(settled);
-    let with = |count: u64| Some(State { count, ..settled });
+pub fn apply(
+    state: Option<FixedWindowState>,
+    limit: &FixedWindow,
+    now: Timestamp,
+    op: Op,
+) -> OpResult<FixedWindowState> {
+    let (current, rebased) = limit.normalize(state, now);
+    let left = limit.left(current);
+    let with = |count: u64| Some(FixedWindowState { count, ..current });
     match op {
-        Op::Take(take) if take.total() == 0 => Applied::admitted(None),
-        Op::Take(take) if take.total() <= left => Applied::admitted(with(settled.count + take.total())),
-        Op::Take(_) => Applied::denied(if rebased { with(settled.count) } else { None }),
+        Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
+        Op::Take(take) if take.total() <= left => OpResult::admitted(with(current.count + take.total())),
+        Op::Take(_) => OpResult::denied(if rebased { with(current.count) } else { None }),
         Op::Charge { cost } => {
             let counted = cost.min(left);
-            Applied::changed(if counted > 0 { with(settled.count + counted) } else { None })
+            OpResult::admitted(if counted > 0 { with(current.count + counted) } else { None })
         }
-        Op::Refund { cost, place } => {
-            let back = if settled.index == place.position() { cost.min(settled.count) } else { 0 };
-            Applied::changed(if back > 0 { with(settled.count - back) } else { None })
+        Op::Refund { cost, position } => {
+            let back = if current.index == position.index() { cost.min(current.count) } else { 0 };
+            OpResult::admitted(if back > 0 { with(current.count - back) } else { None })
         }
     }
 }
 
 /// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `fixed_window.lua`.
-pub fn room(state: Option<State>, limit: &FixedWindow, now: Timestamp, take: Take) -> u64 {
-    let (settled, _) = limit.settle(state, now);
-    limit.left(settled).checked_div(take.cost).unwrap_or(take.units).min(take.units)
+pub fn room(state: Option<FixedWindowState>, limit: &FixedWindow, now: Timestamp, take: Take) -> u64 {
+    let (current, _) = limit.normalize(state, now);
+    limit.left(current).checked_div(take.cost).unwrap_or(take.units).min(take.units)
 }
 
-/// What a caller is told, from the state that was found.
-pub fn outcome(state: Option<State>, limit: &FixedWindow, now: Timestamp, standing: Standing) -> Outcome {
-    let (mut settled, _) = limit.settle(state, now);
-    if standing.consumed {
-        settled.count += standing.take.total();
+/// The outcome for the caller, from the state before the decision.
+pub fn outcome(state: Option<FixedWindowState>, limit: &FixedWindow, now: Timestamp, decided: DecidedTake) -> Outcome {
+    let (mut current, _) = limit.normalize(state, now);
+    if decided.consumed {
+        current.count += decided.take.total();
     }
-    let end = span_micros(limit.start_of(settled.index + 1) - now.as_micros());
+    let end = span_micros(limit.start_of(current.index + 1) - now.as_micros());
     Outcome {
-        remaining: limit.left(settled),
-        retry_after: (!standing.admitted && standing.take.total() <= limit.limit).then_some(end),
-        reset_after: if settled.count > 0 { end } else { Duration::ZERO },
-        ..standing.outcome(limit.limit)
+        remaining: limit.left(current),
+        retry_after: (!decided.admitted && decided.take.total() <= limit.limit).then_some(end),
+        reset_after: if current.count > 0 { end } else { Duration::ZERO },
+        ..decided.outcome(limit.limit)
     }
 }
 
-/// The first instant at which `state` is as good as none.
-pub fn expiry(state: State, limit: &FixedWindow) -> u64 {
+/// The first instant, in microseconds, at which `state` is equivalent to none.
+pub fn expiry(state: FixedWindowState, limit: &FixedWindow) -> u64 {
     limit.start_of(state.index + 1)
 }

@@ -1,4 +1,4 @@
-//! The leaky bucket: a constant output rate, whatever comes in; what comes early waits for its slot.
+//! The leaky bucket: a constant output rate. Requests that come early wait for their slot.
 //!
 //! With a drain of r units in p microseconds and a queue of Q, the slots of admitted requests of costs c₁, c₂, … satisfy
 //!
@@ -9,11 +9,11 @@
 //! ```
 //!
 //! and a request gets the earliest slot that satisfies them, or is refused if there is none. Error bound: none for the
-//! slots; a delay is told in whole microseconds, rounded up, so an output may come up to 1 µs after its slot.
+//! slots. A delay is reported in whole microseconds, rounded up, so an output may come up to 1 µs after its slot.
 //!
-//! It is a token bucket of Q + 1 tokens whose debt is served as a delay: the state is the next free slot.
+//! It is a token bucket of Q + 1 tokens whose debt becomes a delay: the state is the next free slot.
 
-use super::{Applied, Moment, Op, Outcome, Standing, Take, span_micros, token_bucket};
+use super::{DecidedTake, FractionalMicros, Op, OpResult, Outcome, Take, span_micros, token_bucket};
 use crate::limit::{LimitError, MAX_AMOUNT};
 use crate::{Rate, Timestamp};
 use token_bucket::TokenBucket;
@@ -25,7 +25,7 @@ pub struct LeakyBucket {
 }
 
 /// The next free slot.
-pub type State = Moment;
+pub type LeakyBucketState = FractionalMicros;
 
 impl LeakyBucket {
     pub(crate) fn new(drain: Rate, queue: u64) -> Result<Self, LimitError> {
@@ -35,72 +35,78 @@ impl LeakyBucket {
         TokenBucket::new("leaky_bucket.queue + 1", queue + 1, drain).map(|bucket| Self { bucket })
     }
 
-    /// How many units may wait.
+    /// The number of units that may wait.
     pub const fn queue(&self) -> u64 {
         self.bucket.capacity() - 1
     }
 
-    /// How fast units leave.
+    /// The output rate.
     pub const fn drain(&self) -> Rate {
         self.bucket.refill()
     }
 
-    /// The token bucket of `queue + 1` tokens that decides for it.
+    /// The token bucket of `queue + 1` tokens that makes the decisions.
     pub const fn bucket(&self) -> &TokenBucket {
         &self.bucket
     }
 
-    /// How long a request of now would wait for its slot.
-    fn wait(&self, state: Option<State>, now: Timestamp) -> u64 {
-        self.bucket.settle(state, now).0.ceil() - now.as_micros()
+    /// The delay, in microseconds, of a request at `now`.
+    fn wait(&self, state: Option<LeakyBucketState>, now: Timestamp) -> u64 {
+        self.bucket.normalize(state, now).0.ceil() - now.as_micros()
     }
 }
 
 /// Decides `op` on `state`. Twin: `leaky_bucket.lua`.
-pub fn apply(state: Option<State>, limit: &LeakyBucket, now: Timestamp, op: Op) -> Applied<State> {
+pub fn apply(
+    state: Option<LeakyBucketState>,
+    limit: &LeakyBucket,
+    now: Timestamp,
+    op: Op,
+) -> OpResult<LeakyBucketState> {
     match op {
-        Op::Take(take) if take.total() > 0 && limit.wait(state, now) > take.longest_delay => {
-            let (slot, rebased) = limit.bucket.settle(state, now);
-            Applied::denied(rebased.then_some(slot))
+        Op::Take(take) if take.total() > 0 && limit.wait(state, now) > take.max_delay_micros => {
+            let (slot, rebased) = limit.bucket.normalize(state, now);
+            OpResult::denied(rebased.then_some(slot))
         }
-        // Only the last place can be given back: behind any other one, somebody was already told to wait.
-        Op::Refund { place, .. } if state != Some(place.moment()) => Applied::changed(None),
-        Op::Refund { cost, place } => {
-            let (slot, span, floor) = (place.moment(), limit.bucket.span(cost), Moment::whole(now.as_micros()));
+        // Only the last place can be refunded: a later request already waits behind any other.
+        Op::Refund { position, .. } if state != Some(position.slot()) => OpResult::admitted(None),
+        Op::Refund { cost, position } => {
+            let (slot, span, floor) =
+                (position.slot(), limit.bucket.span(cost), FractionalMicros::whole(now.as_micros()));
             let freed = if slot > span { slot.minus(span, limit.drain().amount()) } else { floor };
-            Applied::changed(Some(freed.max(floor)))
+            OpResult::admitted(Some(freed.max(floor)))
         }
         op => token_bucket::apply(state, &limit.bucket, now, op),
     }
 }
 
 /// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `leaky_bucket.lua`.
-pub fn room(state: Option<State>, limit: &LeakyBucket, now: Timestamp, take: Take) -> u64 {
-    if take.cost > 0 && limit.wait(state, now) > take.longest_delay {
+pub fn room(state: Option<LeakyBucketState>, limit: &LeakyBucket, now: Timestamp, take: Take) -> u64 {
+    if take.cost > 0 && limit.wait(state, now) > take.max_delay_micros {
         return 0;
     }
     token_bucket::room(state, &limit.bucket, now, take)
 }
 
-/// What a caller is told, from the state that was found.
-pub fn outcome(state: Option<State>, limit: &LeakyBucket, now: Timestamp, standing: Standing) -> Outcome {
-    let mut outcome = token_bucket::outcome(state, &limit.bucket, now, standing);
-    let Take { cost, longest_delay, .. } = standing.take;
+/// The outcome for the caller, from the state before the decision.
+pub fn outcome(state: Option<LeakyBucketState>, limit: &LeakyBucket, now: Timestamp, decided: DecidedTake) -> Outcome {
+    let mut outcome = token_bucket::outcome(state, &limit.bucket, now, decided);
+    let Take { cost, max_delay_micros, .. } = decided.take;
     let wait = limit.wait(state, now);
-    if standing.admitted && cost > 0 {
+    if decided.admitted && cost > 0 {
         outcome.delay = span_micros(wait);
     }
-    if !standing.admitted && wait > longest_delay && standing.take.total() <= limit.bucket.capacity() {
-        let room_for_delay = span_micros(wait - longest_delay);
+    if !decided.admitted && wait > max_delay_micros && decided.take.total() <= limit.bucket.capacity() {
+        let room_for_delay = span_micros(wait - max_delay_micros);
         outcome.retry_after = Some(outcome.retry_after.unwrap_or_default().max(room_for_delay));
     }
-    if outcome.reset_after > span_micros(longest_delay) {
-        outcome.remaining = 0; // whoever came now would have to wait longer than this caller can
+    if outcome.reset_after > span_micros(max_delay_micros) {
+        outcome.remaining = 0; // another request would have to wait longer than this caller accepts
     }
     outcome
 }
 
-/// The first instant at which `state` is as good as none.
-pub fn expiry(state: State) -> u64 {
+/// The first instant, in microseconds, at which `state` is equivalent to none.
+pub fn expiry(state: LeakyBucketState) -> u64 {
     state.ceil()
 }

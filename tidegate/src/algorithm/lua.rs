@@ -1,8 +1,8 @@
-//! The limits in Lua: the text of each twin, for a store to compose its scripts from.
+//! The limits in Lua: the text of each function, for a store to compose scripts from.
 //!
-//! Each file defines one local function of the name of the limit, with the signature that `ops.lua` explains.
+//! Each file defines one local function with the name of the limit and the signature described in `ops.lua`.
 
-/// What every limit has in common, in words: comes first in every script.
+/// The comment that describes the signature. It comes first in every script.
 const OPS: &str = include_str!("ops.lua");
 /// `token_bucket`
 pub const TOKEN_BUCKET: &str = include_str!("token_bucket.lua");
@@ -15,8 +15,8 @@ pub const SLIDING_LOG: &str = include_str!("sliding_log.lua");
 /// `sliding_window`
 pub const SLIDING_WINDOW: &str = include_str!("sliding_window.lua");
 
-/// The constants of the scripts: the operations, the margin for clocks that step back, in microseconds, and 2^53, which no
-/// number in a value reaches, or we did not write it.
+/// The constants of the scripts: the operations, the clock margin in microseconds, and 2^53, the bound of all numbers in
+/// values.
 const CONSTANTS: [(&str, &str); 6] = [
     ("TAKE", "1"),
     ("ROOM", "2"),
@@ -26,7 +26,7 @@ const CONSTANTS: [(&str, &str); 6] = [
     ("TOO_LARGE", "9007199254740992"),
 ];
 
-/// A script of these parts, with the constants put in. The first line is Redis's own, such as `#!lua`.
+/// Composes a script from these parts and replaces the constants. `first_line` is the shebang line, such as `#!lua`.
 pub fn compose(first_line: &str, parts: &[&str]) -> String {
     let text = format!("{first_line}\n{OPS}{}", parts.concat());
     CONSTANTS.iter().fold(text, |text, (name, value)| text.replace(name, value))
@@ -37,8 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_margin_is_the_same_in_both_languages() {
+    fn the_clock_margin_is_the_same_in_rust_and_lua() {
         let margin = CONSTANTS.iter().find(|(name, _)| *name == "MARGIN");
-        assert_eq!(margin.unwrap().1, super::super::MARGIN_MICROS.to_string());
+        assert_eq!(margin.unwrap().1, super::super::CLOCK_MARGIN_MICROS.to_string());
     }
 }

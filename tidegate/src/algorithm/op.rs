@@ -1,57 +1,77 @@
-//! What can be asked of a state (`Op`), and what comes of it (`Applied`).
+//! The operations on the state of a limit (`Op`) and their results (`OpResult`).
 
-use super::Moment;
+use std::time::Duration;
 
-/// What to do with the state of one limit.
-///
-/// Leases will add renewing and releasing; a match outside this crate must expect more.
+use super::FractionalMicros;
+
+/// An operation on the state of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
-    /// Admit the request if there is room for it.
+    /// Admits the request if its cost is left.
     Take(Take),
-    /// Count a cost that has already happened: it empties the limit at most, and is never refused.
+    /// Consumes a cost that has already occurred: at most what is left. It is never refused.
     Charge {
-        /// The cost to add.
+        /// The cost to consume.
         cost: u64,
     },
-    /// Give back what a take consumed, if its place is still there; never above full.
+    /// Gives back what a take consumed, if its position still exists. It never exceeds the limit.
     Refund {
-        /// What was consumed.
+        /// The cost that was consumed.
         cost: u64,
-        /// Where it went.
-        place: Place,
+        /// Where it was consumed.
+        position: TakePosition,
     },
 }
 
 /// A request for `units` times `cost`, all of it or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Take {
     /// The cost of one unit.
     pub cost: u64,
-    /// How many units.
+    /// The number of units.
     pub units: u64,
-    /// The longest delay the caller can hold the request for, in microseconds.
-    pub longest_delay: u64,
+    /// The longest acceptable delay in microseconds; `u64::MAX` for any.
+    pub(crate) max_delay_micros: u64,
 }
 
-/// Where a take went: the queue slot, the window, the slice or the log entry. Opaque outside the limits.
+/// Where a take was consumed: a queue slot, window, slice or log entry. Opaque outside this module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place(Moment);
+pub struct TakePosition(FractionalMicros);
 
-/// What came of an [`Op`].
+/// The result of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Applied<C> {
-    /// Whether the request is admitted (an op that is no request always is).
+pub struct OpResult<C> {
+    /// Whether a take is admitted. Always true for other operations.
     pub admitted: bool,
-    /// What to write, if anything: for a denied take this is a state that had to be rebased.
+    /// The change to write, if any. For a denied take it is a state that was rebased.
     pub change: Option<C>,
 }
 
 impl Take {
-    /// A single request of `cost` that may wait for as long as it takes.
+    /// A take of several units, with any delay.
+    pub const fn new(cost: u64, units: u64) -> Self {
+        Self { cost, units, max_delay_micros: u64::MAX }
+    }
+
+    /// A take of one unit, with any delay.
     pub const fn one(cost: u64) -> Self {
-        Self { cost, units: 1, longest_delay: u64::MAX }
+        Self::new(cost, 1)
+    }
+
+    /// Sets the longest acceptable delay.
+    pub fn with_max_delay(mut self, max_delay: Duration) -> Self {
+        self.max_delay_micros = u64::try_from(max_delay.as_micros()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// The longest acceptable delay; `None` for any.
+    pub const fn max_delay(&self) -> Option<Duration> {
+        match self.max_delay_micros {
+            u64::MAX => None,
+            micros => Some(Duration::from_micros(micros)),
+        }
     }
 
     /// The cost of all units together.
@@ -60,29 +80,29 @@ impl Take {
     }
 }
 
-impl Place {
-    /// A window or slice by its index, or a log entry by its instant.
-    pub const fn at(position: u64) -> Self {
-        Self(Moment::whole(position))
+impl TakePosition {
+    /// The index of a window or slice, or the instant of a log entry in microseconds.
+    pub const fn from_index(index: u64) -> Self {
+        Self(FractionalMicros::whole(index))
     }
 
     /// A place in a queue, by the slot after it.
-    pub const fn before(slot: Moment) -> Self {
+    pub const fn from_slot(slot: FractionalMicros) -> Self {
         Self(slot)
     }
 
-    /// As a position: the index of a window or slice, or the instant of a log entry.
-    pub const fn position(self) -> u64 {
+    /// The index of a window or slice, or the instant of a log entry in microseconds.
+    pub const fn index(self) -> u64 {
         self.0.micros
     }
 
-    /// As a moment: the slot after the one taken.
-    pub const fn moment(self) -> Moment {
+    /// The slot after the place in the queue.
+    pub const fn slot(self) -> FractionalMicros {
         self.0
     }
 }
 
-impl<C> Applied<C> {
+impl<C> OpResult<C> {
     pub(super) const fn admitted(change: Option<C>) -> Self {
         Self { admitted: true, change }
     }
@@ -91,11 +111,7 @@ impl<C> Applied<C> {
         Self { admitted: false, change }
     }
 
-    pub(super) const fn changed(change: Option<C>) -> Self {
-        Self { admitted: true, change }
-    }
-
-    pub(super) fn map<D>(self, into: impl FnOnce(C) -> D) -> Applied<D> {
-        Applied { admitted: self.admitted, change: self.change.map(into) }
+    pub(super) fn map<D>(self, into: impl FnOnce(C) -> D) -> OpResult<D> {
+        OpResult { admitted: self.admitted, change: self.change.map(into) }
     }
 }

@@ -1,4 +1,4 @@
-//! The sliding window counter: so many units in any window, estimated from counts per slice of it.
+//! The sliding window counter: a number of units in any window, estimated from counts per slice.
 //!
 //! With a limit of L in a window of W, cut into S slices of length W/S, an instant that lies a share x into its slice sees
 //!
@@ -15,7 +15,7 @@
 //! ```
 //!
 //! so it never admits more than L in any W − W/S, never refuses what an exact log over W + W/S would admit, and in any W
-//! it admits at most L plus what one slice admitted.
+//! it admits at most L plus the units of one slice.
 //!
 //! The state is the index of the newest slice and the counts from it backwards.
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Applied, MARGIN_MICROS, Op, Outcome, Standing, Take, span_micros};
+use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take, span_micros};
 use crate::Timestamp;
 use crate::limit::{LimitError, MAX_SLICES, whole_micros};
 
@@ -37,16 +37,14 @@ pub struct SlidingWindow {
 
 /// Counts per slice, newest first, without the zeros at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
-    /// The newest slice: the number of whole slices since the epoch.
-    pub index: u64,
-    /// Units counted in it, in the one before it, and so on.
-    pub counts: SmallVec<[u64; 7]>,
+pub struct SlidingWindowState {
+    pub(super) index: u64,
+    pub(super) counts: SmallVec<[u64; 7]>,
 }
 
-/// A state as it counts now.
-pub(super) struct Settled {
-    pub(super) slices: State,
+/// A state at one instant.
+pub(super) struct CurrentSlices {
+    pub(super) state: SlidingWindowState,
     elapsed: u64,
     rebased: bool,
 }
@@ -82,8 +80,21 @@ impl SlidingWindow {
         self.limit
     }
 
-    /// The length of a slice in microseconds.
-    pub const fn slice_micros(&self) -> u64 {
+    /// The length of the window.
+    pub const fn window(&self) -> Duration {
+        Duration::from_micros(self.window_micros())
+    }
+
+    /// The length of a slice.
+    pub const fn slice(&self) -> Duration {
+        Duration::from_micros(self.slice)
+    }
+
+    pub(crate) const fn window_micros(&self) -> u64 {
+        self.slice * self.slices
+    }
+
+    pub(crate) const fn slice_micros(&self) -> u64 {
         self.slice
     }
 
@@ -92,34 +103,38 @@ impl SlidingWindow {
         self.slices
     }
 
-    pub(super) fn settle(&self, state: Option<&State>, now: Timestamp) -> Settled {
+    pub(super) fn normalize(&self, state: Option<&SlidingWindowState>, now: Timestamp) -> CurrentSlices {
         let index = now.as_micros() / self.slice;
         let elapsed = now.as_micros() % self.slice;
-        // Without counts it is as good as none, whatever slice it was written in.
+        // A state without counts is equivalent to none.
         let Some(state) = state.filter(|state| !state.counts.is_empty()) else {
-            return Settled { slices: State { index, ..State::default() }, elapsed, rebased: false };
+            return CurrentSlices {
+                state: SlidingWindowState { index, ..SlidingWindowState::default() },
+                elapsed,
+                rebased: false,
+            };
         };
         if state.index <= index {
-            return Settled { slices: self.moved_on(state, index), elapsed, rebased: false };
+            return CurrentSlices { state: self.advanced_to(state, index), elapsed, rebased: false };
         }
-        if state.index * self.slice - now.as_micros() <= MARGIN_MICROS {
-            return Settled { slices: state.clone(), elapsed: 0, rebased: false };
+        if state.index * self.slice - now.as_micros() <= CLOCK_MARGIN_MICROS {
+            return CurrentSlices { state: state.clone(), elapsed: 0, rebased: false };
         }
-        Settled { slices: state.gathered_at(index), elapsed, rebased: true }
+        CurrentSlices { state: state.rebased_to(index), elapsed, rebased: true }
     }
 
-    /// The state when the slice `index` has come.
-    fn moved_on(&self, state: &State, index: u64) -> State {
+    /// The state at the start of slice `index`.
+    fn advanced_to(&self, state: &SlidingWindowState, index: u64) -> SlidingWindowState {
         let passed = index - state.index;
         if passed > self.slices {
-            return State { index, ..State::default() };
+            return SlidingWindowState { index, ..SlidingWindowState::default() };
         }
         let mut counts: SmallVec<[u64; 7]> = SmallVec::from_elem(0, passed as usize);
         counts.extend(state.counts.iter().copied().take((self.slices + 1 - passed) as usize));
-        State { index, counts }.trimmed()
+        SlidingWindowState { index, counts }.trimmed()
     }
 
-    /// Units in the slices that count in full, and in the one that counts in part.
+    /// The units in the slices that count in full, and in the oldest slice, which counts in part.
     fn split(&self, counts: &[u64]) -> (u64, u64) {
         let whole = counts.iter().take(self.slices as usize).sum();
         (whole, counts.get(self.slices as usize).copied().unwrap_or(0))
@@ -131,16 +146,16 @@ impl SlidingWindow {
         whole + weighted.div_ceil(u128::from(self.slice)) as u64
     }
 
-    fn left(&self, settled: &Settled) -> u64 {
-        self.limit.saturating_sub(self.estimate(&settled.slices.counts, settled.elapsed))
+    fn left(&self, current: &CurrentSlices) -> u64 {
+        self.limit.saturating_sub(self.estimate(&current.state.counts, current.elapsed))
     }
 
-    /// The first instant from which `cost` fits, for a cost of at most the limit.
-    fn fits_at(&self, settled: &Settled, cost: u64) -> u64 {
-        let mut start = settled.slices.index * self.slice;
-        let mut elapsed = settled.elapsed;
+    /// The first instant, in microseconds, at which `cost` fits. The cost must be at most the limit.
+    fn fits_at(&self, current: &CurrentSlices, cost: u64) -> u64 {
+        let mut start = current.state.index * self.slice;
+        let mut elapsed = current.elapsed;
         for passed in 0..=self.slices {
-            let later = self.moved_on(&settled.slices, settled.slices.index + passed);
+            let later = self.advanced_to(&current.state, current.state.index + passed);
             let (whole, oldest) = self.split(&later.counts);
             if let Some(room) = (self.limit - cost).checked_sub(whole) {
                 // ⌈oldest·(slice − e)/slice⌉ ≤ room holds from this e on:
@@ -157,9 +172,24 @@ impl SlidingWindow {
     }
 }
 
-impl State {
-    /// The same counts with everything that lies after the slice `index` moved into it.
-    fn gathered_at(&self, index: u64) -> Self {
+impl SlidingWindowState {
+    /// A state with the counts of slice `index` and of the slices before it, newest first.
+    pub fn new(index: u64, counts: impl IntoIterator<Item = u64>) -> Self {
+        Self { index, counts: counts.into_iter().collect() }.trimmed()
+    }
+
+    /// The newest slice: the number of slices since the epoch before it.
+    pub const fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// The units in the newest slice, in the one before it, and so on.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// The same counts, with those of slices after `index` moved into that slice.
+    fn rebased_to(&self, index: u64) -> Self {
         let ahead = usize::try_from(self.index - index).unwrap_or(usize::MAX).min(self.counts.len());
         let kept = self.counts.get(ahead + 1..).unwrap_or_default();
         let mut counts: SmallVec<[u64; 7]> = SmallVec::new();
@@ -175,8 +205,8 @@ impl State {
         self
     }
 
-    /// The same counts with `back` units changed to `count` in the slice that is `age` slices old.
-    fn with(mut self, age: usize, count: u64) -> Self {
+    /// The same counts, with `count` in the slice that is `age` slices old.
+    fn with_count(mut self, age: usize, count: u64) -> Self {
         if self.counts.len() <= age {
             self.counts.resize(age + 1, 0);
         }
@@ -190,56 +220,66 @@ impl State {
 }
 
 /// Decides `op` on `state`. Twin: `sliding_window.lua`.
-pub fn apply(state: Option<&State>, limit: &SlidingWindow, now: Timestamp, op: Op) -> Applied<State> {
-    let settled = limit.settle(state, now);
-    let left = limit.left(&settled);
-    let Settled { slices, rebased, .. } = settled;
-    let current = slices.count(0);
+pub fn apply(
+    state: Option<&SlidingWindowState>,
+    limit: &SlidingWindow,
+    now: Timestamp,
+    op: Op,
+) -> OpResult<SlidingWindowState> {
+    let current = limit.normalize(state, now);
+    let left = limit.left(&current);
+    let CurrentSlices { state, rebased, .. } = current;
+    let count = state.count(0);
     match op {
-        Op::Take(take) if take.total() == 0 => Applied::admitted(None),
-        Op::Take(take) if take.total() <= left => Applied::admitted(Some(slices.with(0, current + take.total()))),
-        Op::Take(_) => Applied::denied(rebased.then_some(slices)),
+        Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
+        Op::Take(take) if take.total() <= left => OpResult::admitted(Some(state.with_count(0, count + take.total()))),
+        Op::Take(_) => OpResult::denied(rebased.then_some(state)),
         Op::Charge { cost } => {
             let counted = cost.min(left);
-            Applied::changed((counted > 0).then(|| slices.with(0, current + counted)))
+            OpResult::admitted((counted > 0).then(|| state.with_count(0, count + counted)))
         }
-        Op::Refund { cost, place } => {
-            let age = slices.index.checked_sub(place.position()).filter(|age| *age <= limit.slices);
+        Op::Refund { cost, position } => {
+            let age = state.index.checked_sub(position.index()).filter(|age| *age <= limit.slices);
             let Some(age) = age.map(|age| age as usize) else {
-                return Applied::changed(None);
+                return OpResult::admitted(None);
             };
-            let count = slices.count(age);
-            Applied::changed((count > 0 && cost > 0).then(|| slices.with(age, count.saturating_sub(cost))))
+            let count = state.count(age);
+            OpResult::admitted((count > 0 && cost > 0).then(|| state.with_count(age, count.saturating_sub(cost))))
         }
     }
 }
 
 /// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `sliding_window.lua`.
-pub fn room(state: Option<&State>, limit: &SlidingWindow, now: Timestamp, take: Take) -> u64 {
-    let left = limit.left(&limit.settle(state, now));
+pub fn room(state: Option<&SlidingWindowState>, limit: &SlidingWindow, now: Timestamp, take: Take) -> u64 {
+    let left = limit.left(&limit.normalize(state, now));
     left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
 }
 
-/// What a caller is told, from the state that was found.
-pub fn outcome(state: Option<&State>, limit: &SlidingWindow, now: Timestamp, standing: Standing) -> Outcome {
-    let mut settled = limit.settle(state, now);
-    let total = standing.take.total();
-    let retry = (!standing.admitted && total <= limit.limit)
-        .then(|| span_micros(limit.fits_at(&settled, total) - now.as_micros()));
-    if standing.consumed && total > 0 {
-        let current = settled.slices.count(0);
-        settled.slices = settled.slices.with(0, current + total);
+/// The outcome for the caller, from the state before the decision.
+pub fn outcome(
+    state: Option<&SlidingWindowState>,
+    limit: &SlidingWindow,
+    now: Timestamp,
+    decided: DecidedTake,
+) -> Outcome {
+    let mut current = limit.normalize(state, now);
+    let total = decided.take.total();
+    let retry = (!decided.admitted && total <= limit.limit)
+        .then(|| span_micros(limit.fits_at(&current, total) - now.as_micros()));
+    if decided.consumed && total > 0 {
+        let count = current.state.count(0);
+        current.state = current.state.with_count(0, count + total);
     }
     Outcome {
-        remaining: limit.left(&settled),
+        remaining: limit.left(&current),
         retry_after: retry,
-        reset_after: span_micros(expiry(&settled.slices, limit).saturating_sub(now.as_micros())),
-        ..standing.outcome(limit.limit)
+        reset_after: span_micros(expiry(&current.state, limit).saturating_sub(now.as_micros())),
+        ..decided.outcome(limit.limit)
     }
 }
 
-/// The first instant at which `state` is as good as none.
-pub fn expiry(state: &State, limit: &SlidingWindow) -> u64 {
+/// The first instant, in microseconds, at which `state` is equivalent to none.
+pub fn expiry(state: &SlidingWindowState, limit: &SlidingWindow) -> u64 {
     match state.counts.iter().position(|count| *count > 0) {
         Some(age) => (state.index - age as u64 + limit.slices + 1) * limit.slice,
         None => 0,

@@ -1,119 +1,122 @@
-//! `State`: what a store keeps for one key, whatever the kind of limit.
+//! `State`: the state of one key, for every kind of limit; its changes, and the view of it that outcomes are computed from.
 
-use super::{Moment, fixed_window, sliding_log, sliding_window};
+use super::FractionalMicros;
+use super::fixed_window::FixedWindowState;
+use super::sliding_log::{SlidingLogChange, SlidingLogState, SlidingLogSummary};
+use super::sliding_window::SlidingWindowState;
 use crate::{Limit, Timestamp};
 
 /// The state of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Token bucket and leaky bucket.
-    Moment(Moment),
+    Bucket(FractionalMicros),
     /// Fixed window.
-    Window(fixed_window::State),
-    /// Sliding log (boxed: a bucket's slot in a table stays small).
-    Log(Box<sliding_log::State>),
-    /// Sliding window (boxed likewise).
-    Slices(Box<sliding_window::State>),
+    Window(FixedWindowState),
+    /// Sliding log, boxed so that a table entry of a bucket stays small.
+    Log(Box<SlidingLogState>),
+    /// Sliding window, boxed likewise.
+    Slices(Box<SlidingWindowState>),
 }
 
-/// What to write: for all but the log, the new state itself.
+/// A change of a state. For all but the log it is the new state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Token bucket and leaky bucket.
-    Moment(Moment),
+    Bucket(FractionalMicros),
     /// Fixed window.
-    Window(fixed_window::State),
+    Window(FixedWindowState),
     /// Sliding log.
-    Log(sliding_log::Edit),
-    /// Sliding window (boxed, as the state is).
-    Slices(Box<sliding_window::State>),
+    Log(SlidingLogChange),
+    /// Sliding window.
+    Slices(Box<SlidingWindowState>),
 }
 
-/// A state as an outcome sees it: for all but the log, the state itself.
+/// The parts of a state that an outcome needs. For all but the log it is the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View<'s> {
-    /// Nothing was there.
+pub enum StateView<'s> {
+    /// No state.
     Fresh,
     /// Token bucket and leaky bucket.
-    Moment(Moment),
+    Bucket(FractionalMicros),
     /// Fixed window.
-    Window(fixed_window::State),
+    Window(FixedWindowState),
     /// Sliding log.
-    Log(sliding_log::Summary),
+    Log(SlidingLogSummary),
     /// Sliding window.
-    Slices(&'s sliding_window::State),
+    Slices(&'s SlidingWindowState),
 }
 
 impl State {
-    /// The state that `change` makes of nothing.
+    /// The state after `change` without a previous state.
     #[inline(always)]
     pub fn new(change: Change) -> Self {
         match change {
-            Change::Moment(moment) => Self::Moment(moment),
+            Change::Bucket(full) => Self::Bucket(full),
             Change::Window(window) => Self::Window(window),
             Change::Slices(slices) => Self::Slices(slices),
-            Change::Log(edit) => {
-                let mut log = sliding_log::State::default();
-                log.commit(&edit);
+            Change::Log(change) => {
+                let mut log = SlidingLogState::default();
+                log.commit(&change);
                 Self::Log(Box::new(log))
             }
         }
     }
 
-    /// Carries out `change`.
+    /// Applies `change`.
     #[inline(always)]
     pub fn commit(&mut self, change: Change) {
         match (change, self) {
-            (Change::Log(edit), Self::Log(log)) => log.commit(&edit),
+            (Change::Log(change), Self::Log(log)) => log.commit(&change),
             (change, state) => *state = Self::new(change),
         }
     }
 
-    /// What an outcome needs of it for a request of `cost` units.
+    /// The view of `state` for a request of `cost`.
     #[inline(always)]
-    pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, cost: u64) -> View<'s> {
+    pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, cost: u64) -> StateView<'s> {
         match (state, limit) {
-            (Some(Self::Moment(moment)), _) => View::Moment(*moment),
-            (Some(Self::Window(window)), _) => View::Window(*window),
-            (Some(Self::Log(log)), Limit::SlidingLog(limit)) => View::Log(limit.summary(Some(log), now, cost)),
-            (Some(Self::Slices(slices)), _) => View::Slices(slices),
-            _ => View::Fresh,
+            (Some(Self::Bucket(full)), _) => StateView::Bucket(*full),
+            (Some(Self::Window(window)), _) => StateView::Window(*window),
+            (Some(Self::Log(log)), Limit::SlidingLog(limit)) => StateView::Log(limit.summary(Some(log), now, cost)),
+            (Some(Self::Slices(slices)), _) => StateView::Slices(slices),
+            _ => StateView::Fresh,
         }
     }
 
     #[inline(always)]
-    pub(super) fn moment(&self) -> Option<Moment> {
-        if let Self::Moment(moment) = self { Some(*moment) } else { None }
+    pub(super) fn bucket(&self) -> Option<FractionalMicros> {
+        if let Self::Bucket(full) = self { Some(*full) } else { None }
     }
 
-    pub(super) fn window(&self) -> Option<fixed_window::State> {
+    pub(super) fn window(&self) -> Option<FixedWindowState> {
         if let Self::Window(window) = self { Some(*window) } else { None }
     }
 
-    pub(super) fn log(&self) -> Option<&sliding_log::State> {
+    pub(super) fn log(&self) -> Option<&SlidingLogState> {
         if let Self::Log(log) = self { Some(log) } else { None }
     }
 
-    pub(super) fn slices(&self) -> Option<&sliding_window::State> {
+    pub(super) fn slices(&self) -> Option<&SlidingWindowState> {
         if let Self::Slices(slices) = self { Some(slices) } else { None }
     }
 }
 
-impl<'s> View<'s> {
+impl<'s> StateView<'s> {
     #[inline(always)]
-    pub(super) fn moment(&self) -> Option<Moment> {
-        if let Self::Moment(moment) = self { Some(*moment) } else { None }
+    pub(super) fn bucket(&self) -> Option<FractionalMicros> {
+        if let Self::Bucket(full) = self { Some(*full) } else { None }
     }
 
-    pub(super) fn window(&self) -> Option<fixed_window::State> {
+    pub(super) fn window(&self) -> Option<FixedWindowState> {
         if let Self::Window(window) = self { Some(*window) } else { None }
     }
 
-    pub(super) fn log(&self) -> sliding_log::Summary {
-        if let Self::Log(summary) = self { *summary } else { sliding_log::Summary::default() }
+    pub(super) fn log(&self) -> SlidingLogSummary {
+        if let Self::Log(summary) = self { *summary } else { SlidingLogSummary::default() }
     }
 
-    pub(super) fn slices(&self) -> Option<&'s sliding_window::State> {
+    pub(super) fn slices(&self) -> Option<&'s SlidingWindowState> {
         if let Self::Slices(slices) = self { Some(*slices) } else { None }
     }
 }

@@ -257,7 +257,7 @@ fn push_policies(text: &mut String, decision: &Decision) {
     push_list(text, decision, POLICY, |check| {
         let quota = check.outcome().limit;
         // A window that is told stays as it is: months and years, which vary, are not.
-        (quota, check.window().span().map(seconds).filter(|window| quota > 0 && *window > 0))
+        (quota, check.window().duration().map(seconds).filter(|window| quota > 0 && *window > 0))
     });
 }
 

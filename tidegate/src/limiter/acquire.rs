@@ -1,4 +1,4 @@
-//! `Limiter::acquire`: wait for one's turn, for workers that would rather be late than refused.
+//! `Limiter::acquire`: waits until a request passes, for workers that prefer a delay to a denial.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -10,25 +10,24 @@ use crate::plan::Plan;
 use crate::store::{Store, StoreError};
 use crate::{Decision, Limiter, Receipt, Request, Timer};
 
-/// What came of waiting.
+/// The result of [`Limiter::acquire`].
 #[derive(Debug)]
-#[must_use = "only a granted turn may be used"]
+#[must_use = "only a granted request may proceed"]
 pub enum AcquireOutcome {
-    /// It is the caller's turn, and any delay has been waited for.
+    /// The request passes now. Its delay, if any, is over.
     Granted(Decision),
-    /// Waiting does not help: never, or not within the time that the caller has.
+    /// The request does not pass within `max_wait`, or never.
     Denied(Decision),
-    /// The time was up while others were still ahead, or before there was room.
+    /// `max_wait` is over.
     TimedOut,
 }
 
 impl<S: Store> Limiter<S> {
     /// Waits until `request` passes, at most `max_wait`.
     ///
-    /// Callers of this limiter who wait for the same limits are served in the order in which they came, whatever their
-    /// cost; between processes there is no order, only the limit. Dropping the future leaves the queue, and gives back a
-    /// place in a leaky bucket that was not reached yet. If it is dropped while the store is being asked, what the store
-    /// then grants is spent: the limit holds, one turn is lost.
+    /// Callers of this limiter that wait for the same limits are served in the order of arrival, whatever their cost. There is no
+    /// order between processes. Dropping the future leaves the queue and refunds a slot of a leaky bucket that has not come yet.
+    /// If it is dropped during a call to the store, units that the store grants then stay consumed.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -52,22 +51,22 @@ impl<S: Store> Limiter<S> {
     ) -> Result<AcquireOutcome, StoreError> {
         let mut plan = self.plan(request);
         let (mut deadline, ends_at) = (timer.sleep(max_wait), timer.now().plus(max_wait));
-        let mut turn = self.turns.enter(queue_of(&plan));
-        if !before(&mut deadline, &mut turn).await {
+        let mut ticket = self.wait_queue.enter(queue_id(&plan));
+        if !completes_before(&mut deadline, &mut ticket).await {
             return Ok(AcquireOutcome::TimedOut);
         }
         loop {
-            // What comes after the deadline is of no use: a slot that nobody waits for must not be taken.
+            // A slot after the deadline must not be taken.
             let left = ends_at.since(timer.now());
             plan = plan.with_max_delay(left);
             let decision = self.check_plan(&plan).await?;
             if decision.is_allowed() {
-                drop(turn); // the next one may queue behind the place just taken
-                return Ok(self.hold(decision, &mut deadline, timer).await);
+                drop(ticket); // the next caller may take the slot after this one
+                return Ok(self.wait_for_slot(decision, &mut deadline, timer).await);
             }
             match decision.retry_after() {
-                Some(retry) if decision.served_after() <= left => {
-                    if !before(&mut deadline, timer.sleep(retry)).await {
+                Some(retry) if decision.proceeds_after() <= left => {
+                    if !completes_before(&mut deadline, timer.sleep(retry)).await {
                         return Ok(AcquireOutcome::TimedOut);
                     }
                 }
@@ -76,14 +75,14 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Waits for the slot of a leaky bucket, and gives it back if the caller does not stay for it.
-    async fn hold(&self, decision: Decision, deadline: &mut Sleep, timer: &impl Timer) -> AcquireOutcome {
+    /// Waits for the slot of a leaky bucket, and refunds it if the future is dropped or the deadline passes.
+    async fn wait_for_slot(&self, decision: Decision, deadline: &mut Sleep, timer: &impl Timer) -> AcquireOutcome {
         if decision.delay().is_zero() {
             return AcquireOutcome::Granted(decision);
         }
-        let held = Held { limiter: self, receipt: Some(decision.consumed()) };
-        if before(deadline, timer.sleep(decision.delay())).await {
-            held.keep();
+        let guard = RefundGuard { limiter: self, receipt: Some(decision.consumed()) };
+        if completes_before(deadline, timer.sleep(decision.delay())).await {
+            guard.disarm();
             AcquireOutcome::Granted(decision)
         } else {
             AcquireOutcome::TimedOut
@@ -91,25 +90,25 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// The queue of those who wait for the same keys: a number that depends on each of them and on their order.
-fn queue_of(plan: &Plan<'_>) -> u128 {
+/// Identifies the queue of callers that wait for the same keys in the same order.
+fn queue_id(plan: &Plan<'_>) -> u128 {
     const FACTOR: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
     plan.checks().iter().fold(0, |queue: u128, check| queue.wrapping_mul(FACTOR) ^ check.key().id())
 }
 
-/// A place in a queue that is given back unless it is kept.
-struct Held<'l, S: Store> {
+/// Refunds a receipt on drop unless it is disarmed.
+struct RefundGuard<'l, S: Store> {
     limiter: &'l Limiter<S>,
     receipt: Option<Receipt>,
 }
 
-impl<S: Store> Held<'_, S> {
-    fn keep(mut self) {
+impl<S: Store> RefundGuard<'_, S> {
+    fn disarm(mut self) {
         self.receipt = None;
     }
 }
 
-impl<S: Store> Drop for Held<'_, S> {
+impl<S: Store> Drop for RefundGuard<'_, S> {
     fn drop(&mut self) {
         if let Some(receipt) = self.receipt.take() {
             self.limiter.refund_soon(receipt);
@@ -117,8 +116,8 @@ impl<S: Store> Drop for Held<'_, S> {
     }
 }
 
-/// Whether `event` comes before the deadline; if both are there, it does.
-async fn before(deadline: &mut Sleep, event: impl Future<Output = ()>) -> bool {
+/// Whether `event` completes before the deadline, or at the same time.
+async fn completes_before(deadline: &mut Sleep, event: impl Future<Output = ()>) -> bool {
     let mut event = pin!(event);
     poll_fn(|context| {
         if event.as_mut().poll(context).is_ready() {

@@ -1,4 +1,4 @@
-//! `WaitQueue`: who waits for the same limits, in the order of arrival. The queue behind [`Limiter::acquire`].
+//! `WaitQueue`: the callers of [`Limiter::acquire`] that wait for the same limits, in the order of arrival.
 //!
 //! [`Limiter::acquire`]: crate::Limiter::acquire
 
@@ -8,26 +8,26 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// One queue for each set of keys that somebody waits for.
+/// One queue for each set of keys with waiting callers.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue(Mutex<Queues>);
 
 #[derive(Debug, Default)]
 struct Queues {
-    waiting: HashMap<u128, VecDeque<Ticket>>,
+    waiting: HashMap<u128, VecDeque<Waiter>>,
     entered: u64,
 }
 
 #[derive(Debug)]
-struct Ticket {
+struct Waiter {
     number: u64,
     waker: Option<Waker>,
 }
 
-/// A place in a queue: a future that is ready at its head. Dropping it, at any time, leaves the queue.
+/// A place in a queue: a future that completes at its head. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueueTicket<'t> {
-    turns: &'t WaitQueue,
+    wait_queue: &'t WaitQueue,
     queue: u128,
     number: u64,
 }
@@ -37,8 +37,8 @@ impl WaitQueue {
         let mut queues = self.lock();
         queues.entered += 1;
         let number = queues.entered;
-        queues.waiting.entry(queue).or_default().push_back(Ticket { number, waker: None });
-        QueueTicket { turns: self, queue, number }
+        queues.waiting.entry(queue).or_default().push_back(Waiter { number, waker: None });
+        QueueTicket { wait_queue: self, queue, number }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -50,15 +50,15 @@ impl Future for &mut QueueTicket<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut queues = self.turns.lock();
+        let mut queues = self.wait_queue.lock();
         let Some(queue) = queues.waiting.get_mut(&self.queue) else {
             return Poll::Ready(());
         };
         if queue.front().is_none_or(|head| head.number == self.number) {
             return Poll::Ready(());
         }
-        if let Some(ticket) = queue.iter_mut().find(|ticket| ticket.number == self.number) {
-            ticket.waker = Some(context.waker().clone());
+        if let Some(waiter) = queue.iter_mut().find(|waiter| waiter.number == self.number) {
+            waiter.waker = Some(context.waker().clone());
         }
         Poll::Pending
     }
@@ -66,11 +66,11 @@ impl Future for &mut QueueTicket<'_> {
 
 impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
-        let mut queues = self.turns.lock();
+        let mut queues = self.wait_queue.lock();
         let Some(queue) = queues.waiting.get_mut(&self.queue) else {
             return;
         };
-        queue.retain(|ticket| ticket.number != self.number);
+        queue.retain(|waiter| waiter.number != self.number);
         let next = queue.front_mut().and_then(|head| head.waker.take());
         if queue.is_empty() {
             queues.waiting.remove(&self.queue);

@@ -1,40 +1,41 @@
-//! `Shard`: a part of the memory store, behind one lock: a bounded table that cleans itself as it is used.
+//! `Shard`: a part of the memory store behind one lock: a bounded table that removes expired entries as it is used.
 
 use hashbrown::HashTable;
 
-use crate::algorithm::{self, Change, MARGIN_MICROS, State};
+use crate::algorithm::{self, CLOCK_MARGIN_MICROS, Change, State};
 use crate::{Limit, Timestamp};
 
-/// The most keys in one shard, and so the most that any single call can ever be asked to move, when the table grows. It is
-/// what a table of 1,024 buckets holds, so that a full one wastes little.
-pub(super) const LARGEST_SHARD: usize = 896;
+/// The maximum number of keys in one shard, which bounds the work when the table grows. A table of 1,024 buckets holds this many.
+pub(super) const MAX_SHARD_KEYS: usize = 896;
 
-/// Buckets looked at for outdated keys: by each call that adds a key, by every [`REST`]th that changes one (to look at a
-/// bucket is to wait for memory), and by one that finds no room. Of strangers many may come, so each looks at fewer.
-const SWEEP: usize = 4;
-const SWEEP_WHEN_FULL: usize = 64;
-const SWEEP_FOR_STRANGER: usize = 16;
-const REST: u32 = 32;
+/// Number of table buckets that a sweep examines for expired keys.
+const SWEEP_BUCKETS: usize = 4;
+/// The same for a call that finds the shard full.
+const FULL_SWEEP_BUCKETS: usize = 64;
+/// The same for an unauthenticated subject, of which there may be many.
+const ANONYMOUS_SWEEP_BUCKETS: usize = 16;
+/// A sweep is due after this many changes, and after every new key. Each examined bucket is likely a cache miss.
+const CHANGES_PER_SWEEP: u32 = 32;
 
 #[derive(Debug)]
 pub(super) struct Shard {
-    table: HashTable<Slot>,
+    table: HashTable<TableEntry>,
     cursor: u32,
     changes: u32,
-    most_keys: usize,
+    max_keys: usize,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct TableEntry {
     id: u128,
-    /// Microseconds; from then on the state decides like none, and has done so for a margin. Or it is to be forgotten then.
-    outdated_at: u64,
+    /// When the entry can be removed, in microseconds.
+    expires_at: u64,
     state: State,
 }
 
 impl Shard {
-    pub(super) fn new(most_keys: usize) -> Self {
-        Self { table: HashTable::new(), cursor: 0, changes: 0, most_keys }
+    pub(super) fn new(max_keys: usize) -> Self {
+        Self { table: HashTable::new(), cursor: 0, changes: 0, max_keys }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -43,83 +44,84 @@ impl Shard {
 
     #[inline(always)]
     pub(super) fn get(&self, id: u128) -> Option<&State> {
-        self.table.find(hash(id), |slot| slot.id == id).map(|slot| &slot.state)
+        self.table.find(hash(id), |entry| entry.id == id).map(|entry| &entry.state)
     }
 
-    /// Whether `id` is there or would find room now, after `earlier` other new keys. Looks for outdated keys first. A quarter
-    /// of the shard has no room for strangers, however many come.
+    /// Whether `id` exists or fits after `earlier` other new keys. Removes expired keys if necessary. Unauthenticated subjects may use
+    /// three quarters of the shard.
     #[inline(always)]
-    pub(super) fn has_room(&mut self, id: u128, now: Timestamp, earlier: usize, stranger: bool) -> bool {
-        let most_keys = if stranger { self.most_keys - self.most_keys / 4 } else { self.most_keys };
-        if self.table.len() + earlier < most_keys || self.get(id).is_some() {
+    pub(super) fn has_room(&mut self, id: u128, now: Timestamp, earlier: usize, anonymous: bool) -> bool {
+        let max_keys = if anonymous { self.max_keys - self.max_keys / 4 } else { self.max_keys };
+        if self.table.len() + earlier < max_keys || self.get(id).is_some() {
             return true;
         }
-        self.sweep(now.as_micros(), if stranger { SWEEP_FOR_STRANGER } else { SWEEP_WHEN_FULL });
-        self.table.len() + earlier < most_keys
+        self.sweep(now.as_micros(), if anonymous { ANONYMOUS_SWEEP_BUCKETS } else { FULL_SWEEP_BUCKETS });
+        self.table.len() + earlier < max_keys
     }
 
-    /// Drops what is at `id` if it is outdated: for states that are forgotten before they decide like none.
-    pub(super) fn forget_outdated(&mut self, id: u128, now: Timestamp) {
-        if let Ok(entry) = self.table.find_entry(hash(id), |slot| slot.id == id)
-            && entry.get().outdated_at <= now.as_micros()
+    /// Removes the entry of `id` if it has expired, for states that expire while they still count.
+    pub(super) fn remove_expired(&mut self, id: u128, now: Timestamp) {
+        if let Ok(entry) = self.table.find_entry(hash(id), |entry| entry.id == id)
+            && entry.get().expires_at <= now.as_micros()
         {
             entry.remove();
         }
     }
 
-    /// Changes the state at `id`, and keeps it until it stops mattering, or until the `latest` instant, in microseconds.
+    /// Changes the state of `id`. It expires when it no longer counts, or at `max_expiry`, in microseconds.
     #[inline(always)]
-    pub(super) fn update(&mut self, id: u128, limit: &Limit, change: Change, latest: u64) {
-        let outdated_at = |state: &State| algorithm::expiry(state, limit).min(latest).saturating_add(MARGIN_MICROS);
-        if let Some(slot) = self.table.find_mut(hash(id), |slot| slot.id == id) {
-            slot.state.commit(change);
-            slot.outdated_at = outdated_at(&slot.state);
+    pub(super) fn update(&mut self, id: u128, limit: &Limit, change: Change, max_expiry: u64) {
+        let expires_at =
+            |state: &State| algorithm::expiry(state, limit).min(max_expiry).saturating_add(CLOCK_MARGIN_MICROS);
+        if let Some(entry) = self.table.find_mut(hash(id), |entry| entry.id == id) {
+            entry.state.commit(change);
+            entry.expires_at = expires_at(&entry.state);
             self.changes = self.changes.wrapping_add(1);
         } else {
-            // As good as so many changes of what is there: the next sweep is due.
-            self.changes = (self.changes / REST + 1) * REST;
+            // A sweep is due.
+            self.changes = (self.changes / CHANGES_PER_SWEEP + 1) * CHANGES_PER_SWEEP;
             let state = State::new(change);
-            let slot = Slot { id, outdated_at: outdated_at(&state), state };
-            self.table.insert_unique(hash(id), slot, |slot| hash(slot.id));
+            let entry = TableEntry { id, expires_at: expires_at(&state), state };
+            self.table.insert_unique(hash(id), entry, |entry| hash(entry.id));
         }
     }
 
     pub(super) fn remove(&mut self, id: u128) {
-        if let Ok(entry) = self.table.find_entry(hash(id), |slot| slot.id == id) {
+        if let Ok(entry) = self.table.find_entry(hash(id), |entry| entry.id == id) {
             entry.remove();
         }
     }
 
-    /// Looks for outdated keys, if it is time. Comes after all changes of a plan: none may drop what another was judged on.
+    /// Removes some expired keys if a sweep is due. Called after all changes of a plan, which may depend on expired states.
     #[inline(always)]
-    pub(super) fn tidy(&mut self, now: Timestamp) {
-        if self.changes >= REST {
-            self.sweep(now.as_micros(), SWEEP * (self.changes / REST) as usize);
-            self.changes %= REST;
+    pub(super) fn sweep_if_due(&mut self, now: Timestamp) {
+        if self.changes >= CHANGES_PER_SWEEP {
+            self.sweep(now.as_micros(), SWEEP_BUCKETS * (self.changes / CHANGES_PER_SWEEP) as usize);
+            self.changes %= CHANGES_PER_SWEEP;
         }
     }
 
-    /// Looks at the next few buckets and drops what is outdated.
+    /// Removes expired keys from the next `buckets` buckets.
     fn sweep(&mut self, now: u64, buckets: usize) {
         let count = self.table.num_buckets();
-        let mut dropped = false;
+        let mut removed = false;
         for _ in 0..buckets.min(count) {
             let next = self.cursor as usize + 1;
             self.cursor = if next < count { next as u32 } else { 0 };
             if let Ok(entry) = self.table.get_bucket_entry(self.cursor as usize)
-                && entry.get().outdated_at <= now
+                && entry.get().expires_at <= now
             {
                 entry.remove();
-                dropped = true;
+                removed = true;
             }
         }
-        if dropped && self.table.len() * 8 < self.table.capacity() && self.table.capacity() > 64 {
-            self.table.shrink_to(self.table.len() * 2, |slot| hash(slot.id));
+        if removed && self.table.len() * 8 < self.table.capacity() && self.table.capacity() > 64 {
+            self.table.shrink_to(self.table.len() * 2, |entry| hash(entry.id));
         }
     }
 }
 
-/// The id is a hash already; the shard was chosen by other bits of it.
+/// The id is a hash already. Other bits of it choose the shard.
 const fn hash(id: u128) -> u64 {
     id as u64
 }

@@ -1,18 +1,17 @@
-//! `Moment`: an instant finer than a microsecond, so that a rate such as 7 per second loses nothing.
+//! `FractionalMicros`: a time in exact fractions of a microsecond, so that rates such as 7 per second are not rounded.
 
-/// A number of whole microseconds plus `part` shares of one, where a share is 1/r µs for a rate of r units per period.
+/// Whole microseconds plus `part`/r of one, for a rate of r units per period.
 ///
-/// It serves as an instant (since the epoch) and as a span. The order is that of time, as long as both sides count
-/// their parts by the same rate.
+/// Used for instants since the epoch and for spans. Two values compare correctly if they have the same rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment {
+pub struct FractionalMicros {
     /// Whole microseconds.
     pub micros: u64,
-    /// Shares of a microsecond, fewer than the rate's amount.
+    /// The numerator of the fraction, less than the amount of the rate.
     pub part: u64,
 }
 
-impl Moment {
+impl FractionalMicros {
     /// A whole number of microseconds.
     #[inline(always)]
     pub const fn whole(micros: u64) -> Self {
@@ -36,7 +35,7 @@ impl Moment {
         }
     }
 
-    /// The first whole microsecond that is not before it.
+    /// Rounded up to whole microseconds.
     #[inline(always)]
     pub(crate) const fn ceil(self) -> u64 {
         if self.part == 0 { self.micros } else { self.micros + 1 }

@@ -1,0 +1,109 @@
+//! `StoredState`: decodes the values that the Lua functions write, and the summaries of logs in their replies.
+
+use super::fixed_window::FixedWindowState;
+use super::sliding_log::SlidingLogSummary;
+use super::sliding_window::SlidingWindowState;
+use super::{FractionalMicros, State, StateView};
+use crate::{Limit, Timestamp};
+
+/// All numbers in values are below this. A larger one was not written by this library.
+const NUMBER_BOUND: u64 = 1 << 53;
+
+/// The state that a script found under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoredState {
+    /// No state.
+    Fresh,
+    /// The state itself.
+    State(State),
+    /// The summary of a log.
+    Log(SlidingLogSummary),
+}
+
+impl StoredState {
+    /// Decodes the state of a `limit`. `None` if no version of this library writes such a value.
+    pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<Self> {
+        match limit {
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+                let (part, micros) = split_number(bytes, 16)?;
+                Some(Self::State(State::Bucket(FractionalMicros { micros, part })))
+            }
+            Limit::FixedWindow(limit) => {
+                let width = if limit.window_micros() < 1_000_000 { 16 } else { 10 };
+                let (count, index) = split_number(bytes, width)?;
+                Some(limit.start_of(index)).filter(|start| *start < NUMBER_BOUND)?;
+                Some(Self::State(State::Window(FixedWindowState { index, count })))
+            }
+            Limit::SlidingLog(_) => {
+                let [used, newest, blocker] = <[u64; 3]>::try_from(list(bytes)?).ok()?;
+                Some(Self::Log(SlidingLogSummary { used, newest, blocker }))
+            }
+            Limit::SlidingWindow(limit) => {
+                let numbers = list(bytes)?;
+                let (index, counts) = numbers.split_first()?;
+                index.checked_mul(limit.slice_micros()).filter(|start| *start < NUMBER_BOUND)?;
+                let slices = SlidingWindowState { index: *index, counts: counts.into() };
+                Some(Self::State(State::Slices(Box::new(slices))))
+            }
+        }
+    }
+
+    /// The first instant, in microseconds, at which it is equivalent to none; `now` for a log without entries. `None` if there is
+    /// no state.
+    pub fn expiry(&self, limit: &Limit, now: Timestamp) -> Option<u64> {
+        match (self, limit) {
+            (Self::Fresh, _) => None,
+            (Self::State(state), _) => Some(super::expiry(state, limit)),
+            (Self::Log(summary), Limit::SlidingLog(limit)) if summary.newest > 0 => {
+                Some(summary.newest + limit.window_micros())
+            }
+            (Self::Log(_), _) => Some(now.as_micros()),
+        }
+    }
+
+    /// The view that an outcome is computed from.
+    pub fn view(&self) -> StateView<'_> {
+        match self {
+            Self::Log(summary) => StateView::Log(*summary),
+            Self::State(State::Bucket(full)) => StateView::Bucket(*full),
+            Self::State(State::Window(window)) => StateView::Window(*window),
+            Self::State(State::Slices(slices)) => StateView::Slices(slices),
+            // A script replies with the summary of a log, never with the log.
+            Self::Fresh | Self::State(State::Log(_)) => StateView::Fresh,
+        }
+    }
+}
+
+/// The number before the last `width` digits (0 if there is none), and the number in these digits.
+fn split_number(bytes: &[u8], width: usize) -> Option<(u64, u64)> {
+    let (head, tail) = bytes.split_at_checked(bytes.len().checked_sub(width)?)?;
+    Some((if head.is_empty() { 0 } else { number(head)? }, number(tail)?))
+}
+
+fn list(bytes: &[u8]) -> Option<Vec<u64>> {
+    bytes.split(|byte| *byte == b',').map(number).collect()
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok().filter(|number| *number < NUMBER_BOUND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Window;
+
+    /// 2^53 microseconds end in June 2255.
+    #[test]
+    fn calendar_windows_are_decoded_up_to_the_largest_number() {
+        for (window, last) in [(Window::MONTH, 285 * 12 + 5), (Window::YEAR, 285)] {
+            let limit = Limit::fixed_window(9, window).unwrap();
+            let decode = |index: u64| StoredState::decode(&limit, format!("7{index:010}").as_bytes());
+            let expected = StoredState::State(State::Window(FixedWindowState { index: last, count: 7 }));
+            assert_eq!((decode(last), decode(last + 1), decode(9_999_999_999)), (Some(expected), None, None));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `LockedShards`: the shards of one plan, locked until it is decided and written.
+
+use std::sync::PoisonError;
+
+use smallvec::SmallVec;
+
+use super::shard::Shard;
+use crate::algorithm::{Change, State};
+use crate::sync::{Mutex, MutexGuard};
+use crate::{Limit, Timestamp};
+
+/// The shard index of overflow buckets.
+const OVERFLOW: usize = usize::MAX;
+
+pub(super) struct LockedShards<'s> {
+    pub(super) locations: SmallVec<[StateLocation; 1]>,
+    pub(super) guards: SmallVec<[(usize, MutexGuard<'s, Shard>); 1]>,
+}
+
+/// Where the state of one check is.
+pub(super) struct StateLocation {
+    pub(super) id: u128,
+    pub(super) shard: usize,
+}
+
+impl<'s> LockedShards<'s> {
+    pub(super) fn get(&self, index: usize) -> Option<&State> {
+        let location = &self.locations[index];
+        self.guards.iter().find(|(index, _)| *index == location.shard).and_then(|(_, shard)| shard.get(location.id))
+    }
+
+    /// The states of all checks, in order.
+    pub(super) fn states(&self) -> SmallVec<[Option<&State>; 4]> {
+        (0..self.locations.len()).map(|index| self.get(index)).collect()
+    }
+
+    pub(super) fn has_room(&mut self, index: usize, now: Timestamp, anonymous: bool) -> bool {
+        // Earlier checks of the plan may need room in the same shard.
+        let shard = self.locations[index].shard;
+        let earlier =
+            (0..index).filter(|other| self.locations[*other].shard == shard && self.get(*other).is_none()).count();
+        let (shard, id) = self.shard(index);
+        shard.has_room(id, now, earlier, anonymous)
+    }
+
+    /// Uses the overflow bucket `id` for this check, or the next free one if another check of the plan uses that: no two checks
+    /// of a plan may share a state.
+    pub(super) fn use_overflow(&mut self, index: usize, mut id: u128, overflow: &'s Mutex<Shard>) {
+        while self.locations.iter().any(|location| location.shard == OVERFLOW && location.id == id) {
+            id = id.wrapping_add(1);
+        }
+        if self.guards.last().is_none_or(|(index, _)| *index != OVERFLOW) {
+            self.guards.push((OVERFLOW, lock(overflow)));
+        }
+        self.locations[index] = StateLocation { id, shard: OVERFLOW };
+    }
+
+    /// Whether the state of this check is an overflow bucket.
+    pub(super) fn is_overflow(&self, index: usize) -> bool {
+        self.locations[index].shard == OVERFLOW
+    }
+
+    /// Removes the state of this check if it has expired.
+    pub(super) fn remove_expired(&mut self, index: usize, now: Timestamp) {
+        let (shard, id) = self.shard(index);
+        shard.remove_expired(id, now);
+    }
+
+    /// Changes the state of this check. It expires at `max_expiry` at the latest, unless it is an overflow bucket.
+    pub(super) fn update(&mut self, index: usize, limit: &Limit, change: Change, max_expiry: u64) {
+        let max_expiry = if self.is_overflow(index) { u64::MAX } else { max_expiry };
+        let (shard, id) = self.shard(index);
+        shard.update(id, limit, change, max_expiry);
+    }
+
+    /// Lets every shard remove expired keys. Called after all changes of a plan.
+    pub(super) fn sweep_if_due(&mut self, now: Timestamp) {
+        for (_, shard) in self.guards.iter_mut() {
+            shard.sweep_if_due(now);
+        }
+    }
+
+    fn shard(&mut self, index: usize) -> (&mut Shard, u128) {
+        let StateLocation { id, shard } = self.locations[index];
+        let position = self.guards.iter().position(|(index, _)| *index == shard).unwrap_or(0);
+        (&mut self.guards[position].1, id)
+    }
+}
+
+/// Locks a shard. A poisoned one is usable, since states are replaced as a whole.
+pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
