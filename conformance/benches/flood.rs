@@ -36,13 +36,13 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         ("anonymous, cap 10,000", Some(10_000)),
         ("anonymous, cap 1,000", Some(1_000)),
     ];
-    for (what, most) in cases {
+    for (what, cap) in cases {
         let server = Server::start(kind);
         let mut connection = server.connection();
         let runtime = Runtime::new().unwrap();
-        let patient_options = RedisOptions::new().with_timeout(Duration::from_secs(60));
-        let store = runtime.block_on(server.store_with(patient_options));
-        let (gate, clock) = (gate(most), SystemClock::new());
+        let options = RedisOptions::new().with_timeout(Duration::from_secs(60));
+        let store = runtime.block_on(server.store_with(options));
+        let (gate, clock) = (gate(cap), SystemClock::new());
         let mut used = || {
             let info: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
             let memory: f64 = cpu::field(&info, "used_memory").parse().unwrap();
@@ -51,7 +51,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
         let (mut random, mut passed, before, start) = (Random::new(7), 0, used(), clock.now());
         for batch in 0..subjects.div_ceil(BATCH) {
             let size = BATCH.min(subjects - batch * BATCH);
-            let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, random.hash(), most.is_some())).collect();
+            let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, random.hash(), cap.is_some())).collect();
             for verdict in runtime.block_on(decide_all(&store, &plans)) {
                 passed += verdict.unwrap().granted();
             }
@@ -74,13 +74,13 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
 fn in_memory(subjects: usize) -> Table {
     let columns = ["what", "seconds", "passed", "keys", "process MiB", "later users with own key, %"];
     let mut table = Table::new(format!("In process: {subjects} new subjects"), columns);
-    for (what, vouched) in [("users", true), ("strangers", false)] {
+    for (what, is_anonymous) in [("authenticated users", false), ("anonymous", true)] {
         let (most_keys, clock) = (subjects / 10, SystemClock::new());
         let (store, gate, before, start) =
             (MemoryStore::new().with_max_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
         let (mut random, mut passed) = (Random::new(7), 0);
         for _ in 0..subjects {
-            passed += store.decide_now(&plan(&gate, random.hash(), !vouched)).granted();
+            passed += store.decide_now(&plan(&gate, random.hash(), is_anonymous)).granted();
         }
         let (seconds, after, keys) = (clock.now().since(start).as_secs_f64(), resident(), store.keys());
         let users = most_keys / 10;

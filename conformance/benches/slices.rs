@@ -1,5 +1,5 @@
-//! How close the sliding window comes to the truth, by the length of its slices: each decision is compared with what an
-//! exact log of the same admitted requests would say, and all of them with what a sliding log admits of the same traffic.
+//! The accuracy of the sliding window by the length of its slices: each decision is compared with that of an exact log of the same
+//! admitted requests, and the totals with those of a sliding log under the same traffic.
 //! In virtual time, from fixed seeds: the same in every run.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
@@ -25,9 +25,9 @@ const TRAFFIC: [Traffic; 4] = [
     ("ten times the limit for 5 s of every 47", |second| if second % 47 < 5 { 50.0 } else { 1.0 }),
 ];
 
-/// What became of the requests of one traffic.
+/// The counts of admitted and denied requests of one traffic.
 #[derive(Default)]
-struct Seen {
+struct AccuracyCounts {
     requests: u64,
     wrongly_allowed: u64,
     wrongly_denied: u64,
@@ -44,7 +44,7 @@ fn main() {
     let mut table = Table::new("Sliding window of 300 a minute against an exact log of what it admitted", columns);
     for (name, rate) in TRAFFIC {
         for slices in [1, 2, 6, 12, 60] {
-            let seen = watch(slices, rate, requests);
+            let seen = measure(slices, rate, requests);
             let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole as f64;
             table.row([
                 Cell::Text(name.to_owned()),
@@ -59,7 +59,7 @@ fn main() {
     report(&options, &[table]);
 }
 
-fn watch(slices: u64, rate: fn(u64) -> f64, requests: u64) -> Seen {
+fn measure(slices: u64, rate: fn(u64) -> f64, requests: u64) -> AccuracyCounts {
     let clock = ManualClock::default();
     let window = Duration::from_micros(WINDOW);
     let limiter = |limit: Limit| {
@@ -69,7 +69,7 @@ fn watch(slices: u64, rate: fn(u64) -> f64, requests: u64) -> Seen {
     let log = limiter(Limit::sliding_log(LIMIT, window).unwrap());
     let limiter = limiter(Limit::sliding_window(LIMIT, window, slices).unwrap());
     let (mut random, mut now, mut admitted) = (Random::new(slices), 1_800_000_000_000_000, VecDeque::new());
-    let mut seen = Seen::default();
+    let mut seen = AccuracyCounts::default();
     for _ in 0..requests {
         now += (random.wait() / rate(now / 1_000_000) * 1e6) as u64;
         clock.set(Timestamp::from_micros(now));

@@ -14,7 +14,7 @@ async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let flag = |name: &str| arguments.iter().any(|argument| argument == name);
     let kind = if flag("--valkey") { Kind::Valkey } else { Kind::Redis };
-    let scale = if flag("--quick") { Scale::of_tests() } else { Scale::of_figures() };
+    let scale = if flag("--quick") { Scale::for_tests() } else { Scale::for_figures() };
     let names: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
     let by_name = |name: &&String| {
         let known: Vec<_> = FAULTS.iter().map(|fault| fault.name()).collect();

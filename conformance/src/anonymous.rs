@@ -20,7 +20,7 @@ pub enum AnonymousCase {
     /// The cap is exceeded and every request comes from a new subject: all of them share one overflow bucket.
     OverCap,
     /// `forget_after` is set, to a time longer than any history.
-    ForgottenEarly,
+    WithForgetAfter,
 }
 
 /// A Redis store that treats every subject as unauthenticated.
@@ -29,28 +29,28 @@ pub struct AnonymousStore {
     store: RedisStore,
     case: AnonymousCase,
     stems: Mutex<HashMap<u128, KeyStem>>,
-    newcomers: AtomicU64,
-    asked: AtomicU64,
+    next_subject: AtomicU64,
+    counted: AtomicU64,
     overflowed: AtomicU64,
 }
 
 impl AnonymousStore {
     /// Wraps `store`, which must not be a cluster: there the store itself issues some refunds.
     pub fn new(store: RedisStore, case: AnonymousCase) -> Self {
-        let [newcomers, asked, overflowed] = [0; 3].map(AtomicU64::new);
-        Self { store, case, stems: Mutex::default(), newcomers, asked, overflowed }
+        let [next_subject, counted, overflowed] = [0; 3].map(AtomicU64::new);
+        Self { store, case, stems: Mutex::default(), next_subject, counted, overflowed }
     }
 
     /// The number of checks with a cost and a limit above 0, and how many of them were decided on an overflow bucket.
     pub fn overflowed(&self) -> (u64, u64) {
-        (self.asked.load(Ordering::Relaxed), self.overflowed.load(Ordering::Relaxed))
+        (self.counted.load(Ordering::Relaxed), self.overflowed.load(Ordering::Relaxed))
     }
 
     /// The same gate with bounds for anonymous subjects: a cap of 1, or `forget_after` of ten thousand days. Over the cap, each
     /// subject of a history gets a gate of its own, since all subjects of a partition share one bucket.
     fn gate(&self, key: &Key<'_>, limit: &Limit, role: Role) -> Gate {
         let stem = match self.case {
-            AnonymousCase::ForgottenEarly => key.stem().clone(),
+            AnonymousCase::WithForgetAfter => key.stem().clone(),
             AnonymousCase::OverCap => {
                 let stem = KeyStem::for_rule(&format!("{:x}", identity(key)), limit, "");
                 self.stems.lock().unwrap().insert(identity(key), stem.clone());
@@ -59,7 +59,7 @@ impl AnonymousStore {
         };
         Gate::new("r", "", *limit, role, stem).with_anonymous(match self.case {
             AnonymousCase::OverCap => AnonymousBounds::new(1),
-            AnonymousCase::ForgottenEarly => {
+            AnonymousCase::WithForgetAfter => {
                 AnonymousBounds::new(u64::MAX).with_forget_after(Duration::from_secs(10_000 * 86_400))
             }
         })
@@ -68,51 +68,51 @@ impl AnonymousStore {
     /// The same subject; over the cap, a new subject of the same partition.
     fn subject(&self, key: &Key<'_>) -> Subject {
         match self.case {
-            AnonymousCase::ForgottenEarly => key.subject(),
+            AnonymousCase::WithForgetAfter => key.subject(),
             AnonymousCase::OverCap => {
-                let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
-                Subject::from_hash(key.subject().hash() >> 96 << 96 | newcomer)
+                let subject = u128::from(self.next_subject.fetch_add(1, Ordering::Relaxed));
+                Subject::from_hash(key.subject().hash() >> 96 << 96 | subject)
             }
         }
     }
 
     /// Exceeds the cap of each gate, by a subject of another partition.
-    async fn crowd(&self, gates: &[Gate], key: impl Fn(usize) -> u16) -> Result<(), StoreError> {
-        if self.case == AnonymousCase::ForgottenEarly {
+    async fn exceed_cap(&self, gates: &[Gate], key: impl Fn(usize) -> u16) -> Result<(), StoreError> {
+        if self.case == AnonymousCase::WithForgetAfter {
             return Ok(());
         }
         for (index, gate) in gates.iter().enumerate() {
             // The keys of an earlier flood may have expired; the first charge makes the store notice.
             for _ in 0..2 {
-                let newcomer = u128::from(self.newcomers.fetch_add(1, Ordering::Relaxed));
-                let elsewhere = u128::from(key(index) ^ 1) << 96 | newcomer;
-                let check = Check::new(gate, Subject::from_hash(elsewhere), 1).with_anonymous(true);
+                let subject = u128::from(self.next_subject.fetch_add(1, Ordering::Relaxed));
+                let in_other_partition = u128::from(key(index) ^ 1) << 96 | subject;
+                let check = Check::new(gate, Subject::from_hash(in_other_partition), 1).with_anonymous(true);
                 self.store.adjust(&[Adjustment::charge(&check)]).await?;
             }
         }
         Ok(())
     }
 
-    async fn ask(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
+    async fn decide_anonymous(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         let gate = |check: &Check<'_>| self.gate(check.key(), check.gate().limit(), check.gate().role());
         let gates: Vec<Gate> = plan.checks().iter().map(gate).collect();
-        self.crowd(&gates, |index| plan.checks()[index].key().partition()).await?;
+        self.exceed_cap(&gates, |index| plan.checks()[index].key().partition()).await?;
         let checks = plan.checks().iter().zip(&gates);
         let checks =
             checks.map(|(check, gate)| Check::new(gate, self.subject(check.key()), check.cost()).with_anonymous(true));
-        let strangers = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
-        let strangers = match plan.max_delay() {
-            Some(delay) => strangers.with_max_delay(delay),
-            None => strangers,
+        let anonymous_plan = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
+        let anonymous_plan = match plan.max_delay() {
+            Some(delay) => anonymous_plan.with_max_delay(delay),
+            None => anonymous_plan,
         };
-        let strangers = if plan.is_peek() { strangers.with_peek() } else { strangers };
-        let mut verdict = self.store.decide(&strangers).await?;
+        let anonymous_plan = if plan.is_peek() { anonymous_plan.with_peek() } else { anonymous_plan };
+        let mut verdict = self.store.decide(&anonymous_plan).await?;
         // A limit of 0 creates no keys, so its cap is never exceeded.
         let checks = plan.checks().iter().zip(verdict.checks());
-        let asked = checks.filter(|(check, judged)| check.cost() > 0 && judged.outcome.limit > 0).count();
-        self.asked.fetch_add(asked as u64, Ordering::Relaxed);
-        for judged in verdict.checks_mut().iter_mut().filter(|judged| judged.overflowed) {
-            judged.overflowed = false;
+        let counted = checks.filter(|(check, result)| check.cost() > 0 && result.outcome.limit > 0).count();
+        self.counted.fetch_add(counted as u64, Ordering::Relaxed);
+        for result in verdict.checks_mut().iter_mut().filter(|result| result.overflowed) {
+            result.overflowed = false;
             self.overflowed.fetch_add(1, Ordering::Relaxed);
         }
         Ok(verdict)
@@ -131,13 +131,13 @@ fn identity(key: &Key<'_>) -> u128 {
 
 impl Store for AnonymousStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.ask(plan).await
+        self.decide_anonymous(plan).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         for Adjustment { key, limit, op, .. } in adjustments {
             let gate = self.gate(key, limit, Role::Enforced);
-            self.crowd(std::slice::from_ref(&gate), |_| key.partition()).await?;
+            self.exceed_cap(std::slice::from_ref(&gate), |_| key.partition()).await?;
             let check = Check::new(&gate, self.subject(key), 1).with_anonymous(true);
             let strange = Adjustment::new(&check, *op);
             // A receipt never refunds an overflow bucket; the script itself can.
@@ -191,11 +191,11 @@ impl<S: Store> Store for IgnoreFreeChecks<S> {
 }
 
 fn ignore_free_checks(plan: &Plan<'_>, mut verdict: Verdict) -> Verdict {
-    for (check, judged) in plan.checks().iter().zip(verdict.checks_mut().iter_mut()) {
+    for (check, result) in plan.checks().iter().zip(verdict.checks_mut().iter_mut()) {
         if check.cost() == 0 {
-            judged.outcome.remaining = 0;
-            judged.outcome.reset_after = Duration::ZERO;
-            judged.outcome.delay = Duration::ZERO;
+            result.outcome.remaining = 0;
+            result.outcome.reset_after = Duration::ZERO;
+            result.outcome.delay = Duration::ZERO;
         }
     }
     verdict

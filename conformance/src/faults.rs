@@ -20,7 +20,7 @@ use self::load::{Instance, Load, request};
 pub use self::outcome::FaultOutcome;
 pub use self::page::{FIGURES, figures, promises};
 use crate::server::Kind;
-use crate::suite::patient_options;
+use crate::suite::long_timeout_options;
 
 /// The store counts as recovered after this many consecutive decisions by it.
 const RECOVERED_DECISIONS: u64 = 10;
@@ -56,20 +56,20 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
             let ends = matches!(policy, OnFailure::Local | OnFailure::Static);
             counts.without_store() >= scale.during && (!ends || counts.held > 0)
         }
-        Effect::OutageThatEnds(_) => counts.without_store() > 0,
+        Effect::SelfHealingOutage(_) => counts.without_store() > 0,
     };
     load.until(&format!("{}: the fault has no effect", fault.name()), &mark, seen).await;
     environment.repair(fault, &scale).await;
-    let mended = if matches!(fault.effect(), Effect::OutageThatEnds(_)) { struck } else { clock.now() };
+    let mended = if matches!(fault.effect(), Effect::SelfHealingOutage(_)) { struck } else { clock.now() };
     let back = |_, counts: &Counts| counts.consecutive_by_store >= RECOVERED_DECISIONS;
     load.until(&format!("{}: the store does not recover", fault.name()), &load.counts(), back).await;
     let recovery = Duration::from_micros(clock.now().as_micros() - mended.as_micros());
 
     let counts = load.stop().await;
     // A new instance with a generous budget counts what is left.
-    let heir = Instance::open(&environment.url, scale.rules(environment.limit), patient_options()).await;
-    let asked: u64 = counts.iter().flatten().map(|counts| counts.sent).sum();
-    let sent_on = environment.proxy.as_ref().map(|proxy| (proxy.passed().decisions, asked));
+    let heir = Instance::open(&environment.url, scale.rules(environment.limit), long_timeout_options()).await;
+    let requested: u64 = counts.iter().flatten().map(|counts| counts.sent).sum();
+    let sent_on = environment.proxy.as_ref().map(|proxy| (proxy.passed().decisions, requested));
     let mut rows = Vec::new();
     for (place, policy) in POLICIES.into_iter().enumerate() {
         let rest = heir.now().take_up_to(&request(policy), environment.limit).await.unwrap();

@@ -39,7 +39,7 @@ pub enum Model {
 /// Where a take was recorded, so that a refund finds it.
 pub type Place = u128;
 
-/// A request as the model sees it.
+/// The parameters of a request that the model needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     /// Microseconds since the epoch.

@@ -134,7 +134,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             listener = None;
             connections.shutdown().await;
         } else if listener.is_none() {
-            listener = Some(listen_again(address).await);
+            listener = Some(rebind(address).await);
         }
         shared.listening.send_replace(!refuses);
         let Some(listener) = &listener else {
@@ -153,7 +153,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Binds the port again. Another process may have taken it in the meantime, most likely for a short time.
-async fn listen_again(address: SocketAddr) -> TcpListener {
+async fn rebind(address: SocketAddr) -> TcpListener {
     for _ in 0..10_000 {
         if let Ok(listener) = TcpListener::bind(address).await {
             return listener;
@@ -175,18 +175,18 @@ async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let server = TcpStream::connect(("127.0.0.1", shared.server)).await?;
     let _ = server.set_nodelay(true);
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-    let asked = AtomicBool::new(false);
-    let ((requests, sent), (replies, told)) = (unbounded_channel(), unbounded_channel());
+    let decision_sent = AtomicBool::new(false);
+    let ((requests, queued_requests), (replies, queued_replies)) = (unbounded_channel(), unbounded_channel());
     let up = async {
         tokio::try_join!(
-            take_requests(from_client, requests, &shared, &asked),
-            deliver(sent, to_server, &shared, &shared.up)
+            take_requests(from_client, requests, &shared, &decision_sent),
+            deliver(queued_requests, to_server, &shared, &shared.up)
         )
     };
     let down = async {
         tokio::try_join!(
-            take_replies(from_server, replies, &shared, &asked),
-            deliver(told, to_client, &shared, &shared.down)
+            take_replies(from_server, replies, &shared, &decision_sent),
+            deliver(queued_replies, to_client, &shared, &shared.down)
         )
     };
     let blackhole = async {
@@ -221,7 +221,7 @@ async fn take_requests(
     mut from_client: OwnedReadHalf,
     line: UnboundedSender<Line>,
     shared: &Shared,
-    asked: &AtomicBool,
+    decision_sent: &AtomicBool,
 ) -> io::Result<()> {
     let (mut buffer, mut seen) = (vec![0; 16_384], Seen::default());
     loop {
@@ -235,7 +235,7 @@ async fn take_requests(
             NetworkFault::Blackhole => continue,
             NetworkFault::DelayRequests(delay) => delay,
             NetworkFault::CutReplies(_) if decisions > 0 => {
-                asked.store(true, Ordering::SeqCst);
+                decision_sent.store(true, Ordering::SeqCst);
                 Duration::ZERO
             }
             _ => Duration::ZERO,
@@ -249,7 +249,7 @@ async fn take_replies(
     mut from_server: OwnedReadHalf,
     line: UnboundedSender<Line>,
     shared: &Shared,
-    asked: &AtomicBool,
+    decision_sent: &AtomicBool,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16_384];
     loop {
@@ -258,7 +258,7 @@ async fn take_replies(
         match trouble {
             _ if length == 0 => return Ok(()),
             NetworkFault::Blackhole => {}
-            NetworkFault::CutReplies(after) if asked.load(Ordering::SeqCst) => {
+            NetworkFault::CutReplies(after) if decision_sent.load(Ordering::SeqCst) => {
                 let _ = line.send((now, buffer[..after.min(length)].to_vec()));
                 return Ok(());
             }

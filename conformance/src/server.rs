@@ -250,7 +250,7 @@ impl Server {
     }
 
     /// Continues it after [`hang`](Self::hang).
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 

@@ -80,9 +80,9 @@ pub async fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
     limiter.peek(&Request::new("")).await.unwrap().remaining().unwrap()
 }
 
-/// Repeats `ask` until it succeeds. Every error until then must be transient. Other tasks, such as reconnecting ones, run in
+/// Repeats `operation` until it succeeds. Every error until then must be transient. Other tasks, such as reconnecting ones, run in
 /// between.
-pub async fn retry_while_transient<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> T {
+pub async fn retry_while_transient<T>(operation: impl AsyncFn() -> Result<T, StoreError>) -> T {
     let answer = async {
         loop {
             match ask().await {
@@ -106,8 +106,8 @@ pub async fn wait_until_reachable<S: Store>(limiter: &Limiter<S>) {
     retry_while_transient(async || limiter.store().decide(&plan).await).await;
 }
 
-/// Options with budgets that no busy machine exceeds, and without heartbeat keys.
-pub fn patient_options() -> RedisOptions {
+/// Options with timeouts that are not reached even on a busy machine, and without heartbeat keys.
+pub fn long_timeout_options() -> RedisOptions {
     let long = Duration::from_secs(60);
     RedisOptions::new().with_timeout(long).with_connection_timeout(long).with_heartbeats(false)
 }
@@ -141,7 +141,7 @@ impl StoreFixture {
     /// A fixture on `server`.
     pub async fn on_server(server: Server) -> Self {
         let clock = ManualClock::at(START);
-        let store = AnyStore::Redis(server.store_with(patient_options().with_clock(clock.clone())).await);
+        let store = AnyStore::Redis(server.store_with(long_timeout_options().with_clock(clock.clone())).await);
         Self { clock, store, server: Some(server), limiters: AtomicU32::new(0) }
     }
 

@@ -89,7 +89,7 @@ impl Cluster {
 /// Resharding, step by step
 impl Cluster {
     /// Starts to move `slot`: the source redirects (ASK) keys that it does not have.
-    pub fn begin_to_move(&self, slot: u16, source: usize, target: usize) {
+    pub fn start_slot_move(&self, slot: u16, source: usize, target: usize) {
         let slot = slot.to_string();
         cluster_command::<()>(
             &mut self.servers[target].connection(),
@@ -122,7 +122,7 @@ impl Cluster {
     }
 
     /// Assigns the slot to the target at every server.
-    pub fn end_move(&self, slot: u16, target: usize) {
+    pub fn finish_slot_move(&self, slot: u16, target: usize) {
         let (slot, owner) = (slot.to_string(), self.id(target));
         let others = (0..self.primaries).filter(|index| *index != target);
         for index in [target].into_iter().chain(others) {
@@ -150,17 +150,17 @@ impl Cluster {
 
 impl SentinelGroup {
     /// Starts all servers, with further settings for the data servers and for the sentinels.
-    pub fn start(kind: Kind, of_servers: &[&str], of_sentinels: &[&str]) -> Self {
-        let primary = Server::start_with(kind, &[&["--repl-diskless-sync-delay", "0"], of_servers].concat());
+    pub fn start(kind: Kind, server_settings: &[&str], sentinel_settings: &[&str]) -> Self {
+        let primary = Server::start_with(kind, &[&["--repl-diskless-sync-delay", "0"], server_settings].concat());
         let port = primary.port().to_string();
-        let replica = Server::start_with(kind, &[&["--replicaof", "127.0.0.1", &port], of_servers].concat());
+        let replica = Server::start_with(kind, &[&["--replicaof", "127.0.0.1", &port], server_settings].concat());
         replica.wait_for("INFO", "replication", "master_link_status:up");
         let mut settings = vec![
             format!("sentinel monitor {PRIMARY_NAME} 127.0.0.1 {port} 2"),
             format!("sentinel down-after-milliseconds {PRIMARY_NAME} 500"),
             format!("sentinel failover-timeout {PRIMARY_NAME} 2000"),
         ];
-        settings.extend(of_sentinels.iter().map(|setting| (*setting).to_owned()));
+        settings.extend(sentinel_settings.iter().map(|setting| (*setting).to_owned()));
         let sentinels: Vec<_> = (0..3).map(|_| Server::start_sentinel(kind, &settings)).collect();
         Self { primary, replica, sentinels }
     }

@@ -167,7 +167,7 @@ async fn a_dropped_waiter_consumes_nothing_and_the_next_proceeds() {
 
 /// A leaky bucket assigns slots at once. A waiter that leaves before its slot gives it back if it is the last one.
 #[tokio::test]
-async fn the_last_slot_of_a_leaky_bucket_is_given_back_when_its_waiter_leaves() {
+async fn the_last_slot_of_a_leaky_bucket_is_refunded_when_its_waiter_leaves() {
     on_every_store(async |fixture| {
         let queue = Queue::new(fixture, Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
         let mut workers = Vec::new();
@@ -193,7 +193,7 @@ async fn the_last_slot_of_a_leaky_bucket_is_given_back_when_its_waiter_leaves() 
 
 /// A slot beyond the caller's deadline is not taken.
 #[tokio::test]
-async fn a_slot_that_comes_too_late_is_refused_and_not_taken() {
+async fn a_slot_beyond_the_deadline_is_denied_and_not_taken() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
         assert_eq!(count_allowed(&limiter, 1, 3).await, 3);

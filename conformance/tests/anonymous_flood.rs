@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use conformance::anonymous::bucket_of;
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{START, decide_all, key_name, limits_with_window, one_limit_of_each_kind, patient_options};
+use conformance::suite::{
+    START, decide_all, key_name, limits_with_window, long_timeout_options, one_limit_of_each_kind,
+};
 use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::PARTITIONS;
@@ -39,7 +41,7 @@ async fn ask(limiter: &RedisLimiter, ip: &str) -> Decision {
     limiter.check(&anonymous_request(ip)).await.unwrap()
 }
 
-/// How many of `requests` pass when that many are sent at once, and how many of them overflowed.
+/// Sends one request for each name concurrently. Returns how many passed, and how many were decided on an overflow bucket.
 async fn flood(limiter: &RedisLimiter, names: impl Iterator<Item = String>) -> (u64, u64) {
     let (names, mut sums): (Vec<String>, _) = (names.collect(), (0, 0));
     for batch in names.chunks(BATCH) {
@@ -57,7 +59,7 @@ fn keys(server: &Server) -> u64 {
     redis::cmd("DBSIZE").query(&mut server.connection()).unwrap()
 }
 
-fn known(store: &RedisStore) -> AnonymousStats {
+fn anonymous_stats(store: &RedisStore) -> AnonymousStats {
     let mut known = store.anonymous_stats();
     assert_eq!(known.len(), 1, "{known:?}");
     known.remove(0)
@@ -73,7 +75,7 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
     const CAP: u64 = 1_000;
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient_options()).await;
+        let store = server.store_with(long_timeout_options()).await;
         let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(CAP)), store.clone());
         for ip in ["ann", "bob"] {
             assert!(ask(&limiter, ip).await.is_allowed());
@@ -85,9 +87,9 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
         assert_eq!(keys(&server), 2 + own + u64::from(PARTITIONS), "{kind:?}: and all others share these buckets");
         // Each overflow bucket admits three.
         assert_eq!(passed, own + 3 * u64::from(PARTITIONS), "{kind:?}");
-        let told = known(&store);
-        assert_eq!((told.rule.as_str(), told.overflowing), ("public", true));
-        assert_eq!((told.created, told.keys), (own + 2, own + 2), "{kind:?}");
+        let stats = anonymous_stats(&store);
+        assert_eq!((stats.rule.as_str(), stats.overflowing), ("public", true));
+        assert_eq!((stats.created, stats.keys), (own + 2, own + 2), "{kind:?}");
 
         // A subject from before the flood has two of three left, unaffected by others.
         for _ in 0..2 {
@@ -117,7 +119,7 @@ async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
     for kind in KINDS {
         let (server, clock) = (Server::start(kind), ManualClock::at(START));
         for (number, limit) in limits_with_window(4, 60 * SECOND).into_iter().enumerate() {
-            let store = server.store_with(patient_options().with_clock(clock.clone())).await;
+            let store = server.store_with(long_timeout_options().with_clock(clock.clone())).await;
             let limiter = Limiter::new(rules(limit, cap(3)), store.clone());
             let name = |who: &str| format!("{kind:?} {number} {who}");
             for who in ["a", "b", "c"] {
@@ -134,8 +136,8 @@ async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
             clock.advance(longest + 3 * SECOND);
             let _ = ask(&limiter, &name("f")).await;
             assert!(!overflowed(&ask(&limiter, &name("g")).await), "{limit:?}");
-            let told = known(&store);
-            assert_eq!((told.overflowing, told.keys, told.created), (false, 1, 4), "{limit:?}");
+            let stats = anonymous_stats(&store);
+            assert_eq!((stats.overflowing, stats.keys, stats.created), (false, 1, 4), "{limit:?}");
         }
     }
 }
@@ -146,7 +148,7 @@ async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
 async fn keys_in_use_keep_counting_towards_the_cap() {
     let (server, clock) = (Server::start(Kind::Redis), ManualClock::at(START));
     for limit in limits_with_window(1000, 60 * SECOND) {
-        let store = server.store_with(patient_options().with_clock(clock.clone())).await;
+        let store = server.store_with(long_timeout_options().with_clock(clock.clone())).await;
         let limiter = Limiter::new(rules(limit, cap(10)), store.clone());
         // Renewed before each expiry, for much longer than a key lives.
         for round in 0..30 {
@@ -167,7 +169,7 @@ async fn keys_in_use_keep_counting_towards_the_cap() {
 #[tokio::test]
 async fn keys_with_forget_after_count_towards_the_cap_until_they_expire() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(patient_options()).await;
+    let store = server.store_with(long_timeout_options()).await;
     let anonymous = AnonymousBounds::default().with_forget_after(Duration::ZERO);
     let limiter = Limiter::new(rules(one_limit_of_each_kind(100)[0], anonymous), store.clone());
     let (name, mut connection) =
@@ -193,10 +195,10 @@ async fn forget_after_bounds_the_life_of_a_key() {
     for kind in KINDS {
         let server = Server::start(kind);
         for limit in one_limit_of_each_kind(30) {
-            let store = server.store_with(patient_options()).await;
+            let store = server.store_with(long_timeout_options()).await;
             let mut connection = server.connection();
             let anonymous = AnonymousBounds::new(1).with_forget_after(60 * SECOND);
-            let both = rules_of_two(limit, anonymous);
+            let both = two_rules(limit, anonymous);
             let limiter = Limiter::new(RuleSet::new(both).unwrap(), store);
             let request = anonymous_request("ann");
             let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| key_name(check.key())).collect();
@@ -211,7 +213,7 @@ async fn forget_after_bounds_the_life_of_a_key() {
             limiter.refund(receipt).await.unwrap();
             ends_early("a refund");
             let _ = limiter.take_up_to(&request, 2).await.unwrap();
-            ends_early("a take of what there is");
+            ends_early("take_up_to");
             limiter.charge(&request).await.unwrap();
             ends_early("a charge");
             let receipt = limiter.check(&request).await.unwrap().into_receipt();
@@ -232,7 +234,7 @@ async fn forget_after_bounds_the_life_of_a_key() {
     }
 }
 
-fn rules_of_two(limit: Limit, anonymous: AnonymousBounds) -> [Rule; 2] {
+fn two_rules(limit: Limit, anonymous: AnonymousBounds) -> [Rule; 2] {
     ["one", "two"].map(|id| Rule::new(id, limit).with_per(["ip"]).with_anonymous(anonymous))
 }
 
@@ -242,8 +244,8 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
     for kind in KINDS {
         let server = Server::start(kind);
         for limit in one_limit_of_each_kind(30) {
-            let store = server.store_with(patient_options()).await;
-            let limiter = Limiter::new(RuleSet::new(rules_of_two(limit, cap(1))).unwrap(), store.clone());
+            let store = server.store_with(long_timeout_options()).await;
+            let limiter = Limiter::new(RuleSet::new(two_rules(limit, cap(1))).unwrap(), store.clone());
             assert!(ask(&limiter, "ann").await.is_allowed());
             let new = anonymous_request("bob");
             let plan = limiter.plan(&new);
@@ -286,7 +288,7 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
 #[tokio::test]
 async fn charges_of_new_subjects_count_towards_the_cap() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(patient_options()).await;
+    let store = server.store_with(long_timeout_options()).await;
     let limiter = Limiter::new(rules(one_limit_of_each_kind(30)[0], cap(5)), store.clone());
     for number in 0..50 {
         let name = format!("{number}");
@@ -304,7 +306,7 @@ async fn charges_of_new_subjects_count_towards_the_cap() {
 #[tokio::test]
 async fn the_cap_holds_in_a_cluster() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
-    let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
+    let store = RedisStore::connect_with(&cluster.url(), long_timeout_options()).await.unwrap();
     let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(100)), store.clone());
     let (passed, shared) = flood(&limiter, (0..20_000).map(|number| format!("stranger {number}"))).await;
     let own = 20_000 - shared;
@@ -337,7 +339,7 @@ async fn the_cap_holds_in_a_cluster() {
     let name = key_name(plan.checks()[0].key());
     let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut cluster.servers[0].connection()).unwrap();
     let source = cluster.first_owner(slot);
-    cluster.begin_to_move(slot, source, (source + 1) % 3);
+    cluster.start_slot_move(slot, source, (source + 1) % 3);
     let carl = ask(&limiter, "carl").await;
     assert!(carl.is_allowed() && !overflowed(&carl), "it gets a key rather than an error");
     limiter.charge(&anonymous_request("dora")).await.unwrap();

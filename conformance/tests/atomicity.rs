@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
-use conformance::suite::{one_limit_of_each_kind, patient_options};
+use conformance::suite::{long_timeout_options, one_limit_of_each_kind};
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
 use tidegate::{Decision, Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
@@ -58,7 +58,7 @@ async fn twelve_instances_share_one_bucket() {
 /// Trap 45: one rule denies after another has consumed. Whichever of the four rules is tight, the others are charged only for
 /// requests that passed.
 #[test]
-fn a_denied_plan_costs_the_other_rules_nothing_in_memory() {
+fn a_denied_plan_consumes_nothing_from_the_other_rules_in_memory() {
     for tight in 0..4 {
         let limiter = Limiter::new(four_rules(tight), MemoryStore::new());
         let admitted = admitted_by_threads(&limiter, 16, 1_000);
@@ -68,7 +68,7 @@ fn a_denied_plan_costs_the_other_rules_nothing_in_memory() {
 
 /// The same on a server, from several instances.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_denied_plan_costs_the_other_rules_nothing_on_a_server() {
+async fn a_denied_plan_consumes_nothing_from_the_other_rules_on_a_server() {
     for kind in KINDS {
         for tight in 0..4 {
             let server = Server::start(kind);
@@ -130,7 +130,7 @@ fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
 
 /// Sixteen threads take as much as they can; together they get exactly the limit.
 #[test]
-fn threads_that_take_up_to_n_share_exactly_the_limit() {
+fn threads_with_take_up_to_get_exactly_the_limit_together() {
     for limit in one_limit_of_each_kind(LIMIT) {
         let limiter = Limiter::new(one_rule(limit), MemoryStore::new());
         let (granted, start) = (AtomicU64::new(0), Barrier::new(16));
@@ -186,7 +186,7 @@ fn subject(number: u128) -> Subject {
 async fn instances(server: &Server, count: usize) -> Vec<RedisStore> {
     let mut stores = Vec::new();
     for _ in 0..count {
-        stores.push(server.store_with(patient_options()).await);
+        stores.push(server.store_with(long_timeout_options()).await);
     }
     stores
 }

@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Trap 11: with a `retry_after`, such a request would be retried for ever.
 #[tokio::test]
-async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
+async fn a_cost_above_the_limit_is_denied_permanently_and_consumes_nothing() {
     on_every_store(async |fixture| {
         for limit in one_limit_of_each_kind(10) {
             let limiter = fixture.limiter(limit);
@@ -94,7 +94,7 @@ async fn take_up_to_zero_takes_nothing() {
 
 /// A limit of 0 permanently denies every cost above 0.
 #[tokio::test]
-async fn a_limit_of_zero_denies_everybody() {
+async fn a_limit_of_zero_denies_every_request() {
     on_every_store(async |fixture| {
         for limit in [
             Limit::token_bucket(0, Rate::per_second(10).unwrap()).unwrap(),
@@ -147,7 +147,7 @@ async fn huge_unit_counts_and_costs_do_not_overflow() {
 
 /// The error names the field and the bound.
 #[test]
-fn every_refused_limit_names_its_field_and_its_bound() {
+fn the_error_of_an_invalid_limit_names_the_field_and_its_bound() {
     let rate = Rate::per_second(1).unwrap();
     let years = |years: u64| Duration::from_secs(years * 31_557_600);
     let half = Duration::from_nanos(1_500);
@@ -217,7 +217,7 @@ fn values_at_the_bounds_are_accepted() {
 
 /// The same for rules that conflict.
 #[test]
-fn every_refused_rule_is_named_with_what_to_change() {
+fn the_error_of_an_invalid_rule_names_the_rule_and_the_fix() {
     let limit = one_limit_of_each_kind(5)[0];
     let other = one_limit_of_each_kind(6)[0];
     let many = (0..=MAX_CHECKS).map(|number| Rule::new(format!("r{number}"), limit)).collect();

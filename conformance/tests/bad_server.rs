@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{
-    count_allowed, key_name, limits_with_window, one_limit_of_each_kind, patient_options, retry_while_transient,
+    count_allowed, key_name, limits_with_window, long_timeout_options, one_limit_of_each_kind, retry_while_transient,
 };
 use tidegate::spi::{Plan, PlanMode, Store};
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind, Window};
@@ -18,10 +18,10 @@ use tidegate_redis::RedisStore;
 
 /// A key of another type exists under the name of a limit's key.
 #[tokio::test]
-async fn a_key_of_another_type_is_an_error_and_survives() {
+async fn a_key_of_another_type_is_an_error_and_is_not_overwritten() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
             let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
@@ -38,14 +38,14 @@ async fn a_key_of_another_type_is_an_error_and_survives() {
 
 /// A value that no known version has written, perhaps written by a newer one.
 #[tokio::test]
-async fn a_value_that_cannot_be_read_is_an_error_and_survives() {
+async fn an_unreadable_value_is_an_error_and_is_not_overwritten() {
     let texts = ["v2:whatever", "", "hello", "{\"tokens\":3}", "-5", "3.5", "v2:1789948800000000", "a,b", "\0\0\0"];
     assert_unreadable(|_| texts.map(|text| text.as_bytes().to_vec()).to_vec()).await;
 }
 
 /// The same for numbers that no state can have, and for a log with a wrong sum.
 #[tokio::test]
-async fn a_number_that_no_state_can_be_is_an_error_and_survives() {
+async fn a_number_that_is_not_a_valid_state_is_an_error_and_is_not_overwritten() {
     assert_unreadable(|limit| match limit {
         // The last three have sixteen characters, like a bucket's state, and Lua would parse them as numbers.
         Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
@@ -69,7 +69,7 @@ async fn a_number_that_no_state_can_be_is_an_error_and_survives() {
 async fn one_unreadable_value_leaves_the_other_checks_untouched() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for bad in 0..5 {
             let rules = one_limit_of_each_kind(10).into_iter().enumerate();
             let rules = RuleSet::new(rules.map(|(i, limit)| closed(format!("r{i}"), limit))).unwrap();
@@ -95,13 +95,13 @@ async fn a_missing_or_wrong_password_is_reported_without_the_password() {
         let server = Server::start_with(kind, &["--requirepass", "correct-horse"]);
         let wrong = server.bare_url().replace("redis://", "redis://:battery-staple@");
         for (url, remedy) in [(server.bare_url(), "put it into the URL"), (wrong, "rejects the user or the password")] {
-            let error = RedisStore::connect_with(&url, patient_options()).await.unwrap_err();
+            let error = RedisStore::connect_with(&url, long_timeout_options()).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Denied, "{kind:?}: {error}");
             assert!(error.to_string().contains(remedy) && !error.is_transient(), "{kind:?}: {error}");
-            let told = format!("{error} {error:?}");
-            assert!(!told.contains("correct-horse") && !told.contains("battery-staple"), "{kind:?}: {told}");
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains("correct-horse") && !text.contains("battery-staple"), "{kind:?}: {text}");
         }
-        let store = server.store_with(patient_options()).await;
+        let store = server.store_with(long_timeout_options()).await;
         assert!(!format!("{store:?}").contains("correct-horse"));
         assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
     }
@@ -119,7 +119,7 @@ async fn an_address_without_a_server_is_reported() {
 
 /// A typing error in a URL or prefix is found at startup, not at the first request.
 #[tokio::test]
-async fn an_address_or_a_prefix_that_cannot_be_used_is_refused_at_the_start() {
+async fn an_invalid_url_or_prefix_is_refused_at_startup() {
     for url in ["", "http://user:secret@localhost", "redis://localhost:port", "not a url"] {
         let error = RedisStore::connect(url).await.unwrap_err();
         assert!(!error.is_transient() && !error.to_string().contains("secret"), "{url:?}: {error}");
@@ -127,7 +127,8 @@ async fn an_address_or_a_prefix_that_cannot_be_used_is_refused_at_the_start() {
     }
     let server = Server::start(Kind::Redis);
     for prefix in ["{tag}", "a b", "ü", "a-prefix-of-more-than-thirty-two-characters"] {
-        let error = RedisStore::connect_with(&server.url(), patient_options().with_prefix(prefix)).await.unwrap_err();
+        let error =
+            RedisStore::connect_with(&server.url(), long_timeout_options().with_prefix(prefix)).await.unwrap_err();
         assert!(error.to_string().contains("prefix"), "{prefix:?}: {error}");
     }
 }
@@ -137,7 +138,7 @@ async fn an_address_or_a_prefix_that_cannot_be_used_is_refused_at_the_start() {
 async fn an_empty_plan_is_allowed() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient_options()).await;
+        let store = server.store_with(long_timeout_options()).await;
         let nothing = Plan::new([]).unwrap();
         assert_eq!(store.decide(&nothing).await.unwrap().granted(), 1, "{kind:?}");
         assert_eq!(store.decide(&nothing.clone().with_peek()).await.unwrap().granted(), 1, "{kind:?}");
@@ -148,12 +149,12 @@ async fn an_empty_plan_is_allowed() {
 /// The server dies between two requests: requests fail at once with a reason, and none is admitted. The store reconnects by
 /// itself to a new server at the same address and loads the scripts.
 #[tokio::test]
-async fn a_server_that_dies_is_reported_and_its_successor_is_found() {
+async fn a_dead_server_is_an_error_and_its_replacement_is_used() {
     for kind in KINDS {
         let socket = std::env::temp_dir().join(format!("tidegate-{}-{kind:?}.sock", std::process::id()));
         let socket = socket.to_str().unwrap();
         let mut server = Server::start_with(kind, &["--unixsocket", socket]);
-        let store = RedisStore::connect_with(&format!("redis+unix://{socket}"), patient_options()).await.unwrap();
+        let store = RedisStore::connect_with(&format!("redis+unix://{socket}"), long_timeout_options()).await.unwrap();
         for limit in one_limit_of_each_kind(5) {
             let limiter = limiter(limit, &store);
             assert_eq!(count_allowed(&limiter, 1, 2).await, 2, "{kind:?} {limit:?}");
@@ -173,7 +174,7 @@ async fn a_server_that_dies_is_reported_and_its_successor_is_found() {
 
 /// No server this old is installed, so the test fakes one; it is the only fake server.
 #[tokio::test]
-async fn a_server_that_is_too_old_is_refused_by_its_version() {
+async fn a_server_with_an_old_version_is_refused() {
     for (info, version) in [
         ("# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n", "6.2.14"),
         ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:7.0.1\r\n", "7.0.1"),
@@ -182,7 +183,7 @@ async fn a_server_that_is_too_old_is_refused_by_its_version() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
         thread::spawn(move || listener.incoming().for_each(|stream| fake_server(&stream.unwrap(), info)));
-        let error = RedisStore::connect_with(&url, patient_options()).await.unwrap_err();
+        let error = RedisStore::connect_with(&url, long_timeout_options()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains(version) && !error.is_transient(), "{error}");
     }
@@ -217,7 +218,7 @@ async fn assert_unreadable(values: impl Fn(&Limit) -> Vec<Vec<u8>>) {
     let mut wrong = Vec::new();
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         let calendar = [Window::MONTH, Window::YEAR].map(|window| Limit::fixed_window(10, window).unwrap());
         for limit in limits_with_window(10, Duration::from_secs(60)).into_iter().chain(calendar) {
             let limiter = limiter(limit, &store);

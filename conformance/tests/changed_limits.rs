@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
-use conformance::suite::patient_options;
+use conformance::suite::long_timeout_options;
 use tidegate::spi::Store;
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window};
 
@@ -73,14 +73,14 @@ async fn changed_amounts_keep_the_state_in_redis() {
     for kind in KINDS {
         let server = Server::start(kind);
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-        let store = server.store_with(patient_options().with_clock(clock)).await;
+        let store = server.store_with(long_timeout_options().with_clock(clock)).await;
         amounts_keep_the_state_and_the_shape_starts_afresh(store).await;
     }
 }
 
 /// Rates with different remainders: a state written under one rate is rounded up under the other.
 #[tokio::test]
-async fn a_remainder_of_another_rate_gives_nothing_back() {
+async fn a_changed_rate_refunds_nothing_by_rounding() {
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
     let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
     let bucket = |amount| Limit::token_bucket(10, Rate::per_second(amount).unwrap()).unwrap();

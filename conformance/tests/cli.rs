@@ -60,7 +60,7 @@ fn a_peek_consumes_nothing_on_a_server() {
 }
 
 #[test]
-fn server_settings_that_hurt_limits_are_warned_about() {
+fn harmful_server_settings_cause_warnings() {
     let server = Server::start_with(Kind::Redis, &["--maxmemory-policy", "allkeys-lru"]);
     let output = check(&server.url(), "--json");
     assert_eq!((output.exit, output.out.lines().count()), (Exit::Success, 1));

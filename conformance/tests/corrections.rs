@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{
-    START, count_allowed, left, limits_with_window, on_every_store, one_limit_of_each_kind, patient_options,
+    START, count_allowed, left, limits_with_window, long_timeout_options, on_every_store, one_limit_of_each_kind,
 };
 use tidegate::spi::{Adjustment, Store};
 use tidegate::{Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet};
@@ -51,7 +51,7 @@ async fn a_refund_undoes_its_request_exactly() {
 
 /// Trap 52: a refund after its window had ended went to the next one, whose count became negative.
 #[tokio::test]
-async fn a_refund_that_comes_too_late_gives_nothing_back() {
+async fn a_refund_after_its_window_has_no_effect() {
     on_every_store(async |fixture| {
         let [_, _, fixed, log, sliding] = limits_with_window(10, WINDOW);
         let leaky = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap();
@@ -225,14 +225,14 @@ async fn forget_resets_one_subject_and_no_other() {
     on_every_store(async |fixture| {
         for limit in one_limit_of_each_kind(10) {
             let limiter = fixture.limiter_of([Rule::new("api", limit).with_per(["user"])]);
-            let of = |user| Request::new("").with_attribute("user", user).with_cost(10);
-            assert!(limiter.check(&of("ann")).await.unwrap().is_allowed());
-            assert!(limiter.check(&of("bob")).await.unwrap().is_allowed());
+            let request_of = |user| Request::new("").with_attribute("user", user).with_cost(10);
+            assert!(limiter.check(&request_of("ann")).await.unwrap().is_allowed());
+            assert!(limiter.check(&request_of("bob")).await.unwrap().is_allowed());
             for user in ["ann", "ann", "nobody"] {
-                limiter.forget(&of(user)).await.unwrap();
+                limiter.forget(&request_of(user)).await.unwrap();
             }
-            assert!(limiter.check(&of("ann")).await.unwrap().is_allowed(), "{limit:?}");
-            assert!(!limiter.check(&of("bob")).await.unwrap().is_allowed(), "{limit:?}");
+            assert!(limiter.check(&request_of("ann")).await.unwrap().is_allowed(), "{limit:?}");
+            assert!(!limiter.check(&request_of("bob")).await.unwrap().is_allowed(), "{limit:?}");
         }
     })
     .await;
@@ -256,10 +256,10 @@ async fn take_up_to_grants_what_every_limit_has_left() {
                 assert_eq!(decision.granted(), granted, "{wide:?} {narrow:?}");
                 assert_eq!(decision.is_allowed(), granted > 0);
                 assert_eq!(decision.retry_after().is_some(), granted == 0, "{wide:?} {narrow:?}");
-                let told: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
-                assert_eq!(told, remaining, "{wide:?} {narrow:?}");
-                let told: Vec<_> = peek(&limiter, 1).await.checks().iter().map(|c| c.outcome().remaining).collect();
-                assert_eq!(told, remaining, "{wide:?} {narrow:?}");
+                let actual: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+                assert_eq!(actual, remaining, "{wide:?} {narrow:?}");
+                let actual: Vec<_> = peek(&limiter, 1).await.checks().iter().map(|c| c.outcome().remaining).collect();
+                assert_eq!(actual, remaining, "{wide:?} {narrow:?}");
                 if most == 50 && granted > 0 {
                     limiter.refund(decision.into_receipt()).await.unwrap();
                     let again = limiter.take_up_to(&request, most).await.unwrap();
@@ -274,14 +274,14 @@ async fn take_up_to_grants_what_every_limit_has_left() {
 
 /// Several instances take up to n; together they get exactly the limit.
 #[tokio::test(flavor = "multi_thread")]
-async fn instances_that_take_up_to_n_share_exactly_the_limit() {
+async fn instances_with_take_up_to_get_exactly_the_limit_together() {
     for kind in KINDS {
         let server = Server::start(kind);
         for limit in one_limit_of_each_kind(500) {
             let rules = RuleSet::new([Rule::new("api", limit)]).unwrap();
             let mut running = JoinSet::new();
             for most in 1..=8 {
-                let limiter = Limiter::new(rules.clone(), server.store_with(patient_options()).await);
+                let limiter = Limiter::new(rules.clone(), server.store_with(long_timeout_options()).await);
                 running.spawn(async move {
                     let mut granted = 0;
                     for _ in 0..40 {
@@ -298,7 +298,7 @@ async fn instances_that_take_up_to_n_share_exactly_the_limit() {
 
 /// Threads that refund what they took leave the limit unchanged. (A slot of a queue cannot always be refunded.)
 #[test]
-fn threads_that_give_back_what_they_took_leave_nothing_spent() {
+fn threads_that_refund_everything_leave_the_limit_unchanged() {
     let [bucket, _, fixed, log, sliding] = one_limit_of_each_kind(8);
     for limit in [bucket, fixed, log, sliding] {
         let limiter = Arc::new(Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), MemoryStore::new()));

@@ -14,7 +14,7 @@ use conformance::history::{self, ALGORITHMS, Backwards, History};
 use conformance::model::ModelStore;
 use conformance::pure_store::PureStore;
 use conformance::server::{Kind, Server};
-use conformance::suite::patient_options;
+use conformance::suite::long_timeout_options;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::spi::Store;
@@ -45,7 +45,7 @@ fn lua_in_valkey_agrees_with_rust() {
 fn the_memory_store_agrees_with_the_redis_store() {
     let (server, runtime) = (Server::start(Kind::Redis), runtime());
     each_kind("memory store = redis store", Backwards::WithinMargin, DEFAULT_STEPS, |clock| {
-        let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
         (MemoryStore::new().with_clock(clock.clone()), store)
     });
 }
@@ -56,7 +56,7 @@ fn the_memory_store_agrees_with_the_redis_store() {
 fn plans_across_slots_agree_with_rust() {
     let (server, runtime) = (Server::start_alone_in_cluster(Kind::Redis), runtime());
     each_kind("parts in a cluster = rust", Backwards::Never, DEFAULT_STEPS / 2, |clock| {
-        let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }
@@ -64,16 +64,16 @@ fn plans_across_slots_agree_with_rust() {
 /// Over the cap, each request of a new subject uses the shared overflow bucket and is decided like one subject.
 #[test]
 fn anonymous_subjects_in_overflow_buckets_agree_with_rust() {
-    for (asked, overflowed) in anonymous_subjects_agree_with_rust(AnonymousCase::OverCap) {
-        assert!(asked > 0 && overflowed == asked, "only {overflowed} of {asked} shared a bucket");
+    for (checks, overflowed) in anonymous_subjects_agree_with_rust(AnonymousCase::OverCap) {
+        assert!(checks > 0 && overflowed == checks, "only {overflowed} of {checks} used an overflow bucket");
     }
 }
 
 /// The scripts for anonymous subjects with `forget_after`, which is never reached.
 #[test]
 fn anonymous_subjects_with_own_keys_agree_with_rust() {
-    for (asked, overflowed) in anonymous_subjects_agree_with_rust(AnonymousCase::ForgottenEarly) {
-        assert!(asked > 0 && overflowed == 0, "{overflowed} of {asked} shared a bucket");
+    for (checks, overflowed) in anonymous_subjects_agree_with_rust(AnonymousCase::WithForgetAfter) {
+        assert!(checks > 0 && overflowed == 0, "{overflowed} of {checks} used an overflow bucket");
     }
 }
 
@@ -82,13 +82,18 @@ fn anonymous_subjects_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
     let runtime = runtime();
     [Kind::Redis, Kind::Valkey].map(|kind| {
         let (server, all) = (Server::start(kind), OnceLock::new());
-        each_kind(&format!("strangers in {kind:?} {case:?} = rust"), Backwards::Freely, DEFAULT_STEPS / 5, |clock| {
-            let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
-            let strangers = all.get_or_init(|| Arc::new(AnonymousStore::new(store, case)));
-            (IgnoreFreeChecks(Arc::clone(strangers)), IgnoreFreeChecks(PureStore::new(clock.clone())))
-        });
+        each_kind(
+            &format!("anonymous_plan in {kind:?} {case:?} = rust"),
+            Backwards::Freely,
+            DEFAULT_STEPS / 5,
+            |clock| {
+                let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
+                let anonymous_plan = all.get_or_init(|| Arc::new(AnonymousStore::new(store, case)));
+                (IgnoreFreeChecks(Arc::clone(anonymous_plan)), IgnoreFreeChecks(PureStore::new(clock.clone())))
+            },
+        );
         let counts = all.get().unwrap().overflowed();
-        println!("of {} checks, {} shared a bucket", counts.0, counts.1);
+        println!("of {} checks, {} used an overflow bucket", counts.0, counts.1);
         counts
     })
 }
@@ -96,7 +101,7 @@ fn anonymous_subjects_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
 fn lua_agrees_with_rust(kind: Kind) {
     let (server, runtime) = (Server::start(kind), runtime());
     each_kind(&format!("lua in {kind:?} = rust"), Backwards::Freely, DEFAULT_STEPS, |clock| {
-        let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
+        let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }
@@ -155,7 +160,7 @@ fn run_steps(
     done.into_inner()
 }
 
-#[allow(clippy::disallowed_methods, reason = "the steps of a test run is told by whoever starts it")]
+#[allow(clippy::disallowed_methods, reason = "the number of steps comes from the environment")]
 fn steps_from_environment() -> Option<u64> {
     std::env::var("TIDEGATE_STEPS").ok().map(|steps| steps.parse().expect("TIDEGATE_STEPS is a number"))
 }

@@ -34,7 +34,7 @@ struct Envoy {
 }
 
 impl Envoy {
-    fn of(fixture: &StoreFixture, yaml: &str, strict: bool) -> Self {
+    fn new(fixture: &StoreFixture, yaml: &str, strict: bool) -> Self {
         let stats = Stats::default();
         let options = EnvoyOptions::default().with_strict(strict).with_stats(&stats);
         let config = ConfigHandle::new(EnvoyConfig::parse([("edge.yaml", yaml)], &options).unwrap());
@@ -43,7 +43,7 @@ impl Envoy {
     }
 
     /// The code and the remaining hits for each descriptor, given as key and hits; negative hits refund.
-    async fn asks(&self, descriptors: &[(&str, i64)]) -> String {
+    async fn send(&self, descriptors: &[(&str, i64)]) -> String {
         let descriptor = |(key, hits): &(&str, i64)| {
             let (number, back) = (hits.unsigned_abs(), *hits < 0);
             let entries = serde_json::json!([{ "key": key, "value": "v" }]);
@@ -71,17 +71,17 @@ impl Envoy {
 #[tokio::test]
 async fn negative_hits_refund_the_current_window() {
     on_every_store(async |fixture| {
-        let envoy = Envoy::of(fixture, LIMITS, false);
+        let envoy = Envoy::new(fixture, LIMITS, false);
         for key in ["window", "bucket"] {
-            assert_eq!(envoy.asks(&[(key, 5)]).await, "OK 0");
-            assert_eq!(envoy.asks(&[(key, -2)]).await, "OK 2");
-            assert_eq!(envoy.asks(&[(key, -9)]).await, "OK 5");
-            assert_eq!(envoy.asks(&[(key, 6)]).await, "OVER_LIMIT 5");
+            assert_eq!(envoy.send(&[(key, 5)]).await, "OK 0");
+            assert_eq!(envoy.send(&[(key, -2)]).await, "OK 2");
+            assert_eq!(envoy.send(&[(key, -9)]).await, "OK 5");
+            assert_eq!(envoy.send(&[(key, 6)]).await, "OVER_LIMIT 5");
         }
-        assert_eq!(envoy.asks(&[("window", 5)]).await, "OK 0");
+        assert_eq!(envoy.send(&[("window", 5)]).await, "OK 0");
         fixture.clock.advance(Duration::from_secs(60));
-        assert_eq!(envoy.asks(&[("window", -5)]).await, "OK 5");
-        assert_eq!(envoy.asks(&[("window", 1), ("window", -1)]).await, "OK 4, OK 5");
+        assert_eq!(envoy.send(&[("window", -5)]).await, "OK 5");
+        assert_eq!(envoy.send(&[("window", 1), ("window", -1)]).await, "OK 4, OK 5");
     })
     .await;
 }
@@ -89,10 +89,10 @@ async fn negative_hits_refund_the_current_window() {
 #[tokio::test]
 async fn charges_that_do_not_fit_exhaust_the_limit() {
     on_every_store(async |fixture| {
-        let envoy = Envoy::of(fixture, LIMITS, false);
-        assert_eq!(envoy.asks(&[("tokens", 3)]).await, "OK 2");
-        assert_eq!(envoy.asks(&[("tokens", 4), ("window", 1)]).await, "OVER_LIMIT 0, OK 5");
-        assert_eq!(envoy.asks(&[("tokens", 0), ("window", 0)]).await, "OVER_LIMIT 0, OK 5");
+        let envoy = Envoy::new(fixture, LIMITS, false);
+        assert_eq!(envoy.send(&[("tokens", 3)]).await, "OK 2");
+        assert_eq!(envoy.send(&[("tokens", 4), ("window", 1)]).await, "OVER_LIMIT 0, OK 5");
+        assert_eq!(envoy.send(&[("tokens", 0), ("window", 0)]).await, "OVER_LIMIT 0, OK 5");
     })
     .await;
 }
@@ -101,9 +101,9 @@ async fn charges_that_do_not_fit_exhaust_the_limit() {
 async fn the_counters_are_exact_in_both_modes() {
     on_every_store(async |fixture| {
         for (strict, key) in [(false, "window"), (true, "dark")] {
-            let envoy = Envoy::of(fixture, PLAIN, strict);
+            let envoy = Envoy::new(fixture, PLAIN, strict);
             for hits in [3, 4, 1] {
-                envoy.asks(&[(key, hits)]).await;
+                envoy.send(&[(key, hits)]).await;
             }
             // Near begins after 4. By one, 3 and 1 pass; in strict mode the 4 use the limit up, and the 1 is over.
             let expected = if strict {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use axum::Router;
 use axum::routing::get;
 use conformance::server::{KINDS, Server};
-use conformance::suite::patient_options;
+use conformance::suite::long_timeout_options;
 use tidegate::{Limit, Limiter, Rate, Rule, RuleSet};
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
@@ -40,7 +40,7 @@ async fn upstream() -> (SocketAddr, Arc<AtomicU32>) {
 async fn gateway(upstream: SocketAddr, store: &Server) -> SocketAddr {
     let limit = Limit::token_bucket(CAPACITY, Rate::per_hour(1).unwrap()).unwrap();
     let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
-    let layer = LimitLayer::new(Limiter::new(rules, store.store_with(patient_options()).await));
+    let layer = LimitLayer::new(Limiter::new(rules, store.store_with(long_timeout_options()).await));
     let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

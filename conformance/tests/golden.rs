@@ -6,7 +6,7 @@ use conformance::golden::golden_histories;
 use conformance::model::ModelStore;
 use conformance::pure_store::PureStore;
 use conformance::server::{KINDS, Server};
-use conformance::suite::patient_options;
+use conformance::suite::long_timeout_options;
 use tidegate::{ManualClock, MemoryStore};
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn every_store_reproduces_the_golden_histories() {
     }
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient_options().with_clock(clock.clone())).await;
+        let store = server.store_with(long_timeout_options().with_clock(clock.clone())).await;
         for story in &golden_histories {
             story.replay(&clock, store.clone(), &story.location).await;
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{START, patient_options, until};
+use conformance::suite::{START, long_timeout_options, until};
 use redis::Connection;
 use tidegate::ManualClock;
 use tidegate::spi::Store;
@@ -71,9 +71,11 @@ async fn the_instance_list_is_bounded_and_a_foreign_key_is_not_overwritten() {
         assert_eq!(length(&mut connection), 4096 * 16, "{kind:?}");
 
         let _: () = redis::cmd("SET").arg(LIST).arg("somebody else's").query(&mut connection).unwrap();
-        let other =
-            RedisStore::connect_with(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true))
-                .await;
+        let other = RedisStore::connect_with(
+            &server.url(),
+            long_timeout_options().with_clock(clock.clone()).with_heartbeats(true),
+        )
+        .await;
         let other = other.unwrap();
         until(|| calls_of_scripts(&server) > 8).await;
         assert_eq!((other.instances(), length(&mut connection)), (None, 15), "{kind:?}");
@@ -84,14 +86,14 @@ async fn the_instance_list_is_bounded_and_a_foreign_key_is_not_overwritten() {
 #[tokio::test]
 async fn a_store_without_heartbeats_is_not_counted() {
     let server = Server::start(Kind::Valkey);
-    let looking = server.store_with(patient_options()).await;
+    let looking = server.store_with(long_timeout_options()).await;
     assert_eq!((looking.instances(), length(&mut server.connection())), (None, 0));
 }
 
 // === Helpers ===
 
 fn open(server: &Server, clock: &ManualClock) -> RedisStore {
-    RedisStore::open(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true)).unwrap()
+    RedisStore::open(&server.url(), long_timeout_options().with_clock(clock.clone()).with_heartbeats(true)).unwrap()
 }
 
 fn length(connection: &mut Connection) -> usize {

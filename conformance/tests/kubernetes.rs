@@ -46,13 +46,13 @@ fn every_manifest_matches_the_kubernetes_schemas() {
     let files = manifests(&root());
     assert!(files.len() >= 7, "{files:?}");
     let output = tool("kubernetes-validate").args(["--strict", "-k", KUBERNETES]).args(&files).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    assert_eq!(told.matches(" passed for resource ").count(), files.len(), "{told}");
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output_text}");
+    assert_eq!(output_text.matches(" passed for resource ").count(), files.len(), "{output_text}");
 }
 
 #[test]
-fn a_mistake_in_a_manifest_is_found() {
+fn an_invalid_manifest_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let wrong =
         fs::read_to_string(root().join("redis/stateful-set.yaml")).unwrap().replace("periodSeconds", "periodSecond");
@@ -141,14 +141,14 @@ async fn a_server_with_the_shipped_redis_conf_starts_without_warnings() {
         let store = RedisStore::connect(&server.url()).await.unwrap();
         assert_eq!(store.warnings(), [""; 0], "{kind:?}");
         let mut connection = server.connection();
-        let mut told = |name: &str| -> String {
+        let mut setting = |name: &str| -> String {
             let pair: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query(&mut connection).unwrap();
             pair[1].clone()
         };
         let expected =
             [("maxmemory", "268435456"), ("tcp-backlog", "511"), ("timeout", "0"), ("appendonly", "no"), ("save", "")];
         for (name, value) in expected {
-            assert_eq!(told(name), value, "{kind:?}: {name}");
+            assert_eq!(setting(name), value, "{kind:?}: {name}");
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use conformance::server::Kind;
-use conformance::suite::{key_name, one_limit_of_each_kind, patient_options};
+use conformance::suite::{key_name, long_timeout_options, one_limit_of_each_kind};
 use conformance::topology::Cluster;
 use tidegate::spi::{Adjustment, Plan, PlanMode, Store};
 use tidegate::{Limiter, Request, Rule, RuleSet};
@@ -13,14 +13,14 @@ use tidegate_redis::{RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
 
-/// Some of a store's own budget, or all of it; the first waits for a silent server each time, since nobody who is in such a
-/// hurry can say that it is silent.
+/// With a timeout of the plan that is shorter than the store's, and with the store's own. A short timeout does not open the circuit
+/// breaker, so each call waits for the silent server again.
 #[tokio::test]
 async fn a_denial_by_one_server_stands_while_another_hangs() {
     let cluster = cluster();
     let quick = RedisOptions::new().with_timeout(Duration::from_secs(2)).with_heartbeats(false);
     for (number, (options, budget)) in
-        [(patient_options(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
+        [(long_timeout_options(), Some(Duration::from_millis(300))), (quick, None)].into_iter().enumerate()
     {
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
         let (limiter, hanging) = on_two_servers(&cluster, &store, number);
@@ -28,7 +28,7 @@ async fn a_denial_by_one_server_stands_while_another_hangs() {
             let plan = limiter.plan(&Request::new(""));
             if let Some(budget) = budget { plan.with_timeout(budget) } else { plan }
         };
-        // The second denies, and is known for it.
+        // The second server denies, and the store has seen it.
         let all = limiter.plan(&Request::new("").with_cost(5));
         store.adjust(&[Adjustment::charge(&all.checks()[1])]).await.unwrap();
         assert_eq!(store.decide(&limiter.plan(&Request::new(""))).await.unwrap().granted(), 0);
@@ -41,7 +41,7 @@ async fn a_denial_by_one_server_stands_while_another_hangs() {
             let verdict = store.decide(&plan).await;
             assert_eq!(verdict.map_err(|error| error.to_string()).map(|verdict| verdict.granted()), Ok(0), "{what}");
         }
-        cluster.servers[hanging].go_on();
+        cluster.servers[hanging].resume();
         for server in &cluster.servers {
             server.wait_for("CLUSTER", "INFO", "cluster_state:ok");
         }
@@ -60,7 +60,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// The other ways to ask: for several units, and counting in each part.
+/// The other kinds of plans: `take_up_to` several units, and count-each mode.
 fn kinds<'r>(plan: impl Fn() -> Plan<'r>) -> [(&'static str, Plan<'r>); 2] {
     [("several units", plan().with_max_units(3)), ("each counts", plan().with_mode(PlanMode::CountEach))]
 }

@@ -28,9 +28,9 @@ async fn a_shadow_rule_does_not_change_the_decision() {
                 assert_eq!(other.rule(), Some("enforced"), "{shadow:?}");
                 assert_eq!(one.shown().unwrap().outcome(), other.shown().unwrap().outcome(), "{shadow:?}");
                 assert_eq!((one.granted(), one.delay()), (other.granted(), other.delay()), "{shadow:?}");
-                let told: Vec<_> = other.shadow_would_reject().collect();
+                let rejected: Vec<_> = other.shadow_would_reject().collect();
                 let expected: &[&str] = if request > 2 { &["before", "after"] } else { &[] };
-                assert_eq!(told, expected, "{shadow:?} at request {request}");
+                assert_eq!(rejected, expected, "{shadow:?} at request {request}");
             }
             alone.forget(&Request::new("")).await.unwrap();
             both.forget(&Request::new("")).await.unwrap();
@@ -41,7 +41,7 @@ async fn a_shadow_rule_does_not_change_the_decision() {
 
 /// A shadow rule counts requests that pass and that it would have admitted.
 #[tokio::test]
-async fn a_shadow_rule_counts_what_passes_and_what_it_would_admit() {
+async fn a_shadow_rule_counts_requests_that_pass_and_that_it_would_admit() {
     on_every_store(async |fixture| {
         // The limits of the enforced and the shadow rule, and the shadow rule's remaining after ten requests.
         for (enforced, shadow, left) in [(3, 5, 2), (5, 3, 0), (3, 3, 0)] {
@@ -83,7 +83,7 @@ async fn a_shadow_rule_alone_lets_everything_pass() {
 
 /// A disabled rule neither counts nor shows.
 #[tokio::test]
-async fn a_disabled_rule_is_as_if_it_were_not_there() {
+async fn a_disabled_rule_has_no_effect() {
     on_every_store(async |fixture| {
         let limiter =
             fixture.limiter_of([Rule::new("off", one_limit_of_each_kind(1)[0]).with_mode(RuleMode::Disabled)]);
@@ -112,8 +112,8 @@ async fn an_any_of_group_allows_what_any_member_allows() {
             for (step, left) in steps.into_iter().enumerate() {
                 let decision = limiter.check_plan(&plan(&gates)).await.unwrap();
                 assert_eq!(decision.is_allowed(), step < 4, "{small:?} {large:?} at step {step}");
-                let told: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
-                assert_eq!(told, left, "{small:?} {large:?} at step {step}");
+                let remaining: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+                assert_eq!(remaining, left, "{small:?} {large:?} at step {step}");
             }
             let forgotten: Vec<_> = plan(&gates).checks().iter().map(|check| *check.key()).collect();
             fixture.store.forget(&forgotten).await.unwrap();
@@ -156,7 +156,7 @@ async fn an_any_of_group_reports_its_most_permissive_member() {
 
 /// In count-each mode denied requests count too, up to the limit.
 #[tokio::test]
-async fn in_count_each_mode_every_rule_counts_by_itself() {
+async fn in_count_each_mode_every_rule_counts_independently() {
     on_every_store(async |fixture| {
         for (tight, wide) in one_limit_of_each_kind(2).into_iter().zip(one_limit_of_each_kind(5).into_iter().rev()) {
             let limiter = fixture.limiter_of([Rule::new("tight", tight), Rule::new("wide", wide)]);
@@ -164,8 +164,8 @@ async fn in_count_each_mode_every_rule_counts_by_itself() {
                 let decision =
                     limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(PlanMode::CountEach)).await.unwrap();
                 assert_eq!(decision.is_allowed(), left[1] >= 3, "{tight:?} {wide:?} {left:?}");
-                let told: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
-                assert_eq!(told, left, "{tight:?} {wide:?}");
+                let remaining: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+                assert_eq!(remaining, left, "{tight:?} {wide:?}");
                 assert_eq!(remaining(&limiter).await, left, "{tight:?} {wide:?}");
             }
             limiter.forget(&Request::new("")).await.unwrap();
@@ -268,7 +268,7 @@ async fn the_delay_of_a_plan_is_its_longest_check_delay() {
         let impatient = limiter.plan(&Request::new("")).with_max_delay(11 * SECOND);
         let denied = limiter.check_plan(&impatient).await.unwrap();
         assert_eq!((denied.rule(), denied.delay(), denied.retry_after()), (Some("b"), Duration::ZERO, Some(SECOND)));
-        assert_eq!(remaining(&limiter).await[..2], [2, 2], "none has taken a place");
+        assert_eq!(remaining(&limiter).await[..2], [2, 2], "neither has assigned a slot");
     })
     .await;
 }
@@ -288,22 +288,22 @@ async fn rules_of_one_budget_share_it() {
             ]);
             let left = async |action, user| {
                 let decision = limiter.check(&Request::new(action).with_attribute("user", user)).await.unwrap();
-                let told: Vec<_> =
+                let remaining: Vec<_> =
                     decision.checks().iter().map(|c| (c.rule().to_owned(), c.outcome().remaining)).collect();
-                (decision.is_allowed(), told)
+                (decision.is_allowed(), remaining)
             };
-            let told = |rule: &str, budget, beside, own| {
+            let expected = |rule: &str, budget, beside, own| {
                 [(rule, budget), ("beside", beside), ("own", own)].map(|(rule, left)| (rule.to_owned(), left)).to_vec()
             };
-            assert_eq!(left("read", "ann").await, (true, told("read", 8, 8, 9)), "{limit:?}");
-            assert_eq!(left("write", "ann").await, (true, told("write", 4, 6, 8)), "{limit:?}");
-            assert_eq!(left("other", "ann").await, (true, told("always", 3, 4, 7)), "{limit:?}");
-            assert_eq!(left("write", "ann").await, (false, told("write", 3, 4, 7)), "{limit:?}");
-            assert_eq!(left("write", "bob").await, (true, told("write", 6, 8, 9)), "{limit:?}");
+            assert_eq!(left("read", "ann").await, (true, expected("read", 8, 8, 9)), "{limit:?}");
+            assert_eq!(left("write", "ann").await, (true, expected("write", 4, 6, 8)), "{limit:?}");
+            assert_eq!(left("other", "ann").await, (true, expected("always", 3, 4, 7)), "{limit:?}");
+            assert_eq!(left("write", "ann").await, (false, expected("write", 3, 4, 7)), "{limit:?}");
+            assert_eq!(left("write", "bob").await, (true, expected("write", 6, 8, 9)), "{limit:?}");
 
             let decision = limiter.check(&Request::new("read").with_attribute("user", "ann")).await.unwrap();
             limiter.refund(decision.into_receipt()).await.unwrap();
-            assert_eq!(left("other", "ann").await, (true, told("always", 2, 2, 6)), "{limit:?}");
+            assert_eq!(left("other", "ann").await, (true, expected("always", 2, 2, 6)), "{limit:?}");
             for user in ["ann", "bob"] {
                 limiter.forget(&Request::new("read").with_attribute("user", user)).await.unwrap();
             }
@@ -314,7 +314,7 @@ async fn rules_of_one_budget_share_it() {
 
 /// A plan of all kinds of limits, over time, never admits more than its strictest limit.
 #[tokio::test]
-async fn a_plan_of_all_kinds_admits_what_each_of_them_admits() {
+async fn a_plan_of_all_kinds_of_limits_never_admits_more_than_the_strictest() {
     on_every_store(async |fixture: &StoreFixture| {
         let rules = limits_with_window(6, 10 * SECOND).into_iter().enumerate();
         let limiter = fixture.limiter_of(rules.map(|(number, limit)| Rule::new(format!("r{number}"), limit)));

@@ -40,7 +40,7 @@ fn the_public_api_is_the_one_in_the_folder_api() {
 }
 
 #[test]
-fn a_diff_of_two_apis_shows_what_is_gone_and_what_is_new() {
+fn a_diff_of_two_apis_shows_removed_and_added_items() {
     let accepted = "# header\npub fn a()\npub fn b(u32)\npub fn c()\n";
     let current = "# header\npub fn a()\npub fn b(u64)\npub fn c()\n";
     assert_eq!(diff(accepted, current), "- pub fn b(u32)\n+ pub fn b(u64)\n");

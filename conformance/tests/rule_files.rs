@@ -70,7 +70,7 @@ async fn a_rule_file_decides_the_same_on_every_store() {
             "-writes -writes",
             "of twelve units two are left, and a write takes three"
         );
-        assert_eq!(decisions(&limiter, &read, 3).await, "+1 +0 -reads", "and denied writes took nothing");
+        assert_eq!(decisions(&limiter, &read, 3).await, "+1 +0 -reads", "denied writes consumed nothing");
         let other = request("GET", "/api/rides", "acme");
         assert_eq!(
             decisions(&limiter, &other, 11).await,
@@ -95,7 +95,7 @@ async fn costs_and_several_limits_decide_the_same_on_every_store() {
 }
 
 #[tokio::test]
-async fn a_changed_file_keeps_what_was_spent_and_a_bad_one_changes_nothing() {
+async fn a_changed_file_keeps_the_consumption_and_an_invalid_one_changes_nothing() {
     on_every_store(async |fixture| {
         let limiter = limiter(fixture, FILE);
         let read = request("GET", "/api/rides", "blue");
@@ -110,7 +110,7 @@ async fn a_changed_file_keeps_what_was_spent_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_failure_policies_of_a_file_reach_the_plan() {
+async fn a_plan_has_the_failure_policies_of_its_rule_file() {
     let fixture = StoreFixture::in_memory();
     let limiter = limiter(&fixture, FILE);
     assert!(!limiter.plan(&request("GET", "/api/rides", "blue")).fails_closed());
@@ -137,7 +137,7 @@ async fn settling_charges_the_actual_cost() {
             assert_eq!(
                 limiter.peek(&Request::new("")).await.unwrap().remaining(),
                 Some(90),
-                "nothing told, nothing changed"
+                "no actual cost changes nothing"
             );
         }
     })

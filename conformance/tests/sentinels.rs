@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use conformance::server::{KINDS, Kind, Server, free_port};
-use conformance::suite::{count_allowed, one_limit_of_each_kind, patient_options, retry_while_transient};
+use conformance::suite::{count_allowed, long_timeout_options, one_limit_of_each_kind, retry_while_transient};
 use conformance::test_ca::TestCa;
 use conformance::topology::{PRIMARY_NAME, SentinelGroup};
 use tempfile::TempDir;
@@ -14,11 +14,11 @@ use tidegate_redis::RedisStore;
 /// The primary dies. Until the failover, requests give transient errors; then the store finds the new primary, which has the
 /// state.
 #[tokio::test]
-async fn a_failover_is_followed_and_nothing_is_forgotten() {
+async fn the_store_follows_a_failover_and_keeps_the_consumption() {
     for kind in KINDS {
         let mut group = SentinelGroup::start(kind, &[], &[]);
         group.wait_until_discovered();
-        let store = RedisStore::connect_with(&group.url(), patient_options()).await.unwrap();
+        let store = RedisStore::connect_with(&group.url(), long_timeout_options()).await.unwrap();
         for limit in one_limit_of_each_kind(10) {
             assert_eq!(count_allowed(&limiter(limit, &store), 3, 2).await, 2, "{kind:?} {limit:?}");
         }
@@ -41,7 +41,7 @@ async fn a_failover_is_followed_and_nothing_is_forgotten() {
 async fn a_demoted_primary_is_replaced_within_the_same_request() {
     for kind in KINDS {
         let group = SentinelGroup::start(kind, &[], &[]);
-        let store = RedisStore::connect_with(&group.url(), patient_options()).await.unwrap();
+        let store = RedisStore::connect_with(&group.url(), long_timeout_options()).await.unwrap();
         let limiter = limiter(one_limit_of_each_kind(10)[0], &store);
         assert_eq!(count_allowed(&limiter, 1, 4).await, 4, "{kind:?}");
         wait_for_replica(&group.primary);
@@ -66,13 +66,13 @@ async fn a_demoted_primary_is_replaced_within_the_same_request() {
 
 /// Sentinels and data servers may have different passwords.
 #[tokio::test]
-async fn sentinels_and_servers_may_want_different_passwords() {
+async fn sentinels_and_servers_may_have_different_passwords() {
     let servers = ["--requirepass", "pw-of-servers", "--masterauth", "pw-of-servers"];
     let auth = format!("sentinel auth-pass {PRIMARY_NAME} pw-of-servers");
     let group = SentinelGroup::start(Kind::Redis, &servers, &["requirepass pw-of-sentinels", &auth]);
     let with_password = group.url().replace("://", "://:pw-of-servers@");
     let store =
-        RedisStore::connect_with(&format!("{with_password}?sentinel_password=pw-of-sentinels"), patient_options())
+        RedisStore::connect_with(&format!("{with_password}?sentinel_password=pw-of-sentinels"), long_timeout_options())
             .await
             .unwrap();
     assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
@@ -111,13 +111,13 @@ async fn sentinels_and_their_primary_work_over_tls() {
     ];
     let sentinel = Server::start_sentinel(kind, &settings);
     let url = format!("rediss+sentinel://127.0.0.1:{port}/{PRIMARY_NAME}?ca={}", test_ca.ca());
-    let store = RedisStore::connect_with(&url, patient_options()).await.unwrap();
+    let store = RedisStore::connect_with(&url, long_timeout_options()).await.unwrap();
     assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
     assert_eq!(store.server_states()[0].address, address, "at its TLS port");
     // Neither certificate is accepted without its certificate authority.
     let other = TestCa::new(&folder.path().join("other"));
     let error =
-        RedisStore::connect_with(&url.replace(&test_ca.ca(), &other.ca()), patient_options()).await.unwrap_err();
+        RedisStore::connect_with(&url.replace(&test_ca.ca(), &other.ca()), long_timeout_options()).await.unwrap_err();
     assert!(error.kind() == StoreErrorKind::Denied && error.to_string().contains("not trusted"), "{kind:?}: {error}");
     drop(sentinel);
 }
@@ -143,9 +143,9 @@ async fn an_unknown_primary_name_and_unreachable_sentinels_are_reported() {
 
 /// Dead sentinels matter only when the primary is unknown.
 #[tokio::test]
-async fn a_store_that_knows_its_primary_needs_no_sentinel() {
+async fn a_connected_store_needs_no_sentinel() {
     let mut group = SentinelGroup::start(Kind::Redis, &[], &[]);
-    let store = RedisStore::connect_with(&group.url(), patient_options()).await.unwrap();
+    let store = RedisStore::connect_with(&group.url(), long_timeout_options()).await.unwrap();
     for sentinel in &mut group.sentinels {
         sentinel.kill();
     }

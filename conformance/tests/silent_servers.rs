@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{
-    count_allowed, key_name, left, one_limit_of_each_kind, patient_options, retry_while_transient, until,
+    count_allowed, key_name, left, long_timeout_options, one_limit_of_each_kind, retry_while_transient, until,
     wait_until_reachable,
 };
 use conformance::topology::{Cluster, SentinelGroup};
@@ -24,7 +24,7 @@ type RedisLimiter = Limiter<RedisStore>;
 async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(quick()).await;
+        let store = server.store_with(short_timeout_options()).await;
         let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
         assert_eq!(count_allowed(&limiter, 1, 10).await, 10, "{kind:?}");
         signal(&server, Signal::STOP);
@@ -53,7 +53,7 @@ async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
 async fn refused_commands_do_not_open_the_breaker() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let store = server.store_with(patient_options()).await;
+        let store = server.store_with(long_timeout_options()).await;
         let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
         let mut connection = server.connection();
         let mut set = |value: &str| {
@@ -73,7 +73,7 @@ async fn refused_commands_do_not_open_the_breaker() {
 #[tokio::test]
 async fn a_call_above_the_in_flight_cap_fails_at_once() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(patient_options().with_max_in_flight(2)).await;
+    let store = server.store_with(long_timeout_options().with_max_in_flight(2)).await;
     let limiter = Arc::new(limiter(one_limit_of_each_kind(10)[0], &store));
     let mut connection = server.connection();
     let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(&mut connection).unwrap();
@@ -95,11 +95,11 @@ async fn a_call_above_the_in_flight_cap_fails_at_once() {
 
 /// A store is opened before its server is up. Until then every decision fails at once; then it works by itself.
 #[tokio::test]
-async fn a_store_may_be_opened_before_its_server() {
+async fn a_store_can_be_opened_before_its_server_is_up() {
     for kind in KINDS {
         let socket = std::env::temp_dir().join(format!("tidegate-{}-{kind:?}-early.sock", std::process::id()));
         let socket = socket.to_str().unwrap();
-        let store = RedisStore::open(&format!("redis+unix://{socket}"), patient_options()).unwrap();
+        let store = RedisStore::open(&format!("redis+unix://{socket}"), long_timeout_options()).unwrap();
         let limiter = limiter(one_limit_of_each_kind(5)[0], &store);
         let error = store.check_servers().await.unwrap_err();
         assert!(error.kind() == StoreErrorKind::Unavailable && error.to_string().contains("is it up?"), "{error}");
@@ -118,11 +118,12 @@ async fn a_store_may_be_opened_before_its_server() {
 /// A mistyped host name is reported as such, not as a broken connection.
 #[tokio::test]
 async fn an_unresolvable_host_name_is_reported() {
-    let error = RedisStore::connect_with("redis://:secret@no-such-host.invalid", patient_options()).await.unwrap_err();
+    let error =
+        RedisStore::connect_with("redis://:secret@no-such-host.invalid", long_timeout_options()).await.unwrap_err();
     assert!(error.to_string().contains("the host name of the store cannot be resolved"), "{error}");
     assert!(error.is_transient() && !error.is_possibly_applied(), "{error:?}");
     let sentinels = "redis+sentinel://no-such-host.invalid,nor-this.invalid/limits";
-    let error = RedisStore::connect_with(sentinels, patient_options()).await.unwrap_err();
+    let error = RedisStore::connect_with(sentinels, long_timeout_options()).await.unwrap_err();
     assert!(error.to_string().contains("the host name of a sentinel cannot be resolved"), "{error}");
 }
 
@@ -135,8 +136,9 @@ async fn a_changed_dns_record_is_followed() {
         let (name, other) = (path("name"), path("other"));
         let old = Server::start_with(kind, &["--unixsocket", name.to_str().unwrap()]);
         let new = Server::start_with(kind, &["--unixsocket", other.to_str().unwrap()]);
-        let store =
-            RedisStore::connect_with(&format!("redis+unix://{}", name.display()), patient_options()).await.unwrap();
+        let store = RedisStore::connect_with(&format!("redis+unix://{}", name.display()), long_timeout_options())
+            .await
+            .unwrap();
         let limiter = limiter(one_limit_of_each_kind(5)[0], &store);
         assert_eq!(count_allowed(&limiter, 1, 2).await, 2, "{kind:?}");
         std::fs::rename(&other, &name).unwrap();
@@ -156,7 +158,7 @@ async fn a_hanging_primary_behind_sentinels_is_replaced() {
     for kind in KINDS {
         let group = SentinelGroup::start(kind, &[], &[]);
         group.wait_until_discovered();
-        let store = RedisStore::connect_with(&group.url(), quick()).await.unwrap();
+        let store = RedisStore::connect_with(&group.url(), short_timeout_options()).await.unwrap();
         let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
         assert_eq!(count_allowed(&limiter, 10, 5).await, 5, "{kind:?}");
         wait_for_replica(&group.primary);
@@ -184,13 +186,13 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
             alone.query::<()>(&mut server.connection()).unwrap();
         }
         // A generous timeout, so that a busy machine does not look like silence.
-        let options = quick().with_timeout(Duration::from_secs(3));
+        let options = short_timeout_options().with_timeout(Duration::from_secs(3));
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
         let rule =
             Rule::new("api", one_limit_of_each_kind(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Closed);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store.clone());
         let owner = |user: &str| {
-            let name = key_name(limiter.plan(&of(user)).checks()[0].key());
+            let name = key_name(limiter.plan(&request_of(user)).checks()[0].key());
             let slot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut cluster.servers[0].connection());
             cluster.first_owner(slot.unwrap())
         };
@@ -199,7 +201,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
         assert!(lost.len() > 5 && kept.len() > 20);
         signal(&cluster.servers[1], Signal::STOP);
         for user in &kept {
-            assert!(limiter.check(&of(user)).await.unwrap().is_allowed(), "{kind:?} {user}");
+            assert!(limiter.check(&request_of(user)).await.unwrap().is_allowed(), "{kind:?} {user}");
         }
         let mut waited = 0;
         for _ in 0..1000 {
@@ -211,7 +213,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
         assert!(waited <= 10, "{kind:?}: {waited} calls waited for a server that was known to hang");
         // The first subject has used up its limit by now.
         for user in &lost[1..] {
-            let decision = retry_while_transient(async || limiter.check(&of(user)).await).await;
+            let decision = retry_while_transient(async || limiter.check(&request_of(user)).await).await;
             assert!(decision.is_allowed(), "{kind:?} {user}");
         }
         signal(&cluster.servers[1], Signal::CONT);
@@ -224,7 +226,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
 async fn a_cluster_that_is_down_refuses_and_recovers() {
     for kind in KINDS {
         let server = Server::start_alone_in_cluster(kind);
-        let store = server.store_with(patient_options()).await;
+        let store = server.store_with(long_timeout_options()).await;
         let limiter = limiter(one_limit_of_each_kind(10)[0], &store);
         assert_eq!(count_allowed(&limiter, 1, 2).await, 2, "{kind:?}");
         let mut connection = server.connection();
@@ -257,7 +259,7 @@ fn limiter(limit: Limit, store: &RedisStore) -> RedisLimiter {
 }
 
 /// Timeouts as short as a busy machine allows.
-fn quick() -> RedisOptions {
+fn short_timeout_options() -> RedisOptions {
     RedisOptions::new().with_timeout(Duration::from_millis(500)).with_heartbeats(false)
 }
 
@@ -269,7 +271,7 @@ fn signal(server: &Server, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap(), signal).unwrap();
 }
 
-fn of(user: &str) -> Request<'_> {
+fn request_of(user: &str) -> Request<'_> {
     Request::new("").with_attribute("user", user)
 }
 

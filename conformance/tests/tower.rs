@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::http::{HeaderName, Request, StatusCode};
 use axum::routing::get;
 use conformance::server::{KINDS, Server};
-use conformance::suite::{StoreFixture, left, on_every_store, one_limit_of_each_kind, patient_options, until};
+use conformance::suite::{StoreFixture, left, long_timeout_options, on_every_store, one_limit_of_each_kind, until};
 use tidegate::spi::Store;
 use tidegate::{Algorithm, Limit, Limiter, OnFailure, Rate, Rule, RuleSet};
 use tidegate_tower::{DegradedMode, LimitLayer};
@@ -61,7 +61,7 @@ async fn two_servers_share_one_exact_limit() {
             let mut clients = Vec::new();
             for _ in 0..2 {
                 let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
-                let server = start(app(Limiter::new(rules, store.store_with(patient_options()).await))).await;
+                let server = start(app(Limiter::new(rules, store.store_with(long_timeout_options()).await))).await;
                 for _ in 0..2 {
                     clients.push(tokio::task::spawn_blocking(move || served(server, CONNECTIONS / 4)));
                 }
@@ -76,7 +76,7 @@ async fn two_servers_share_one_exact_limit() {
 }
 
 #[tokio::test]
-async fn a_cancelled_request_gives_its_queue_place_back_on_every_store() {
+async fn a_cancelled_request_frees_its_queue_slot_on_every_store() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap());
         let layer = LimitLayer::new(limiter).with_timer(fixture.clock.clone());
@@ -127,7 +127,7 @@ async fn the_actual_cost_is_settled_on_every_store() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_refuses_what_is_closed_and_lets_the_rest_pass() {
+async fn without_its_server_closed_rules_refuse_and_other_requests_pass() {
     for kind in KINDS {
         let mut server = Server::start(kind);
         let limit = Limit::token_bucket(9, Rate::per_hour(1).unwrap()).unwrap();
@@ -136,7 +136,7 @@ async fn a_server_that_goes_away_refuses_what_is_closed_and_lets_the_rest_pass()
             Rule::new("api", limit).with_on_failure(OnFailure::Open),
         ])
         .unwrap();
-        let layer = LimitLayer::new(Limiter::new(rules, server.store_with(patient_options()).await));
+        let layer = LimitLayer::new(Limiter::new(rules, server.store_with(long_timeout_options()).await));
         let page = async |request: axum::extract::Request| match request.extensions().get::<DegradedMode>() {
             Some(_) => StatusCode::NON_AUTHORITATIVE_INFORMATION,
             None => StatusCode::OK,

@@ -1,4 +1,4 @@
-//! Traps 1 to 12: the arithmetic of buckets, where other limiters lost or invented tokens. Each on every store.
+//! Traps 1 to 12: errors in the arithmetic of buckets by which other limiters lose or invent tokens. Each is tested on every store.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -8,10 +8,10 @@ use conformance::suite::{START, count_allowed, left, limits_with_window, on_ever
 use tidegate::spi::MAX_AMOUNT;
 use tidegate::{Limit, Rate, Request, Timestamp};
 
-/// Trap 1: a bucket that measured its debt from the wrong floor gave a client who spent one token and idled 8.9 of 10
-/// seconds a burst of 17.
+/// Trap 1: a bucket computed its refill from the wrong base: after one token and 8.9 of 10 seconds idle, a client got a burst
+/// of 17.
 #[tokio::test]
-async fn after_idling_there_is_never_more_than_a_full_bucket() {
+async fn an_idle_bucket_never_exceeds_its_capacity() {
     on_every_store(async |fixture| {
         let one_per_second = Rate::per_second(1).unwrap();
         for limit in [token_bucket(10, one_per_second), Limit::leaky_bucket(one_per_second, 9).unwrap()] {
@@ -27,9 +27,9 @@ async fn after_idling_there_is_never_more_than_a_full_bucket() {
     .await;
 }
 
-/// Trap 2: tolerance taken for burst let one more cell through once the clock had moved.
+/// Trap 2: GCRA with the burst as tolerance admitted one request more as soon as the clock had moved.
 #[tokio::test]
-async fn a_drained_bucket_gives_what_came_in_and_not_one_more() {
+async fn a_drained_bucket_grants_only_refilled_tokens() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(token_bucket(10, Rate::per_second(1).unwrap()));
         let mut admitted = count_allowed(&limiter, 1, 20).await;
@@ -44,7 +44,7 @@ async fn a_drained_bucket_gives_what_came_in_and_not_one_more() {
 
 /// Trap 3: a "burst" of 10 that admits 11, and a `per_second(n)` that means one every n seconds.
 #[tokio::test]
-async fn per_second_and_per_minute_mean_what_they_say() {
+async fn a_rate_per_second_or_minute_refills_that_many_tokens() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(token_bucket(10, Rate::per_hour(1).unwrap()));
         assert_eq!(count_allowed(&limiter, 1, 20).await, 10);
@@ -99,11 +99,11 @@ async fn slow_fast_and_huge_rates_are_all_exact() {
     .await;
 }
 
-/// Trap 5: times in floating point lose their microseconds in 2048, or whenever the numbers grow.
+/// Trap 5: times in floating point lose their microseconds when the numbers grow, for example in 2048.
 #[tokio::test]
-async fn the_year_does_not_change_an_answer() {
+async fn decisions_are_the_same_in_every_year() {
     on_every_store(async |fixture| {
-        let mut told: Vec<Vec<_>> = Vec::new();
+        let mut answers_by_year: Vec<Vec<_>> = Vec::new();
         for year in [1970, 2001, 2026, 2048, 2100, 2112] {
             fixture.clock.set(Timestamp::from_micros((year - 1970) * 31_557_600_000_000));
             let limiter = fixture.limiter(token_bucket(3, Rate::per_second(7).unwrap()));
@@ -114,14 +114,14 @@ async fn the_year_does_not_change_an_answer() {
                 answers.push(outcome);
                 fixture.clock.advance(Duration::from_micros(step * 11_113));
             }
-            told.push(answers);
+            answers_by_year.push(answers);
         }
-        assert!(told.windows(2).all(|pair| pair[0] == pair[1]), "{told:#?}");
+        assert!(answers_by_year.windows(2).all(|pair| pair[0] == pair[1]), "{answers_by_year:#?}");
     })
     .await;
 }
 
-/// Trap 6: "as many as there are" took 2.5 tokens and granted 2: half a token was lost each time.
+/// Trap 6: `take_up_to` took 2.5 tokens and granted 2, so half a token was lost each time.
 #[tokio::test]
 async fn take_up_to_keeps_the_fraction_of_a_token() {
     on_every_store(async |fixture| {
@@ -136,9 +136,9 @@ async fn take_up_to_keeps_the_fraction_of_a_token() {
     .await;
 }
 
-/// Trap 7: each look at the bucket set "last refill" to now and threw away the part of a token that had come so far.
+/// Trap 7: each request set the time of the last refill to now and discarded the fraction of a token refilled so far.
 #[tokio::test]
-async fn asking_often_loses_no_fraction_of_a_token() {
+async fn frequent_requests_lose_no_fraction_of_a_token() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(token_bucket(2, Rate::per_second(7).unwrap()));
         let (mut admitted, mut elapsed) = (0, 0);
@@ -168,7 +168,7 @@ async fn a_bucket_that_idled_for_eighty_years_is_full() {
     .await;
 }
 
-/// Trap 9: more remaining than the limit, a bucket that did not leak while it was hit, one that was refilled whole.
+/// Trap 9: `remaining` above the limit, a bucket that did not refill under load, a bucket that was refilled completely.
 #[tokio::test]
 async fn a_bucket_under_constant_load_refills_at_its_rate() {
     on_every_store(async |fixture| {
@@ -188,7 +188,7 @@ async fn a_bucket_under_constant_load_refills_at_its_rate() {
     .await;
 }
 
-/// Trap 10: a wait that ignored the part of a token already there, or was 0 for a request that was refused.
+/// Trap 10: `retry_after` ignored the fraction of a token already there, or was 0 for a denied request.
 #[tokio::test]
 async fn a_request_passes_at_its_retry_and_not_a_microsecond_earlier() {
     on_every_store(async |fixture| {
@@ -207,13 +207,13 @@ async fn a_request_passes_at_its_retry_and_not_a_microsecond_earlier() {
                     continue;
                 };
                 assert!(retry > Duration::ZERO);
-                let asked = denied.decided_at();
+                let denied_at = denied.decided_at();
                 for earlier in [retry / 3, retry / 2, retry.saturating_sub(Duration::from_micros(1))] {
-                    fixture.clock.set(asked.plus(earlier));
+                    fixture.clock.set(denied_at.plus(earlier));
                     let decision = limiter.check(&request).await.unwrap();
                     assert!(!decision.is_allowed(), "{limit:?} {cost}: passed after {earlier:?} of {retry:?}");
                 }
-                fixture.clock.set(asked.plus(retry));
+                fixture.clock.set(denied_at.plus(retry));
                 let decision = limiter.check(&request).await.unwrap();
                 assert!(decision.is_allowed(), "{limit:?} {cost}: refused after {retry:?}");
             }
@@ -222,10 +222,10 @@ async fn a_request_passes_at_its_retry_and_not_a_microsecond_earlier() {
     .await;
 }
 
-/// Trap 11: a cost above the capacity was told to come back later, or took what was left; a cost of 0 created state.
-/// (A negative cost cannot be written down.)
+/// Trap 11: a cost above the capacity got a `retry_after`, or consumed the remaining tokens; a cost of 0 created state.
+/// (Costs are unsigned.)
 #[tokio::test]
-async fn an_impossible_cost_is_refused_for_good_and_a_cost_of_zero_leaves_no_trace() {
+async fn a_cost_above_capacity_is_denied_permanently_and_a_cost_of_zero_creates_no_state() {
     on_every_store(async |fixture| {
         for limit in limits_with_window(10, Duration::from_secs(10)) {
             let limiter = fixture.limiter(limit);
@@ -235,7 +235,7 @@ async fn an_impossible_cost_is_refused_for_good_and_a_cost_of_zero_leaves_no_tra
             assert_eq!(count_allowed(&limiter, 0, 3).await, 3, "{limit:?}");
             assert_eq!(fixture.keys(), keys, "{limit:?}");
 
-            assert_eq!(count_allowed(&limiter, 10, 1).await, 1, "nothing was taken: {limit:?}");
+            assert_eq!(count_allowed(&limiter, 10, 1).await, 1, "nothing was consumed: {limit:?}");
             fixture.clock.advance(Duration::from_millis(1));
             let before = limiter.peek(&Request::new("")).await.unwrap();
             assert_eq!(count_allowed(&limiter, 0, 1).await, 1, "{limit:?}");
@@ -246,11 +246,11 @@ async fn an_impossible_cost_is_refused_for_good_and_a_cost_of_zero_leaves_no_tra
     .await;
 }
 
-/// Trap 12: a second was added to be safe. Rounding is up, to the microsecond, and only where there is a fraction.
+/// Trap 12: `retry_after` was a second too long, for safety. Here it is rounded up to the next microsecond.
 #[tokio::test]
-async fn waits_are_rounded_up_and_not_one_further() {
+async fn waits_are_rounded_up_to_the_next_microsecond() {
     on_every_store(async |fixture| {
-        // Tokens a second; microseconds until one comes, and until three have come.
+        // Tokens per second; microseconds until one token and until three tokens are refilled.
         for (rate, retry, reset) in [(1, 1_000_000, 3_000_000), (2, 500_000, 1_500_000), (7, 142_858, 428_572)] {
             let limiter = fixture.limiter(token_bucket(3, Rate::per_second(rate).unwrap()));
             assert_eq!(count_allowed(&limiter, 1, 3).await, 3);

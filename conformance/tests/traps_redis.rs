@@ -1,5 +1,5 @@
-//! Traps 25 to 30, 33 and 40: what the store leaves in Redis. Looked at on real servers, by their own time.
-//! (31, 32 and 37 to 39 are in `traps_redis_faults.rs`.)
+//! Traps 25 to 30, 33 and 40: keys, expiry and commands of the store, on real servers with their own clocks. (Traps 31, 32 and 37
+//! to 39 are in `traps_redis_faults.rs`.)
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -8,27 +8,26 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{
-    count_allowed, key_name, left, limits_with_window, on_every_store, one_limit_of_each_kind, patient_options,
+    count_allowed, key_name, left, limits_with_window, long_timeout_options, on_every_store, one_limit_of_each_kind,
 };
 use redis::Connection;
 use tidegate::spi::{PlanMode, Store};
 use tidegate::{Limit, Limiter, MemoryStore, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 
-/// Traps 25, 26 and 28: a key that got its count but not its expiry lives for ever. Every write of every limit, by
-/// every operation, sets both at once.
+/// Traps 25, 26 and 28: a key was written without its expiry and stayed forever. Every write of every operation sets both at once.
 #[tokio::test]
 async fn no_operation_leaves_a_key_that_never_expires() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for limit in one_limit_of_each_kind(3).into_iter().chain(limits_with_window(3, Duration::from_secs(60))) {
             let rules = [Rule::new("one", limit).with_per(["user"]), Rule::new("two", limit)];
             let both = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
             let only = Limiter::new(RuleSet::new([Rule::new("one", limit).with_per(["user"])]).unwrap(), store.clone());
             let request = Request::new("").with_attribute("user", "ann");
             let mut all_expire = |after: &str| {
-                let immortal = immortal_keys(&mut connection);
+                let immortal = keys_without_expiry(&mut connection);
                 assert!(immortal.is_empty(), "{kind:?} {limit:?} after {after}: {immortal:?}");
             };
 
@@ -43,7 +42,7 @@ async fn no_operation_leaves_a_key_that_never_expires() {
             both.refund(receipt).await.unwrap();
             all_expire("a refund");
             let _ = both.take_up_to(&request, 2).await.unwrap();
-            all_expire("a take of what there is");
+            all_expire("take_up_to");
             let each = both.plan(&request).with_mode(PlanMode::CountEach);
             let _ = (both.check_plan(&each).await.unwrap(), both.check_plan(&each).await.unwrap());
             all_expire("a denied request that counts");
@@ -53,31 +52,31 @@ async fn no_operation_leaves_a_key_that_never_expires() {
     }
 }
 
-/// Trap 26: a key that has lost its expiry, whoever took it, gets one from the next write.
+/// Trap 26: if another client removes the expiry of a key, the next write restores it.
 #[tokio::test]
-async fn a_key_that_lost_its_expiry_gets_it_back() {
+async fn a_write_restores_a_lost_expiry() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for limit in one_limit_of_each_kind(10) {
             let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
             let name = key_name(limiter.plan(&Request::new("")).checks()[0].key());
             let receipt = limiter.check(&Request::new("")).await.unwrap().into_receipt();
-            let mut retry_while_transient = || redis::cmd("PERSIST").arg(&name).query::<bool>(&mut connection).unwrap();
+            let mut remove_expiry = || redis::cmd("PERSIST").arg(&name).query::<bool>(&mut connection).unwrap();
 
-            assert!(retry_while_transient());
+            assert!(remove_expiry());
             limiter.refund(receipt).await.unwrap();
-            assert!(retry_while_transient(), "no expiry after a refund: {kind:?} {limit:?}");
+            assert!(remove_expiry(), "no expiry after a refund: {kind:?} {limit:?}");
             assert_eq!(count_allowed(&limiter, 1, 1).await, 1);
-            assert!(retry_while_transient(), "no expiry after a take: {kind:?} {limit:?}");
+            assert!(remove_expiry(), "no expiry after a take: {kind:?} {limit:?}");
             limiter.charge(&Request::new("")).await.unwrap();
-            assert!(retry_while_transient(), "no expiry after a charge: {kind:?} {limit:?}");
+            assert!(remove_expiry(), "no expiry after a charge: {kind:?} {limit:?}");
             limiter.forget(&Request::new("")).await.unwrap();
         }
     }
 }
 
-/// Trap 27: "the count equals the cost, so this must be the first hit" armed the window anew after a refund to zero.
+/// Trap 27: a count equal to the cost was taken for the first hit, so the window restarted after a refund to zero.
 #[tokio::test]
 async fn a_refund_to_zero_does_not_move_the_window() {
     on_every_store(async |fixture| {
@@ -98,13 +97,13 @@ async fn a_refund_to_zero_does_not_move_the_window() {
     .await;
 }
 
-/// Trap 29: milliseconds where seconds were meant. A key expires when its state stops mattering, plus the margin of two
-/// seconds for clocks that step back.
+/// Trap 29: milliseconds were passed as seconds. A key expires when its state no longer matters, plus two seconds as a margin for
+/// backward clock steps.
 #[tokio::test]
-async fn a_key_lives_as_long_as_its_state_matters() {
+async fn a_key_expires_when_its_state_no_longer_matters() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for window in [Duration::from_secs(1), Duration::from_secs(600), Duration::from_secs(86_400)] {
             for limit in limits_with_window(10, window) {
                 let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
@@ -119,34 +118,34 @@ async fn a_key_lives_as_long_as_its_state_matters() {
     }
 }
 
-/// Trap 30: a second command to set the expiry, at every hit. Ours are one read and one write, and a denial only reads.
+/// Trap 30: each request needed a second command for the expiry. Here it is one read and one write, and a denial only reads.
 #[tokio::test]
 async fn a_decision_costs_one_read_and_at_most_one_write_for_each_key() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for limit in one_limit_of_each_kind(10) {
             let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
             let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
             assert_eq!(count_allowed(&limiter, 1, 25).await, 10);
             let expected = [("evalsha", 25), ("get", 25), ("psetex", 10), ("time", 25)];
-            assert_eq!(calls(&mut connection), named(&expected), "{kind:?} {limit:?}");
+            assert_eq!(calls(&mut connection), to_map(&expected), "{kind:?} {limit:?}");
             for _ in 0..5 {
                 assert_eq!(left(&limiter).await, 0);
             }
             let expected = [("evalsha", 25), ("evalsha_ro", 5), ("get", 30), ("psetex", 10), ("time", 30)];
-            assert_eq!(calls(&mut connection), named(&expected), "{kind:?} {limit:?}");
+            assert_eq!(calls(&mut connection), to_map(&expected), "{kind:?} {limit:?}");
         }
     }
 }
 
-/// What a subject costs: every state is a string that lies within its key's object, and on Redis a bucket and a fixed
-/// window are integers. (Valkey 9 keeps what a script writes as a string, at the same size.)
+/// Every state is a string embedded in its key's object, and on Redis the states of buckets and fixed windows are integers.
+/// (Valkey 9 stores values written by scripts as strings, of the same size.)
 #[tokio::test]
 async fn states_are_small() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for (index, limit) in limits_with_window(10, Duration::from_secs(60)).into_iter().enumerate() {
             let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
             assert_eq!(count_allowed(&limiter, 1, 3).await, 3);
@@ -160,10 +159,10 @@ async fn states_are_small() {
     }
 }
 
-/// Trap 33: braces in what a user sends moved a key to another slot, or all keys of a plan apart. The slot of every key
-/// comes from its partition, the only hash tag in it.
+/// Trap 33: braces in user input moved a key to another slot, or the keys of one plan to different slots. The slot of every key
+/// depends only on its partition, its only hash tag.
 #[tokio::test]
-async fn nothing_that_a_user_writes_moves_a_key_to_another_slot() {
+async fn no_subject_or_rule_name_changes_the_slot_of_a_key() {
     for kind in KINDS {
         let server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
         let mut connection = server.connection();
@@ -183,15 +182,15 @@ async fn nothing_that_a_user_writes_moves_a_key_to_another_slot() {
                 assert_eq!(slot(name), slot(tag), "{}", name.escape_ascii());
                 let (readable, _hash) = name.split_at(name.len() - 16);
                 let braces = readable.iter().filter(|byte| b"{}".contains(byte)).count();
-                assert_eq!(braces, 2, "only those of the tag: {}", name.escape_ascii());
+                assert_eq!(braces, 2, "only the braces of the hash tag: {}", name.escape_ascii());
             }
             let slots: Vec<_> = names[..3].iter().map(|name| slot(name)).collect();
-            assert!(slots.iter().all(|found| *found == slots[0]), "the limits of one user lie together");
+            assert!(slots.iter().all(|found| *found == slots[0]), "all limits of one user are in one slot");
         }
     }
 }
 
-/// Trap 33: keys that a script touched without naming them, which a cluster refuses.
+/// Trap 33: a script accessed keys that were not passed to it, which a cluster refuses.
 #[tokio::test]
 async fn a_server_in_cluster_mode_accepts_every_script() {
     for kind in KINDS {
@@ -202,7 +201,7 @@ async fn a_server_in_cluster_mode_accepts_every_script() {
             limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).with_per(["user"]));
         let apart = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("s{i}"), *limit));
         for rules in [together.collect::<Vec<_>>(), apart.collect()] {
-            let limiter = Limiter::new(RuleSet::new(rules).unwrap(), server.store_with(patient_options()).await);
+            let limiter = Limiter::new(RuleSet::new(rules).unwrap(), server.store_with(long_timeout_options()).await);
             let receipt = limiter.check(&request).await.unwrap().into_receipt();
             limiter.refund(receipt).await.unwrap();
             limiter.charge(&request).await.unwrap();
@@ -214,24 +213,24 @@ async fn a_server_in_cluster_mode_accepts_every_script() {
     }
 }
 
-/// Trap 40: forgetting one subject looked through every key of the server.
+/// Trap 40: forgetting one subject scanned all keys of the server.
 #[tokio::test]
-async fn forgetting_a_subject_deletes_its_keys_and_looks_at_no_other() {
+async fn forgetting_a_subject_deletes_its_keys_without_a_scan() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         let rules = one_limit_of_each_kind(5).into_iter().enumerate();
         let rules = RuleSet::new(rules.map(|(i, limit)| Rule::new(format!("r{i}"), limit).with_per(["user"]))).unwrap();
         let limiter: Limiter<RedisStore> = Limiter::new(rules, store);
-        let of = |user| Request::new("").with_attribute("user", user);
+        let request_of = |user| Request::new("").with_attribute("user", user);
         for user in ["ann", "ann", "bob"] {
-            assert!(limiter.check(&of(user)).await.unwrap().is_allowed());
+            assert!(limiter.check(&request_of(user)).await.unwrap().is_allowed());
         }
         let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
-        limiter.forget(&of("ann")).await.unwrap();
-        assert_eq!(calls(&mut connection), named(&[("del", 1)]), "{kind:?}");
+        limiter.forget(&request_of("ann")).await.unwrap();
+        assert_eq!(calls(&mut connection), to_map(&[("del", 1)]), "{kind:?}");
         for (user, left) in [("ann", 5), ("bob", 4)] {
-            let peeked = limiter.store().decide(&limiter.plan(&of(user)).with_peek()).await.unwrap();
+            let peeked = limiter.store().decide(&limiter.plan(&request_of(user)).with_peek()).await.unwrap();
             assert!(
                 peeked.checks().iter().all(|judged| judged.outcome.remaining == left),
                 "{kind:?} {user}: {peeked:?}"
@@ -242,13 +241,13 @@ async fn forgetting_a_subject_deletes_its_keys_and_looks_at_no_other() {
 
 // === Helpers ===
 
-fn immortal_keys(connection: &mut Connection) -> Vec<String> {
+fn keys_without_expiry(connection: &mut Connection) -> Vec<String> {
     let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
     let mut ttl = |name: &Vec<u8>| redis::cmd("PTTL").arg(name).query::<i64>(connection).unwrap();
     names.into_iter().filter(|name| ttl(name) == -1).map(|name| name.escape_ascii().to_string()).collect()
 }
 
-/// How often each command ran since the last reset, those that only look excepted.
+/// The number of calls of each command since the last reset, except `CONFIG` and `INFO`.
 fn calls(connection: &mut Connection) -> BTreeMap<String, u64> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
     let counted = stats.lines().filter_map(|line| {
@@ -258,6 +257,6 @@ fn calls(connection: &mut Connection) -> BTreeMap<String, u64> {
     counted.filter(|(name, _)| !name.starts_with("config") && name != "info").collect()
 }
 
-fn named(calls: &[(&str, u64)]) -> BTreeMap<String, u64> {
+fn to_map(calls: &[(&str, u64)]) -> BTreeMap<String, u64> {
     calls.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }

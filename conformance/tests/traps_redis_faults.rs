@@ -1,5 +1,5 @@
-//! Traps 31, 32 and 37 to 39: servers that forget scripts, connections that break in the middle, clocks that disagree,
-//! memory that is full. On real servers that are made to do it.
+//! Traps 31, 32 and 37 to 39: lost scripts, broken connections, clocks that disagree, full memory. The faults are injected into
+//! real servers.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use conformance::server::{KINDS, Server};
 use conformance::suite::{
-    START, count_allowed, decide_all, key_name, left, limits_with_window, on_every_store, one_limit_of_each_kind,
-    patient_options, wait_until_reachable,
+    START, count_allowed, decide_all, key_name, left, limits_with_window, long_timeout_options, on_every_store,
+    one_limit_of_each_kind, wait_until_reachable,
 };
 use redis::Connection;
 use tidegate::spi::Store;
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind, Timestamp};
 use tidegate_redis::{RedisOptions, RedisStore};
 
-/// Trap 31: a server that lost its scripts, by a flush, a restart or a failover, answers `NOSCRIPT`. Nobody notices.
+/// Trap 31: a server that lost its scripts by a flush, restart or failover replies `NOSCRIPT`. Callers do not notice it.
 #[tokio::test]
-async fn a_server_that_forgot_the_scripts_gets_them_again() {
+async fn scripts_are_reloaded_after_the_server_lost_them() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         let mut flush = || redis::cmd("SCRIPT").arg("FLUSH").query::<()>(&mut connection).unwrap();
         for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
@@ -36,19 +36,19 @@ async fn a_server_that_forgot_the_scripts_gets_them_again() {
             flush();
             limiter.charge(&Request::new("")).await.unwrap();
             flush();
-            // The place of the first is not the last one in a leaky bucket, so there it is not given back.
+            // A leaky bucket refunds only its last slot, and the first one is not the last.
             let spent = if limit.algorithm().as_str() == "leaky_bucket" { 6 } else { 5 };
             assert_eq!(left(&limiter).await, 10 - spent, "{kind:?} {limit:?}");
         }
     }
 }
 
-/// Trap 31, inside a pipeline: each plan that met the gap is decided once, and the limit holds over all of them.
+/// Trap 31 in a pipeline: each plan that got `NOSCRIPT` is decided exactly once, and the limit holds for all of them together.
 #[tokio::test]
 async fn a_pipeline_survives_a_script_flush() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
             let plans: Vec<_> = (0..15).map(|_| limiter.plan(&Request::new(""))).collect();
@@ -62,16 +62,16 @@ async fn a_pipeline_survives_a_script_flush() {
     }
 }
 
-/// Trap 32: after a timeout the decision was sent again, although the server had carried it out: counted twice.
+/// Trap 32: after a timeout the decision was sent again although the server had executed it, so it counted twice.
 #[tokio::test]
-async fn a_decision_without_an_answer_is_reported_and_not_sent_again() {
+async fn a_decision_without_a_reply_is_an_error_and_is_not_sent_again() {
     for kind in KINDS {
         let server = Server::start(kind);
         let mut connection = server.connection();
         for limit in one_limit_of_each_kind(10) {
             let impatient = server.store_with(RedisOptions::new().with_timeout(Duration::from_millis(200))).await;
-            let (patient_options, impatient) =
-                (limiter(limit, &server.store_with(patient_options()).await), limiter(limit, &impatient));
+            let (patient, impatient) =
+                (limiter(limit, &server.store_with(long_timeout_options()).await), limiter(limit, &impatient));
             pause_writes(&mut connection);
             let request = Request::new("");
             let ask = || impatient.check(&request);
@@ -80,33 +80,33 @@ async fn a_decision_without_an_answer_is_reported_and_not_sent_again() {
                 assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?}: {error}");
                 assert!(error.is_transient() && error.is_possibly_applied(), "{kind:?} {limit:?}: {error:?}");
             }
-            go_on(&mut connection);
-            // The server still had them in its buffer: three were sent, three are charged, and none a second time.
-            assert_eq!(left(&patient_options).await, 7, "{kind:?} {limit:?}");
+            resume(&mut connection);
+            // The server still had the three calls in its buffer: each is charged once.
+            assert_eq!(left(&patient).await, 7, "{kind:?} {limit:?}");
         }
     }
 }
 
-/// Trap 32, when the connection is cut instead. What is asked afterwards finds a new connection.
+/// Trap 32 with a broken connection. Later requests use a new connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_decision_whose_connection_breaks_is_reported_and_not_sent_again() {
+async fn a_decision_on_a_broken_connection_is_an_error_and_is_not_sent_again() {
     for kind in KINDS {
         let server = Server::start(kind);
         let mut connection = server.connection();
         for limit in one_limit_of_each_kind(10) {
-            let cut = Arc::new(limiter(limit, &server.store_with(patient_options()).await));
+            let cut = Arc::new(limiter(limit, &server.store_with(long_timeout_options()).await));
             pause_writes(&mut connection);
-            let asking = Arc::clone(&cut);
-            let asked = tokio::spawn(async move { asking.check(&Request::new("")).await });
+            let limiter_of_task = Arc::clone(&cut);
+            let pending = tokio::spawn(async move { limiter_of_task.check(&Request::new("")).await });
             while blocked_clients(&mut connection) == 0 {
                 thread::yield_now();
             }
             let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut connection).unwrap();
-            go_on(&mut connection); // so that a second attempt, if there were one, would succeed
-            let error = asked.await.unwrap().unwrap_err();
+            resume(&mut connection); // so that a second attempt would succeed
+            let error = pending.await.unwrap().unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?}: {error}");
             assert!(error.is_transient() && error.is_possibly_applied(), "{kind:?} {limit:?}: {error:?}");
-            let remaining = left(&limiter(limit, &server.store_with(patient_options()).await)).await;
+            let remaining = left(&limiter(limit, &server.store_with(long_timeout_options()).await)).await;
             assert!((9..=10).contains(&remaining), "{kind:?} {limit:?}: charged {} times", 10 - remaining);
             wait_until_reachable(&cut).await;
             assert_eq!(count_allowed(&cut, 1, 20).await, remaining, "{kind:?} {limit:?}");
@@ -114,15 +114,15 @@ async fn a_decision_whose_connection_breaks_is_reported_and_not_sent_again() {
     }
 }
 
-/// Trap 37: a client that sent its own time, and was ahead, refilled the buckets of all others. Ours send none: two
+/// Trap 37: a client sent its own time, which was ahead, and so refilled the buckets for all others. Tidegate sends no time: two
 /// requests at different times are the same bytes.
 #[tokio::test]
 async fn the_clock_of_an_instance_does_not_matter() {
     for kind in KINDS {
         let server = Server::start(kind);
         let (one, other, mut connection) = (
-            server.store_with(patient_options()).await,
-            server.store_with(patient_options()).await,
+            server.store_with(long_timeout_options()).await,
+            server.store_with(long_timeout_options()).await,
             server.connection(),
         );
         for limit in one_limit_of_each_kind(10) {
@@ -155,10 +155,10 @@ async fn the_clock_of_an_instance_does_not_matter() {
     }
 }
 
-/// Trap 37: time that ran backwards, after a failover or a step of the clock, refilled what was spent; or locked
-/// everybody out until the old time had come again.
+/// Trap 37: after a backward clock step or a failover, buckets were refilled, or denied everything until the old time was reached
+/// again.
 #[tokio::test]
-async fn time_that_runs_backwards_gives_nothing_back_and_locks_nobody_out() {
+async fn a_backward_clock_step_neither_refills_nor_blocks() {
     on_every_store(async |fixture| {
         for limit in limits_with_window(10, Duration::from_secs(10)) {
             for back in [1, 1_000, 1_500, 2_000, 2_001, 5_000, 3_600_000, 86_400_000] {
@@ -175,10 +175,10 @@ async fn time_that_runs_backwards_gives_nothing_back_and_locks_nobody_out() {
     .await;
 }
 
-/// Trap 38: a script that was replicated word for word ran again on the replica, by the replica's clock. What reaches
-/// ours are values: when the replica takes over, it says what the primary would have said.
+/// Trap 38: the replica executed the replicated script with its own clock. Tidegate's scripts replicate values, so a promoted
+/// replica decides as the primary would have.
 #[tokio::test]
-async fn a_replica_that_takes_over_knows_what_was_spent() {
+async fn a_promoted_replica_keeps_the_consumption() {
     for kind in KINDS {
         let primary = Server::start_with(kind, &["--repl-diskless-sync-delay", "0"]);
         let url = primary.url();
@@ -187,11 +187,11 @@ async fn a_replica_that_takes_over_knows_what_was_spent() {
         while !info(&mut to_replica, "replication").contains("master_link_status:up") {
             thread::yield_now();
         }
-        let store = primary.store_with(patient_options()).await;
+        let store = primary.store_with(long_timeout_options()).await;
         for limit in one_limit_of_each_kind(10) {
             assert_eq!(count_allowed(&limiter(limit, &store), 3, 2).await, 2);
         }
-        // It waits for the last write of its own connection, and so for all before that.
+        // `WAIT` covers the last write of its own connection, and so all writes before it.
         let _: () = redis::cmd("SET").arg("last").arg(1).query(&mut to_primary).unwrap();
         let reached: u64 = redis::cmd("WAIT").arg(1).arg(60_000).query(&mut to_primary).unwrap();
         assert_eq!(reached, 1, "{kind:?}");
@@ -204,20 +204,20 @@ async fn a_replica_that_takes_over_knows_what_was_spent() {
             assert_eq!(state(&mut to_primary), state(&mut to_replica), "{kind:?} {limit:?}");
         }
         let _: () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut to_replica).unwrap();
-        let store = replica.store_with(patient_options()).await;
+        let store = replica.store_with(long_timeout_options()).await;
         for limit in one_limit_of_each_kind(10) {
             assert_eq!(count_allowed(&limiter(limit, &store), 1, 10).await, 4, "{kind:?} {limit:?}");
         }
     }
 }
 
-/// Trap 39: a server without memory refuses scripts. That is an error with a name and a remedy, never a silent yes;
-/// what was not used can still be given back, since that only makes room.
+/// Trap 39: a server that is out of memory refuses scripts. The error names the cause and the remedy, and nothing is admitted.
+/// Refunds still work, since they free memory.
 #[tokio::test]
 async fn a_full_server_refuses_with_an_error_and_still_takes_refunds() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (store, mut connection) = (server.store_with(patient_options()).await, server.connection());
+        let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         let mut set = |name: &str, value: &str| {
             redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query::<()>(&mut connection).unwrap();
         };
@@ -230,9 +230,9 @@ async fn a_full_server_refuses_with_an_error_and_still_takes_refunds() {
                 let error = store.decide(&plan).await.unwrap_err();
                 assert_eq!(error.kind(), StoreErrorKind::Refused, "{kind:?} {limit:?}: {error}");
                 assert!(error.is_transient() && !error.is_possibly_applied(), "{kind:?} {limit:?}: {error:?}");
-                assert!(error.to_string().contains("maxmemory"), "says what to do: {error}");
+                assert!(error.to_string().contains("maxmemory"), "names the remedy: {error}");
             }
-            assert_eq!(left(&limiter).await, 6, "looking is still possible: {kind:?} {limit:?}");
+            assert_eq!(left(&limiter).await, 6, "a peek still works: {kind:?} {limit:?}");
             limiter.refund(receipt).await.unwrap();
             assert_eq!(left(&limiter).await, 10, "{kind:?} {limit:?}");
             limiter.charge(&Request::new("").with_cost(7)).await.unwrap();
@@ -248,12 +248,12 @@ fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
     Limiter::new(RuleSet::new([Rule::new("api", limit).with_on_failure(OnFailure::Closed)]).unwrap(), store.clone())
 }
 
-/// Holds every command that may write until [`go_on`].
+/// Pauses every writing command until [`resume`].
 fn pause_writes(connection: &mut Connection) {
     let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(connection).unwrap();
 }
 
-fn go_on(connection: &mut Connection) {
+fn resume(connection: &mut Connection) {
     let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(connection).unwrap();
 }
 
@@ -271,13 +271,13 @@ fn server_time(connection: &mut Connection) -> u64 {
     seconds * 1_000_000 + micros
 }
 
-/// Trap 39: a server that evicts drops limits without a word. It is said at the start.
+/// Trap 39: a server with an eviction policy silently drops limits. A warning at startup reports it.
 #[tokio::test]
 async fn an_evicting_server_is_reported_at_startup() {
     for kind in KINDS {
         let evicting = Server::start_with(kind, &["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
         let warnings = evicting.store().await.warnings().to_vec();
-        assert!(matches!(&warnings[..], [told] if told.contains("allkeys-lru")), "{warnings:?}");
+        assert!(matches!(&warnings[..], [warning] if warning.contains("allkeys-lru")), "{warnings:?}");
         assert!(Server::start(kind).store().await.warnings().is_empty());
     }
 }

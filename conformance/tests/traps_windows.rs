@@ -1,5 +1,5 @@
-//! Traps 13 to 24: windows, where other limiters counted past the limit, burned what was left, or never admitted again.
-//! Each on every store. (23 is about reservations.)
+//! Traps 13 to 24: errors in windows by which other limiters exceed the limit, consume units for denied requests, or never admit
+//! again. Each is tested on every store. (Trap 23 is about reservations.)
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,10 +12,10 @@ use tidegate::{Limit, Request, Rule, Timestamp, Window};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Trap 13: a fixed window admits twice its limit around a boundary. That is its price, told here as it is told in its
-/// documentation; the sliding ones do not have it.
+/// Trap 13: a fixed window admits up to twice its limit around a boundary, as its documentation states. Sliding windows and logs
+/// do not.
 #[tokio::test]
-async fn only_a_fixed_window_lets_two_limits_through_at_a_boundary() {
+async fn only_a_fixed_window_admits_twice_its_limit_around_a_boundary() {
     on_every_store(async |fixture| {
         let [_, _, fixed, log, sliding] = limits_with_window(10, WINDOW);
         for (limit, after_the_boundary) in [(fixed, 10), (log, 0), (sliding, 0)] {
@@ -29,9 +29,9 @@ async fn only_a_fixed_window_lets_two_limits_through_at_a_boundary() {
     .await;
 }
 
-/// Trap 14: a request that was too large took what was left before it was refused.
+/// Trap 14: a request that was too large consumed the remaining units before it was denied.
 #[tokio::test]
-async fn a_refused_request_burns_nothing() {
+async fn a_denied_request_consumes_nothing() {
     on_every_store(async |fixture| {
         for limit in limits_with_window(10, WINDOW) {
             let limiter = fixture.limiter(limit);
@@ -44,9 +44,9 @@ async fn a_refused_request_burns_nothing() {
     .await;
 }
 
-/// Trap 15: rounding made a sliding counter with a limit of 1 refuse for ever.
+/// Trap 15: rounding made a sliding window with a limit of 1 deny forever.
 #[tokio::test]
-async fn a_sliding_window_of_one_admits_one_again_and_again() {
+async fn a_sliding_window_with_a_limit_of_one_admits_one_per_window() {
     on_every_store(async |fixture| {
         for slices in [1, 2, 5, 10] {
             let limiter = fixture.limiter(Limit::sliding_window(1, WINDOW, slices).unwrap());
@@ -62,9 +62,9 @@ async fn a_sliding_window_of_one_admits_one_again_and_again() {
     .await;
 }
 
-/// Trap 16: "is anything left?" instead of "is the cost left?": an overshoot by the cost less one.
+/// Trap 16: a request was admitted if any unit was left, so the limit was exceeded by up to the cost minus one.
 #[tokio::test]
-async fn a_cost_counts_in_full_before_it_is_admitted() {
+async fn a_request_is_admitted_only_if_its_whole_cost_fits() {
     on_every_store(async |fixture| {
         for limit in limits_with_window(10, WINDOW) {
             let limiter = fixture.limiter(limit);
@@ -84,7 +84,7 @@ async fn a_cost_counts_in_full_before_it_is_admitted() {
     .await;
 }
 
-/// Trap 17: two ways to the same answer that differed by one at the boundary.
+/// Trap 17: two operations differed by one at the boundary.
 #[tokio::test]
 async fn peek_check_and_take_up_to_agree_at_the_boundary() {
     on_every_store(async |fixture| {
@@ -105,7 +105,7 @@ async fn peek_check_and_take_up_to_agree_at_the_boundary() {
     .await;
 }
 
-/// Trap 18: log entries named by their time, so that requests of one instant counted as one.
+/// Trap 18: log entries were named by their time, so requests at the same instant counted as one.
 #[tokio::test]
 async fn requests_of_one_microsecond_all_count() {
     on_every_store(async |fixture| {
@@ -121,8 +121,8 @@ async fn requests_of_one_microsecond_all_count() {
     .await;
 }
 
-/// Traps 19 and 20: a log that forgot that requests have costs, or told the reset by the wrong entry. The retry comes
-/// from the oldest entries that must leave, the reset from the newest.
+/// Traps 19 and 20: a log ignored costs, or computed the reset from the wrong entry. `retry_after` depends on the oldest entries
+/// that must expire, `reset_after` on the newest.
 #[tokio::test]
 async fn retry_after_of_a_log_is_when_enough_entries_expire() {
     on_every_store(async |fixture| {
@@ -131,7 +131,7 @@ async fn retry_after_of_a_log_is_when_enough_entries_expire() {
             assert_eq!(count_allowed(&limiter, cost, 1).await, 1);
             fixture.clock.advance(Duration::from_secs(1));
         }
-        // Three seconds in: 4 units leave after 10 seconds, 3 after 11, 3 after 12.
+        // After three seconds: 4 units expire at 10 seconds, 3 at 11, 3 at 12.
         for (cost, retry) in [(1, 7), (4, 7), (5, 8), (7, 8), (8, 9), (10, 9)] {
             let denied = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();
             assert_eq!(denied.retry_after(), Some(Duration::from_secs(retry)), "cost {cost}");
@@ -145,10 +145,10 @@ async fn retry_after_of_a_log_is_when_enough_entries_expire() {
     .await;
 }
 
-/// Trap 21: every decision read the whole log. Ours stays on the server: the reply for a long one is as short as for an
-/// empty one, and what has left the window is dropped by the next decision.
+/// Trap 21: every decision read the whole log. Here it stays on the server: the reply for a long log is as short as for an empty
+/// one, and the next decision removes expired entries.
 #[tokio::test]
-async fn a_long_log_is_neither_sent_nor_kept() {
+async fn a_long_log_is_not_sent_and_expired_entries_are_dropped() {
     on_every_store(async |fixture| {
         let Some(server) = fixture.server() else { return };
         let mut connection = server.connection();
@@ -178,15 +178,15 @@ async fn a_long_log_is_neither_sent_nor_kept() {
     .await;
 }
 
-/// Trap 22: a month was 30 days and a year 365, so that they ended on other days than everybody's, and some years had 13.
+/// Trap 22: a month had 30 days and a year 365, so they did not end with the calendar, and some years had 13 months.
 #[tokio::test]
 async fn calendar_windows_end_with_the_month_or_year() {
-    // The last second of a month, the days of the next, the days from then to the end of the year.
+    // The last second of a month, the days of the next month, the days from then to the end of the year.
     let ends = [
         (1_830_297_599, 31, 366), // December 2027; 2028 is a leap year
         (1_832_975_999, 29, 335), // January 2028
         (1_835_481_599, 31, 306), // February 2028, on the 29th
-        (4_105_123_199, 28, 334), // January 2100; 2100 is none
+        (4_105_123_199, 28, 334), // January 2100; 2100 is not a leap year
         (4_107_542_399, 31, 306), // February 2100, on the 28th
     ];
     on_every_store(async |fixture| {
@@ -213,7 +213,7 @@ async fn calendar_windows_end_with_the_month_or_year() {
     .await;
 }
 
-/// Trap 22, again: the key was gone before its month was, and the month began anew.
+/// Trap 22: the key expired before its month ended, so the month started again.
 #[tokio::test]
 async fn a_key_lives_until_its_calendar_window_ends() {
     on_every_store(async |fixture| {
@@ -231,18 +231,23 @@ async fn a_key_lives_until_its_calendar_window_ends() {
     .await;
 }
 
-/// Trap 24: a limit that was lowered went below zero or panicked; one that was raised helped only after the window.
+/// Trap 24: a lowered limit went below zero or panicked; a raised limit had an effect only after the window.
 #[tokio::test]
-async fn changing_the_amount_keeps_what_was_spent() {
+async fn changing_the_amount_keeps_the_consumption() {
     on_every_store(async |fixture| {
         for kind in 0..5 {
-            let with = |amount| fixture.limiter_of([Rule::new("api", one_limit_of_each_kind(amount)[kind])]);
-            assert_eq!(count_allowed(&with(10), 8, 1).await, 1);
+            let with_amount = |amount| fixture.limiter_of([Rule::new("api", one_limit_of_each_kind(amount)[kind])]);
+            assert_eq!(count_allowed(&with_amount(10), 8, 1).await, 1);
 
-            assert_eq!(left(&with(20)).await, 12, "raising helps at once: {:?}", one_limit_of_each_kind(20)[kind]);
-            assert_eq!(left(&with(5)).await, 0, "{:?}", one_limit_of_each_kind(5)[kind]);
-            assert_eq!(count_allowed(&with(5), 1, 3).await, 0, "{:?}", one_limit_of_each_kind(5)[kind]);
-            let back = left(&with(10)).await;
+            assert_eq!(
+                left(&with_amount(20)).await,
+                12,
+                "a raised limit applies at once: {:?}",
+                one_limit_of_each_kind(20)[kind]
+            );
+            assert_eq!(left(&with_amount(5)).await, 0, "{:?}", one_limit_of_each_kind(5)[kind]);
+            assert_eq!(count_allowed(&with_amount(5), 1, 3).await, 0, "{:?}", one_limit_of_each_kind(5)[kind]);
+            let back = left(&with_amount(10)).await;
             assert!((2..=5).contains(&back), "{back} of {:?}", one_limit_of_each_kind(10)[kind]);
         }
     })

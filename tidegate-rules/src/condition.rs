@@ -39,10 +39,10 @@ pub(crate) struct ConditionMismatch {
 }
 
 impl Condition {
-    pub(crate) fn fits(&self, view: &RequestView<'_, '_>) -> bool {
+    pub(crate) fn matches(&self, view: &RequestView<'_, '_>) -> bool {
         any(&self.methods, view.method(), |wanted, method| is_method(wanted, method))
             && any(&self.paths, view.path(), PathPattern::matches)
-            && (self.hosts.is_empty() || any(&self.hosts, view.host(), HostPattern::fits))
+            && (self.hosts.is_empty() || any(&self.hosts, view.host(), HostPattern::matches))
             && self.headers.iter().all(|(name, values)| {
                 let found = view.request.attribute(name).map(str::trim);
                 found.is_some_and(|found| values.is_empty() || values.iter().any(|value| value == found))
@@ -56,49 +56,49 @@ impl Condition {
 
     /// The first field that does not match.
     pub(crate) fn mismatch(&self, view: &RequestView<'_, '_>) -> Option<ConditionMismatch> {
-        let alone = |field: &str, part: Self, wanted: String, found: Option<String>| {
-            (!part.fits(view)).then(|| ConditionMismatch { field: field.to_owned(), wanted, found })
+        let mismatch_in = |field: &str, part: Self, wanted: String, found: Option<String>| {
+            (!part.matches(view)).then(|| ConditionMismatch { field: field.to_owned(), wanted, found })
         };
-        let own = |text: Option<&str>| text.map(str::to_owned);
+        let to_owned = |text: Option<&str>| text.map(str::to_owned);
         let none = Self::default;
-        alone("action", Self { actions: self.actions.clone(), ..none() }, list(&self.actions), {
+        mismatch_in("action", Self { actions: self.actions.clone(), ..none() }, list(&self.actions), {
             Some(view.request.action().to_owned()).filter(|action| !action.is_empty())
         })
         .or_else(|| {
             let part = Self { methods: self.methods.clone(), ..none() };
-            alone("method", part, list(&self.methods), own(view.method()))
+            mismatch_in("method", part, list(&self.methods), to_owned(view.method()))
         })
         .or_else(|| {
             let part = Self { paths: self.paths.clone(), ..none() };
-            alone("path", part, list(&self.paths), own(view.path()))
+            mismatch_in("path", part, list(&self.paths), to_owned(view.path()))
         })
         .or_else(|| {
             let part = Self { hosts: self.hosts.clone(), ..none() };
-            alone("host", part, list(&self.hosts), own(view.host()))
+            mismatch_in("host", part, list(&self.hosts), to_owned(view.host()))
         })
         .or_else(|| {
             let part = Self { tenants: self.tenants.clone(), ..none() };
-            alone("tenant", part, list(&self.tenants), own(view.tenant()))
+            mismatch_in("tenant", part, list(&self.tenants), to_owned(view.tenant()))
         })
         .or_else(|| {
             let part = Self { plans: self.plans.clone(), ..none() };
-            alone("plan", part, list(&self.plans), own(Some(view.plan()).filter(|plan| !plan.is_empty())))
+            mismatch_in("plan", part, list(&self.plans), to_owned(Some(view.plan()).filter(|plan| !plan.is_empty())))
         })
         .or_else(|| {
             self.headers.iter().find_map(|header| {
                 let part = Self { headers: vec![header.clone()], ..none() };
                 let wanted = if header.1.is_empty() { "any value".into() } else { list(&header.1) };
-                alone(
+                mismatch_in(
                     &header.0.replacen(attributes::HEADER_PREFIX, "header ", 1),
                     part,
                     wanted,
-                    own(view.request.attribute(&header.0)),
+                    to_owned(view.request.attribute(&header.0)),
                 )
             })
         })
         .or_else(|| {
             let part = Self { networks: self.networks.clone(), ..none() };
-            alone("ip", part, list(&self.networks), view.client().map(|ip| ip.to_string()))
+            mismatch_in("ip", part, list(&self.networks), view.client().map(|ip| ip.to_string()))
         })
     }
 
@@ -127,7 +127,7 @@ impl Condition {
 }
 
 impl HostPattern {
-    pub(crate) fn fits(&self, host: &str) -> bool {
+    pub(crate) fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exactly(own) => own == host,
             Self::Below(own) => {
@@ -139,7 +139,7 @@ impl HostPattern {
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Below(own), Self::Below(other)) if own == other => true,
-            (_, Self::Exactly(other) | Self::Below(other)) => self.fits(other),
+            (_, Self::Exactly(other) | Self::Below(other)) => self.matches(other),
         }
     }
 }
@@ -158,9 +158,9 @@ pub(crate) fn is_method(wanted: &str, method: &str) -> bool {
     wanted == method || (wanted == "GET" && method == "HEAD")
 }
 
-/// Whether `wanted` is empty or one of it matches `found`.
-fn any<T>(wanted: &[T], found: Option<&str>, fits: impl Fn(&T, &str) -> bool) -> bool {
-    wanted.is_empty() || found.is_some_and(|found| wanted.iter().any(|wanted| fits(wanted, found)))
+/// Whether `wanted` is empty or one of its values matches `found`.
+fn any<T>(wanted: &[T], found: Option<&str>, is_match: impl Fn(&T, &str) -> bool) -> bool {
+    wanted.is_empty() || found.is_some_and(|found| wanted.iter().any(|wanted| is_match(wanted, found)))
 }
 
 /// Whether each of `inner` is contained in one of `outer`; an empty list stands for everything.

@@ -12,7 +12,7 @@ use crate::request_view::RequestView;
 use crate::timeline::{Timeline, timeline};
 use crate::{RuleFile, quantity};
 
-/// What a rule file does with a request.
+/// The effect of a rule file on a request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -57,7 +57,7 @@ pub enum RuleStatus {
         /// The value of the request, if any.
         found: Option<String>,
     },
-    /// An exemption lifts it.
+    /// The request is exempt.
     Exempt,
     /// It is disabled.
     Disabled,
@@ -105,12 +105,12 @@ pub struct LimitExplanation {
     pub plan: String,
     /// A description, in words.
     pub text: String,
-    /// Its key, with what is not printable as `\x..`.
+    /// Its key, with unprintable bytes as `\x..`.
     pub key: String,
 }
 
 impl RuleFile {
-    /// Explains what the rules make of `request`, with subjects hashed by `secret`.
+    /// Explains which rules apply to `request` and how, with subjects hashed by `secret`.
     pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
         let view = RequestView::new(request, &self.matcher);
         let rules = self.rules().clone().with_secret(secret);

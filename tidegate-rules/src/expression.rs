@@ -512,10 +512,10 @@ mod tests {
         shared(&Expression::compile("1").unwrap());
     }
 
-    /// A whole number in random CEL, without what CEL leaves open or we decide otherwise.
+    /// A random CEL expression with an integer result, without constructs that CEL leaves undefined or that differ here.
     ///
-    /// Of two sides that fail, the interpreter tells of the right one. So an overflow never stands to the left of something
-    /// else that may fail: it would not be told, and here it is none.
+    /// If both operands fail, the reference interpreter reports the error of the right one. So the left operand never
+    /// overflows if the right one may fail: the overflow would not be reported, and the results could not be compared.
     fn random_cost() -> impl Strategy<Value = String> {
         let number = prop_oneof![
             any::<i64>().prop_map(|number| number.max(i64::MIN + 1).to_string()),
@@ -548,10 +548,9 @@ mod tests {
     }
 
     proptest! {
-        /// Two evaluators, one language: ours and the interpreter of the crate whose parser we use. Where that one says that a
-        /// number cannot be applied to, we decide otherwise.
+        /// Our evaluator agrees with the interpreter of the crate `cel`, except where that one rejects an operation on a number.
         #[test]
-        fn a_cost_is_what_cel_says(
+        fn a_cost_equals_the_result_of_the_cel_interpreter(
             text in random_cost(), tenant in "[0-2]{0,2}", user in "-?[0-9]{1,2}", rows in "[0-9]{0,3}",
         ) {
             let ours = match Expression::compile(&text) {

@@ -101,7 +101,7 @@ impl Identity {
                 provenance: Provenance::Verified,
             });
         }
-        let found = |((source, kind), provenance): ((&Source, &SmolStr), &Provenance)| {
+        let value_of = |((source, kind), provenance): ((&Source, &SmolStr), &Provenance)| {
             let value = source.read(view)?;
             // A single source needs no kind of its own, and the application may set the value itself.
             let kind = if self.sources.len() == 1 { &self.name } else { kind };
@@ -112,7 +112,7 @@ impl Identity {
                 provenance: *provenance,
             })
         };
-        self.sources.iter().zip(&self.kinds).zip(&self.provenances).find_map(found)
+        self.sources.iter().zip(&self.kinds).zip(&self.provenances).find_map(value_of)
     }
 
     /// The provenance if there is no value: forgeable, unless no source identifies a sender.
@@ -202,9 +202,7 @@ impl Source {
             Some(("attr", name)) => {
                 let name = named(name)?;
                 if attributes::is_reserved(&name) {
-                    return Err(format!(
-                        "`{name}` is the door's own name for what it sees; call the attribute otherwise"
-                    ));
+                    return Err(format!("`{name}` is set by the front door; give the attribute another name"));
                 }
                 Ok(Self::Attribute(name))
             }

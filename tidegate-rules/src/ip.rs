@@ -61,24 +61,26 @@ pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
     if text.len() > MAX_ADDRESS_BYTES {
         return Err(format!("a text of {} bytes is not a network; {NETWORK_HELP}", text.len()));
     }
-    let wrong = || format!("{text:?} is not a network; {NETWORK_HELP}");
+    let invalid = || format!("{text:?} is not a network; {NETWORK_HELP}");
     let (address, prefix) = match text.trim().split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (text.trim(), None),
     };
-    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let address: IpAddr = address.parse().map_err(|_| invalid())?;
     let max = if address.is_ipv4() { 32 } else { 128 };
     let prefix = match prefix {
         // Digits only: `parse` would accept a sign.
-        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().map_err(|_| wrong())?,
-        Some(_) => return Err(wrong()),
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().map_err(|_| invalid())?,
+        Some(_) => return Err(invalid()),
         None => max,
     };
     let as_written = IpNet::new(address, prefix)
         .map_err(|_| format!("{text:?} has a prefix of {prefix} bits; such an address has {max}"))?;
     if as_written != as_written.trunc() {
-        let meant = as_written.trunc();
-        return Err(format!("{text:?} is an address in a network; write {meant}, or {address} for the single address"));
+        let network = as_written.trunc();
+        return Err(format!(
+            "{text:?} is an address in a network; write {network}, or {address} for the single address"
+        ));
     }
     // Only a prefix of 96 or more stays within the embedded addresses.
     let shorter = prefix.checked_sub(96).filter(|_| address.is_ipv6());

@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Paths that only a pattern can match that covers this one: its holes are filled with segments of no pattern.
+    /// Paths that match this pattern, and others only if they cover it: `{name}` is replaced by segments that no pattern has.
     fn witnesses(pattern: &PathPattern) -> Vec<String> {
         if pattern.is_everything() {
             return ["*", "/", "/fresh", "/fresh/fresh/fresh/fresh/fresh"].map(String::from).to_vec();
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn no_text_panics() {
         bolero::check!().with_type::<String>().for_each(|text| {
-            // A path that is a pattern at all matches itself.
+            // A path that is a valid pattern matches itself.
             if let Ok(pattern) = PathPattern::parse(text) {
                 assert!(pattern.matches(&pattern.example()));
             }

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn no_text_panics() {
         bolero::check!().with_type::<(String, String)>().for_each(|(text, name)| {
-            // Decoding never makes a text longer, but for what stands in place of broken bytes.
+            // Decoding makes a text longer only by replacement characters for invalid bytes.
             assert!(query_parameter(text, name).is_none_or(|value| value.len() <= 3 * text.len()));
             assert!(cookie(text, name).is_none_or(|value| text.contains(&value)));
         });

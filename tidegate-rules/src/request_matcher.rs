@@ -73,7 +73,7 @@ impl RequestMatcher {
     pub(crate) fn exemption(&self, view: &RequestView<'_, '_>) -> Option<usize> {
         let mut candidates = RuleIndices::new();
         self.exempt_index.candidates(view, &mut candidates);
-        let applies = |place: &u32| self.exempt_rest[*place as usize].as_ref().is_none_or(|rest| rest.fits(view));
+        let applies = |place: &u32| self.exempt_rest[*place as usize].as_ref().is_none_or(|rest| rest.matches(view));
         candidates.into_iter().find(applies).map(|place| place as usize)
     }
 
@@ -159,7 +159,7 @@ impl RuleMatcher {
 }
 
 impl RuleSubject<'_> {
-    /// A value for each of the rule's [names](Matched::names).
+    /// A value for each of the rule's [names](RuleMatcher::names).
     pub(crate) fn values(&self, rule: &RuleMatcher) -> SmallVec<[Option<&str>; 4]> {
         let mut values = SmallVec::new();
         if rule.tenant != TenantUse::No {
@@ -178,7 +178,7 @@ impl Matcher for RequestMatcher {
         let view = RequestView::new(request, self);
         let mut candidates = RuleIndices::new();
         self.index.candidates(&view, &mut candidates);
-        candidates.retain(|place| self.rules[*place as usize].rest.as_ref().is_none_or(|rest| rest.fits(&view)));
+        candidates.retain(|place| self.rules[*place as usize].rest.as_ref().is_none_or(|rest| rest.matches(&view)));
         if candidates.is_empty() || self.exemption(&view).is_some() {
             return;
         }

@@ -22,7 +22,7 @@ pub(crate) struct RouteEntry<T> {
     pub(crate) value: T,
 }
 
-// === impl ByRoute ===
+// === impl RouteTable ===
 
 impl<T: Copy> RouteTable<T> {
     /// The value of the first entry that matches a request.
@@ -65,7 +65,7 @@ impl<T> FromIterator<RouteEntry<T>> for RouteTable<T> {
     }
 }
 
-// === impl Route ===
+// === impl RouteEntry ===
 
 impl<T> RouteEntry<T> {
     /// Whether the entry matches every request with this method and a path of this pattern; `None` stands for any.

@@ -35,7 +35,7 @@ pub struct SampleRequest {
     pub headers: Vec<(String, String)>,
     /// The address of the peer: the client, or the proxy in front of us.
     pub ip: Option<String>,
-    /// The tenant, as the application knows it.
+    /// The tenant, as set by the application.
     pub tenant: Option<String>,
     /// The action; empty if missing.
     pub action: Option<String>,
@@ -47,7 +47,7 @@ pub struct SampleRequest {
     pub cost: Option<u64>,
 }
 
-/// What a door would bring of a [`SampleRequest`].
+/// The attributes that a front door would give a [`SampleRequest`].
 #[derive(Clone)]
 pub struct SampleAttributes {
     action: String,
@@ -55,8 +55,8 @@ pub struct SampleAttributes {
     values: Vec<(SmolStr, String)>,
 }
 
-/// What is wrong with a [`SampleRequest`]: the field, and how to mend it. Nothing of it is quoted but names that are known: a value
-/// may be a subject, and what looks like a wrong name is often a value that went astray.
+/// Why a [`SampleRequest`] is invalid: the field, and how to fix it. It quotes only known names: a value may be a subject, and an
+/// unknown name may be a value in the wrong place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleError {
     field: String,
@@ -123,7 +123,7 @@ impl SampleRequest {
 }
 
 impl SampleRequest {
-    /// What a door would bring, under the names that rules read: `method`, `path`, `query`, `host`, `ip`, `header:NAME`,
+    /// The attributes that a front door would add, under the names that rules read: `method`, `path`, `query`, `host`, `ip`, `header:NAME`,
     /// `body`, `tenant`, and the names of the attributes.
     pub fn attributes(&self) -> Result<SampleAttributes, SampleError> {
         let mut values: Vec<(SmolStr, String)> = Vec::new();
@@ -164,7 +164,7 @@ impl SampleRequest {
 
     fn address(&self) -> Result<Option<String>, SampleError> {
         let parsed = self.ip.as_ref().map(|text| {
-            ip::parse(text).ok_or_else(|| SampleError::new("ip", "this is no address; write one such as 203.0.113.9"))
+            ip::parse(text).ok_or_else(|| SampleError::new("ip", "not an IP address; write one such as 203.0.113.9"))
         });
         Ok(parsed.transpose()?.map(|ip| ip.to_canonical().to_string()))
     }
@@ -174,7 +174,7 @@ impl SampleRequest {
         let mut joined: Vec<(SmolStr, String)> = Vec::new();
         for (name, value) in &self.headers {
             if !attributes::is_header_name(name) {
-                let help = "this is no name of a header: one has letters, digits and signs such as `-`, and no spaces";
+                let help = "not a header name: it has letters, digits and signs such as `-`, and no spaces";
                 return Err(SampleError::new("headers", help));
             }
             if value.contains(['\r', '\n', '\0']) {
@@ -196,9 +196,9 @@ impl SampleRequest {
         let problem = if name.is_empty() {
             "a name is empty".to_owned()
         } else if name.contains(':') {
-            "this name has a colon, as only names of a door's own have; a header belongs under `headers`".to_owned()
+            "a name with a colon is reserved for front doors; write a header under `headers`".to_owned()
         } else if attributes::is_reserved(name) {
-            format!("`{name}` is a door's own name for what it sees; write it as a field of the request")
+            format!("`{name}` is set by the front door; write it as a field of the request")
         } else if name == attributes::TENANT && self.tenant.is_some() {
             "`tenant` is given twice; keep the field of the request".to_owned()
         } else {
@@ -251,7 +251,7 @@ impl SampleError {
         &self.field
     }
 
-    /// What is wrong with it, and what to write instead.
+    /// The reason, and what to write instead.
     pub fn problem(&self) -> &str {
         &self.problem
     }
@@ -335,12 +335,12 @@ mod tests {
     #[test]
     fn an_attribute_cannot_pass_for_what_a_door_sees() {
         for (name, expected) in [
-            ("ip", "attributes: `ip` is a door's own name for what it sees; write it as a field of the request"),
+            ("ip", "attributes: `ip` is set by the front door; write it as a field of the request"),
             ("", "attributes: a name is empty"),
             ("tenant", "attributes: `tenant` is given twice; keep the field of the request"),
             (
                 "x-key:secret.7",
-                "attributes: this name has a colon, as only names of a door's own have; a header belongs under `headers`",
+                "attributes: a name with a colon is reserved for front doors; write a header under `headers`",
             ),
         ] {
             let attributes = pairs(&[(name, "7")]);

@@ -1,4 +1,4 @@
-//! Whom nobody vouches for, and what a rule says about them.
+//! Which subjects are anonymous (unauthenticated), and the bounds that a rule sets for them.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ fn file(per: &str, more: &str) -> Result<RuleFile, Report> {
     RuleFile::parse("rules.yaml", &format!("version: 1\n{IDENTIFY}rules:\n{rule}\n"))
 }
 
-/// Whether nobody vouches for whom a rule counts in a request.
+/// Whether the subject of a request is anonymous under a rule.
 fn is_anonymous(per: &str, attributes: &[(&str, &str)]) -> bool {
-    of_rule(per, "", attributes)
+    is_anonymous_with(per, "", attributes)
 }
 
-fn of_rule(per: &str, more: &str, attributes: &[(&str, &str)]) -> bool {
+fn is_anonymous_with(per: &str, more: &str, attributes: &[(&str, &str)]) -> bool {
     let file = file(per, more).unwrap_or_else(|report| panic!("{report}"));
     let request =
         attributes.iter().fold(Request::new("act"), |request, (name, value)| request.with_attribute(name, value));
@@ -48,7 +48,7 @@ fn an_address_is_anonymous_and_a_verified_key_is_not() {
 }
 
 #[test]
-fn what_a_client_can_send_vouches_for_nobody() {
+fn a_subject_that_a_client_can_forge_is_anonymous() {
     for (per, attribute) in [
         ("header:x-device", ("header:x-device", "d1")),
         ("query:q", ("query", "q=1")),
@@ -61,7 +61,7 @@ fn what_a_client_can_send_vouches_for_nobody() {
 }
 
 #[test]
-fn what_somebody_has_verified_or_the_application_says_vouches() {
+fn a_subject_that_is_verified_or_set_by_the_application_is_not_anonymous() {
     for (per, attribute) in [
         ("header:x-api-key", ("header:x-api-key", "k1")),
         ("query:key", ("query", "key=1")),
@@ -77,48 +77,48 @@ fn what_somebody_has_verified_or_the_application_says_vouches() {
     }
 }
 
-/// One part is enough: whoever is vouched for cannot be many by having many addresses.
+/// An authenticated client cannot create more subjects by changing its address.
 #[test]
-fn one_part_that_is_vouched_for_is_enough() {
+fn one_authenticated_part_is_enough() {
     assert!(!is_anonymous("[ip, user]", &[IP, ("user", "ann")]));
     assert!(is_anonymous("[ip, user]", &[IP]));
     assert!(is_anonymous("[ip, device]", &[IP, ("header:cookie", "device=1")]));
     assert!(!is_anonymous("[ip, tenant]", &[IP, TOKEN]));
 }
 
-/// The tenant tells users apart, so it is a part of whom a rule counts, where it counts at all.
+/// Subjects are counted within their tenant, so the tenant is a part of them, unless the rule has `scope: global`.
 #[test]
-fn a_tenant_vouches_for_what_belongs_to_it() {
+fn an_authenticated_tenant_authenticates_its_subjects() {
     let cookie = ("header:cookie", "device=1");
     assert!(!is_anonymous("device", &[cookie, TOKEN]));
-    assert!(is_anonymous("device", &[cookie, ("header:x-org", "acme")]), "anyone can say that");
-    assert!(of_rule("device", ", scope: global", &[cookie, TOKEN]), "tenants do not matter there");
+    assert!(is_anonymous("device", &[cookie, ("header:x-org", "acme")]), "an unauthenticated tenant");
+    assert!(is_anonymous_with("device", ", scope: global", &[cookie, TOKEN]), "the scope ignores tenants");
     assert!(is_anonymous("ip", &[IP, TOKEN]), "addresses belong to no tenant");
 }
 
 #[test]
-fn who_lacks_an_identity_is_anonymous() {
+fn a_request_without_an_identity_is_anonymous() {
     for per in ["user", "attr:account", "tenant", "header:x-api-key", "ip"] {
         assert!(is_anonymous(per, &[]), "{per}");
     }
 }
 
 #[test]
-fn what_says_nothing_about_who_it_is_does_not_matter() {
-    let about = [("path", "/a"), ("host", "a.example"), ("method", "GET")];
+fn parts_that_identify_nobody_do_not_count() {
+    let neutral = [("path", "/a"), ("host", "a.example"), ("method", "GET")];
     for per in ["[]", "path", "host", "method", "action", "const:x", "zone", "plan", "[plan, path]"] {
-        assert!(!is_anonymous(per, &about), "{per}");
-        assert!(!is_anonymous(per, &[]), "{per} that is missing");
+        assert!(!is_anonymous(per, &neutral), "{per}");
+        assert!(!is_anonymous(per, &[]), "missing {per}");
     }
-    assert!(is_anonymous("[path, ip]", &[about[0], IP]));
-    assert!(!is_anonymous("[path, user]", &[about[0], ("user", "ann")]));
-    // The application may choose the plan, which is no name of anybody; a client that chooses it could choose a million.
+    assert!(is_anonymous("[path, ip]", &[neutral[0], IP]));
+    assert!(!is_anonymous("[path, user]", &[neutral[0], ("user", "ann")]));
+    // A plan set by the application identifies nobody. A client that chooses its plan could invent a million of them.
     assert!(is_anonymous("[plan, ip]", &[("plan", "pro"), IP]));
     assert!(is_anonymous("plan", &[("header:x-plan", "p17")]));
 }
 
 #[test]
-fn a_rule_says_how_many_and_for_how_long() {
+fn a_rule_sets_the_bounds_for_anonymous_subjects() {
     let all = file("ip", ", anonymous: { most: 200k, forget_after: 10m }").unwrap();
     let debug = format!("{:?}", all.rules().rule("a").unwrap());
     assert!(debug.contains("AnonymousBounds { max_subjects: 200000, forget_after: Some(600s) }"), "{debug}");

@@ -1,9 +1,9 @@
-//! The checklist for production: what is met, what is not, and what a file cannot tell.
+//! The checklist for production: items that are met, unmet, or not visible in the file.
 
 use ChecklistState::{Met, Unknown, Unmet};
 use tidegate_rules::{ChecklistItem, ChecklistState, Deployment, RuleFile};
 
-/// A file of which everything that a file can say is said.
+/// A file with every setting that the checklist reads.
 const GOOD: &str = "version: 1
 rules:
 - id: search
@@ -18,23 +18,23 @@ fn redis() -> Deployment {
     Deployment::new().with_secret(true).with_store("redis://user:hunter2@cache:6379")
 }
 
-fn items(text: &str, facts: &Deployment) -> Vec<ChecklistItem> {
-    RuleFile::parse("rules.yaml", text).unwrap_or_else(|report| panic!("{report}")).checklist(facts)
+fn items(text: &str, deployment: &Deployment) -> Vec<ChecklistItem> {
+    RuleFile::parse("rules.yaml", text).unwrap_or_else(|report| panic!("{report}")).checklist(deployment)
 }
 
-fn item(text: &str, facts: &Deployment, about: &str) -> (ChecklistState, String) {
-    let items = items(text, facts);
+fn item(text: &str, deployment: &Deployment, about: &str) -> (ChecklistState, String) {
+    let items = items(text, deployment);
     let item = items.into_iter().find(|item| item.name.contains(about));
     item.map_or_else(|| panic!("no item is about {about}"), |item| (item.state, item.detail))
 }
 
-/// `GOOD` with a rule more.
-fn with(rule: &str) -> String {
+/// `GOOD` with one more rule.
+fn with_rule(rule: &str) -> String {
     format!("{GOOD}- {{ {rule} }}\n")
 }
 
 #[test]
-fn a_good_file_in_a_good_place_has_nothing_unmet() {
+fn a_complete_file_with_a_shared_store_has_no_unmet_items() {
     let items = items(GOOD, &redis());
     let states: Vec<_> = items.iter().map(|item| item.state).collect();
     assert_eq!(states, [Met, Met, Met, Met, Met, Met, Unknown, Met, Met, Unknown, Met, Met, Met, Met, Met]);
@@ -49,19 +49,19 @@ fn a_password_in_the_address_of_the_store_is_not_repeated() {
 #[test]
 fn missing_match_cost_and_failure_policy_are_reported() {
     let limit = "token_bucket: { capacity: 20, refill: 10/s }";
-    let unmatched = with(&format!("id: wide, per: ip, cost: 2, on_failure: open, {limit}"));
+    let unmatched = with_rule(&format!("id: wide, per: ip, cost: 2, on_failure: open, {limit}"));
     let (state, detail) = item(&unmatched, &redis(), "explicit");
     assert_eq!((state, detail.contains("match: wide;")), (Unmet, true), "{detail}");
-    let meant = unmatched.replace("id: wide,", "id: wide, match: {},");
-    assert_eq!(item(&meant, &redis(), "explicit").0, Met);
-    assert_eq!(item(&meant.replace("cost: 2, ", ""), &redis(), "explicit").0, Unknown);
-    let (state, detail) = item(&meant.replace("on_failure: open, ", ""), &redis(), "failure policy");
+    let match_all = unmatched.replace("id: wide,", "id: wide, match: {},");
+    assert_eq!(item(&match_all, &redis(), "explicit").0, Met);
+    assert_eq!(item(&match_all.replace("cost: 2, ", ""), &redis(), "explicit").0, Unknown);
+    let (state, detail) = item(&match_all.replace("on_failure: open, ", ""), &redis(), "failure policy");
     assert_eq!((state, detail.contains("no `on_failure`: wide;")), (Unmet, true), "{detail}");
 }
 
 #[test]
 fn weak_security_rules_are_unmet() {
-    let fixed = with(
+    let fixed = with_rule(
         "id: pin, match: { action: pin }, per: ip, security: true, on_failure: closed, \
                       fixed_window: { limit: 5, window: 10m }",
     );
@@ -106,7 +106,7 @@ fn memory_is_estimated_for_each_rule_and_a_million_subjects() {
         detail,
         "at most about 130 MB in Redis for a million subjects active under every rule; bytes for each subject: search 130"
     );
-    let log = with("id: log, per: attr:account, sliding_log: { limit: 100, window: 1m }");
+    let log = with_rule("id: log, per: attr:account, sliding_log: { limit: 100, window: 1m }");
     let (_, detail) = item(&log, &redis(), "memory");
     assert!(detail.contains("about 1280 MB") && detail.ends_with("log 1150, search 130"), "{detail}");
     let in_plan = format!("{log}plans: {{ pro: {{ log: {{ sliding_log: {{ limit: 1000, window: 1m }} }} }} }}\n");
@@ -118,10 +118,10 @@ fn memory_is_estimated_for_each_rule_and_a_million_subjects() {
 
 #[test]
 fn hot_keys_and_long_periods_are_named() {
-    let shared = with("id: all, per: [], token_bucket: { capacity: 20, refill: 10/s }");
+    let shared = with_rule("id: all, per: [], token_bucket: { capacity: 20, refill: 10/s }");
     let (state, detail) = item(&shared, &redis(), "hot keys");
     assert_eq!((state, detail.contains("one key or a few: all;")), (Unknown, true), "{detail}");
-    let by_tenant = with("id: big, per: tenant, fixed_window: { limit: 20, window: 1d }");
+    let by_tenant = with_rule("id: big, per: tenant, fixed_window: { limit: 20, window: 1d }");
     let (state, detail) = item(&by_tenant, &redis(), "hot keys");
     assert_eq!((state, detail.contains("one key: big;")), (Unknown, true), "{detail}");
     let (state, detail) = item(&by_tenant, &redis(), "billing");
@@ -131,14 +131,14 @@ fn hot_keys_and_long_periods_are_named() {
 
 #[test]
 fn shadow_is_named_and_disabled_rules_do_not_count() {
-    let shadow = with("id: new, mode: shadow, per: ip, token_bucket: { capacity: 20, refill: 10/s }");
+    let shadow = with_rule("id: new, mode: shadow, per: ip, token_bucket: { capacity: 20, refill: 10/s }");
     assert!(item(&shadow, &redis(), "shadow").1.ends_with(": new"));
     let disabled = shadow.replace("shadow", "disabled");
     assert_eq!(items(&disabled, &redis()), items(GOOD, &redis()));
 }
 
 #[test]
-fn a_long_list_of_rules_is_cut() {
+fn a_long_list_of_rules_is_truncated() {
     let rules = (0..1_200).map(|rule| {
         format!(
             "- {{ id: r{rule}, per: ip, fixed_window: {{ limit: 9, window: 1m }}, match: {{ action: a{rule} }} }}\n"

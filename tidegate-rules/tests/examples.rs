@@ -35,9 +35,9 @@ fn every_example_has_tests_and_they_pass() {
     }
 }
 
-/// A rule that no test sees deny could be missing, and nobody would notice.
+/// Without such a test, nobody would notice if the rule were missing.
 #[test]
-fn every_rule_of_the_examples_is_seen_to_deny() {
+fn every_rule_of_the_examples_denies_in_some_test() {
     for path in examples().1 {
         let run = run_tests(&path).unwrap();
         assert_eq!(run.never_denied().collect::<Vec<_>>(), [""; 0], "{}", path.display());

@@ -1,4 +1,4 @@
-//! Who is counted with whom: identities by priority, kinds and tenants apart, and headers that move nobody.
+//! Identities: which requests share a subject. Sources by priority, kinds and tenants kept apart, forged headers without effect.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ identify:
 /// A file with one rule that counts `per`.
 fn file(per: &str) -> RuleFile {
     let rule = "rules:\n- { id: r, token_bucket: { capacity: 5, refill: 1/s }, per: ";
-    RuleFile::parse("rules.yaml", &format!("{IDENTIFY}{rule}{per} }}\n")).expect("a good file")
+    RuleFile::parse("rules.yaml", &format!("{IDENTIFY}{rule}{per} }}\n")).expect("a valid file")
 }
 
 /// The subject that is counted for a request with these attributes.
@@ -36,7 +36,7 @@ fn assert_same(per: &str, requests: &[&[(&str, &str)]]) {
     assert_eq!(subjects.len(), 1, "{per}: {requests:?}");
 }
 
-fn assert_apart(per: &str, requests: &[&[(&str, &str)]]) {
+fn assert_different(per: &str, requests: &[&[(&str, &str)]]) {
     let file = file(per);
     let subjects: HashSet<_> = requests.iter().map(|request| subject(&file, request)).collect();
     assert_eq!(subjects.len(), requests.len(), "{per}: {requests:?}");
@@ -49,23 +49,23 @@ fn the_first_identity_that_is_present_counts() {
         "[client]",
         &[&[key, ("header:x-user-id", "ann"), ("ip", "192.0.2.1")], &[key], &[key, ("ip", "192.0.2.2")]],
     );
-    assert_apart("[client]", &[&[key], &[("header:x-user-id", "ann")], &[("ip", "192.0.2.1")], &[]]);
+    assert_different("[client]", &[&[key], &[("header:x-user-id", "ann")], &[("ip", "192.0.2.1")], &[]]);
 }
 
 #[test]
-fn an_empty_identity_is_as_good_as_none() {
+fn an_empty_identity_counts_as_missing() {
     let ip = ("ip", "192.0.2.1");
     assert_same("[client]", &[&[ip], &[("header:x-api-key", ""), ip], &[("header:x-api-key", "  "), ip]]);
 }
 
 #[test]
-fn a_user_named_like_an_address_or_a_key_is_neither() {
+fn a_user_named_like_an_address_or_a_key_is_a_different_subject() {
     let name = "192.0.2.1";
-    assert_apart("[client]", &[&[("header:x-api-key", name)], &[("header:x-user-id", name)], &[("ip", name)]]);
+    assert_different("[client]", &[&[("header:x-api-key", name)], &[("header:x-user-id", name)], &[("ip", name)]]);
 }
 
 #[test]
-fn whoever_has_no_identity_shares_one_and_is_not_exempt() {
+fn requests_without_an_identity_share_one_subject_and_are_not_exempt() {
     assert_same("[user]", &[&[], &[("ip", "192.0.2.1")], &[("header:x-user-id", " ")]]);
     assert_same("[client]", &[&[], &[("ip", "not an address")]]);
     assert_eq!(file("[user]").rules().resolve(&Request::new("")).checks().len(), 1);
@@ -73,38 +73,41 @@ fn whoever_has_no_identity_shares_one_and_is_not_exempt() {
 
 #[test]
 fn users_and_keys_belong_to_their_tenant_and_addresses_do_not() {
-    let of = |tenant| ("header:x-tenant-id", tenant);
+    let in_tenant = |tenant| ("header:x-tenant-id", tenant);
     let (user, key) = (("header:x-user-id", "42"), ("header:x-api-key", "k"));
-    assert_apart("[user]", &[&[user, of("acme")], &[user, of("blue")], &[user]]);
-    assert_apart("[client]", &[&[key, of("acme")], &[key, of("blue")]]);
-    assert_same("[client]", &[&[("ip", "192.0.2.1"), of("acme")], &[("ip", "192.0.2.1"), of("blue")]]);
-    assert_same("[ip]", &[&[("ip", "192.0.2.1"), of("acme")], &[("ip", "192.0.2.1"), of("blue")]]);
-    assert_same("[user], scope: global", &[&[user, of("acme")], &[user, of("blue")], &[user]]);
-    assert_same("[tenant]", &[&[user, of("acme")], &[key, of("acme")]]);
-    assert_apart("[tenant, user]", &[&[user, of("acme")], &[user, of("blue")], &[user], &[of("acme")], &[]]);
-    assert_same("[tenant, user]", &[&[user, of("acme")], &[of("acme"), user, ("ip", "192.0.2.9")]]);
+    assert_different("[user]", &[&[user, in_tenant("acme")], &[user, in_tenant("blue")], &[user]]);
+    assert_different("[client]", &[&[key, in_tenant("acme")], &[key, in_tenant("blue")]]);
+    assert_same("[client]", &[&[("ip", "192.0.2.1"), in_tenant("acme")], &[("ip", "192.0.2.1"), in_tenant("blue")]]);
+    assert_same("[ip]", &[&[("ip", "192.0.2.1"), in_tenant("acme")], &[("ip", "192.0.2.1"), in_tenant("blue")]]);
+    assert_same("[user], scope: global", &[&[user, in_tenant("acme")], &[user, in_tenant("blue")], &[user]]);
+    assert_same("[tenant]", &[&[user, in_tenant("acme")], &[key, in_tenant("acme")]]);
+    assert_different(
+        "[tenant, user]",
+        &[&[user, in_tenant("acme")], &[user, in_tenant("blue")], &[user], &[in_tenant("acme")], &[]],
+    );
+    assert_same("[tenant, user]", &[&[user, in_tenant("acme")], &[in_tenant("acme"), user, ("ip", "192.0.2.9")]]);
 }
 
 #[test]
-fn everybody_shares_a_rule_that_counts_by_nothing() {
+fn all_requests_share_one_subject_if_per_is_empty() {
     assert_same("[]", &[&[], &[("ip", "192.0.2.1")], &[("header:x-api-key", "k")]]);
     assert_same("['const:all']", &[&[], &[("ip", "192.0.2.1")]]);
 }
 
 #[test]
-fn the_application_may_say_who_it_is_and_no_client_can() {
+fn the_application_can_set_an_identity_and_a_client_cannot() {
     assert_same(
         "[user]",
         &[&[("user", "ann")], &[("header:x-user-id", "ann")], &[("user", "ann"), ("header:x-user-id", "bob")]],
     );
-    assert_apart("['attr:account']", &[&[("account", "a7")], &[("header:account", "a7")]]);
+    assert_different("['attr:account']", &[&[("account", "a7")], &[("header:account", "a7")]]);
 }
 
 #[test]
 fn every_source_is_read() {
     let token = "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4iLCJvcmciOnsiaWQiOjd9fQ.";
     let read = |per: &str, request: &[(&str, &str)], missing: &[(&str, &str)]| {
-        assert_apart(per, &[request, missing]);
+        assert_different(per, &[request, missing]);
         assert_same(per, &[missing, &[]]);
     };
     read("['query:page']", &[("query", "a=1&page=7")], &[("query", "a=1")]);
@@ -124,25 +127,25 @@ fn every_source_is_read() {
 }
 
 #[test]
-fn a_path_written_another_way_is_the_same_path() {
+fn spellings_of_one_path_are_one_subject() {
     let path = |path| [("path", path)];
     assert_same(
         "[path]",
         &[&path("/a/b"), &path("/a//b"), &path("/a/./b"), &path("/a/x/../b"), &path("/%61/b/"), &path("/a/b?x=1")],
     );
-    assert_apart("[path]", &[&path("/a/b"), &path("/a%2Fb"), &path("/A/b")]);
+    assert_different("[path]", &[&path("/a/b"), &path("/a%2Fb"), &path("/A/b")]);
 }
 
-/// Trap: the leftmost address is whatever the client wrote.
+/// Trap: the client chooses the leftmost address.
 #[test]
-fn a_spoofed_header_moves_nobody() {
+fn a_spoofed_forwarded_header_does_not_change_the_subject() {
     let via = |peer: &'static str, header: &'static str| [("ip", peer), ("header:x-forwarded-for", header)];
-    // Whoever is no proxy is the client, whatever it says.
+    // A peer that is not a trusted proxy is the client; its header is ignored.
     assert_same(
         "[ip]",
         &[&via("192.0.2.1", "203.0.113.1"), &via("192.0.2.1", "203.0.113.2, 10.0.0.1"), &[("ip", "192.0.2.1")]],
     );
-    // Behind the proxy, what stands before the last honest word does not count.
+    // Behind a proxy, only the last address before the trusted proxies counts.
     let honest = via("10.0.0.1", "203.0.113.9");
     assert_same(
         "[ip]",
@@ -153,11 +156,11 @@ fn a_spoofed_header_moves_nobody() {
             &[("ip", "203.0.113.9")],
         ],
     );
-    assert_apart("[ip]", &[&honest, &via("10.0.0.1", "203.0.113.8")]);
+    assert_different("[ip]", &[&honest, &via("10.0.0.1", "203.0.113.8")]);
 }
 
 #[test]
-fn ten_thousand_hops_are_not_walked() {
+fn a_forwarded_header_with_ten_thousand_hops_is_not_searched_to_the_end() {
     let hops = |count: usize| vec!["10.0.0.1"; count].join(", ");
     let (some, many) = (hops(80), hops(10_000));
     let client = format!("203.0.113.9, {some}");
@@ -170,9 +173,9 @@ fn ten_thousand_hops_are_not_walked() {
     );
 }
 
-/// Traps: every IPv4-mapped address became one bucket, and a subscriber's /64 became as many as it liked.
+/// Traps: all IPv4-mapped addresses shared one bucket, and a client with an IPv6 /64 could be any number of subjects.
 #[test]
-fn addresses_are_counted_as_who_they_are() {
+fn spellings_of_one_address_and_one_ipv6_network_are_one_subject() {
     let ip = |ip| [("ip", ip)];
     assert_same(
         "[ip]",
@@ -184,18 +187,18 @@ fn addresses_are_counted_as_who_they_are() {
             &ip("203.0.113.9:443"),
         ],
     );
-    assert_apart("[ip]", &[&ip("::ffff:203.0.113.9"), &ip("::ffff:203.0.113.10")]);
+    assert_different("[ip]", &[&ip("::ffff:203.0.113.9"), &ip("::ffff:203.0.113.10")]);
     assert_same("[ip]", &[&ip("2001:db8:1:2::1"), &ip("2001:db8:1:2:ffff::9"), &ip("[2001:db8:1:2::3]:443")]);
-    assert_apart("[ip]", &[&ip("2001:db8:1:2::1"), &ip("2001:db8:1:3::1")]);
+    assert_different("[ip]", &[&ip("2001:db8:1:2::1"), &ip("2001:db8:1:3::1")]);
     assert_same("['net:24/48']", &[&ip("203.0.113.9"), &ip("203.0.113.200")]);
     assert_same("['net:24/48']", &[&ip("2001:db8:1:2::1"), &ip("2001:db8:1:3::1")]);
 }
 
 #[test]
-fn long_and_strange_subjects_are_hashed_like_any_other() {
+fn long_and_unusual_subjects_are_hashed_like_any_other() {
     let long = "x".repeat(1_000_000);
     let longer = format!("{long}y");
-    assert_apart(
+    assert_different(
         "[user]",
         &[
             &[("header:x-user-id", &long)],
@@ -212,7 +215,7 @@ fn long_and_strange_subjects_are_hashed_like_any_other() {
 }
 
 #[test]
-fn a_door_is_told_what_to_bring() {
+fn the_rules_list_the_attributes_that_they_read() {
     let reads: Vec<String> = file("[client]").rules().reads().into_iter().map(Into::into).collect();
     let expected = [
         "client",
@@ -227,9 +230,9 @@ fn a_door_is_told_what_to_bring() {
     assert_eq!(reads, expected);
 }
 
-/// What a subject is hashed to must not change between versions: it would start everybody afresh.
+/// If the hash changed, every subject would start with a full limit after an update.
 #[test]
-fn subjects_stay_what_they_are() {
+fn the_hash_of_a_subject_does_not_change_between_versions() {
     let request = [("header:x-api-key", "k1"), ("header:x-tenant-id", "acme")];
     assert_eq!(subject(&file("[client]"), &request).to_string(), "2f9c2a75a86304da98866fde5192cefc");
     assert_eq!(subject(&file("[ip]"), &[("ip", "203.0.113.9")]).to_string(), "f79e036a66a822b0e7fbab34771f8546");

@@ -1,4 +1,4 @@
-//! What becomes of a test file that is wrong: every problem at once, each with its place, and bounded work.
+//! Invalid test files: all problems are reported at once, each with its position, and the work is bounded.
 
 use std::fs;
 use std::path::Path;
@@ -61,27 +61,27 @@ tests:
 ",
     );
     let expected = [
-        "2:8 instant: this is no instant; write one such as 2026-01-01T00:00:00Z, in UTC",
+        "2:8 instant: not a valid time; write one such as 2026-01-01T00:00:00Z, in UTC",
         "3:12 unknown-field: unknown field `pth`",
-        "7:17 send: nothing is sent here",
+        "7:17 send: the step sends no requests",
         "8:15 duration: \"5\" lacks a unit; write 10s or 10m",
         "8:26 unknown-value: `alowed` is not a valid value",
-        "9:39 count: 4 are expected here, and 3 are sent",
+        "9:39 count: 4 outcomes are expected, but 3 requests are sent",
         "10:29 unknown-rule: there is no rule `serch`",
-        "11:26 time: `at` and `after` both say when",
+        "11:26 time: `at` and `after` both set the time",
         "11:53 duration: \"soon\" does not start with a number; write 10s or 10m",
-        "12:15 time: time goes forward: the request before comes at 3s",
+        "12:15 time: time cannot go backwards: the previous request is at 3s",
         "13:11 duplicate-name: an earlier test has this name",
-        "14:20 request: this is no address; write one such as 203.0.113.9",
-        "14:44 request: this is no name of a header: one has letters, digits and signs such as `-`, and no spaces",
-        "14:69 request: `path` is a door's own name for what it sees; write it as a field of the request",
+        "14:20 request: not an IP address; write one such as 203.0.113.9",
+        "14:44 request: not a header name: it has letters, digits and signs such as `-`, and no spaces",
+        "14:69 request: `path` is set by the front door; write it as a field of the request",
         "17:5 missing-field: the field `name` is missing",
     ];
     assert_eq!(found, expected);
 }
 
 #[test]
-fn a_test_that_cannot_fail_is_refused() {
+fn a_test_that_cannot_fail_is_missing_value() {
     let tests = |steps: &str| format!("rules: rules.yaml\ntests:\n  - name: idle\n    steps: {steps}\n");
     let refused = "3:11 no-expectation: no step of this test expects anything, so it cannot fail";
     assert_eq!(problems(&tests("[]")), [refused]);
@@ -93,13 +93,13 @@ fn a_test_that_cannot_fail_is_refused() {
     assert_eq!(problems("rules: rules.yaml\ntests: []\n"), ["1:8 no-tests: there are no tests in this file"]);
 }
 
-/// An expectation that is nothing would be compared with nothing, and a test of it could not fail.
+/// An expectation without a value would compare nothing, so its test could not fail.
 #[test]
 fn an_empty_field_is_an_error_at_its_position() {
     let test = |request: &str, step: &str| {
         format!("rules: rules.yaml\nrequest: {request}\ntests:\n  - name: a\n    steps:\n      - {{ {step} }}\n")
     };
-    let refused = |column: usize| format!("6:{column} value: there is no value: write one, or remove the field");
+    let missing_value = |column: usize| format!("6:{column} value: there is no value: write one, or remove the field");
     for field in [
         "allowed",
         "denied",
@@ -117,27 +117,31 @@ fn an_empty_field_is_an_error_at_its_position() {
         "message",
         "shadow_would_reject",
     ] {
-        // Beside another expectation, and alone.
-        let beside = if field == "status" { "cost: 1" } else { "status: 200" };
-        let column = 21 + beside.len() + ", ".len();
-        assert_eq!(problems(&test("{}", &format!("expect: {{ {beside}, {field}: ~ }}"))), [refused(column)], "{field}");
-        assert_eq!(problems(&test("{}", &format!("expect: {{ {field}: ~ }}"))), [refused(21)]);
+        // With another expectation, and alone.
+        let other = if field == "status" { "cost: 1" } else { "status: 200" };
+        let column = 21 + other.len() + ", ".len();
+        assert_eq!(
+            problems(&test("{}", &format!("expect: {{ {other}, {field}: ~ }}"))),
+            [missing_value(column)],
+            "{field}"
+        );
+        assert_eq!(problems(&test("{}", &format!("expect: {{ {field}: ~ }}"))), [missing_value(21)]);
     }
     for field in ["at", "after", "send", "every", "peek", "cost", "request", "expect"] {
-        assert_eq!(problems(&test("{}", &format!("{field}: ~"))), [refused(11)], "{field}");
+        assert_eq!(problems(&test("{}", &format!("{field}: ~"))), [missing_value(11)], "{field}");
     }
     assert_eq!(
         problems(&test("{}", "request: { headers: ~, attributes: }, expect: allowed")),
-        [refused(22), refused(34)]
+        [missing_value(22), missing_value(34)]
     );
-    assert_eq!(problems(&test("~", "expect: allowed"))[0], refused(1).replace("6:", "2:"));
+    assert_eq!(problems(&test("~", "expect: allowed"))[0], missing_value(1).replace("6:", "2:"));
     let empty = "rules: rules.yaml\nstart:\ntests:\n  - name: a\n    steps:\n      - expect:\n";
-    assert_eq!(problems(empty), [refused(1).replace("6:", "2:"), refused(9)]);
+    assert_eq!(problems(empty), [missing_value(1).replace("6:", "2:"), missing_value(9)]);
 }
 
-/// An editor must not object to what can be run, nor let pass what cannot.
+/// An editor must accept exactly what the parser accepts.
 #[test]
-fn the_schema_knows_where_nothing_may_stand() {
+fn the_schema_allows_empty_values_only_where_the_parser_does() {
     let schema = serde_json::from_str(&tidegate_rules::test_schema()).expect("JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
     let is_valid = |step: &str| {
@@ -165,20 +169,20 @@ fn the_schema_knows_where_nothing_may_stand() {
 }
 
 #[test]
-fn work_and_time_have_bounds() {
+fn request_counts_and_times_are_bounded() {
     let tests = |steps: &str| format!("rules: rules.yaml\ntests:\n  - name: a\n    steps:\n      - {steps}\n");
     assert_eq!(
         problems(&tests("{ send: 1_000_001, expect: allowed }")),
-        ["5:17 send: with these the file sends more than 1000000 requests, which is the most"]
+        ["5:17 send: with this step the file sends more than the maximum of 1000000 requests"]
     );
     for late in ["at: 36500d", "send: 1_000_000, every: 1d"] {
         let found = problems(&tests(&format!("{{ {late}, expect: no_rule }}")));
-        assert!(found[0].ends_with("this goes beyond the year 2112, where the clock of Tidegate ends"), "{found:?}");
+        assert!(found[0].ends_with("the time is after the year 2111, where the clock of Tidegate ends"), "{found:?}");
     }
 }
 
 #[test]
-fn rules_that_cannot_be_used_are_reported_as_their_own_file() {
+fn errors_in_the_rule_file_are_reported_for_that_file() {
     let tests = "rules: rules.yaml\ntests:\n  - { name: a, steps: [{ expect: allowed }] }\n";
     let broken = folder("version: 1\nrules:\n  - id: a\n    per: [ip]\n    token_bucket: { capacity: 5 }\n", tests);
     let report = run_in(broken.path()).unwrap_err();
@@ -195,6 +199,6 @@ fn rules_that_cannot_be_used_are_reported_as_their_own_file() {
 }
 
 #[test]
-fn a_rule_file_is_told_from_its_tests() {
+fn a_rule_file_is_distinguished_from_its_test_file() {
     assert_eq!(problems(RULES), ["1:1 rules: this is a rule file, not a test file"]);
 }

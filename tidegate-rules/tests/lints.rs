@@ -17,7 +17,7 @@ fn report(body: &str) -> Report {
     }
 }
 
-fn of<'r>(report: &'r Report, code: &str) -> Vec<&'r Problem> {
+fn with_code<'r>(report: &'r Report, code: &str) -> Vec<&'r Problem> {
     report.problems().iter().filter(|problem| problem.code() == code).collect()
 }
 
@@ -29,7 +29,7 @@ fn codes(report: &Report) -> Vec<&'static str> {
 fn each_mistake_gets_its_lint_at_its_position() {
     for case in cases() {
         let report = report(case.file);
-        let found = of(&report, case.code);
+        let found = with_code(&report, case.code);
         assert_eq!(found.len(), 1, "{} once in:\n{}\n{report}", case.code, case.file);
         assert_eq!(report.position(found[0]), case.at, "{report}");
         assert_eq!(found[0].severity(), case.severity, "{report}");
@@ -39,11 +39,11 @@ fn each_mistake_gets_its_lint_at_its_position() {
 
 #[test]
 fn the_fixed_file_gets_no_lint() {
-    for Case { code, file, mended: (wrong, right), .. } in cases() {
+    for Case { code, file, fix: (wrong, right), .. } in cases() {
         assert!(file.contains(wrong), "{wrong:?} is not in:\n{file}");
-        let mended = report(&file.replacen(wrong, right, 1));
-        assert!(of(&mended, code).is_empty(), "{code} after mending:\n{mended}");
-        assert!(!mended.has_errors(), "{code}:\n{mended}");
+        let fixed = report(&file.replacen(wrong, right, 1));
+        assert!(with_code(&fixed, code).is_empty(), "{code} after the fix:\n{fixed}");
+        assert!(!fixed.has_errors(), "{code}:\n{fixed}");
     }
 }
 
@@ -65,7 +65,7 @@ fn a_file_with_errors_gets_no_lints() {
 
 #[test]
 fn an_ordinary_file_gets_no_lints() {
-    // The file of the design, as far as this version has its limits.
+    // A typical file with every kind of limit.
     let ordinary = "
 identify:
   client: [header:x-api-key, header:x-user-id, ip]
@@ -127,23 +127,23 @@ fn a_forgeable_identity_is_reported_once_for_all_rules() {
 }
 
 #[test]
-fn a_disabled_rule_draws_nothing_and_makes_no_other_superfluous() {
+fn a_disabled_rule_gets_no_lint_and_makes_no_other_rule_redundant() {
     let file = "rules:\n- { id: a, mode: disabled, per: [header:x, claim:y], security: true, fixed_window: { limit: 0, window: 1m } }\n\
                 - { id: b, per: ip, fixed_window: { limit: 9, window: 1m } }";
     assert_eq!(codes(&report(file)), [""; 0]);
 }
 
 #[test]
-fn a_setting_with_a_slip_of_the_pen_is_told_once() {
+fn a_mistyped_setting_is_reported_once() {
     let file =
         "identify: { trusted_hop: attr:hops }\nrules:\n- { id: a, per: ip, fixed_window: { limit: 9, window: 1m } }";
     assert_eq!(codes(&report(file)), ["identity"]);
 }
 
-/// Rule `a` is never stricter than `b` while the store works; it may be while it does not.
+/// Rule `a` is never stricter than `b` while the store works, but may be stricter while the store fails.
 #[test]
-fn a_rule_that_is_stricter_while_the_store_fails_is_of_use() {
-    let told = |a: &str, b: &str| {
+fn a_rule_that_is_stricter_while_the_store_fails_is_not_redundant() {
+    let codes_of = |a: &str, b: &str| {
         codes(&report(&format!(
             "rules:\n- {{ id: a, per: ip, on_failure: {a}, fixed_window: {{ limit: 9, window: 1m }} }}\n\
              - {{ id: b, per: ip, on_failure: {b}, fixed_window: {{ limit: 8, window: 1m }} }}"
@@ -156,7 +156,7 @@ fn a_rule_that_is_stricter_while_the_store_fails_is_of_use() {
         ("local", "local"),
         ("{ POST: closed }", "{ POST: closed }"),
     ] {
-        assert_eq!(told(a, b), ["never-decides"], "{a} beside {b}");
+        assert_eq!(codes_of(a, b), ["never-decides"], "{a} beside {b}");
     }
     for (a, b) in [
         ("closed", "local"),
@@ -165,31 +165,31 @@ fn a_rule_that_is_stricter_while_the_store_fails_is_of_use() {
         ("{ POST: closed }", "open"),
         ("closed", "{ GET: open, default: closed }"),
     ] {
-        assert_eq!(told(a, b), [""; 0], "{a} beside {b}");
+        assert_eq!(codes_of(a, b), [""; 0], "{a} beside {b}");
     }
 }
 
 #[test]
 fn unlimited_guesses_are_listed_by_route() {
-    let told = |asked: &str, on_failure: &str| {
+    let messages = |condition: &str, on_failure: &str| {
         let found = report(&format!(
-            "rules:\n- {{ id: a, match: {{ {asked} }}, per: attr:account, security: true, on_failure: {on_failure}, \
+            "rules:\n- {{ id: a, match: {{ {condition} }}, per: attr:account, security: true, on_failure: {on_failure}, \
              sliding_log: {{ limit: 5, window: 10m }} }}"
         ));
         found.problems().iter().map(|problem| problem.message().to_owned()).collect::<String>()
     };
     let all = "guesses are not limited while the store fails";
-    assert_eq!(told("path: /pin", "{ GET: open, POST: degraded }"), all);
-    assert_eq!(told("path: /pin", "{ POST: closed }"), format!("{all}: those of requests that match no route"));
+    assert_eq!(messages("path: /pin", "{ GET: open, POST: degraded }"), all);
+    assert_eq!(messages("path: /pin", "{ POST: closed }"), format!("{all}: those of requests that match no route"));
     let some = format!("{all}: those of `GET`, `/a/*`, and of requests that match no route");
-    assert_eq!(told("path: /pin", "{ GET: open, POST: closed, /a/*: degraded }"), some);
-    // What no route fits does not come to this rule.
-    for (asked, on_failure) in [
+    assert_eq!(messages("path: /pin", "{ GET: open, POST: closed, /a/*: degraded }"), some);
+    // Requests that match no route do not match this rule either.
+    for (condition, on_failure) in [
         ("method: [POST, HEAD], path: /pin", "{ POST: closed, GET: local }"),
         ("method: POST, path: [/pin, /a/b]", "{ /pin: closed, POST /a/*: { static: 1/s } }"),
         ("method: POST, path: /pin", "{ GET: open, default: closed }"),
     ] {
-        assert_eq!(told(asked, on_failure), "", "{asked}: {on_failure}");
+        assert_eq!(messages(condition, on_failure), "", "{condition}: {on_failure}");
     }
 }
 
@@ -209,24 +209,24 @@ fn overlapping_rules(size: u64) -> String {
 }
 
 #[test]
-fn more_limits_than_a_decision_takes_are_an_error_at_the_first_that_is_too_many() {
-    let most = tidegate::spi::MAX_CHECKS as u64;
-    assert_eq!(codes(&report(&overlapping_rules(most))), [""; 0]);
-    let crowded = report(&overlapping_rules(most + 3));
-    assert_eq!(codes(&crowded), ["too-many-checks"]);
-    assert!(crowded.has_errors());
-    assert_eq!(crowded.position(&crowded.problems()[0]), (35, 9));
-    let message = crowded.problems()[0].message();
+fn too_many_limits_for_one_request_are_an_error_at_the_first_one_over_the_maximum() {
+    let max_checks = tidegate::spi::MAX_CHECKS as u64;
+    assert_eq!(codes(&report(&overlapping_rules(max_checks))), [""; 0]);
+    let overlapping = report(&overlapping_rules(max_checks + 3));
+    assert_eq!(codes(&overlapping), ["too-many-checks"]);
+    assert!(overlapping.has_errors());
+    assert_eq!(overlapping.position(&overlapping.problems()[0]), (35, 9));
+    let message = overlapping.problems()[0].message();
     assert!(message.starts_with("35 limits"), "{message}");
-    // Exempt requests meet no limits.
+    // Exempt requests have no checks.
     assert_eq!(
-        of(&report(&format!("exempt: [ {{ path: /x }} ]\n{}", overlapping_rules(40))), "too-many-checks").len(),
+        with_code(&report(&format!("exempt: [ {{ path: /x }} ]\n{}", overlapping_rules(40))), "too-many-checks").len(),
         0
     );
 }
 
-/// Rules that meet only on `/x` with the action `z`, which none of them names first.
-fn hidden_crowd(size: u64, more: &str) -> String {
+/// Rules that overlap only on `/x` with the action `z`, the second value of each condition.
+fn overlapping_on_second_values(size: u64, more: &str) -> String {
     let rule = |n: u64| {
         format!(
             "- {{ id: r{n}, match: {{ path: [/r{n}, /x], action: [a{n}, z]{more} }}, per: ip, \
@@ -237,40 +237,40 @@ fn hidden_crowd(size: u64, more: &str) -> String {
 }
 
 #[test]
-fn a_crowd_is_found_on_the_second_of_everything() {
-    assert_eq!(codes(&report(&hidden_crowd(32, ""))), [""; 0]);
-    let crowded = report(&hidden_crowd(33, ""));
-    assert_eq!(codes(&crowded), ["too-many-checks"]);
-    assert_eq!(crowded.position(&crowded.problems()[0]), (35, 9));
+fn too_many_checks_are_found_on_the_second_value_of_each_condition() {
+    assert_eq!(codes(&report(&overlapping_on_second_values(32, ""))), [""; 0]);
+    let overlapping = report(&overlapping_on_second_values(33, ""));
+    assert_eq!(codes(&overlapping), ["too-many-checks"]);
+    assert_eq!(overlapping.position(&overlapping.problems()[0]), (35, 9));
     for more in [
         ", method: [GET, POST]",
         ", host: [a.example, '*.b.example']",
         ", ip: [10.0.0.0/8, 192.0.2.1]",
         ", header: { x: [a, b] }",
     ] {
-        assert_eq!(codes(&report(&hidden_crowd(33, more))), ["too-many-checks"], "{more}");
+        assert_eq!(codes(&report(&overlapping_on_second_values(33, more))), ["too-many-checks"], "{more}");
     }
-    // Where they meet, they are exempt.
-    let exempt = format!("exempt: [ {{ path: /x, action: z }} ]\n{}", hidden_crowd(33, ""));
+    // The request on which they overlap is exempt.
+    let exempt = format!("exempt: [ {{ path: /x, action: z }} ]\n{}", overlapping_on_second_values(33, ""));
     assert_eq!(codes(&report(&exempt)), [""; 0]);
 }
 
 #[test]
-fn a_crowd_is_found_on_a_second_tenant_or_plan() {
-    let by_tenant = report(&many(33, |rule| format!("tenant: [t{rule}, all]")));
-    assert_eq!(of(&by_tenant, "too-many-checks").len(), 1, "{by_tenant}");
-    let mut by_plan = many(33, |rule| format!("plan: [p{rule}, all]"));
+fn too_many_checks_are_found_on_a_second_tenant_or_plan() {
+    let by_tenant = report(&rules_with(33, |rule| format!("tenant: [t{rule}, all]")));
+    assert_eq!(with_code(&by_tenant, "too-many-checks").len(), 1, "{by_tenant}");
+    let mut by_plan = rules_with(33, |rule| format!("plan: [p{rule}, all]"));
     by_plan += "tenants:\n  all: all\n";
     for rule in 0..33 {
         let _ = writeln!(by_plan, "  t{rule}: p{rule}");
     }
     let by_plan = report(&by_plan);
-    assert_eq!(of(&by_plan, "too-many-checks").len(), 1, "{by_plan}");
+    assert_eq!(with_code(&by_plan, "too-many-checks").len(), 1, "{by_plan}");
 }
 
-/// Trap: a rule in shadow shares no check, since it must not touch what others count.
+/// Trap: a shadow rule needs a check of its own, since it must not affect the counts of other rules.
 #[test]
-fn a_budget_is_one_check_and_each_rule_in_shadow_another() {
+fn rules_of_a_budget_are_one_check_but_each_shadow_rule_is_its_own() {
     let file = |mode: &str| {
         let rule = |n: u64| {
             format!("- {{ id: r{n}, per: ip, budget: b, mode: {mode}, fixed_window: {{ limit: 9, window: 1m }} }}\n")
@@ -282,7 +282,7 @@ fn a_budget_is_one_check_and_each_rule_in_shadow_another() {
 }
 
 #[test]
-fn long_lists_are_tried_only_so_far() {
+fn a_bounded_number_of_list_values_is_tried() {
     let paths = (0..400).map(|n| format!("/p{n}, ")).collect::<Vec<_>>().concat();
     let rule = |n: usize| {
         format!(
@@ -298,7 +298,7 @@ fn long_lists_are_tried_only_so_far() {
 }
 
 #[test]
-fn a_cost_that_nobody_can_forge_draws_nothing() {
+fn a_cost_that_clients_cannot_forge_gets_no_lint() {
     for cost in [
         "1 + request.size / 1024",
         "size(request.headers[\"Content-Length\"])",
@@ -313,25 +313,25 @@ fn a_cost_that_nobody_can_forge_draws_nothing() {
 }
 
 #[test]
-fn everything_that_a_client_could_forge_in_a_cost_is_told_at_once() {
+fn all_forgeable_parts_of_a_cost_are_reported_in_one_lint() {
     let file = "identify: { user: header:x-user, tenant: header:x-org }\nrules:\n- id: a\n  per: ip\n  cost: \
                 size(user + request.query.q) + size(tenant)\n  token_bucket: { capacity: 9, refill: 1/s }";
     let found = report(file);
     assert_eq!(codes(&found), ["unauthenticated-tenant", "forgeable-cost"], "{found}");
-    let forged = of(&found, "forgeable-cost")[0];
+    let forged = with_code(&found, "forgeable-cost")[0];
     assert!(forged.message().contains("`header:x-user` as its user, `query:q`"), "{found}");
     assert!(forged.help().is_some_and(|help| help.contains("`authenticated: [x-user, query:q]`")), "{found}");
 }
 
 #[test]
-fn an_expression_may_come_to_nothing_and_draws_nothing() {
+fn a_cost_expression_that_can_be_zero_gets_no_lint() {
     let file = "rules:\n- { id: a, per: ip, cost: { expression: 'int(attr.rows) / 10', actual: x-used }, \
                 token_bucket: { capacity: 9, refill: 1/s } }";
     assert_eq!(codes(&report(file)), [""; 0]);
 }
 
 #[test]
-fn a_colon_is_mended_to_braces_all_along_the_path() {
+fn the_help_replaces_every_colon_segment_of_a_path_by_braces() {
     let file = "rules:\n- { id: a, match: { path: '/v1/:org/cars/:car-id/*' }, per: ip, \
                 fixed_window: { limit: 9, window: 1m } }";
     let found = report(file);
@@ -350,17 +350,17 @@ fn an_error_is_not_lost_behind_a_hundred_warnings() {
     }
     assert!(!report(&file).has_errors());
     file += "- { id: last, match: { path: /last }, per: claim:sub, fixed_window: { limit: 9, window: 1m } }\n";
-    assert_eq!(of(&report(&file), "unverified-claim").len(), 1);
+    assert_eq!(with_code(&report(&file), "unverified-claim").len(), 1);
 }
 
-/// Rules with nothing in common but what `asked` has.
-fn many(size: usize, asked: impl Fn(usize) -> String) -> String {
+/// Rules with these conditions, otherwise equal.
+fn rules_with(size: usize, condition: impl Fn(usize) -> String) -> String {
     let mut file = "identify: { tenant: attr:org }\nrules:\n".to_owned();
     for rule in 0..size {
-        let asked = asked(rule);
+        let condition = condition(rule);
         let _ = writeln!(
             file,
-            "- {{ id: r{rule}, match: {{ {asked} }}, per: ip, fixed_window: {{ limit: 9, window: 1m }} }}"
+            "- {{ id: r{rule}, match: {{ {condition} }}, per: ip, fixed_window: {{ limit: 9, window: 1m }} }}"
         );
     }
     file
@@ -368,18 +368,18 @@ fn many(size: usize, asked: impl Fn(usize) -> String) -> String {
 
 #[test]
 fn ten_thousand_rules_are_all_compared() {
-    let by_tenant = report(&many(10_000, |rule| format!("path: /api/*, tenant: t{rule}")));
+    let by_tenant = report(&rules_with(10_000, |rule| format!("path: /api/*, tenant: t{rule}")));
     assert_eq!(codes(&by_tenant), [""; 0]);
-    let twice = report(&many(10_000, |rule| format!("path: /api/*, tenant: t{}", rule % 9_999)));
+    let twice = report(&rules_with(10_000, |rule| format!("path: /api/*, tenant: t{}", rule % 9_999)));
     assert_eq!(codes(&twice), ["duplicate-rule"]);
     assert_eq!(twice.position(&twice.problems()[0]).0, 10_003);
 }
 
 #[test]
-fn rules_that_nothing_tells_apart_quickly_are_compared_only_so_far() {
+fn a_bounded_number_of_similar_rules_is_compared() {
     let by_network = |rule: usize| format!("path: /api/*, ip: 10.{}.{}.0/24", rule / 256, rule % 256);
-    assert_eq!(codes(&report(&many(1_000, by_network))), [""; 0]);
-    let found = report(&many(5_000, by_network));
+    assert_eq!(codes(&report(&rules_with(1_000, by_network))), [""; 0]);
+    let found = report(&rules_with(5_000, by_network));
     assert_eq!(codes(&found), ["not-compared"]);
     assert!(found.position(&found.problems()[0]).0 > 500);
 }

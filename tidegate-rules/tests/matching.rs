@@ -32,7 +32,7 @@ fn ids(file: &RuleFile, action: &str, attributes: &[(&str, &str)]) -> Vec<String
     matched(file, action, attributes).into_iter().map(|(id, ..)| id).collect()
 }
 
-/// A rule for each condition, named after its place.
+/// A rule for each condition, named after its index.
 fn rules(conditions: &[&str]) -> RuleFile {
     let mut text = String::from(
         "plans: { pro: {} }\nidentify: { tenant: header:x-tenant, trusted_proxies: 10.0.0.0/8 }\nrules:\n",
@@ -44,7 +44,7 @@ fn rules(conditions: &[&str]) -> RuleFile {
 }
 
 #[test]
-fn every_field_that_is_given_must_fit() {
+fn every_given_field_must_match() {
     let file = rules(&[
         "method: POST",
         "path: '/a/{id}'",
@@ -89,7 +89,7 @@ fn every_field_that_is_given_must_fit() {
 }
 
 #[test]
-fn exempt_requests_pass_without_a_question_and_disabled_rules_are_not_there() {
+fn exempt_requests_and_disabled_rules_are_not_checked() {
     let file = parse(&format!(
         "exempt: [{{ path: /healthz }}, {{ ip: 10.0.0.0/8, header: {{ x-test: 1 }} }}]\n\
          rules:\n- {{ id: all, {LIMIT} }}\n- {{ id: off, mode: disabled, {LIMIT} }}\n- {{ id: try, mode: shadow, {LIMIT} }}\n"
@@ -102,7 +102,7 @@ fn exempt_requests_pass_without_a_question_and_disabled_rules_are_not_there() {
 }
 
 #[test]
-fn a_plan_has_other_limits_and_a_tenant_has_a_plan() {
+fn limits_depend_on_the_plan_of_the_tenant() {
     let file = parse(
         "identify: { tenant: header:x-tenant, authenticated: x-tenant }\n\
          plans:\n  pro: { api: { token_bucket: { capacity: 100, refill: 50/s } } }\n  free: { api: { token_bucket: { capacity: 2, refill: 1/s } } }\n\
@@ -114,8 +114,8 @@ fn a_plan_has_other_limits_and_a_tenant_has_a_plan() {
     assert_eq!(amount(&[("header:x-tenant", "blue")]), 2);
     assert_eq!(amount(&[]), 2);
     assert_eq!(amount(&[("header:x-tenant", "acme"), ("plan", "free")]), 2);
-    assert_eq!(amount(&[("plan", "unheard of")]), 5);
-    // A tenant that changes its plan keeps what it has spent: the key does not know amounts.
+    assert_eq!(amount(&[("plan", "unknown")]), 5);
+    // A tenant that changes its plan keeps its consumption, since keys do not contain amounts.
     let key = |attributes: &[(&str, &str)]| {
         let mut name = Vec::new();
         file.rules().resolve(&request("", attributes)).checks()[0].key().write_name("tg", &mut name);
@@ -126,7 +126,7 @@ fn a_plan_has_other_limits_and_a_tenant_has_a_plan() {
 }
 
 #[test]
-fn costs_come_from_where_the_rule_says() {
+fn a_cost_is_a_number_a_table_a_header_or_an_expression() {
     let costs = |cost: &str| {
         parse(&format!(
             "identify: {{ authenticated: x-cost, user: attr:user }}\n\
@@ -141,9 +141,12 @@ fn costs_come_from_where_the_rule_says() {
     assert_eq!(cost(&table, &[("method", "GET"), ("path", "/free")]), 0);
     assert_eq!(cost(&table, &[("method", "GET"), ("path", "/a")]), 2);
     let header = costs("{ header: X-Cost, default: 4, max: 100 }");
-    let told = |text| cost(&header, &[("header:x-cost", text)]);
-    assert_eq!((told("9"), told("1000"), told("0")), (9, 100, 0));
-    assert_eq!((told("-1"), told("1.5"), told("99999999999999999999"), told("")), (4, 4, 100, 4));
+    let from_header = |text| cost(&header, &[("header:x-cost", text)]);
+    assert_eq!((from_header("9"), from_header("1000"), from_header("0")), (9, 100, 0));
+    assert_eq!(
+        (from_header("-1"), from_header("1.5"), from_header("99999999999999999999"), from_header("")),
+        (4, 4, 100, 4)
+    );
     let sized = costs("{ expression: '1 + request.size / 1024', default: 4, max: 100 }");
     let of_size = |size| cost(&sized, &[("header:content-length", size)]);
     assert_eq!((of_size("0"), of_size("10240"), of_size("99999999")), (1, 11, 100));
@@ -156,7 +159,7 @@ fn costs_come_from_where_the_rule_says() {
 }
 
 #[test]
-fn a_door_brings_what_an_expression_reads() {
+fn the_attributes_of_an_expression_are_requested_from_front_doors() {
     let file = parse(
         "rules:\n- { id: r, per: [], cost: 'size(client) + request.size + int(request.cookies.n) + int(attr.rows)', token_bucket: { capacity: 5, refill: 1/s } }\n",
     );
@@ -191,14 +194,14 @@ fn several_limits_of_one_rule_are_all_or_nothing() {
     let passed = |times: usize| (0..times).filter(|_| limiter.check_now(&ann).is_allowed()).count();
     assert_eq!(passed(5), 2);
     clock.advance(Duration::from_secs(1));
-    assert_eq!(passed(5), 1, "three a day, of which denied requests took nothing");
+    assert_eq!(passed(5), 1, "three a day; denied requests consumed nothing");
     let denied = limiter.check_now(&ann);
     assert_eq!(denied.shown().map(|check| check.limit_name().to_owned()).as_deref(), Some("day"));
 }
 
-/// Raising a limit helps at once, and lowering it never leaves less than nothing.
+/// A raised limit takes effect at once; a lowered one leaves at least 0.
 #[test]
-fn a_changed_file_keeps_what_was_spent() {
+fn a_changed_file_keeps_the_consumption() {
     let with = |capacity: u32| {
         parse(&format!("rules:\n- {{ id: r, per: [], token_bucket: {{ capacity: {capacity}, refill: 1/h }} }}\n"))
     };
@@ -213,7 +216,7 @@ fn a_changed_file_keeps_what_was_spent() {
 }
 
 #[test]
-fn what_a_request_really_cost_is_told_by_the_response() {
+fn the_actual_cost_is_read_from_a_response_header() {
     let file = parse(
         "rules:\n- { id: tokens, per: [], cost: { default: 100, actual: X-Tokens-Used }, token_bucket: { capacity: 1000, refill: 1/h } }\n\
          - { id: calls, per: [], token_bucket: { capacity: 1000, refill: 1/h } }\n",
@@ -225,46 +228,46 @@ fn what_a_request_really_cost_is_told_by_the_response() {
     assert_eq!(file.rules().actual_cost("tokens", |_| None), None);
 }
 
-/// What every rule that shares a budget wants counts, in whichever order they stand.
+/// The strictest settings of the rules of a budget apply, in any order of the rules.
 #[test]
-fn rules_that_meet_on_a_budget_keep_what_is_theirs() {
+fn rules_that_share_a_budget_keep_their_own_settings() {
     let rule = |id: &str, rest: &str| {
         format!("- {{ id: {id}, per: [], budget: b, fixed_window: {{ limit: 1000, window: 1d }}, {rest} }}\n")
     };
     let strict = "cost: { default: 500, actual: x-used }, on_failure: closed, security: true";
     for file in [
-        parse(&format!("rules:\n{}{}", rule("mild", "cost: 100"), rule("strict", strict))),
-        parse(&format!("rules:\n{}{}", rule("strict", strict), rule("mild", "cost: 100"))),
+        parse(&format!("rules:\n{}{}", rule("lenient", "cost: 100"), rule("strict", strict))),
+        parse(&format!("rules:\n{}{}", rule("strict", strict), rule("lenient", "cost: 100"))),
     ] {
         let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
         assert!(limiter.plan(&Request::new("")).fails_closed());
         let decision = limiter.check_now(&Request::new(""));
         assert!(decision.is_security());
         assert_eq!(decision.remaining(), Some(400));
-        let told = |rule: &str| file.rules().actual_cost(rule, |_| Some("700"));
-        futures(limiter.settle(decision.into_receipt(), told)).unwrap();
+        let actual_cost = |rule: &str| file.rules().actual_cost(rule, |_| Some("700"));
+        poll_once(limiter.settle(decision.into_receipt(), actual_cost)).unwrap();
         assert_eq!(
-            futures(limiter.peek(&Request::new("").with_cost(0))).unwrap().remaining(),
+            poll_once(limiter.peek(&Request::new("").with_cost(0))).unwrap().remaining(),
             Some(200),
             "100 and 700"
         );
     }
 }
 
-/// Trap: what costs nothing at first was never charged.
+/// Trap: a request with an estimate of 0 was never charged.
 #[test]
-fn what_costs_nothing_at_first_is_charged_afterwards() {
+fn an_actual_cost_is_charged_after_an_estimate_of_zero() {
     let file = parse(
         "rules:\n- { id: r, per: [], cost: { default: 0, actual: x-used }, fixed_window: { limit: 1000, window: 1d } }\n",
     );
     let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
     let decision = limiter.check_now(&Request::new(""));
-    futures(limiter.settle(decision.into_receipt(), |_| Some(900))).unwrap();
+    poll_once(limiter.settle(decision.into_receipt(), |_| Some(900))).unwrap();
     assert_eq!(limiter.check_now(&Request::new("")).remaining(), Some(100));
 }
 
 /// The memory store answers at once, so a single poll is enough.
-fn futures<T>(future: impl Future<Output = T>) -> T {
+fn poll_once<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
         std::task::Poll::Ready(value) => value,
@@ -273,7 +276,7 @@ fn futures<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_plan_that_a_tenant_has_can_be_per_by_rule() {
+fn a_rule_can_count_by_the_plan_of_a_tenant() {
     let file = parse(
         "identify: { tenant: header:x-tenant, authenticated: x-tenant }\nplans: { pro: {}, free: {} }\ntenants: { acme: pro, blue: pro }\ndefault_plan: free\n\
          rules:\n- { id: r, match: { plan: [pro, free] }, per: [plan], token_bucket: { capacity: 5, refill: 1/s } }\n",
@@ -285,7 +288,7 @@ fn a_plan_that_a_tenant_has_can_be_per_by_rule() {
 }
 
 #[test]
-fn an_only_limit_with_a_name_keeps_it_in_a_plan() {
+fn a_single_named_limit_keeps_its_name_in_a_plan() {
     let file = parse(
         "plans: { pro: { r: { fixed_window: { limit: 9, window: 1d } } } }\n\
          rules:\n- { id: r, per: [], limits: { day: { fixed_window: { limit: 5, window: 1d } } } }\n",
@@ -299,7 +302,7 @@ fn an_only_limit_with_a_name_keeps_it_in_a_plan() {
 }
 
 #[test]
-fn hosts_are_counted_as_they_are_matched() {
+fn spellings_of_one_host_are_one_subject() {
     let file = parse(
         "rules:\n- { id: r, match: { host: '*.example.com' }, per: [host], token_bucket: { capacity: 5, refill: 1/s } }\n",
     );
@@ -309,9 +312,9 @@ fn hosts_are_counted_as_they_are_matched() {
     }
 }
 
-/// Trap: a number behind an alias became the text of the alias, and its rule matched nobody.
+/// Trap: a number behind an alias became the name of the alias, and its rule matched no request.
 #[test]
-fn an_alias_is_what_it_stands_for() {
+fn a_yaml_alias_has_the_value_of_its_anchor() {
     let file = parse(&format!(
         "rules:\n- {{ id: a, match: {{ header: {{ x: &v 0042 }} }}, {LIMIT} }}\n- {{ id: b, match: {{ header: {{ y: *v }} }}, {LIMIT} }}\n"
     ));
@@ -319,9 +322,9 @@ fn an_alias_is_what_it_stands_for() {
     assert_eq!(ids(&file, "", &[("header:y", "0042")]), ["b"]);
 }
 
-/// The index finds what a look at every rule finds, which is what an explanation does.
+/// The index finds the same rules as `explain`, which evaluates every rule.
 #[test]
-fn the_index_forgets_nobody() {
+fn the_index_finds_every_matching_rule() {
     let values = |values: &'static [&'static str]| proptest::sample::select(values);
     let condition = (
         proptest::option::of(values(&["GET", "POST", "[GET, POST]"])),
@@ -331,7 +334,7 @@ fn the_index_forgets_nobody() {
         proptest::option::of(values(&["login", "[login, export]"])),
         proptest::option::of(values(&["{ h: 1 }", "{ h: '*' }", "{ g: [1, 2] }"])),
     );
-    let ask = (
+    let sample = (
         values(&["GET", "POST", "PUT", "HEAD"]),
         values(&["/a", "/a/b", "/b", "/c/b", "/a/b/c", "/"]),
         values(&["x.com", "a.x.com", "b.a.x.com", ".x.com", "y.com", "z.org"]),
@@ -339,19 +342,19 @@ fn the_index_forgets_nobody() {
         values(&["", "login", "export", "other"]),
         values(&["1", "2", "3"]),
     );
-    proptest!(ProptestConfig::with_cases(64), |(conditions in proptest::collection::vec(condition, 1..20), asks in proptest::collection::vec(ask, 1..10))| {
-        let written: Vec<String> = conditions.iter().map(|(method, path, host, tenant, action, header)| {
+    proptest!(ProptestConfig::with_cases(64), |(conditions in proptest::collection::vec(condition, 1..20), samples in proptest::collection::vec(sample, 1..10))| {
+        let texts: Vec<String> = conditions.iter().map(|(method, path, host, tenant, action, header)| {
             let fields = [("method", *method), ("path", *path), ("host", *host), ("tenant", *tenant), ("action", *action), ("header", *header)];
             let field = |(name, value): (&str, Option<&str>)| value.map(|value| format!("{name}: {value}"));
             fields.into_iter().filter_map(field).collect::<Vec<_>>().join(", ")
         }).collect();
-        let together = rules(&written.iter().map(String::as_str).collect::<Vec<_>>());
-        for (method, path, host, tenant, action, header) in asks {
+        let all = rules(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        for (method, path, host, tenant, action, header) in samples {
             let attributes = [("method", method), ("path", path), ("host", host), ("header:x-tenant", tenant), ("header:h", header), ("header:g", header)];
-            let explained = together.explain(&request(action, &attributes), &Secret::public()).rules;
+            let explained = all.explain(&request(action, &attributes), &Secret::public()).rules;
             let applies = |rule: &tidegate_rules::RuleExplanation| matches!(rule.status, RuleStatus::Applies(_));
             let expected: Vec<String> = explained.into_iter().filter(applies).map(|rule| rule.id).collect();
-            prop_assert_eq!(ids(&together, action, &attributes), expected);
+            prop_assert_eq!(ids(&all, action, &attributes), expected);
         }
     });
 }
@@ -364,15 +367,15 @@ fn partitions(tag: &str) -> Result<usize, String> {
     );
     let file = RuleFile::parse("rules.yaml", &text).map_err(|report| report.to_string())?;
     let users: Vec<String> = (0..50).map(|user| user.to_string()).collect();
-    let found = users.iter().map(|user| {
+    let partitions = users.iter().map(|user| {
         let request = Request::new("").with_attribute("header:x-tenant", "acme").with_attribute("header:x-user", user);
         file.rules().resolve(&request).checks()[0].key().partition()
     });
-    Ok(found.collect::<std::collections::BTreeSet<_>>().len())
+    Ok(partitions.collect::<std::collections::BTreeSet<_>>().len())
 }
 
 #[test]
-fn a_large_tenant_is_spread_where_the_rule_says_so() {
+fn the_tag_of_a_rule_can_spread_a_tenant_over_partitions() {
     assert_eq!([partitions("tenant"), partitions("rule"), partitions("const:pay")], [Ok(1), Ok(1), Ok(1)]);
     assert!(partitions("subject").is_ok_and(|partitions| partitions > 40));
     let wrong = partitions("users").unwrap_err();

@@ -1,4 +1,4 @@
-//! What happens while the store fails: by a word, under a cap, by method or route.
+//! `on_failure`: the policy of a rule while the store fails, as a name, as a static cap, or by method and route.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ fn rule(on_failure: &str) -> RuleFile {
     RuleFile::parse("rules.yaml", &text(on_failure)).unwrap_or_else(|report| panic!("{report}"))
 }
 
-fn refused(on_failure: &str) -> Report {
-    RuleFile::parse("rules.yaml", &text(on_failure)).expect_err("the file is wrong")
+fn errors(on_failure: &str) -> Report {
+    RuleFile::parse("rules.yaml", &text(on_failure)).expect_err("the file is invalid")
 }
 
-fn asks<'a>(method: &'a str, path: &'a str) -> Request<'a> {
+fn request<'a>(method: &'a str, path: &'a str) -> Request<'a> {
     Request::new("").with_attribute("method", method).with_attribute("path", path).with_attribute("who", "ann")
 }
 
-/// What happens to a request, by the check that it must pass.
+/// The failure policy of the check of a request.
 fn policy(file: &RuleFile, method: &str, path: &str) -> OnFailure {
-    file.rules().resolve(&asks(method, path)).checks()[0].on_failure()
+    file.rules().resolve(&request(method, path)).checks()[0].on_failure()
 }
 
 /// A limiter whose store fails from the start, one of `instances`.
@@ -44,24 +44,24 @@ fn failing(file: &RuleFile, instances: u32) -> (impl Fn(&Request<'_>) -> Option<
 }
 
 #[test]
-fn a_word_holds_for_every_request() {
-    for policy_of_all in [OnFailure::Open, OnFailure::Closed, OnFailure::Local, OnFailure::Degraded] {
-        let file = rule(policy_of_all.as_str());
-        assert_eq!(policy(&file, "GET", "/"), policy_of_all);
-        assert_eq!(policy(&file, "POST", "/x"), policy_of_all);
+fn a_policy_name_applies_to_every_request() {
+    for expected in [OnFailure::Open, OnFailure::Closed, OnFailure::Local, OnFailure::Degraded] {
+        let file = rule(expected.as_str());
+        assert_eq!(policy(&file, "GET", "/"), expected);
+        assert_eq!(policy(&file, "POST", "/x"), expected);
     }
-    let unsaid = RuleFile::parse("rules.yaml", &format!("version: 1\nrules:\n- {{ id: a, {LIMIT} }}\n")).unwrap();
-    assert_eq!(policy(&unsaid, "GET", "/"), OnFailure::Open);
+    let without = RuleFile::parse("rules.yaml", &format!("version: 1\nrules:\n- {{ id: a, {LIMIT} }}\n")).unwrap();
+    assert_eq!(policy(&without, "GET", "/"), OnFailure::Open);
 }
 
 #[test]
-fn a_cap_is_one_bucket_for_everybody_at_one_instance() {
+fn a_static_cap_is_one_bucket_per_instance_for_all_subjects() {
     let file = rule("{ static: 6/m }");
     assert_eq!(policy(&file, "GET", "/"), OnFailure::Static);
-    let plan = file.rules().resolve(&asks("GET", "/"));
+    let plan = file.rules().resolve(&request("GET", "/"));
     let expected = tidegate::Limit::token_bucket(6, Rate::per_minute(6).unwrap()).unwrap();
     assert_eq!(plan.checks()[0].gate().static_limit(), Some(&expected));
-    // However many instances there are, this one has its cap; and whoever asks.
+    // The cap is the same for any number of instances, and all subjects share it.
     let (ask, clock) = failing(&file, 10);
     let who = |name: &'static str| Request::new("").with_attribute("who", name);
     let names = ["ann", "bob", "cyd", "dee", "eve", "fay", "guy"];
@@ -72,7 +72,7 @@ fn a_cap_is_one_bucket_for_everybody_at_one_instance() {
 }
 
 #[test]
-fn a_cap_may_be_written_like_any_rate() {
+fn a_static_cap_is_written_as_a_rate() {
     for (written, capacity, refill) in [
         ("100/s", 100, Rate::per_second(100)),
         ("600/m", 600, Rate::per_second(10)),
@@ -81,7 +81,7 @@ fn a_cap_may_be_written_like_any_rate() {
         ("1.5k/s", 1500, Rate::per_second(1500)),
     ] {
         let file = rule(&format!("{{ static: {written} }}"));
-        let plan = file.rules().resolve(&asks("GET", "/"));
+        let plan = file.rules().resolve(&request("GET", "/"));
         let expected = tidegate::Limit::token_bucket(capacity, refill.unwrap()).unwrap();
         assert_eq!(plan.checks()[0].gate().static_limit(), Some(&expected), "{written}");
     }
@@ -90,22 +90,26 @@ fn a_cap_may_be_written_like_any_rate() {
 const TABLE: &str = "{ GET: open, POST /api/pay: closed, POST: { static: 2/h }, /api/stats: degraded, default: local }";
 
 #[test]
-fn of_a_table_the_first_route_that_fits_counts() {
+fn the_first_matching_route_of_a_table_decides() {
     let file = rule(TABLE);
     assert_eq!(policy(&file, "GET", "/api/stats"), OnFailure::Open);
-    assert_eq!(policy(&file, "HEAD", "/api/pay"), OnFailure::Open, "GET stands for HEAD too");
+    assert_eq!(policy(&file, "HEAD", "/api/pay"), OnFailure::Open, "GET includes HEAD");
     assert_eq!(policy(&file, "POST", "/api/pay"), OnFailure::Closed);
     assert_eq!(policy(&file, "POST", "/api//./pay/"), OnFailure::Closed, "paths are compared in their normal form");
     assert_eq!(policy(&file, "POST", "/api/stats"), OnFailure::Static);
     assert_eq!(policy(&file, "PUT", "/api/stats"), OnFailure::Degraded);
     assert_eq!(policy(&file, "PUT", "/api/pay"), OnFailure::Local);
-    assert_eq!(policy(&rule("{ POST: closed }"), "PUT", "/"), OnFailure::Open, "what nobody speaks of is open");
+    assert_eq!(
+        policy(&rule("{ POST: closed }"), "PUT", "/"),
+        OnFailure::Open,
+        "a request that matches no route is open"
+    );
 }
 
 #[test]
-fn each_route_fails_as_it_says() {
+fn each_route_has_its_own_failure_policy() {
     let (ask, _) = failing(&rule(TABLE), 2);
-    let times = |method: &str, path: &str| [0; 4].map(|_| ask(&asks(method, path)));
+    let times = |method: &str, path: &str| [0; 4].map(|_| ask(&request(method, path)));
     assert_eq!(times("GET", "/"), [Some(true); 4]);
     assert_eq!(times("POST", "/api/pay"), [None; 4]);
     assert_eq!(times("POST", "/"), [Some(true), Some(true), Some(false), Some(false)], "the cap");
@@ -113,9 +117,9 @@ fn each_route_fails_as_it_says() {
     assert_eq!(times("PUT", "/"), [Some(true), Some(true), Some(false), Some(false)], "half of four");
 }
 
-/// A door brings only what the rules read: a table by method would otherwise never see one.
+/// Front doors add only the attributes that the rules read, so a table by method must request the method.
 #[test]
-fn doors_bring_what_a_table_asks_for() {
+fn the_attributes_of_a_policy_table_are_requested_from_front_doors() {
     let reads = |on_failure: &str| {
         let names = rule(on_failure).rules().reads();
         ["method", "path"].map(|wanted| names.iter().any(|name| name == wanted))
@@ -145,7 +149,7 @@ fn invalid_policies_are_reported_with_help() {
         ("{ default: clsed }", "`clsed` is not a valid value", "did you mean `closed`?"),
         ("[open]", "found a list", ""),
     ] {
-        let report = refused(on_failure);
+        let report = errors(on_failure);
         let problem = &report.problems()[0];
         assert_eq!(report.problems().len(), 1, "{report}");
         assert!(problem.message().contains(message), "{report}");
@@ -157,7 +161,7 @@ fn invalid_policies_are_reported_with_help() {
 
 #[test]
 fn all_problems_of_a_table_are_reported_at_once() {
-    let report = refused("{ POST /a//b: clsd, /x: static, GET: { static: x }, default: static }");
+    let report = errors("{ POST /a//b: clsd, /x: static, GET: { static: x }, default: static }");
     assert_eq!(report.problems().len(), 4, "{report}");
 }
 
@@ -172,17 +176,17 @@ fn rules_that_share_a_budget_share_a_static_limit() {
         RuleFile::parse("rules.yaml", &text)
     };
     let (ask, _) = failing(&file("open", "{ static: 1/h }").unwrap(), 1);
-    assert_eq!([ask(&asks("GET", "/")), ask(&asks("GET", "/"))], [Some(true), Some(false)]);
+    assert_eq!([ask(&request("GET", "/")), ask(&request("GET", "/"))], [Some(true), Some(false)]);
     let report = file("{ static: 2/h }", "{ static: 1/h }").unwrap_err();
     assert_eq!(report.problems().len(), 1, "{report}");
     assert!(report.problems()[0].message().contains("rule `a`, which has another `static` limit"), "{report}");
 }
 
 #[test]
-fn an_explanation_tells_what_happens_to_this_request() {
+fn an_explanation_shows_the_failure_policy_of_the_request() {
     let file = rule(TABLE);
     let explained = |method: &str, path: &str| -> RuleEffect {
-        let explanation = file.explain(&asks(method, path), &Secret::public());
+        let explanation = file.explain(&request(method, path), &Secret::public());
         let RuleStatus::Applies(applied) = &explanation.rules[0].status else { panic!("it applies") };
         applied.clone()
     };
@@ -193,9 +197,9 @@ fn an_explanation_tells_what_happens_to_this_request() {
     assert_eq!(capped.emergency.as_deref(), Some("token bucket: 2 at once, then 2/h"));
 }
 
-/// An editor must not accept what the reader refuses, nor the other way round.
+/// An editor must accept exactly what the parser accepts.
 #[test]
-fn the_schema_knows_every_form() {
+fn the_schema_accepts_every_form_of_on_failure() {
     let schema = serde_json::from_str(&tidegate_rules::schema()).expect("JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
     let json = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).expect("YAML");
@@ -213,6 +217,6 @@ fn the_schema_knows_every_form() {
         "[open]",
     ] {
         assert!(!validator.is_valid(&json(&text(bad))), "{bad}");
-        refused(bad);
+        errors(bad);
     }
 }

@@ -1,5 +1,4 @@
-//! What becomes of a rule file that is wrong: every problem at once, each with its place and a way out, and bounded work
-//! whatever the file is.
+//! Invalid rule files: all problems are reported at once, each with its position and help, and the work is bounded for any file.
 
 use std::fmt::Write;
 
@@ -7,15 +6,15 @@ use tidegate_rules::{Report, RuleFile};
 
 /// The problems as `line:column code`, in order.
 fn codes(report: &Report) -> Vec<String> {
-    let place = |problem| {
+    let position_and_code = |problem| {
         let (line, column) = report.position(problem);
         format!("{line}:{column} {}", problem.code())
     };
-    report.problems().iter().map(place).collect()
+    report.problems().iter().map(position_and_code).collect()
 }
 
 fn errors(text: &str) -> Vec<String> {
-    codes(&RuleFile::parse("rules.yaml", text).expect_err("the file is wrong"))
+    codes(&RuleFile::parse("rules.yaml", text).expect_err("the file is invalid"))
 }
 
 const MANY_MISTAKES: &str = "\
@@ -43,7 +42,7 @@ tenants: { acme: gold }
 ";
 
 #[test]
-fn every_problem_is_told_at_once_and_none_twice() {
+fn every_problem_is_reported_once_and_all_at_the_same_time() {
     let expected = [
         "4:21 network",
         "7:22 method",
@@ -62,9 +61,9 @@ fn every_problem_is_told_at_once_and_none_twice() {
     assert_eq!(errors(MANY_MISTAKES), expected);
 }
 
-/// What is wrong in one place hides nothing in another.
+/// One problem does not hide another.
 #[test]
-fn a_wrong_value_hides_no_missing_one() {
+fn an_invalid_value_does_not_hide_a_missing_one() {
     let text = "version: 1\nplans: { pro: { export: { fixed_window: { limit: 1, window: 1d } } } }\nrules:\n\
                 - { id: exports, cost: -5 }\n- { id: other, per: [], cost: 1 }\n- { id: third, per: [ip], mode: of, fixed_window: { limit: 1, window: 1d } }\n";
     assert_eq!(errors(text), ["4:5 missing-field", "4:24 type", "5:9 limit", "6:33 unknown-value"]);
@@ -73,7 +72,7 @@ fn a_wrong_value_hides_no_missing_one() {
 }
 
 #[test]
-fn a_problem_is_shown_with_a_picture_and_a_suggestion() {
+fn a_problem_is_shown_with_an_excerpt_and_a_suggestion() {
     let report = RuleFile::parse(
         "rules.yaml",
         "version: 1\nrules:\n  - id: api\n    per: [clint]\n    token_bucket: { capacity: 20, refill: 10/s }\n",
@@ -86,11 +85,11 @@ error[per]: `clint` is neither a name from `identify` nor a source
   |           ^^^^^
   |
   = help: did you mean `client`?";
-    assert_eq!(report.expect_err("clint is nobody").to_string(), expected);
+    assert_eq!(report.expect_err("clint is undefined").to_string(), expected);
 }
 
 #[test]
-fn values_that_no_limit_can_have_are_refused_where_they_stand() {
+fn impossible_values_of_limits_are_reported_at_their_position() {
     let rule = |limit: &str| errors(&format!("version: 1\nrules:\n- id: r\n  per: []\n  {limit}\n"));
     assert_eq!(rule("token_bucket: { capacity: 9007199254740993, refill: 10/s }"), ["5:29 inexact"]);
     assert_eq!(rule("token_bucket: { capacity: -1, refill: 10/s }"), ["5:29 type"]);
@@ -106,21 +105,21 @@ fn values_that_no_limit_can_have_are_refused_where_they_stand() {
 
 #[test]
 fn a_calendar_month_in_another_limit_is_an_error_with_help() {
-    let told = |limit: &str| {
+    let error = |limit: &str| {
         let text = format!("version: 1\nrules:\n- {{ id: r, per: [], {limit} }}\n");
-        RuleFile::parse("rules.yaml", &text).expect_err("the file is wrong").to_string()
+        RuleFile::parse("rules.yaml", &text).expect_err("the file is invalid").to_string()
     };
-    let several = told("fixed_window: { limit: 10, window: 2 months }");
+    let several = error("fixed_window: { limit: 10, window: 2 months }");
     assert!(several.contains("write month or year for a calendar one, or 60d for a fixed length"), "{several}");
     for limit in ["sliding_log: { limit: 10, window: month }", "sliding_window: { limit: 10, window: month }"] {
-        let sliding = told(limit);
+        let sliding = error(limit);
         assert!(sliding.contains("months differ in length; write 30d"), "{sliding}");
         assert!(sliding.contains("only `fixed_window` takes calendar months and years"), "{sliding}");
     }
 }
 
 #[test]
-fn things_that_do_not_fit_together_are_refused() {
+fn contradictory_fields_are_errors() {
     let file = |rest: &str| errors(&format!("version: 1\n{rest}"));
     let limit = "per: [], token_bucket: { capacity: 1, refill: 1/s }";
     assert_eq!(file(&format!("rules:\n- {{ id: a b, {limit} }}")), ["3:9 id"]);
@@ -153,7 +152,7 @@ fn things_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
-fn what_is_not_yaml_says_where() {
+fn invalid_yaml_is_reported_with_its_position() {
     assert_eq!(errors("version: 1\nrules: ["), ["2:8 yaml"]);
     assert_eq!(errors("version: 1\nversion: 1\n"), ["2:1 yaml"]);
     assert_eq!(errors("version: 1\nrules:\n- { id: a, id: b }\n"), ["3:12 yaml"]);
@@ -186,7 +185,7 @@ fn nesting_aliases_and_sizes_are_bounded() {
 }
 
 #[test]
-fn a_file_of_a_hundred_megabytes_or_of_other_bytes_is_refused_before_it_is_parsed() {
+fn a_huge_or_binary_file_is_refused_before_it_is_parsed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("rules.yaml");
     let file = std::fs::File::create(&path).expect("a file");
@@ -201,16 +200,16 @@ fn a_file_of_a_hundred_megabytes_or_of_other_bytes_is_refused_before_it_is_parse
 }
 
 #[test]
-fn a_mistake_in_the_yaml_itself_tells_its_place_once() {
-    let report = RuleFile::parse("rules.yaml", "version: 1\n  rules: [a\n").expect_err("no YAML");
+fn a_yaml_syntax_error_is_reported_once_with_its_position() {
+    let report = RuleFile::parse("rules.yaml", "version: 1\n  rules: [a\n").expect_err("invalid YAML");
     let problem = &report.problems()[0];
     assert_eq!((problem.code(), report.position(problem)), ("yaml", (2, 8)));
     assert_eq!(problem.message(), "mapping values are not allowed in this context");
 }
 
-/// Every field of ten thousand rules, and a mistake in each of them: read in one go, not once for each mistake.
+/// Ten thousand rules with every field, then with a mistake in each: the file is not parsed once per mistake.
 #[test]
-fn ten_thousand_full_rules_are_read() {
+fn ten_thousand_rules_with_every_field_are_read() {
     let mut text = String::from("version: 1\nrules:\n");
     for rule in 0..10_000 {
         let _ = writeln!(
@@ -237,9 +236,9 @@ fn arbitrary_texts_are_read_or_refused() {
     });
 }
 
-/// Pieces of rule files in any order find more than arbitrary texts do.
+/// Pieces of rule files in random order reach more code than arbitrary texts do.
 #[test]
-fn arbitrary_mixtures_of_its_words_are_read_or_refused() {
+fn arbitrary_mixtures_of_keywords_are_read_or_refused() {
     const WORDS: [&str; 40] = [
         "version: 1\n",
         "rules:\n",

@@ -1,17 +1,17 @@
-//! The reference in `docs/rules.md` shows files that can be read, and the schema knows every field it shows.
+//! The rule files in `docs/rules.md` are valid, and the schema has every field they use.
 
 use tidegate_rules::{RuleFile, schema};
 
 const REFERENCE: &str = include_str!("../../docs/rules.md");
 
-/// Its blocks of YAML.
+/// The YAML blocks of the reference.
 fn blocks() -> Vec<&'static str> {
     let blocks = REFERENCE.split("```yaml\n").skip(1);
     blocks.map(|rest| rest.split("```").next().unwrap_or(rest)).collect()
 }
 
 #[test]
-fn every_file_that_it_shows_can_be_used() {
+fn every_rule_file_in_the_reference_is_valid() {
     assert!(blocks().len() >= 9);
     for text in blocks() {
         if let Err(report) = RuleFile::parse("docs/rules.md", text) {
@@ -20,14 +20,14 @@ fn every_file_that_it_shows_can_be_used() {
     }
 }
 
-/// YAML as JSON, as an editor sees it: `off` is a text.
+/// Converts YAML to JSON as an editor does: `off` is text.
 fn json(text: &str) -> serde_json::Value {
     let options = serde_saphyr::options! { strict_booleans: true };
     serde_saphyr::from_str_with_options(text, options).expect("YAML")
 }
 
 #[test]
-fn the_schema_accepts_the_files_that_it_shows_and_the_examples() {
+fn the_schema_accepts_the_files_of_the_reference_and_the_examples() {
     let schema = serde_json::from_str(&schema()).expect("JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
     let examples = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples")).expect("examples");
@@ -44,7 +44,7 @@ fn the_schema_accepts_the_files_that_it_shows_and_the_examples() {
 }
 
 #[test]
-fn the_schema_refuses_what_the_reader_refuses() {
+fn the_schema_rejects_what_the_parser_rejects() {
     let schema = serde_json::from_str(&schema()).expect("JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
     for text in [

@@ -1,4 +1,4 @@
-//! Tests of limits, tested: what passes, what fails and how that looks, and what becomes of a test file that is wrong.
+//! Test files: passing and failing tests, how the results are printed, and invalid test files.
 
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn run(steps: &str) -> TestRun {
     run_in(folder(RULES, &tests).path()).expect("tests that can be run")
 }
 
-/// What differed, as `what: expected / got`.
+/// The differences, as `what: expected / got`.
 fn differences(steps: &str) -> Vec<String> {
     let run = run(steps);
     let failures = run.tests.iter().flat_map(|test| &test.failures);
@@ -95,7 +95,7 @@ fn every_expectation_can_be_met() {
 }
 
 #[test]
-fn whatever_is_otherwise_is_said() {
+fn every_failed_expectation_is_reported() {
     let steps = "      - { send: 6, expect: allowed }
       - { send: 2, expect: allowed }
       - { expect: { denied: all } }
@@ -133,7 +133,7 @@ fn whatever_is_otherwise_is_said() {
 }
 
 #[test]
-fn hints_name_a_likely_reason_of_a_failure() {
+fn a_hint_names_a_likely_cause_of_a_failure() {
     for (step, expected) in [
         ("{ expect: denied }", "the last one passed: 4 of 5 are left under `search`"),
         ("{ send: 6, at: 2s, expect: allowed }", "under `search` the last one passes 1s later, at 3s"),
@@ -167,12 +167,12 @@ fn hints_name_a_likely_reason_of_a_failure() {
     }
 }
 
-/// The page for users shows a failing test; what it shows is what is printed.
+/// The output on the page for users is the real output.
 #[test]
 fn the_documentation_shows_what_is_printed() {
     let page = include_str!("../../docs/testing-limits.md");
     let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
-    let [rules, tests, passing, failing] = blocks[..4] else { panic!("four blocks tell the story") };
+    let [rules, tests, passing, failing] = blocks[..4] else { panic!("the page has four blocks") };
     let body = |block: &str| block.split_once('\n').unwrap().1.to_owned();
     let (rules, tests) = (body(rules), body(tests));
     for (rules, shown) in [(rules.clone(), passing), (rules.replace("capacity: 5", "capacity: 8"), failing)] {
@@ -184,7 +184,7 @@ fn the_documentation_shows_what_is_printed() {
 }
 
 #[test]
-fn a_failing_test_shows_both_columns_and_the_place() {
+fn a_failing_test_shows_expected_and_actual_values_and_its_position() {
     let tests = "\
 rules: rules.yaml
 tests:
@@ -230,13 +230,13 @@ rules.test.yaml
 }
 
 #[test]
-fn coverage_tells_reached_from_refused() {
+fn coverage_distinguishes_rules_that_matched_from_rules_that_denied() {
     let run = run("      - { send: 5, expect: allowed }
       - { send: 2, request: { path: /list }, expect: allowed }
 ");
-    let seen: Vec<_> = run.coverage.iter().map(|rule| (rule.id.as_str(), rule.applied, rule.denied)).collect();
-    // A rule in shadow is seen to deny when it would have; one that is disabled is not there.
-    assert_eq!(seen, [("search", 5, 0), ("all", 7, 0), ("pipe", 0, 0), ("quiet", 0, 0), ("trial", 2, 1)]);
+    let coverage: Vec<_> = run.coverage.iter().map(|rule| (rule.id.as_str(), rule.applied, rule.denied)).collect();
+    // A shadow rule counts as denying if it would have denied; a disabled rule is not listed.
+    assert_eq!(coverage, [("search", 5, 0), ("all", 7, 0), ("pipe", 0, 0), ("quiet", 0, 0), ("trial", 2, 1)]);
     assert_eq!(run.unexercised().collect::<Vec<_>>(), ["pipe", "quiet"]);
     assert_eq!(run.never_denied().collect::<Vec<_>>(), ["search", "all", "pipe", "quiet"]);
     assert!(run.render(false).contains("  rules that no test saw deny: search, all\n"));
@@ -285,7 +285,7 @@ fn tags(xml: &str) -> Vec<String> {
 }
 
 #[test]
-fn junit_is_xml_whatever_the_names_are() {
+fn junit_output_is_valid_xml_for_any_test_name() {
     let tests = "\
 rules: rules.yaml
 tests:
@@ -302,7 +302,7 @@ tests:
 }
 
 #[test]
-fn the_inner_request_goes_over_the_outer_one() {
+fn fields_of_a_step_override_fields_of_the_test() {
     let rules = "\
 version: 1
 identify: { authenticated: [x-a, x-b] }
@@ -330,7 +330,7 @@ tests:
 }
 
 #[test]
-fn nothing_takes_a_value_of_the_outer_request_away() {
+fn a_null_removes_a_value_of_the_outer_request() {
     let rules = "\
 version: 1
 identify: { user: [attr:user, ip] }
@@ -358,10 +358,10 @@ rules:
         assert!(run.passed(), "{}", run.render(false));
     };
     for (field, value) in common {
-        let taken = format!("{{ request: {{ {field}: ~ }}, expect: no_rule }}");
+        let removed = format!("{{ request: {{ {field}: ~ }}, expect: no_rule }}");
         tests(
             &format!("{field}: {value}"),
-            &format!("{{ expect: {{ rule: {field} }} }}, {taken}, {{ expect: allowed }}"),
+            &format!("{{ expect: {{ rule: {field} }} }}, {removed}, {{ expect: allowed }}"),
         );
     }
     tests("cost: 9, headers: { x-a: 1 }", "{ expect: { cost: 9 } }, { request: { cost: ~ }, expect: { cost: 1 } }");
@@ -370,7 +370,7 @@ rules:
 }
 
 #[test]
-fn what_a_terminal_would_obey_is_shown_and_not_obeyed() {
+fn control_characters_are_escaped_in_the_report() {
     let tests = "\
 rules: rules.yaml
 tests:
@@ -381,10 +381,10 @@ tests:
     assert!(printed.contains("  ✗ clear\\u{1b}[2J\\u{202e}\n"), "{printed}");
     assert!(printed.contains("  a\\u{1b}[2Jb  none\n"), "{printed}");
     assert!(!printed.contains(['\x1b', '\u{202e}']), "{printed}");
-    assert!(run.to_json().to_string().contains("\\u001b"), "programs get the name as it is");
+    assert!(run.to_json().to_string().contains("\\u001b"), "JSON contains the name unchanged");
 }
 
-/// A year, in no time: nothing waits, and each test begins at the start.
+/// A year passes without waiting, and each test begins at the same start time.
 #[test]
 fn time_is_virtual() {
     let run = run("      - { send: 5, expect: allowed }

@@ -49,14 +49,14 @@ fn every_policy_can_be_expected() {
 }
 
 #[test]
-fn a_share_is_one_of_as_many_as_there_are_instances() {
+fn the_local_share_is_the_limit_divided_by_the_instances() {
     let steps = "      - { send: 3, store_fails: true, expect: { allowed: 2, denied: api } }\n";
     assert_eq!(failures("instances: 2\n", steps), []);
     assert_eq!(failures("", steps).len(), 1);
 }
 
 #[test]
-fn the_answer_of_a_closed_rule_can_be_compared() {
+fn the_response_of_a_closed_rule_can_be_expected() {
     let steps = "
       - store_fails: true
         request: { method: POST, path: /api/pay }
@@ -65,14 +65,14 @@ fn the_answer_of_a_closed_rule_can_be_compared() {
           status: 503
           headers: { retry-after: 1, x-ratelimit-limit: ~ }
           message: The request cannot be checked against its limits at the moment. Retry later.
-      # A decision without the store tells no numbers in its answer.
+      # A decision without the store has no numbers in its response.
       - { store_fails: true, expect: { allowed: 1, status: 200, headers: { x-ratelimit-limit: ~, ratelimit: ~ } } }
 ";
     assert_eq!(failures("", steps), []);
 }
 
 #[test]
-fn what_is_otherwise_is_said_with_the_policy() {
+fn a_failed_expectation_names_the_failure_policy() {
     let steps = "
       - { store_fails: true, request: { method: POST, path: /api/pay }, expect: allowed }
       - { store_fails: true, request: { method: GET }, expect: { denied: api } }
@@ -80,13 +80,13 @@ fn what_is_otherwise_is_said_with_the_policy() {
       - { expect: unavailable }
       - { store_fails: true, request: { method: POST, path: /api/pay }, expect: { rule: api } }
 ";
-    let told: Vec<_> = failures("", steps)
+    let differences: Vec<_> = failures("", steps)
         .into_iter()
         .map(|failure| (failure.expected + " / " + &failure.got, failure.note.unwrap_or_default()))
         .collect();
-    let told: Vec<_> = told.iter().map(|(differs, note)| (differs.as_str(), note.as_str())).collect();
+    let differences: Vec<_> = differences.iter().map(|(differs, note)| (differs.as_str(), note.as_str())).collect();
     assert_eq!(
-        told,
+        differences,
         [
             ("allowed / unavailable", "the store fails, and `api` is closed then"),
             ("denied by api / allowed", "the store fails, and `api` is open then"),
@@ -97,7 +97,7 @@ fn what_is_otherwise_is_said_with_the_policy() {
     );
 }
 
-/// A rule whose limit is never seen to refuse could be taken out; that it fails as it should is something else.
+/// Coverage is about limits: a rule that denied only while the store failed could have any limit.
 #[test]
 fn a_failing_store_covers_no_limit() {
     let run = run("", "      - { send: 9, store_fails: true, expect: { allowed: 4, denied: api } }\n").unwrap();
@@ -108,9 +108,9 @@ fn a_failing_store_covers_no_limit() {
 #[test]
 fn contradictory_steps_are_errors() {
     for (head, step, message) in [
-        ("", "{ store_fails: true, peek: true, expect: allowed }", "a store that fails cannot be asked"),
+        ("", "{ store_fails: true, peek: true, expect: allowed }", "a failing store cannot be peeked at"),
         ("", "{ store_fails: maybe, expect: allowed }", "expected true or false"),
-        ("", "{ send: 2, expect: { allowed: 1, unavailable: 2 } }", "3 are expected here, and 2 are sent"),
+        ("", "{ send: 2, expect: { allowed: 1, unavailable: 2 } }", "3 outcomes are expected, but 2 requests are sent"),
         ("instances: 0\n", "{ expect: allowed }", "0 is out of range"),
         ("instances: 5000000000\n", "{ expect: allowed }", "5000000000 is out of range"),
     ] {

@@ -75,7 +75,7 @@ impl FaultEnvironment {
         }
         match fault {
             Fault::Loading => block_in_place(|| fill_for_loading(environment.server())),
-            Fault::OutOfMemory => block_in_place(|| leave_little_room(environment.server())),
+            Fault::OutOfMemory => block_in_place(|| set_low_maxmemory(environment.server())),
             _ => {}
         }
         environment
@@ -95,7 +95,7 @@ impl FaultEnvironment {
             Fault::OutOfMemory => self.command(&["EVAL", FILL, "0"]),
             Fault::ReadOnly => self.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]),
             Fault::ClusterDown => self.command(&["CLUSTER", "DELSLOTS", &self.other_slot(scale)]),
-            Fault::Busy => block_in_place(|| run_for_ever(self.server())),
+            Fault::Busy => block_in_place(|| run_endless_script(self.server())),
             Fault::NoScript => {
                 for _ in 0..10 {
                     self.command(&["SCRIPT", "FLUSH"]);
@@ -123,7 +123,7 @@ impl FaultEnvironment {
             Fault::Timeout | Fault::Latency | Fault::SlightLatency | Fault::Cut | Fault::Trickle => {
                 self.set_network_fault(NetworkFault::None).await;
             }
-            Fault::Hang => self.server().go_on(),
+            Fault::Hang => self.server().resume(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().restart_with(&[])),
             Fault::Loading => self.command(&["CONFIG", "SET", "key-load-delay", "0"]),
             Fault::OutOfMemory => self.command(&["EVAL", EMPTY, "0"]),
@@ -178,11 +178,11 @@ impl FaultEnvironment {
         let met = |code: &str| (0..3).map(|index| cluster.errors(index, code)).sum::<u64>();
         let before = (met("ASK"), met("MOVED"));
         for (source, target) in [(home, away), (away, home), (home, away), (away, home)] {
-            block_in_place(|| cluster.begin_to_move(slot, source, target));
+            block_in_place(|| cluster.start_slot_move(slot, source, target));
             load.continue_for(2).await;
             block_in_place(|| cluster.move_keys(slot, source, target));
             load.continue_for(2).await;
-            block_in_place(|| cluster.end_move(slot, target));
+            block_in_place(|| cluster.finish_slot_move(slot, target));
             load.continue_for(2).await;
         }
         assert!(met("ASK") > before.0 && met("MOVED") > before.1, "nobody noticed that the slot moved");
@@ -215,7 +215,7 @@ fn command<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T 
 }
 
 /// Sets `maxmemory` to half of what the fault writes, without eviction.
-fn leave_little_room(server: &Server) {
+fn set_low_maxmemory(server: &Server) {
     let mut connection = server.connection();
     command::<redis::Value>(&mut connection, &["EVAL", FILL, "0"]);
     let memory: String = command(&mut connection, &["INFO", "memory"]);
@@ -240,7 +240,7 @@ fn fill_for_loading(server: &Server) {
 }
 
 /// Runs a script that ends only when it is killed.
-fn run_for_ever(server: &Server) {
+fn run_endless_script(server: &Server) {
     let mut connection = server.connection();
     thread::spawn(move || redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection));
 }

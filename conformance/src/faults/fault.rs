@@ -1,4 +1,4 @@
-//! `Fault`: the faults of a store by name, with what callers are promised during each. Only a table: the suite runs it, and
+//! `Fault`: the faults of a store by name, with the promises to callers during each. Only a table: the suite runs it, and
 //! `docs/faults.md` shows it.
 
 use tidegate::OnFailure;
@@ -77,7 +77,7 @@ pub const FAULTS: [Fault; 20] = [
     Fault::Flood,
 ];
 
-/// What callers notice of a fault.
+/// The effect of a fault on callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: the store decides everything.
@@ -85,7 +85,7 @@ pub enum Effect {
     /// The failure policies apply, for one of these reasons, until the fault is repaired.
     Outage(&'static [StoreErrorKind]),
     /// The same, until the servers recover by themselves.
-    OutageThatEnds(&'static [StoreErrorKind]),
+    SelfHealingOutage(&'static [StoreErrorKind]),
 }
 
 /// State that the store has lost after a fault, and so may grant again.
@@ -110,12 +110,12 @@ impl Fault {
         self.entry().1
     }
 
-    /// What callers notice.
+    /// The effect on callers.
     pub const fn effect(self) -> Effect {
         self.entry().2
     }
 
-    /// What the store has lost afterwards.
+    /// The state that the store has lost afterwards.
     pub const fn loss(self) -> Loss {
         match self {
             Self::DataLost => Loss::Everything,
@@ -135,7 +135,7 @@ impl Fault {
     }
 
     const fn entry(self) -> (&'static str, &'static str, Effect) {
-        use Effect::{Outage, OutageThatEnds, Unnoticed};
+        use Effect::{Outage, SelfHealingOutage, Unnoticed};
         const SILENT: &[StoreErrorKind] = &[Unavailable];
         const EITHER: &[StoreErrorKind] = &[Refused, Unavailable];
         match self {
@@ -154,10 +154,10 @@ impl Fault {
             Self::DataLost => ("data lost", "the server is killed, and started again empty", Outage(SILENT)),
             Self::OutOfMemory => ("OOM", "foreign keys fill the server, which evicts none", Outage(&[Refused])),
             Self::ReadOnly => ("READONLY", "the server is made a replica, and a primary again", Outage(EITHER)),
-            Self::Failover => ("sentinel failover", "the primary is killed", OutageThatEnds(EITHER)),
+            Self::Failover => ("sentinel failover", "the primary is killed", SelfHealingOutage(EITHER)),
             Self::SlotMove => ("MOVED and ASK", "the slot moves to another server and back, twice", Unnoticed),
             Self::Promotion => {
-                ("promotion", "the primary of the slot is killed; it has a replica", OutageThatEnds(EITHER))
+                ("promotion", "the primary of the slot is killed; it has a replica", SelfHealingOutage(EITHER))
             }
             Self::ClusterDown => ("CLUSTERDOWN", "another slot is served by nobody", Outage(EITHER)),
             Self::Loading => ("LOADING", "the server is killed, and takes its time to load its data", Outage(EITHER)),
@@ -174,7 +174,7 @@ impl Effect {
     pub const fn reasons(self) -> &'static [StoreErrorKind] {
         match self {
             Self::Unnoticed => &[],
-            Self::Outage(reasons) | Self::OutageThatEnds(reasons) => reasons,
+            Self::Outage(reasons) | Self::SelfHealingOutage(reasons) => reasons,
         }
     }
 }

@@ -21,8 +21,8 @@ pub const INSTANCES: usize = 2;
 /// The tenant of all requests. Its keys lie in one slot.
 pub(super) const TENANT: &str = "acme";
 
-/// How long a test waits for a condition.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The maximum time that a test waits for a condition.
+const CONDITION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The amount of load, and the limits.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ pub(super) struct Load {
 
 impl Scale {
     /// Light load and generous budgets, so that a busy machine is not mistaken for a fault.
-    pub const fn of_tests() -> Self {
+    pub const fn for_tests() -> Self {
         Self {
             budget: Duration::from_millis(500),
             calm_budget: Duration::from_secs(30),
@@ -103,7 +103,7 @@ impl Scale {
     }
 
     /// The default budget and more load.
-    pub const fn of_figures() -> Self {
+    pub const fn for_figures() -> Self {
         Self {
             budget: Duration::from_millis(25),
             calm_budget: Duration::from_millis(25),
@@ -205,14 +205,14 @@ impl Counts {
         self.refused += other.refused;
         self.late += other.late;
         self.consecutive_by_store = self.consecutive_by_store.min(other.consecutive_by_store);
-        other.reasons.iter().for_each(|reason| self.because(*reason));
+        other.reasons.iter().for_each(|reason| self.add_reason(*reason));
         self.worst = self.worst.max(other.worst);
         self
     }
 
-    fn add(&mut self, told: Option<Result<Decision, StoreError>>, took: Duration) {
-        self.worst = self.worst.max(took);
-        let (count, reason) = match told {
+    fn add(&mut self, decision: Option<Result<Decision, StoreError>>, latency: Duration) {
+        self.worst = self.worst.max(latency);
+        let (count, reason) = match decision {
             None => (&mut self.late, None),
             Some(Err(error)) => (&mut self.refused, Some(error.kind())),
             Some(Ok(decision)) => {
@@ -228,12 +228,12 @@ impl Counts {
         };
         *count += 1;
         if let Some(reason) = reason {
-            self.because(reason);
+            self.add_reason(reason);
             self.consecutive_by_store = 0;
         }
     }
 
-    fn because(&mut self, reason: StoreErrorKind) {
+    fn add_reason(&mut self, reason: StoreErrorKind) {
         if !self.reasons.contains(&reason) {
             self.reasons.push(reason);
         }
@@ -331,13 +331,13 @@ impl Counts {
     }
 }
 
-async fn ask(instance: &Instance, policy: OnFailure, scale: &Scale, counts: &Mutex<Counts>) {
+async fn send_request(instance: &Instance, policy: OnFailure, scale: &Scale, counts: &Mutex<Counts>) {
     let (limiter, clock) = (instance.now(), SystemClock::new());
     counts.lock().unwrap().sent += 1;
-    let asked = clock.now();
-    let told = timeout(scale.late, limiter.check(&request(policy))).await.ok();
-    let took = clock.now().as_micros().saturating_sub(asked.as_micros());
-    counts.lock().unwrap().add(told, Duration::from_micros(took));
+    let start = clock.now();
+    let decision = timeout(scale.late, limiter.check(&request(policy))).await.ok();
+    let latency_micros = clock.now().as_micros().saturating_sub(start.as_micros());
+    counts.lock().unwrap().add(decision, Duration::from_micros(latency_micros));
 }
 
 /// Waits until `condition` holds, and panics with `what` and `details` if that takes too long.
@@ -348,5 +348,5 @@ pub(super) async fn until(what: &str, condition: impl Fn() -> bool, details: imp
             pause.tick().await;
         }
     };
-    assert!(timeout(PATIENCE, looking).await.is_ok(), "{what}:\n{}", details());
+    assert!(timeout(CONDITION_TIMEOUT, looking).await.is_ok(), "{what}:\n{}", details());
 }

@@ -18,9 +18,9 @@ pub struct FaultOutcome {
     pub scale: Scale,
     /// The limit of the rule.
     pub limit: u64,
-    /// What callers got.
+    /// The decisions.
     pub counts: Counts,
-    /// What the store had left at the end.
+    /// The remaining units in the store at the end.
     pub rest: u64,
     /// The time from the repair (or from the fault, where servers recover by themselves) until the store made all decisions
     /// again.
@@ -30,7 +30,7 @@ pub struct FaultOutcome {
 }
 
 impl FaultOutcome {
-    /// What passed above the limit. What the store could still grant counts as passed.
+    /// The units that passed above the limit. Units that the store could still grant count as passed.
     pub fn over_admission(&self) -> u64 {
         (self.counts.allowed + self.counts.passed + self.rest).saturating_sub(self.limit)
     }
@@ -66,13 +66,13 @@ impl FaultOutcome {
         promise(late == 0, "a decision took longer than many budgets");
         promise(self.counts.by_store() + self.counts.without_store() == sent, "a decision was lost");
         promise(self.over_admission() <= self.bound(), "more passed than the bound says");
-        promise(self.sent_on.is_none_or(|(sent_on, asked)| sent_on <= asked), "a decision was sent twice");
+        promise(self.sent_on.is_none_or(|(sent_on, requested)| sent_on <= requested), "a decision was sent twice");
         // An unanswered decision may have been counted.
         let unanswered = self.counts.without_store();
         promise(allowed + self.rest + unanswered >= self.limit, "the store counted a decision that nobody requested");
-        let (known, told) = (self.fault.effect().reasons(), reasons.iter());
+        let (promised, reported) = (self.fault.effect().reasons(), reasons.iter());
         promise(
-            told.clone().all(|reason| known.contains(reason)),
+            reported.clone().all(|reason| promised.contains(reason)),
             "a decision gives a reason that this fault cannot have",
         );
         let got = (passed > 0, held > 0, refused > 0);

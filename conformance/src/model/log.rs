@@ -71,7 +71,7 @@ impl Log {
         true
     }
 
-    /// A write drops expired entries for good.
+    /// A write removes expired entries.
     fn write(&mut self, now: u64) {
         let window = self.window;
         self.admitted.retain(|(at, _)| at + window > now);

@@ -79,7 +79,7 @@ impl Slices {
         true
     }
 
-    /// A write drops slices that left the window for good.
+    /// A write removes slices that have left the window.
     fn write(&mut self, now: u64) {
         (self.written, _) = self.current(now);
         let (written, slices) = (self.written, self.count);

@@ -32,17 +32,17 @@ async fn one_client_is_limited(setup: &Setup, can: &ProxyCapabilities) {
         let ride = request("POST /api/rides?to=harbour").with("x-api-key", "k1").body("two seats");
         let response = setup.send(&ride).await;
         assert_eq!(
-            (response.status, response.asked().as_deref()),
+            (response.status, response.backend_request_line().as_deref()),
             (200, Some("POST /api/rides?to=harbour")),
             "{response:?}"
         );
         assert_eq!(response.json()["body"], "two seats", "{response:?}");
-        assert_eq!(response.service_saw("x-api-key"), ["k1"]);
-        assert_eq!(response.service_saw("x-tidegate-degraded"), [""; 0]);
+        assert_eq!(response.backend_values("x-api-key"), ["k1"]);
+        assert_eq!(response.backend_values("x-tidegate-degraded"), [""; 0]);
         let shows = |name, start: &str| response.field(name).map(|field| field.starts_with(start));
-        let told = can.fields.then_some(true);
-        assert_eq!(shows("ratelimit", &format!("\"rides\";r={left};t=")), told, "{response:?}");
-        assert_eq!(shows("ratelimit-policy", "\"rides\";q=5;w=3600, "), told, "{response:?}");
+        let expected = can.fields.then_some(true);
+        assert_eq!(shows("ratelimit", &format!("\"rides\";r={left};t=")), expected, "{response:?}");
+        assert_eq!(shows("ratelimit-policy", "\"rides\";q=5;w=3600, "), expected, "{response:?}");
         for (name, value) in [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", &left.to_string())] {
             assert_eq!(response.field(name), can.fields.then_some(value), "{response:?}");
         }
@@ -117,7 +117,10 @@ async fn malformed_requests_are_refused(setup: &Setup) {
     let spoiled = spoiled.chain([15_000, 15_100, 15_200].map(long)).chain(["<\"sea\">", "{a|b}", "\u{7f}"].map(odd));
     for ride in spoiled {
         let response = setup.send(&ride.from(3)).await;
-        assert!(matches!(response.status, 400 | 429 | 431) && response.asked().is_none(), "{response:?}");
+        assert!(
+            matches!(response.status, 400 | 429 | 431) && response.backend_request_line().is_none(),
+            "{response:?}"
+        );
     }
     assert_eq!(setup.send(&request("GET /free")).await.status, 200);
 }
@@ -134,7 +137,7 @@ async fn method_and_query_select_the_rule(setup: &Setup, can: &ProxyCapabilities
     assert!(!can.body || response.json()["rule_id"].is_null(), "{response:?}");
     for other in ["GET /login?account=a1", "POST /login?account=a2"] {
         let response = setup.send(&request(other).from(8)).await;
-        assert_eq!((response.status, response.asked().as_deref()), (200, Some(other)), "{response:?}");
+        assert_eq!((response.status, response.backend_request_line().as_deref()), (200, Some(other)), "{response:?}");
     }
 }
 
@@ -143,21 +146,21 @@ async fn backend_statuses_pass_through_unchanged(setup: &Setup) {
     for status in [401, 403, 404, 429, 500, 502, 503] {
         let path = format!("GET /status/{status}");
         let response = setup.send(&request(&path)).await;
-        assert_eq!((response.status, response.asked()), (status, Some(path)), "{response:?}");
+        assert_eq!((response.status, response.backend_request_line()), (status, Some(path)), "{response:?}");
     }
-    for (body, asked) in [("once", 1), ("", 2)] {
+    for (body, expected) in [("once", 1), ("", 2)] {
         let response = setup.send(&request("POST /broken-off").body(body)).await;
         assert!(matches!(response.status, 500..=599), "{response:?}");
-        assert_eq!(setup.service.broken_off(), asked, "{response:?}");
+        assert_eq!(setup.service.aborted_requests(), expected, "{response:?}");
     }
 }
 
-/// While the store fails, the failure policies decide, and the backend is told (`x-tidegate-degraded`).
+/// While the store fails, the failure policies decide, and the backend gets `x-tidegate-degraded`.
 pub(crate) async fn assert_store_outage(setup: &mut Setup, can: &ProxyCapabilities) {
     let claims = request("GET /api/rides").with("x-tidegate-degraded", "true").with("X-Tidegate-Degraded", "yes");
     let response = setup.send(&claims).await;
-    assert_eq!((response.status, response.service_saw("x-tidegate-degraded")), (200, vec![]), "{response:?}");
-    setup.lose_store();
+    assert_eq!((response.status, response.backend_values("x-tidegate-degraded")), (200, vec![]), "{response:?}");
+    setup.kill_store();
     // More than the limit: nothing is counted.
     for _ in 0..7 {
         assert_passes_degraded(setup).await;
@@ -166,14 +169,14 @@ pub(crate) async fn assert_store_outage(setup: &mut Setup, can: &ProxyCapabiliti
     assert_eq!((response.status, response.retry_after().is_some()), (503, can.retry_after_failure), "{response:?}");
     // Without a rule, a request is not degraded.
     let response = setup.send(&request("GET /free").with("x-tidegate-degraded", "true")).await;
-    assert_eq!((response.status, response.service_saw("x-tidegate-degraded")), (200, vec![]), "{response:?}");
+    assert_eq!((response.status, response.backend_values("x-tidegate-degraded")), (200, vec![]), "{response:?}");
 }
 
-/// While Tidegate hangs or is down, requests pass, and the backend is told.
+/// While Tidegate hangs or is down, requests pass, and the backend gets `x-tidegate-degraded`.
 pub(crate) async fn assert_tidegate_outage(setup: &mut Setup) {
     setup.hang_tidegate();
     assert_passes_degraded(setup).await;
-    setup.lose_tidegate();
+    setup.kill_tidegate();
     for _ in 0..7 {
         assert_passes_degraded(setup).await;
     }
@@ -184,8 +187,12 @@ pub(crate) async fn assert_tidegate_outage(setup: &mut Setup) {
 /// A request passes, and the backend gets `x-tidegate-degraded` from Tidegate or the proxy, not from the client.
 pub(crate) async fn assert_passes_degraded(setup: &Setup) -> HttpResponse {
     let response = setup.send(&request("GET /api/rides").with("x-tidegate-degraded", "no")).await;
-    assert_eq!((response.status, response.asked().as_deref()), (200, Some("GET /api/rides")), "{response:?}");
-    assert_eq!(response.service_saw("x-tidegate-degraded"), ["true"], "{response:?}");
+    assert_eq!(
+        (response.status, response.backend_request_line().as_deref()),
+        (200, Some("GET /api/rides")),
+        "{response:?}"
+    );
+    assert_eq!(response.backend_values("x-tidegate-degraded"), ["true"], "{response:?}");
     assert_eq!(response.field("ratelimit"), None, "{response:?}");
     response
 }

@@ -16,14 +16,14 @@ use tokio::net::TcpListener;
 /// A running backend.
 pub(crate) struct Service {
     address: SocketAddr,
-    broken_off: Arc<AtomicU32>,
+    aborted_requests: Arc<AtomicU32>,
 }
 
 impl Service {
     /// Starts a backend on a free port.
     pub(crate) async fn start() -> Self {
-        let broken_off = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&broken_off);
+        let aborted_requests = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&aborted_requests);
         let break_off = async move || -> StatusCode {
             count.fetch_add(1, Ordering::Relaxed);
             // Closes the connection without a panic message that would look like a failed test.
@@ -35,9 +35,9 @@ impl Service {
             (StatusCode::from_u16(status).unwrap(), repeat(request).await)
         };
         let pages =
-            Router::new().route("/broken-off", any(break_off)).route("/status/{status}", any(refuse)).fallback(repeat);
+            Router::new().route("/broken-off", any(break_off)).route("/status/{status}", any(refuse)).fallback(echo);
         tokio::spawn(async { axum::serve(listener, pages).await });
-        Self { address, broken_off }
+        Self { address, aborted_requests }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -45,18 +45,18 @@ impl Service {
     }
 
     /// The number of requests for `/broken-off`, which are never answered.
-    pub(crate) fn broken_off(&self) -> u32 {
-        self.broken_off.load(Ordering::Relaxed)
+    pub(crate) fn aborted_requests(&self) -> u32 {
+        self.aborted_requests.load(Ordering::Relaxed)
     }
 }
 
-async fn repeat(request: Request) -> Json<Value> {
+async fn echo(request: Request) -> Json<Value> {
     let (head, body) = request.into_parts();
     let body: Bytes = to_bytes(body, 65_536).await.unwrap();
     let fields: Vec<_> =
         head.headers.iter().map(|(name, value)| [name.as_str(), value.to_str().unwrap_or_default()]).collect();
     Json(json!({
-        "asked": format!("{} {}", head.method, head.uri),
+        "request_line": format!("{} {}", head.method, head.uri),
         "fields": fields,
         "body": String::from_utf8_lossy(&body),
     }))

@@ -40,7 +40,7 @@ async fn caddy_lets_requests_pass_while_tidegate_is_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caddy_refuses_while_tidegate_is_down_if_configured_so() {
     let mut setup = Setup::open(&CADDY_CLOSED).await;
-    setup.lose_tidegate();
+    setup.kill_tidegate();
     let response = setup.send(&request("GET /api/rides")).await;
     assert_eq!(response.status, 502, "{response:?}");
 }

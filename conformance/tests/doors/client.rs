@@ -93,12 +93,12 @@ impl HttpResponse {
     }
 
     /// The request line that the backend received, if any.
-    pub(crate) fn asked(&self) -> Option<String> {
-        Some(serde_json::from_str::<Value>(&self.body).ok()?["asked"].as_str()?.to_owned())
+    pub(crate) fn backend_request_line(&self) -> Option<String> {
+        Some(serde_json::from_str::<Value>(&self.body).ok()?["request_line"].as_str()?.to_owned())
     }
 
     /// All values of a header that the backend received.
-    pub(crate) fn service_saw(&self, name: &str) -> Vec<String> {
+    pub(crate) fn backend_values(&self, name: &str) -> Vec<String> {
         let seen = self.json();
         let fields = seen["fields"].as_array().unwrap_or_else(|| panic!("not a response of the backend: {self:?}"));
         let of_name = fields.iter().filter(|field| field[0] == name);

@@ -48,7 +48,7 @@ async fn envoy_refuses_while_tidegate_is_down() {
     let mut setup = Setup::open(&ENVOY).await;
     setup.hang_tidegate();
     assert_eq!(setup.send(&request("GET /api/rides")).await.status, 503);
-    setup.lose_tidegate();
+    setup.kill_tidegate();
     for path in ["GET /api/rides", "GET /free"] {
         let response = setup.send(&request(path)).await;
         assert_eq!(response.status, 503, "{response:?}");
@@ -58,13 +58,13 @@ async fn envoy_refuses_while_tidegate_is_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_lets_everything_pass_if_configured_so() {
     let mut setup = Setup::open(&ENVOY_OPEN).await;
-    setup.lose_store();
+    setup.kill_store();
     assert_passes_degraded(&setup).await;
     // The rule says closed, but Envoy's failure mode decides.
     assert_eq!(setup.send(&request("POST /login?account=a1")).await.status, 200);
-    setup.lose_tidegate();
+    setup.kill_tidegate();
     let response = setup.send(&request("GET /api/rides").with("x-tidegate-degraded", "true")).await;
-    assert_eq!((response.status, response.service_saw("x-tidegate-degraded")), (200, vec![]), "{response:?}");
+    assert_eq!((response.status, response.backend_values("x-tidegate-degraded")), (200, vec![]), "{response:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

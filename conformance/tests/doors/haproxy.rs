@@ -39,7 +39,7 @@ async fn haproxy_lets_requests_pass_while_tidegate_is_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_refuses_while_tidegate_is_down_if_configured_so() {
     let mut setup = Setup::open(&HAPROXY_CLOSED).await;
-    setup.lose_tidegate();
+    setup.kill_tidegate();
     let response = setup.send(&request("GET /api/rides")).await;
     assert_eq!((response.status, response.retry_after()), (503, Some(1)), "{response:?}");
 }

@@ -82,7 +82,7 @@ impl Setup {
     }
 
     /// Kills the store.
-    pub(crate) fn lose_store(&mut self) {
+    pub(crate) fn kill_store(&mut self) {
         self.store.kill();
     }
 
@@ -92,7 +92,7 @@ impl Setup {
     }
 
     /// Kills Tidegate.
-    pub(crate) fn lose_tidegate(&mut self) {
+    pub(crate) fn kill_tidegate(&mut self) {
         self.tidegate.kill();
     }
 }
@@ -133,7 +133,7 @@ impl Tidegate {
 async fn start(recipe: &Recipe, directory: &Path, ports: Ports) -> Option<Process> {
     for file in recipe.files {
         let text = std::fs::read_to_string(deployed(recipe.folder).join(file)).unwrap();
-        std::fs::write(directory.join(file), ports.put_into(&apply_choices(recipe, &text))).unwrap();
+        std::fs::write(directory.join(file), ports.replace_ports(&apply_replacements(recipe, &text))).unwrap();
     }
     let mut proxy = Process::start(&mut (recipe.command)(directory), directory, recipe.folder);
     let address = SocketAddr::from(([127, 0, 0, 1], ports.proxy));
@@ -143,20 +143,20 @@ async fn start(recipe: &Recipe, directory: &Path, ports: Ports) -> Option<Proces
         }
         // No rule applies to this path, so nothing is counted.
         let response = request("GET /ready").try_send(address).await?;
-        (response.asked().as_deref() == Some("GET /ready")).then_some(true)
+        (response.backend_request_line().as_deref() == Some("GET /ready")).then_some(true)
     })
     .await;
     up.then_some(proxy)
 }
 
 /// Applies the replacements of a recipe.
-fn apply_choices(recipe: &Recipe, text: &str) -> String {
+fn apply_replacements(recipe: &Recipe, text: &str) -> String {
     recipe.choices.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 impl Ports {
     /// Replaces the ports of `deploy/` by these, in two steps, so that no new port is taken for an old one.
-    fn put_into(self, text: &str) -> String {
+    fn replace_ports(self, text: &str) -> String {
         let ports = [
             ("8000", self.proxy),
             ("8079", self.questions),

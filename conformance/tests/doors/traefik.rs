@@ -32,7 +32,7 @@ async fn traefik_lets_the_rules_decide_while_the_store_fails() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_refuses_while_tidegate_is_down() {
     let mut setup = Setup::open(&TRAEFIK).await;
-    setup.lose_tidegate();
+    setup.kill_tidegate();
     let response = setup.send(&request("GET /api/rides")).await;
     assert_eq!(response.status, 500, "{response:?}");
 }

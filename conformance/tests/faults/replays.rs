@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conformance::proxy::{NetworkFault, Proxy};
 use conformance::server::{KINDS, Server};
-use conformance::suite::{key_name, one_limit_of_each_kind, patient_options};
+use conformance::suite::{key_name, long_timeout_options, one_limit_of_each_kind};
 use tidegate::{Limit, Limiter, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{RedisOptions, RedisStore};
 
@@ -22,10 +22,10 @@ const REPLY_LOSSES: [(NetworkFault, RangeInclusive<u64>); 4] = [
 
 /// However the reply gets lost, the decision is sent once, counts at most once, and is reported as possibly applied.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_decision_whose_answer_is_lost_is_sent_once() {
+async fn a_decision_whose_reply_is_lost_is_sent_once() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let direct = server.store_with(patient_options()).await;
+        let direct = server.store_with(long_timeout_options()).await;
         for (number, (trouble, counted)) in REPLY_LOSSES.into_iter().enumerate() {
             for limit in one_limit_of_each_kind(10) {
                 let (rules, pay) = (rules(number, limit), Request::new("pay"));

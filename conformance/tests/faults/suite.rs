@@ -22,7 +22,7 @@ async fn every_fault_has_its_documented_effect() {
         let (turns, places) = (Arc::clone(&turns), Arc::clone(&places));
         running.spawn(async move {
             let _place = places.acquire_owned().await.unwrap();
-            let ran = tokio::spawn(async move { run(fault, kind, Scale::of_tests(), &turns).await }).await;
+            let ran = tokio::spawn(async move { run(fault, kind, Scale::for_tests(), &turns).await }).await;
             let rows = match ran {
                 Ok(rows) => rows,
                 Err(error) => return vec![format!("{kind:?}, {}: {error}", fault.name())],

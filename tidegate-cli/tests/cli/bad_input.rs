@@ -12,7 +12,7 @@ fn an_error_names_the_flag_and_a_solution_but_never_the_value() {
         ("-H x:1 -H hunter2", "error: --header: write 'name: value'; number 2 has no `:`\n"),
         ("--attr hunter2", "error: --attr: write name=value; number 1 has no `=`\n"),
         ("--path hunter2", "error: --path: a path begins with `/`; give the host in a field of its own\n"),
-        ("--ip hunter2", "error: --ip: this is no address; write one such as 203.0.113.9\n"),
+        ("--ip hunter2", "error: --ip: not an IP address; write one such as 203.0.113.9\n"),
         ("--store hunter2", "error: --store: a store is a URL: `memory:`, or one such as `redis://127.0.0.1:6379`\n"),
         ("--store valkey://:hunter2@h", "error: --store: a Valkey server is written `redis://`, too\n"),
         (
@@ -26,7 +26,7 @@ fn an_error_names_the_flag_and_a_solution_but_never_the_value() {
     for (flags, expected) in [
         (
             ["-H", "x: 1", "-H", "x api hunter2: a"],
-            "error: --header number 2: this is no name of a header: one has letters, digits and signs such as `-`, and no \
+            "error: --header number 2: not a header name: it has letters, digits and signs such as `-`, and no \
              spaces\n",
         ),
         (
@@ -35,7 +35,7 @@ fn an_error_names_the_flag_and_a_solution_but_never_the_value() {
         ),
         (
             ["--attr", "account=a7", "--attr", "x-api-key:hunter2=="],
-            "error: --attr number 2: this name has a colon, as only names of a door's own have; a header belongs under \
+            "error: --attr number 2: a name with a colon is reserved for front doors; write a header under \
              `headers`\n",
         ),
     ] {

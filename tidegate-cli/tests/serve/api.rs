@@ -45,15 +45,15 @@ fn a_batch_is_decided_one_by_one_or_atomically() {
 #[test]
 fn a_receipt_refunds_a_check_once() {
     let server = Running::start(&[]);
-    let asked = r#"{"path":"/hello","ip":"203.0.113.9","cost":3,"receipt":true}"#;
-    let answer = server.check(asked);
-    let returned = json!({ "receipt": answer["receipt"] }).to_string();
-    assert_eq!(server.check(asked)["receipt"], json!(null), "a denied check consumes nothing");
+    let check = r#"{"path":"/hello","ip":"203.0.113.9","cost":3,"receipt":true}"#;
+    let response = server.check(check);
+    let returned = json!({ "receipt": response["receipt"] }).to_string();
+    assert_eq!(server.check(check)["receipt"], json!(null), "a denied check consumes nothing");
     assert_eq!(server.post("/v1/refund", &returned), (200, json!({ "refunded": true })));
-    assert_eq!(server.check(asked)["allowed"], json!(true));
+    assert_eq!(server.check(check)["allowed"], json!(true));
     let again = json!({ "refunded": false, "reason": "already refunded" });
     assert_eq!(server.post("/v1/refund", &returned), (200, again));
-    assert_eq!(server.check(asked)["allowed"], json!(false));
+    assert_eq!(server.check(check)["allowed"], json!(false));
     assert_eq!(server.check(HELLO)["receipt"], json!(null), "it was not requested");
 }
 
@@ -61,9 +61,9 @@ fn a_receipt_refunds_a_check_once() {
 fn an_atomic_batch_has_one_receipt() {
     let server = Running::start(&[]);
     let batch = format!(r#"{{"atomic":true,"receipt":true,"checks":[{HELLO},{HELLO},{HELLO}]}}"#);
-    let (_, answer) = server.post("/v1/check/batch", &batch);
-    assert_eq!((&answer["allowed"], server.check(HELLO)["allowed"].clone()), (&json!(true), json!(false)));
-    let (_, refunded) = server.post("/v1/refund", &json!({ "receipt": answer["receipt"] }).to_string());
+    let (_, response) = server.post("/v1/check/batch", &batch);
+    assert_eq!((&response["allowed"], server.check(HELLO)["allowed"].clone()), (&json!(true), json!(false)));
+    let (_, refunded) = server.post("/v1/refund", &json!({ "receipt": response["receipt"] }).to_string());
     assert_eq!(refunded["refunded"], json!(true));
     assert_eq!(server.post("/v1/check/batch", &batch).1["allowed"], json!(true));
 }
@@ -86,9 +86,9 @@ fn an_atomic_batch_with_more_than_32_limits_is_a_bad_request() {
     let server = Running::start(&[]);
     let checks: Vec<String> = (0..33).map(|n| format!(r#"{{"path":"/hello","ip":"203.0.113.{n}"}}"#)).collect();
     let batch = |atomic: bool, checks: &[String]| format!(r#"{{"atomic":{atomic},"checks":[{}]}}"#, checks.join(","));
-    let (status, answer) = server.post("/v1/check/batch", &batch(true, &checks));
+    let (status, response) = server.post("/v1/check/batch", &batch(true, &checks));
     assert_eq!(status, 400);
-    assert!(answer["message"].as_str().unwrap().contains("33 limits; at most 32"), "{answer}");
+    assert!(response["message"].as_str().unwrap().contains("33 limits; at most 32"), "{response}");
     assert_eq!(server.post("/v1/check/batch", &batch(true, &checks[..32])).1["allowed"], json!(true));
     assert_eq!(server.post("/v1/check/batch", &batch(false, &checks)).0, 200);
 }
@@ -97,8 +97,8 @@ fn an_atomic_batch_with_more_than_32_limits_is_a_bad_request() {
 #[test]
 fn a_changed_or_invented_receipt_is_unknown() {
     let server = Running::start(&[]);
-    let answer = server.check(r#"{"path":"/hello","ip":"203.0.113.9","receipt":true}"#);
-    let receipt = answer["receipt"].as_str().unwrap();
+    let response = server.check(r#"{"path":"/hello","ip":"203.0.113.9","receipt":true}"#);
+    let receipt = response["receipt"].as_str().unwrap();
     let flipped = if receipt.starts_with('A') { "B" } else { "A" };
     let (text, signature) = receipt.split_once('.').unwrap();
     for wrong in [
@@ -113,8 +113,8 @@ fn a_changed_or_invented_receipt_is_unknown() {
         &format!("{text}=.{signature}"),
         &"x".repeat(100_000),
     ] {
-        let (status, answer) = server.post("/v1/refund", &json!({ "receipt": wrong }).to_string());
-        assert!(status == 404 || wrong == receipt, "{wrong}: {answer}");
+        let (status, response) = server.post("/v1/refund", &json!({ "receipt": wrong }).to_string());
+        assert!(status == 404 || wrong == receipt, "{wrong}: {response}");
     }
     let other = Running::start(&["--secret", "of another fleet"]);
     assert_eq!(other.post("/v1/refund", &json!({ "receipt": receipt }).to_string()).0, 404);
@@ -129,8 +129,8 @@ fn a_bad_request_names_the_place_and_quotes_no_value() {
         (r#"{"hunter2":1}"#, "line 1, column 10: a field is unknown or has the wrong type; see /openapi.json"),
         (r#"{"cost":-1}"#, "line 1, column 11: a field is unknown or has the wrong type; see /openapi.json"),
     ] {
-        let (status, answer) = server.post("/v1/check", body);
-        assert_eq!((status, answer["message"].as_str().unwrap()), (400, message), "{body}");
+        let (status, response) = server.post("/v1/check", body);
+        assert_eq!((status, response["message"].as_str().unwrap()), (400, message), "{body}");
     }
     let (status, _) = server.post("/v1/check", r#"{"ip":"hunter2"}"#);
     assert_eq!(status, 400);

@@ -150,16 +150,16 @@ async fn an_unknown_grpc_path_is_unimplemented() {
 #[test]
 fn an_endless_body_is_cut_off() {
     let server = Running::start(&[]);
-    let told = exchange(&server.http, &call(2_000_000, b"{"));
-    assert!(told.starts_with("HTTP/1.1 413 "), "{told}");
+    let response = exchange(&server.http, &call(2_000_000, b"{"));
+    assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
     let mut endless = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     for _ in 0..40 {
         endless.extend_from_slice(b"10000\r\n");
         endless.resize(endless.len() + 0x10000, b' ');
         endless.extend_from_slice(b"\r\n");
     }
-    let told = exchange(&server.http, &endless);
-    assert!(told.is_empty() || told.starts_with("HTTP/1.1 413 "), "{told}");
+    let response = exchange(&server.http, &endless);
+    assert!(response.is_empty() || response.starts_with("HTTP/1.1 413 "), "{response}");
     assert_eq!(server.check("{}")["allowed"], json!(true));
 }
 
@@ -167,13 +167,13 @@ fn an_endless_body_is_cut_off() {
 fn a_request_head_that_is_too_long_is_a_431() {
     let server = Running::start(&[]);
     let value = "x".repeat(64 * 1024);
-    let told =
+    let response =
         exchange(&server.http, format!("GET /healthz HTTP/1.1\r\nhost: a\r\nx-long: {value}\r\n\r\n").as_bytes());
-    assert!(told.starts_with("HTTP/1.1 431 "), "{told}");
+    assert!(response.starts_with("HTTP/1.1 431 "), "{response}");
     let target = exchange(&server.http, format!("GET /{value} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes());
     assert!(target.starts_with("HTTP/1.1 414 ") || target.starts_with("HTTP/1.1 431 "), "{target}");
     let check = json!({ "path": "/hello", "headers": { "x-long": value } }).to_string();
-    assert_eq!(server.post("/v1/check", &check).0, 200, "told as a value, it is one");
+    assert_eq!(server.post("/v1/check", &check).0, 200, "a long value in the JSON body is accepted");
 }
 
 #[test]
@@ -181,16 +181,16 @@ fn text_that_is_not_utf_8_is_a_bad_request() {
     let server = Running::start(&[]);
     for field in ["method", "path", "host", "ip", "tenant", "action", "body"] {
         let body = [format!("{{\"{field}\":\"/").as_bytes(), b"\xff\xfe\"}"].concat();
-        let told = exchange(&server.http, &call(body.len(), &body));
-        assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("column"), "{field}: {told}");
+        let response = exchange(&server.http, &call(body.len(), &body));
+        assert!(response.starts_with("HTTP/1.1 400 ") && response.contains("column"), "{field}: {response}");
     }
     for body in [&b"{\"headers\":{\"x\":\"\xff\"}}"[..], b"{\"\xff\":1}", b"{\"attributes\":{\"\xff\":\"\"}}", b"\xff"]
     {
         assert!(exchange(&server.http, &call(body.len(), body)).starts_with("HTTP/1.1 400 "));
     }
     let head = b"GET /v1/forward-auth HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-forwarded-uri: /\xff\r\nx-api-key: \xff\r\n\r\n";
-    let told = exchange(&server.http, head);
-    assert!(told.starts_with("HTTP/1.1 400 ") || told.starts_with("HTTP/1.1 200 "), "{told}");
+    let response = exchange(&server.http, head);
+    assert!(response.starts_with("HTTP/1.1 400 ") || response.starts_with("HTTP/1.1 200 "), "{response}");
     assert_eq!(server.check("{}")["allowed"], json!(true));
 }
 

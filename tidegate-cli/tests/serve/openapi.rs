@@ -11,7 +11,7 @@ fn every_response_matches_the_api_description() {
     let schemathesis = here.join("../.tools/python/bin/schemathesis");
     assert!(schemathesis.exists(), "schemathesis is missing: `make tools` installs it");
     let server = Running::start(&[]);
-    let tried = Command::new(schemathesis)
+    let output = Command::new(schemathesis)
         .arg("--config-file")
         .arg(here.join("tests/serve/schemathesis.toml"))
         .args(["run", "--no-color", "--seed", "1", "--max-examples", "100"])
@@ -19,6 +19,6 @@ fn every_response_matches_the_api_description() {
         .current_dir(env!("CARGO_TARGET_TMPDIR"))
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&tried.stdout);
-    assert!(tried.status.success() && told.contains("6 selected"), "{told}");
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && report.contains("6 selected"), "{report}");
 }

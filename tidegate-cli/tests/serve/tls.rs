@@ -183,7 +183,7 @@ fn errors_name_the_certificate_file() {
         ),
         (vec!["--tls-cert", &certificate, "--tls-key", &path("other.pem")], format!("{certificate}: ")),
     ] {
-        let told = crate::refused(&arguments);
-        assert!(told.starts_with(&format!("error: {expected}")), "{arguments:?}: {told}");
+        let error = crate::refused(&arguments);
+        assert!(error.starts_with(&format!("error: {expected}")), "{arguments:?}: {error}");
     }
 }

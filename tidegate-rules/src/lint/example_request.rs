@@ -75,7 +75,7 @@ impl ExampleRequest {
         matcher.index.candidates(&view, &mut candidates);
         let condition = |place: &u32| -> &Condition { &matcher.rules[*place as usize].condition };
         let looked_at = candidates.iter().map(|place| PER_RULE + weight(condition(place))).sum();
-        candidates.retain(|place| condition(place).fits(&view));
+        candidates.retain(|place| condition(place).matches(&view));
         (candidates.into_iter().map(|place| place as usize).collect(), looked_at)
     }
 

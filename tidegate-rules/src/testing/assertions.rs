@@ -37,7 +37,7 @@ pub(super) struct DecidedStep<'s> {
     pub(super) request: &'s Request<'s>,
     /// The last decision.
     pub(super) decision: &'s Decision,
-    pub(super) tally: &'s OutcomeCounts,
+    pub(super) actual: &'s OutcomeCounts,
     /// The time of the last decision.
     pub(super) at: Duration,
 }
@@ -55,14 +55,14 @@ pub(super) struct AssertionFailure {
 pub(super) fn check(
     expectation: &Expectation,
     result: &StepResult<'_>,
-    tally: &OutcomeCounts,
+    actual: &OutcomeCounts,
 ) -> Vec<AssertionFailure> {
-    let counts = expectation.counts.as_ref().filter(|counts| !counts.fit(tally));
+    let counts = expectation.counts.as_ref().filter(|counts| !counts.holds(actual));
     let counts = counts.map(|counts| AssertionFailure {
         what: "outcome".into(),
         span: counts.span.clone(),
-        expected: counts.format(tally.sum()),
-        got: tally.format(),
+        expected: counts.format(actual.sum()),
+        got: actual.format(),
         note: result.note_on_counts(counts),
     });
     let fields = expectation.wanted.iter().filter_map(|wanted| {
@@ -138,14 +138,14 @@ impl OutcomeCounts {
 // === impl CountAssertion ===
 
 impl CountAssertion {
-    fn fit(&self, tally: &OutcomeCounts) -> bool {
-        let fits = |wanted: Option<u64>, got: u64| wanted.is_none_or(|wanted| wanted == got);
-        let by = |rule: &String| tally.denied.iter().all(|(known, _)| known == rule);
-        fits(self.allowed, tally.allowed)
-            && fits(self.denied, tally.denied())
-            && fits(self.no_rule, tally.no_rule)
-            && fits(self.unavailable, tally.unavailable)
-            && self.by.as_ref().is_none_or(by)
+    fn holds(&self, actual: &OutcomeCounts) -> bool {
+        let equals = |wanted: Option<u64>, got: u64| wanted.is_none_or(|wanted| wanted == got);
+        let only_denied_by = |rule: &String| actual.denied.iter().all(|(known, _)| known == rule);
+        equals(self.allowed, actual.allowed)
+            && equals(self.denied, actual.denied())
+            && equals(self.no_rule, actual.no_rule)
+            && equals(self.unavailable, actual.unavailable)
+            && self.by.as_ref().is_none_or(only_denied_by)
     }
 
     /// Formatted like [`OutcomeCounts::format`].

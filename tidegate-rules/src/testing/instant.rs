@@ -9,20 +9,20 @@ const INSTANT_HELP: &str = "write one such as 2026-01-01T00:00:00Z, in UTC";
 
 /// Parses `2026-01-01T12:30:00Z`, or a day, which starts at midnight.
 pub(super) fn parse_instant(text: &str) -> Result<Timestamp, String> {
-    let wrong = || format!("this is no instant; {INSTANT_HELP}");
+    let invalid = || format!("not a valid time; {INSTANT_HELP}");
     let (date, time) =
         text.trim().split_once(['T', 't', ' ']).map_or((text.trim(), None), |(date, time)| (date, Some(time)));
-    let [year, month, day] = numbers(date, '-', [4, 2, 2]).ok_or_else(wrong)?;
+    let [year, month, day] = numbers(date, '-', [4, 2, 2]).ok_or_else(invalid)?;
     let [hour, minute, second] = match time.map(|time| time.strip_suffix(['Z', 'z'])) {
         None => [0; 3],
-        Some(None) => return Err(format!("the zone is missing; {INSTANT_HELP}")),
-        Some(Some(time)) => numbers(time, ':', [2; 3]).ok_or_else(wrong)?,
+        Some(None) => return Err(format!("the time zone is missing; {INSTANT_HELP}")),
+        Some(Some(time)) => numbers(time, ':', [2; 3]).ok_or_else(invalid)?,
     };
     if !(1970..2112).contains(&year) {
-        return Err(format!("the clock of Tidegate runs from 1970 to 2111; {INSTANT_HELP}"));
+        return Err(format!("the time must be in the years 1970 to 2111; {INSTANT_HELP}"));
     }
     if month == 0 || month > 12 || day == 0 || day > days_in(year, month) || hour > 23 || minute > 59 || second > 59 {
-        return Err(format!("there is no such day or time; {INSTANT_HELP}"));
+        return Err(format!("no such date or time exists; {INSTANT_HELP}"));
     }
     let days_before = |year: u64| 365 * year + year / 4 - year / 100 + year / 400;
     let months: u64 = (1..month).map(|month| days_in(year, month)).sum();
@@ -33,13 +33,13 @@ pub(super) fn parse_instant(text: &str) -> Result<Timestamp, String> {
 /// Three numbers with these numbers of digits.
 fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[u64; 3]> {
     let mut parts = text.split(separator);
-    let mut found = [0; 3];
-    for (number, digits) in found.iter_mut().zip(digits) {
+    let mut numbers = [0; 3];
+    for (number, digits) in numbers.iter_mut().zip(digits) {
         let part =
             parts.next().filter(|part| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()))?;
         *number = part.parse().ok()?;
     }
-    parts.next().is_none().then_some(found)
+    parts.next().is_none().then_some(numbers)
 }
 
 fn days_in(year: u64, month: u64) -> u64 {
@@ -75,21 +75,21 @@ mod tests {
     #[test]
     fn what_is_no_instant_is_refused() {
         for (text, problem) in [
-            ("", "this is no instant"),
-            ("yesterday", "this is no instant"),
-            ("2026-1-1", "this is no instant"),
-            ("2026-01-01T00:00Z", "this is no instant"),
-            ("2026-01-01T00:00:00.5Z", "this is no instant"),
-            ("2026-01-01T00:00:00", "the zone is missing"),
-            ("2026-01-01T00:00:00+01:00", "the zone is missing"),
-            ("2026-02-29", "there is no such day or time"),
-            ("2100-02-29", "there is no such day or time"),
-            ("2026-13-01", "there is no such day or time"),
-            ("2026-00-01", "there is no such day or time"),
-            ("2026-01-00", "there is no such day or time"),
-            ("2026-01-01T24:00:00Z", "there is no such day or time"),
-            ("1969-12-31", "the clock of Tidegate runs from 1970 to 2111"),
-            ("9999-12-31", "the clock of Tidegate runs from 1970 to 2111"),
+            ("", "not a valid time"),
+            ("yesterday", "not a valid time"),
+            ("2026-1-1", "not a valid time"),
+            ("2026-01-01T00:00Z", "not a valid time"),
+            ("2026-01-01T00:00:00.5Z", "not a valid time"),
+            ("2026-01-01T00:00:00", "the time zone is missing"),
+            ("2026-01-01T00:00:00+01:00", "the time zone is missing"),
+            ("2026-02-29", "no such date or time exists"),
+            ("2100-02-29", "no such date or time exists"),
+            ("2026-13-01", "no such date or time exists"),
+            ("2026-00-01", "no such date or time exists"),
+            ("2026-01-00", "no such date or time exists"),
+            ("2026-01-01T24:00:00Z", "no such date or time exists"),
+            ("1969-12-31", "the time must be in the years 1970 to 2111"),
+            ("9999-12-31", "the time must be in the years 1970 to 2111"),
         ] {
             let expected = format!("{problem}; write one such as 2026-01-01T00:00:00Z, in UTC");
             assert_eq!(parse_instant(text), Err(expected), "{text}");

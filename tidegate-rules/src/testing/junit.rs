@@ -37,7 +37,7 @@ fn case(xml: &mut String, run: &TestRun, test: &TestOutcome) {
     let _ = writeln!(xml, "{}</failure>\n    </testcase>", escape(&text));
 }
 
-/// Text as XML can carry it: what would be markup is escaped, and what XML cannot say at all is replaced.
+/// Escapes markup, and replaces characters that XML does not allow.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -12,7 +12,7 @@ use super::{RuleCoverage, TestFailure, TestOutcome, TestRun, text_report};
 use crate::RuleFile;
 use crate::source_file::SourceFile;
 
-/// Runs every test of a script.
+/// Runs every test of a suite.
 pub(super) fn run(suite: &TestSuite, rules: &RuleFile, source: &SourceFile, rules_path: &Path) -> TestRun {
     let enabled = rules.ids().filter(|id| rules.rules().rule(id).is_some());
     let mut runner = SuiteRunner {
@@ -130,5 +130,5 @@ fn without_store(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Optio
     if plan.checks().is_empty() {
         return Some(limiter.check_now(request));
     }
-    limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "the test says so")).ok()
+    limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "simulated by the test")).ok()
 }

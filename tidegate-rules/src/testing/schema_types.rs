@@ -53,19 +53,19 @@ pub(crate) struct TestSpec {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Step")]
 pub(crate) struct StepSpec {
-    /// When, from the start of the test: `2s`, `1m30s`.
+    /// The time since the start of the test: `2s`, `1m30s`.
     pub(crate) at: OptionalField<Spanned<String>>,
-    /// When, from the last request before: `500ms`. Without `at` and `after`, at the same instant.
+    /// The time since the previous request: `500ms`. Without `at` and `after`, the same instant.
     pub(crate) after: OptionalField<Spanned<String>>,
     /// How many times the request is sent. 1 if missing.
     pub(crate) send: OptionalField<Spanned<u64>>,
     /// The time between two of them. If missing, all are sent at once.
     pub(crate) every: OptionalField<Spanned<String>>,
-    /// Checks without spending.
+    /// Checks without consuming.
     pub(crate) peek: OptionalField<Spanned<bool>>,
     /// The store fails for these requests, and the `on_failure` of each rule applies.
     pub(crate) store_fails: OptionalField<Spanned<bool>>,
-    /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
+    /// The cost that the caller gives, for rules without a cost of their own. 1 if missing.
     pub(crate) cost: OptionalField<Spanned<u64>>,
     /// Changes to the request of the test. Fields replace those of the test or remove them (`~`); headers and attributes are
     /// added.
@@ -75,7 +75,7 @@ pub(crate) struct StepSpec {
     pub(crate) expect: OptionalField<Spanned<ExpectSpec>>,
 }
 
-/// A request. Nothing (`~`) as a value takes that of the outer request away.
+/// A request. A null (`~`) removes the value of the outer request.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Request")]
@@ -84,25 +84,25 @@ pub(crate) struct RequestSpec {
     pub(crate) method: OverridableField<String>,
     /// The path, with its query if it has one: `/search?q=tide`.
     pub(crate) path: OverridableField<String>,
-    /// The host. Left out, the header tells it.
+    /// The host. If missing, that of the `Host` header.
     pub(crate) host: OverridableField<String>,
-    /// Headers by name; a list for several lines of one name, nothing (`~`) to take one of the test's away.
+    /// Headers by name; a list for several lines of one name, null (`~`) to remove a header of the test.
     #[serde(deserialize_with = "non_null")]
     #[schemars(schema_with = "lines_by_name")]
     pub(crate) headers: BTreeMap<String, Spanned<Option<OneOrMany<String>>>>,
     /// The address that connects to us: the client, or the proxy in front of us.
     pub(crate) ip: OverridableField<String>,
-    /// The tenant, as the application knows it.
+    /// The tenant, as set by the application.
     pub(crate) tenant: OverridableField<String>,
-    /// The name of what is done.
+    /// The action.
     pub(crate) action: OverridableField<String>,
-    /// What else the application knows, by name; nothing (`~`) to take one of the test's away.
+    /// Other attributes that the application sets, by name; null (`~`) to remove one of the test.
     #[serde(deserialize_with = "non_null")]
     #[schemars(schema_with = "texts_by_name")]
     pub(crate) attributes: BTreeMap<String, Spanned<Option<String>>>,
     /// The body: text as it is, anything else as JSON.
     pub(crate) body: OverridableField<Value>,
-    /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
+    /// The cost that the caller gives, for rules without a cost of their own. 1 if missing.
     pub(crate) cost: OverridableField<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! `TestSuite`: a test file that is understood, with every step's time, request and expectation worked out. It decides
-//! nothing about limits; [running](super::runner) it does.
+//! `TestSuite`: a valid test file, compiled to the time, request and expectation of every step. [Running](super::runner) it decides
+//! the requests.
 
 mod expectation;
 mod overlay;
@@ -21,7 +21,7 @@ pub(super) use expectation::{CountAssertion, DecisionField, Expectation, FieldAs
 /// The most requests that one file may send: a few seconds of work.
 const MAX_REQUESTS: u64 = 1_000_000;
 
-/// A test file that is understood.
+/// A valid test file.
 #[derive(Debug)]
 pub(super) struct TestSuite {
     pub(super) start: Timestamp,
@@ -53,7 +53,7 @@ pub(super) struct Step {
     pub(super) expectation: Option<Expectation>,
 }
 
-/// What making a script goes through with: the problems so far, the rules that may be named, and the requests so far.
+/// The state of compiling a suite: the problems so far, the ids of the rules, and the number of requests so far.
 pub(super) struct SuiteBuilder<'p> {
     problems: &'p mut Vec<Problem>,
     /// The ids of the rules, if known.
@@ -65,7 +65,7 @@ pub(super) struct SuiteBuilder<'p> {
 }
 
 impl TestSuite {
-    /// Makes a script. With errors among the problems that this adds, it must not be run.
+    /// Compiles a test file and appends its problems. If there are errors among them, the suite must not be run.
     pub(super) fn new(
         file: &schema_types::TestFileSpec,
         rules: Option<Vec<String>>,
@@ -109,7 +109,7 @@ impl SuiteBuilder<'_> {
         if !self.partial && !test.steps.iter().any(|step| step.expect.is_some()) {
             let message = "no step of this test expects anything, so it cannot fail";
             self.error("no-expectation", &test.name.span, message)
-                .set_help("write `expect: allowed`, or what else is right");
+                .set_help("write `expect: allowed`, or another expectation");
         }
         TestCase { name: test.name.value.clone(), span: test.name.span.clone(), steps }
     }
@@ -140,7 +140,7 @@ impl SuiteBuilder<'_> {
         let is_set = |field: &schema_types::OptionalField<Spanned<bool>>| field.as_ref().is_some_and(|at| at.value);
         let (peek, store_fails) = (is_set(&step.peek), is_set(&step.store_fails));
         if let (true, true, Some(at)) = (peek, store_fails, &*step.peek) {
-            let message = "a store that fails cannot be asked what would happen";
+            let message = "a failing store cannot be peeked at";
             self.error("peek", &at.span, message).set_help("keep one of `peek` and `store_fails`");
         }
         let (span, attributes) = (at.span.clone(), attributes.ok()?);
@@ -162,17 +162,19 @@ impl SuiteBuilder<'_> {
     fn time(&mut self, step: &schema_types::StepSpec, now: Duration) -> Duration {
         match (&*step.at, &*step.after) {
             (Some(at), Some(after)) => {
-                let message = "`at` and `after` both say when";
+                let message = "`at` and `after` both set the time";
                 self.error("time", &after.span, message).set_help("keep one of the two");
                 self.duration(at).unwrap_or(now)
             }
             (Some(at), None) => {
                 let Some(wanted) = self.duration(at) else { return now };
                 if wanted < now {
-                    let message =
-                        format!("time goes forward: the request before comes at {}", quantity::format_duration(now));
+                    let message = format!(
+                        "time cannot go backwards: the previous request is at {}",
+                        quantity::format_duration(now)
+                    );
                     self.error("time", &at.span, message)
-                        .set_help("put the steps in order, or begin a new test, where nothing is spent");
+                        .set_help("put the steps in order, or start a new test, which begins with full limits");
                 }
                 wanted.max(now)
             }
@@ -184,7 +186,7 @@ impl SuiteBuilder<'_> {
     fn ends_in_time(&mut self, end: Duration, span: &Span) {
         let end = u64::try_from(end.as_micros()).unwrap_or(u64::MAX);
         if self.start.as_micros().saturating_add(end) >= Timestamp::MAX.as_micros() {
-            self.error("time", span, "this goes beyond the year 2112, where the clock of Tidegate ends");
+            self.error("time", span, "the time is after the year 2111, where the clock of Tidegate ends");
         }
     }
 
@@ -192,14 +194,14 @@ impl SuiteBuilder<'_> {
         let send = step.send.as_ref().map_or(1, |send| send.value);
         let span = step.send.as_ref().map_or(span, |send| &send.span);
         if send == 0 {
-            self.error("send", span, "nothing is sent here").set_help("write 1 or more, or leave the step out");
+            self.error("send", span, "the step sends no requests").set_help("write 1 or more, or leave the step out");
             return 1;
         }
         let before = self.requests;
         self.requests = before.saturating_add(send);
         if before <= MAX_REQUESTS && self.requests > MAX_REQUESTS {
-            let message = format!("with these the file sends more than {MAX_REQUESTS} requests, which is the most");
-            self.error("send", span, message).set_help("test a smaller limit, or part the file");
+            let message = format!("with this step the file sends more than the maximum of {MAX_REQUESTS} requests");
+            self.error("send", span, message).set_help("test a smaller limit, or split the file");
         }
         send.min(MAX_REQUESTS)
     }
@@ -214,7 +216,7 @@ impl SuiteBuilder<'_> {
         for test in &file.tests {
             if !taken.insert(test.name.as_str()) {
                 let message = "an earlier test has this name";
-                self.error("duplicate-name", &test.name.span, message).set_help("say what is different about this one");
+                self.error("duplicate-name", &test.name.span, message).set_help("give every test a name of its own");
             }
         }
     }

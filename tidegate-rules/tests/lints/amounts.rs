@@ -1,4 +1,4 @@
-//! Mistakes about amounts.
+//! Mistakes in the amounts of limits.
 
 use tidegate_rules::Severity;
 

@@ -1,10 +1,10 @@
-//! Strangers that are remembered for long.
+//! Anonymous subjects with long windows.
 
 use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const STRANGERS: [Case; 4] = [
+pub(super) const ANONYMOUS: [Case; 4] = [
     case(
         "strangers-remembered",
         Severity::Warning,

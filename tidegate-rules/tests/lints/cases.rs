@@ -1,4 +1,4 @@
-//! The mistakes, each as a small file, and what mends it.
+//! Small files that each get one lint, and their fixes.
 
 mod amounts;
 mod anonymous;
@@ -9,15 +9,15 @@ mod security;
 
 use tidegate_rules::Severity;
 
-/// A file that draws a lint, where, and how to mend it.
+/// A file that gets a lint, the position of the lint, and the fix.
 pub(crate) struct Case {
     pub(crate) code: &'static str,
     pub(crate) severity: Severity,
     /// Line and column; the first line is `version: 1`.
     pub(crate) at: (usize, usize),
     pub(crate) file: &'static str,
-    /// What to replace, and with what.
-    pub(crate) mended: (&'static str, &'static str),
+    /// The fix: a text and its replacement.
+    pub(crate) fix: (&'static str, &'static str),
 }
 
 const fn case(
@@ -25,13 +25,13 @@ const fn case(
     severity: Severity,
     at: (usize, usize),
     file: &'static str,
-    mended: (&'static str, &'static str),
+    fix: (&'static str, &'static str),
 ) -> Case {
-    Case { code, severity, at, file, mended }
+    Case { code, severity, at, file, fix }
 }
 
-/// All of them.
+/// The cases of all modules.
 pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
     let first = identity::IDENTITY.iter().chain(&cost::COST).chain(&security::SECURITY);
-    first.chain(&reachability::REACH).chain(&amounts::LIMITS).chain(&anonymous::STRANGERS)
+    first.chain(&reachability::REACHABILITY).chain(&amounts::LIMITS).chain(&anonymous::ANONYMOUS)
 }

@@ -1,4 +1,4 @@
-//! Mistakes about who can name its own price, and when it is paid.
+//! Forgeable costs, and costs that are settled too late.
 
 use tidegate_rules::Severity;
 

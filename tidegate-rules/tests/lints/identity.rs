@@ -1,4 +1,4 @@
-//! Mistakes about who can pretend to be whom.
+//! Forgeable or missing identities.
 
 use tidegate_rules::Severity;
 

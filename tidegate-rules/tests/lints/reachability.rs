@@ -1,10 +1,10 @@
-//! Mistakes by which rules never take effect.
+//! Rules that never take effect.
 
 use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const REACH: [Case; 15] = [
+pub(super) const REACHABILITY: [Case; 15] = [
     case(
         "no-rules",
         Severity::Warning,

@@ -1,4 +1,4 @@
-//! Mistakes in rules against guessing.
+//! Mistakes in rules that protect logins and other secrets against guessing.
 
 use tidegate_rules::Severity;
 

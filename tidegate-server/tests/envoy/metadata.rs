@@ -29,7 +29,7 @@ descriptors:
   - key: plain
     rate_limit: { unit: minute, requests_per_unit: 9 }
   - key: free
-    metadata: { never: told }
+    metadata: { never: sent }
     rate_limit: { unlimited: true }
 ";
 

@@ -56,9 +56,9 @@ impl SuiteBuilder<'_> {
     /// Compiles the expectation of a step that sends `send` requests.
     pub(super) fn expectation(&mut self, at: &Spanned<ExpectSpec>, send: u64) -> Expectation {
         match &at.value {
-            ExpectSpec::Text(fate) => {
-                let mut counts = CountAssertion { span: fate.span.clone(), ..CountAssertion::default() };
-                match fate.value {
+            ExpectSpec::Text(outcome) => {
+                let mut counts = CountAssertion { span: outcome.span.clone(), ..CountAssertion::default() };
+                match outcome.value {
                     OutcomeSpec::Allowed => counts.allowed = Some(send),
                     OutcomeSpec::Denied => counts.denied = Some(send),
                     OutcomeSpec::NoRule => counts.no_rule = Some(send),
@@ -71,7 +71,7 @@ impl SuiteBuilder<'_> {
                 let wanted = self.wanted(details);
                 if counts.is_none() && wanted.is_empty() && !self.partial {
                     let message = "nothing is expected here, so the step cannot fail";
-                    self.error("no-expectation", &at.span, message).set_help("leave `expect` out if that is meant");
+                    self.error("no-expectation", &at.span, message).set_help("remove `expect` if that is intended");
                 }
                 Expectation { counts, wanted }
             }
@@ -101,10 +101,10 @@ impl SuiteBuilder<'_> {
         let sum = others.saturating_add(denied.unwrap_or(0));
         // With both given, the numbers must add up.
         if sum > send || (allowed.is_some() && denied.is_some() && sum != send) {
-            let message = format!("{sum} are expected here, and {send} are sent");
+            let message = format!("{sum} outcomes are expected, but {send} requests are sent");
             self.error("count", &span, message).set_help("the numbers must add up to `send`");
         } else if by.is_some() && denied == Some(0) {
-            let message = "a rule is said to refuse some, but all are said to pass";
+            let message = "a denying rule is expected, but all requests are expected to pass";
             self.error("count", &span, message).set_help("the numbers must add up to `send`");
         }
         Some(CountAssertion { span, allowed, denied, no_rule, unavailable, by })
