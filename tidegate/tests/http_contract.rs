@@ -215,7 +215,7 @@ fn wire(status: &str, headers: &Headers, body: &str) -> String {
 
 /// Documentation that shows what is not sent is worse than none.
 #[test]
-fn the_page_for_users_shows_what_is_sent() {
+fn the_examples_of_the_http_page_are_what_is_sent() {
     let page = include_str!("../../docs/http.md");
     let shows = |text: &str| assert!(page.contains(&format!("```text\n{text}\n```")), "docs/http.md lacks\n{text}");
     let (search, day) = (
@@ -256,7 +256,7 @@ proptest! {
 
     /// Everything that is written can be read back, and who waits as long as they were told gets through.
     #[test]
-    fn answers_can_be_read_and_keep_their_word(rules in rules(), requests in requests(), contract in contract()) {
+    fn headers_parse_and_retrying_as_told_succeeds(rules in rules(), requests in requests(), contract in contract()) {
         let clock = ManualClock::at(Timestamp::from_micros(START));
         let limiter = Limiter::new(rules, MemoryStore::new().with_clock(clock.clone()));
         for (gap, cost) in requests {

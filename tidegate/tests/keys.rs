@@ -66,13 +66,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(20_000) })]
 
     #[test]
-    fn no_two_keys_share_a_name(one in parts(), other in parts()) {
+    fn different_keys_have_different_names(one in parts(), other in parts()) {
         prop_assert_eq!(one == other, one.name() == other.name());
     }
 
     /// Trap: braces in what users supply moved keys to other slots.
     #[test]
-    fn nothing_but_the_partition_is_in_braces(parts in parts()) {
+    fn only_the_partition_is_in_braces(parts in parts()) {
         let name = parts.name();
         let open = name.iter().position(|byte| *byte == b'{');
         let close = name.iter().position(|byte| *byte == b'}');
@@ -81,7 +81,7 @@ proptest! {
 
     /// The amounts of a limit are not in the name: a changed limit keeps its state.
     #[test]
-    fn amounts_are_not_in_the_name(one in 1..1000u64, other in 1..1000u64, subject in any::<u128>()) {
+    fn the_name_of_a_key_does_not_contain_amounts(one in 1..1000u64, other in 1..1000u64, subject in any::<u128>()) {
         let name = |amount| {
             let limit = Limit::fixed_window(amount, Duration::from_secs(1)).unwrap();
             Parts { budget: false, owner: "r".into(), limit, name: String::new(), tag: 0, subject, overflow: None }.name()
@@ -92,7 +92,7 @@ proptest! {
 
 /// The grammar read backwards by somebody who knows nothing but the page: whatever the names are, the parts come out.
 #[test]
-fn arbitrary_names_are_read_back_from_a_key() {
+fn arbitrary_rule_names_can_be_parsed_from_a_key() {
     bolero::check!().with_type::<(bool, String, String, u64, u128, Option<u8>)>().for_each(
         |(budget, owner, limit, window, subject, overflow)| {
             let window = Duration::from_micros(window % 1_000_000_000_000 + 1);

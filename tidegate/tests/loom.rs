@@ -27,7 +27,7 @@ impl Clock for Noon {
 }
 
 #[test]
-fn the_last_unit_goes_to_one_of_two_threads() {
+fn only_one_of_two_threads_gets_the_last_unit() {
     loom::model(|| {
         let (store, gate) = (store(1), gate());
         let granted = race(&store, {
@@ -40,7 +40,7 @@ fn the_last_unit_goes_to_one_of_two_threads() {
 }
 
 #[test]
-fn two_plans_in_opposite_order_neither_deadlock_nor_take_half() {
+fn two_plans_in_opposite_order_do_not_deadlock_and_consume_all_or_nothing() {
     loom::model(|| {
         let (store, gate) = (store(TWO_SHARDS), gate());
         let granted = race(&store, {
@@ -63,7 +63,7 @@ fn two_plans_in_opposite_order_neither_deadlock_nor_take_half() {
 }
 
 #[test]
-fn a_plan_over_two_keys_never_takes_one_that_another_thread_emptied() {
+fn a_plan_of_two_keys_consumes_nothing_if_another_thread_emptied_one() {
     loom::model(|| {
         let (store, gate) = (store(TWO_SHARDS), gate());
         let (both, ann) = race(&store, {
@@ -81,7 +81,7 @@ fn a_plan_over_two_keys_never_takes_one_that_another_thread_emptied() {
 
 /// The two come from different shards, so that nothing but the lock of the shared bucket stands between them.
 #[test]
-fn new_subjects_of_a_full_store_share_one_bucket_exactly() {
+fn new_subjects_of_a_full_store_share_one_overflow_bucket_exactly() {
     loom::model(|| {
         let (store, gate) = (store(TWO_SHARDS), gate());
         fill(&store, &gate);

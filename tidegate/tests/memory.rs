@@ -19,7 +19,7 @@ fn passes(limiter: &Limiter<MemoryStore>, user: &str) -> bool {
 }
 
 #[test]
-fn at_the_bound_new_subjects_share_one_overflow_bucket() {
+fn new_subjects_of_a_full_store_share_one_overflow_bucket() {
     let (limiter, _) = limiter(3, 4);
     for user in ["a", "b", "c", "d"] {
         assert!(passes(&limiter, user));
@@ -36,7 +36,7 @@ fn at_the_bound_new_subjects_share_one_overflow_bucket() {
 
 /// Thousands of subjects over several shards still share one bucket, not one for each shard.
 #[test]
-fn the_overflow_bucket_is_one_for_the_whole_store() {
+fn all_shards_share_one_overflow_bucket() {
     let (limiter, _) = limiter(10, 4096);
     let allowed = (0..20_000).filter(|user| passes(&limiter, &user.to_string())).count();
     let own = limiter.store().keys() - 1;
@@ -46,7 +46,7 @@ fn the_overflow_bucket_is_one_for_the_whole_store() {
 }
 
 #[test]
-fn a_key_that_holds_spent_state_is_never_dropped_for_a_new_one() {
+fn a_state_that_still_counts_is_never_dropped_for_a_new_key() {
     let (limiter, clock) = limiter(1, 64);
     let early: Vec<String> = (0..64).map(|user| user.to_string()).collect();
     assert!(early.iter().all(|user| passes(&limiter, user)));
@@ -59,7 +59,7 @@ fn a_key_that_holds_spent_state_is_never_dropped_for_a_new_one() {
 
 /// Keys go when they no longer matter, a few at a time, by the calls that come anyway.
 #[test]
-fn outdated_keys_are_dropped_as_the_store_is_used() {
+fn expired_keys_are_removed_as_the_store_is_used() {
     let (limiter, clock) = limiter(1, 100_000);
     for user in 0..50_000 {
         assert!(passes(&limiter, &format!("old {user}")));
@@ -74,7 +74,7 @@ fn outdated_keys_are_dropped_as_the_store_is_used() {
 }
 
 #[test]
-fn a_full_store_makes_room_as_soon_as_something_is_outdated() {
+fn a_full_store_accepts_new_keys_once_old_ones_expire() {
     let (limiter, clock) = limiter(1, 64);
     (0..64).for_each(|user| assert!(passes(&limiter, &user.to_string())));
     assert!(passes(&limiter, "stranger"), "from the overflow bucket");
@@ -85,7 +85,7 @@ fn a_full_store_makes_room_as_soon_as_something_is_outdated() {
 }
 
 #[test]
-fn looking_creates_nothing() {
+fn peeks_and_denied_or_free_requests_create_no_keys() {
     let (limiter, _) = limiter(1, 64);
     let request = Request::new("").with_attribute("user", "ann");
     limiter.store().decide_now(&limiter.plan(&request).with_peek());
@@ -96,7 +96,7 @@ fn looking_creates_nothing() {
 
 /// A plan of many new keys finds the same free slot for each of them, unless it is counted.
 #[test]
-fn a_plan_of_many_new_keys_does_not_pass_the_bound() {
+fn a_plan_of_many_new_keys_does_not_exceed_the_maximum() {
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
     let rules = (0..20).map(|rule| Rule::new(format!("rule-{rule}"), limit).with_per(["user"]));
@@ -108,7 +108,7 @@ fn a_plan_of_many_new_keys_does_not_pass_the_bound() {
 
 /// A plan that adds one key must not drop, in passing, an outdated log that another of its checks was judged on.
 #[test]
-fn a_plan_does_not_sweep_away_what_it_was_judged_on() {
+fn a_sweep_does_not_remove_states_of_the_same_plan() {
     let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
     let api = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
     let login = Limit::sliding_log(5, Duration::from_secs(10)).unwrap();
@@ -137,7 +137,7 @@ fn with_strangers(anonymous: AnonymousBounds, most_keys: usize) -> (Limiter<Memo
 
 /// A flood of strangers fills three quarters of the room, shares a bucket from then on, and leaves room for everybody else.
 #[test]
-fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
+fn a_flood_of_unauthenticated_subjects_leaves_room_for_others() {
     const ROOM: usize = 100_000;
     let (limiter, _) = with_strangers(AnonymousBounds::default(), ROOM);
     let stranger = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
@@ -161,7 +161,7 @@ fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
 }
 
 #[test]
-fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
+fn only_unauthenticated_subjects_are_forgotten_early() {
     let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(60));
     let (limiter, clock) = with_strangers(bounds, 64);
     let ann = Request::new("public").with_attribute("ip", "ann");
@@ -179,7 +179,7 @@ fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
 
 /// What was taken from a bucket that many share is nobody's to give back.
 #[test]
-fn a_refund_of_what_was_shared_gives_nothing_back() {
+fn a_refund_does_not_return_units_to_an_overflow_bucket() {
     let (limiter, _) = with_strangers(AnonymousBounds::default(), 1);
     let ask = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
     assert!(ask("ann").is_allowed());

@@ -114,7 +114,7 @@ proptest! {
 
     /// admitted(s, t) ≤ C + (t − s)·r/p
     #[test]
-    fn a_token_bucket_admits_its_capacity_and_what_came_since(capacity in 1..20u64, rate in rate(), requests in requests()) {
+    fn a_token_bucket_admits_its_capacity_plus_the_refill(capacity in 1..20u64, rate in rate(), requests in requests()) {
         let admitted = run(Limit::token_bucket(capacity, rate).unwrap(), &requests);
         for first in &admitted {
             for last in &admitted {
@@ -127,7 +127,7 @@ proptest! {
 
     /// The output of a leaky bucket keeps its distance, and its queue has an end.
     #[test]
-    fn a_leaky_bucket_keeps_its_distance(queue in 0..20u64, rate in rate(), requests in requests()) {
+    fn a_leaky_bucket_never_exceeds_its_output_rate(queue in 0..20u64, rate in rate(), requests in requests()) {
         let admitted = run(Limit::leaky_bucket(rate, queue).unwrap(), &requests);
         for pair in admitted.windows(2) {
             let (before, after) = (pair[0].at + pair[0].delay, pair[1].at + pair[1].delay);
@@ -154,7 +154,7 @@ proptest! {
 
     /// admitted(s(k), s(k+1)) ≤ L, where one month and year end and the next ones begin; and after it L is there again.
     #[test]
-    fn a_window_of_the_calendar_admits_its_limit(limit in 1..20u64, window in calendar(), requests in requests()) {
+    fn a_calendar_window_admits_its_limit(limit in 1..20u64, window in calendar(), requests in requests()) {
         let limit = Limit::fixed_window(limit, window).unwrap();
         let admitted = run(limit, &requests);
         let (before, turn) = (START - 1, START + 2_000_000);
@@ -178,7 +178,7 @@ proptest! {
 
     /// N(W − W/S) ≤ estimate ≤ N(W + W/S), where the estimate is what does not remain.
     #[test]
-    fn a_sliding_window_stays_within_a_slice_of_the_truth(
+    fn a_sliding_window_is_exact_to_one_slice(
         limit in 1..20u64,
         slices in prop::sample::select(vec![1u64, 2, 6, 12]),
         requests in requests(),
@@ -233,7 +233,7 @@ proptest! {
 
     /// After `reset_after` the subject cannot be told from a new one, and just before it can.
     #[test]
-    fn reset_after_is_when_everything_is_as_at_the_beginning(limit in limit(), requests in requests()) {
+    fn after_reset_after_the_state_equals_a_fresh_one(limit in limit(), requests in requests()) {
         let (subject, now) = after(limit, &requests);
         let reset = subject.peek(1).reset_after.as_micros() as u64;
         subject.set(now + reset);
@@ -247,7 +247,7 @@ proptest! {
 
     /// Setting the clock back, by however much, never leaves more than there was.
     #[test]
-    fn a_clock_set_back_gives_nothing_back(limit in limit(), requests in requests(), back in 0..20_000_000u64) {
+    fn a_clock_that_steps_back_refunds_nothing(limit in limit(), requests in requests(), back in 0..20_000_000u64) {
         let (subject, now) = after(limit, &requests);
         let before = subject.peek(1).remaining;
         subject.set(now - back);
