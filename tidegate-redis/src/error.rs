@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -24,8 +25,21 @@ pub(crate) const CLUSTER_MODE: &str = "the server is part of a cluster: write re
 /// Error replies are cut to this many characters before they are repeated.
 const MAX_DETAIL_CHARS: usize = 200;
 
+/// The source of a [`StoreError`]: the kind and code of an error of the client library. It does not contain the text of the
+/// error, which may repeat a key or a URL.
+#[derive(Debug)]
+struct ClientError {
+    kind: ErrorKind,
+    code: Option<String>,
+    io: Option<io::ErrorKind>,
+}
+
 /// The store error for a call that was sent.
 pub(crate) fn store_error(error: &RedisError) -> StoreError {
+    classify(error).with_source(ClientError::from(error))
+}
+
+fn classify(error: &RedisError) -> StoreError {
     if let Some(code) = error.code() {
         return server_error(code, error.detail().unwrap_or_default());
     }
@@ -44,6 +58,24 @@ pub(crate) fn store_error(error: &RedisError) -> StoreError {
         }
     }
 }
+
+impl From<&RedisError> for ClientError {
+    fn from(error: &RedisError) -> Self {
+        Self { kind: error.kind(), code: error.code().map(sanitize), io: io_error(error).map(io::Error::kind) }
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.code, self.io) {
+            (Some(code), _) => write!(f, "the server replied with the error {code}"),
+            (None, Some(io)) => write!(f, "{io}"),
+            (None, None) => write!(f, "the client library reported {:?}", self.kind),
+        }
+    }
+}
+
+impl Error for ClientError {}
 
 /// The store error for an error reply. A known code means that the server refused the whole command, and applied nothing.
 fn server_error(code: &str, detail: &str) -> StoreError {
@@ -143,4 +175,18 @@ fn missing_permission() -> StoreError {
         "the user lacks a permission; allow it {PERMISSIONS} on the keys ~tg1* (with a prefix of your own, ~PREFIX1* instead); \
          behind sentinels +role too, in a cluster +cluster|slots +asking too, and for a database other than 0 +select too"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_an_error_tells_its_code_and_not_its_text() {
+        let error = RedisError::from((ErrorKind::Io, "connect", "redis://user:hunter2@host".to_owned()));
+        let store_error = store_error(&error);
+        let source = store_error.source().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(source, "the client library reported Io");
+        assert!(!format!("{store_error:?}").contains("hunter2"), "{store_error:?}");
+    }
 }

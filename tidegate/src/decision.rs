@@ -93,21 +93,21 @@ impl Decision {
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
         let (granted, decided_at) = (verdict.granted(), verdict.decided_at());
         let budget_shares = plan.budget_shares().to_vec();
-        if let ([check], [judged]) = (plan.checks(), verdict.checks()) {
+        if let ([check], [result]) = (plan.checks(), verdict.checks()) {
             let enforced = check.gate().role() != Role::Shadow;
             return Self {
                 granted,
                 decided_at,
                 shown: enforced.then_some(0),
-                delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
-                checks: SmallVec::from_buf([CheckResult::new(check, judged)]),
+                delay: if enforced && granted > 0 { result.outcome.delay } else { Duration::ZERO },
+                checks: SmallVec::from_buf([CheckResult::new(check, result)]),
                 degraded: None,
                 security: false,
                 budget_shares,
             };
         }
         let checks: SmallVec<[CheckResult; 1]> =
-            plan.checks().iter().zip(verdict.checks()).map(|(check, judged)| CheckResult::new(check, judged)).collect();
+            plan.checks().iter().zip(verdict.checks()).map(|(check, result)| CheckResult::new(check, result)).collect();
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
         let shown = most_restrictive(&checks, granted > 0);
@@ -247,7 +247,7 @@ impl Decision {
 
 impl CheckResult {
     #[inline(always)]
-    fn new(check: &Check<'_>, judged: &CheckVerdict) -> Self {
+    fn new(check: &Check<'_>, result: &CheckVerdict) -> Self {
         let gate = check.gate();
         Self {
             rule: gate.shared_rule().clone(),
@@ -260,11 +260,11 @@ impl CheckResult {
             subject: check.key().subject(),
             partition: check.key().partition(),
             cost: check.cost(),
-            consumed: judged.consumed,
+            consumed: result.consumed,
             anonymous: check.is_anonymous(),
-            overflowed: judged.overflowed,
-            position: judged.position,
-            outcome: judged.outcome,
+            overflowed: result.overflowed,
+            position: result.position,
+            outcome: result.outcome,
         }
     }
 

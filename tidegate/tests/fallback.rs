@@ -1,4 +1,4 @@
-//! While the store fails: what each policy makes of a request, and how the policies of several rules compose.
+//! Decisions while the store fails: each failure policy, and the policies of several rules together.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -14,7 +14,7 @@ use tidegate::{
     StoreErrorKind,
 };
 
-/// A store that can be told to fail, and how many it is shared by.
+/// A store with a switch for failures and a number of instances.
 #[derive(Clone)]
 struct SwitchableStore {
     memory: Arc<MemoryStore>,
@@ -71,7 +71,7 @@ impl Store for SwitchableStore {
     }
 }
 
-/// Nothing here waits, so a future is ready when it is asked once.
+/// Polls a future once: nothing here waits.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -88,12 +88,12 @@ fn limiter(
     Limiter::new(RuleSet::new(rules).unwrap(), store.clone()).with_fallback_store(memory)
 }
 
-/// A bucket that refills too slowly to matter.
+/// A bucket that does not refill during the test.
 fn bucket(capacity: u64) -> Limit {
     Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap()
 }
 
-/// How many of `times` pass; None if one is refused with an error.
+/// How many of `times` requests pass; `None` if one returns an error.
 fn passed(limiter: &Limiter<SwitchableStore>, request: &Request<'_>, times: usize) -> Option<usize> {
     let decisions: Option<Vec<Decision>> = (0..times).map(|_| now(limiter.check(request)).ok()).collect();
     decisions.map(|decisions| decisions.iter().filter(|decision| decision.is_allowed()).count())
@@ -166,7 +166,7 @@ fn one_closed_rule_refuses_the_request() {
     let store = SwitchableStore::failing(&clock);
     let closed = limiter(&store, &clock, rules(RuleMode::Enabled));
     assert_eq!(now(closed.check(&Request::new(""))).unwrap_err().to_string(), "it went away");
-    // In shadow it has no say, not even by failing.
+    // A shadow rule has no effect, not even while the store fails.
     assert_eq!(passed(&limiter(&store, &clock, rules(RuleMode::Shadow)), &Request::new(""), 20), Some(9));
 }
 

@@ -1,4 +1,4 @@
-//! The key grammar: no two keys share a name, and nobody's input moves a key to another slot.
+//! The key grammar: different keys have different names, and no input of a client moves a key to another slot.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tidegate::spi::{Key, KeyStem, Subject};
 use tidegate::{Limit, Rate};
 
-/// Everything that makes a key.
+/// The parts of a key.
 #[derive(Clone, Debug, PartialEq)]
 struct Parts {
     budget: bool,
@@ -17,7 +17,7 @@ struct Parts {
     name: String,
     tag: u128,
     subject: u128,
-    /// Of an overflow bucket, by its number, instead of the subject's own.
+    /// The number of an overflow bucket, in place of the subject.
     overflow: Option<u8>,
 }
 
@@ -32,7 +32,7 @@ impl Parts {
     }
 }
 
-/// Few characters, most of them with a meaning in the grammar, so that collisions would come soon.
+/// A small alphabet of mostly special characters, so that collisions are likely.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![3 => "[a1:.$%{}x]{0,4}", 1 => any::<String>()]
 }
@@ -55,7 +55,7 @@ fn parts() -> impl Strategy<Value = Parts> {
     let overflow = prop_oneof![3 => Just(None), 1 => (0..4u8).prop_map(Some)];
     (any::<bool>(), text(), limit(), text(), 0..4u128, subject, overflow).prop_map(
         |(budget, owner, limit, name, tag, subject, overflow)| {
-            // Whose key it would have been is not in the name of an overflow bucket.
+            // The name of an overflow bucket does not contain the subject.
             let subject = if overflow.is_some() { 0 } else { subject };
             Parts { budget, owner, limit, name, tag, subject, overflow }
         },
@@ -70,7 +70,7 @@ proptest! {
         prop_assert_eq!(one == other, one.name() == other.name());
     }
 
-    /// Trap: braces in what users supply moved keys to other slots.
+    /// Regression: braces in user input moved keys to other slots.
     #[test]
     fn only_the_partition_is_in_braces(parts in parts()) {
         let name = parts.name();
@@ -79,7 +79,7 @@ proptest! {
         prop_assert_eq!((open, close), (Some(3), Some(6)));
     }
 
-    /// The amounts of a limit are not in the name: a changed limit keeps its state.
+    /// A limit with changed amounts keeps its state.
     #[test]
     fn the_name_of_a_key_does_not_contain_amounts(one in 1..1000u64, other in 1..1000u64, subject in any::<u128>()) {
         let name = |amount| {
@@ -90,7 +90,7 @@ proptest! {
     }
 }
 
-/// The grammar read backwards by somebody who knows nothing but the page: whatever the names are, the parts come out.
+/// Parses names with an independent implementation of the grammar.
 #[test]
 fn arbitrary_rule_names_can_be_parsed_from_a_key() {
     bolero::check!().with_type::<(bool, String, String, u64, u128, Option<u8>)>().for_each(

@@ -336,7 +336,7 @@ mod tests {
         );
         let problem = HeaderPolicy::new().reject(&second(rules(), 1), None, PROBLEM).body;
         assert!(!problem.contains("violated-policies") && !problem.contains("api"), "{problem}");
-        // How much the limit allows at once is nobody's business either.
+        // Not even the size of the limit is revealed.
         assert!(HeaderPolicy::new().reject(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
     }
 

@@ -1,4 +1,4 @@
-//! Where keys lie: what decides the partition, and so the slot of a cluster and the server.
+//! What decides the partition of a key, and so its slot in a cluster.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
