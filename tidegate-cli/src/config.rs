@@ -85,7 +85,7 @@ fn parse_setting(key: &Node, value: &Node, command: &Command) -> Result<(String,
         return Err(SettingError::Name(format!("unknown flag --{}; {help}", sanitize(name))));
     };
     let Some(text) = value.text().filter(|_| !matches!(value.kind, NodeKind::Null)) else {
-        return Err(SettingError::Value(format!("--{name} takes a single value, not {}", value.what())));
+        return Err(SettingError::Value(format!("--{name} takes a single value, not {}", value.type_name())));
     };
     if matches!(flag.get_action(), ArgAction::SetTrue) {
         return match value.kind {

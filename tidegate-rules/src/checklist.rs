@@ -1,5 +1,5 @@
-//! The checklist for production: what a rule file and its deployment should have before they meet real traffic. It reads
-//! what was compiled and decides nothing; what the file cannot tell is said to be unknown.
+//! The checklist for production: what a rule file and its deployment should have before they serve real traffic. Items that the
+//! file does not show are reported as unknown.
 
 mod memory;
 
@@ -10,23 +10,23 @@ use tidegate::{Algorithm, RuleMode, attributes};
 use crate::compile::CompiledRule;
 use crate::identity::{Identity, Source};
 use crate::lint::failure_policy::UncountedRequests;
-use crate::lint::{failure_policy, limits, named, security};
+use crate::lint::{failure_policy, limits, list_names, security};
 use crate::request_matcher::TenantUse;
 use crate::{RuleFile, quantity};
 
-/// The most rules whose ids make good labels of a metric.
+/// The most rules whose ids are suitable as labels of a metric.
 const MAX_METRIC_LABELS: usize = 1_000;
 
-/// A limit over so long a time is perhaps meant for a bill.
+/// Limits with at least this window may be meant for billing.
 const BILLING_PERIOD: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is known of the place where the rules will run.
+/// What is known about the deployment of the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deployment {
-    /// Whether subjects are hashed with a secret of one's own.
+    /// Whether subjects are hashed with a secret.
     pub secret: bool,
-    /// The store, as a URL or its scheme: `memory:`, `redis://…`. Nothing of it is repeated.
+    /// The store, as a URL or its scheme: `memory:`, `redis://…`. It appears in no output.
     pub store: Option<String>,
 }
 
@@ -34,22 +34,22 @@ pub struct Deployment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChecklistItem {
-    /// What is asked for.
+    /// The requirement.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether it is met.
     pub state: ChecklistState,
-    /// Why, and what to do about it.
+    /// The reason, and what to do.
     pub detail: String,
 }
 
 /// Whether an item of the checklist is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecklistState {
-    /// It is.
+    /// It is met.
     Met,
-    /// It is not: the file or the deployment should be changed.
+    /// It is not met: change the file or the deployment.
     Unmet,
-    /// The file cannot tell; the item says how to find out.
+    /// The file does not show it; the item says how to find out.
     Unknown,
 }
 
@@ -72,14 +72,14 @@ impl RuleFile {
     /// let items = file.checklist(&Deployment::new().with_secret(true).with_store("memory:"));
     /// let unmet: Vec<_> = items.iter().filter(|item| item.state == CheckState::Unmet).collect();
     /// assert_eq!(unmet.len(), 1);
-    /// assert_eq!(unmet[0].detail, "what happens while the store fails is not written: search; say `on_failure` in each");
+    /// assert_eq!(unmet[0].detail, "no `on_failure`: search; add it to each");
     /// # Ok::<(), tidegate_rules::Report>(())
     /// ```
     pub fn checklist(&self, deployment: &Deployment) -> Vec<ChecklistItem> {
         let rules: Vec<&CompiledRule> = self.compiled.iter().filter(|rule| !rule.is_disabled()).collect();
         vec![
-            explicit(&rules),
-            fitting(&rules),
+            explicit_rules(&rules),
+            fitting_algorithm(&rules),
             keys(deployment),
             lifetimes(&rules),
             tags(deployment),
@@ -87,7 +87,7 @@ impl RuleFile {
             latency(),
             failure(&rules),
             shadow(&rules),
-            answer(),
+            documented_response(),
             labels(&rules),
             concurrency(deployment),
             memory::item(&rules),
@@ -138,46 +138,46 @@ impl Deployment {
         Self { store: Some(store.into()), ..self }
     }
 
-    /// The scheme alone: what follows may hold a password.
+    /// The scheme only: the rest may contain a password.
     fn scheme(&self) -> Option<&str> {
         self.store.as_deref().map(|store| store.split(':').next().unwrap_or(store))
     }
 }
 
-/// The ids of the rules that are so, if there are any.
-fn those(rules: &[&CompiledRule], are: impl Fn(&CompiledRule) -> bool) -> Option<String> {
-    let ids: Vec<&str> = rules.iter().filter(|rule| are(rule)).map(|rule| rule.matcher.id.as_str()).collect();
-    named(&ids)
+/// Lists the ids of the rules for which `are` holds; `None` if there are none.
+fn list_rules(rules: &[&CompiledRule], condition: impl Fn(&CompiledRule) -> bool) -> Option<String> {
+    let ids: Vec<&str> = rules.iter().filter(|rule| condition(rule)).map(|rule| rule.matcher.id.as_str()).collect();
+    list_names(&ids)
 }
 
-fn explicit(rules: &[&CompiledRule]) -> ChecklistItem {
+fn explicit_rules(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "subject, action and cost are explicit";
-    // Whom a rule counts by must be written, or the file is refused.
-    if let Some(ids) = those(rules, |rule| rule.match_span == rule.id_span) {
-        let detail = format!("no `match`, so every request is meant: {ids}; say `match: {{}}` if that is so");
+    // A rule without `per` is an error already.
+    if let Some(ids) = list_rules(rules, |rule| rule.match_span == rule.id_span) {
+        let detail = format!("no `match`, so all requests match: {ids}; write `match: {{}}` if that is intended");
         return ChecklistItem::unmet(NAME, detail);
     }
-    if let Some(ids) = those(rules, |rule| !rule.has_cost) {
+    if let Some(ids) = list_rules(rules, |rule| !rule.has_cost) {
         let detail =
-            format!("the caller may tell the cost, which is 1 otherwise: {ids}; write `cost: 1` where it may not");
+            format!("the caller may set the cost, which is 1 otherwise: {ids}; write `cost: 1` where it must not");
         return ChecklistItem::unknown(NAME, detail);
     }
-    ChecklistItem::met(NAME, "every rule says what it matches, whom it counts and what a request costs")
+    ChecklistItem::met(NAME, "every rule has `match`, `per` and `cost`")
 }
 
-fn fitting(rules: &[&CompiledRule]) -> ChecklistItem {
+fn fitting_algorithm(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "the algorithm fits the invariant";
     let fixed = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.algorithm() == Algorithm::FixedWindow);
-    if let Some(ids) = those(rules, |rule| security::is_security(rule) && fixed(rule)) {
+    if let Some(ids) = list_rules(rules, |rule| security::is_security(rule) && fixed(rule)) {
         let detail = format!("a fixed window lets twice as many guesses pass at a boundary: {ids}; use `sliding_log`");
         return ChecklistItem::unmet(NAME, detail);
     }
-    if let Some(ids) = those(rules, |rule| limits::all(rule).any(|(_, limit)| limits::is_huge_log(limit))) {
-        let detail = format!("a log of more than 1,000 requests weighs too much: {ids}; use `sliding_window`");
+    if let Some(ids) = list_rules(rules, |rule| limits::all(rule).any(|(_, limit)| limits::is_huge_log(limit))) {
+        let detail = format!("a log of more than 1,000 requests takes too much memory: {ids}; use `sliding_window`");
         return ChecklistItem::unmet(NAME, detail);
     }
-    if let Some(ids) = those(rules, |rule| limits::dearest(rule).is_some()) {
-        return ChecklistItem::unmet(NAME, format!("some request costs more than the whole limit: {ids}"));
+    if let Some(ids) = list_rules(rules, |rule| limits::cost_above_limit(rule).is_some()) {
+        return ChecklistItem::unmet(NAME, format!("a request can cost more than the whole limit: {ids}"));
     }
     ChecklistItem::met(NAME, "no fixed window against guessing, no log of more than 1,000, no cost above its limit")
 }
@@ -185,9 +185,9 @@ fn fitting(rules: &[&CompiledRule]) -> ChecklistItem {
 fn keys(deployment: &Deployment) -> ChecklistItem {
     const NAME: &str = "keys are versioned and subjects hashed";
     if deployment.secret {
-        return ChecklistItem::met(NAME, "every key carries the version; subjects are hashed with the secret");
+        return ChecklistItem::met(NAME, "every key contains the version; subjects are hashed with the secret");
     }
-    let detail = "without a secret whoever reads the store can guess subjects; set TIDEGATE_SECRET to the same sixteen or \
+    let detail = "without a secret, anyone who can read the store can guess subjects; set TIDEGATE_SECRET to the same sixteen or \
                   more random bytes on every instance";
     ChecklistItem::unmet(NAME, detail)
 }
@@ -196,7 +196,7 @@ fn lifetimes(rules: &[&CompiledRule]) -> ChecklistItem {
     let windows = rules.iter().flat_map(|rule| limits::all(rule)).map(|(_, limit)| limit.max_window());
     let longest = quantity::format_duration(windows.max().unwrap_or_default());
     let detail =
-        format!("every key expires by itself, 2 s after it stops mattering; the longest limit takes {longest}");
+        format!("every key expires by itself, 2 s after its limit no longer needs it; the longest window is {longest}");
     ChecklistItem::met("every key has a lifetime", detail)
 }
 
@@ -204,57 +204,57 @@ fn tags(deployment: &Deployment) -> ChecklistItem {
     const NAME: &str = "keys have cluster tags";
     match deployment.scheme() {
         Some("redis+cluster" | "rediss+cluster") => {
-            let detail = "every key carries one; a decision whose keys lie in one slot is atomic, and one across slots never \
-                          admits more than the limits say";
+            let detail = "every key has one; a decision whose keys are in one slot is atomic, and one across slots never admits \
+                          more than the limits allow";
             ChecklistItem::met(NAME, detail)
         }
-        _ => ChecklistItem::met(NAME, "every key carries one; on a single server every decision is atomic"),
+        _ => ChecklistItem::met(NAME, "every key has one; on a single server every decision is atomic"),
     }
 }
 
 fn scripts(deployment: &Deployment) -> ChecklistItem {
     let detail = match deployment.scheme() {
         Some("memory") => "the memory store has no scripts",
-        _ => "a server that has lost its scripts gets them again on the way",
+        _ => "a server without the scripts gets them again with the next call",
     };
     ChecklistItem::met("scripts can be reloaded", detail)
 }
 
 fn latency() -> ChecklistItem {
-    let detail = "the file cannot tell; look whether your monitoring shows the time of decisions and the failures of the \
-                  store (`tidegate serve` has metrics of both), and whether somebody is woken by them";
+    let detail = "the file does not show it; check that your monitoring shows the latency of decisions and the failures of \
+                  the store (`tidegate serve` has metrics of both) and alerts on them";
     ChecklistItem::unknown("latency is monitored", detail)
 }
 
 fn failure(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "every rule has a failure policy";
-    if let Some(ids) = those(rules, |rule| !rule.has_policy) {
-        let detail = format!("what happens while the store fails is not written: {ids}; say `on_failure` in each");
+    if let Some(ids) = list_rules(rules, |rule| !rule.has_policy) {
+        let detail = format!("no `on_failure`: {ids}; add it to each");
         return ChecklistItem::unmet(NAME, detail);
     }
     let open = |rule: &CompiledRule| {
         security::is_security(rule) && failure_policy::uncounted_requests(rule) != UncountedRequests::None
     };
-    if let Some(ids) = those(rules, open) {
+    if let Some(ids) = list_rules(rules, open) {
         return ChecklistItem::unmet(
             NAME,
-            format!("guesses pass while the store fails: {ids}; say `closed` or `local`"),
+            format!("guesses are not limited while the store fails: {ids}; set `closed` or `local`"),
         );
     }
-    ChecklistItem::met(NAME, "every rule says what happens while the store fails")
+    ChecklistItem::met(NAME, "every rule has `on_failure`")
 }
 
 fn shadow(rules: &[&CompiledRule]) -> ChecklistItem {
-    let detail = match those(rules, |rule| rule.mode == RuleMode::Shadow) {
-        Some(ids) => format!("in shadow now, so that they refuse nobody: {ids}"),
-        None => "`mode: shadow` tries a new rule without refusing anybody; none is in shadow now".to_owned(),
+    let detail = match list_rules(rules, |rule| rule.mode == RuleMode::Shadow) {
+        Some(ids) => format!("in shadow mode, so they refuse no request: {ids}"),
+        None => "`mode: shadow` tests a new rule without refusing requests; no rule is in shadow mode".to_owned(),
     };
     ChecklistItem::met("rules can be tried in shadow", detail)
 }
 
-fn answer() -> ChecklistItem {
-    let detail = "the file cannot tell whether your callers know what a refusal looks like; docs/http.md describes it, so \
-                  link it from the documentation of your API";
+fn documented_response() -> ChecklistItem {
+    let detail = "the file does not show whether your callers know the response; docs/http.md describes it, so link it from \
+                  the documentation of your API";
     ChecklistItem::unknown("the answer to a refused request is documented", detail)
 }
 
@@ -262,20 +262,22 @@ fn labels(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "no metric has many labels";
     let count = rules.len();
     if count > MAX_METRIC_LABELS {
-        let detail =
-            format!("a label for the rule has {count} values; count by groups of rules where you observe them");
+        let detail = format!("a label for the rule has {count} values; use a label for groups of rules instead");
         return ChecklistItem::unknown(NAME, detail);
     }
-    ChecklistItem::met(NAME, format!("observers see rules, {count} here, and hashed subjects, which are no labels"))
+    ChecklistItem::met(
+        NAME,
+        format!("observers see the rule, of which there are {count}, and hashed subjects, which are not labels"),
+    )
 }
 
 fn concurrency(deployment: &Deployment) -> ChecklistItem {
     const NAME: &str = "concurrency is proven";
     match deployment.scheme() {
-        None => ChecklistItem::unknown(NAME, "it depends on the store, which was not named; instances must share one"),
+        None => ChecklistItem::unknown(NAME, "it depends on the store, which is not given; instances must share one"),
         Some("memory") => {
-            let detail = "decisions are atomic within a process, but every instance counts for itself; run one, or give \
-                          them a store to share";
+            let detail = "decisions are atomic within a process, but every instance counts alone; run one instance, or give them a \
+                          shared store";
             ChecklistItem::unknown(NAME, detail)
         }
         Some("redis+cluster" | "rediss+cluster") => {
@@ -288,10 +290,9 @@ fn concurrency(deployment: &Deployment) -> ChecklistItem {
                           of instances admit exactly the limit";
             ChecklistItem::met(NAME, detail)
         }
-        // Nothing is proven of what this version cannot open.
+        // An unknown store proves nothing.
         Some(_) => {
-            let detail =
-                "this version knows no such store; name one that instances share, such as `redis://127.0.0.1:6379`";
+            let detail = "this version does not support the store; give a shared one, such as `redis://127.0.0.1:6379`";
             ChecklistItem::unmet(NAME, detail)
         }
     }
@@ -305,15 +306,14 @@ fn hot_keys(rules: &[&CompiledRule]) -> ChecklistItem {
     let shared = |rule: &CompiledRule| rule.matcher.tenant != TenantUse::Subject && rule.matcher.per.iter().all(few);
     let by_tenant = |rule: &CompiledRule| rule.matcher.tenant == TenantUse::Subject && rule.matcher.per.iter().all(few);
     let found = [
-        those(rules, shared).map(|ids| format!("everybody shares one key, or few: {ids}")),
-        those(rules, by_tenant).map(|ids| format!("a large tenant is one key: {ids}")),
+        list_rules(rules, shared).map(|ids| format!("all subjects share one key or a few: {ids}")),
+        list_rules(rules, by_tenant).map(|ids| format!("a large tenant is one key: {ids}")),
     ];
     let found: Vec<String> = found.into_iter().flatten().collect();
     if found.is_empty() {
-        return ChecklistItem::met(NAME, "every rule counts by more than a handful of subjects");
+        return ChecklistItem::met(NAME, "every rule counts by many subjects");
     }
-    let detail = "the file cannot tell how busy they are; compare their traffic with the time of one decision in \
-                  docs/figures.md";
+    let detail = "the file does not show their traffic; compare it with the time of one decision in docs/figures.md";
     ChecklistItem::unknown(NAME, format!("{}; {detail}", found.join("; ")))
 }
 
@@ -324,14 +324,14 @@ fn method() -> Source {
 fn billing(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "quotas and billing have a truth of their own";
     let long = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.max_window() >= BILLING_PERIOD);
-    match those(rules, long) {
+    match list_rules(rules, long) {
         Some(ids) => {
             let detail = format!(
-                "these count for a day or longer: {ids}; the store may lose what it counts, so keep what you bill in a \
-                 database of your own"
+                "windows of a day or longer: {ids}; the store may lose counts, so keep what you bill in a database of \
+                 your own"
             );
             ChecklistItem::unknown(NAME, detail)
         }
-        None => ChecklistItem::met(NAME, "no limit is longer than a day, so none looks like a bill"),
+        None => ChecklistItem::met(NAME, "no window is a day or longer, so no limit looks like billing"),
     }
 }

@@ -1,7 +1,7 @@
-//! Values from JSON that a request carries: a claim of its token, a field of its body.
+//! Values from JSON in a request: a claim of its token, a field of its body.
 //!
-//! A building block of identity. It must not be mistaken for authentication: nothing here is verified. A claim may be used
-//! only behind something that has checked the token's signature, expiry and audience, and lets no other token through.
+//! Nothing here is verified. Claims may be used only behind a proxy that checks the signature, expiry and audience of every
+//! token.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,11 +13,10 @@ const MAX_TOKEN_BYTES: usize = 8 * 1024;
 /// The longest body that is read, in bytes.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The claims of the JSON Web Token in an `Authorization` header. **Checks nothing**: whoever stands in front of us must have
-/// verified the token.
+/// The claims of the JSON Web Token in an `Authorization` header, **without any verification**.
 ///
 /// `authorization` is `Bearer` and the token, or the token alone.
-pub(crate) fn claims(authorization: &str) -> Option<Value> {
+pub(crate) fn decode_claims(authorization: &str) -> Option<Value> {
     if authorization.len() > MAX_TOKEN_BYTES {
         return None;
     }
@@ -38,23 +37,23 @@ pub(crate) fn claims(authorization: &str) -> Option<Value> {
     serde_json::from_slice(&payload).ok()
 }
 
-/// A JSON body. What nests deeper than `serde_json` follows (128 levels) is not read.
-pub(crate) fn body(text: &str) -> Option<Value> {
+/// Parses a JSON body. `None` if it is too long, invalid, or nested deeper than the 128 levels of `serde_json`.
+pub(crate) fn parse_body(text: &str) -> Option<Value> {
     if text.len() > MAX_BODY_BYTES {
         return None;
     }
     serde_json::from_str(text).ok()
 }
 
-/// A claim or a field, as text. `name` is a key; if there is none of that name, its dots lead into nested objects. What is
-/// not a string, an integer or a boolean is none.
-pub(crate) fn field(value: &Value, name: &str) -> Option<String> {
+/// A claim or a field, as text. `name` is a key; if there is no such key, its dots separate keys of nested objects. `None`
+/// unless the value is a string, an integer or a boolean.
+pub(crate) fn field_text(value: &Value, name: &str) -> Option<String> {
     text(find(value, name)?)
 }
 
 /// The value under `name`: first as one key, then under the longest key that the name begins with and so on.
 ///
-/// Each object is visited at most once, since only one way of keys leads to it.
+/// Each object is visited at most once, because only one sequence of keys leads to it.
 fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     let object = value.as_object()?;
     let nested = || {
@@ -68,7 +67,7 @@ fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Bool(truth) => Some(truth.to_string()),
-        // What is written with a point, or too large for 64 bits, has more than one spelling.
+        // Decimals and numbers beyond 64 bits have more than one spelling.
         Value::Number(number) if number.is_i64() || number.is_u64() => Some(number.to_string()),
         _ => None,
     }
@@ -79,18 +78,18 @@ mod tests {
     use super::*;
 
     fn claim(authorization: &str, name: &str) -> Option<String> {
-        field(&claims(authorization)?, name)
+        field_text(&decode_claims(authorization)?, name)
     }
 
     fn body_field(text: &str, name: &str) -> Option<String> {
-        field(&body(text)?, name)
+        field_text(&parse_body(text)?, name)
     }
 
     fn token(payload: &str) -> String {
         format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload))
     }
 
-    fn of(payload: &str, name: &str) -> Option<String> {
+    fn claim_in(payload: &str, name: &str) -> Option<String> {
         claim(&token(payload), name)
     }
 
@@ -109,21 +108,21 @@ mod tests {
         let payload = r#"{"s":"é","e":"","i":-7,"u":18446744073709551615,"t":true,"f":1.5,"x":1e3,"n":null,"a":["b"],
             "o":{},"big":18446744073709551616}"#;
         for (name, expected) in [("s", "é"), ("e", ""), ("i", "-7"), ("u", "18446744073709551615"), ("t", "true")] {
-            assert_eq!(of(payload, name).as_deref(), Some(expected), "{name}");
+            assert_eq!(claim_in(payload, name).as_deref(), Some(expected), "{name}");
         }
         for name in ["f", "x", "n", "a", "o", "big", "missing", "a.0", "s.x", "", ".", "o."] {
-            assert_eq!(of(payload, name), None, "{name}");
+            assert_eq!(claim_in(payload, name), None, "{name}");
         }
     }
 
     #[test]
     fn dots_lead_into_objects_unless_a_key_has_them() {
-        assert_eq!(of(r#"{"realm":{"org":"a"}}"#, "realm.org").as_deref(), Some("a"));
-        assert_eq!(of(r#"{"realm":{"org":"a"},"realm.org":"b"}"#, "realm.org").as_deref(), Some("b"));
-        assert_eq!(of(r#"{"realm":{"org":"a"},"realm.org":[]}"#, "realm.org"), None);
+        assert_eq!(claim_in(r#"{"realm":{"org":"a"}}"#, "realm.org").as_deref(), Some("a"));
+        assert_eq!(claim_in(r#"{"realm":{"org":"a"},"realm.org":"b"}"#, "realm.org").as_deref(), Some("b"));
+        assert_eq!(claim_in(r#"{"realm":{"org":"a"},"realm.org":[]}"#, "realm.org"), None);
         let url = r#"{"https://example.com/app":{"org":{"id":"c"}}}"#;
-        assert_eq!(of(url, "https://example.com/app.org.id").as_deref(), Some("c"));
-        assert_eq!(of(r#"{"a.b":{},"a":{"b":{"c":1}}}"#, "a.b.c").as_deref(), Some("1"));
+        assert_eq!(claim_in(url, "https://example.com/app.org.id").as_deref(), Some("c"));
+        assert_eq!(claim_in(r#"{"a.b":{},"a":{"b":{"c":1}}}"#, "a.b.c").as_deref(), Some("1"));
     }
 
     #[test]
@@ -155,8 +154,8 @@ mod tests {
     fn a_body_has_fields_like_a_token_has_claims() {
         assert_eq!(body_field(r#"{"account":"a7"}"#, "account").as_deref(), Some("a7"));
         assert_eq!(body_field(r#"{"user":{"id":42}}"#, "user.id").as_deref(), Some("42"));
-        for body in ["", "null", "[1]", "account=a7", "{\"account\":\"a7\""] {
-            assert_eq!(body_field(body, "account"), None, "{body}");
+        for parse_body in ["", "null", "[1]", "account=a7", "{\"account\":\"a7\""] {
+            assert_eq!(body_field(parse_body, "account"), None, "{parse_body}");
         }
     }
 
@@ -180,8 +179,8 @@ mod tests {
     fn no_text_panics() {
         bolero::check!().with_type::<(String, String)>().for_each(|(text, name)| {
             let _ = (claim(text, name), claim(&token(text), name), body_field(text, name));
-            let body = serde_json::json!({ name.as_str(): text }).to_string();
-            assert_eq!(body_field(&body, name).as_ref(), Some(text));
+            let parse_body = serde_json::json!({ name.as_str(): text }).to_string();
+            assert_eq!(body_field(&parse_body, name).as_ref(), Some(text));
         });
     }
 }

@@ -1,5 +1,5 @@
-//! Compiling: from the file as it is [written](crate::schema_types) to what a request is held against, with every problem that
-//! the values have. What is only unwise is left to the [lints](crate::lint).
+//! Compiling: from [`schema_types`](crate::schema_types) to a [`CompiledFile`], with a problem for every invalid value. Mistakes
+//! that leave a file usable are left to the [lints](crate::lint).
 
 mod anonymous;
 mod condition;
@@ -29,34 +29,34 @@ use crate::suggest::suggest;
 
 pub(crate) use rule::CompiledRule;
 
-/// The version of the format.
-const VERSION: u64 = 1;
+/// The supported version of the file format.
+const FORMAT_VERSION: u64 = 1;
 
-/// A file whose values are all understood.
+/// A compiled rule file.
 #[derive(Debug)]
 pub(crate) struct CompiledFile {
     pub(crate) matcher: RequestMatcher,
-    /// Every rule, the disabled ones too.
+    /// Every rule, disabled ones included.
     pub(crate) rules: Vec<CompiledRule>,
-    pub(crate) contract: HeaderPolicy,
-    /// Where the exemptions stand.
+    pub(crate) header_policy: HeaderPolicy,
+    /// The positions of the exemptions.
     pub(crate) exempt: Vec<Span>,
     pub(crate) identify: identify::IdentifySpans,
 }
 
-/// What compiling goes through with: the problems so far, and the names that may be used.
+/// The state of compiling: the problems so far, and the names that rules may use.
 pub(crate) struct Compiler<'p> {
     problems: &'p mut Vec<Problem>,
-    /// What a client cannot forge.
+    /// Names of values that a client cannot forge.
     authenticated: AuthenticatedNames,
     plans: Vec<SmolStr>,
-    /// Something was lost because it was wrong, so what is missing has been reported already.
+    /// Whether invalid parts were removed, so that missing ones have been reported already.
     partial: bool,
-    /// Whom rules count by, each list once.
+    /// Every distinct `per`, shared between rules.
     pers: HashMap<Vec<SmolStr>, Arc<[Identity]>>,
 }
 
-/// Compiles a file. There may be errors among the problems that this adds; then the result is good for lints only.
+/// Compiles a file and appends its problems. If there are errors among them, the result must not be used for requests.
 pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Problem>) -> CompiledFile {
     let partial = file.lost_rules;
     let mut compiler = Compiler {
@@ -69,7 +69,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     compiler.version(file.version.as_ref());
     let (identity_config, identities, identify) = compiler.identify(&file.identify);
     compiler.plans = plan_names(file);
-    let contract = compiler.contract(&file.http);
+    let header_policy = compiler.header_policy(&file.http);
     let exempt: Vec<_> = file.exempt.iter().map(|at| compiler.exemption(at)).collect();
     let named = |name: &str| identities.iter().find(|identity| identity.name == name).cloned();
     let (tenant, plan) = (named("tenant").unwrap_or_else(identify::attribute("tenant")), {
@@ -77,16 +77,16 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     });
     let overrides = compiler.overrides(file);
     let mut rules: Vec<_> = file.rules.iter().filter_map(|rule| compiler.rule(rule, &identities, &overrides)).collect();
-    compiler.unique_ids(file);
-    compiler.known_rules(file);
-    compiler.budgets(&rules);
-    compiler.caps_of_budgets(&mut rules);
+    compiler.check_unique_ids(file);
+    compiler.check_plan_rules(file);
+    compiler.check_budgets(&rules);
+    compiler.share_static_limits(&mut rules);
     let plan_of_tenant = compiler.tenants(file);
-    let mut matcher: Vec<_> =
+    let mut rule_matchers: Vec<_> =
         rules.iter().filter(|rule| !rule.is_disabled()).map(|rule| rule.matcher.clone()).collect();
     let (exempt_index, exempt_rest) = Index::new(exempt.iter());
-    let (index, rest) = Index::new(matcher.iter().map(|rule| &*rule.condition));
-    matcher.iter_mut().zip(rest).for_each(|(rule, rest)| rule.rest = rest);
+    let (index, rest) = Index::new(rule_matchers.iter().map(|rule| &*rule.condition));
+    rule_matchers.iter_mut().zip(rest).for_each(|(rule, rest)| rule.rest = rest);
     let matcher = RequestMatcher {
         identity_config,
         identities,
@@ -98,13 +98,13 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
         exempt_index,
         exempt_rest,
         index,
-        rules: matcher,
+        rules: rule_matchers,
     };
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
-    CompiledFile { matcher, rules, contract, exempt, identify }
+    CompiledFile { matcher, rules, header_policy, exempt, identify }
 }
 
-/// The names of plans: those with limits, and those that tenants have.
+/// The names of plans: those with limits, and those of tenants.
 fn plan_names(file: &schema_types::RuleFileSpec) -> Vec<SmolStr> {
     let named = file.plans.keys().chain(file.tenants.values().map(|plan| &plan.value));
     let mut names: Vec<SmolStr> =
@@ -114,7 +114,7 @@ fn plan_names(file: &schema_types::RuleFileSpec) -> Vec<SmolStr> {
     names
 }
 
-/// The limits of a rule in each plan that has its own.
+/// The limits of each rule by plan, where a plan overrides them.
 type Overrides = HashMap<SmolStr, Vec<(SmolStr, Vec<(SmolStr, Limit)>)>>;
 
 impl Compiler<'_> {
@@ -126,27 +126,28 @@ impl Compiler<'_> {
 
     fn version(&mut self, version: Option<&Spanned<u64>>) {
         match version {
-            Some(version) if version.value == VERSION => {}
+            Some(version) if version.value == FORMAT_VERSION => {}
             Some(version) => {
-                let message = format!("version {} is not known here", version.value);
-                self.error("version", &version.span, message).set_help(format!("write `version: {VERSION}`"));
+                let message = format!("version {} is not supported", version.value);
+                self.error("version", &version.span, message).set_help(format!("write `version: {FORMAT_VERSION}`"));
             }
             None => {
-                let message = "the file does not say its version";
-                self.error("version", &(0..0), message).set_help(format!("begin it with `version: {VERSION}`"));
+                let message = "the file has no version";
+                self.error("version", &(0..0), message)
+                    .set_help(format!("add `version: {FORMAT_VERSION}` as the first line"));
             }
         }
     }
 
-    fn contract(&mut self, http: &schema_types::HttpSpec) -> HeaderPolicy {
-        let mut contract = HeaderPolicy::new();
+    fn header_policy(&mut self, http: &schema_types::HttpSpec) -> HeaderPolicy {
+        let mut header_policy = HeaderPolicy::new();
         if let Some(draft) = &http.ratelimit {
             match draft.as_str() {
-                "off" => contract = contract.with_ratelimit(None),
+                "off" => header_policy = header_policy.with_ratelimit(None),
                 text => match text.parse() {
-                    Ok(draft) => contract = contract.with_ratelimit(Some(draft)),
+                    Ok(draft) => header_policy = header_policy.with_ratelimit(Some(draft)),
                     Err(_) => {
-                        self.error("draft", &draft.span, format!("`{text}` is no revision of the draft that is known"))
+                        self.error("draft", &draft.span, format!("`{text}` is not a supported revision of the draft"))
                             .set_help("write `draft-11`, or `off`");
                     }
                 },
@@ -158,15 +159,15 @@ impl Compiler<'_> {
             schema_types::ResetFormSpec::Off => None,
         };
         if let Some(form) = &http.x_ratelimit {
-            contract = contract.with_x_ratelimit(reset(form));
+            header_policy = header_policy.with_x_ratelimit(reset(form));
         }
         if let Some(form) = &http.ratelimit_trio {
-            contract = contract.with_legacy_ratelimit(reset(form));
+            header_policy = header_policy.with_legacy_ratelimit(reset(form));
         }
-        contract.with_retry_after_ms(http.retry_after_ms.as_ref().is_some_and(|on| on.value))
+        header_policy.with_retry_after_ms(http.retry_after_ms.as_ref().is_some_and(|on| on.value))
     }
 
-    /// Every plan's limits, by rule.
+    /// The limits of every plan, by rule.
     fn overrides(&mut self, file: &schema_types::RuleFileSpec) -> Overrides {
         let mut overrides = Overrides::new();
         for (plan, rules) in &file.plans {
@@ -180,79 +181,80 @@ impl Compiler<'_> {
         overrides
     }
 
-    fn unique_ids(&mut self, file: &schema_types::RuleFileSpec) {
+    fn check_unique_ids(&mut self, file: &schema_types::RuleFileSpec) {
         let mut taken = HashSet::new();
         for rule in &file.rules {
             if !taken.insert(rule.id.as_str()) {
-                let message = format!("the id `{}` is taken by an earlier rule", rule.id.value);
-                self.error("duplicate-id", &rule.id.span, message).set_help("give each rule its own");
+                let message = format!("an earlier rule has the id `{}` already", rule.id.value);
+                self.error("duplicate-id", &rule.id.span, message).set_help("give each rule its own id");
             }
         }
     }
 
-    /// Plans must speak of rules that are there.
-    fn known_rules(&mut self, file: &schema_types::RuleFileSpec) {
+    /// Reports plans with limits for rules that do not exist.
+    fn check_plan_rules(&mut self, file: &schema_types::RuleFileSpec) {
         let known: HashSet<&str> = file.rules.iter().map(|rule| rule.id.as_str()).collect();
         for (plan, named) in &file.plans {
             for (id, limits) in named {
                 if self.problems.len() < MAX_PROBLEMS && !self.partial && !known.contains(id.as_str()) {
                     let help = suggest(id, file.rules.iter().map(|rule| rule.id.as_str()));
-                    let message = format!("plan `{plan}` has a limit for rule `{id}`, which is not there");
+                    let message = format!("plan `{plan}` has a limit for rule `{id}`, which does not exist");
                     self.error("unknown-rule", &limits.span, message).set_help(help);
                 }
             }
         }
     }
 
-    /// Rules that share a budget must agree on what the tenant has to do with it, or they would share only some of it.
-    fn budgets(&mut self, rules: &[CompiledRule]) {
+    /// Reports rules that share a budget but use the tenant differently: they would share only part of it.
+    fn check_budgets(&mut self, rules: &[CompiledRule]) {
         let mut first: HashMap<&SmolStr, &CompiledRule> = HashMap::new();
         for rule in rules {
             let Some(budget) = &rule.budget else { continue };
             let other = first.entry(budget).or_insert(rule);
             if other.matcher.tenant != rule.matcher.tenant {
                 let message = format!(
-                    "it shares budget `{budget}` with rule `{}`, which counts by something else",
+                    "this rule shares budget `{budget}` with rule `{}`, which counts by another subject",
                     other.matcher.id
                 );
                 self.problems.push(
                     Problem::error("budget", message, rule.per_span.clone())
-                        .with_help("give both the same `per` and `scope`"),
+                        .with_help("give both rules the same `per` and `scope`"),
                 );
             }
         }
     }
 
-    /// Where rules that share a budget meet, the first stands for all, so it must know the cap of any.
-    fn caps_of_budgets(&mut self, rules: &mut [CompiledRule]) {
-        let mut caps: HashMap<SmolStr, (Limit, SmolStr)> = HashMap::new();
+    /// Gives all rules of a budget the same static limit: if several apply, only the first one has a check.
+    fn share_static_limits(&mut self, rules: &mut [CompiledRule]) {
+        let mut limits_by_budget: HashMap<SmolStr, (Limit, SmolStr)> = HashMap::new();
         for rule in &*rules {
             let (Some(budget), Some(cap)) = (&rule.budget, rule.emergency) else { continue };
-            let (known, other) = caps.entry(budget.clone()).or_insert_with(|| (cap, rule.matcher.id.clone()));
+            let (known, other) =
+                limits_by_budget.entry(budget.clone()).or_insert_with(|| (cap, rule.matcher.id.clone()));
             if *known != cap {
                 let message =
-                    format!("it shares budget `{budget}` with rule `{other}`, which has another `static` cap");
+                    format!("this rule shares budget `{budget}` with rule `{other}`, which has another `static` limit");
                 let problem = Problem::error("budget", message, rule.on_failure_span.clone());
-                self.problems.push(problem.with_help("give both the same cap"));
+                self.problems.push(problem.with_help("give both rules the same limit"));
             }
         }
         for rule in rules {
-            let shared = rule.budget.as_ref().and_then(|budget| caps.get(budget));
+            let shared = rule.budget.as_ref().and_then(|budget| limits_by_budget.get(budget));
             rule.emergency = rule.emergency.or(shared.map(|(cap, _)| *cap));
         }
     }
 
     fn tenants(&mut self, file: &schema_types::RuleFileSpec) -> HashMap<SmolStr, SmolStr> {
         let known: HashSet<&str> = file.plans.keys().map(String::as_str).collect();
-        let in_rules = |name: &str| {
-            let asked = |rule: &Spanned<schema_types::RuleSpec>| {
-                rule.r#match.as_ref().is_some_and(|asked| asked.plan.0.iter().any(|plan| plan.as_str() == name))
+        let is_matched = |name: &str| {
+            let matches_plan = |rule: &Spanned<schema_types::RuleSpec>| {
+                rule.r#match.as_ref().is_some_and(|condition| condition.plan.0.iter().any(|plan| plan.as_str() == name))
             };
-            file.rules.iter().any(asked)
+            file.rules.iter().any(matches_plan)
         };
         for plan in file.tenants.values().chain(&file.default_plan) {
-            if !known.contains(plan.as_str()) && !in_rules(plan) {
-                let message = format!("plan `{}` has no limits, and no rule asks for it", plan.value);
+            if !known.contains(plan.as_str()) && !is_matched(plan) {
+                let message = format!("plan `{}` has no limits, and no rule matches it", plan.value);
                 self.error("unknown-plan", &plan.span, message).set_help(suggest(plan, known.iter().copied()));
             }
         }

@@ -1,4 +1,4 @@
-//! `Condition`: which requests a rule is meant for. All that is asked must fit; nothing asked fits everything.
+//! `Condition`: which requests a rule applies to. Every field must match; an empty field matches everything.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use tidegate::attributes;
 use crate::path::PathPattern;
 use crate::request_view::RequestView;
 
-/// What a request must be like. An empty list asks nothing.
+/// The values that a request must have. An empty list matches everything.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Condition {
     pub(crate) methods: Vec<SmolStr>,
     pub(crate) paths: Vec<PathPattern>,
     pub(crate) hosts: Vec<HostPattern>,
-    /// Attributes of headers, each with the values that fit; none of them if any value does.
+    /// Header attributes, each with the values that match; an empty list matches any value.
     pub(crate) headers: Vec<(SmolStr, Vec<SmolStr>)>,
     pub(crate) tenants: Vec<SmolStr>,
     pub(crate) plans: Vec<SmolStr>,
@@ -23,14 +23,14 @@ pub(crate) struct Condition {
     pub(crate) networks: Vec<IpNet>,
 }
 
-/// A host, or everything below one.
+/// A host, or all of its subdomains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostPattern {
     Exactly(SmolStr),
     Below(SmolStr),
 }
 
-/// Why a condition does not fit: the field, what it asks for, and what the request has.
+/// Why a condition does not match: the field, the wanted value, and the value of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConditionMismatch {
     pub(crate) field: String,
@@ -54,7 +54,7 @@ impl Condition {
                 || view.client().is_some_and(|ip| self.networks.iter().any(|network| network.contains(&ip))))
     }
 
-    /// The first thing that does not fit, for people.
+    /// The first field that does not match.
     pub(crate) fn mismatch(&self, view: &RequestView<'_, '_>) -> Option<ConditionMismatch> {
         let alone = |field: &str, part: Self, wanted: String, found: Option<String>| {
             (!part.fits(view)).then(|| ConditionMismatch { field: field.to_owned(), wanted, found })
@@ -102,7 +102,7 @@ impl Condition {
         })
     }
 
-    /// Whether every request that fits `other` fits this one too, as far as that can be told.
+    /// Whether every request that matches `other` is known to match this condition too.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         subset(&other.methods, &self.methods, |other, own| is_method(own, other))
             && subset(&other.paths, &self.paths, |other, own| own.covers(other))
@@ -117,7 +117,7 @@ impl Condition {
             })
     }
 
-    /// The attributes that it reads.
+    /// Appends the attributes that the condition reads.
     pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
         names.extend((!self.methods.is_empty()).then(|| attributes::METHOD.into()));
         names.extend((!self.paths.is_empty()).then(|| attributes::PATH.into()));
@@ -153,17 +153,17 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// Whether a method is the one that is wanted. `GET` stands for `HEAD` too, since servers do the same work for it.
+/// Whether a method is the wanted one. `GET` includes `HEAD`, which costs a server the same work.
 pub(crate) fn is_method(wanted: &str, method: &str) -> bool {
     wanted == method || (wanted == "GET" && method == "HEAD")
 }
 
-/// Whether nothing is wanted, or what was found is one of it.
+/// Whether `wanted` is empty or one of it matches `found`.
 fn any<T>(wanted: &[T], found: Option<&str>, fits: impl Fn(&T, &str) -> bool) -> bool {
     wanted.is_empty() || found.is_some_and(|found| wanted.iter().any(|wanted| fits(wanted, found)))
 }
 
-/// Whether each of `inner` has its like in `outer`; an empty list stands for everything.
+/// Whether each of `inner` is contained in one of `outer`; an empty list stands for everything.
 fn subset<T>(inner: &[T], outer: &[T], like: impl Fn(&T, &T) -> bool) -> bool {
     outer.is_empty() || (!inner.is_empty() && inner.iter().all(|one| outer.iter().any(|other| like(one, other))))
 }

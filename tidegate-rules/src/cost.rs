@@ -1,4 +1,4 @@
-//! `Cost`: what a request costs under a rule, and what it turned out to cost once the response is there.
+//! `Cost`: how many units a request costs under a rule.
 
 use smol_str::SmolStr;
 use tidegate::spi::MAX_AMOUNT;
@@ -9,15 +9,15 @@ use crate::request_matcher::RequestMatcher;
 use crate::request_view::RequestView;
 use crate::route_table::RouteTable;
 
-/// What a request costs.
+/// How the cost of a request is found.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Cost {
-    /// What the caller says.
+    /// The cost that the caller gives.
     #[default]
     Given,
     /// Always the same.
     Fixed(u64),
-    /// By what the request is.
+    /// Depends on the request.
     Table(Box<CostTable>),
 }
 
@@ -27,30 +27,30 @@ pub(crate) struct CostTable {
     pub(crate) routes: RouteTable<u64>,
     pub(crate) from: CostSource,
     pub(crate) default: u64,
-    pub(crate) most: u64,
+    pub(crate) max: u64,
 }
 
-/// What tells the cost when no route does.
+/// Where the cost comes from if no route matches.
 #[derive(Clone, Debug)]
 pub(crate) enum CostSource {
-    /// Nothing: the default stands.
+    /// The default.
     Default,
-    /// A header, by its attribute.
+    /// A header, by its attribute name.
     Header(SmolStr),
-    /// An expression.
+    /// A CEL expression.
     Expression(Expression),
 }
 
 impl Cost {
-    pub(crate) fn of(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
+    pub(crate) fn units(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
         match self {
             Self::Given => view.request.cost(),
             Self::Fixed(cost) => *cost,
-            Self::Table(table) => table.of(view, matcher),
+            Self::Table(table) => table.units(view, matcher),
         }
     }
 
-    /// The attributes that it reads.
+    /// Appends the attributes that the cost reads.
     pub(crate) fn reads(&self, matcher: &RequestMatcher, names: &mut Vec<SmolStr>) {
         let Self::Table(table) = self else { return };
         table.routes.reads(names);
@@ -73,25 +73,25 @@ impl Cost {
 }
 
 impl CostTable {
-    fn of(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
-        if let Some(cost) = self.routes.of(view) {
+    fn units(&self, view: &RequestView<'_, '_>, matcher: &RequestMatcher) -> u64 {
+        if let Some(cost) = self.routes.find(view) {
             return cost;
         }
-        let told = match &self.from {
+        let computed = match &self.from {
             CostSource::Default => None,
-            CostSource::Header(name) => view.request.attribute(name).and_then(whole),
+            CostSource::Header(name) => view.request.attribute(name).and_then(parse_cost),
             CostSource::Expression(expression) => {
-                // What cannot be computed, or comes out negative, is not free, and not an outage either: it costs the default.
+                // A cost that fails to compute or is negative must neither be free nor an outage: the default applies.
                 let cost = expression.evaluate(&|name| matcher.value(name, view)).ok();
                 cost.and_then(|cost| u64::try_from(cost).ok())
             }
         };
-        told.map_or(self.default, |cost| cost.min(self.most))
+        computed.map_or(self.default, |cost| cost.min(self.max))
     }
 }
 
-/// A cost as a header tells it: digits and nothing else.
-pub(crate) fn whole(text: &str) -> Option<u64> {
+/// The cost in a header: digits only. Saturates at `MAX_AMOUNT`.
+pub(crate) fn parse_cost(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT))

@@ -1,5 +1,5 @@
-//! `Explanation`: what a rule file makes of one request, and why: which rules apply and why the others do not, whom each
-//! counts, under which key, and what the next decisions would be.
+//! `Explanation`: which rules of a file apply to a request and why the others do not, the subject and keys under each, and
+//! the next decisions.
 
 use std::fmt::{self, Write};
 
@@ -12,11 +12,11 @@ use crate::request_view::RequestView;
 use crate::timeline::{Timeline, timeline};
 use crate::{RuleFile, quantity};
 
-/// What a rule file makes of a request.
+/// What a rule file does with a request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// The address of the client, as far as those who tell it are trusted.
+    /// The address of the client, according to the trusted proxies.
     pub client_ip: Option<String>,
     /// The tenant, if one is known.
     pub tenant: Option<String>,
@@ -26,11 +26,11 @@ pub struct Explanation {
     pub exempt: Option<usize>,
     /// Every rule of the file, in order.
     pub rules: Vec<RuleExplanation>,
-    /// What would happen if the request came again and again from now on.
+    /// The decisions if the request were repeated from now on.
     pub timeline: Timeline,
 }
 
-/// What one rule has to do with the request.
+/// Whether and how one rule applies to the request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RuleExplanation {
@@ -46,15 +46,15 @@ pub struct RuleExplanation {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RuleStatus {
-    /// It does.
+    /// It applies.
     Applies(RuleEffect),
-    /// The request is not what it asks for.
+    /// The request does not match its condition.
     Differs {
-        /// What differs: `method`, `path`, `header x-beta`.
+        /// The field that differs: `method`, `path`, `header x-beta`.
         field: String,
-        /// What the rule asks for.
+        /// The value that the rule wants.
         wanted: String,
-        /// What the request has, if anything.
+        /// The value of the request, if any.
         found: Option<String>,
     },
     /// An exemption lifts it.
@@ -63,35 +63,35 @@ pub enum RuleStatus {
     Disabled,
 }
 
-/// A rule that applies.
+/// The effect of a rule that applies.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RuleEffect {
-    /// Whom it counts, part by part; empty if everybody shares it.
+    /// The parts of the subject; empty if all requests share the limit.
     pub subject: Vec<SubjectPart>,
     /// The subject as stores, logs and metrics see it.
     pub subject_hash: String,
-    /// Whether nobody vouches for it.
+    /// Whether no part of the subject is authenticated.
     pub anonymous: bool,
-    /// What the request costs.
+    /// The cost of the request.
     pub cost: u64,
-    /// What happens to the request while the store fails, as far as this rule is concerned.
+    /// The failure policy that applies to the request while the store fails.
     pub on_failure: OnFailure,
-    /// How much one instance lets pass then, in words, if that is [static](OnFailure::Static).
+    /// The limit of one instance in words, if the policy is [static](OnFailure::Static).
     pub emergency: Option<String>,
-    /// Its limits, with the keys under which they are counted.
+    /// Its limits, with their keys.
     pub limits: Vec<LimitExplanation>,
 }
 
-/// A part of whom a rule counts.
+/// A part of a subject.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SubjectPart {
     /// Its name in the rule: `client`.
     pub name: String,
-    /// Where it was found: `header:x-api-key`. None if nowhere: then everybody without it is counted as one.
+    /// The source of the value: `header:x-api-key`. `None` if there is no value: all such requests are one subject.
     pub kind: Option<String>,
-    /// What was found there.
+    /// The value.
     pub value: Option<String>,
 }
 
@@ -103,7 +103,7 @@ pub struct LimitExplanation {
     pub name: String,
     /// The plan whose limit it is, often empty.
     pub plan: String,
-    /// What it allows, in words.
+    /// A description, in words.
     pub text: String,
     /// Its key, with what is not printable as `\x..`.
     pub key: String,
@@ -142,12 +142,12 @@ impl RuleFile {
     }
 
     fn effect(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, rules: &RuleSet) -> RuleEffect {
-        let counted = rule.matcher.counted(view);
-        let cost = rule.matcher.cost.of(view, &self.matcher);
-        // By itself, since of rules that share a budget only the first has a check in the plan.
+        let rule_subject = rule.matcher.subject(view);
+        let cost = rule.matcher.cost.units(view, &self.matcher);
+        // Resolved alone: of rules that share a budget only the first has a check in the plan.
         let place = self.matcher.rules.iter().position(|matcher| matcher.id == rule.matcher.id).unwrap_or_default();
-        let values = counted.values(&rule.matcher);
-        let policy = rule.matcher.on_failure.of(view);
+        let values = rule_subject.values(&rule.matcher);
+        let policy = rule.matcher.on_failure.find(view);
         let on_failure = policy.unwrap_or(rule.matcher.on_failure.otherwise);
         let plan = rules.resolve_match(Match {
             rule: place,
@@ -155,22 +155,22 @@ impl RuleFile {
             values: &values,
             cost,
             on_failure: policy,
-            anonymous: counted.anonymous,
+            anonymous: rule_subject.anonymous,
         });
         let checks = plan.checks();
         let mut subject: Vec<SubjectPart> = Vec::new();
-        if let Some(tenant) = &counted.tenant {
+        if let Some(tenant) = &rule_subject.tenant {
             subject.push(SubjectPart { name: "tenant".into(), kind: None, value: Some(tenant.clone()) });
         }
-        subject.extend(rule.matcher.per.iter().zip(&counted.found).map(|(identity, found)| SubjectPart {
+        subject.extend(rule.matcher.per.iter().zip(&rule_subject.identities).map(|(identity, value)| SubjectPart {
             name: identity.name.to_string(),
-            kind: found.as_ref().map(|found| found.kind.to_string()),
-            value: found.as_ref().map(|found| found.value.to_string()),
+            kind: value.as_ref().map(|value| value.kind.to_string()),
+            value: value.as_ref().map(|value| value.value.to_string()),
         }));
         RuleEffect {
             subject,
             subject_hash: checks.first().map(|check| check.key().subject().to_string()).unwrap_or_default(),
-            anonymous: counted.anonymous,
+            anonymous: rule_subject.anonymous,
             cost,
             on_failure,
             emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
@@ -192,14 +192,14 @@ impl RuleFile {
     }
 }
 
-/// Shows the value to nobody: an explanation is for a person at a terminal, and its parts may end up in a log.
+/// Omits the value, which may be personal: debug output may end up in a log.
 impl fmt::Debug for SubjectPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SubjectPart").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
-/// What a limit allows, in words.
+/// Describes a limit in words.
 pub fn describe_limit(limit: &Limit) -> String {
     let window = quantity::format_window(limit.window());
     match limit {
@@ -222,14 +222,14 @@ pub fn describe_limit(limit: &Limit) -> String {
     }
 }
 
-/// What rules are, for those who list them.
+/// Listing rules
 impl RuleFile {
-    /// The ids of all rules, in order, those that are disabled too.
+    /// The ids of all rules in the order of the file, disabled ones included.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.compiled.iter().map(|rule| rule.matcher.id.as_str())
     }
 
-    /// Each rule's id and what it counts by, as its `per` says; nothing if it counts everybody together.
+    /// The id of each rule and the names in its `per`; empty if all requests share the limit.
     pub fn per_by_rule(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
         self.compiled.iter().map(|rule| {
             let tenant = (rule.matcher.tenant == crate::request_matcher::TenantUse::Subject).then_some("tenant");

@@ -1,12 +1,12 @@
 //! `Expression`: a cost computed from the request, written in CEL.
 //!
-//! Stage: compiled when the rules are loaded, evaluated for every request that its rule matches. Only the syntax comes
-//! from CEL's parser; the types, the bounds and the values are ours. Must not loop, must not read anything but attributes
-//! of the request, and must not say their values.
+//! Compiled when the rules are loaded, evaluated for every request that its rule matches. CEL's parser parses it; type checking,
+//! bounds and evaluation are our own. An expression has no loops, reads only attributes of the request, and its errors never
+//! contain their values.
 //!
-//! It differs from CEL in what is too large: there, `1 + request.size` fails if the sum does not fit 64 bits; here it is the
-//! largest number. A cost that fails is the default one, which is cheap, and a client can announce any size: it must not
-//! become cheap by claiming to be huge. Division by zero and texts that are no numbers fail as in CEL.
+//! It differs from CEL in overflow: in CEL `1 + request.size` fails if the sum cannot be applied to 64 bits, here it saturates. A cost
+//! that fails is the default one, which is low, and a client must not get it by announcing a huge size. Division by zero and
+//! texts that are not numbers fail as in CEL.
 
 mod names;
 mod syntax;
@@ -22,14 +22,13 @@ use smol_str::SmolStr;
 use self::type_checker::TypeChecker;
 use self::typed_expr::{EvalError, IntExpr};
 
-/// The longest expression, in bytes.
+/// The longest expression.
 const MAX_EXPRESSION_BYTES: usize = 1024;
 
-/// How deep an expression may be nested. A chain of operators counts as well: `1 + 2 + 3` is three deep.
+/// The deepest nesting. A chain of operators counts as well: `1 + 2 + 3` is three deep.
 const MAX_DEPTH: usize = 64;
 
-/// What the parser gets of stack. Built without optimization it takes 200 KiB for each level of nesting, more in all than
-/// a thread of a program usually has.
+/// The stack of the parser's thread. Without optimization the parser takes 200 KiB for each level of nesting.
 const PARSER_STACK_BYTES: usize = 32 * 1024 * 1024;
 
 /// A cost computed from attributes of the request. Cheap to clone.
@@ -39,58 +38,56 @@ pub(crate) struct Expression {
     reads: Arc<[SmolStr]>,
 }
 
-/// What is wrong with an expression, and where.
+/// An error in an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExpressionError {
-    /// Where, in bytes from the start of the text; at its end if something is missing there.
+    /// The position in bytes; the end of the text if something is missing there.
     pub offset: usize,
     /// What is wrong.
     pub problem: String,
-    /// How to mend it.
+    /// How to fix it.
     pub help: Option<String>,
 }
 
 impl Expression {
-    /// Parses and checks `text`. What it accepts fails only on values: see [`Expression::evaluate`].
+    /// Parses and type-checks `text`. A compiled expression can fail only on values: see [`Expression::evaluate`].
     pub(crate) fn compile(text: &str) -> Result<Self, ExpressionError> {
         if text.trim().is_empty() {
             return Err(ExpressionError::new(0, "the expression is empty").help("write a whole number, such as 1"));
         }
         if text.len() > MAX_EXPRESSION_BYTES {
-            let problem =
-                format!("the expression has {} bytes, and at most {MAX_EXPRESSION_BYTES} are read", text.len());
+            let problem = format!("the expression has {} bytes; the maximum is {MAX_EXPRESSION_BYTES}", text.len());
             return Err(ExpressionError::new(syntax::floor(text, MAX_EXPRESSION_BYTES), problem)
-                .help("give the cost as an attribute instead"));
+                .help("compute the cost in the application and read it as an attribute"));
         }
         let (cost, reads) = thread::scope(|scope| {
             let parser = thread::Builder::new().name("tidegate-expression".into()).stack_size(PARSER_STACK_BYTES);
             let parsed = parser.spawn_scoped(scope, || parse_and_check(text)).map(thread::ScopedJoinHandle::join);
             match parsed {
                 Ok(Ok(checked)) => checked,
-                Ok(Err(_panic)) => Err(ExpressionError::new(0, "the parser gave up on this expression")),
-                Err(_no_thread) => Err(ExpressionError::new(0, "there are no threads left to parse the expression")),
+                Ok(Err(_panic)) => Err(ExpressionError::new(0, "the parser failed on this expression")),
+                Err(_no_thread) => Err(ExpressionError::new(0, "no thread can be started to parse the expression")),
             }
         })?;
         let expression = Self { cost: Arc::new(cost), reads: reads.into() };
         if expression.reads.is_empty()
             && let Err(fault) = expression.cost.value(&|_| None)
         {
-            return Err(ExpressionError::new(0, format!("this can only fail: {fault}")));
+            return Err(ExpressionError::new(0, format!("this always fails: {fault}")));
         }
         Ok(expression)
     }
 
-    /// What it may read, each once. Names that stand for themselves are given plainly (`tenant`, `path`), everything else as
-    /// a rule file writes its sources: `attr:rows` for `attr.rows`, which is never an identity of that name, and
-    /// `header:content-length` for `request.size`.
+    /// The names that it reads, each once: plain names such as `tenant` and `path`, and others as sources of a rule file:
+    /// `attr:rows` for `attr.rows`, which is never an identity of that name, and `header:content-length` for `request.size`.
     pub(crate) fn reads(&self) -> &[SmolStr] {
         &self.reads
     }
 
-    /// The cost of one request, which may be negative. `value` gives what [`Expression::reads`] names; what is
-    /// missing is an empty text.
+    /// The cost of a request, which may be negative. `value` looks up a name in [`Expression::reads`]; a missing value is an
+    /// empty text.
     ///
-    /// An error says what happened in general words, never a value of the request.
+    /// The error never contains a value of the request.
     pub(crate) fn evaluate<'r>(&self, value: &dyn Fn(&str) -> Option<Cow<'r, str>>) -> Result<i64, String> {
         self.cost.value(value).map_err(|fault: EvalError| fault.to_string())
     }
@@ -192,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_which_attributes_are_read() {
+    fn the_attributes_that_an_expression_reads_are_known() {
         let text = r#"request.method == request.path + request.host + tenant + user + attr.a || attr["b.c"] == plan
             || request.headers["X-Y"] == client || request.headers.x == action || request.query["Q"] == request.query.R
             || request.cookies["c"] == tenant ? request.size : 1"#;
         let expression = Expression::compile(text).unwrap_err();
-        assert_eq!(expression.problem, "the text may become longer than 16384 bytes");
+        assert_eq!(expression.problem, "the text may exceed 16384 bytes");
         let expression = Expression::compile(&text.replace("+ attr.a", "|| attr.a == ''")).unwrap();
         let expected = [
             "method",
@@ -222,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_that_was_not_announced() {
+    fn only_announced_attributes_are_read() {
         let expression = Expression::compile("request.size + size(tenant) + int(attr.rows)").unwrap();
         let cost = expression.evaluate(&|name| {
             assert!(expression.reads().iter().any(|read| read == name), "{name}");
@@ -231,9 +228,9 @@ mod tests {
         assert_eq!(cost, Ok(9));
     }
 
-    /// Where, what and how to mend it, for every way to be wrong.
+    /// Position, problem and help for every kind of error.
     #[test]
-    fn what_is_wrong_is_said_at_load_and_pointed_at() {
+    fn every_error_has_a_position_and_help() {
         let table: [(&str, usize, &str, &str); 78] = [
             ("  ", 0, "is empty", "whole number"),
             ("1 +", 3, "ends too early", "missing"),
@@ -248,23 +245,23 @@ mod tests {
             ("9223372036854775808", 0, "out of range", "9223372036854775807"),
             ("int(1e999)", 4, "out of range", ""),
             ("if", 0, "`if` is a reserved word", "?"),
-            ("attr.?rows", 4, "not offered", "empty text"),
-            ("attr.`a-b`", 4, "not offered", "attr[\"a-b\"]"),
+            ("attr.?rows", 4, "not supported", "empty text"),
+            ("attr.`a-b`", 4, "not supported", "attr[\"a-b\"]"),
             ("1u", 0, "unsigned", "without `u`"),
             ("size(b'a')", 5, "bytes", "without `b`"),
             ("null", 0, "no null", "empty text"),
-            ("[1, 2]", 0, "lists are not offered", "numbers"),
-            ("{'a': 1}", 0, "maps are not offered", "numbers"),
-            ("Cost{a: 1}", 4, "messages are not offered", "numbers"),
+            ("[1, 2]", 0, "lists are not supported", "numbers"),
+            ("{'a': 1}", 0, "maps are not supported", "numbers"),
+            ("Cost{a: 1}", 4, "messages are not supported", "numbers"),
             ("tenant in user ? 1 : 2", 7, "`in` needs lists", ""),
-            ("tenant.all(x, x > 1) ? 1 : 2", 7, "`all` is not offered", "loops"),
-            ("tenant.exists(x, x > 1) ? 1 : 2", 7, "`exists` is not offered", "loops"),
-            ("tenant.exists_one(x, x > 1) ? 1 : 2", 7, "`exists_one` is not offered", "loops"),
-            ("tenant.map(x, x)", 7, "`map` is not offered", "loops"),
-            ("tenant.filter (x, x)", 7, "`filter` is not offered", "loops"),
-            ("has(attr.rows) ? 1 : 2", 0, "`has` is not offered", "compare it with \"\""),
-            ("cel.bind(x, 1, x)", 4, "`bind` is not offered", "variables"),
-            ("tenant.matches('a') ? 1 : 2", 7, "`matches` is not offered", "contains"),
+            ("tenant.all(x, x > 1) ? 1 : 2", 7, "`all` is not supported", "loops"),
+            ("tenant.exists(x, x > 1) ? 1 : 2", 7, "`exists` is not supported", "loops"),
+            ("tenant.exists_one(x, x > 1) ? 1 : 2", 7, "`exists_one` is not supported", "loops"),
+            ("tenant.map(x, x)", 7, "`map` is not supported", "loops"),
+            ("tenant.filter (x, x)", 7, "`filter` is not supported", "loops"),
+            ("has(attr.rows) ? 1 : 2", 0, "`has` is not supported", "compare it with \"\""),
+            ("cel.bind(x, 1, x)", 4, "`bind` is not supported", "variables"),
+            ("tenant.matches('a') ? 1 : 2", 7, "`matches` is not supported", "contains"),
             ("1 + tennant", 4, "no name `tennant`", "did you mean `tenant`? the names are tenant, user"),
             ("size(metod)", 5, "no name `metod`", "did you mean `request.method`?"),
             ("int(rows)", 4, "no name `rows`", "the names are"),
@@ -274,36 +271,36 @@ mod tests {
             ("1 + len(tenant)", 4, "no function `len`", "the functions are size(text)"),
             ("tenant.startswith('a') ? 1 : 2", 7, "no function `startswith`", "did you mean `startsWith`?"),
             ("_x_(1, 2)", 0, "no function `_x_`", "the functions are"),
+            ("startsWith(tenant, 'a') ? 1 : 2", 0, "does not accept text and text", "text.startsWith(text)"),
+            ("tenant.int()", 7, "does not accept", "`int(value)`"),
+            ("size()", 0, "does not accept no arguments", "`size(text)`"),
+            ("size(tenant, user)", 0, "does not accept text and text", "`size(text)`"),
+            ("1 + size(12)", 4, "does not accept a whole number", "`size(text)`"),
+            ("int(true)", 0, "does not accept true or false", "`int(value)`"),
             (
-                "startsWith(tenant, 'a') ? 1 : 2",
+                "min(1, 2, 3)",
                 0,
-                "not called like this; it got text and text",
-                "text.startsWith(text)",
+                "does not accept a whole number and a whole number and a whole number",
+                "`min(int, int)`",
             ),
-            ("tenant.int()", 7, "not called like this", "`int(value)`"),
-            ("size()", 0, "got nothing", "`size(text)`"),
-            ("size(tenant, user)", 0, "got text and text", "`size(text)`"),
-            ("1 + size(12)", 4, "got a whole number", "`size(text)`"),
-            ("int(true)", 0, "got true or false", "`int(value)`"),
-            ("min(1, 2, 3)", 0, "got a whole number and a whole number and a whole number", "`min(int, int)`"),
-            ("min(1, 2.5)", 0, "got a whole number and a decimal number", "`min(int, int)`"),
-            ("max(1, 2, 3, 4, 5, 6)", 0, "not called like this", "`max(int, int)`"),
-            ("request.path + 1", 13, "`+` does not fit text and a whole number", "string(…)"),
-            ("request.path == 1 ? 1 : 2", 13, "`==` does not fit text and a whole number", "string(…)"),
-            ("1 < 1.5 ? 1 : 2", 2, "`<` does not fit a whole number and a decimal number", "double(…)"),
-            ("tenant - user", 7, "`-` does not fit text and text", ""),
-            ("int(5.0 % 2.0)", 8, "`%` does not fit a decimal number and a decimal number", ""),
-            ("1 && 2 ? 1 : 2", 2, "`&&` does not fit a whole number and a whole number", "compare"),
-            ("true + true", 5, "`+` does not fit true or false and true or false", ""),
-            ("true ? 1 : 'a'", 5, "`? :` does not fit a whole number and text", "int(…)"),
+            ("min(1, 2.5)", 0, "does not accept a whole number and a decimal number", "`min(int, int)`"),
+            ("max(1, 2, 3, 4, 5, 6)", 0, "does not accept", "`max(int, int)`"),
+            ("request.path + 1", 13, "`+` cannot be applied to text and a whole number", "string(…)"),
+            ("request.path == 1 ? 1 : 2", 13, "`==` cannot be applied to text and a whole number", "string(…)"),
+            ("1 < 1.5 ? 1 : 2", 2, "`<` cannot be applied to a whole number and a decimal number", "double(…)"),
+            ("tenant - user", 7, "`-` cannot be applied to text and text", ""),
+            ("int(5.0 % 2.0)", 8, "`%` cannot be applied to a decimal number and a decimal number", ""),
+            ("1 && 2 ? 1 : 2", 2, "`&&` cannot be applied to a whole number and a whole number", "compare"),
+            ("true + true", 5, "`+` cannot be applied to true or false and true or false", ""),
+            ("true ? 1 : 'a'", 5, "`? :` cannot be applied to a whole number and text", "int(…)"),
             ("tenant ? 1 : 2", 0, "before `?` is text", "compare"),
-            ("1 + -tenant", 4, "`-` needs a number, and this is text", ""),
-            ("!1 ? 1 : 2", 0, "`!` needs true or false, and this is a whole number", ""),
-            ("attr[tenant]", 5, "key must be a text in quotes", "at load"),
-            ("attr[1 + 1]", 5, "key must be a text in quotes", "at load"),
+            ("1 + -tenant", 4, "`-` needs a number, but this is text", ""),
+            ("!1 ? 1 : 2", 0, "`!` needs true or false, but this is a whole number", ""),
+            ("attr[tenant]", 5, "key must be a quoted text", "at load"),
+            ("attr[1 + 1]", 5, "key must be a quoted text", "at load"),
             ("attr['']", 5, "key is empty", "name"),
-            ("attr['b c']", 5, "key has a space, or more than 128 bytes", "without spaces"),
-            ("size(request.query['b c'])", 19, "key has a space, or more than 128 bytes", "without spaces"),
+            ("attr['b c']", 5, "key has a space or more than 128 bytes", "without spaces"),
+            ("size(request.query['b c'])", 19, "key has a space or more than 128 bytes", "without spaces"),
             ("attr.method", 5, "`method` is not an attribute of the application", "`request.method`"),
             ("attr.query", 5, "`query` is not an attribute of the application", "`request.query[\"rows\"]`"),
             ("attr['ip']", 5, "`ip` is not an attribute of the application", "`client`"),
@@ -314,10 +311,10 @@ mod tests {
             ("request", 0, "`request` is a group", "`request.method`"),
             ("size(request.headers)", 5, "`request.headers` is a group", "request.headers[\"x-plan\"]"),
             ("attr", 0, "`attr` is a group", "attr[\"rows\"]"),
-            ("  tenant", 2, "this is text, and a cost is a whole number", "int(…)"),
-            ("double(1) + 2.0", 0, "a decimal number, and a cost is a whole number", "int(…)"),
-            ("1 == 1", 0, "true or false, and a cost is a whole number", "? 1 : 0"),
-            ("'ä' == request.path", 0, "true or false, and a cost", "? 1 : 0"),
+            ("  tenant", 2, "this is text, but a cost is a whole number", "int(…)"),
+            ("double(1) + 2.0", 0, "a decimal number, but a cost is a whole number", "int(…)"),
+            ("1 == 1", 0, "true or false, but a cost is a whole number", "? 1 : 0"),
+            ("'ä' == request.path", 0, "true or false, but a cost", "? 1 : 0"),
         ];
         for (text, offset, problem, help) in table {
             let error = error(text);
@@ -334,7 +331,7 @@ mod tests {
         let error = error(&"é#".repeat(1000));
         assert_eq!(
             (error.offset, error.problem.as_str()),
-            (1023, "the expression has 3000 bytes, and at most 1024 are read")
+            (1023, "the expression has 3000 bytes; the maximum is 1024")
         );
     }
 
@@ -376,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_computed_is_an_error_without_the_value() {
+    fn evaluation_errors_do_not_contain_values() {
         let table: [(&str, &str, &str); 12] = [
             ("1 / int(attr.v)", "0", "it divides by zero"),
             ("1 % int(attr.v)", "0", "it divides by zero"),
@@ -396,9 +393,9 @@ mod tests {
         }
     }
 
-    /// Trap: a sum that does not fit failed, and what fails costs the default. So a client paid 1 for announcing 2^63 bytes.
+    /// Trap: an overflow failed, and a failure costs the default, so a client paid 1 for announcing 2^63 bytes.
     #[test]
-    fn nobody_becomes_cheap_by_claiming_to_be_huge() {
+    fn a_huge_announced_size_does_not_lower_the_cost() {
         let huge = [("header:content-length", "9223372036854775807"), ("query:rows", "99999999999999999999")];
         for text in [
             "1 + request.size",
@@ -415,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_the_largest_or_the_smallest_number() {
+    fn numbers_saturate() {
         let (most, least) = ("9223372036854775807", "-9223372036854775808");
         let table: [(&str, &str, i64); 18] = [
             ("int(attr.v) + 1", most, i64::MAX),
@@ -444,9 +441,9 @@ mod tests {
         assert_eq!(cost("int(attr.v)", &[("attr:v", &digits)]), Ok(i64::MAX), "cut, and still huge");
     }
 
-    /// Trap: whoever named an identity like an attribute had that read in its place.
+    /// Trap: an identity with the name of an attribute was read in its place.
     #[test]
-    fn an_attribute_is_not_taken_for_what_has_the_same_name() {
+    fn an_attribute_is_not_confused_with_another_value_of_the_same_name() {
         let others = [("user", "7"), ("path", "7"), ("rows", "7"), ("attr:user", "1"), ("attr:rows", "2")];
         assert_eq!(cost("int(attr.user) + int(attr['rows'])", &others), Ok(3));
         assert_eq!(Expression::compile("size(attr.user + user)").unwrap().reads(), ["attr:user", "user"]);
@@ -454,7 +451,7 @@ mod tests {
 
     /// The same through a whole file: there is an identity called `rows`, which a client sends.
     #[test]
-    fn an_attribute_is_not_taken_for_an_identity() {
+    fn an_attribute_is_not_confused_with_an_identity_of_the_same_name() {
         let text = "version: 1\nidentify: { rows: header:x-rows }\nrules:\n- { id: a, per: rows, cost: int(attr.rows), \
                     token_bucket: { capacity: 99, refill: 1/s } }";
         let file = crate::RuleFile::parse("rules.yaml", text).unwrap();
@@ -466,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_decides_hides_the_other_sides_failure() {
+    fn a_deciding_operand_hides_the_failure_of_the_other() {
         for text in [
             "int(tenant) > 0 || true ? 1 : 2",
             "true || int(tenant) > 0 ? 1 : 2",
@@ -481,9 +478,9 @@ mod tests {
     }
 
     #[test]
-    fn what_can_only_fail_is_refused_at_load() {
+    fn a_constant_expression_that_fails_is_an_error_at_load() {
         for text in ["1 / 0", "int('abc')", "int(1.0 / 0.0)", "true ? 1 % 0 : 2"] {
-            assert!(error(text).problem.starts_with("this can only fail: "), "{text}");
+            assert!(error(text).problem.starts_with("this always fails: "), "{text}");
         }
         assert!(Expression::compile("true ? 2 : 1 / 0").is_ok());
     }
@@ -495,7 +492,7 @@ mod tests {
         assert_eq!(cost("size(tenant)", &[("tenant", &format!("a{long}"))]), Ok(2048), "4095 bytes");
         let owned = Expression::compile("size(tenant + tenant + tenant + tenant)").unwrap();
         assert_eq!(owned.evaluate(&|_| Some(Cow::Owned(long.clone()))), Ok(4 * 2048));
-        assert!(error("size(tenant + tenant + tenant + tenant + 'a')").problem.contains("longer than 16384 bytes"));
+        assert!(error("size(tenant + tenant + tenant + tenant + 'a')").problem.contains("exceed 16384 bytes"));
         assert!(Expression::compile("size((true ? tenant : user) + tenant + tenant + tenant)").is_ok());
     }
 
@@ -552,15 +549,15 @@ mod tests {
 
     proptest! {
         /// Two evaluators, one language: ours and the interpreter of the crate whose parser we use. Where that one says that a
-        /// number does not fit, we decide otherwise.
+        /// number cannot be applied to, we decide otherwise.
         #[test]
         fn a_cost_is_what_cel_says(
             text in random_cost(), tenant in "[0-2]{0,2}", user in "-?[0-9]{1,2}", rows in "[0-9]{0,3}",
         ) {
             let ours = match Expression::compile(&text) {
                 Ok(expression) => evaluate(&expression, &[("tenant", &tenant), ("user", &user), ("attr:rows", &rows)]).ok(),
-                Err(error) if error.problem.starts_with("this can only fail") => None,
-                Err(error) if error.problem.contains("at most 1024") => return Ok(()),
+                Err(error) if error.problem.starts_with("this always fails") => None,
+                Err(error) if error.problem.contains("the maximum is 1024") => return Ok(()),
                 Err(error) => panic!("{text}: {error:?}"),
             };
             let theirs = thread::Builder::new().stack_size(PARSER_STACK_BYTES).spawn(move || {
@@ -587,7 +584,7 @@ mod tests {
             }
             Err(error) => {
                 assert!(text.is_char_boundary(error.offset), "{text:?}: {error:?}");
-                assert!(!error.problem.contains("gave up"), "{text:?}: {error:?}");
+                assert!(!error.problem.contains("parser failed"), "{text:?}: {error:?}");
             }
         }
     }

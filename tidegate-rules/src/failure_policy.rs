@@ -1,5 +1,5 @@
-//! `FailurePolicy`: what happens to the requests of a rule while the store fails, the same to all of them or by route. It decides
-//! nothing: it says which of the library's policies holds.
+//! `FailurePolicy`: which [`OnFailure`] applies to a request of a rule while the store fails; one for all requests, or by
+//! route.
 
 use smol_str::SmolStr;
 use tidegate::OnFailure;
@@ -7,32 +7,32 @@ use tidegate::OnFailure;
 use crate::request_view::RequestView;
 use crate::route_table::{RouteEntry, RouteTable};
 
-/// What happens while the store fails.
+/// The failure policies of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FailurePolicy {
     pub(crate) routes: RouteTable<OnFailure>,
-    /// To requests that no route fits.
+    /// For requests that no route matches.
     pub(crate) otherwise: OnFailure,
 }
 
 impl FailurePolicy {
-    /// The same to all requests.
+    /// One policy for all requests.
     pub(crate) fn always(policy: OnFailure) -> Self {
         Self { routes: RouteTable::default(), otherwise: policy }
     }
 
-    /// What happens to a request, where that is not what happens to all [others](Self::otherwise).
-    pub(crate) fn of(&self, view: &RequestView<'_, '_>) -> Option<OnFailure> {
-        self.routes.of(view)
+    /// The policy of the first route that matches a request; `None` if [`otherwise`](Self::otherwise) applies.
+    pub(crate) fn find(&self, view: &RequestView<'_, '_>) -> Option<OnFailure> {
+        self.routes.find(view)
     }
 
-    /// Every policy that it may come to, the last one for requests that no route fits.
+    /// Every policy with its route; the last one is for requests that no route matches.
     pub(crate) fn each(&self) -> impl Iterator<Item = (Option<&RouteEntry<OnFailure>>, OnFailure)> {
         let routes = self.routes.routes().iter().map(|route| (Some(route), route.value));
         routes.chain([(None, self.otherwise)])
     }
 
-    /// The attributes that it reads.
+    /// Appends the attributes that the policies read.
     pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
         self.routes.reads(names);
     }

@@ -1,7 +1,7 @@
-//! Who the client is behind declared proxies: the rightmost address that no trusted proxy vouches for.
+//! The client's address behind proxies: the rightmost address in the header that is not a trusted proxy.
 //!
-//! A stage of identity, pure. It must not believe anything that a client could have written: proxies append on the right,
-//! so the list is read from there, and only as far as trust reaches. The left end is anybody's invention.
+//! Pure. Proxies append on the right, so the list is read from there and only through trusted proxies; a client can write
+//! anything to the left.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,64 +11,61 @@ use smol_str::SmolStr;
 
 use crate::ip;
 
-/// The most elements that are looked at, from the right.
+/// The most elements that are read, from the right.
 const MAX_FORWARDED_ELEMENTS: usize = 64;
 
-/// The most bytes that are looked at, from the right.
+/// The most bytes that are read, from the right.
 const MAX_FORWARDED_BYTES: usize = 8 * 1024;
 
-/// Whose word counts.
+/// Which proxies are trusted to send the client's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyTrust {
-    /// Nobody's: the peer is the client.
-    Nobody,
-    /// That of proxies in these networks, as [`ip::network`] reads them.
+    /// None: the peer is the client.
+    None,
+    /// Proxies in these networks.
     Networks(Vec<IpNet>),
-    /// That of this many proxies in a row, the peer among them; above 64 is as good as none.
+    /// This many proxies in a row, the peer included. More than 64 trusts none.
     Hops(u8),
 }
 
-/// Which header the trusted proxies write. Exactly one is believed; any other may come from the client.
+/// The header that the trusted proxies write. Only this one is read; any other may come from the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ForwardedHeader {
     /// `X-Forwarded-For`: addresses, one appended by each proxy.
     XForwardedFor,
     /// `Forwarded` (RFC 7239): elements, one appended by each proxy.
     Forwarded,
-    /// A header with a single address that the proxy sets anew, such as `cf-connecting-ip`.
+    /// A header with a single address that the proxy overwrites, such as `cf-connecting-ip`.
     Single(SmolStr),
 }
 
-/// The client's address, normal in the sense of [`ip::normal`]; `None` if not even the peer is known, since then nothing
-/// tells where trust ends.
+/// The client's address in its [normal form](ip::normalize); `None` if the peer is unknown.
 ///
-/// `header` is the value of the header that `by` names, several lines joined with commas in their order. The
-/// work is bounded: a list of ten thousand proxies costs as much as one of 64.
-pub(crate) fn client(
+/// `header` is the value of the header that `by` names, with several lines joined by commas. The work is bounded.
+pub(crate) fn client_ip(
     peer: Option<IpAddr>,
     header: Option<&str>,
     trust: &ProxyTrust,
     by: &ForwardedHeader,
 ) -> Option<IpAddr> {
-    let peer = ip::normal(peer?);
-    let Some(header) = header.filter(|_| trust.reaches(peer)) else {
+    let peer = ip::normalize(peer?);
+    let Some(header) = header.filter(|_| trust.trusts(peer)) else {
         return Some(peer);
     };
-    let read = |element| by.address(element).map(ip::normal);
+    let read = |element| by.address(element).map(ip::normalize);
     let mut elements = by.elements(header).take(MAX_FORWARDED_ELEMENTS);
     let client = match (by, trust) {
         (ForwardedHeader::Single(_), _) => read(header),
-        // What lies between is of no interest: each of the counted proxies has written the place of the one before.
+        // Elements in between are not checked: each of the counted proxies appended the address of the one before it.
         (_, ProxyTrust::Hops(hops)) => {
             usize::from(*hops).checked_sub(1).and_then(|skip| elements.nth(skip)).and_then(read)
         }
         _ => {
-            // An element that cannot be read ends the walk at the last good one: whoever wrote what is further left, no
-            // proxy that we know vouches for it.
+            // An invalid element ends the walk at the last valid one: no trusted proxy wrote what is further left.
             let mut last = None;
             for address in elements.map_while(read) {
                 last = Some(address);
-                if !trust.reaches(address) {
+                if !trust.trusts(address) {
                     break;
                 }
             }
@@ -79,10 +76,10 @@ pub(crate) fn client(
 }
 
 impl ProxyTrust {
-    /// Whether the word of a proxy with this address counts; a counted proxy may have any.
-    fn reaches(&self, address: IpAddr) -> bool {
+    /// Whether a proxy with this address is trusted; a counted proxy may have any address.
+    fn trusts(&self, address: IpAddr) -> bool {
         match self {
-            Self::Nobody => false,
+            Self::None => false,
             Self::Networks(networks) => networks.iter().any(|network| network.contains(&address)),
             Self::Hops(hops) => *hops > 0,
         }
@@ -90,7 +87,7 @@ impl ProxyTrust {
 }
 
 impl ForwardedHeader {
-    /// What the proxies appended, the last of it first.
+    /// The elements, the last one first.
     fn elements<'h>(&self, header: &'h str) -> ElementsFromRight<'h> {
         let end = header.len().saturating_sub(MAX_FORWARDED_BYTES);
         ElementsFromRight { rest: Some(header), end, quotes: *self == Self::Forwarded }
@@ -106,19 +103,19 @@ impl ForwardedHeader {
 
 /// The elements of a list, the last one first, as far as they lie wholly within the last [`MAX_FORWARDED_BYTES`].
 struct ElementsFromRight<'h> {
-    /// What is left of the elements that were taken.
+    /// The part that has not been read.
     rest: Option<&'h str>,
-    /// Where to stop looking.
+    /// Where to stop reading.
     end: usize,
-    /// Whether a comma between quotes does not part elements.
+    /// Whether commas between quotes are part of an element.
     quotes: bool,
 }
 
 impl<'h> Iterator for ElementsFromRight<'h> {
     type Item = &'h str;
 
-    /// Reading from the right needs no knowledge of the left: what proxies appended is well formed, and parses alike
-    /// whatever a client wrote before it, an open quote included.
+    /// Elements that proxies appended are well formed and parse the same whatever a client wrote before them, an open quote
+    /// included.
     fn next(&mut self) -> Option<&'h str> {
         let rest = self.rest.take()?;
         let bytes = rest.as_bytes();
@@ -137,7 +134,7 @@ impl<'h> Iterator for ElementsFromRight<'h> {
     }
 }
 
-/// Whether what follows `before` is escaped: an odd number of backslashes stands there.
+/// Whether the byte after `before` is escaped: an odd number of backslashes precedes it.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
@@ -193,55 +190,56 @@ mod tests {
         ProxyTrust::Networks(vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()])
     }
 
-    fn seen(peer: &str, header: &str, trust: &ProxyTrust, by: &ForwardedHeader) -> String {
-        client(Some(ip(peer)), Some(header), trust, by).unwrap().to_string()
+    fn client_text(peer: &str, header: &str, trust: &ProxyTrust, by: &ForwardedHeader) -> String {
+        client_ip(Some(ip(peer)), Some(header), trust, by).unwrap().to_string()
     }
 
     fn by_list(header: &str) -> String {
-        seen(PEER, header, &ours(), &ForwardedHeader::XForwardedFor)
+        client_text(PEER, header, &ours(), &ForwardedHeader::XForwardedFor)
     }
 
     fn by_forwarded(header: &str) -> String {
-        seen(PEER, header, &ours(), &ForwardedHeader::Forwarded)
+        client_text(PEER, header, &ours(), &ForwardedHeader::Forwarded)
     }
 
     #[test]
-    fn a_spoofed_header_moves_nobody() {
-        // From a stranger, the header is the stranger's own.
+    fn a_spoofed_forwarded_header_does_not_change_the_client_address() {
+        // A peer that is not trusted may send any header.
         for by in
             [ForwardedHeader::XForwardedFor, ForwardedHeader::Forwarded, ForwardedHeader::Single("x-real-ip".into())]
         {
-            assert_eq!(seen("203.0.113.9", "6.6.6.6", &ours(), &by), "203.0.113.9");
-            assert_eq!(seen(PEER, "6.6.6.6", &ProxyTrust::Nobody, &by), PEER);
-            assert_eq!(seen(PEER, "6.6.6.6", &ProxyTrust::Networks(vec![]), &by), PEER);
-            assert_eq!(seen(PEER, "6.6.6.6", &ProxyTrust::Hops(0), &by), PEER);
+            assert_eq!(client_text("203.0.113.9", "6.6.6.6", &ours(), &by), "203.0.113.9");
+            assert_eq!(client_text(PEER, "6.6.6.6", &ProxyTrust::None, &by), PEER);
+            assert_eq!(client_text(PEER, "6.6.6.6", &ProxyTrust::Networks(vec![]), &by), PEER);
+            assert_eq!(client_text(PEER, "6.6.6.6", &ProxyTrust::Hops(0), &by), PEER);
         }
-        // Through our proxies, whatever the client wrote stands to the left of its own address.
+        // Behind our proxies, anything the client wrote is to the left of its own address.
         for lie in ["6.6.6.6", "10.0.0.7", "garbage", "", ",,,", "\"", "for=\"", "6.6.6.6, 10.1.1.1"] {
             assert_eq!(by_list(&format!("{lie}, 203.0.113.9")), "203.0.113.9", "{lie}");
             assert_eq!(by_list(&format!("{lie}, 203.0.113.9, 10.0.0.2")), "203.0.113.9", "{lie}");
             assert_eq!(by_forwarded(&format!("{lie}, for=203.0.113.9")), "203.0.113.9", "{lie}");
             assert_eq!(by_forwarded(&format!("{lie}, for=203.0.113.9;by=\"x\", for=\"10.0.0.2\"")), "203.0.113.9");
-            let hops = |header: String| seen(PEER, &header, &ProxyTrust::Hops(2), &ForwardedHeader::XForwardedFor);
+            let hops =
+                |header: String| client_text(PEER, &header, &ProxyTrust::Hops(2), &ForwardedHeader::XForwardedFor);
             assert_eq!(hops(format!("{lie}, 203.0.113.9, 10.0.0.2")), "203.0.113.9", "{lie}");
         }
     }
 
     #[test]
-    fn the_client_is_the_first_stranger_from_the_right() {
+    fn the_client_is_the_first_untrusted_address_from_the_right() {
         assert_eq!(by_list("203.0.113.9"), "203.0.113.9");
         assert_eq!(by_list("198.51.100.1,203.0.113.9:4711 , 10.0.0.3,10.0.0.2"), "203.0.113.9");
         assert_eq!(by_list("\"[2001:db8::1]:80\", fd00::2"), "2001:db8::1");
     }
 
     #[test]
-    fn if_all_are_ours_the_client_is_the_leftmost() {
+    fn if_all_addresses_are_trusted_the_client_is_the_leftmost() {
         assert_eq!(by_list("10.0.0.9, 10.0.0.3"), "10.0.0.9");
         assert_eq!(by_forwarded("for=10.0.0.9, for=10.0.0.3"), "10.0.0.9");
     }
 
     #[test]
-    fn what_cannot_be_read_ends_the_walk_at_the_last_good_address() {
+    fn an_invalid_element_ends_the_walk_at_the_last_valid_address() {
         for bad in ["unknown", "_hidden", "garbage", "", "1.2.3", "6.6.6.6 6.6.6.6"] {
             assert_eq!(by_list(&format!("6.6.6.6, {bad}, 10.0.0.3")), "10.0.0.3", "{bad}");
             assert_eq!(by_list(&format!("6.6.6.6, {bad}")), PEER, "{bad}");
@@ -256,17 +254,21 @@ mod tests {
     }
 
     #[test]
-    fn embedded_addresses_are_compared_and_returned_as_what_they_are() {
+    fn ipv4_addresses_embedded_in_ipv6_are_compared_as_ipv4() {
         assert_eq!(
-            seen("::ffff:a00:1", "::ffff:cb00:7109, ::ffff:10.0.0.2", &ours(), &ForwardedHeader::XForwardedFor),
+            client_text("::ffff:a00:1", "::ffff:cb00:7109, ::ffff:10.0.0.2", &ours(), &ForwardedHeader::XForwardedFor),
             { "203.0.113.9" }
         );
-        assert_eq!(client(Some(ip("::ffff:1.2.3.4")), None, &ours(), &ForwardedHeader::Forwarded), Some(ip("1.2.3.4")));
+        assert_eq!(
+            client_ip(Some(ip("::ffff:1.2.3.4")), None, &ours(), &ForwardedHeader::Forwarded),
+            Some(ip("1.2.3.4"))
+        );
     }
 
     #[test]
     fn hops_are_counted_from_the_right_with_the_peer_as_the_first() {
-        let hops = |count, header| seen("192.0.2.1", header, &ProxyTrust::Hops(count), &ForwardedHeader::XForwardedFor);
+        let hops =
+            |count, header| client_text("192.0.2.1", header, &ProxyTrust::Hops(count), &ForwardedHeader::XForwardedFor);
         assert_eq!(hops(1, "6.6.6.6, 203.0.113.9"), "203.0.113.9");
         assert_eq!(hops(2, "6.6.6.6, 203.0.113.9, 10.0.0.2"), "203.0.113.9");
         assert_eq!(hops(2, "203.0.113.9, unknown"), "203.0.113.9");
@@ -275,24 +277,24 @@ mod tests {
         assert_eq!(hops(2, "unknown, 10.0.0.2"), "192.0.2.1");
         assert_eq!(hops(255, &"203.0.113.9,".repeat(300)), "192.0.2.1");
         assert_eq!(
-            seen("192.0.2.1", "for=6.6.6.6, for=1.1.1.1", &ProxyTrust::Hops(1), &ForwardedHeader::Forwarded),
+            client_text("192.0.2.1", "for=6.6.6.6, for=1.1.1.1", &ProxyTrust::Hops(1), &ForwardedHeader::Forwarded),
             "1.1.1.1"
         );
     }
 
     #[test]
-    fn a_header_with_one_address_has_one_address() {
+    fn a_single_address_header_with_several_addresses_is_ignored() {
         let by = ForwardedHeader::Single("cf-connecting-ip".into());
-        assert_eq!(seen(PEER, "203.0.113.9", &ours(), &by), "203.0.113.9");
-        assert_eq!(seen(PEER, "::ffff:203.0.113.9", &ProxyTrust::Hops(1), &by), "203.0.113.9");
-        assert_eq!(seen(PEER, "203.0.113.9, 6.6.6.6", &ours(), &by), PEER);
-        assert_eq!(seen(PEER, "unknown", &ours(), &by), PEER);
+        assert_eq!(client_text(PEER, "203.0.113.9", &ours(), &by), "203.0.113.9");
+        assert_eq!(client_text(PEER, "::ffff:203.0.113.9", &ProxyTrust::Hops(1), &by), "203.0.113.9");
+        assert_eq!(client_text(PEER, "203.0.113.9, 6.6.6.6", &ours(), &by), PEER);
+        assert_eq!(client_text(PEER, "unknown", &ours(), &by), PEER);
     }
 
     #[test]
-    fn without_a_peer_there_is_nobody_to_trust() {
-        assert_eq!(client(None, Some("203.0.113.9"), &ProxyTrust::Hops(1), &ForwardedHeader::XForwardedFor), None);
-        assert_eq!(client(Some(ip(PEER)), None, &ours(), &ForwardedHeader::XForwardedFor), Some(ip(PEER)));
+    fn without_a_peer_address_there_is_no_client_address() {
+        assert_eq!(client_ip(None, Some("203.0.113.9"), &ProxyTrust::Hops(1), &ForwardedHeader::XForwardedFor), None);
+        assert_eq!(client_ip(Some(ip(PEER)), None, &ours(), &ForwardedHeader::XForwardedFor), Some(ip(PEER)));
     }
 
     #[test]
@@ -312,9 +314,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_header_is_read_from_the_right_and_not_to_its_end() {
+    fn a_long_header_is_read_only_up_to_a_bound_from_the_right() {
         let many = |element: &str, count| vec![element; count].join(",");
-        // 64 elements of ours hide the stranger; 63 do not.
+        // 64 trusted elements hide the client; 63 do not.
         assert_eq!(by_list(&format!("203.0.113.9,{}", many("10.0.0.3", 63))), "203.0.113.9");
         assert_eq!(by_list(&format!("203.0.113.9,{}", many("10.0.0.3", 64))), "10.0.0.3");
         assert_eq!(by_list(&many("10.0.0.3", 10_000)), "10.0.0.3");
@@ -332,7 +334,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_client_sends_it_stays_itself(lie in "[a-z0-9.:;,=_\"\\\\ \\[\\]é]{0,60}") {
+        fn no_header_of_a_client_changes_its_address(lie in "[a-z0-9.:;,=_\"\\\\ \\[\\]é]{0,60}") {
             for ours_after in ["", ", 10.0.0.2", ", 10.0.0.3, 10.0.0.2"] {
                 prop_assert_eq!(by_list(&format!("{lie}, 203.0.113.9{ours_after}")), "203.0.113.9");
             }
@@ -347,9 +349,9 @@ mod tests {
         bolero::check!().with_type::<String>().for_each(|header| {
             for by in [ForwardedHeader::XForwardedFor, ForwardedHeader::Forwarded, ForwardedHeader::Single("x".into())]
             {
-                for trust in [ours(), ProxyTrust::Hops(1), ProxyTrust::Nobody] {
-                    let client = client(Some(ip(PEER)), Some(header), &trust, &by).unwrap();
-                    assert_eq!(client, ip::normal(client));
+                for trust in [ours(), ProxyTrust::Hops(1), ProxyTrust::None] {
+                    let client = client_ip(Some(ip(PEER)), Some(header), &trust, &by).unwrap();
+                    assert_eq!(client, ip::normalize(client));
                 }
             }
         });

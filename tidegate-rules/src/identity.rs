@@ -1,5 +1,5 @@
-//! `Identities`: who a request is from. Sources are read in order, kinds are kept apart, and whoever has no identity
-//! shares one: nobody is exempt.
+//! `Identity`: a named list of sources of which the first value identifies the sender of a request. Values of different
+//! sources are different subjects; requests without any value share one subject, so none is exempt.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use crate::request_view::RequestView;
 /// Where a value is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The client's address, as far as its prefix counts.
+    /// The client's network, by the prefixes of the file.
     Ip,
     /// The client's network, with prefixes of its own.
     Net(IpPrefixes),
-    /// The attribute with this name, as a door brings it: a header, the method, or what the application has set.
+    /// The attribute with this name: a header, the method, or one that the application sets.
     Attribute(SmolStr),
     /// A parameter of the query string.
     Query(SmolStr),
@@ -40,58 +40,59 @@ pub(crate) enum Source {
     Constant(SmolStr),
 }
 
-/// A named list of sources, of which the first that is present counts.
+/// A named list of sources; the first one with a value is used.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) name: SmolStr,
     pub(crate) sources: Vec<Source>,
-    /// How the sources are written: the kind of a subject that was found there.
+    /// The text of each source in the file, which is the kind of its values.
     pub(crate) kinds: Vec<SmolStr>,
-    /// Who stands behind each of them.
+    /// The provenance of each source.
     pub(crate) provenances: Vec<Provenance>,
-    /// An attribute that says it all, which only the application can set.
+    /// An attribute of the application that overrides the sources.
     pub(crate) application_attribute: Option<SmolStr>,
 }
 
-/// What was found: its kind, and whose it is.
+/// The value of an identity, with its kind.
 #[derive(Clone, Debug)]
 pub(crate) struct IdentityValue<'q> {
     pub(crate) kind: SmolStr,
     pub(crate) value: Cow<'q, str>,
-    /// Whether it belongs to a tenant, as users and keys do, and addresses and constants do not.
+    /// Whether it belongs to a tenant: users and keys do, addresses and constants do not.
     pub(crate) belongs_to_tenant: bool,
-    /// Who stands behind it.
+    /// Its provenance.
     pub(crate) provenance: Provenance,
 }
 
-/// How sources are read.
+/// The settings of `identify` that sources are read with.
 #[derive(Clone, Debug)]
 pub(crate) struct IdentityConfig {
     pub(crate) trust: ProxyTrust,
     pub(crate) forwarded_by: ForwardedHeader,
-    /// The attribute with the header in which proxies tell the client's address.
+    /// The attribute of the header in which proxies send the client's address.
     pub(crate) forwarded: SmolStr,
     pub(crate) prefixes: IpPrefixes,
-    /// The attribute with the token.
+    /// The attribute of the header with the token.
     pub(crate) token: SmolStr,
 }
 
 impl Identity {
-    /// A name for these sources, each with how it is written.
+    /// An identity from sources with their texts.
     pub(crate) fn new(name: SmolStr, sources: Vec<(Source, SmolStr)>, authenticated: &AuthenticatedNames) -> Self {
         let provenances = sources.iter().map(|(source, _)| authenticated.provenance(source)).collect();
         let (sources, kinds) = sources.into_iter().unzip();
         Self { name, sources, kinds, provenances, application_attribute: None }
     }
 
-    /// The same, unless the application gives it under its name.
+    /// Lets an attribute of the same name, set by the application, override the sources.
     pub(crate) fn or_application_attribute(self) -> Self {
         Self { application_attribute: Some(self.name.clone()), ..self }
     }
 
-    /// Who the request is from, or nobody that is known.
+    /// The value of the first source that has one.
     pub(crate) fn find<'q>(&self, view: &RequestView<'_, 'q>) -> Option<IdentityValue<'q>> {
-        if let Some(value) = self.application_attribute.as_ref().and_then(|name| present(view.request.attribute(name)?))
+        if let Some(value) =
+            self.application_attribute.as_ref().and_then(|name| non_empty(view.request.attribute(name)?))
         {
             return Some(IdentityValue {
                 kind: self.name.clone(),
@@ -102,7 +103,7 @@ impl Identity {
         }
         let found = |((source, kind), provenance): ((&Source, &SmolStr), &Provenance)| {
             let value = source.read(view)?;
-            // With a single source there is nothing to tell apart, and the application may give the value itself.
+            // A single source needs no kind of its own, and the application may set the value itself.
             let kind = if self.sources.len() == 1 { &self.name } else { kind };
             Some(IdentityValue {
                 kind: kind.clone(),
@@ -114,19 +115,19 @@ impl Identity {
         self.sources.iter().zip(&self.kinds).zip(&self.provenances).find_map(found)
     }
 
-    /// Who stands behind it where it was not found: whoever does not say who it is, unless it was never about that.
+    /// The provenance if there is no value: forgeable, unless no source identifies a sender.
     pub(crate) fn provenance_if_missing(&self) -> Provenance {
-        let about_nobody = !self.provenances.is_empty()
+        let identifies_nobody = !self.provenances.is_empty()
             && self.provenances.iter().all(|provenance| *provenance == Provenance::NoIdentity);
-        if about_nobody { Provenance::NoIdentity } else { Provenance::Forgeable }
+        if identifies_nobody { Provenance::NoIdentity } else { Provenance::Forgeable }
     }
 
-    /// Whether any of its sources belongs to a tenant.
+    /// Whether a value may belong to a tenant.
     pub(crate) fn may_belong_to_tenant(&self) -> bool {
         self.application_attribute.is_some() || self.sources.iter().any(Source::belongs_to_tenant)
     }
 
-    /// The attributes that it reads.
+    /// Appends the attributes that the identity reads.
     pub(crate) fn reads(&self, identity_config: &IdentityConfig, names: &mut Vec<SmolStr>) {
         names.extend(self.application_attribute.clone());
         for source in &self.sources {
@@ -136,26 +137,26 @@ impl Identity {
 }
 
 impl Source {
-    /// The value, if it is there; an empty one is not.
+    /// The value; `None` if it is missing or empty.
     pub(crate) fn read<'q>(&self, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
         let request = view.request;
-        let owned = |value: String| present(&value).map(|value| Cow::Owned(value.to_owned()));
+        let owned = |value: String| non_empty(&value).map(|value| Cow::Owned(value.to_owned()));
         match self {
             Self::Ip => Some(view.matcher.identity_config.prefixes.subject(view.client()?).into()),
             Self::Net(prefixes) => Some(prefixes.subject(view.client()?).into()),
-            Self::Attribute(name) => present(request.attribute(name)?).map(Cow::Borrowed),
-            Self::Query(name) => owned(query::parameter(request.attribute(attributes::QUERY)?, name)?),
+            Self::Attribute(name) => non_empty(request.attribute(name)?).map(Cow::Borrowed),
+            Self::Query(name) => owned(query::query_parameter(request.attribute(attributes::QUERY)?, name)?),
             Self::Cookie(name) => owned(query::cookie(request.attribute(attributes::COOKIE_HEADER)?, name)?),
             Self::Claim(name) => owned(view.claim(name)?),
             Self::Body(name) => owned(view.body_field(name)?),
             Self::Path => view.path().map(|path| Cow::Owned(path.to_owned())),
             Self::Host => owned(view.host()?.to_owned()),
-            Self::Action => present(request.action()).map(Cow::Borrowed),
+            Self::Action => non_empty(request.action()).map(Cow::Borrowed),
             Self::Constant(text) => Some(Cow::Owned(text.to_string())),
         }
     }
 
-    /// Whether a subject found there belongs to a tenant.
+    /// Whether values of this source belong to a tenant.
     pub(crate) fn belongs_to_tenant(&self) -> bool {
         match self {
             Self::Ip | Self::Net(_) | Self::Path | Self::Host | Self::Action | Self::Constant(_) => false,
@@ -178,7 +179,7 @@ impl Source {
         }
     }
 
-    /// A source as it is written, or what is wrong with it.
+    /// Parses a source; the error says what is wrong.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let named = |name: &str| {
             let fits = !name.is_empty() && name.len() <= 128 && !name.contains(char::is_whitespace);
@@ -221,14 +222,14 @@ impl Source {
 }
 
 impl IdentityConfig {
-    /// The address of the client, as far as those who tell it are trusted.
+    /// The address of the client, according to the trusted proxies.
     pub(crate) fn client(&self, request: &Request<'_>) -> Option<IpAddr> {
         let peer = ip::parse(request.attribute(attributes::IP)?);
-        forwarded::client(peer, request.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
+        forwarded::client_ip(peer, request.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
 }
 
-/// A value without surrounding space; an empty one is as good as none.
-fn present(value: &str) -> Option<&str> {
+/// The value without surrounding space; `None` if it is empty.
+fn non_empty(value: &str) -> Option<&str> {
     Some(value.trim()).filter(|value| !value.is_empty())
 }

@@ -1,7 +1,7 @@
-//! `Index`: which rules may apply to a request, without looking at the others. Built once when a file is loaded.
+//! `Index`: finds the rules that may apply to a request without trying each rule. Built once when a file is loaded.
 //!
-//! Each rule stands under one thing that it asks for, the one that the fewest rules share: ten thousand rules for as many
-//! tenants cost what ten cost, whether or not they have a path in common.
+//! Each rule is indexed under the field of its condition that the fewest other rules share, so ten thousand rules for as many
+//! tenants cost as much as ten.
 
 use std::collections::HashMap;
 
@@ -14,28 +14,28 @@ use crate::path::PathPattern;
 use crate::path_tree::PathTree;
 use crate::request_view::RequestView;
 
-/// The places of rules that were found for a request: most meet few.
+/// Indices of the rules found for a request: few for most requests.
 pub(crate) type RuleIndices = SmallVec<[u32; 8]>;
 
-/// Finds candidates; whether they apply is for their [`Condition`] to say.
+/// Finds candidates; their [`Condition`] decides whether they apply.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     actions: HashMap<SmolStr, SmallVec<[u32; 1]>>,
     paths: PathTree,
     has_paths: bool,
     hosts: HashMap<SmolStr, SmallVec<[u32; 1]>>,
-    /// Under the part of the host that must follow, a dot before it.
+    /// By the domain whose subdomains match.
     below: HashMap<SmolStr, SmallVec<[u32; 1]>>,
     tenants: HashMap<SmolStr, SmallVec<[u32; 1]>>,
     plans: HashMap<SmolStr, SmallVec<[u32; 1]>>,
     /// By attribute, then by value.
     headers: Vec<(SmolStr, HashMap<SmolStr, SmallVec<[u32; 1]>>)>,
     methods: HashMap<SmolStr, SmallVec<[u32; 1]>>,
-    /// Rules that ask for nothing that can be looked up.
+    /// Rules without a field that can be looked up.
     always: Vec<u32>,
 }
 
-/// One thing that a rule can stand under.
+/// A value that a rule can be indexed under.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum IndexKey {
     Action(SmolStr),
@@ -49,7 +49,7 @@ enum IndexKey {
 }
 
 impl Index {
-    /// Indexes rules by their place, and tells what of each condition is left to check for a candidate.
+    /// Indexes rules by their position, and returns the part of each condition that the index does not check.
     pub(crate) fn new<'c>(
         conditions: impl Iterator<Item = &'c Condition> + Clone,
     ) -> (Self, Vec<Option<Box<Condition>>>) {
@@ -57,19 +57,19 @@ impl Index {
         for entry in conditions.clone().flat_map(index_choices).flat_map(|choice| choice.entries) {
             *shared.entry(entry).or_default() += 1;
         }
-        let (mut index, mut left_over) = (Self::default(), Vec::new());
+        let (mut index, mut remainders) = (Self::default(), Vec::new());
         for (place, condition) in conditions.enumerate() {
-            let crowd = |choice: &IndexChoice| choice.entries.iter().map(|entry| shared[entry]).max();
-            let left = if let Some(choice) = index_choices(condition).into_iter().min_by_key(crowd) {
+            let largest_share = |choice: &IndexChoice| choice.entries.iter().map(|entry| shared[entry]).max();
+            let left = if let Some(choice) = index_choices(condition).into_iter().min_by_key(largest_share) {
                 choice.entries.into_iter().for_each(|entry| index.add(entry, place as u32));
-                rest(condition, choice.field)
+                remainder(condition, choice.field)
             } else {
                 index.always.push(place as u32);
                 condition.clone()
             };
-            left_over.push((!left.covers(&Condition::default())).then(|| Box::new(left)));
+            remainders.push((!left.covers(&Condition::default())).then(|| Box::new(left)));
         }
-        (index, left_over)
+        (index, remainders)
     }
 
     fn add(&mut self, entry: IndexKey, place: u32) {
@@ -97,10 +97,10 @@ impl Index {
     }
 
     /// Appends every rule that may apply, in order, each once.
-    pub(crate) fn candidates(&self, view: &RequestView<'_, '_>, found: &mut RuleIndices) {
+    pub(crate) fn candidates(&self, view: &RequestView<'_, '_>, candidates: &mut RuleIndices) {
         let mut look_up = |map: &HashMap<SmolStr, SmallVec<[u32; 1]>>, value: Option<&str>| {
             if let Some(places) = value.and_then(|value| map.get(value)) {
-                found.extend_from_slice(places);
+                candidates.extend_from_slice(places);
             }
         };
         if !self.actions.is_empty() {
@@ -123,7 +123,7 @@ impl Index {
             && let Some(host) = view.host()
         {
             look_up(&self.hosts, Some(host));
-            // From the right, where the names of rules are: what a client puts in front must not hide them.
+            // From the right: labels that a client prepends must not hide a rule.
             let suffixes = host.rmatch_indices('.').filter(|(dot, _)| *dot > 0).map(|(dot, _)| &host[dot + 1..]);
             for suffix in suffixes.take_while(|suffix| suffix.len() <= MAX_HOST_BYTES) {
                 look_up(&self.below, Some(suffix));
@@ -132,23 +132,23 @@ impl Index {
         if self.has_paths
             && let Some(path) = view.path()
         {
-            self.paths.find(path, found);
+            self.paths.find(path, candidates);
         }
-        found.extend_from_slice(&self.always);
-        if found.len() > 1 {
-            found.sort_unstable();
-            found.dedup();
+        candidates.extend_from_slice(&self.always);
+        if candidates.len() > 1 {
+            candidates.sort_unstable();
+            candidates.dedup();
         }
     }
 }
 
-/// A way to index a condition: under each of the entries.
+/// One way to index a condition: under each of the keys.
 struct IndexChoice {
     entries: Vec<IndexKey>,
     field: IndexField,
 }
 
-/// What a choice takes care of.
+/// The field that a choice indexes.
 #[derive(Clone, Copy)]
 enum IndexField {
     Action,
@@ -160,7 +160,7 @@ enum IndexField {
     Header(usize),
 }
 
-/// The ways to index a condition.
+/// All ways to index a condition.
 fn index_choices(condition: &Condition) -> Vec<IndexChoice> {
     let each =
         |values: &[SmolStr], entry: fn(SmolStr) -> IndexKey| values.iter().cloned().map(entry).collect::<Vec<_>>();
@@ -184,8 +184,8 @@ fn index_choices(condition: &Condition) -> Vec<IndexChoice> {
     ways.map(|(field, entries)| IndexChoice { entries, field }).collect()
 }
 
-/// What of a condition is left to check.
-fn rest(condition: &Condition, field: IndexField) -> Condition {
+/// The condition without the indexed field.
+fn remainder(condition: &Condition, field: IndexField) -> Condition {
     let mut rest = condition.clone();
     match field {
         IndexField::Action => rest.actions.clear(),

@@ -1,26 +1,26 @@
-//! IP addresses as rules and headers name them: one spelling for each client, and the network that is limited as one.
+//! IP addresses in rules and headers: one spelling for each client, and the network that is limited as one subject.
 //!
-//! A building block of identity. It must not decide whom to believe; that is the work of `forwarded`.
+//! Trust in addresses is decided in `forwarded`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use tidegate::spi::format_address;
 
-/// The longest text that can be an address with everything around it, in bytes.
+/// The longest text of an address, with port, brackets and zone.
 const MAX_ADDRESS_BYTES: usize = 128;
 
-/// How much of an address makes a subject. Whoever holds an IPv6 address holds at least the /64 around it, so a limit per
-/// full address would be none.
+/// The prefix lengths that make an address a subject. A client with an IPv6 address usually has its whole /64, so a limit per
+/// full address would have no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpPrefixes {
     v4: u8,
     v6: u8,
 }
 
-/// An address as it stands in a header: perhaps with a port, in brackets, with a zone, in quotes.
+/// Parses an address in a header, which may have a port, brackets, a zone or quotes.
 pub(crate) fn parse(text: &str) -> Option<IpAddr> {
-    // Most stand alone, as doors write them.
+    // Most are plain addresses, as front doors write them.
     if let Ok(address) = text.parse::<Ipv4Addr>() {
         return Some(address.into());
     }
@@ -41,22 +41,22 @@ pub(crate) fn parse(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// The address that others know the same machine by: an IPv4 address that was mapped into IPv6 (`::ffff:0:0/96`), or
-/// translated with the well-known prefix of NAT64 (`64:ff9b::/96`), is that IPv4 address.
+/// The normal form of an address: an IPv4 address mapped into IPv6 (`::ffff:0:0/96`), or translated with the well-known
+/// prefix of NAT64 (`64:ff9b::/96`), becomes that IPv4 address.
 ///
-/// Told by range, not by notation: `::ffff:102:304` is `1.2.3.4` too. Otherwise all of IPv4 would share one /64. A 6to4
+/// Recognized by range, not by notation: `::ffff:102:304` is `1.2.3.4` too. Otherwise all of IPv4 would share one /64. A 6to4
 /// address (`2002::/16`) stays as it is: its /64 belongs to one site.
-pub(crate) fn normal(ip: IpAddr) -> IpAddr {
+pub(crate) fn normalize(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) => embedded(v6).map_or(ip, IpAddr::V4),
         IpAddr::V4(_) => ip,
     }
 }
 
-/// A network as a rule file names it: `10.0.0.0/8`, or a single address.
+/// Parses a network: `10.0.0.0/8`, or a single address.
 ///
-/// A network of embedded IPv4 addresses becomes the IPv4 network, since it is compared with what [`normal`] returns.
-pub(crate) fn network(text: &str) -> Result<IpNet, String> {
+/// A network of embedded IPv4 addresses becomes the IPv4 network, since it is compared with what [`normalize`] returns.
+pub(crate) fn parse_network(text: &str) -> Result<IpNet, String> {
     const NETWORK_HELP: &str = "write one such as 10.0.0.0/8, 2001:db8::/32 or 203.0.113.9";
     if text.len() > MAX_ADDRESS_BYTES {
         return Err(format!("a text of {} bytes is not a network; {NETWORK_HELP}", text.len()));
@@ -67,41 +67,41 @@ pub(crate) fn network(text: &str) -> Result<IpNet, String> {
         None => (text.trim(), None),
     };
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
+    let max = if address.is_ipv4() { 32 } else { 128 };
     let prefix = match prefix {
-        // (A sign would parse as well.)
+        // Digits only: `parse` would accept a sign.
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().map_err(|_| wrong())?,
         Some(_) => return Err(wrong()),
-        None => most,
+        None => max,
     };
     let as_written = IpNet::new(address, prefix)
-        .map_err(|_| format!("{text:?} has a prefix of {prefix} bits; an address of this kind has {most}"))?;
+        .map_err(|_| format!("{text:?} has a prefix of {prefix} bits; such an address has {max}"))?;
     if as_written != as_written.trunc() {
         let meant = as_written.trunc();
-        return Err(format!("{text:?} is an address within a network; write {meant}, or {address} for it alone"));
+        return Err(format!("{text:?} is an address in a network; write {meant}, or {address} for the single address"));
     }
     // Only a prefix of 96 or more stays within the embedded addresses.
     let shorter = prefix.checked_sub(96).filter(|_| address.is_ipv6());
     let embedded =
-        shorter.and_then(|prefix| IpNet::new(normal(address), prefix).ok()).filter(|_| normal(address).is_ipv4());
+        shorter.and_then(|prefix| IpNet::new(normalize(address), prefix).ok()).filter(|_| normalize(address).is_ipv4());
     Ok(embedded.unwrap_or(as_written))
 }
 
 impl IpPrefixes {
     /// Limits IPv4 by the first `v4` bits of the address and IPv6 by the first `v6`.
     pub(crate) fn new(v4: u8, v6: u8) -> Result<Self, String> {
-        for (kind, bits, most) in [("IPv4", v4, 32), ("IPv6", v6, 128)] {
-            if bits == 0 || bits > most {
-                return Err(format!("an {kind} prefix of {bits} bits cannot be; give it 1 to {most}"));
+        for (kind, bits, max) in [("IPv4", v4, 32), ("IPv6", v6, 128)] {
+            if bits == 0 || bits > max {
+                return Err(format!("an {kind} prefix of {bits} bits is out of range: it must be 1 to {max}"));
             }
         }
         Ok(Self { v4, v6 })
     }
 
-    /// Who is limited: the address, or its network if that is larger.
+    /// The subject of an address: the address or its network.
     pub(crate) fn subject(self, ip: IpAddr) -> String {
-        // Both prefixes are at least 1, so no shift is as wide as its number.
-        match normal(ip) {
+        // Both prefixes are at least 1, so no shift overflows.
+        match normalize(ip) {
             IpAddr::V4(ip) if self.v4 == 32 => format_address(ip.into()),
             IpAddr::V4(ip) => {
                 let network = Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << (32 - self.v4)));
@@ -122,7 +122,7 @@ impl Default for IpPrefixes {
     }
 }
 
-/// An IPv6 address without its zone, which means something only on the machine that wrote it.
+/// Parses an IPv6 address without its zone, which is local to the machine that wrote it.
 fn v6(text: &str) -> Option<IpAddr> {
     let address = match text.split_once('%') {
         Some((address, zone)) if !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_graphic()) => address,
@@ -132,7 +132,7 @@ fn v6(text: &str) -> Option<IpAddr> {
     address.parse().ok().map(IpAddr::V6)
 }
 
-/// Whether this is a port, or a name that hides one (`_` and a few letters, RFC 7239).
+/// Whether this is a port, or an obfuscated one (RFC 7239: `_` and letters).
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
         Some(name) => {
@@ -217,11 +217,11 @@ mod tests {
     #[test]
     fn an_ipv4_address_within_ipv6_is_that_ipv4_address() {
         for text in ["1.2.3.4", "::ffff:1.2.3.4", "::ffff:102:304", "64:ff9b::1.2.3.4", "64:ff9b::102:304"] {
-            assert_eq!(normal(ip(text)), ip("1.2.3.4"), "{text}");
+            assert_eq!(normalize(ip(text)), ip("1.2.3.4"), "{text}");
             assert_eq!(IpPrefixes::default().subject(ip(text)), "1.2.3.4", "{text}");
         }
         for text in ["2002:102:304::1", "::102:304", "64:ff9b:1::102:304", "::fffe:102:304", "64:ff9b::1:0:0"] {
-            assert_eq!(normal(ip(text)), ip(text), "{text}");
+            assert_eq!(normalize(ip(text)), ip(text), "{text}");
         }
     }
 
@@ -241,8 +241,14 @@ mod tests {
 
     #[test]
     fn impossible_prefixes_are_refused() {
-        assert_eq!(IpPrefixes::new(33, 64).unwrap_err(), "an IPv4 prefix of 33 bits cannot be; give it 1 to 32");
-        assert_eq!(IpPrefixes::new(32, 129).unwrap_err(), "an IPv6 prefix of 129 bits cannot be; give it 1 to 128");
+        assert_eq!(
+            IpPrefixes::new(33, 64).unwrap_err(),
+            "an IPv4 prefix of 33 bits is out of range: it must be 1 to 32"
+        );
+        assert_eq!(
+            IpPrefixes::new(32, 129).unwrap_err(),
+            "an IPv6 prefix of 129 bits is out of range: it must be 1 to 128"
+        );
         assert!(IpPrefixes::new(0, 64).is_err());
         assert!(IpPrefixes::new(32, 0).is_err());
         assert_eq!(IpPrefixes::new(32, 64), Ok(IpPrefixes::default()));
@@ -262,25 +268,25 @@ mod tests {
             ("64:ff9b::a00:0/104", "10.0.0.0/8"),
             ("64:ff9b::/64", "64:ff9b::/64"),
         ] {
-            assert_eq!(network(text).map(|network| network.to_string()).as_deref(), Ok(expected), "{text}");
+            assert_eq!(parse_network(text).map(|network| network.to_string()).as_deref(), Ok(expected), "{text}");
         }
     }
 
     #[test]
     fn a_network_that_cannot_be_meant_names_the_one_that_may_be() {
         assert_eq!(
-            network("10.0.0.1/8").unwrap_err(),
-            "\"10.0.0.1/8\" is an address within a network; write 10.0.0.0/8, or 10.0.0.1 for it alone"
+            parse_network("10.0.0.1/8").unwrap_err(),
+            "\"10.0.0.1/8\" is an address in a network; write 10.0.0.0/8, or 10.0.0.1 for the single address"
         );
         assert_eq!(
-            network("10.0.0.0/33").unwrap_err(),
-            "\"10.0.0.0/33\" has a prefix of 33 bits; an address of this kind has 32"
+            parse_network("10.0.0.0/33").unwrap_err(),
+            "\"10.0.0.0/33\" has a prefix of 33 bits; such an address has 32"
         );
         for text in ["", "/8", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/8/8", "10.0.0.0/255.0.0.0", "10.0.0/8", "private"]
         {
-            assert!(network(text).unwrap_err().contains("is not a network; write one such as"), "{text}");
+            assert!(parse_network(text).unwrap_err().contains("is not a network; write one such as"), "{text}");
         }
-        assert!(network(&"1".repeat(10_000)).unwrap_err().len() < 200);
+        assert!(parse_network(&"1".repeat(10_000)).unwrap_err().len() < 200);
     }
 
     proptest! {
@@ -291,7 +297,7 @@ mod tests {
                 let with_port = std::net::SocketAddr::new(ip, port).to_string();
                 prop_assert_eq!(parse(&with_port), Some(ip));
                 prop_assert_eq!(parse(&format!(" \"{with_port}\"")), Some(ip));
-                prop_assert_eq!(normal(normal(ip)), normal(ip));
+                prop_assert_eq!(normalize(normalize(ip)), normalize(ip));
             }
         }
 
@@ -299,14 +305,14 @@ mod tests {
         fn a_subject_holds_its_address(bits in any::<u128>(), small in any::<u32>(), v4 in 1..=32_u8, v6 in 1..=128_u8) {
             let prefixes = IpPrefixes::new(v4, v6).unwrap();
             for ip in [IpAddr::V6(Ipv6Addr::from_bits(bits)), IpAddr::V4(Ipv4Addr::from_bits(small))] {
-                let subject = network(&prefixes.subject(ip)).unwrap();
-                prop_assert!(subject.contains(&normal(ip)));
+                let subject = parse_network(&prefixes.subject(ip)).unwrap();
+                prop_assert!(subject.contains(&normalize(ip)));
             }
         }
 
         #[test]
         fn no_text_of_the_right_letters_panics(text in "[0-9a-f:.%/\\[\\]\" _]{0,40}") {
-            let _ = (parse(&text), network(&text));
+            let _ = (parse(&text), parse_network(&text));
         }
     }
 
@@ -314,7 +320,9 @@ mod tests {
     fn no_text_panics() {
         bolero::check!().with_type::<String>().for_each(|text| {
             assert!(parse(text).is_none_or(|ip| parse(&ip.to_string()) == Some(ip)));
-            assert!(network(text).is_ok_and(|network| network == network.trunc()) || network(text).is_err());
+            assert!(
+                parse_network(text).is_ok_and(|network| network == network.trunc()) || parse_network(text).is_err()
+            );
         });
     }
 }

@@ -1,13 +1,40 @@
-//! The rule file of Tidegate: limits that people can read, check, explain and test.
+//! Rate limits in a YAML file: loads the file into a [`RuleSet`](tidegate::RuleSet), reports every problem with its position,
+//! lints it, explains what it does to a request, and runs tests for it.
+//!
+//! ```
+//! use tidegate::{Limiter, MemoryStore, Request};
+//! use tidegate_rules::RuleFile;
+//!
+//! let file = RuleFile::parse("rules.yaml", "
+//! version: 1
+//! rules:
+//!   - id: search
+//!     match: { path: /search }
+//!     per: [ip]
+//!     token_bucket: { capacity: 20, refill: 10/s }
+//! ")?;
+//! let limiter = Limiter::new(file.rules().clone(), MemoryStore::new());
+//! let request = Request::new("").with_attribute("path", "/search").with_attribute("ip", "192.0.2.1");
+//! assert!(limiter.check_now(&request).is_allowed());
+//! # Ok::<(), tidegate_rules::Report>(())
+//! ```
+//!
+//! # Modules
 //!
 //! ```text
-//! text ──▶ read ──▶ written ──▶ compile ──▶ RuleFile { RuleSet, HeaderPolicy }      every problem on the way, with its place
-//!                                  └── lint
+//! text ──▶ read ──▶ schema_types ──▶ compile ──▶ RuleFile { RuleSet, HeaderPolicy }   every problem with its position
+//!                                       └── lint
 //! Request ──▶ index ──▶ condition ──▶ identity, cost ──▶ Match ──▶ Plan (in `tidegate`)
 //! ```
 //!
-//! A request brings attributes under the names that [`RuleSet::reads`](tidegate::RuleSet::reads) lists: `method`, `path`,
-//! `query`, `host`, `ip` (the address that connected), `header:NAME`, `body`, and whatever the application sets.
+//! - Loading: [`RuleFile`], [`Report`] of [`Problem`]s, [`schema`] for editors, and [`yaml`], the reader for other files.
+//! - Explaining: [`RuleFile::explain`] returns an [`Explanation`] with a [`Timeline`]; [`SampleRequest`] describes a request
+//!   in a test or on a command line.
+//! - Checking a deployment: [`RuleFile::checklist`].
+//! - Testing: [`run_tests`] returns a [`TestRun`]; [`test_schema`] is for editors.
+//!
+//! Rules read the attributes that [`RuleSet::reads`](tidegate::RuleSet::reads) lists: `method`, `path`, `query`, `host`, `ip`
+//! (the address of the peer), `header:NAME`, `body`, and those that the application sets.
 
 mod problem;
 mod source_file;
@@ -56,12 +83,12 @@ mod request_matcher;
 mod request_view;
 mod route_table;
 
-/// The reference's example runs like any other.
+/// Runs the example of the reference as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/rules.md")]
 struct Reference;
 
-/// The examples of the page about tests run like any others.
+/// Runs the examples of the page about tests as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/testing-limits.md")]
 struct TestingLimits;

@@ -5,27 +5,27 @@ use std::fmt;
 use smol_str::SmolStr;
 use tidegate::attributes::{ASTERISK_PATH, normalize_path, normalize_path_segment};
 
-/// The longest pattern, in bytes.
+/// The longest path pattern.
 const MAX_PATTERN_BYTES: usize = 8 * 1024;
 
-/// The most segments of a pattern; its depth bounds that of the tree of `routes`.
+/// The most segments of a pattern; bounds the depth of the [path tree](crate::path_tree).
 const MAX_SEGMENTS: usize = 64;
 
-/// Which paths a rule is about: literal segments, `{name}` for any one segment, a final `*` for everything below.
+/// A pattern for paths: literal segments, `{name}` for any one segment, a final `*` for everything below.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PathPattern {
     written: SmolStr,
     segments: Vec<Segment>,
 }
 
-/// What one segment of a path must be.
+/// What a segment of a path must match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Segment {
-    /// This, in its normal form.
+    /// This text, in its normal form.
     Literal(SmolStr),
-    /// Anything.
+    /// Any one segment.
     Any,
-    /// Anything, with any number of segments after it. As the only segment, it stands for every path, the root included.
+    /// One or more segments. As the only segment, it matches every path, the root included.
     Rest,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct PathPatternError {
     pub(crate) offset: usize,
     /// What is wrong.
     pub(crate) problem: String,
-    /// What to write instead, if that can be told.
+    /// What to write instead, if known.
     pub(crate) help: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn is_asterisk(path: &str) -> bool {
 }
 
 impl PathPattern {
-    /// Reads a pattern, and refuses one that could never match.
+    /// Parses a pattern; one that could never match is an error.
     pub(crate) fn parse(text: &str) -> Result<Self, PathPatternError> {
         if text == ASTERISK_PATH {
             return Ok(Self { written: text.into(), segments: vec![Segment::Rest] });
@@ -71,7 +71,7 @@ impl PathPattern {
                     let name = name(part, offset)?;
                     if names.contains(&name) {
                         let help = "give each its own name".to_owned();
-                        return Err(PathPatternError::new(offset, format!("{{{name}}} stands here twice"), Some(help)));
+                        return Err(PathPatternError::new(offset, format!("{{{name}}} is used twice"), Some(help)));
                     }
                     names.push(name);
                     segments.push(Segment::Any);
@@ -83,7 +83,7 @@ impl PathPattern {
         Ok(Self { written: text.into(), segments })
     }
 
-    /// What the segments of a path must be.
+    /// The segments, in order.
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.segments
     }
@@ -157,18 +157,18 @@ impl PathPatternError {
     }
 }
 
-/// What can be said about a pattern before it is split.
+/// Checks a pattern before it is split into segments.
 fn check_whole(text: &str) -> Result<(), PathPatternError> {
     if let Some(offset) = text.find(['?', '#']) {
-        let help = "only paths are matched; leave it and what follows out".to_owned();
-        return Err(PathPatternError::new(offset, "a pattern has no query and no fragment", Some(help)));
+        let help = "only paths are matched; remove it and the rest".to_owned();
+        return Err(PathPatternError::new(offset, "a path pattern cannot have a query or fragment", Some(help)));
     }
     if text.len() > MAX_PATTERN_BYTES || text.split('/').count() > MAX_SEGMENTS + 1 {
-        let problem = format!("a pattern has at most {MAX_SEGMENTS} segments and {MAX_PATTERN_BYTES} bytes");
+        let problem = format!("a path pattern can have at most {MAX_SEGMENTS} segments and {MAX_PATTERN_BYTES} bytes");
         return Err(PathPatternError::new(0, problem, Some("end it earlier, with /*".to_owned())));
     }
     if !text.starts_with('/') {
-        let problem = "a pattern starts with a slash, or is * for every path";
+        let problem = "a path pattern starts with a slash, or is * for every path";
         let help = if text.starts_with('*') { "write * alone".into() } else { format!("write {}", rewritten(text)) };
         return Err(PathPatternError::new(0, problem, Some(help)));
     }
@@ -181,10 +181,10 @@ fn name(part: &str, offset: usize) -> Result<&str, PathPatternError> {
     let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) else {
         return match (part.find('{'), part.find('}')) {
             (Some(open), Some(close)) if open < close => {
-                error("braces stand for a whole segment, not for a part of it", "write {name} between slashes")
+                error("braces must enclose a whole segment, not a part of it", "write {name} between slashes")
             }
             (Some(_), _) => error("a brace is not closed within its segment", "write {name}"),
-            _ => error("a brace is closed that was not opened", "write {name}, or %7D for the character"),
+            _ => error("a closing brace has no opening one", "write {name}, or %7D for the character"),
         };
     };
     if name.is_empty() {
@@ -192,14 +192,14 @@ fn name(part: &str, offset: usize) -> Result<&str, PathPatternError> {
     }
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)) {
         return error(
-            "a name is made of letters, digits, _ and -",
+            "a name consists of letters, digits, _ and -",
             "write {id} for any one segment, * at the end for all",
         );
     }
     Ok(name)
 }
 
-/// A segment that stands for itself.
+/// A literal segment.
 fn literal(text: &str, part: &str, offset: usize) -> Result<Segment, PathPatternError> {
     let error = |problem: &str| {
         let help = format!("write {}", rewritten(text));
@@ -207,7 +207,7 @@ fn literal(text: &str, part: &str, offset: usize) -> Result<Segment, PathPattern
     };
     if let Some(at) = part.find('*') {
         let help = "write {name} for any one segment".to_owned();
-        return Err(PathPatternError::new(offset + at, "* stands alone after the last slash", Some(help)));
+        return Err(PathPatternError::new(offset + at, "* must be alone after the last slash", Some(help)));
     }
     let normal = normalize_path_segment(part);
     match normal.as_str() {
@@ -263,19 +263,19 @@ mod tests {
         for (text, offset, problem, help) in [
             ("", 0, "starts with a slash", "write /"),
             ("api/x", 0, "starts with a slash", "write /api/x"),
-            ("/a?x=1", 2, "no query", "leave it and what follows out"),
-            ("/a#b", 2, "no fragment", "leave it"),
-            ("/x-{id}", 1, "not for a part of it", "between slashes"),
-            ("/a/{id}x", 3, "not for a part of it", "between slashes"),
+            ("/a?x=1", 2, "cannot have a query", "remove it and the rest"),
+            ("/a#b", 2, "fragment", "remove it"),
+            ("/x-{id}", 1, "not a part of it", "between slashes"),
+            ("/a/{id}x", 3, "not a part of it", "between slashes"),
             ("/a/{id", 3, "not closed", "{name}"),
             ("/a/{i/d}", 3, "not closed", "{name}"),
-            ("/a/id}", 3, "not opened", "%7D"),
+            ("/a/id}", 3, "no opening one", "%7D"),
             ("/a/{}", 3, "empty", "{id}"),
             ("/a/{i d}", 3, "letters, digits", "{id}"),
             ("/a/{*rest}", 3, "letters, digits", "* at the end"),
-            ("/{id}/{id}", 6, "{id} stands here twice", "its own name"),
-            ("/a/*/b", 3, "* stands alone", "{name}"),
-            ("/a/b*", 4, "* stands alone", "{name}"),
+            ("/{id}/{id}", 6, "{id} is used twice", "its own name"),
+            ("/a/*/b", 3, "* must be alone", "{name}"),
+            ("/a/b*", 4, "* must be alone", "{name}"),
             ("**", 0, "starts with a slash", "write * alone"),
             ("//a", 1, "two slashes", "write /a"),
             ("/a//b", 3, "two slashes", "write /a/b"),

@@ -1,6 +1,6 @@
-//! `PathTree`: finds the rules whose pattern matches a path, all of them, without trying each rule.
+//! `PathTree`: finds all rules whose pattern matches a path, without trying each rule.
 //!
-//! A stage of matching: a tree over the segments of the patterns. It must not rank rules; every limit that matches holds.
+//! A tree over the segments of the patterns. Rules are not ranked: every limit that matches applies.
 
 use std::collections::HashMap;
 
@@ -15,21 +15,21 @@ use crate::path::{PathPattern, Segment, first_segment, is_asterisk};
 pub(crate) struct PathTree {
     /// Rules for every path.
     everything: Vec<u32>,
-    /// Rules for a single path, which most are: one look for the whole of it.
+    /// Rules for a single path: one lookup for the whole path.
     exact: HashMap<String, SmallVec<[u32; 1]>>,
     root: PathNode,
 }
 
-/// A place in the tree: what patterns say about paths that begin like this.
+/// A node of the tree: the patterns for paths with a common prefix.
 #[derive(Clone, Debug, Default)]
 struct PathNode {
     /// Rules for the path that ends here.
     here: SmallVec<[u32; 1]>,
-    /// Rules for every path that goes on.
+    /// Rules for every longer path.
     below: SmallVec<[u32; 1]>,
-    /// Where paths go on with this segment.
+    /// Children by literal segment.
     literals: HashMap<SmolStr, PathNode>,
-    /// Where they go on with any segment.
+    /// The child for any segment.
     any: Option<Box<PathNode>>,
 }
 
@@ -59,8 +59,7 @@ impl PathTree {
 
     /// Appends every rule with a pattern that matches a path in its normal form, once per pattern, in no particular order.
     ///
-    /// The work grows with the places in the tree that the path leads to, at most two from each, and not with the number of
-    /// rules.
+    /// The work grows with the number of nodes that the path reaches, at most two from each, not with the number of rules.
     pub(crate) fn find(&self, normal_path: &str, found: &mut RuleIndices) {
         found.extend_from_slice(&self.everything);
         if let Some(rules) = self.exact.get(normal_path) {
@@ -73,7 +72,7 @@ impl PathTree {
 }
 
 impl PathNode {
-    /// (No deeper than the deepest pattern, whatever the path.)
+    // Recursion is bounded by the deepest pattern, whatever the path.
     fn find(&self, path: &str, found: &mut RuleIndices) {
         let Some((first, rest)) = first_segment(path) else {
             found.extend_from_slice(&self.here);

@@ -1,4 +1,4 @@
-//! `Problem`: something about a file that its author should know, with its place and a way out; `Report`: all of them.
+//! `Problem`: an error, warning or note about a file, with its position and help; `Report`: all problems of a file.
 
 use std::error::Error;
 use std::fmt;
@@ -10,18 +10,18 @@ use crate::source_file::{SourceFile, Span};
 /// The most problems that a report keeps.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// How bad it is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// The file cannot be used.
     Error,
-    /// The file can be used, and probably does not do what its author wants.
+    /// The file can be used, but probably does not do what its author intends.
     Warning,
     /// Worth knowing.
     Note,
 }
 
-/// Something about a file that its author should know.
+/// An error, warning or note about a file.
 #[derive(Clone, Debug)]
 pub struct Problem {
     severity: Severity,
@@ -31,7 +31,7 @@ pub struct Problem {
     help: Option<String>,
 }
 
-/// All problems of one file, in the order in which they stand there.
+/// All problems of one file, in the order of their positions.
 #[derive(Clone)]
 pub struct Report {
     source: SourceFile,
@@ -39,13 +39,12 @@ pub struct Report {
 }
 
 impl Problem {
-    /// A problem because of which the file cannot be used, under a short name that stays the same. The span is bytes of the
-    /// file.
+    /// A problem that makes the file unusable. `code` is a stable short name; `span` is a range of bytes of the file.
     pub fn error(code: &'static str, message: impl Into<String>, span: Span) -> Self {
         Self { severity: Severity::Error, code, message: message.into(), span, help: None }
     }
 
-    /// A problem with which the file can be used.
+    /// A problem that leaves the file usable.
     pub fn warning(code: &'static str, message: impl Into<String>, span: Span) -> Self {
         Self { severity: Severity::Warning, ..Self::error(code, message, span) }
     }
@@ -54,7 +53,7 @@ impl Problem {
         Self { severity: Severity::Note, ..Self::error(code, message, span) }
     }
 
-    /// Adds a way out.
+    /// Sets the help: how to fix it.
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
@@ -64,31 +63,31 @@ impl Problem {
         self.help = Some(help.into());
     }
 
-    /// How bad it is.
+    /// The severity.
     pub const fn severity(&self) -> Severity {
         self.severity
     }
 
-    /// A short name that stays the same, such as `duplicate-id`.
+    /// The stable short name, such as `duplicate-id`.
     pub const fn code(&self) -> &'static str {
         self.code
     }
 
-    /// What it is, in a sentence.
+    /// The message, in one sentence.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// A way out, if there is a likely one.
+    /// How to fix it, if known.
     pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
 }
 
 impl Report {
-    /// The problems of a file, of which at most [`MAX_PROBLEMS`] are kept, the worst first.
+    /// A report of a file. At most [`MAX_PROBLEMS`] problems are kept, the most severe ones.
     pub fn new(source: &SourceFile, mut problems: Vec<Problem>) -> Self {
-        // The worst first, so that no error is lost to the warnings before it.
+        // The most severe first, so that truncation loses no error.
         problems.sort_by_key(|problem| problem.severity);
         problems.truncate(MAX_PROBLEMS);
         problems.sort_by_key(|problem| (problem.span.start, problem.severity));
@@ -96,8 +95,8 @@ impl Report {
     }
 
     /// A report of a file that could not be read at all.
-    pub fn unreadable(name: &str, why: &str) -> Self {
-        Self::new(&SourceFile::new(name, ""), vec![Problem::error("unreadable", why, 0..0)])
+    pub fn unreadable(name: &str, reason: &str) -> Self {
+        Self::new(&SourceFile::new(name, ""), vec![Problem::error("unreadable", reason, 0..0)])
     }
 
     /// The problems, in the order of the file.
@@ -110,7 +109,7 @@ impl Report {
         self.source.name()
     }
 
-    /// The line and the column where a problem begins, both from 1.
+    /// The line and column where a problem begins, both from 1.
     pub fn position(&self, problem: &Problem) -> (usize, usize) {
         self.source.position(problem.span.start)
     }
@@ -120,14 +119,14 @@ impl Report {
         self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// The report for people, with a picture of each place; in colour if asked for.
+    /// The report as text with an excerpt of each position, in colour if `colour` is set.
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
-        let pictures = self.problems.iter().map(|problem| self.picture(problem, &renderer));
-        pictures.collect::<Vec<_>>().join("\n\n")
+        let problems = self.problems.iter().map(|problem| self.render_problem(problem, &renderer));
+        problems.collect::<Vec<_>>().join("\n\n")
     }
 
-    fn picture(&self, problem: &Problem, renderer: &Renderer) -> String {
+    fn render_problem(&self, problem: &Problem, renderer: &Renderer) -> String {
         let level = match problem.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
@@ -137,7 +136,7 @@ impl Report {
         let mut group = if self.source.text().is_empty() {
             title.element(annotate_snippets::Origin::path(self.source.name()))
         } else {
-            // Only the lines around it: a picture must not cost what a large file weighs.
+            // Only the lines around it, so that the work does not grow with the file.
             let (line, lines) = self.source.lines_around(&problem.span);
             let span = problem.span.start - lines.start..problem.span.end.min(lines.end) - lines.start;
             let snippet = Snippet::source(&self.source.text()[lines])
@@ -172,7 +171,7 @@ impl fmt::Display for Report {
 
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // An `unwrap` in a test then shows what is wrong.
+        // So that an `unwrap` in a test shows the problems.
         write!(f, "\n{self}")
     }
 }

@@ -1,5 +1,5 @@
-//! `Provenance`: who stands behind what a source says about a request, and `AuthenticatedNames`, what the file says about that. It knows
-//! sources and nothing of rules.
+//! `Provenance`: how far a value of a request can be trusted to identify its sender, and `AuthenticatedNames`: the sources
+//! that `identify.authenticated` lists.
 
 use std::collections::HashSet;
 
@@ -8,46 +8,47 @@ use tidegate::attributes;
 
 use crate::identity::Source;
 
-/// Who stands behind a value.
+/// Where a value comes from, and who could have chosen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provenance {
-    /// Somebody in front of us who has set or verified it, or the application.
+    /// Set or verified by a proxy in front of us, or set by the application.
     Verified,
-    /// The network: nobody chooses an address freely, but many have many.
+    /// A network address: it cannot be forged, but one client may have many.
     Address,
-    /// Whoever sends it: any client can send what it likes.
+    /// Sent by the client, which can send any value.
     Forgeable,
-    /// Whoever sends it, about somebody else: a field of the body, which names an account and may be anything.
+    /// A field of the body: the client chooses which account it names.
     BodyField,
-    /// Nobody: it does not say who it is. A path, a constant.
+    /// Does not identify a sender: a path, a constant.
     NoIdentity,
 }
 
-/// What a client cannot forge, in lower case: headers by their name, others as `query:key`, `cookie:session`, `host`.
+/// Names of values that a client cannot forge, in lower case: headers by name, others as `query:key`, `cookie:session`,
+/// `host`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AuthenticatedNames(HashSet<SmolStr>);
 
 impl AuthenticatedNames {
-    /// The names as they are written.
+    /// From the names in the file.
     pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>) -> Self {
         Self(names.map(|name| SmolStr::new(name.to_ascii_lowercase())).collect())
     }
 
-    /// Whether something is among them, in whichever case.
+    /// Whether `name` is listed, regardless of case.
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.0.contains(name.to_ascii_lowercase().as_str())
     }
 
-    /// Who stands behind what a source says.
+    /// The provenance of a source's values.
     pub(crate) fn provenance(&self, source: &Source) -> Provenance {
         let verified = |is: bool| if is { Provenance::Verified } else { Provenance::Forgeable };
         match source {
             Source::Ip | Source::Net(_) => Provenance::Address,
-            // An unverified one is an error, so it never comes to that.
+            // Unverified claims are an error, so a loaded file has none.
             Source::Claim(_) => Provenance::Verified,
             Source::Path | Source::Host | Source::Action | Source::Constant(_) => Provenance::NoIdentity,
             Source::Attribute(name) if name == attributes::METHOD => Provenance::NoIdentity,
-            // What is no header is set by the application.
+            // Attributes other than headers are set by the application.
             Source::Attribute(name) => {
                 attributes::header_name(name).map_or(Provenance::Verified, |name| verified(self.contains(name)))
             }

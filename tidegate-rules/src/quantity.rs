@@ -1,22 +1,20 @@
-//! Quantities as people write them: durations (`1m30s`), windows (`1m`, `month`), rates (`10/s`) and counts (`10k`), read and
-//! shown.
+//! Quantities: durations (`1m30s`), windows (`1m`, `month`), rates (`10/s`) and counts (`10k`), parsed and formatted.
 //!
-//! The first stage of reading a rule file. Everything is exact: what cannot be kept without rounding is refused. It must
-//! not know which field it reads; whoever does puts the field's name before the sentence.
+//! Everything is exact: a value that would need rounding is an error. Error messages do not name the field; callers do.
 
 use std::time::Duration;
 
 use tidegate::spi::{MAX_AMOUNT, MAX_WINDOW};
 use tidegate::{Rate, Window};
 
-/// The longest text that is looked at, in bytes, so that every error can quote it.
+/// The longest text that is parsed, so that every error can quote it.
 const MAX_TEXT_BYTES: usize = 64;
 
-/// The most decimals of a number: ten to this power still fits.
+/// The most decimals of a number: ten to this power fits 64 bits.
 const MAX_DECIMALS: usize = 18;
 
 /// How to write a rate.
-const RATE_HELP: &str = "say 10/s or 100/m";
+const RATE_HELP: &str = "write 10/s or 100/m";
 
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -26,29 +24,30 @@ const MAX_WINDOW_MICROS: u64 = MAX_WINDOW.as_micros() as u64;
 
 const DAY: u64 = 24 * HOUR;
 
-/// A number as written: `digits` divided by ten to the power of `places`.
+/// A decimal number: `digits` divided by ten to the power of `places`.
 #[derive(Clone, Copy)]
 struct Decimal {
     digits: u64,
     places: u32,
 }
 
-/// Why a number times a unit is not a quantity.
+/// Why a number times a unit is not an integer in range.
 enum ScaleError {
     Fraction,
     TooLarge,
 }
 
-/// A duration: numbers with units, summed, such as `1m30s`, `500ms`, `1.5s` or `10 minutes`. The error says what to write.
+/// Parses a duration: numbers with units, summed, such as `1m30s`, `500ms`, `1.5s` or `10 minutes`. The error says what to
+/// write.
 ///
 /// ```
 /// use std::time::Duration;
 ///
 /// assert_eq!(tidegate_rules::parse_duration("1m30s"), Ok(Duration::from_secs(90)));
-/// assert_eq!(tidegate_rules::parse_duration("90").unwrap_err(), "\"90\" lacks a unit; say 10s or 10m");
+/// assert_eq!(tidegate_rules::parse_duration("90").unwrap_err(), "\"90\" lacks a unit; write 10s or 10m");
 /// ```
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    const HELP: &str = "say 10s or 10m";
+    const HELP: &str = "write 10s or 10m";
     let mut rest = bounded(text)?;
     if rest.is_empty() {
         return Err(format!("the duration is empty; {HELP}"));
@@ -56,13 +55,13 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let mut total = 0;
     while !rest.is_empty() {
         let (number, after) = decimal(rest)
-            .map_err(|problem| varies(rest).map_or_else(|| format!("{problem}; {HELP}"), ToOwned::to_owned))?;
+            .map_err(|problem| varying_unit(rest).map_or_else(|| format!("{problem}; {HELP}"), ToOwned::to_owned))?;
         let (unit, after) = word(after.trim_start());
         if unit.is_empty() {
             return Err(format!("{text:?} lacks a unit; {HELP}"));
         }
-        let micros = number.times(micros_of(unit)?).map_err(|misfit| match misfit {
-            ScaleError::Fraction => format!("{text:?} is not a whole number of microseconds; say it in us, rounded"),
+        let micros = number.times(unit_micros(unit)?).map_err(|error| match error {
+            ScaleError::Fraction => format!("{text:?} is not a whole number of microseconds; round it, in us"),
             ScaleError::TooLarge => too_long(text),
         })?;
         total = micros.checked_add(total).filter(|sum| *sum <= MAX_WINDOW_MICROS).ok_or_else(|| too_long(text))?;
@@ -71,7 +70,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(total))
 }
 
-/// A window that need not always be as long: a duration, or a `month` or `year` of the calendar.
+/// Parses a window: a duration, or a calendar `month` or `year`.
 pub(crate) fn parse_window(text: &str) -> Result<Window, String> {
     let whole = bounded(text)?;
     match whole {
@@ -79,7 +78,7 @@ pub(crate) fn parse_window(text: &str) -> Result<Window, String> {
         "year" => return Ok(Window::YEAR),
         _ => {}
     }
-    // Several months, or one in other words: what can be written is told.
+    // Several months, or another spelling: the error says what to write.
     let (number, unit) = decimal(whole).unwrap_or((Decimal { digits: 1, places: 0 }, whole));
     let days = match unit.trim_start().to_lowercase().as_str() {
         unit if unit.contains(|c: char| !c.is_alphabetic()) => None,
@@ -89,51 +88,51 @@ pub(crate) fn parse_window(text: &str) -> Result<Window, String> {
     };
     let Some(days) = days else { return parse_duration(text).map(Window::from) };
     let days = number.times(days).ok().filter(|days| (1..=MAX_WINDOW_MICROS / DAY).contains(days));
-    let span = days.map_or_else(String::new, |days| format!(", or {days}d for a span"));
-    Err(format!("{text:?} is no window; say month or year for one of the calendar{span}"))
+    let span = days.map_or_else(String::new, |days| format!(", or {days}d for a fixed length"));
+    Err(format!("{text:?} is not a window; write month or year for a calendar one{span}"))
 }
 
-/// A rate: an amount and a time, such as `10/s`, `5/10m`, `0.5/s` or `10 per second`.
+/// Parses a rate: an amount and a time, such as `10/s`, `5/10m`, `0.5/s` or `10 per second`.
 pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
     let (amount, time) = amount_and_time(text)?;
     let (number, factor) = amount_of(amount).map_err(|problem| format!("{problem}; {RATE_HELP}"))?;
     let period = match word(time) {
         ("", "") => return Err(format!("{text:?} lacks the time; {RATE_HELP}")),
-        // A unit alone stands for one of it.
-        (unit, "") => micros_of(unit)?,
-        _ => u64::try_from(parse_duration(time)?.as_micros()).unwrap_or(u64::MAX), // (never above the longest span)
+        // A unit without a number means one.
+        (unit, "") => unit_micros(unit)?,
+        _ => u64::try_from(parse_duration(time)?.as_micros()).unwrap_or(u64::MAX), // never above the longest window
     };
-    // 0.5 in a second is 5 in ten seconds: decimals lengthen the period, so that nothing is rounded.
+    // 0.5 per second is 5 per ten seconds: decimals lengthen the period, so that nothing is rounded.
     let units = u128::from(number.digits) * u128::from(factor);
     let micros = u128::from(period) * number.scale();
     let divisor = greatest_common_divisor(units, micros).max(1);
-    // What does not fit is far above any bound, and refused below.
+    // Values that do not fit are far above the bounds, and refused below.
     let part = |of: u128| u64::try_from(of / divisor).unwrap_or(u64::MAX);
     Rate::new(part(units), Duration::from_micros(part(micros))).map_err(|error| error.to_string())
 }
 
-/// A rate with what passes at once under it: the amount as it is written, so 600 of `600/m`.
+/// Parses a rate and the burst of a static limit, which is the amount as written: 600 for `600/m`.
 pub(crate) fn parse_cap(text: &str) -> Result<(u64, Rate), String> {
-    let parse_rate = parse_rate(text)?;
+    let rate = parse_rate(text)?;
     let (number, factor) = amount_of(amount_and_time(text)?.0).map_err(|problem| format!("{problem}; {RATE_HELP}"))?;
     let whole = || {
-        let period = format_duration(parse_rate.period());
-        format!("{text:?} is no whole number at once; say {}/{period}", parse_rate.amount())
+        let period = format_duration(rate.period());
+        format!("{text:?} is not a whole number; write {}/{period}", rate.amount())
     };
-    number.times(factor).map(|amount| (amount, parse_rate)).map_err(|_| whole())
+    number.times(factor).map(|amount| (amount, rate)).map_err(|_| whole())
 }
 
-/// A count: `600`, `10_000`, `10k` (thousands) or `5M` (millions).
+/// Parses a count: `600`, `10_000`, `10k` (thousands) or `5M` (millions).
 pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
-    const HELP: &str = "say 600, 10_000, 10k or 5M";
+    const HELP: &str = "write 600, 10_000, 10k or 5M";
     let (number, factor) = amount_of(bounded(text)?).map_err(|problem| format!("{problem}; {HELP}"))?;
-    number.times(factor).map_err(|misfit| match misfit {
+    number.times(factor).map_err(|error| match error {
         ScaleError::Fraction => format!("{text:?} is not a whole number; {HELP}"),
-        ScaleError::TooLarge => format!("{text:?} is too large; the largest amount is {MAX_AMOUNT}"),
+        ScaleError::TooLarge => format!("{text:?} is too large; the maximum is {MAX_AMOUNT}"),
     })
 }
 
-/// A duration as [`duration`] reads it, exact to the microsecond: `1m30s`, `100ms`, `1250us`.
+/// Formats a duration as [`parse_duration`] reads it, exact to the microsecond: `1m30s`, `100ms`, `1250us`.
 pub(crate) fn format_duration(span: Duration) -> String {
     let mut rest = span.as_micros();
     let finest = if rest.is_multiple_of(1000) { ("ms", 1000) } else { ("us", 1) };
@@ -147,35 +146,35 @@ pub(crate) fn format_duration(span: Duration) -> String {
     if shown.is_empty() { "0s".into() } else { shown }
 }
 
-/// A window in words: `1m30s`, `calendar month (UTC)`.
-pub(crate) fn format_window(parse_window: Window) -> String {
-    match (parse_window, parse_window.duration()) {
+/// Formats a window: `1m30s`, `calendar month (UTC)`.
+pub(crate) fn format_window(window: Window) -> String {
+    match (window, window.duration()) {
         (_, Some(span)) => format_duration(span),
         (Window::MONTH, _) => "calendar month (UTC)".into(),
         _ => "calendar year (UTC)".into(),
     }
 }
 
-/// A rate as [`rate`] reads it: in the shortest of s, m, h and d in which its amount is whole, else as `7/45s`.
-pub(crate) fn format_rate(parse_rate: Rate) -> String {
-    let (amount, period) = (u128::from(parse_rate.amount()), parse_rate.period().as_micros());
+/// Formats a rate as [`parse_rate`] reads it: in the shortest of s, m, h and d with an integer amount, else as `7/45s`.
+pub(crate) fn format_rate(rate: Rate) -> String {
+    let (amount, period) = (u128::from(rate.amount()), rate.period().as_micros());
     for (unit, length) in [("s", SECOND), ("m", MINUTE), ("h", HOUR), ("d", DAY)] {
         let units = amount * u128::from(length);
-        // A rate near the bound has no more room in a longer unit.
+        // A rate near the bound would exceed it in a longer unit.
         if units.is_multiple_of(period) && units / period <= u128::from(MAX_AMOUNT) {
             return format!("{}/{unit}", units / period);
         }
     }
-    format!("{amount}/{}", format_duration(parse_rate.period()))
+    format!("{amount}/{}", format_duration(rate.period()))
 }
 
 impl Decimal {
-    /// Ten to the power of the decimals.
+    /// Ten to the power of `places`.
     fn scale(self) -> u128 {
         10_u128.pow(self.places)
     }
 
-    /// The number times `factor`, if that is whole.
+    /// The number times `factor`, if that is an integer.
     fn times(self, factor: u64) -> Result<u64, ScaleError> {
         let product = u128::from(self.digits) * u128::from(factor);
         if !product.is_multiple_of(self.scale()) {
@@ -185,24 +184,24 @@ impl Decimal {
     }
 }
 
-/// The text without space around it, if it is short enough to be a quantity.
+/// The trimmed text, unless it is too long.
 fn bounded(text: &str) -> Result<&str, String> {
     if text.len() <= MAX_TEXT_BYTES {
         return Ok(text.trim());
     }
-    Err(format!("a text of {} bytes is no quantity; say it in at most {MAX_TEXT_BYTES}", text.len()))
+    Err(format!("a text of {} bytes is too long for a quantity; the maximum is {MAX_TEXT_BYTES}", text.len()))
 }
 
-/// The two sides of a rate.
+/// Splits a rate into amount and time.
 fn amount_and_time(text: &str) -> Result<(&str, &str), String> {
     let whole = bounded(text)?;
     match whole.split_once('/').or_else(|| whole.split_once(" per ")) {
         Some((amount, time)) => Ok((amount.trim(), time.trim())),
-        None => Err(format!("{text:?} is not a rate, which is an amount in some time; {RATE_HELP}")),
+        None => Err(format!("{text:?} is not a rate, which is an amount per time; {RATE_HELP}")),
     }
 }
 
-/// The whole text as a number and the factor of its suffix.
+/// Parses a number and the factor of its suffix.
 fn amount_of(text: &str) -> Result<(Decimal, u64), String> {
     let (number, after) = decimal(text)?;
     match after.trim_start() {
@@ -221,12 +220,12 @@ fn decimal(text: &str) -> Result<(Decimal, &str), String> {
         return Err(format!("{text:?} does not start with a number"));
     }
     if number.contains(',') {
-        return Err(format!("{text:?} has a comma, which is thousands to some and decimals to others; use _ or ."));
+        return Err(format!("{text:?} has a comma, which is ambiguous; use _ for thousands or . for decimals"));
     }
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let fraction = digits(fraction).map(|fraction| fraction.trim_end_matches('0').to_owned());
     let (Some(whole), Some(fraction)) = (digits(whole), fraction) else {
-        return Err(format!("in {text:?} a point or an underscore does not stand between digits"));
+        return Err(format!("in {text:?} a point or an underscore is not between digits"));
     };
     if fraction.len() > MAX_DECIMALS {
         return Err(format!("{text:?} has more than {MAX_DECIMALS} decimals"));
@@ -238,7 +237,7 @@ fn decimal(text: &str) -> Result<(Decimal, &str), String> {
     }
 }
 
-/// The digits alone, if underscores stand only between digits and nothing else stands there.
+/// The digits without underscores, which are allowed between digits only.
 fn digits(part: &str) -> Option<String> {
     let groups = part.split('_').all(|group| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit()));
     groups.then(|| part.replace('_', ""))
@@ -249,20 +248,20 @@ fn word(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_alphabetic()).unwrap_or(text.len()))
 }
 
-/// What to say of a unit that is not always as long.
-fn varies(unit: &str) -> Option<&'static str> {
+/// The error for a unit of varying length.
+fn varying_unit(unit: &str) -> Option<&'static str> {
     match unit {
-        "month" | "months" => Some("the length of a month varies; say 30d"),
-        "year" | "years" | "y" => Some("the length of a year varies; say 365d"),
+        "month" | "months" => Some("months differ in length; write 30d"),
+        "year" | "years" | "y" => Some("years differ in length; write 365d"),
         _ => None,
     }
 }
 
-/// The length of a unit.
-fn micros_of(unit: &str) -> Result<u64, String> {
+/// The length of a unit in microseconds.
+fn unit_micros(unit: &str) -> Result<u64, String> {
     let unknown = || format!("{unit:?} is not a unit of time; use us, ms, s, m, h, d or w");
     Ok(match unit {
-        // The micro sign and the Greek letter look the same and are two characters.
+        // The micro sign and the Greek letter look the same but are two characters.
         "us" | "\u{b5}s" | "\u{3bc}s" | "microsecond" | "microseconds" => 1,
         "ms" | "millisecond" | "milliseconds" => 1000,
         "s" | "sec" | "second" | "seconds" => SECOND,
@@ -270,12 +269,12 @@ fn micros_of(unit: &str) -> Result<u64, String> {
         "h" | "hour" | "hours" => HOUR,
         "d" | "day" | "days" => DAY,
         "w" | "week" | "weeks" => 7 * DAY,
-        _ => return Err(varies(unit).map_or_else(unknown, ToOwned::to_owned)),
+        _ => return Err(varying_unit(unit).map_or_else(unknown, ToOwned::to_owned)),
     })
 }
 
 fn too_long(text: &str) -> String {
-    format!("{text:?} is longer than 100 years, the longest span; say less")
+    format!("{text:?} is longer than the maximum of 100 years")
 }
 
 fn greatest_common_divisor(a: u128, b: u128) -> u128 {
@@ -323,26 +322,26 @@ mod tests {
     #[test]
     fn a_duration_that_cannot_be_meant_says_what_to_write() {
         for (text, expected) in [
-            ("", "the duration is empty; say 10s or 10m"),
-            ("  ", "the duration is empty; say 10s or 10m"),
-            ("10", "\"10\" lacks a unit; say 10s or 10m"),
-            ("1m30", "\"1m30\" lacks a unit; say 10s or 10m"),
-            ("s", "\"s\" does not start with a number; say 10s or 10m"),
-            ("-5s", "\"-5s\" does not start with a number; say 10s or 10m"),
-            (".5s", "\".5s\" does not start with a number; say 10s or 10m"),
-            ("5.s", "in \"5.s\" a point or an underscore does not stand between digits; say 10s or 10m"),
-            ("1__0s", "in \"1__0s\" a point or an underscore does not stand between digits; say 10s or 10m"),
-            ("1.2.3s", "in \"1.2.3s\" a point or an underscore does not stand between digits; say 10s or 10m"),
+            ("", "the duration is empty; write 10s or 10m"),
+            ("  ", "the duration is empty; write 10s or 10m"),
+            ("10", "\"10\" lacks a unit; write 10s or 10m"),
+            ("1m30", "\"1m30\" lacks a unit; write 10s or 10m"),
+            ("s", "\"s\" does not start with a number; write 10s or 10m"),
+            ("-5s", "\"-5s\" does not start with a number; write 10s or 10m"),
+            (".5s", "\".5s\" does not start with a number; write 10s or 10m"),
+            ("5.s", "in \"5.s\" a point or an underscore is not between digits; write 10s or 10m"),
+            ("1__0s", "in \"1__0s\" a point or an underscore is not between digits; write 10s or 10m"),
+            ("1.2.3s", "in \"1.2.3s\" a point or an underscore is not between digits; write 10s or 10m"),
             ("5 fortnights", "\"fortnights\" is not a unit of time; use us, ms, s, m, h, d or w"),
             ("5M", "\"M\" is not a unit of time; use us, ms, s, m, h, d or w"),
-            ("1 month", "the length of a month varies; say 30d"),
-            ("2 years", "the length of a year varies; say 365d"),
-            ("month", "the length of a month varies; say 30d"),
-            ("0.1us", "\"0.1us\" is not a whole number of microseconds; say it in us, rounded"),
-            ("36525d1us", "\"36525d1us\" is longer than 100 years, the longest span; say less"),
-            ("18446744073709551615w", "\"18446744073709551615w\" is longer than 100 years, the longest span; say less"),
-            ("99999999999999999999s", "\"99999999999999999999s\" has too many digits; say 10s or 10m"),
-            ("0.0000000000000000001s", "\"0.0000000000000000001s\" has more than 18 decimals; say 10s or 10m"),
+            ("1 month", "months differ in length; write 30d"),
+            ("2 years", "years differ in length; write 365d"),
+            ("month", "months differ in length; write 30d"),
+            ("0.1us", "\"0.1us\" is not a whole number of microseconds; round it, in us"),
+            ("36525d1us", "\"36525d1us\" is longer than the maximum of 100 years"),
+            ("18446744073709551615w", "\"18446744073709551615w\" is longer than the maximum of 100 years"),
+            ("99999999999999999999s", "\"99999999999999999999s\" has too many digits; write 10s or 10m"),
+            ("0.0000000000000000001s", "\"0.0000000000000000001s\" has more than 18 decimals; write 10s or 10m"),
         ] {
             assert_eq!(parse_duration(text).unwrap_err(), expected, "{text}");
         }
@@ -365,15 +364,15 @@ mod tests {
     #[test]
     fn a_window_of_several_months_says_what_to_write() {
         for (text, span) in [
-            ("2 months", ", or 60d for a span"),
-            ("1 month", ", or 30d for a span"),
-            ("Month", ", or 30d for a span"),
-            ("monthly", ", or 30d for a span"),
+            ("2 months", ", or 60d for a fixed length"),
+            ("1 month", ", or 30d for a fixed length"),
+            ("Month", ", or 30d for a fixed length"),
+            ("monthly", ", or 30d for a fixed length"),
             ("0.5 years", ""),
-            ("3y", ", or 1095d for a span"),
+            ("3y", ", or 1095d for a fixed length"),
             ("200y", ""),
         ] {
-            let expected = format!("{text:?} is no window; say month or year for one of the calendar{span}");
+            let expected = format!("{text:?} is not a window; write month or year for a calendar one{span}");
             assert_eq!(parse_window(text), Err(expected));
         }
         for text in ["", "5", "m", "1 month 2d", "moth", "quarter", "5 fortnights"] {
@@ -406,21 +405,21 @@ mod tests {
     #[test]
     fn a_rate_that_cannot_be_meant_says_what_to_write() {
         for (text, expected) in [
-            ("", "\"\" is not a rate, which is an amount in some time; say 10/s or 100/m"),
-            ("10", "\"10\" is not a rate, which is an amount in some time; say 10/s or 100/m"),
-            ("10/", "\"10/\" lacks the time; say 10/s or 100/m"),
-            ("/s", "\"\" does not start with a number; say 10/s or 100/m"),
-            ("x/s", "\"x\" does not start with a number; say 10/s or 100/m"),
+            ("", "\"\" is not a rate, which is an amount per time; write 10/s or 100/m"),
+            ("10", "\"10\" is not a rate, which is an amount per time; write 10/s or 100/m"),
+            ("10/", "\"10/\" lacks the time; write 10/s or 100/m"),
+            ("/s", "\"\" does not start with a number; write 10/s or 100/m"),
+            ("x/s", "\"x\" does not start with a number; write 10/s or 100/m"),
             (
                 "10 apples/s",
-                "\"10 apples\" is not a number, nor one with k for thousands or M for millions; say 10/s or 100/m",
+                "\"10 apples\" is not a number, nor one with k for thousands or M for millions; write 10/s or 100/m",
             ),
-            ("10/60", "\"60\" lacks a unit; say 10s or 10m"),
-            ("10/month", "the length of a month varies; say 30d"),
-            ("10/s/s", "\"s/s\" does not start with a number; say 10s or 10m"),
+            ("10/60", "\"60\" lacks a unit; write 10s or 10m"),
+            ("10/month", "months differ in length; write 30d"),
+            ("10/s/s", "\"s/s\" does not start with a number; write 10s or 10m"),
             (
                 "1,000/s",
-                "\"1,000\" has a comma, which is thousands to some and decimals to others; use _ or .; say 10/s or 100/m",
+                "\"1,000\" has a comma, which is ambiguous; use _ for thousands or . for decimals; write 10/s or 100/m",
             ),
             ("0/s", "rate.amount: 0 is below the smallest value, 1 (a rate that never refills is a limit of 0)"),
         ] {
@@ -439,7 +438,7 @@ mod tests {
             assert_eq!(parse_count(text), Ok(expected), "{text}");
         }
         for text in ["", "k", "1.5", "10K", "10m", "_1", "1_", "1,000", "-1", "1e3", "18446744073709551616", "1_0M0"] {
-            assert!(parse_count(text).unwrap_err().contains("say 600"), "{text}");
+            assert!(parse_count(text).unwrap_err().contains("write 600"), "{text}");
         }
         assert!(parse_count("18446744073709551615k").unwrap_err().contains("too large"));
     }

@@ -1,19 +1,18 @@
-//! Values from the text of a request: a query parameter, a cookie.
+//! Values of query parameters and cookies.
 //!
-//! A building block of identity. It must not refuse anything: browsers send what they like, and whoever asks for a value
-//! that is not there is told so.
+//! Accepts any text: an invalid query or cookie has no value.
 
 /// The first parameter of this name in a query or a form (`application/x-www-form-urlencoded`), decoded.
 ///
-/// `+` is a space. An escape that is none stays as it is, bytes that are no UTF-8 become the replacement character, and a
-/// name without a value has an empty one.
-pub(crate) fn parameter(query: &str, name: &str) -> Option<String> {
+/// `+` is a space. An invalid escape stays as it is, invalid UTF-8 becomes the replacement character, and a name without `=`
+/// has an empty value.
+pub(crate) fn query_parameter(query: &str, name: &str) -> Option<String> {
     let query = query.strip_prefix('?').unwrap_or(query);
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     pairs.find_map(|(key, value)| (key == name).then(|| value.into_owned()))
 }
 
-/// The first cookie of this name in a `Cookie` header, without the quotes that may stand around its value.
+/// The first cookie of this name in a `Cookie` header, without quotes around its value.
 pub(crate) fn cookie(header: &str, name: &str) -> Option<String> {
     header.split(';').find_map(|pair| {
         let (key, value) = pair.split_once('=')?;
@@ -52,10 +51,10 @@ mod tests {
             ("keys=a", None),
             ("x=key", None),
         ] {
-            assert_eq!(parameter(query, "key").as_deref(), expected, "{query}");
+            assert_eq!(query_parameter(query, "key").as_deref(), expected, "{query}");
         }
-        assert_eq!(parameter("a+b=c", "a b").as_deref(), Some("c"));
-        assert_eq!(parameter("&&", ""), None);
+        assert_eq!(query_parameter("a+b=c", "a b").as_deref(), Some("c"));
+        assert_eq!(query_parameter("&&", ""), None);
     }
 
     #[test]
@@ -84,7 +83,7 @@ mod tests {
             let escape = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<Vec<_>>().concat();
             let query = format!("a=b&{}={}&c", escape(&name), escape(&value));
             prop_assume!(name != "a");
-            prop_assert_eq!(parameter(&query, &name), Some(value));
+            prop_assert_eq!(query_parameter(&query, &name), Some(value));
         }
     }
 
@@ -92,7 +91,7 @@ mod tests {
     fn no_text_panics() {
         bolero::check!().with_type::<(String, String)>().for_each(|(text, name)| {
             // Decoding never makes a text longer, but for what stands in place of broken bytes.
-            assert!(parameter(text, name).is_none_or(|value| value.len() <= 3 * text.len()));
+            assert!(query_parameter(text, name).is_none_or(|value| value.len() <= 3 * text.len()));
             assert!(cookie(text, name).is_none_or(|value| text.contains(&value)));
         });
     }

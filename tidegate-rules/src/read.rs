@@ -1,7 +1,7 @@
-//! Reading: from the text of a YAML file to the types in [`written`](crate::schema_types), with every problem it has.
+//! Reading: from the text of a YAML file to [`schema_types`](crate::schema_types), with every problem of the file.
 //!
 //! ```text
-//! SourceFile ──▶ Node (YAML, with places) ──▶ decode (serde, goes on after a problem) ──▶ written types
+//! SourceFile ──▶ Node (YAML with positions) ──▶ decode (serde, continues after an error) ──▶ schema types
 //! ```
 
 mod access;

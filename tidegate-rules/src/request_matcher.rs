@@ -1,4 +1,4 @@
-//! `RequestMatcher`: from a request to the rules that it must pass, whom each counts, and at what cost. Pure.
+//! `RequestMatcher`: finds the rules that apply to a request, with the subject and the cost under each. Pure.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::index::{Index, RuleIndices};
 use crate::provenance::Provenance;
 use crate::request_view::RequestView;
 
-/// Everything about a rule file that a request is held against.
+/// The part of a rule file that requests are matched with.
 #[derive(Debug)]
 pub(crate) struct RequestMatcher {
     pub(crate) identity_config: IdentityConfig,
@@ -34,37 +34,37 @@ pub(crate) struct RequestMatcher {
     pub(crate) index: Index,
 }
 
-/// What is needed of a rule to match it and to count by it.
+/// The part of a rule that requests are matched with.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleMatcher {
     pub(crate) id: SmolStr,
     pub(crate) condition: Box<Condition>,
-    /// What is left of the condition once the index has brought the rule up; nothing for most.
+    /// The part of the condition that the index does not check; `None` for most rules.
     pub(crate) rest: Option<Box<Condition>>,
-    /// Whom it counts by, the tenant apart. Rules that count alike share it.
+    /// What the rule counts by, except for the tenant. Shared between rules with the same `per`.
     pub(crate) per: Arc<[Identity]>,
     pub(crate) tenant: TenantUse,
     pub(crate) cost: Cost,
     pub(crate) on_failure: FailurePolicy,
 }
 
-/// What the tenant has to do with whom a rule counts.
+/// How a rule uses the tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TenantUse {
-    /// Nothing.
+    /// Not at all.
     No,
-    /// It tells subjects apart that belong to a tenant.
+    /// Separates the subjects of two tenants.
     Scope,
-    /// The rule counts by it.
+    /// As part of the subject.
     Subject,
 }
 
-/// Whom a rule counts: the tenant if it matters, and who was found for each name.
+/// The subject of a request under a rule: the tenant if the rule uses it, and the value of each identity.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleSubject<'q> {
     pub(crate) tenant: Option<String>,
-    pub(crate) found: SmallVec<[Option<IdentityValue<'q>>; 1]>,
-    /// Whether nobody vouches for any of it.
+    pub(crate) identities: SmallVec<[Option<IdentityValue<'q>>; 1]>,
+    /// Whether no part of it is authenticated.
     pub(crate) anonymous: bool,
 }
 
@@ -82,14 +82,14 @@ impl RequestMatcher {
         self.identities.iter().find(|identity| identity.name == name)
     }
 
-    /// What an expression sees under a name.
+    /// The value that an expression reads under a name.
     pub(crate) fn value<'q>(&self, name: &str, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
         match name {
             attributes::PATH => view.path().map(|path| Cow::Owned(path.to_owned())),
             attributes::PLAN => Some(Cow::Owned(view.plan().to_owned())),
             attributes::HOST => view.host().map(|host| Cow::Owned(host.to_owned())),
             _ => match self.named(name) {
-                Some(identity) => identity.find(view).map(|found| found.value),
+                Some(identity) => identity.find(view).map(|identity| identity.value),
                 None => match Source::parse(name) {
                     Ok(source) => source.read(view),
                     Err(_) => view.request.attribute(name).map(Cow::Borrowed),
@@ -100,10 +100,10 @@ impl RequestMatcher {
 }
 
 impl RuleMatcher {
-    /// Whom it counts.
-    pub(crate) fn counted<'q>(&self, view: &RequestView<'_, 'q>) -> RuleSubject<'q> {
+    /// The subject of a request.
+    pub(crate) fn subject<'q>(&self, view: &RequestView<'_, 'q>) -> RuleSubject<'q> {
         let find = |identity: &Identity| match identity.name.as_str() {
-            // A plan may come from the tenant, and those who have the same one share what is counted by it.
+            // A plan may come from the tenant; all requests of one plan share the limit that is counted by it.
             "plan" if view.plan().is_empty() => None,
             "plan" => Some(IdentityValue {
                 kind: "plan".into(),
@@ -113,30 +113,35 @@ impl RuleMatcher {
             }),
             _ => identity.find(view),
         };
-        let found: SmallVec<[_; 1]> = self.per.iter().map(find).collect();
+        let identities: SmallVec<[_; 1]> = self.per.iter().map(find).collect();
         let scoped = match self.tenant {
             TenantUse::No => false,
-            TenantUse::Scope => found.iter().flatten().any(|found| found.belongs_to_tenant),
+            TenantUse::Scope => identities.iter().flatten().any(|value| value.belongs_to_tenant),
             TenantUse::Subject => true,
         };
         let tenant = if scoped { view.tenant().map(str::to_owned) } else { None };
-        let anonymous = self.is_anonymous(&found, tenant.is_some(), view);
-        RuleSubject { tenant, found, anonymous }
+        let anonymous = self.is_anonymous(&identities, tenant.is_some(), view);
+        RuleSubject { tenant, identities, anonymous }
     }
 
-    /// Whether nobody vouches for any part of whom it counts. What does not say who it is, such as a path, is no such part.
-    fn is_anonymous(&self, found: &[Option<IdentityValue<'_>>], with_tenant: bool, view: &RequestView<'_, '_>) -> bool {
+    /// Whether no part of the subject is authenticated. Parts that identify nobody, such as a path, do not count.
+    fn is_anonymous(
+        &self,
+        identities: &[Option<IdentityValue<'_>>],
+        with_tenant: bool,
+        view: &RequestView<'_, '_>,
+    ) -> bool {
         let by_tenant = with_tenant || self.tenant == TenantUse::Subject;
         let tenant = by_tenant.then(|| view.tenant_provenance());
-        let provenance = |(identity, found): (&Identity, &Option<IdentityValue<'_>>)| match found {
-            Some(found) => found.provenance,
+        let provenance = |(identity, value): (&Identity, &Option<IdentityValue<'_>>)| match value {
+            Some(value) => value.provenance,
             None if identity.name == "plan" => Provenance::NoIdentity,
             None => identity.provenance_if_missing(),
         };
         let mut provenances = self
             .per
             .iter()
-            .zip(found)
+            .zip(identities)
             .map(provenance)
             .chain(tenant)
             .filter(|provenance| *provenance != Provenance::NoIdentity)
@@ -144,7 +149,7 @@ impl RuleMatcher {
         provenances.peek().is_some() && provenances.all(|provenance| provenance != Provenance::Verified)
     }
 
-    /// The names of what it counts by, in the order of [`RuleSubject::values`].
+    /// The names of the parts of a subject, in the order of [`RuleSubject::values`].
     pub(crate) fn names(&self) -> Vec<SmolStr> {
         let tenant = (self.tenant != TenantUse::No).then(|| SmolStr::new("tenant"));
         let each =
@@ -160,16 +165,16 @@ impl RuleSubject<'_> {
         if rule.tenant != TenantUse::No {
             values.push(self.tenant.as_deref());
         }
-        for found in &self.found {
-            values.push(found.as_ref().map(|found| found.kind.as_str()));
-            values.push(found.as_ref().map(|found| &*found.value));
+        for value in &self.identities {
+            values.push(value.as_ref().map(|value| value.kind.as_str()));
+            values.push(value.as_ref().map(|value| &*value.value));
         }
         values
     }
 }
 
 impl Matcher for RequestMatcher {
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) {
+    fn find(&self, request: &Request<'_>, add: &mut dyn FnMut(Match<'_>)) {
         let view = RequestView::new(request, self);
         let mut candidates = RuleIndices::new();
         self.index.candidates(&view, &mut candidates);
@@ -179,16 +184,16 @@ impl Matcher for RequestMatcher {
         }
         for place in candidates {
             let rule = &self.rules[place as usize];
-            let counted = rule.counted(&view);
-            let cost = rule.cost.of(&view, self);
-            let values = counted.values(rule);
-            found(Match {
+            let subject = rule.subject(&view);
+            let cost = rule.cost.units(&view, self);
+            let values = subject.values(rule);
+            add(Match {
                 rule: place as usize,
                 plan: view.plan(),
                 values: &values,
                 cost,
-                on_failure: rule.on_failure.of(&view),
-                anonymous: counted.anonymous,
+                on_failure: rule.on_failure.find(&view),
+                anonymous: subject.anonymous,
             });
         }
     }
@@ -207,7 +212,7 @@ impl Matcher for RequestMatcher {
             rule.cost.reads(self, &mut names);
             rule.on_failure.reads(&mut names);
         }
-        // Plans and scopes may ask for these whatever the rules count by.
+        // Plans and scopes may need these whatever the rules count by.
         self.tenant.reads(&self.identity_config, &mut names);
         self.plan.reads(&self.identity_config, &mut names);
         names.into_iter().map(String::from).collect()
@@ -219,24 +224,24 @@ mod tests {
     use super::*;
     use crate::RuleFile;
 
-    /// What stores are told is what an explanation tells; the tests of the latter have every case.
+    /// The tests of explanations have every case.
     #[test]
-    fn a_match_says_whether_nobody_vouches_and_what_happens_on_failure() {
+    fn a_match_says_whether_the_subject_is_authenticated_and_which_failure_policy_applies() {
         let file = RuleFile::parse(
             "rules.yaml",
             "version: 1\nidentify: { client: [header:x-key, ip], authenticated: x-key }\nrules:\n\
              - { id: a, per: [client], on_failure: { POST: closed }, token_bucket: { capacity: 1, refill: 1/s } }\n",
         );
         let matcher = file.unwrap_or_else(|report| panic!("{report}")).matcher;
-        let told = |attributes: &[(&'static str, &'static str)]| {
-            let mut told = Vec::new();
+        let matches = |attributes: &[(&'static str, &'static str)]| {
+            let mut matches = Vec::new();
             let start = Request::new("").with_attribute("ip", "192.0.2.1");
             let request = attributes.iter().fold(start, |request, (name, value)| request.with_attribute(name, value));
-            matcher.find(&request, &mut |found| told.push((found.anonymous, found.on_failure)));
-            told
+            matcher.find(&request, &mut |rule| matches.push((rule.anonymous, rule.on_failure)));
+            matches
         };
-        assert_eq!(told(&[]), [(true, None)]);
-        assert_eq!(told(&[("header:x-key", "k")]), [(false, None)]);
-        assert_eq!(told(&[("method", "POST")]), [(true, Some(tidegate::OnFailure::Closed))]);
+        assert_eq!(matches(&[]), [(true, None)]);
+        assert_eq!(matches(&[("header:x-key", "k")]), [(false, None)]);
+        assert_eq!(matches(&[("method", "POST")]), [(true, Some(tidegate::OnFailure::Closed))]);
     }
 }

@@ -1,4 +1,4 @@
-//! `RequestView`: what conditions ask about a request, each found out at most once.
+//! `RequestView`: the values of a request that rules read, each computed at most once.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -13,7 +13,7 @@ use crate::identity::IdentityValue;
 use crate::provenance::Provenance;
 use crate::request_matcher::RequestMatcher;
 
-/// A request as the rules see it.
+/// A request with its derived values.
 pub(crate) struct RequestView<'m, 'q> {
     pub(crate) request: &'m Request<'q>,
     pub(crate) matcher: &'m RequestMatcher,
@@ -46,7 +46,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
         self.path.get_or_init(|| Some(attributes::normalize_path(self.request.attribute(attributes::PATH)?))).as_deref()
     }
 
-    /// The method; methods are told apart by case.
+    /// The method; case matters.
     pub(crate) fn method(&self) -> Option<&'q str> {
         self.request.attribute(attributes::METHOD)
     }
@@ -58,15 +58,16 @@ impl<'m, 'q> RequestView<'m, 'q> {
 
     /// A field of the body, which is parsed once.
     pub(crate) fn body_field(&self, name: &str) -> Option<String> {
-        let body = self.body.get_or_init(|| claims::body(self.request.attribute(attributes::BODY)?));
-        claims::field(body.as_ref()?, name)
+        let body = self.body.get_or_init(|| claims::parse_body(self.request.attribute(attributes::BODY)?));
+        claims::field_text(body.as_ref()?, name)
     }
 
     /// A claim of the token, which is decoded once.
     pub(crate) fn claim(&self, name: &str) -> Option<String> {
-        let token =
-            self.claims.get_or_init(|| claims::claims(self.request.attribute(&self.matcher.identity_config.token)?));
-        claims::field(token.as_ref()?, name)
+        let token = self
+            .claims
+            .get_or_init(|| claims::decode_claims(self.request.attribute(&self.matcher.identity_config.token)?));
+        claims::field_text(token.as_ref()?, name)
     }
 
     /// The tenant.
@@ -74,7 +75,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
         self.tenant_value().map(|found| &*found.value)
     }
 
-    /// Who stands behind the tenant, or behind there being none.
+    /// The provenance of the tenant, or of its absence.
     pub(crate) fn tenant_provenance(&self) -> Provenance {
         self.tenant_value().map_or_else(|| self.matcher.tenant.provenance_if_missing(), |found| found.provenance)
     }
@@ -83,12 +84,12 @@ impl<'m, 'q> RequestView<'m, 'q> {
         self.tenant.get_or_init(|| self.matcher.tenant.find(self)).as_ref()
     }
 
-    /// The plan: what the request says, else that of its tenant, else the default one; empty if there is none.
+    /// The plan: that of the request, else that of its tenant, else the default; empty if there is none.
     pub(crate) fn plan(&self) -> &str {
         &self.plan_value().0
     }
 
-    /// Who stands behind the plan. Plans are few and say nothing about who it is, unless a client can make them up.
+    /// The provenance of the plan. Plans are few and identify nobody, unless a client can choose any.
     pub(crate) fn plan_provenance(&self) -> Provenance {
         self.plan_value().1
     }

@@ -1,5 +1,5 @@
-//! `RouteTable`: values by method, by path, or by both, of which the first that fits a request counts. It must not know what
-//! the values mean: costs and failure policies are written this way.
+//! `RouteTable`: values by method, path or both; the first entry that matches a request applies. Costs and failure policies
+//! are written this way; the table does not know what its values mean.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::request_view::RequestView;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouteTable<T>(Vec<RouteEntry<T>>);
 
-/// A method, a path, or both, and what holds there.
+/// A method, a path or both, and the value for matching requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouteEntry<T> {
     pub(crate) method: Option<SmolStr>,
@@ -25,19 +25,19 @@ pub(crate) struct RouteEntry<T> {
 // === impl ByRoute ===
 
 impl<T: Copy> RouteTable<T> {
-    /// What holds for a request, if a route fits it.
-    pub(crate) fn of(&self, view: &RequestView<'_, '_>) -> Option<T> {
-        self.0.iter().find(|route| route.fits(view)).map(|route| route.value)
+    /// The value of the first entry that matches a request.
+    pub(crate) fn find(&self, view: &RequestView<'_, '_>) -> Option<T> {
+        self.0.iter().find(|route| route.matches(view)).map(|route| route.value)
     }
 
-    /// What may hold.
+    /// The values of all entries.
     pub(crate) fn values(&self) -> impl Iterator<Item = T> {
         self.0.iter().map(|route| route.value)
     }
 }
 
 impl<T> RouteTable<T> {
-    /// In order.
+    /// The entries, in the order of the file.
     pub(crate) fn routes(&self) -> &[RouteEntry<T>] {
         &self.0
     }
@@ -46,7 +46,7 @@ impl<T> RouteTable<T> {
         self.0.iter().filter_map(|route| route.path.as_ref())
     }
 
-    /// The attributes that it reads.
+    /// Appends the attributes that the table reads.
     pub(crate) fn reads(&self, names: &mut Vec<SmolStr>) {
         names.extend(self.0.iter().any(|route| route.method.is_some()).then(|| attributes::METHOD.into()));
         names.extend(self.0.iter().any(|route| route.path.is_some()).then(|| attributes::PATH.into()));
@@ -68,19 +68,19 @@ impl<T> FromIterator<RouteEntry<T>> for RouteTable<T> {
 // === impl Route ===
 
 impl<T> RouteEntry<T> {
-    /// Whether it fits every request with this method and a path of this pattern; nothing stands for any.
+    /// Whether the entry matches every request with this method and a path of this pattern; `None` stands for any.
     pub(crate) fn covers(&self, method: Option<&SmolStr>, path: Option<&PathPattern>) -> bool {
         self.method.as_ref().is_none_or(|own| method.is_some_and(|method| is_method(own, method)))
             && self.path.as_ref().is_none_or(|own| path.is_some_and(|path| own.covers(path)))
     }
 
-    fn fits(&self, view: &RequestView<'_, '_>) -> bool {
+    fn matches(&self, view: &RequestView<'_, '_>) -> bool {
         self.method.as_ref().is_none_or(|wanted| view.method().is_some_and(|method| is_method(wanted, method)))
             && self.path.as_ref().is_none_or(|pattern| view.path().is_some_and(|path| pattern.matches(path)))
     }
 }
 
-/// As it is written: `POST`, `/exports/*` or `POST /rides`.
+/// As in the file: `POST`, `/exports/*` or `POST /rides`.
 impl<T> fmt::Display for RouteEntry<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.method, &self.path) {

@@ -1,4 +1,4 @@
-//! `RuleFile`: a rule file that was read, understood and found usable.
+//! `RuleFile`: a rule file without errors.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,39 +37,40 @@ use crate::{lint, read, schema_types};
 pub struct RuleFile {
     pub(crate) matcher: Arc<RequestMatcher>,
     pub(crate) compiled: Arc<Vec<CompiledRule>>,
-    /// The line of each exemption.
+    /// The line number of each exemption.
     pub(crate) exempt_lines: Vec<usize>,
     rules: RuleSet,
     report: Report,
 }
 
 impl RuleFile {
-    /// Reads a file. The report of one that cannot be used has all of its errors.
+    /// Loads a file. On failure, the report has all of its errors.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Report> {
         let path = path.as_ref();
-        let source = SourceFile::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
-        Self::of(&source)
+        let source =
+            SourceFile::load(path).map_err(|reason| Report::unreadable(&path.display().to_string(), &reason))?;
+        Self::from_source(&source)
     }
 
-    /// Reads a text as if it were a file of this name.
+    /// Parses a text; `name` is the file name in reports.
     pub fn parse(name: &str, text: &str) -> Result<Self, Report> {
-        crate::source_file::too_large(text.len() as u64).map_err(|why| Report::unreadable(name, &why))?;
-        Self::of(&SourceFile::new(name, text))
+        crate::source_file::check_size(text.len() as u64).map_err(|reason| Report::unreadable(name, &reason))?;
+        Self::from_source(&SourceFile::new(name, text))
     }
 
-    fn of(source: &SourceFile) -> Result<Self, Report> {
+    fn from_source(source: &SourceFile) -> Result<Self, Report> {
         let mut root = read::parse(source).map_err(|problem| Report::new(source, vec![problem]))?;
         if let Some(key) = root.key("tests") {
-            let problem = Problem::error("tests", "this is a file of tests, not of rules", key.span.clone());
+            let problem = Problem::error("tests", "this is a test file, not a rule file", key.span.clone());
             return Err(Report::new(source, vec![problem.with_help("run it with `tidegate rules test`")]));
         }
         let mut problems = Vec::new();
-        // Rules are decoded one by one, so that a mistake in one of thousands does not cost a look at all.
+        // Rules are decoded one by one, so that an error in one rule does not repeat the work for all of them.
         let rules = root.take_list("rules");
         let Some(mut file) = read::decode::<schema_types::RuleFileSpec>(root, &mut problems) else {
             return Err(Report::new(source, problems));
         };
-        let written = rules.len();
+        let rule_count = rules.len();
         for rule in rules {
             if let Some((mut rule, damaged)) = read::decode_part::<Spanned<schema_types::RuleSpec>>(rule, &mut problems)
             {
@@ -77,18 +78,18 @@ impl RuleFile {
                 file.rules.push(rule);
             }
         }
-        file.lost_rules = file.rules.len() < written;
-        let ready = compile::compile(&file, &mut problems);
-        lint::lint(&ready, &mut problems);
-        Self::finish(source, ready, problems)
+        file.lost_rules = file.rules.len() < rule_count;
+        let compiled = compile::compile(&file, &mut problems);
+        lint::lint(&compiled, &mut problems);
+        Self::finish(source, compiled, problems)
     }
 
-    fn finish(source: &SourceFile, ready: CompiledFile, mut problems: Vec<Problem>) -> Result<Self, Report> {
-        let CompiledFile { matcher, rules: compiled, contract, exempt, .. } = ready;
+    fn finish(source: &SourceFile, compiled: CompiledFile, mut problems: Vec<Problem>) -> Result<Self, Report> {
+        let CompiledFile { matcher, rules: compiled, header_policy, exempt, .. } = compiled;
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
         let matcher = Arc::new(matcher);
         let rules = RuleSet::with_matcher(compiled.iter().map(CompiledRule::rule), Arc::clone(&matcher));
-        let rules = rules.map(|rules| rules.with_header_policy(contract));
+        let rules = rules.map(|rules| rules.with_header_policy(header_policy));
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {
@@ -109,7 +110,7 @@ impl RuleFile {
         &self.rules
     }
 
-    /// What its author should know although it can be used: warnings and notes.
+    /// Warnings and notes. There are no errors.
     pub const fn report(&self) -> &Report {
         &self.report
     }

@@ -1,5 +1,5 @@
-//! `SampleRequest`: a request as people write it down, in a test or on a command line, and the same attributes that a door would
-//! bring of it. It must not know the rules: what they do not read is brought as well.
+//! `SampleRequest`: a request in a test or on a command line, and the attributes that a front door would give it. It does not
+//! know the rules, so it has attributes that no rule reads, too.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -10,7 +10,7 @@ use tidegate::{Request, attributes};
 
 use crate::ip;
 
-/// A request as people write it down.
+/// A request in a test or on a command line.
 ///
 /// ```
 /// use tidegate_rules::SampleRequest;
@@ -27,23 +27,23 @@ use crate::ip;
 pub struct SampleRequest {
     /// The HTTP method.
     pub method: Option<String>,
-    /// The path; what stands after a `?` is the query.
+    /// The path, with the query after a `?`.
     pub path: Option<String>,
-    /// The host. Left out, the header of that name tells it.
+    /// The host; that of the `Host` header if missing.
     pub host: Option<String>,
-    /// The headers. Several of one name are joined, as HTTP says.
+    /// The headers. Several lines of one name are joined as in HTTP.
     pub headers: Vec<(String, String)>,
-    /// The address that connects: the client, or the proxy in front of us.
+    /// The address of the peer: the client, or the proxy in front of us.
     pub ip: Option<String>,
     /// The tenant, as the application knows it.
     pub tenant: Option<String>,
-    /// The name of what is done; empty if left out.
+    /// The action; empty if missing.
     pub action: Option<String>,
-    /// What else the application knows, such as `account` or `plan`.
+    /// Other attributes that the application sets, such as `account` or `plan`.
     pub attributes: Vec<(String, String)>,
     /// The body, as text.
     pub body: Option<String>,
-    /// What it costs; 1 if left out.
+    /// The cost; 1 if missing.
     pub cost: Option<u64>,
 }
 
@@ -208,7 +208,7 @@ impl SampleRequest {
     }
 }
 
-/// Shows the names only: values are subjects, which do not belong into logs.
+/// Shows names only: values may be subjects, which must not appear in logs.
 impl fmt::Debug for SampleRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |pairs: &[(String, String)]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -246,7 +246,7 @@ impl SampleError {
         Self { field: field.to_owned(), problem: problem.into() }
     }
 
-    /// The field that is wrong: `path`, `headers`, `ip` or `attributes`.
+    /// The invalid field: `path`, `headers`, `ip` or `attributes`.
     pub fn field(&self) -> &str {
         &self.field
     }

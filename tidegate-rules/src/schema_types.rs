@@ -1,5 +1,5 @@
-//! The rule file as it is written: one type for each section, with the place of every value. The schema is generated from
-//! these types and serde reads into them; what the values mean is decided when they are [compiled](crate::compile).
+//! The types of the rule file: one for each section, with the position of every value. Serde reads into them and the JSON
+//! Schema is generated from them; [`compile`](crate::compile) checks their values.
 
 mod anonymous;
 mod cost;
@@ -36,10 +36,10 @@ pub(crate) struct RuleFileSpec {
     /// Who the client, the user and the tenant are.
     #[serde(default)]
     pub(crate) identify: IdentifySpec,
-    /// Which fields answers carry.
+    /// Which header fields responses have.
     #[serde(default)]
     pub(crate) http: HttpSpec,
-    /// Requests that no rule applies to, such as internal calls and health checks.
+    /// Requests that are exempt from all rules, such as internal calls and health checks.
     #[serde(default)]
     pub(crate) exempt: Vec<Spanned<MatchSpec>>,
     /// Other limits for the requests of a plan: plan, then rule, then its limit.
@@ -48,70 +48,70 @@ pub(crate) struct RuleFileSpec {
     /// The plan of each tenant.
     #[serde(default)]
     pub(crate) tenants: BTreeMap<String, Spanned<String>>,
-    /// The plan of tenants that have none, and of requests without a tenant.
+    /// The plan of tenants without one, and of requests without a tenant.
     pub(crate) default_plan: Option<Spanned<String>>,
-    /// The rules. All that match a request apply, and it passes only if all allow it.
+    /// The rules. All that match a request apply, and it is admitted only if all of them admit it.
     #[serde(default)]
     pub(crate) rules: Vec<Spanned<RuleSpec>>,
-    /// Some rules could not be decoded, so that a name that is not there may be one of theirs.
+    /// Whether some rules could not be decoded, so that an unknown id may be one of theirs.
     #[serde(skip)]
     pub(crate) lost_rules: bool,
 }
 
-/// One rule: what is limited, per whom, and how much.
+/// One rule: which requests are limited, by which subject, and how much.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Rule")]
 pub(crate) struct RuleSpec {
-    /// Its name in answers, metrics and keys. A new name starts afresh.
+    /// Its name in responses, metrics and keys. A new id starts with unused limits.
     pub(crate) id: Spanned<String>,
-    /// What it is for, in your own words.
+    /// Its purpose, for readers of the file.
     #[allow(dead_code, reason = "it is for the readers of the file")]
     pub(crate) description: Option<String>,
-    /// What it applies to; left out, to every request.
+    /// Which requests it applies to; all if missing.
     pub(crate) r#match: Option<Spanned<MatchSpec>>,
-    /// Per what it counts: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`. With `[]`
-    /// everybody shares one limit.
+    /// What it counts by: names from `identify`, or sources such as `ip`, `header:x-api-key`, `attr:account`. With `[]`
+    /// all requests share one limit.
     pub(crate) per: Spanned<OneOrMany<Spanned<String>>>,
-    /// Whether users and keys of two tenants are told apart (`tenant`, the default) or not (`global`).
+    /// Whether users and keys of different tenants are different subjects (`tenant`, the default) or not (`global`).
     pub(crate) scope: Option<Spanned<ScopeSpec>>,
-    /// What decides in which slot of a cluster its keys are: `tenant` (the default if it counts by one), `subject` (to spread a
+    /// By what its keys are distributed over the slots of a cluster: `tenant` (the default if it counts by one), `subject` (to spread a
     /// large tenant over all servers), `rule`, or `const:NAME` (together with all rules of that name).
     pub(crate) tag: Option<Spanned<String>>,
-    /// So many at once, then a sustained rate.
+    /// A burst, then a sustained rate.
     pub(crate) token_bucket: Option<Spanned<TokenBucketSpec>>,
-    /// A constant rate; what comes early waits in a queue.
+    /// A constant rate; early requests wait in a queue.
     pub(crate) leaky_bucket: Option<Spanned<LeakyBucketSpec>>,
-    /// So many in each window of the clock.
+    /// A number of requests in each window of the clock.
     pub(crate) fixed_window: Option<Spanned<FixedWindowSpec>>,
-    /// So many in any window, exactly; keeps every request.
+    /// A number of requests in any window, exactly; stores every request.
     pub(crate) sliding_log: Option<Spanned<SlidingLogSpec>>,
-    /// So many in any window, estimated from slices.
+    /// A number of requests in any window, estimated from slices.
     pub(crate) sliding_window: Option<Spanned<SlidingWindowSpec>>,
     /// Several limits, each under a name of its own.
     #[serde(default)]
     pub(crate) limits: BTreeMap<String, Spanned<LimitSpec>>,
-    /// What a request costs: a number, a table, or an expression in CEL. Left out, 1 or what the caller says.
+    /// The cost of a request: a number, a table, or an expression in CEL. If missing, the caller's cost, which is 1 by default.
     pub(crate) cost: Option<Spanned<CostSpec>>,
-    /// Shares one allowance with every rule that names the same budget.
+    /// Shares one limit with every rule of the same budget.
     pub(crate) budget: Option<Spanned<String>>,
-    /// What happens while the store fails: a word (`open` if left out, `closed`, `local`, `degraded`), `{ static: 100/s }`, or
+    /// What happens while the store fails: a policy (`open` if missing, `closed`, `local`, `degraded`), `{ static: 100/s }`, or
     /// a table by method or route.
     pub(crate) on_failure: Option<Spanned<OnFailureSpec>>,
-    /// What becomes of those whom nobody vouches for, when there are many.
+    /// Bounds for unauthenticated subjects.
     pub(crate) anonymous: Option<Spanned<AnonymousSpec>>,
-    /// Whether it is applied.
+    /// Whether it is enforced.
     pub(crate) mode: Option<Spanned<ModeSpec>>,
-    /// Guards against guessing: answers then tell no more than when to try again.
+    /// Whether it protects against guessing: responses then show only when to retry.
     pub(crate) security: Option<Spanned<bool>>,
-    /// What a refused caller reads.
+    /// The message in the response to a refused request.
     pub(crate) message: Option<Spanned<String>>,
-    /// A field could not be decoded, so that what is missing has been reported already.
+    /// Whether a field could not be decoded, so that missing ones have been reported already.
     #[serde(skip)]
     pub(crate) damaged: bool,
 }
 
-/// Which requests are meant. Every field that is given must fit; of a list, one entry must.
+/// Which requests match. Every given field must match; of a list, one entry must.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Match")]
@@ -119,10 +119,10 @@ pub(crate) struct MatchSpec {
     /// The HTTP method.
     #[serde(default)]
     pub(crate) method: OneOrMany<Spanned<String>>,
-    /// The path: `/a/b`, `/a/{id}` for any one segment, `/a/*` for everything below.
+    /// The path: `/a/b`, `/a/{id}` for any one segment, `/a/*` for all paths below.
     #[serde(default)]
     pub(crate) path: OneOrMany<Spanned<String>>,
-    /// The host: `api.example.com`, or `*.example.com` for everything below.
+    /// The host: `api.example.com`, or `*.example.com` for its subdomains.
     #[serde(default)]
     pub(crate) host: OneOrMany<Spanned<String>>,
     /// Headers by name with their value; `*` for any value.
@@ -134,7 +134,7 @@ pub(crate) struct MatchSpec {
     /// The plan.
     #[serde(default)]
     pub(crate) plan: OneOrMany<Spanned<String>>,
-    /// The name of what is done, such as `login` or `export`.
+    /// The action, such as `login` or `export`.
     #[serde(default)]
     pub(crate) action: OneOrMany<Spanned<String>>,
     /// The address of the client: networks such as `10.0.0.0/8`.
@@ -142,54 +142,54 @@ pub(crate) struct MatchSpec {
     pub(crate) ip: OneOrMany<Spanned<String>>,
 }
 
-/// Which fields answers carry.
+/// Which header fields responses have.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Http")]
 pub(crate) struct HttpSpec {
     /// `RateLimit` and `RateLimit-Policy`: the revision of the draft (`draft-11`), or `off`.
     pub(crate) ratelimit: Option<Spanned<String>>,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`: what `-Reset` tells, or `off`. `epoch` if left out.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`: the form of `-Reset`, or `off`. `epoch` if missing.
     pub(crate) x_ratelimit: Option<Spanned<ResetFormSpec>>,
-    /// The older `RateLimit-Limit`, `-Remaining` and `-Reset`. `off` if left out.
+    /// The older `RateLimit-Limit`, `-Remaining` and `-Reset`. `off` if missing.
     pub(crate) ratelimit_trio: Option<Spanned<ResetFormSpec>>,
     /// `Retry-After-Ms`, which some SDKs read first.
     pub(crate) retry_after_ms: Option<Spanned<bool>>,
 }
 
-/// What a reset field tells.
+/// The form of a reset field.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "ResetForm")]
 pub(crate) enum ResetFormSpec {
-    /// The second since 1970 at which everything is back.
+    /// Seconds since 1970 at which the limit is fully available.
     Epoch,
-    /// The seconds until everything is back.
+    /// Seconds until the limit is fully available.
     Delta,
     /// No such fields.
     Off,
 }
 
-/// Whether subjects of two tenants are told apart.
+/// Whether subjects of different tenants are different subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Scope")]
 pub(crate) enum ScopeSpec {
-    /// They are; addresses and constants belong to no tenant.
+    /// They are different; addresses and constants belong to no tenant.
     Tenant,
-    /// They are not.
+    /// They are the same.
     Global,
 }
 
-/// Whether a rule is applied.
+/// Whether a rule is enforced.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Mode")]
 pub(crate) enum ModeSpec {
-    /// It is.
+    /// It is enforced.
     Enabled,
-    /// It is not.
+    /// It is ignored.
     Disabled,
-    /// It counts and reports what it would reject, and affects nothing.
+    /// It counts and reports what it would refuse, but refuses nothing.
     Shadow,
 }

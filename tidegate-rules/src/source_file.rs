@@ -1,38 +1,38 @@
-//! `SourceFile`: the text of a file and where things stand in it. It knows lines and columns, and nothing of their meaning.
+//! `SourceFile`: the text of a file, with its lines and columns.
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The largest file that is read, in bytes: some fifty thousand rules.
+/// The largest file that is read: about fifty thousand rules.
 pub const MAX_FILE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Bytes of a [`SourceFile`], as a range.
+/// A range of bytes of a [`SourceFile`].
 pub(crate) type Span = Range<usize>;
 
-/// The text of a file under its name. Clones share the text.
+/// The name and text of a file. Clones share the text.
 #[derive(Clone, Debug)]
 pub struct SourceFile {
     name: Arc<str>,
     text: Arc<str>,
-    /// Where each line begins.
+    /// The first byte of each line.
     lines: Arc<[usize]>,
 }
 
 impl SourceFile {
-    /// A text as if it were a file of this name.
+    /// A text with a file name.
     pub fn new(name: &str, text: &str) -> Self {
         let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
         Self { name: name.into(), text: text.into(), lines: [0].into_iter().chain(after).collect() }
     }
 
-    /// Reads a file, unless it is too large or not text; the error says which.
+    /// Reads a file; the error says whether it is too large, not UTF-8, or cannot be read.
     pub fn load(path: &Path) -> Result<Self, String> {
         let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
-        too_large(size)?;
+        check_size(size)?;
         let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
-        // The file may have grown, or be something whose size is not known before it is read.
-        too_large(bytes.len() as u64)?;
+        // The file may have grown, or its size may not be known before it is read.
+        check_size(bytes.len() as u64)?;
         match String::from_utf8(bytes) {
             Ok(text) => Ok(Self::new(&path.display().to_string(), &text)),
             Err(error) => {
@@ -53,7 +53,7 @@ impl SourceFile {
         &self.text
     }
 
-    /// The line in which a span begins and its neighbours, and the number of the first.
+    /// The line in which a span begins with its neighbours, and the number of the first one.
     pub(crate) fn lines_around(&self, span: &Span) -> (usize, Span) {
         let line = self.line(span.start);
         let start = |line: usize| self.lines.get(line).map_or(self.text.len(), |start| *start);
@@ -62,29 +62,29 @@ impl SourceFile {
         (first + 1, start(first)..end.saturating_sub(usize::from(end < self.text.len())).max(start(first)))
     }
 
-    /// The line and the column of a byte, both from 1; columns count characters.
+    /// The line and column of a byte, both from 1; columns count characters.
     pub fn position(&self, byte: usize) -> (usize, usize) {
         let byte = boundary(&self.text, byte);
         let line = self.line(byte);
         (line + 1, 1 + self.text[self.lines[line]..byte].chars().count())
     }
 
-    /// The number of a byte's line, from 0.
+    /// The line of a byte, from 0.
     fn line(&self, byte: usize) -> usize {
         self.lines.partition_point(|start| *start <= byte).saturating_sub(1)
     }
 }
 
-/// The start of the character that a byte is part of, or the end of the text.
+/// The start of the character that a byte belongs to, or the end of the text.
 pub(crate) fn boundary(text: &str, byte: usize) -> usize {
     (0..=byte.min(text.len())).rev().find(|place| text.is_char_boundary(*place)).unwrap_or_default()
 }
 
-pub(crate) fn too_large(size: u64) -> Result<(), String> {
+pub(crate) fn check_size(size: u64) -> Result<(), String> {
     if size <= MAX_FILE_BYTES {
         return Ok(());
     }
     Err(format!(
-        "the file has {size} bytes; at most {MAX_FILE_BYTES} are read. Split it, or look whether it is the right one"
+        "the file has {size} bytes; the maximum is {MAX_FILE_BYTES}. Split it, or check that it is the right one"
     ))
 }

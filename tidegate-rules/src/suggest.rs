@@ -1,25 +1,25 @@
-//! `suggest`: what somebody who wrote a wrong name probably meant.
+//! `suggest`: the likely intended name for a misspelt one.
 
-/// The likeliest of the `known` names, or all of them if none is likely, as a sentence.
+/// A sentence with the most similar of the `known` names, or with all of them if none is similar.
 ///
 /// ```
 /// use tidegate_rules::suggest;
 ///
 /// assert_eq!(suggest("drian", ["http", "drain"].into_iter()), "did you mean `drain`?");
-/// assert_eq!(suggest("x", ["http", "drain"].into_iter()), "possible are `http`, `drain`");
+/// assert_eq!(suggest("x", ["http", "drain"].into_iter()), "valid are `http`, `drain`");
 /// ```
-pub fn suggest<'k>(written: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
-    if let Some(name) = nearest(written, known.clone()) {
-        return format!("did you mean `{name}`?");
+pub fn suggest<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
+    if let Some(candidate) = nearest(name, known.clone()) {
+        return format!("did you mean `{candidate}`?");
     }
-    let names: Vec<String> = known.map(|name| format!("`{name}`")).collect();
-    if names.is_empty() { "there are none".into() } else { format!("possible are {}", names.join(", ")) }
+    let names: Vec<String> = known.map(|candidate| format!("`{candidate}`")).collect();
+    if names.is_empty() { "there are none".into() } else { format!("valid are {}", names.join(", ")) }
 }
 
-/// The name that is a slip of the pen away, if there is one.
-pub(crate) fn nearest<'k>(written: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    let written: String = written.chars().take(64).collect();
-    let distance = |name: &str| strsim::damerau_levenshtein(&written.to_lowercase(), &name.to_lowercase());
-    let best = known.map(|name| (distance(name), name)).min_by_key(|(distance, _)| *distance)?;
+/// The most similar name by edit distance, if it is similar enough.
+pub(crate) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let name: String = name.chars().take(64).collect();
+    let distance = |candidate: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &candidate.to_lowercase());
+    let best = known.map(|candidate| (distance(candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
     (best.0 <= 1 + best.1.len() / 4).then_some(best.1)
 }

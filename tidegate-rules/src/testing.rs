@@ -1,10 +1,10 @@
-//! Tests for limits: a YAML file beside the rules says which requests come when, and what should become of them.
+//! Tests for limits: a YAML file beside the rules has requests with their times and the expected decisions.
 //!
 //! ```text
-//! text ──▶ read ──▶ written ──▶ TestSuite ──▶ run (memory store, virtual time) ──▶ judge ──▶ TestRun: text, JSON, JUnit
+//! text ──▶ read ──▶ schema_types ──▶ TestSuite ──▶ run (memory store, virtual time) ──▶ judge ──▶ TestRun: text, JSON, JUnit
 //! ```
 //!
-//! Nothing here waits: an hour of a test passes at once. It must not know more of a rule than its answers tell.
+//! Time is virtual: an hour of a test takes no time. Tests see only the decisions of a rule.
 
 mod assertions;
 mod hint;
@@ -26,7 +26,7 @@ use crate::problem::{Problem, Report};
 use crate::source_file::SourceFile;
 use crate::{RuleFile, quantity, read};
 
-/// What became of the tests of one file.
+/// The results of the tests of one file.
 ///
 /// ```no_run
 /// let run = tidegate_rules::run_tests("rules.test.yaml".as_ref())?;
@@ -43,27 +43,27 @@ pub struct TestRun {
     pub rules: String,
     /// Its tests, in order.
     pub tests: Vec<TestOutcome>,
-    /// What the tests saw of every rule that is not disabled, in the order of the rule file.
+    /// The coverage of every rule that is not disabled, in the order of the rule file.
     pub coverage: Vec<RuleCoverage>,
 }
 
-/// What became of one test.
+/// The result of one test.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TestOutcome {
-    /// What it shows.
+    /// Its name.
     pub name: String,
-    /// Where it stands.
+    /// Its line.
     pub line: usize,
-    /// How many steps it has.
+    /// The number of its steps.
     pub steps: usize,
-    /// How many requests it sent.
+    /// The number of requests that it sent.
     pub requests: u64,
-    /// What was otherwise than expected, step by step. None if it passed.
+    /// The failed assertions, in order. Empty if it passed.
     pub failures: Vec<TestFailure>,
 }
 
-/// One thing that was otherwise than expected.
+/// A failed assertion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TestFailure {
@@ -77,36 +77,36 @@ pub struct TestFailure {
     pub at: Duration,
     /// The request, in one line.
     pub request: String,
-    /// What differs: `outcome`, or a field of the answer such as `retry_after`.
+    /// What differs: `outcome`, or a field of the decision such as `retry_after`.
     pub what: String,
-    /// What was expected.
+    /// The expected value.
     pub expected: String,
-    /// What came.
+    /// The actual value.
     pub got: String,
-    /// What may help to mend it.
+    /// A hint on how to fix it.
     pub note: Option<String>,
 }
 
-/// What the tests of a file saw of one rule.
+/// The coverage of one rule by the tests of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleCoverage {
     /// The id of the rule.
     pub id: String,
-    /// To how many requests it applied.
+    /// The number of requests that it applied to.
     pub applied: u64,
-    /// How many of them it refused, or would have refused if it is in shadow.
+    /// The number of requests that it refused, or would have refused in shadow mode.
     pub denied: u64,
 }
 
-/// Runs the tests of a file on a memory store, in virtual time. The report of a file that cannot be run has all of its
-/// errors; if the rule file is at fault, it is that file's report.
+/// Runs the tests of a file on a memory store, in virtual time. On failure, the report has all errors of the test file, or
+/// those of the rule file.
 pub fn run_tests(path: &Path) -> Result<TestRun, Report> {
     let source = SourceFile::load(path).map_err(|why| Report::unreadable(&path.display().to_string(), &why))?;
     let root = read::parse(&source).map_err(|problem| Report::new(&source, vec![problem]))?;
     if let Some(key) = root.key("version").filter(|_| root.key("tests").is_none()) {
-        let problem = Problem::error("rules", "this is a file of rules, not of tests", key.span.clone());
-        return Err(Report::new(&source, vec![problem.with_help("its tests stand beside it, in NAME.test.yaml")]));
+        let problem = Problem::error("rules", "this is a rule file, not a test file", key.span.clone());
+        return Err(Report::new(&source, vec![problem.with_help("write its tests to NAME.test.yaml beside it")]));
     }
     let mut problems = Vec::new();
     let Some(file) = read::decode::<schema_types::TestFileSpec>(root, &mut problems) else {
@@ -116,8 +116,9 @@ pub fn run_tests(path: &Path) -> Result<TestRun, Report> {
     let rules = SourceFile::load(&beside).map(|text| RuleFile::parse(text.name(), text.text()));
     if let Err(why) = &rules {
         let message = format!("the rule file cannot be read: {why}");
-        problems
-            .push(Problem::error("rules", message, file.rules.span.clone()).with_help("its path begins at this file"));
+        problems.push(
+            Problem::error("rules", message, file.rules.span.clone()).with_help("the path is relative to this file"),
+        );
     }
     let known = rules.as_ref().ok().and_then(|rules| rules.as_ref().ok());
     let ids = known.map(|rules| rules.ids().map(str::to_owned).collect());
@@ -182,21 +183,21 @@ impl TestRun {
         self.coverage.iter().filter(|rule| rule.applied == 0).map(|rule| rule.id.as_str())
     }
 
-    /// The rules that refused nothing in any test: whether they limit anything, these tests do not tell.
+    /// The rules that refused no request in any test, so that the tests do not show that they limit anything.
     pub fn never_denied(&self) -> impl Iterator<Item = &str> {
         self.coverage.iter().filter(|rule| rule.denied == 0).map(|rule| rule.id.as_str())
     }
 }
 
-/// Showing it
+/// Formatting it
 impl TestRun {
-    /// The run for people: a line for each test, and what was expected and what came where they differ; in colour if asked
-    /// for.
+    /// The run as text: a line for each test, and the expected and actual values of failed assertions; in colour if `colour`
+    /// is set.
     pub fn render(&self, colour: bool) -> String {
         text_report::render(self, colour)
     }
 
-    /// The run for programs.
+    /// The run as JSON.
     pub fn to_json(&self) -> Value {
         json!({
             "file": self.file,
@@ -209,14 +210,14 @@ impl TestRun {
         })
     }
 
-    /// Several runs as `JUnit` XML, which most CI systems show.
+    /// Several runs as `JUnit` XML, which most CI systems display.
     pub fn to_junit(runs: &[Self]) -> String {
         junit::junit(runs)
     }
 }
 
 impl TestOutcome {
-    /// Whether everything was as expected.
+    /// Whether every assertion held.
     pub fn passed(&self) -> bool {
         self.failures.is_empty()
     }

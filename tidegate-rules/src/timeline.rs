@@ -1,35 +1,34 @@
-//! `Timeline`: what would happen if one request came again and again, in virtual time.
+//! `Timeline`: the decisions on a repeated request, in virtual time.
 
 use std::time::Duration;
 
 use tidegate::{Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
 
-/// The most requests that one moment of a timeline tries.
+/// The most requests that one point of a timeline tries.
 const MAX_TRIES: u64 = 100_000;
 
-/// How many moments are shown.
+/// The most points of a timeline.
 const MAX_POINTS: usize = 4;
 
-/// What would happen if one request came again and again: at first as fast as possible, and whenever there is room again.
+/// The decisions if a request were repeated: at first as fast as possible, then whenever it is admitted again.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Timeline {
-    /// The moments, from the first request on, as far as the clock goes. Empty if no rule limits the request, or it costs
-    /// nothing.
+    /// The points from the first request on, up to the end of the clock. Empty if no rule limits the request or its cost is 0.
     pub points: Vec<TimelinePoint>,
 }
 
-/// One moment.
+/// One point in time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TimelinePoint {
-    /// When, after the first request.
+    /// The time since the first request.
     pub at: Duration,
-    /// How many requests pass then.
+    /// How many requests are admitted.
     pub allowed: u64,
-    /// How long the last of them is held.
+    /// The longest delay among them.
     pub longest_delay: Duration,
-    /// What refuses the next one. None if more would pass than were tried.
+    /// The refusal of the next one. `None` if more would be admitted than were tried.
     pub denied: Option<TimelineDenial>,
 }
 
@@ -37,35 +36,35 @@ pub struct TimelinePoint {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TimelineDenial {
-    /// The rule.
+    /// The rule that refuses.
     pub rule: String,
-    /// When the next one passes. None if it never does.
+    /// The time until the next one is admitted. `None` if it never is.
     pub retry_after: Option<Duration>,
-    /// When everything is as at the beginning.
+    /// The time until the whole limit is available again.
     pub reset_after: Duration,
 }
 
 pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
-    let start = Timestamp::from_micros(1_767_225_600_000_000); // the first of January 2026, so that windows begin there
+    let start = Timestamp::from_micros(1_767_225_600_000_000); // 2026-01-01, where windows of every common length begin
     let clock = ManualClock::at(start);
     let limiter = Limiter::new(rules.clone(), MemoryStore::new().with_clock(clock.clone()));
     let mut timeline = Timeline::default();
-    // What a request costs is said by each rule, and only where none says it by the request.
+    // The cost of the request counts only for rules without a cost of their own.
     if limiter.plan(request).checks().iter().all(|check| check.cost() == 0) {
         return timeline;
     }
     let mut at = Duration::ZERO;
     while timeline.points.len() < MAX_POINTS {
         clock.set(start.plus(at));
-        let point = TimelinePoint::of(&limiter, request, at);
+        let point = TimelinePoint::try_requests(&limiter, request, at);
         let next = point.denied.as_ref().and_then(|denied| {
-            // First the moment when there is room for one, in the end the one when there is room for all.
+            // First when one request is admitted again, in the end when the whole limit is available.
             let wait = if timeline.points.len() + 2 >= MAX_POINTS { denied.reset_after } else { denied.retry_after? };
             denied.retry_after.and_then(|_| at.checked_add(wait))
         });
         timeline.points.push(point);
         match next {
-            // Where the clock ends it stands still, and nothing that is seen there would be true.
+            // At its end the clock stands still, and results would be wrong.
             Some(next) if start.plus(next) < Timestamp::MAX => at = next,
             _ => break,
         }
@@ -74,7 +73,7 @@ pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
 }
 
 impl TimelinePoint {
-    fn of(limiter: &Limiter<MemoryStore>, request: &Request<'_>, at: Duration) -> Self {
+    fn try_requests(limiter: &Limiter<MemoryStore>, request: &Request<'_>, at: Duration) -> Self {
         let mut point = Self { at, allowed: 0, longest_delay: Duration::ZERO, denied: None };
         while point.allowed < MAX_TRIES {
             let decision = limiter.check_now(request);

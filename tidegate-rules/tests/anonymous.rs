@@ -129,15 +129,15 @@ fn a_rule_says_how_many_and_for_how_long() {
 }
 
 #[test]
-fn what_is_wrong_is_told_where_it_stands() {
+fn invalid_bounds_are_reported_with_their_position() {
     for (anonymous, message) in [
         ("{ most: 0 }", "0 is out of range"),
-        ("{ most: 1.5 }", "a whole number is wanted here"),
+        ("{ most: 1.5 }", "expected a whole number"),
         ("{ forget_after: 0s }", "forgotten at once has no limit"),
         ("{ forget_after: 10 }", "lacks a unit"),
-        ("{ forget_after: month }", "varies"),
-        ("{ forgetafter: 10m }", "there is no field `forgetafter`"),
-        ("10m", "a set of fields is wanted here"),
+        ("{ forget_after: month }", "differ in length"),
+        ("{ forgetafter: 10m }", "unknown field `forgetafter`"),
+        ("10m", "expected a map, found text"),
     ] {
         let report = file("ip", &format!(", anonymous: {anonymous}")).unwrap_err();
         assert_eq!(report.problems().len(), 1, "{report}");

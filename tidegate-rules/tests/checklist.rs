@@ -47,20 +47,20 @@ fn a_password_in_the_address_of_the_store_is_not_repeated() {
 }
 
 #[test]
-fn what_a_file_leaves_unsaid_is_named() {
+fn missing_match_cost_and_failure_policy_are_reported() {
     let limit = "token_bucket: { capacity: 20, refill: 10/s }";
     let unmatched = with(&format!("id: wide, per: ip, cost: 2, on_failure: open, {limit}"));
     let (state, detail) = item(&unmatched, &redis(), "explicit");
-    assert_eq!((state, detail.contains("meant: wide;")), (Unmet, true), "{detail}");
+    assert_eq!((state, detail.contains("match: wide;")), (Unmet, true), "{detail}");
     let meant = unmatched.replace("id: wide,", "id: wide, match: {},");
     assert_eq!(item(&meant, &redis(), "explicit").0, Met);
     assert_eq!(item(&meant.replace("cost: 2, ", ""), &redis(), "explicit").0, Unknown);
     let (state, detail) = item(&meant.replace("on_failure: open, ", ""), &redis(), "failure policy");
-    assert_eq!((state, detail.contains("not written: wide;")), (Unmet, true), "{detail}");
+    assert_eq!((state, detail.contains("no `on_failure`: wide;")), (Unmet, true), "{detail}");
 }
 
 #[test]
-fn rules_against_guessing_must_hold() {
+fn weak_security_rules_are_unmet() {
     let fixed = with(
         "id: pin, match: { action: pin }, per: ip, security: true, on_failure: closed, \
                       fixed_window: { limit: 5, window: 10m }",
@@ -76,7 +76,7 @@ fn rules_against_guessing_must_hold() {
 }
 
 #[test]
-fn a_deployment_matters() {
+fn the_store_and_the_secret_of_a_deployment_are_checked() {
     let without = |store: Option<&str>| store.map_or_else(Deployment::new, |store| Deployment::new().with_store(store));
     assert_eq!(item(GOOD, &without(None), "hashed").0, Unmet);
     assert_eq!(item(GOOD, &without(None), "concurrency").0, Unknown);
@@ -89,19 +89,22 @@ fn a_deployment_matters() {
     for unknown in ["redis+proxy://a:1", "hunter2", "", "Redis://cache", "postgres://cache"] {
         let (state, detail) = item(GOOD, &without(Some(unknown)), "concurrency");
         assert_eq!(state, Unmet, "{unknown} is no store that anything is proven of");
-        assert!(detail.starts_with("this version knows no such store") && !detail.contains("hunter2"), "{detail}");
+        assert!(
+            detail.starts_with("this version does not support the store") && !detail.contains("hunter2"),
+            "{detail}"
+        );
     }
     let (state, detail) = item(GOOD, &without(Some("redis+cluster://a:1,b:2")), "tags");
     assert!(state == Met && detail.contains("across slots"), "{detail}");
 }
 
 #[test]
-fn memory_is_told_for_each_rule_and_a_million_subjects() {
+fn memory_is_estimated_for_each_rule_and_a_million_subjects() {
     let (state, detail) = item(GOOD, &redis(), "memory");
     assert_eq!(state, Met);
     assert_eq!(
         detail,
-        "at most about 130 MB in Redis for a million subjects active under every rule; bytes a subject: search 130"
+        "at most about 130 MB in Redis for a million subjects active under every rule; bytes for each subject: search 130"
     );
     let log = with("id: log, per: attr:account, sliding_log: { limit: 100, window: 1m }");
     let (_, detail) = item(&log, &redis(), "memory");
@@ -117,7 +120,7 @@ fn memory_is_told_for_each_rule_and_a_million_subjects() {
 fn hot_keys_and_long_periods_are_named() {
     let shared = with("id: all, per: [], token_bucket: { capacity: 20, refill: 10/s }");
     let (state, detail) = item(&shared, &redis(), "hot keys");
-    assert_eq!((state, detail.contains("one key, or few: all;")), (Unknown, true), "{detail}");
+    assert_eq!((state, detail.contains("one key or a few: all;")), (Unknown, true), "{detail}");
     let by_tenant = with("id: big, per: tenant, fixed_window: { limit: 20, window: 1d }");
     let (state, detail) = item(&by_tenant, &redis(), "hot keys");
     assert_eq!((state, detail.contains("one key: big;")), (Unknown, true), "{detail}");

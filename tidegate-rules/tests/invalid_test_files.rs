@@ -30,15 +30,15 @@ fn run_in(folder: &Path) -> Result<TestRun, Report> {
 /// The problems of a test file, as `line:column code: message`.
 fn problems(tests: &str) -> Vec<String> {
     let report = run_in(folder(RULES, tests).path()).expect_err("the file is wrong");
-    let told = |problem: &tidegate_rules::Problem| {
+    let format = |problem: &tidegate_rules::Problem| {
         let (line, column) = report.position(problem);
         format!("{line}:{column} {}: {}", problem.code(), problem.message())
     };
-    report.problems().iter().map(told).collect()
+    report.problems().iter().map(format).collect()
 }
 
 #[test]
-fn a_wrong_test_file_tells_everything_at_once_with_its_place() {
+fn all_problems_of_a_test_file_are_reported_at_once_with_their_positions() {
     let found = problems(
         "\
 rules: rules.yaml
@@ -62,14 +62,14 @@ tests:
     );
     let expected = [
         "2:8 instant: this is no instant; write one such as 2026-01-01T00:00:00Z, in UTC",
-        "3:12 unknown-field: there is no field `pth` here",
+        "3:12 unknown-field: unknown field `pth`",
         "7:17 send: nothing is sent here",
-        "8:15 duration: \"5\" lacks a unit; say 10s or 10m",
-        "8:26 unknown-value: `alowed` is not possible here",
+        "8:15 duration: \"5\" lacks a unit; write 10s or 10m",
+        "8:26 unknown-value: `alowed` is not a valid value",
         "9:39 count: 4 are expected here, and 3 are sent",
         "10:29 unknown-rule: there is no rule `serch`",
         "11:26 time: `at` and `after` both say when",
-        "11:53 duration: \"soon\" does not start with a number; say 10s or 10m",
+        "11:53 duration: \"soon\" does not start with a number; write 10s or 10m",
         "12:15 time: time goes forward: the request before comes at 3s",
         "13:11 duplicate-name: an earlier test has this name",
         "14:20 request: this is no address; write one such as 203.0.113.9",
@@ -95,11 +95,11 @@ fn a_test_that_cannot_fail_is_refused() {
 
 /// An expectation that is nothing would be compared with nothing, and a test of it could not fail.
 #[test]
-fn an_empty_field_is_refused_where_it_stands() {
+fn an_empty_field_is_an_error_at_its_position() {
     let test = |request: &str, step: &str| {
         format!("rules: rules.yaml\nrequest: {request}\ntests:\n  - name: a\n    steps:\n      - {{ {step} }}\n")
     };
-    let refused = |column: usize| format!("6:{column} value: there is nothing here: leave it out, or write a value");
+    let refused = |column: usize| format!("6:{column} value: there is no value: write one, or remove the field");
     for field in [
         "allowed",
         "denied",
@@ -196,5 +196,5 @@ fn rules_that_cannot_be_used_are_reported_as_their_own_file() {
 
 #[test]
 fn a_rule_file_is_told_from_its_tests() {
-    assert_eq!(problems(RULES), ["1:1 rules: this is a file of rules, not of tests"]);
+    assert_eq!(problems(RULES), ["1:1 rules: this is a rule file, not a test file"]);
 }

@@ -1,4 +1,4 @@
-//! Lints: for each a small file that draws it, and nearly the same file that does not.
+//! Lints: for each a small file that gets it, and the fixed file that does not.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -26,7 +26,7 @@ fn codes(report: &Report) -> Vec<&'static str> {
 }
 
 #[test]
-fn each_mistake_draws_its_lint_where_it_stands() {
+fn each_mistake_gets_its_lint_at_its_position() {
     for case in cases() {
         let report = report(case.file);
         let found = of(&report, case.code);
@@ -38,7 +38,7 @@ fn each_mistake_draws_its_lint_where_it_stands() {
 }
 
 #[test]
-fn nearly_the_same_file_without_the_mistake_does_not() {
+fn the_fixed_file_gets_no_lint() {
     for Case { code, file, mended: (wrong, right), .. } in cases() {
         assert!(file.contains(wrong), "{wrong:?} is not in:\n{file}");
         let mended = report(&file.replacen(wrong, right, 1));
@@ -64,7 +64,7 @@ fn a_file_with_errors_gets_no_lints() {
 }
 
 #[test]
-fn an_ordinary_file_draws_only_what_it_deserves() {
+fn an_ordinary_file_gets_no_lints() {
     // The file of the design, as far as this version has its limits.
     let ordinary = "
 identify:
@@ -115,7 +115,7 @@ rules:
 }
 
 #[test]
-fn an_unwise_identity_is_told_once_however_many_rules_use_it() {
+fn a_forgeable_identity_is_reported_once_for_all_rules() {
     let mut file = "identify: { client: [header:x-key, ip] }\nrules:\n".to_owned();
     for rule in 0..20 {
         let _ = writeln!(
@@ -170,7 +170,7 @@ fn a_rule_that_is_stricter_while_the_store_fails_is_of_use() {
 }
 
 #[test]
-fn guesses_that_pass_are_told_by_route() {
+fn unlimited_guesses_are_listed_by_route() {
     let told = |asked: &str, on_failure: &str| {
         let found = report(&format!(
             "rules:\n- {{ id: a, match: {{ {asked} }}, per: attr:account, security: true, on_failure: {on_failure}, \
@@ -178,10 +178,10 @@ fn guesses_that_pass_are_told_by_route() {
         ));
         found.problems().iter().map(|problem| problem.message().to_owned()).collect::<String>()
     };
-    let all = "while the store fails nobody counts the guesses";
+    let all = "guesses are not limited while the store fails";
     assert_eq!(told("path: /pin", "{ GET: open, POST: degraded }"), all);
-    assert_eq!(told("path: /pin", "{ POST: closed }"), format!("{all} of what no route fits"));
-    let some = format!("{all} of `GET`, `/a/*`, and of what no route fits");
+    assert_eq!(told("path: /pin", "{ POST: closed }"), format!("{all}: those of requests that match no route"));
+    let some = format!("{all}: those of `GET`, `/a/*`, and of requests that match no route");
     assert_eq!(told("path: /pin", "{ GET: open, POST: closed, /a/*: degraded }"), some);
     // What no route fits does not come to this rule.
     for (asked, on_failure) in [
@@ -201,7 +201,7 @@ fn rules_that_share_a_budget_are_no_duplicates() {
 }
 
 /// Rules that all apply to `/x`, each with a window of its own.
-fn crowd(size: u64) -> String {
+fn overlapping_rules(size: u64) -> String {
     let rule = |n: u64| {
         format!("- {{ id: r{n}, match: {{ path: /x }}, per: ip, fixed_window: {{ limit: 9, window: {n}s }} }}\n")
     };
@@ -211,15 +211,18 @@ fn crowd(size: u64) -> String {
 #[test]
 fn more_limits_than_a_decision_takes_are_an_error_at_the_first_that_is_too_many() {
     let most = tidegate::spi::MAX_CHECKS as u64;
-    assert_eq!(codes(&report(&crowd(most))), [""; 0]);
-    let crowded = report(&crowd(most + 3));
+    assert_eq!(codes(&report(&overlapping_rules(most))), [""; 0]);
+    let crowded = report(&overlapping_rules(most + 3));
     assert_eq!(codes(&crowded), ["too-many-checks"]);
     assert!(crowded.has_errors());
     assert_eq!(crowded.position(&crowded.problems()[0]), (35, 9));
     let message = crowded.problems()[0].message();
     assert!(message.starts_with("35 limits"), "{message}");
     // Exempt requests meet no limits.
-    assert_eq!(of(&report(&format!("exempt: [ {{ path: /x }} ]\n{}", crowd(40))), "too-many-checks").len(), 0);
+    assert_eq!(
+        of(&report(&format!("exempt: [ {{ path: /x }} ]\n{}", overlapping_rules(40))), "too-many-checks").len(),
+        0
+    );
 }
 
 /// Rules that meet only on `/x` with the action `z`, which none of them names first.

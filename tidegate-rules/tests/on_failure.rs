@@ -127,23 +127,23 @@ fn doors_bring_what_a_table_asks_for() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_what_to_write() {
+fn invalid_policies_are_reported_with_help() {
     for (on_failure, message, help) in [
-        ("static", "`static` does not say how much passes", "`{ static: 100/s }`"),
-        ("{ POST: static }", "`static` does not say how much passes", "`{ static: 100/s }`"),
+        ("static", "`static` needs a limit", "`{ static: 100/s }`"),
+        ("{ POST: static }", "`static` needs a limit", "`{ static: 100/s }`"),
         ("{ static: 10/s, POST: open }", "`default: { static: 100/s }`", ""),
         ("{ POST: open, static: 10/s }", "`default: { static: 100/s }`", ""),
         ("{ static: 100 }", "not a rate", ""),
-        ("{ static: 0.5/s }", "is no whole number at once; say 1/2s", ""),
+        ("{ static: 0.5/s }", "is not a whole number; write 1/2s", ""),
         ("{ static: 0/s }", "0 is below the smallest value", ""),
-        ("{ POST: { static: 10/s }, default: { static: 20/s } }", "another cap than before", "make a rule of those"),
-        ("{ POST: { static: 60/m }, default: { static: 1/s } }", "another cap than before", "make a rule of those"),
-        ("{ post: closed }", "`post` is no field of a failure policy", ""),
-        ("{ POST: { statik: 10/s } }", "there is no field `statik`", "did you mean `static`?"),
+        ("{ POST: { static: 10/s }, default: { static: 20/s } }", "another `static` limit", "move the others"),
+        ("{ POST: { static: 60/m }, default: { static: 1/s } }", "another `static` limit", "move the others"),
+        ("{ post: closed }", "`post` is not a field of a failure policy", ""),
+        ("{ POST: { statik: 10/s } }", "unknown field `statik`", "did you mean `static`?"),
         ("{ POST /a//b: closed }", "two slashes", "write /a/b"),
-        ("lokal", "`lokal` is not possible here", "did you mean `local`?"),
-        ("{ default: clsed }", "`clsed` is not possible here", "did you mean `closed`?"),
-        ("[open]", "this is a list", ""),
+        ("lokal", "`lokal` is not a valid value", "did you mean `local`?"),
+        ("{ default: clsed }", "`clsed` is not a valid value", "did you mean `closed`?"),
+        ("[open]", "found a list", ""),
     ] {
         let report = refused(on_failure);
         let problem = &report.problems()[0];
@@ -156,14 +156,14 @@ fn what_is_wrong_is_told_with_what_to_write() {
 }
 
 #[test]
-fn all_that_is_wrong_in_a_table_is_told_at_once() {
+fn all_problems_of_a_table_are_reported_at_once() {
     let report = refused("{ POST /a//b: clsd, /x: static, GET: { static: x }, default: static }");
     assert_eq!(report.problems().len(), 4, "{report}");
 }
 
-/// Where rules of one budget meet, the first stands for both, and has the cap of whichever has one.
+/// If several rules of a budget apply, only the first one has a check, with the static limit of any of them.
 #[test]
-fn rules_that_share_a_budget_share_a_cap() {
+fn rules_that_share_a_budget_share_a_static_limit() {
     let file = |first: &str, second: &str| {
         let text = format!(
             "version: 1\nrules:\n- {{ id: a, budget: b, {LIMIT}, on_failure: {first} }}\n\
@@ -175,7 +175,7 @@ fn rules_that_share_a_budget_share_a_cap() {
     assert_eq!([ask(&asks("GET", "/")), ask(&asks("GET", "/"))], [Some(true), Some(false)]);
     let report = file("{ static: 2/h }", "{ static: 1/h }").unwrap_err();
     assert_eq!(report.problems().len(), 1, "{report}");
-    assert!(report.problems()[0].message().contains("rule `a`, which has another `static` cap"), "{report}");
+    assert!(report.problems()[0].message().contains("rule `a`, which has another `static` limit"), "{report}");
 }
 
 #[test]

@@ -105,17 +105,17 @@ fn values_that_no_limit_can_have_are_refused_where_they_stand() {
 }
 
 #[test]
-fn whoever_asks_for_a_month_where_there_is_none_is_told_where_there_is() {
+fn a_calendar_month_in_another_limit_is_an_error_with_help() {
     let told = |limit: &str| {
         let text = format!("version: 1\nrules:\n- {{ id: r, per: [], {limit} }}\n");
         RuleFile::parse("rules.yaml", &text).expect_err("the file is wrong").to_string()
     };
     let several = told("fixed_window: { limit: 10, window: 2 months }");
-    assert!(several.contains("say month or year for one of the calendar, or 60d for a span"), "{several}");
+    assert!(several.contains("write month or year for a calendar one, or 60d for a fixed length"), "{several}");
     for limit in ["sliding_log: { limit: 10, window: month }", "sliding_window: { limit: 10, window: month }"] {
         let sliding = told(limit);
-        assert!(sliding.contains("the length of a month varies; say 30d"), "{sliding}");
-        assert!(sliding.contains("months and years of the calendar are for `fixed_window`"), "{sliding}");
+        assert!(sliding.contains("months differ in length; write 30d"), "{sliding}");
+        assert!(sliding.contains("only `fixed_window` takes calendar months and years"), "{sliding}");
     }
 }
 
@@ -192,7 +192,7 @@ fn a_file_of_a_hundred_megabytes_or_of_other_bytes_is_refused_before_it_is_parse
     let file = std::fs::File::create(&path).expect("a file");
     file.set_len(100 * 1024 * 1024).expect("room for holes");
     let report = RuleFile::load(&path).expect_err("too large");
-    assert!(report.to_string().contains("104857600 bytes; at most 8388608 are read"), "{report}");
+    assert!(report.to_string().contains("104857600 bytes; the maximum is 8388608"), "{report}");
     std::fs::write(&path, b"version: 1\nrules:\n  - id: \xff\xfe\n").expect("written");
     let report = RuleFile::load(&path).expect_err("not UTF-8");
     assert!(report.to_string().contains("line 3 is not UTF-8"), "{report}");

@@ -133,7 +133,7 @@ fn whatever_is_otherwise_is_said() {
 }
 
 #[test]
-fn hints_say_how_to_go_on() {
+fn hints_name_a_likely_reason_of_a_failure() {
     for (step, expected) in [
         ("{ expect: denied }", "the last one passed: 4 of 5 are left under `search`"),
         ("{ send: 6, at: 2s, expect: allowed }", "under `search` the last one passes 1s later, at 3s"),
@@ -141,25 +141,25 @@ fn hints_say_how_to_go_on() {
         ("{ expect: { denied: all } }", "`all` admits it: 7 of 8 are left"),
         (
             "{ cost: 9, expect: { denied: all } }",
-            "`all` refuses it too; the answer is about the rule with the longest wait",
+            "`all` refuses it too; the decision is about the rule with the longest wait",
         ),
-        ("{ expect: { rule: pipe } }", "`pipe` does not apply: its action is pipe, and the request has none"),
+        ("{ expect: { rule: pipe } }", "`pipe` does not apply: its action is pipe, but the request has none"),
         ("{ expect: { denied: gone } }", "`gone` is disabled"),
         ("{ request: { path: /healthz }, expect: { denied: gone } }", "the exemption in line 6 of the rules applies"),
         (
             "{ request: { path: /serch }, expect: allowed }",
-            "no rule applies; `search` comes closest: its path is /search, and the request has /serch. If that is meant, \
+            "no rule applies; `search` is the most similar: its path is /search, but the request has /serch. If that is intended, \
              expect `no_rule`",
         ),
         (
             "{ request: { path: /healthz }, expect: allowed }",
-            "the exemption in line 6 of the rules applies. If that is meant, expect `no_rule`",
+            "the exemption in line 6 of the rules applies. If that is intended, expect `no_rule`",
         ),
         ("{ expect: no_rule }", "applied: `search`, `all`"),
         ("{ expect: { headers: { x-ratelimit-limit: 4 } } }", ""),
         (
             "{ request: { action: login, path: / }, expect: { headers: { ratelimit: '*' } } }",
-            "a rule with `security: true` applied: its answers tell no more than when to try again",
+            "a rule with `security: true` applied: its responses show only when to retry",
         ),
     ] {
         let found = hints(&format!("      - {step}\n"));

@@ -106,10 +106,10 @@ fn a_failing_store_covers_no_limit() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn contradictory_steps_are_errors() {
     for (head, step, message) in [
         ("", "{ store_fails: true, peek: true, expect: allowed }", "a store that fails cannot be asked"),
-        ("", "{ store_fails: maybe, expect: allowed }", "true or false is wanted here"),
+        ("", "{ store_fails: maybe, expect: allowed }", "expected true or false"),
         ("", "{ send: 2, expect: { allowed: 1, unavailable: 2 } }", "3 are expected here, and 2 are sent"),
         ("instances: 0\n", "{ expect: allowed }", "0 is out of range"),
         ("instances: 5000000000\n", "{ expect: allowed }", "5000000000 is out of range"),

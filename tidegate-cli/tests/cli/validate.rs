@@ -29,7 +29,7 @@ fn all_problems_are_shown_at_once_with_an_excerpt() {
     shell.write("wrong.yaml", WRONG);
     let output = shell.run("rules validate wrong.yaml rules.yaml");
     let expected = "\
-error[unknown-field]: there is no field `ruls` here
+error[unknown-field]: unknown field `ruls`
  --> wrong.yaml:2:1
   |
 2 | ruls: []
@@ -37,7 +37,7 @@ error[unknown-field]: there is no field `ruls` here
   |
   = help: did you mean `rules`?
 
-error[type]: this is text; a whole number is wanted here
+error[type]: expected a whole number, found text
  --> wrong.yaml:6:31
   |
 6 |     token_bucket: { capacity: many, refill: 10/s }

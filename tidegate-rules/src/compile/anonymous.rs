@@ -1,4 +1,4 @@
-//! Compiling what becomes of strangers: numbers and times that can hold.
+//! Compiling `anonymous`: the bounds for unauthenticated subjects.
 
 use std::time::Duration;
 
@@ -10,28 +10,30 @@ use crate::read::Spanned;
 use crate::schema_types::{self, Amount};
 
 impl Compiler<'_> {
-    pub(super) fn anonymous(&mut self, written: &schema_types::AnonymousSpec) -> Option<AnonymousBounds> {
+    pub(super) fn anonymous(&mut self, spec: &schema_types::AnonymousSpec) -> Option<AnonymousBounds> {
         let default = AnonymousBounds::default();
-        let most = written.most.as_ref().map_or(Some(default.max_subjects), |at| self.most(at));
-        let forget_after = written.forget_after.as_ref().map_or(Some(None), |at| self.forget_after(at).map(Some));
-        let bounds = AnonymousBounds::new(most?);
+        let max_subjects = spec.most.as_ref().map_or(Some(default.max_subjects), |field| self.max_subjects(field));
+        let forget_after = spec.forget_after.as_ref().map_or(Some(None), |field| self.forget_after(field).map(Some));
+        let bounds = AnonymousBounds::new(max_subjects?);
         Some(forget_after?.map_or(bounds, |after| bounds.with_forget_after(after)))
     }
 
-    fn most(&mut self, at: &Spanned<Amount>) -> Option<u64> {
-        if (1..=MAX_AMOUNT).contains(&at.value.0) {
-            return Some(at.value.0);
+    fn max_subjects(&mut self, field: &Spanned<Amount>) -> Option<u64> {
+        if (1..=MAX_AMOUNT).contains(&field.value.0) {
+            return Some(field.value.0);
         }
-        let message = format!("{} is out of range: 1 to {MAX_AMOUNT} are possible", at.value.0);
-        self.error("anonymous", &at.span, message).set_help("it is how many strangers have a limit of their own");
+        let message = format!("{} is out of range: it must be 1 to {MAX_AMOUNT}", field.value.0);
+        self.error("anonymous", &field.span, message)
+            .set_help("this is the number of unauthenticated subjects with a limit of their own");
         None
     }
 
-    fn forget_after(&mut self, at: &Spanned<String>) -> Option<Duration> {
-        let span = self.duration(at)?;
+    fn forget_after(&mut self, field: &Spanned<String>) -> Option<Duration> {
+        let span = self.duration(field)?;
         if span.is_zero() {
-            let message = "whoever is forgotten at once has no limit";
-            self.error("anonymous", &at.span, message).set_help("say for how long one matters, such as `10m`");
+            let message = "a subject that is forgotten at once has no limit";
+            self.error("anonymous", &field.span, message)
+                .set_help("write how long a subject is remembered, such as `10m`");
             return None;
         }
         Some(span)

@@ -1,4 +1,4 @@
-//! Compiling costs: numbers in range, headers that can be trusted, expressions that are whole numbers.
+//! Compiling costs: numbers in range, authenticated headers, expressions with an integer result.
 
 use tidegate::attributes::header_attribute;
 use tidegate::spi::MAX_AMOUNT;
@@ -11,68 +11,68 @@ use crate::route_table::RouteTable;
 use crate::schema_types::{self, Amount, CostTableSpec};
 
 impl Compiler<'_> {
-    pub(super) fn cost(&mut self, written: &schema_types::CostSpec) -> Option<Cost> {
-        match written {
-            schema_types::CostSpec::Number(at) => self.amount(at).map(Cost::Fixed),
-            schema_types::CostSpec::Text(at) => {
-                let from = CostSource::Expression(self.expression(at)?);
+    pub(super) fn cost(&mut self, spec: &schema_types::CostSpec) -> Option<Cost> {
+        match spec {
+            schema_types::CostSpec::Number(field) => self.amount(field).map(Cost::Fixed),
+            schema_types::CostSpec::Text(field) => {
+                let from = CostSource::Expression(self.expression(field)?);
                 Some(Cost::Table(Box::new(CostTable {
                     routes: RouteTable::default(),
                     from,
                     default: 1,
-                    most: MAX_AMOUNT,
+                    max: MAX_AMOUNT,
                 })))
             }
             schema_types::CostSpec::Map(table) => self.table(table).map(Box::new).map(Cost::Table),
         }
     }
 
-    fn table(&mut self, written: &CostTableSpec) -> Option<CostTable> {
-        if let (Some(at), Some(_)) = (&written.header, &written.expression) {
-            let message = "either a header or an expression tells the cost";
-            self.error("cost", &at.span, message).set_help("keep one of the two");
+    fn table(&mut self, spec: &CostTableSpec) -> Option<CostTable> {
+        if let (Some(field), Some(_)) = (&spec.header, &spec.expression) {
+            let message = "the cost has both a header and an expression";
+            self.error("cost", &field.span, message).set_help("keep one of the two");
         }
-        let routes = self.by_route(&written.routes, Self::amount)?;
-        let from = match (&written.header, &written.expression) {
-            (Some(at), _) => {
-                self.authenticated(at)?;
-                CostSource::Header(header_attribute(at).into())
+        let routes = self.route_table(&spec.routes, Self::amount)?;
+        let from = match (&spec.header, &spec.expression) {
+            (Some(field), _) => {
+                self.authenticated(field)?;
+                CostSource::Header(header_attribute(field).into())
             }
-            (None, Some(at)) => CostSource::Expression(self.expression(at)?),
+            (None, Some(field)) => CostSource::Expression(self.expression(field)?),
             (None, None) => CostSource::Default,
         };
-        let default = written.default.as_ref().map_or(Some(1), |at| self.amount(at))?;
-        let most = written.max.as_ref().map_or(Some(MAX_AMOUNT), |at| self.amount(at))?;
-        Some(CostTable { routes, from, default, most })
+        let default = spec.default.as_ref().map_or(Some(1), |field| self.amount(field))?;
+        let max = spec.max.as_ref().map_or(Some(MAX_AMOUNT), |field| self.amount(field))?;
+        Some(CostTable { routes, from, default, max })
     }
 
-    /// Who could set the cost of a request could make it free.
-    fn authenticated(&mut self, at: &Spanned<String>) -> Option<()> {
-        if self.authenticated.contains(at) {
+    /// Reports a cost header that a client could set: it could make its requests free.
+    fn authenticated(&mut self, field: &Spanned<String>) -> Option<()> {
+        if self.authenticated.contains(field) {
             return Some(());
         }
-        let message = format!("a client could set the header `{}` and name its own price", at.value);
-        let help = format!("have a proxy set it, and list it: `authenticated: [{}]` below `identify`", at.value);
-        self.error("cost-header", &at.span, message).set_help(help);
+        let message = format!("a client could set the header `{}` and so choose its own cost", field.value);
+        let help = format!("let a proxy set it, and list it: `authenticated: [{}]` below `identify`", field.value);
+        self.error("cost-header", &field.span, message).set_help(help);
         None
     }
 
-    fn amount(&mut self, at: &Spanned<Amount>) -> Option<u64> {
-        if at.value.0 <= MAX_AMOUNT {
-            return Some(at.value.0);
+    fn amount(&mut self, field: &Spanned<Amount>) -> Option<u64> {
+        if field.value.0 <= MAX_AMOUNT {
+            return Some(field.value.0);
         }
-        self.error("cost", &at.span, format!("{} is above the largest cost, {MAX_AMOUNT}", at.value.0));
+        self.error("cost", &field.span, format!("{} is above the maximum cost of {MAX_AMOUNT}", field.value.0));
         None
     }
 
-    fn expression(&mut self, at: &Spanned<String>) -> Option<Expression> {
-        match Expression::compile(at) {
+    fn expression(&mut self, field: &Spanned<String>) -> Option<Expression> {
+        match Expression::compile(field) {
             Ok(expression) => Some(expression),
             Err(error) => {
-                // The offset counts in the text, which stands in the file as it is unless it is quoted or folded.
-                let plain = at.span.len() == at.len();
-                let start = at.span.start + if plain { error.offset.min(at.len()) } else { 0 };
-                let problem = self.error("expression", &(start..at.span.end.max(start)), error.problem);
+                // The offset is one in the file only if the text is neither quoted nor folded there.
+                let plain = field.span.len() == field.len();
+                let start = field.span.start + if plain { error.offset.min(field.len()) } else { 0 };
+                let problem = self.error("expression", &(start..field.span.end.max(start)), error.problem);
                 if let Some(help) = error.help {
                     problem.set_help(help);
                 }

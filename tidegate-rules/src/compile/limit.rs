@@ -1,4 +1,4 @@
-//! Compiling limits: exactly one kind in each place, and amounts that can be decided exactly.
+//! Compiling limits: exactly one algorithm in each place, with amounts that can be computed exactly.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::read::Spanned;
 use crate::schema_types::{self, LimitSpec};
 use crate::source_file::Span;
 
-/// How many slices a sliding window has if the file does not say.
-const SLICES: u64 = 6;
+/// The default number of slices of a sliding window.
+const DEFAULT_SLICES: u64 = 6;
 
 const KINDS: &str = "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log` or `sliding_window`";
 
 impl Compiler<'_> {
-    /// The limits of a rule, by name: a single one has none.
+    /// The limits of a rule, by name; the name of a single limit is empty.
     pub(super) fn limits(&mut self, rule: &schema_types::RuleSpec, span: &Span) -> Option<Vec<(SmolStr, Limit)>> {
         let own = LimitSpec {
             token_bucket: rule.token_bucket.clone(),
@@ -30,7 +30,7 @@ impl Compiler<'_> {
             return Some(vec![(SmolStr::default(), self.limit(&own, span)?)]);
         }
         if kinds(&own) > 0 {
-            let message = "a rule has either one limit or several under `limits`";
+            let message = "the rule has a limit of its own and further ones below `limits`";
             self.error("several-limits", span, message).set_help("move all of them below `limits`, each under a name");
             return None;
         }
@@ -47,8 +47,8 @@ impl Compiler<'_> {
     pub(super) fn limit(&mut self, written: &LimitSpec, span: &Span) -> Option<Limit> {
         if kinds(written) != 1 {
             let (message, help) = match kinds(written) {
-                0 => ("there is no limit here", format!("give it one: {KINDS}")),
-                _ => ("several limits stand here", "put them below `limits`, each under a name of its own".to_owned()),
+                0 => ("there is no limit", format!("add one: {KINDS}")),
+                _ => ("there are several limits", "move them below `limits`, each under its own name".to_owned()),
             };
             if !(self.partial && kinds(written) == 0) {
                 self.error("limit", span, message).set_help(help);
@@ -57,28 +57,28 @@ impl Compiler<'_> {
         }
         if let Some(at) = &written.token_bucket {
             let refill = self.rate(&at.refill)?;
-            return self.constructed(Limit::token_bucket(at.capacity.value.0, refill), &at.capacity.span);
+            return self.report_limit_error(Limit::token_bucket(at.capacity.value.0, refill), &at.capacity.span);
         }
         if let Some(at) = &written.leaky_bucket {
             let rate = self.rate(&at.rate)?;
-            return self.constructed(Limit::leaky_bucket(rate, at.queue.value.0), &at.queue.span);
+            return self.report_limit_error(Limit::leaky_bucket(rate, at.queue.value.0), &at.queue.span);
         }
         if let Some(at) = &written.fixed_window {
             let window = self.window(&at.window)?;
-            return self.constructed(Limit::fixed_window(at.limit.value.0, window), &at.limit.span);
+            return self.report_limit_error(Limit::fixed_window(at.limit.value.0, window), &at.limit.span);
         }
         if let Some(at) = &written.sliding_log {
             let window = self.duration(&at.window)?;
-            return self.constructed(Limit::sliding_log(at.limit.value.0, window), &at.limit.span);
+            return self.report_limit_error(Limit::sliding_log(at.limit.value.0, window), &at.limit.span);
         }
         let at = written.sliding_window.as_ref()?;
         let window = self.duration(&at.window)?;
-        let slices = at.slices.as_ref().map_or(SLICES, |slices| slices.value.0);
+        let slices = at.slices.as_ref().map_or(DEFAULT_SLICES, |slices| slices.value.0);
         let span = at.slices.as_ref().map_or(&at.window.span, |slices| &slices.span);
-        self.constructed(Limit::sliding_window(at.limit.value.0, window, slices), span)
+        self.report_limit_error(Limit::sliding_window(at.limit.value.0, window, slices), span)
     }
 
-    pub(super) fn constructed(&mut self, limit: Result<Limit, LimitError>, span: &Span) -> Option<Limit> {
+    pub(super) fn report_limit_error(&mut self, limit: Result<Limit, LimitError>, span: &Span) -> Option<Limit> {
         limit.map_err(|error| _ = self.error("inexact", span, error.to_string())).ok()
     }
 
@@ -90,7 +90,7 @@ impl Compiler<'_> {
         let error = |why| {
             let problem = self.error("duration", &at.span, why);
             if quantity::parse_window(at).is_ok() {
-                problem.set_help("months and years of the calendar are for `fixed_window`");
+                problem.set_help("only `fixed_window` takes calendar months and years");
             }
         };
         quantity::parse_duration(at).map_err(error).ok()
@@ -102,12 +102,12 @@ impl Compiler<'_> {
 }
 
 fn kinds(limits: &LimitSpec) -> usize {
-    let there = [
+    let present = [
         limits.token_bucket.is_some(),
         limits.leaky_bucket.is_some(),
         limits.fixed_window.is_some(),
         limits.sliding_log.is_some(),
         limits.sliding_window.is_some(),
     ];
-    there.into_iter().filter(|there| *there).count()
+    present.into_iter().filter(|present| *present).count()
 }

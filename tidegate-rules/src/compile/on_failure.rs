@@ -1,4 +1,4 @@
-//! Compiling failure policies: words, routes that can fit, and at most one cap.
+//! Compiling failure policies: names, routes, and at most one static limit for each rule.
 
 use tidegate::{Limit, OnFailure};
 
@@ -8,36 +8,36 @@ use crate::quantity;
 use crate::read::Spanned;
 use crate::schema_types::{self, PolicyName, PolicyTableSpec, StaticCapSpec};
 
-/// What a rule does while the store fails.
+/// The failure policy of a rule, with its static limit.
 #[derive(Debug, Default)]
 pub(super) struct CompiledPolicy {
     pub(super) policy: FailurePolicy,
-    /// What one instance lets pass where the policy is `static`.
+    /// The limit of one instance where the policy is `static`.
     pub(super) cap: Option<Limit>,
 }
 
 impl Compiler<'_> {
-    pub(super) fn on_failure(&mut self, written: &schema_types::OnFailureSpec) -> Option<CompiledPolicy> {
+    pub(super) fn on_failure(&mut self, spec: &schema_types::OnFailureSpec) -> Option<CompiledPolicy> {
         let mut cap = None;
-        let policy = match written {
+        let policy = match spec {
             schema_types::OnFailureSpec::Text(word) => FailurePolicy::always(self.policy_word(word)?),
-            schema_types::OnFailureSpec::Map(PolicyTableSpec::Cap(written)) => {
-                FailurePolicy::always(self.cap(written, &mut cap)?)
+            schema_types::OnFailureSpec::Map(PolicyTableSpec::Cap(spec)) => {
+                FailurePolicy::always(self.cap(spec, &mut cap)?)
             }
             schema_types::OnFailureSpec::Map(PolicyTableSpec::Routes(table)) => {
-                let routes = self.by_route(&table.routes, |compiler, written| compiler.policy(written, &mut cap));
+                let routes = self.route_table(&table.routes, |compiler, spec| compiler.policy(spec, &mut cap));
                 let default = table.default.as_ref();
-                let otherwise = default.map_or(Some(OnFailure::default()), |written| self.policy(written, &mut cap));
+                let otherwise = default.map_or(Some(OnFailure::default()), |spec| self.policy(spec, &mut cap));
                 FailurePolicy { routes: routes?, otherwise: otherwise? }
             }
         };
         Some(CompiledPolicy { policy, cap })
     }
 
-    fn policy(&mut self, written: &schema_types::PolicySpec, cap: &mut Option<Limit>) -> Option<OnFailure> {
-        match written {
+    fn policy(&mut self, spec: &schema_types::PolicySpec, cap: &mut Option<Limit>) -> Option<OnFailure> {
+        match spec {
             schema_types::PolicySpec::Text(word) => self.policy_word(word),
-            schema_types::PolicySpec::Map(written) => self.cap(written, cap),
+            schema_types::PolicySpec::Map(spec) => self.cap(spec, cap),
         }
     }
 
@@ -48,17 +48,17 @@ impl Compiler<'_> {
             PolicyName::Local => Some(OnFailure::Local),
             PolicyName::Degraded => Some(OnFailure::Degraded),
             PolicyName::Static => {
-                let message = "`static` does not say how much passes while the store fails";
-                let help = "write what one instance lets pass, of everybody together: `{ static: 100/s }`";
+                let message = "`static` needs a limit";
+                let help = "write the limit of one instance, for all subjects together: `{ static: 100/s }`";
                 self.error("on-failure", &at.span, message).set_help(help);
                 None
             }
         }
     }
 
-    /// A cap; `known` is the one that the rule has already.
-    fn cap(&mut self, written: &StaticCapSpec, known: &mut Option<Limit>) -> Option<OnFailure> {
-        let at = &written.r#static;
+    /// Compiles a static limit; `known` is the one that the rule has already.
+    fn cap(&mut self, spec: &StaticCapSpec, known: &mut Option<Limit>) -> Option<OnFailure> {
+        let at = &spec.r#static;
         let (capacity, refill) = match quantity::parse_cap(at) {
             Ok(cap) => cap,
             Err(why) => {
@@ -66,10 +66,10 @@ impl Compiler<'_> {
                 return None;
             }
         };
-        let limit = self.constructed(Limit::token_bucket(capacity, refill), &at.span)?;
+        let limit = self.report_limit_error(Limit::token_bucket(capacity, refill), &at.span)?;
         if known.is_some_and(|known| known != limit) {
-            let message = "this is another cap than before; the cap of a rule is one bucket, so there is only one";
-            let help = "give all routes of the rule the same, or make a rule of those that differ";
+            let message = "the rule has another `static` limit already; all of its routes share one";
+            let help = "give all routes the same limit, or move the others to another rule";
             self.error("on-failure", &at.span, message).set_help(help);
             return None;
         }

@@ -1,4 +1,4 @@
-//! Compiling tables by method or route: keys that can fit a request, each with its value.
+//! Compiling tables by method or route: keys that can match a request, each with its value.
 
 use super::Compiler;
 use crate::read::Spanned;
@@ -6,14 +6,14 @@ use crate::route_table::{RouteEntry, RouteTable};
 use crate::schema_types;
 
 impl Compiler<'_> {
-    /// A table whose values are compiled by `value`.
-    pub(super) fn by_route<W, T>(
+    /// Compiles a table; `value` compiles each of its values.
+    pub(super) fn route_table<W, T>(
         &mut self,
-        written: &schema_types::RouteTableSpec<W>,
+        spec: &schema_types::RouteTableSpec<W>,
         mut value: impl FnMut(&mut Self, &W) -> Option<T>,
     ) -> Option<RouteTable<T>> {
         let routes: Vec<Option<RouteEntry<T>>> =
-            written.iter().map(|(key, written)| self.route(key, |compiler| value(compiler, written))).collect();
+            spec.iter().map(|(key, spec)| self.route(key, |compiler| value(compiler, spec))).collect();
         routes.into_iter().collect()
     }
 

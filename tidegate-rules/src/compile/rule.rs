@@ -1,4 +1,4 @@
-//! Compiling a rule: everything about it that does not depend on a request.
+//! Compiling a rule.
 
 use std::sync::Arc;
 
@@ -15,32 +15,32 @@ use crate::schema_types::{self, ModeSpec, ScopeSpec};
 use crate::source_file::Span;
 use crate::suggest::nearest;
 
-/// A rule that is understood, with the places that lints speak of.
+/// A compiled rule, with positions for lints.
 #[derive(Debug)]
 pub(crate) struct CompiledRule {
     pub(crate) matcher: RuleMatcher,
     pub(crate) limits: Vec<(SmolStr, Limit)>,
     pub(crate) plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
     pub(crate) mode: RuleMode,
-    /// Whether it says what happens while the store fails.
+    /// Whether the file has a failure policy for it.
     pub(crate) has_policy: bool,
-    /// What one instance lets pass where the policy is `static`.
+    /// The limit of one instance where the policy is `static`.
     pub(crate) emergency: Option<Limit>,
-    /// What becomes of strangers, if it is written.
+    /// The bounds for unauthenticated subjects, if the file has them.
     pub(crate) anonymous: Option<AnonymousBounds>,
     pub(crate) tag: PartitionBy,
     pub(crate) security: Option<bool>,
     pub(crate) message: Option<SmolStr>,
     pub(crate) budget: Option<SmolStr>,
-    /// The header of a response that tells the actual cost, in lower case.
-    pub(crate) actual: Option<SmolStr>,
+    /// The response header with the actual cost, in lower case.
+    pub(crate) cost_header: Option<SmolStr>,
     pub(crate) has_cost: bool,
     pub(crate) id_span: Span,
     pub(crate) match_span: Span,
     pub(crate) per_span: Span,
-    /// Whom it counts by as it is written, with the place of each.
-    pub(crate) per_places: Vec<(SmolStr, Span)>,
-    /// Where each of its limits stands.
+    /// The texts in `per`, with their positions.
+    pub(crate) per_spans: Vec<(SmolStr, Span)>,
+    /// The positions of its limits.
     pub(crate) limit_spans: Vec<Span>,
     pub(crate) cost_span: Span,
     pub(crate) on_failure_span: Span,
@@ -51,7 +51,7 @@ impl CompiledRule {
         self.mode == RuleMode::Disabled
     }
 
-    /// The rule as the library takes it.
+    /// The rule as a [`Rule`] of the library.
     pub(crate) fn rule(&self) -> Rule {
         let mut rule = Rule::from_limits(self.matcher.id.clone(), self.limits.clone())
             .with_per(self.matcher.names())
@@ -73,7 +73,7 @@ impl CompiledRule {
         if let Some(message) = &self.message {
             rule = rule.with_message(message.clone());
         }
-        if let Some(header) = &self.actual {
+        if let Some(header) = &self.cost_header {
             rule = rule.with_cost_header(header.clone());
         }
         match &self.budget {
@@ -90,31 +90,30 @@ impl Compiler<'_> {
         identities: &[Identity],
         overrides: &Overrides,
     ) -> Option<CompiledRule> {
-        let written = &at.value;
-        let id = SmolStr::new(&written.id.value);
-        self.check_id(&written.id);
-        let lost = std::mem::replace(&mut self.partial, written.damaged);
-        let limits = self.limits(written, &written.id.span);
+        let spec = &at.value;
+        let id = SmolStr::new(&spec.id.value);
+        self.check_id(&spec.id);
+        let lost = std::mem::replace(&mut self.partial, spec.damaged);
+        let limits = self.limits(spec, &spec.id.span);
         self.partial = lost;
-        let condition = written.r#match.as_ref().map(|asked| self.condition(&asked.value)).unwrap_or_default();
-        let (per, tenant) = self.per(written, identities);
-        let cost = written.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
-        let failing =
-            written.on_failure.as_ref().map_or(Some(CompiledPolicy::default()), |at| self.on_failure(&at.value));
-        let anonymous = written.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
+        let condition = spec.r#match.as_ref().map(|condition| self.condition(&condition.value)).unwrap_or_default();
+        let (per, tenant) = self.per(spec, identities);
+        let cost = spec.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
+        let policy = spec.on_failure.as_ref().map_or(Some(CompiledPolicy::default()), |at| self.on_failure(&at.value));
+        let anonymous = spec.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
         let mut plans = overrides.get(&id).cloned().unwrap_or_default();
         if let Some([(name, _)]) = limits.as_deref() {
-            // The same name means the same key: a tenant that changes its plan keeps what it has spent.
+            // The same name gives the same key: usage carries over when a tenant changes its plan.
             plans.iter_mut().flat_map(|(_, limits)| limits).for_each(|(own, _)| *own = name.clone());
         }
         if let (Some(limits), false) = (&limits, plans.is_empty())
             && limits.len() > 1
         {
-            let message = "a plan gives this rule another limit, but it has several";
-            self.error("plan-of-several", &written.id.span, message).set_help("make a rule of each of its limits");
+            let message = "a plan overrides the limit of this rule, which has several";
+            self.error("plan-of-several", &spec.id.span, message).set_help("split it into one rule for each limit");
         }
-        let span = |at: Option<Span>| at.unwrap_or_else(|| written.id.span.clone());
-        let failing = failing?;
+        let span = |at: Option<Span>| at.unwrap_or_else(|| spec.id.span.clone());
+        let policy = policy?;
         Some(CompiledRule {
             matcher: RuleMatcher {
                 id,
@@ -123,48 +122,48 @@ impl Compiler<'_> {
                 per,
                 tenant,
                 cost: cost?,
-                on_failure: failing.policy,
+                on_failure: policy.policy,
             },
             limits: limits?,
             plans,
-            mode: written.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
+            mode: spec.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
                 ModeSpec::Enabled => RuleMode::Enabled,
                 ModeSpec::Disabled => RuleMode::Disabled,
                 ModeSpec::Shadow => RuleMode::Shadow,
             }),
-            has_policy: written.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
-            emergency: failing.cap,
+            has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
+            emergency: policy.cap,
             anonymous: anonymous?,
-            tag: written.tag.as_ref().map_or(Some(PartitionBy::Usual), |tag| self.tag(tag, tenant))?,
-            security: written.security.as_ref().map(|security| security.value),
-            message: written.message.as_ref().map(|message| SmolStr::new(message.trim())),
-            budget: written.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
-            actual: actual(written),
-            has_cost: written.cost.is_some(),
-            id_span: written.id.span.clone(),
-            match_span: span(written.r#match.as_ref().map(|asked| asked.span.clone())),
-            per_span: written.per.span.clone(),
-            per_places: written.per.value.0.iter().map(|at| (SmolStr::new(&at.value), at.span.clone())).collect(),
-            limit_spans: limit_spans(written),
-            cost_span: span(written.cost.as_ref().map(|cost| cost.span.clone())),
-            on_failure_span: span(written.on_failure.as_ref().map(|policy| policy.span.clone())),
+            tag: spec.tag.as_ref().map_or(Some(PartitionBy::Usual), |tag| self.tag(tag, tenant))?,
+            security: spec.security.as_ref().map(|security| security.value),
+            message: spec.message.as_ref().map(|message| SmolStr::new(message.trim())),
+            budget: spec.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
+            cost_header: cost_header(spec),
+            has_cost: spec.cost.is_some(),
+            id_span: spec.id.span.clone(),
+            match_span: span(spec.r#match.as_ref().map(|condition| condition.span.clone())),
+            per_span: spec.per.span.clone(),
+            per_spans: spec.per.value.0.iter().map(|at| (SmolStr::new(&at.value), at.span.clone())).collect(),
+            limit_spans: limit_spans(spec),
+            cost_span: span(spec.cost.as_ref().map(|cost| cost.span.clone())),
+            on_failure_span: span(spec.on_failure.as_ref().map(|policy| policy.span.clone())),
         })
     }
 
     fn check_id(&mut self, id: &Spanned<String>) {
         let fits = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
         if id.is_empty() || id.len() > 64 || !id.chars().all(fits) {
-            let message = "an id has 1 to 64 letters, digits, `-`, `_`, `.` or `/`";
+            let message = "an id must have 1 to 64 letters, digits, `-`, `_`, `.` or `/`";
             self.error("id", &id.span, message).set_help("it is part of keys, headers and metrics");
         }
     }
 
-    /// What decides the partition of a rule's keys.
+    /// By what the keys of the rule are partitioned.
     fn tag(&mut self, at: &Spanned<String>, tenant: TenantUse) -> Option<PartitionBy> {
         match at.as_str() {
             "tenant" if tenant != TenantUse::No => Some(PartitionBy::Usual),
             "tenant" => {
-                let message = "the rule does not count by tenant, so the tenant cannot decide where its keys are";
+                let message = "the rule does not count by tenant, so its keys cannot be partitioned by tenant";
                 self.error("tag", &at.span, message).set_help("leave it out, or add `tenant` to `per`");
                 None
             }
@@ -173,7 +172,7 @@ impl Compiler<'_> {
             text => {
                 let name = text.strip_prefix("const:").filter(|name| !name.is_empty() && name.len() <= 64);
                 if name.is_none() {
-                    let message = format!("`{text}` does not say what decides where the keys are");
+                    let message = format!("`{text}` is not a way to partition keys");
                     self.error("tag", &at.span, message).set_help("write `tenant`, `subject`, `rule` or `const:NAME`");
                 }
                 name.map(|name| PartitionBy::Constant(name.into()))
@@ -181,22 +180,22 @@ impl Compiler<'_> {
         }
     }
 
-    /// Whom a rule counts by.
-    fn per(&mut self, written: &schema_types::RuleSpec, identities: &[Identity]) -> (Arc<[Identity]>, TenantUse) {
+    /// The identities in `per`, and how the rule uses the tenant.
+    fn per(&mut self, spec: &schema_types::RuleSpec, identities: &[Identity]) -> (Arc<[Identity]>, TenantUse) {
         let mut per: Vec<Identity> = Vec::new();
         let mut by_tenant = false;
-        for at in &written.per.value.0 {
+        for at in &spec.per.value.0 {
             if at.as_str() == "tenant" {
                 by_tenant = true;
             } else if per.iter().any(|known| known.name == at.as_str()) {
-                self.error("per", &at.span, format!("`{}` stands here twice", at.value));
+                self.error("per", &at.span, format!("`{}` is listed twice", at.value));
             } else if let Some(identity) = identities.iter().find(|identity| identity.name == at.as_str()) {
                 per.push(identity.clone());
             } else {
                 per.extend(self.direct(at, identities));
             }
         }
-        let global = written.scope.as_ref().is_some_and(|scope| scope.value == ScopeSpec::Global);
+        let global = spec.scope.as_ref().is_some_and(|scope| scope.value == ScopeSpec::Global);
         let tenant = match (by_tenant, global) {
             (true, _) => TenantUse::Subject,
             (false, false) if per.iter().any(Identity::may_belong_to_tenant) => TenantUse::Scope,
@@ -206,7 +205,7 @@ impl Compiler<'_> {
         (Arc::clone(self.pers.entry(names).or_insert_with(|| per.into())), tenant)
     }
 
-    /// A source that a rule counts by without a name for it.
+    /// A source that `per` names directly.
     fn direct(&mut self, at: &Spanned<String>, identities: &[Identity]) -> Option<Identity> {
         let names = identities.iter().map(|identity| identity.name.as_str());
         if !at.contains(':')
@@ -223,22 +222,22 @@ impl Compiler<'_> {
     }
 }
 
-/// The places of the limits, in their order.
-fn limit_spans(written: &schema_types::RuleSpec) -> Vec<Span> {
-    if !written.limits.is_empty() {
-        return written.limits.values().map(|limit| limit.span.clone()).collect();
+/// The positions of the limits, in order.
+fn limit_spans(spec: &schema_types::RuleSpec) -> Vec<Span> {
+    if !spec.limits.is_empty() {
+        return spec.limits.values().map(|limit| limit.span.clone()).collect();
     }
     let own = [
-        written.token_bucket.as_ref().map(|at| &at.span),
-        written.leaky_bucket.as_ref().map(|at| &at.span),
-        written.fixed_window.as_ref().map(|at| &at.span),
-        written.sliding_log.as_ref().map(|at| &at.span),
-        written.sliding_window.as_ref().map(|at| &at.span),
+        spec.token_bucket.as_ref().map(|at| &at.span),
+        spec.leaky_bucket.as_ref().map(|at| &at.span),
+        spec.fixed_window.as_ref().map(|at| &at.span),
+        spec.sliding_log.as_ref().map(|at| &at.span),
+        spec.sliding_window.as_ref().map(|at| &at.span),
     ];
     own.into_iter().flatten().cloned().collect()
 }
 
-fn actual(written: &schema_types::RuleSpec) -> Option<SmolStr> {
-    let schema_types::CostSpec::Map(table) = &written.cost.as_ref()?.value else { return None };
+fn cost_header(spec: &schema_types::RuleSpec) -> Option<SmolStr> {
+    let schema_types::CostSpec::Map(table) = &spec.cost.as_ref()?.value else { return None };
     Some(SmolStr::new(table.actual.as_ref()?.to_ascii_lowercase()))
 }

@@ -1,6 +1,4 @@
-//! The words of an expression: which names and functions exist, and what to say about those that do not.
-//!
-//! Must not look at a request or at types.
+//! The names and functions of expressions, and the errors for unknown ones.
 
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::attributes::{header_attribute, is_reserved};
@@ -8,18 +6,18 @@ use tidegate::attributes::{header_attribute, is_reserved};
 use super::typed_expr::SIZE_ATTRIBUTE;
 use crate::suggest::nearest;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Name {
     /// The text of this attribute.
     Text(SmolStr),
     /// The whole number in [`SIZE_ATTRIBUTE`].
     Size,
-    /// Not a value itself: it has fields or keys.
+    /// A group with fields or keys.
     Group(Group),
 }
 
-/// Something with fields or keys, none of which is a value alone.
+/// A group with fields or keys, which is not a value itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     Request,
@@ -29,19 +27,19 @@ pub(super) enum Group {
     Attributes,
 }
 
-/// What is wrong with a word, and what to write instead.
+/// The problem with a name, and what to write instead.
 pub(super) type NameError = (String, String);
 
-/// The longest name of something that is read, in bytes.
+/// The longest key.
 const MAX_KEY_BYTES: usize = 128;
 
-/// Names of attributes that stand for themselves.
+/// Names without a group.
 const PLAIN: [&str; 5] = ["tenant", "user", "plan", "client", "action"];
 
 /// The fields of `request`.
 const FIELDS: [&str; 7] = ["method", "path", "host", "size", "headers", "query", "cookies"];
 
-/// Every function, with how it is called.
+/// Every function with its signature.
 const FUNCTIONS: [(&str, &str); 9] = [
     ("size", "size(text)"),
     ("int", "int(value)"),
@@ -55,7 +53,7 @@ const FUNCTIONS: [(&str, &str); 9] = [
 ];
 
 impl Name {
-    /// What a word without a dot before it means.
+    /// The meaning of a name without a dot before it.
     pub(super) fn root(word: &str) -> Option<Self> {
         match word {
             "request" => Some(Self::Group(Group::Request)),
@@ -75,7 +73,7 @@ impl Name {
 }
 
 impl Group {
-    /// What `word` means after this group and a dot, or in brackets.
+    /// The meaning of `word` as a member of this group.
     pub(super) fn member(self, word: &str) -> Result<Name, NameError> {
         if self != Self::Request {
             self.check_key(word)?;
@@ -94,14 +92,14 @@ impl Group {
         })
     }
 
-    /// Refuses what could never be found: it would be an empty text, and nobody would know why.
+    /// Checks a key; one that can never have a value is an error, since it would silently be an empty text.
     fn check_key(self, word: &str) -> Result<(), NameError> {
         if word.is_empty() {
             return Err(("the key is empty".into(), "name what to read".into()));
         }
         if word.len() > MAX_KEY_BYTES || word.contains(char::is_whitespace) {
-            let problem = format!("the key has a space, or more than {MAX_KEY_BYTES} bytes");
-            return Err((problem, "a name is read as it is written, without spaces".into()));
+            let problem = format!("the key has a space or more than {MAX_KEY_BYTES} bytes");
+            return Err((problem, "write a name without spaces".into()));
         }
         if self != Self::Attributes || !is_reserved(word) {
             return Ok(());
@@ -117,7 +115,7 @@ impl Group {
         Err((format!("`{word}` is not an attribute of the application"), format!("write {instead}")))
     }
 
-    /// How it is written, and how one of its values is.
+    /// Its spelling, and that of one of its members.
     pub(super) fn spelling(self) -> (&'static str, &'static str) {
         match self {
             Self::Request => ("request", "request.method"),
@@ -129,13 +127,13 @@ impl Group {
     }
 }
 
-/// How a function is called, if it exists.
+/// The signature of a function, if it exists.
 pub(super) fn signature(function: &str) -> Option<&'static str> {
     FUNCTIONS.iter().find(|(name, _)| *name == function).map(|(_, call)| *call)
 }
 
-/// Why a function of CEL is left out, if it is one of those.
-pub(super) fn left_out(function: &str) -> Option<&'static str> {
+/// Why a function of CEL is not supported, if it is one of those.
+pub(super) fn unsupported_reason(function: &str) -> Option<&'static str> {
     match function {
         "all" | "exists" | "exists_one" | "map" | "filter" => Some("a cost is computed without lists and loops"),
         "bind" => Some("a cost has no variables of its own: write the value where it is used"),

@@ -1,20 +1,18 @@
-//! The syntax of an expression: CEL's parser, and its errors in our words.
-//!
-//! Must not decide what an expression may contain, beyond what cannot be parsed. Recurses deeply: see `PARSER_STACK_BYTES`.
+//! The syntax of expressions: CEL's parser, with its errors rewritten. Recurses deeply: see `PARSER_STACK_BYTES`.
 
 use cel::common::ast::SourceInfo;
 use cel::{Env, IdedExpr, ParseErrors};
 
 use super::{ExpressionError, MAX_DEPTH, too_deep};
 
-/// The syntax tree of `text`, and where its nodes stand.
+/// The syntax tree of `text`, and the positions of its nodes.
 pub(super) fn parse(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     // An empty environment has no macros, which would turn calls such as `has(…)` into something else.
     let parser = Env::default().with_optional_support(false).parser().max_recursion_depth(MAX_DEPTH as u16);
     parser.parse_with_source_info(text).map_err(|errors| explain(text, &errors))
 }
 
-/// The last boundary between two characters at or before `offset`.
+/// The last character boundary at or before `offset`.
 pub(super) fn floor(text: &str, offset: usize) -> usize {
     let mut floor = offset.min(text.len());
     while !text.is_char_boundary(floor) {
@@ -23,7 +21,7 @@ pub(super) fn floor(text: &str, offset: usize) -> usize {
     floor
 }
 
-/// The first error, in our words: the parser's own speak of its grammar.
+/// Rewrites the parser's first error, whose text is about its grammar.
 fn explain(text: &str, errors: &ParseErrors) -> ExpressionError {
     let Some(first) = errors.errors.first() else {
         return ExpressionError::new(0, "the expression cannot be read");
@@ -39,8 +37,8 @@ fn explain(text: &str, errors: &ParseErrors) -> ExpressionError {
         return error("the number is out of range".into()).help(help);
     }
     if message.contains("unsupported syntax") {
-        let help = "write a name with special characters in brackets: attr[\"a-b\"]; what is missing is an empty text";
-        return error("backquotes and optional fields are not offered".into()).help(help);
+        let help = "write a name with special characters in brackets: attr[\"a-b\"]; a missing value is an empty text";
+        return error("backquotes and optional fields are not supported".into()).help(help);
     }
     if let Some(word) = message.strip_prefix("reserved identifier: ") {
         return error(format!("`{word}` is a reserved word")).help("choose with `… ? … : …`");
@@ -62,7 +60,7 @@ fn explain(text: &str, errors: &ParseErrors) -> ExpressionError {
     }
 }
 
-/// What people write who know other languages.
+/// The help for operators of other languages.
 fn instead(token: &str) -> Option<&'static str> {
     match token {
         "=" => Some("write `==` to compare"),

@@ -10,7 +10,7 @@ use super::names::{self, Group, Name};
 use super::typed_expr::{Arithmetic, BoolExpr, Comparison, Conditional, DoubleExpr, IntExpr, TextExpr, TypedExpr};
 use super::{ExpressionError, MAX_DEPTH, too_deep};
 
-/// The longest text that an expression may put together, in bytes.
+/// The longest text that an expression may build.
 pub(super) const MAX_TEXT_BYTES: usize = 16 * 1024;
 
 /// One pass over a syntax tree.
@@ -20,7 +20,7 @@ pub(super) struct TypeChecker<'t> {
     reads: Vec<SmolStr>,
 }
 
-/// Either a value, or a group such as `request.headers`, of which a member must follow.
+/// A value, or a group such as `request.headers` that needs a member.
 enum Operand {
     Value(TypedExpr),
     Group(Group),
@@ -42,7 +42,7 @@ impl<'t> TypeChecker<'t> {
                     TypedExpr::Bool(_) => "choose a number with `… ? 1 : 0`",
                     _ => "wrap it in int(…)",
                 };
-                let problem = format!("this is {}, and a cost is a whole number", other.type_name());
+                let problem = format!("this is {}, but a cost is a whole number", other.type_name());
                 Err(ExpressionError::new(self.start(expr), problem).help(help))
             }
         }
@@ -54,8 +54,7 @@ impl<'t> TypeChecker<'t> {
             Operand::Group(group) => {
                 let (name, example) = group.spelling();
                 let problem = format!("`{name}` is a group, not a value");
-                Err(ExpressionError::new(self.start(expr), problem)
-                    .help(format!("name one of it, such as `{example}`")))
+                Err(ExpressionError::new(self.start(expr), problem).help(format!("name a member, such as `{example}`")))
             }
         }
     }
@@ -78,10 +77,10 @@ impl<'t> TypeChecker<'t> {
             }
             Expr::Call(call) if call.func_name == operators::INDEX => self.index(expr, call, depth),
             Expr::Call(call) => Ok(Operand::Value(self.call(expr, call, depth)?)),
-            Expr::List(_) => Err(self.refused(expr, "lists are not offered")),
-            Expr::Map(_) => Err(self.refused(expr, "maps are not offered")),
-            Expr::Struct(_) => Err(self.refused(expr, "messages are not offered")),
-            Expr::Comprehension(_) | Expr::Unspecified => Err(self.refused(expr, "this is not offered")),
+            Expr::List(_) => Err(self.refused(expr, "lists are not supported")),
+            Expr::Map(_) => Err(self.refused(expr, "maps are not supported")),
+            Expr::Struct(_) => Err(self.refused(expr, "messages are not supported")),
+            Expr::Comprehension(_) | Expr::Unspecified => Err(self.refused(expr, "this is not supported")),
         }
     }
 
@@ -92,13 +91,13 @@ impl<'t> TypeChecker<'t> {
             LiteralValue::Double(value) => Ok(TypedExpr::Double(DoubleExpr::Literal(*value.inner()))),
             LiteralValue::String(value) => Ok(TypedExpr::Text(TextExpr::Literal(value.inner().into()))),
             LiteralValue::Boolean(value) => Ok(TypedExpr::Bool(BoolExpr::Literal(*value.inner()))),
-            LiteralValue::UInt(_) => refused("unsigned numbers are not offered", "write the number without `u`"),
-            LiteralValue::Bytes(_) => refused("bytes are not offered", "write the text without `b`"),
+            LiteralValue::UInt(_) => refused("unsigned numbers are not supported", "write the number without `u`"),
+            LiteralValue::Bytes(_) => refused("bytes are not supported", "write the text without `b`"),
             LiteralValue::Null => refused("there is no null", "a missing attribute is an empty text: \"\""),
         }
     }
 
-    /// Notes what a name reads.
+    /// Resolves a name and records what it reads.
     fn named(&mut self, name: Name) -> Operand {
         if let Some(attribute) = name.attribute()
             && !self.reads.contains(&attribute)
@@ -127,12 +126,12 @@ impl<'t> TypeChecker<'t> {
     }
 
     fn index(&mut self, expr: &IdedExpr, call: &CallExpr, depth: usize) -> TypeResult<Operand> {
-        let [target, key] = call.args.as_slice() else { return Err(self.refused(expr, "this is not offered")) };
+        let [target, key] = call.args.as_slice() else { return Err(self.refused(expr, "this is not supported")) };
         let operand = self.operand(target, depth + 1)?;
         match &key.expr {
             Expr::Literal(LiteralValue::String(word)) => self.member(operand, word.inner(), self.place(key)),
-            _ => Err(ExpressionError::new(self.start(key), "the key must be a text in quotes")
-                .help("it must be known at load which attributes an expression reads")),
+            _ => Err(ExpressionError::new(self.start(key), "the key must be a quoted text")
+                .help("the attributes of an expression must be known at load")),
         }
     }
 
@@ -147,7 +146,7 @@ impl<'t> TypeChecker<'t> {
                 self.unary(expr, name, operand)
             }
             (None, [_, _]) if name == operators::IN => {
-                Err(self.refused(expr, "`in` needs lists, which are not offered"))
+                Err(self.refused(expr, "`in` needs lists, which are not supported"))
             }
             (None, [left, right]) if is_operator(name) => {
                 let (left, right) = (self.value(left, depth + 1)?, self.value(right, depth + 1)?);
@@ -197,7 +196,7 @@ impl<'t> TypeChecker<'t> {
             (operators::LOGICAL_NOT, TypedExpr::Bool(bool)) => Ok(TypedExpr::Bool(BoolExpr::Not(Box::new(bool)))),
             (_, operand) => {
                 let (sign, wanted) = if name == operators::NEGATE { ("-", "a number") } else { ("!", "true or false") };
-                let problem = format!("`{sign}` needs {wanted}, and this is {}", operand.type_name());
+                let problem = format!("`{sign}` needs {wanted}, but this is {}", operand.type_name());
                 Err(ExpressionError::new(self.place(expr), problem))
             }
         }
@@ -235,11 +234,11 @@ impl<'t> TypeChecker<'t> {
         })
     }
 
-    /// Two texts in one: bounded, since every join copies.
+    /// Joins two texts; bounded, since every join copies.
     fn join(&self, expr: &IdedExpr, left: TextExpr, right: TextExpr) -> TypeResult<TypedExpr> {
         let joined = TextExpr::Join(Box::new((left, right)));
         if joined.max_bytes() > MAX_TEXT_BYTES {
-            let problem = format!("the text may become longer than {MAX_TEXT_BYTES} bytes");
+            let problem = format!("the text may exceed {MAX_TEXT_BYTES} bytes");
             return Err(ExpressionError::new(self.place(expr), problem).help("join fewer attributes"));
         }
         Ok(TypedExpr::Text(joined))
@@ -248,8 +247,8 @@ impl<'t> TypeChecker<'t> {
     fn function(&mut self, expr: &IdedExpr, call: &CallExpr, depth: usize) -> TypeResult<TypedExpr> {
         let name = call.func_name.as_str();
         let place = self.start_of_name(expr, name);
-        if let Some(reason) = names::left_out(name) {
-            return Err(ExpressionError::new(place, format!("`{name}` is not offered")).help(reason));
+        if let Some(reason) = names::unsupported_reason(name) {
+            return Err(ExpressionError::new(place, format!("`{name}` is not supported")).help(reason));
         }
         let Some(signature) = names::signature(name) else {
             let problem = format!("there is no function `{name}`");
@@ -257,29 +256,30 @@ impl<'t> TypeChecker<'t> {
         };
         let mut arguments = Vec::with_capacity(2);
         for argument in call.target.iter().map(Box::as_ref).chain(&call.args) {
-            // No function takes more, so that the first one too many ends the work.
+            // No function takes three arguments, so the third one is already an error.
             if arguments.len() < 3 {
                 arguments.push(self.value(argument, depth + 1)?);
             }
         }
         let types: Vec<_> = arguments.iter().map(TypedExpr::type_name).collect();
-        let got = if types.is_empty() { "nothing".to_owned() } else { types.join(" and ") };
+        let got = if types.is_empty() { "no arguments".to_owned() } else { types.join(" and ") };
         apply(name, call.target.is_some(), arguments).ok_or_else(|| {
-            let problem = format!("`{name}` is not called like this; it got {got}");
+            let problem = format!("`{name}` does not accept {got}");
             ExpressionError::new(place, problem).help(format!("write `{signature}`"))
         })
     }
 }
 
-/// What is wrong, and where.
+/// Errors with their positions
 impl TypeChecker<'_> {
     fn mismatch(&self, expr: &IdedExpr, symbol: &str, left: &TypedExpr, right: &TypedExpr) -> ExpressionError {
         let (left, right) = (left.type_name(), right.type_name());
-        let error = ExpressionError::new(self.place(expr), format!("`{symbol}` does not fit {left} and {right}"));
+        let error =
+            ExpressionError::new(self.place(expr), format!("`{symbol}` cannot be applied to {left} and {right}"));
         match symbol {
             "&&" | "||" => error.help("both sides must be true or false: compare them with something"),
             _ if left == right => error,
-            _ => error.help("make them alike with int(…), double(…) or string(…)"),
+            _ => error.help("convert one with int(…), double(…) or string(…)"),
         }
     }
 
@@ -287,12 +287,12 @@ impl TypeChecker<'_> {
         ExpressionError::new(self.place(expr), problem).help("a cost is computed from numbers, texts, true and false")
     }
 
-    /// Where the sign of this node stands: an operator, a dot, an opening bracket, a literal, a name.
+    /// The position of this node's token: an operator, a dot, an opening bracket, a literal, a name.
     fn place(&self, expr: &IdedExpr) -> usize {
         self.places.offset_for(expr.id).map_or(0, |(start, _)| start as usize)
     }
 
-    /// Where the text of this node begins.
+    /// The position where this node begins.
     fn start(&self, expr: &IdedExpr) -> usize {
         match &expr.expr {
             Expr::Select(select) => self.start(&select.operand),
@@ -303,7 +303,7 @@ impl TypeChecker<'_> {
         }
     }
 
-    /// Where the name before the opening bracket of a call begins.
+    /// The position where the name of a call begins.
     fn start_of_name(&self, expr: &IdedExpr, name: &str) -> usize {
         let bracket = self.place(expr);
         let before = self.text.get(..bracket).unwrap_or_default().trim_end();
@@ -322,7 +322,7 @@ impl TypedExpr {
     }
 }
 
-/// The function `name` on these arguments, if it takes them.
+/// The call of function `name` with these arguments, if it accepts them.
 fn apply(name: &str, as_method: bool, arguments: Vec<TypedExpr>) -> Option<TypedExpr> {
     let mut arguments = arguments.into_iter();
     let tree = match (name, as_method, arguments.next()?, arguments.next()) {
@@ -379,17 +379,17 @@ fn comparison(name: &str) -> Option<Comparison> {
     }
 }
 
-/// Whether CEL means an operator by this name of a call, which no function can have.
+/// Whether the name of a call is an operator of CEL; no function can have such a name.
 fn is_operator(name: &str) -> bool {
     name.contains(|char: char| !char.is_ascii_alphanumeric() && char != '_' && char != '.')
 }
 
-/// How an operator is written: CEL calls `+` `_+_`.
+/// The symbol of an operator: CEL calls `+` `_+_`.
 fn symbol(name: &str) -> &str {
     name.trim_matches('_')
 }
 
-/// Where the field begins after the dot at `dot`.
+/// The position of the field after the dot at `dot`.
 fn after_dot(text: &str, dot: usize) -> usize {
     let field = text.get(dot + 1..).unwrap_or_default().trim_start();
     text.len() - field.len()

@@ -1,8 +1,7 @@
 //! The tree of a checked expression, and its value for one request.
 //!
-//! There is one enum for each type, so that a mismatch cannot be written down: what still goes wrong is a [`EvalError`]. A
-//! number that is too large is none: it becomes the largest there is, and one that is too small the smallest.
-//! Must not know CEL's syntax, must not loop, and must not say a value of the request.
+//! There is one enum for each type, so that a type mismatch cannot be represented; evaluation can only fail with an
+//! [`EvalError`]. Overflow saturates.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,16 +9,16 @@ use std::fmt;
 
 use smol_str::SmolStr;
 
-/// The longest part of an attribute that an expression sees, in bytes.
+/// The longest part of an attribute that an expression reads.
 pub(super) const MAX_ATTRIBUTE_BYTES: usize = 4096;
 
 /// The attribute behind `request.size`.
 pub(super) const SIZE_ATTRIBUTE: &str = tidegate::attributes::CONTENT_LENGTH_HEADER;
 
-/// How an expression reads an attribute of the request.
+/// Looks up an attribute of the request.
 pub(super) type AttributeLookup<'c, 'r> = &'c dyn Fn(&str) -> Option<Cow<'r, str>>;
 
-/// What came out of the check: a tree of one of the four types.
+/// A type-checked expression of one of the four types.
 #[derive(Debug)]
 pub(super) enum TypedExpr {
     Int(IntExpr),
@@ -31,9 +30,9 @@ pub(super) enum TypedExpr {
 #[derive(Debug)]
 pub(super) enum IntExpr {
     Literal(i64),
-    /// The size that the request declares for its body.
+    /// The size in the `content-length` header.
     Size,
-    /// How many characters a text has.
+    /// The number of characters of a text.
     Length(Box<TextExpr>),
     FromText(Box<TextExpr>),
     FromDouble(Box<DoubleExpr>),
@@ -111,7 +110,7 @@ pub(super) enum Comparison {
     AtLeast,
 }
 
-/// Why an expression has no value for a request, in words that tell nothing about the request.
+/// Why an expression has no value for a request. Contains no value of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvalError {
     DivisionByZero,
@@ -127,7 +126,7 @@ impl IntExpr {
             Self::Literal(value) => Ok(*value),
             Self::Size => Ok(declared_size(read(SIZE_ATTRIBUTE).as_deref().unwrap_or_default())),
             Self::Length(text) => Ok(text.value(read)?.chars().count().try_into().unwrap_or(i64::MAX)),
-            Self::FromText(text) => written_int(&text.value(read)?),
+            Self::FromText(text) => parse_int(&text.value(read)?),
             // The whole part. The conversion itself saturates, and a double is never without a value here.
             Self::FromDouble(double) => Ok(double.value(read)? as i64),
             Self::Negate(int) => Ok(int.value(read)?.saturating_neg()),
@@ -146,7 +145,7 @@ impl IntExpr {
 
 /// The size in a `content-length` header; 0 where that is missing or not a number.
 ///
-/// A number that does not fit counts as the largest one: a client must not become cheap by claiming to be huge.
+/// Saturates: a client must not lower its cost by announcing a huge size.
 fn declared_size(text: &str) -> i64 {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return 0;
@@ -154,8 +153,8 @@ fn declared_size(text: &str) -> i64 {
     text.parse().unwrap_or(i64::MAX)
 }
 
-/// The whole number that a text writes; the largest or the smallest one if it has too many digits.
-fn written_int(text: &str) -> Result<i64, EvalError> {
+/// Parses an integer. Saturates.
+fn parse_int(text: &str) -> Result<i64, EvalError> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -163,7 +162,7 @@ fn written_int(text: &str) -> Result<i64, EvalError> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(EvalError::NotAnInt);
     }
-    // A sign and digits can only be too many.
+    // Digits with a sign can only fail by overflow.
     Ok(text.parse().unwrap_or(if negative { i64::MIN } else { i64::MAX }))
 }
 
@@ -174,7 +173,7 @@ impl DoubleExpr {
         match self {
             Self::Literal(value) => Ok(*value),
             Self::FromInt(int) => Ok(int.value(read)? as f64),
-            Self::FromText(text) => written_double(&text.value(read)?),
+            Self::FromText(text) => parse_double(&text.value(read)?),
             Self::Negate(double) => Ok(-double.value(read)?),
             Self::Calculate(how, pair) => how.doubles(pair.0.value(read)?, pair.1.value(read)?),
             Self::If(choice) => choice.taken(read)?.value(read),
@@ -182,22 +181,22 @@ impl DoubleExpr {
     }
 }
 
-/// The number that a text writes. `inf` and `nan`, which have no digit, are none.
-fn written_double(text: &str) -> Result<f64, EvalError> {
+/// Parses a number. `inf` and `nan`, which have no digit, are errors.
+fn parse_double(text: &str) -> Result<f64, EvalError> {
     let value: f64 = text.parse().map_err(|_| EvalError::NotADouble)?;
     let is_number = value.is_finite() || text.contains(|c: char| c.is_ascii_digit());
-    if is_number { Ok(finite(value)) } else { Err(EvalError::NotADouble) }
+    if is_number { Ok(saturate(value)) } else { Err(EvalError::NotADouble) }
 }
 
-/// The largest or the smallest double instead of an infinite one.
-fn finite(value: f64) -> f64 {
+/// Saturates at the largest and smallest double.
+fn saturate(value: f64) -> f64 {
     value.clamp(f64::MIN, f64::MAX)
 }
 
 // === impl Text ===
 
 impl TextExpr {
-    /// The most bytes that it can have, whatever the request.
+    /// The most bytes that its value can have.
     pub(super) fn max_bytes(&self) -> usize {
         match self {
             Self::Literal(text) => text.len(),
@@ -214,7 +213,7 @@ impl TextExpr {
     fn value<'a, 'r: 'a>(&'a self, read: AttributeLookup<'_, 'r>) -> Result<Cow<'a, str>, EvalError> {
         match self {
             Self::Literal(text) => Ok(Cow::Borrowed(text)),
-            Self::Attribute(name) => Ok(cut(read(name).unwrap_or_default())),
+            Self::Attribute(name) => Ok(truncate(read(name).unwrap_or_default())),
             Self::Join(pair) => {
                 let left = pair.0.value(read)?;
                 Ok(left + pair.1.value(read)?)
@@ -227,8 +226,8 @@ impl TextExpr {
     }
 }
 
-/// At most [`MAX_ATTRIBUTE_BYTES`] bytes of a text, whole characters only.
-fn cut(text: Cow<'_, str>) -> Cow<'_, str> {
+/// Truncates a text to [`MAX_ATTRIBUTE_BYTES`] at a character boundary.
+fn truncate(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.len() <= MAX_ATTRIBUTE_BYTES {
         return text;
     }
@@ -304,7 +303,7 @@ impl Arithmetic {
     }
 
     fn doubles(self, left: f64, right: f64) -> Result<f64, EvalError> {
-        Ok(finite(match self {
+        Ok(saturate(match self {
             Self::Add => left + right,
             Self::Subtract => left - right,
             Self::Multiply => left * right,

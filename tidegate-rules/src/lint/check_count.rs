@@ -1,5 +1,5 @@
-//! Lints about crowds: requests on which more limits meet than one decision takes. It must not stop at the first path or
-//! method of a rule: a crowd may meet on the second.
+//! The lint `too-many-checks`: requests to which more limits apply than one decision may have. Tries every path and method of
+//! a rule.
 
 use std::collections::HashSet;
 
@@ -11,45 +11,45 @@ use super::{MAX_COMPARISONS, NOT_COMPARED};
 use crate::compile::{CompiledFile, CompiledRule};
 use crate::problem::Problem;
 
-/// What an example takes besides the rules that it finds.
+/// The comparisons that an example counts as, besides those for its candidates.
 const PER_EXAMPLE: usize = 200;
 
-/// Tries the examples of every rule. `rules` are those that are not disabled.
-pub(super) fn lint(ready: &CompiledFile, rules: &[&CompiledRule], found: &mut Vec<Problem>) {
-    // Of most files not even all rules together are too many.
-    if rules.iter().map(|rule| most_checks(rule)).sum::<usize>() <= MAX_CHECKS {
+/// Tries the examples of every rule in `rules`, which are those that are not disabled.
+pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec<Problem>) {
+    // Most files stay below the bound even if all rules apply.
+    if rules.iter().map(|rule| max_checks(rule)).sum::<usize>() <= MAX_CHECKS {
         return;
     }
-    let (mut left, mut told) = (MAX_COMPARISONS, HashSet::new());
+    let (mut left, mut reported) = (MAX_COMPARISONS, HashSet::new());
     for rule in rules {
-        for example in ExampleRequest::each(&rule.matcher.condition) {
-            let (met, looked_at) = example.rules(&ready.matcher);
+        for example in ExampleRequest::combinations(&rule.matcher.condition) {
+            let (met, looked_at) = example.rules(&file.matcher);
             let Some(less) = left.checked_sub(PER_EXAMPLE + looked_at) else {
-                if !found.iter().any(|problem| problem.code() == NOT_COMPARED) {
-                    found.push(not_tried(rule));
+                if !lints.iter().any(|problem| problem.code() == NOT_COMPARED) {
+                    lints.push(not_tried(rule));
                 }
                 return;
             };
             left = less;
             let Some((checks, place)) = too_many(&met, rules) else { continue };
-            if !example.is_exempt(&ready.matcher) && told.insert(place) {
-                found.push(problem(checks, rules[place]));
+            if !example.is_exempt(&file.matcher) && reported.insert(place) {
+                lints.push(problem(checks, rules[place]));
             }
         }
     }
 }
 
-/// How many limits the rules at these places have together, and where the first is that is too many.
+/// The number of limits of these rules, and the first rule beyond the bound; `None` if they stay within it.
 fn too_many(met: &[usize], rules: &[&CompiledRule]) -> Option<(usize, usize)> {
     let (mut checks, mut first, mut budgets) = (0, None, HashSet::new());
     for place in met {
         let rule = rules[*place];
-        // Rules that share a budget make one check of it; one in shadow counts beside it.
+        // Rules that share a budget have one check; a rule in shadow mode has its own.
         let shared = rule.budget.as_ref().filter(|_| rule.mode != RuleMode::Shadow);
         if shared.is_some_and(|budget| !budgets.insert(budget)) {
             continue;
         }
-        checks += most_checks(rule);
+        checks += max_checks(rule);
         if checks > MAX_CHECKS && first.is_none() {
             first = Some(*place);
         }
@@ -57,20 +57,21 @@ fn too_many(met: &[usize], rules: &[&CompiledRule]) -> Option<(usize, usize)> {
     first.map(|place| (checks, place))
 }
 
-/// The most checks that a rule makes, in whichever plan.
-fn most_checks(rule: &CompiledRule) -> usize {
+/// The most checks that a rule adds in any plan.
+fn max_checks(rule: &CompiledRule) -> usize {
     rule.plans.iter().map(|(_, limits)| limits.len()).chain([rule.limits.len()]).max().unwrap_or_default()
 }
 
 fn problem(checks: usize, rule: &CompiledRule) -> Problem {
-    let message = format!("{checks} limits apply to one request, this one among them; at most {MAX_CHECKS} may");
+    let message = format!("{checks} limits apply to one request, including this one; the maximum is {MAX_CHECKS}");
     let problem = Problem::error("too-many-checks", message, rule.id_span.clone());
-    problem.with_help("let the rules match less, or make one rule of several that count by the same")
+    problem.with_help("narrow `match`, or combine rules that count by the same subject")
 }
 
-/// What is said at the rule at which the work became too much.
+/// The note on the rule at which the bound on comparisons was reached.
 fn not_tried(rule: &CompiledRule) -> Problem {
-    let message = "too many values to combine: from here on nobody looked whether too many limits meet on one request";
+    let message =
+        "too many values to combine: this rule and later ones were not checked for too many limits on one request";
     let problem = Problem::note(NOT_COMPARED, message, rule.id_span.clone());
     problem.with_help("match fewer paths, methods, hosts, tenants or values of headers in one rule")
 }
@@ -91,23 +92,23 @@ mod tests {
         compile::compile(&file, &mut problems)
     }
 
-    fn found(ready: &CompiledFile) -> Vec<Problem> {
-        let mut found = Vec::new();
-        lint(ready, &ready.rules.iter().collect::<Vec<_>>(), &mut found);
-        found
+    fn lints(file: &CompiledFile) -> Vec<Problem> {
+        let mut lints = Vec::new();
+        lint(file, &file.rules.iter().collect::<Vec<_>>(), &mut lints);
+        lints
     }
 
-    /// No file can give a rule more limits in a plan than it has itself yet; the library can.
+    /// A file cannot give a rule more limits in a plan than it has itself; the library can.
     #[test]
     fn a_plan_counts_with_as_many_limits_as_it_has() {
-        let mut ready = seventeen();
-        assert!(found(&ready).is_empty());
-        for rule in &mut ready.rules {
+        let mut file = seventeen();
+        assert!(lints(&file).is_empty());
+        for rule in &mut file.rules {
             let limit = rule.limits[0].1;
             rule.plans.push(("pro".into(), vec![("a".into(), limit), ("b".into(), limit)]));
         }
-        let found = found(&ready);
-        assert_eq!(found.len(), 1);
-        assert!(found[0].message().starts_with("34 limits"), "{found:?}");
+        let lints = lints(&file);
+        assert_eq!(lints.len(), 1);
+        assert!(lints[0].message().starts_with("34 limits"), "{lints:?}");
     }
 }

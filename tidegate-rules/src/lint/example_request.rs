@@ -1,6 +1,6 @@
-//! `ExampleRequest`: a request that a condition describes, made up to see which rules meet on it. It must not leave the lints.
+//! `ExampleRequest`: a request that matches a condition, used to find the rules that apply together.
 //!
-//! A condition may have several values of everything; there is an example for each combination of them, up to a bound.
+//! A condition may have several values for each field; there is an example for each combination, up to a bound.
 
 use smol_str::SmolStr;
 use tidegate::{Request, attributes};
@@ -11,36 +11,36 @@ use crate::path::PathPattern;
 use crate::request_matcher::RequestMatcher;
 use crate::request_view::RequestView;
 
-/// A value that nobody asked for in particular.
+/// A value for fields that match anything.
 const FILLER: &str = "x";
 
-/// What looking at a rule takes besides its values.
+/// The comparisons that a rule counts as, besides its values.
 const PER_RULE: usize = 4;
 
 /// The most examples of one condition.
 pub(super) const MAX_EXAMPLES: usize = 1_000;
 
-/// What a request needs to have.
+/// The action and attributes of the request.
 pub(super) struct ExampleRequest {
     action: SmolStr,
     attributes: Vec<(SmolStr, String)>,
 }
 
 impl ExampleRequest {
-    /// The example with the first of everything that is possible.
-    pub(super) fn of(condition: &Condition) -> Self {
-        Self::with(condition, &[])
+    /// The example with the first value of each field.
+    pub(super) fn first(condition: &Condition) -> Self {
+        Self::from_picks(condition, &[])
     }
 
-    /// One example for each combination, the one with the first of everything first.
-    pub(super) fn each(condition: &Condition) -> impl Iterator<Item = Self> {
+    /// One example for each combination, up to [`MAX_EXAMPLES`].
+    pub(super) fn combinations(condition: &Condition) -> impl Iterator<Item = Self> {
         let lengths = lengths(condition);
         let all = lengths.iter().fold(1, |all: usize, length| all.saturating_mul(*length));
-        (0..all.min(MAX_EXAMPLES)).map(move |number| Self::with(condition, &picks(&lengths, number)))
+        (0..all.min(MAX_EXAMPLES)).map(move |number| Self::from_picks(condition, &picks(&lengths, number)))
     }
 
-    /// The example with these values of what [`lengths`] counts; the first where a number is missing.
-    fn with(condition: &Condition, picks: &[usize]) -> Self {
+    /// The example with the values at these positions; the first value where a position is missing.
+    fn from_picks(condition: &Condition, picks: &[usize]) -> Self {
         let mut picks = picks.iter().copied();
         let mut pick = || picks.next().unwrap_or_default();
         let text = |values: &[SmolStr], at: usize| values.get(at).map(ToString::to_string);
@@ -65,9 +65,9 @@ impl ExampleRequest {
         Self { action, attributes }
     }
 
-    /// The places of the rules that apply to it, the exemptions aside; and how much was compared to find them.
+    /// The rules that apply, regardless of exemptions, and the number of comparisons it took.
     ///
-    /// Whatever covers the condition is among them: it applies to every such request, so to this one too.
+    /// Every rule whose condition covers the example's condition is among them.
     pub(super) fn rules(&self, matcher: &RequestMatcher) -> (Vec<usize>, usize) {
         let request = self.request();
         let view = RequestView::new(&request, matcher);
@@ -90,7 +90,7 @@ impl ExampleRequest {
     }
 }
 
-/// How many values there are of everything in the order of [`ExampleRequest::with`]; what is not asked for has one.
+/// The number of values of each field, in the order of [`ExampleRequest::from_picks`]; 1 for an empty field.
 fn lengths(condition: &Condition) -> Vec<usize> {
     let fixed = [
         condition.methods.len(),
@@ -108,8 +108,8 @@ fn lengths(condition: &Condition) -> Vec<usize> {
         .collect()
 }
 
-/// What the combination with this number has of each, in an order that has every value as early as possible: those that
-/// a bound cuts off are further mixtures.
+/// The positions of the values in combination `number`. Every value occurs within the first round, so that a bound cuts off
+/// only further combinations.
 fn picks(lengths: &[usize], number: usize) -> Vec<usize> {
     let longest = (0..lengths.len()).rev().max_by_key(|at| lengths[*at]);
     let round = longest.map_or(1, |at| lengths[at]);
@@ -118,7 +118,7 @@ fn picks(lengths: &[usize], number: usize) -> Vec<usize> {
         if Some(at) == longest {
             return first;
         }
-        // Shifted by the place in the round, so that all move on together.
+        // Shifted by the position in the round, so that all fields advance together.
         let pick = (rest % length + first) % length;
         rest /= length;
         pick
@@ -126,7 +126,7 @@ fn picks(lengths: &[usize], number: usize) -> Vec<usize> {
     lengths.iter().enumerate().map(pick).collect()
 }
 
-/// How many values a condition names, and one more.
+/// The number of values of a condition, plus one.
 pub(super) fn weight(condition: &Condition) -> usize {
     let headers: usize = condition.headers.iter().map(|(_, values)| 1 + values.len()).sum();
     1 + condition.methods.len()
@@ -165,11 +165,11 @@ mod tests {
         let words = |count: usize| (0..count).map(|word| SmolStr::new(word.to_string())).collect::<Vec<_>>();
         let condition =
             Condition { tenants: words(500), actions: words(600), methods: words(7), ..Condition::default() };
-        let examples: Vec<_> = ExampleRequest::each(&condition).collect();
+        let examples: Vec<_> = ExampleRequest::combinations(&condition).collect();
         assert_eq!(examples.len(), MAX_EXAMPLES);
         assert_eq!(examples.iter().map(|example| &example.action).collect::<HashSet<_>>().len(), 600);
         let tenant = |example: &ExampleRequest| example.attributes.iter().find(|(name, _)| name == "tenant").cloned();
         assert_eq!(examples.iter().map(tenant).collect::<HashSet<_>>().len(), 500);
-        assert_eq!(ExampleRequest::each(&Condition::default()).count(), 1);
+        assert_eq!(ExampleRequest::combinations(&Condition::default()).count(), 1);
     }
 }

@@ -1,51 +1,51 @@
-//! What lints and the checklist ask about failure policies: which requests pass uncounted while the store fails, and whether
-//! one rule is as strict as another then.
+//! Failure policies in lints and the checklist: which requests pass without limits while the store fails, and whether one rule
+//! is as strict as another then.
 
 use smol_str::SmolStr;
 use tidegate::OnFailure;
 
-use super::named;
+use super::list_names;
 use crate::compile::CompiledRule;
 use crate::condition::is_method;
 use crate::route_table::RouteEntry;
 
-/// How many routes are held against methods and paths of a rule. Where there are more, some are taken to pass.
+/// The most comparisons of routes with the methods and paths of a rule. Beyond it, some requests are assumed to pass.
 const MAX_ROUTE_COMPARISONS: usize = 100_000;
 
-/// Requests of a rule that pass while the store fails, however many there are.
+/// The requests of a rule that pass without a limit while the store fails.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UncountedRequests {
     None,
     All,
-    /// These routes, and all requests that no route fits if it says so.
+    /// A description of the routes that pass, and of requests that match no route.
     Some(String),
 }
 
-/// Which requests of a rule pass while the store fails, however many there are.
+/// Finds the requests of a rule that pass without a limit while the store fails.
 pub(crate) fn uncounted_requests(rule: &CompiledRule) -> UncountedRequests {
     let policy = &rule.matcher.on_failure;
     if policy.each().all(|(_, policy)| policy.lets_pass()) {
         return UncountedRequests::All;
     }
-    let passes = |route: &&RouteEntry<OnFailure>| route.value.lets_pass() && may_fit(route, rule);
+    let passes = |route: &&RouteEntry<OnFailure>| route.value.lets_pass() && may_match(route, rule);
     let routes: Vec<_> = policy.routes.routes().iter().filter(passes).map(|route| format!("`{route}`")).collect();
     let rest = policy.otherwise.lets_pass() && has_rest(rule);
-    match (named(&routes), rest) {
+    match (list_names(&routes), rest) {
         (None, false) => UncountedRequests::None,
-        (None, true) => UncountedRequests::Some("what no route fits".to_owned()),
+        (None, true) => UncountedRequests::Some("requests that match no route".to_owned()),
         (Some(routes), false) => UncountedRequests::Some(routes),
-        (Some(routes), true) => UncountedRequests::Some(format!("{routes}, and of what no route fits")),
+        (Some(routes), true) => UncountedRequests::Some(format!("{routes}, and of requests that match no route")),
     }
 }
 
-/// Whether a route may fit requests of the rule, as far as methods tell.
-fn may_fit(route: &RouteEntry<OnFailure>, rule: &CompiledRule) -> bool {
+/// Whether a route may match requests of the rule, judging by methods.
+fn may_match(route: &RouteEntry<OnFailure>, rule: &CompiledRule) -> bool {
     let methods = &rule.matcher.condition.methods;
     let meets = |own: &SmolStr| methods.iter().any(|method| is_method(own, method) || is_method(method, own));
     methods.is_empty() || route.method.as_ref().is_none_or(meets)
 }
 
-/// Whether the rule may apply to requests that no route fits.
+/// Whether the rule may apply to requests that match no route.
 fn has_rest(rule: &CompiledRule) -> bool {
     let (condition, routes) = (&rule.matcher.condition, rule.matcher.on_failure.routes.routes());
     let methods = or_any(&condition.methods);
@@ -55,12 +55,12 @@ fn has_rest(rule: &CompiledRule) -> bool {
     work > MAX_ROUTE_COMPARISONS || methods.iter().any(|method| paths.iter().any(|path| !is_covered(*method, *path)))
 }
 
-/// Each of them, or one that may be anything if there are none.
+/// Each value; `[None]`, which stands for any value, if there are none.
 fn or_any<T>(values: &[T]) -> Vec<Option<&T>> {
     if values.is_empty() { vec![None] } else { values.iter().map(Some).collect() }
 }
 
-/// Whether `strict` refuses whatever `rule` refuses while the store fails, given that its limits are at least as strict.
+/// Whether `strict` refuses every request that `rule` refuses while the store fails, given limits at least as strict.
 pub(super) fn is_as_strict(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     let (own, other) = (&strict.matcher.on_failure, &rule.matcher.on_failure);
     other.each().all(|(_, policy)| policy.lets_pass())

@@ -1,5 +1,4 @@
-//! Lints about amounts: limits that refuse everything, logs that weigh too much, queues that nobody waits in, costs that are
-//! not there when it matters.
+//! Lints about amounts: limits that refuse everything, large logs, long queues, and costs of 0.
 
 use std::time::Duration;
 
@@ -13,37 +12,37 @@ use crate::problem::Problem;
 use crate::quantity;
 use crate::source_file::Span;
 
-/// The largest log that is worth its bytes.
+/// The largest sliding log without a lint, in requests.
 const MAX_LOG_LIMIT: u64 = 1_000;
 
-/// How long callers are willing to wait; most have given up before.
+/// The longest wait in a queue without a lint.
 const MAX_QUEUE_WAIT: Duration = Duration::from_secs(30);
 
-/// One limit of a rule: of which plan, and where it stands.
+/// A limit of a rule, with its plan and its position.
 pub(super) struct SpannedLimit<'r> {
     plan: &'r str,
     pub(super) limit: &'r Limit,
     pub(super) span: &'r Span,
 }
 
-pub(super) fn lint(rule: &CompiledRule, found: &mut Vec<Problem>) {
+pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
     for spanned_limits in spanned_limits(rule) {
-        found.extend(huge_log(&spanned_limits));
-        found.extend(zero(&spanned_limits));
-        found.extend(long_queue(&spanned_limits));
+        lints.extend(huge_log(&spanned_limits));
+        lints.extend(zero(&spanned_limits));
+        lints.extend(long_queue(&spanned_limits));
     }
-    found.extend(too_dear(rule));
-    found.extend(free_until_settled(rule));
-    found.extend(rule.plans.iter().filter_map(|(plan, limits)| another_shape(rule, plan, limits)));
+    lints.extend(lint_cost_above_limit(rule));
+    lints.extend(free_until_settled(rule));
+    lints.extend(rule.plans.iter().filter_map(|(plan, limits)| another_shape(rule, plan, limits)));
 }
 
-/// Whether a limit is a log that keeps more requests than it should.
+/// Whether a limit is a log that keeps more than [`MAX_LOG_LIMIT`] requests.
 pub(crate) fn is_huge_log(limit: &Limit) -> bool {
     matches!(limit, Limit::SlidingLog(log) if log.limit() > MAX_LOG_LIMIT)
 }
 
-/// The plan, the cost and the amount, if some request of a rule costs more than it can ever have.
-pub(crate) fn dearest(rule: &CompiledRule) -> Option<(&str, u64, u64)> {
+/// The plan, the cost and the limit, if a request can cost more than the whole limit of a rule.
+pub(crate) fn cost_above_limit(rule: &CompiledRule) -> Option<(&str, u64, u64)> {
     let cost = match &rule.matcher.cost {
         Cost::Given => None,
         Cost::Fixed(cost) => Some(*cost),
@@ -52,13 +51,13 @@ pub(crate) fn dearest(rule: &CompiledRule) -> Option<(&str, u64, u64)> {
             table.routes.values().chain(default).max()
         }
     }?;
-    // A limit of 0 is a way to say no, and has a lint of its own.
+    // A limit of 0 is a way to refuse all requests, and has a lint of its own.
     let limits = all(rule).filter(|(_, limit)| limit.amount() > 0);
     let (plan, limit) = limits.min_by_key(|(_, limit)| limit.amount())?;
     (cost > limit.amount()).then(|| (plan, cost, limit.amount()))
 }
 
-/// The limits of a rule, those of its plans too, each with the name of its plan.
+/// The limits of a rule and of its plans, each with the name of its plan.
 pub(crate) fn all(rule: &CompiledRule) -> impl Iterator<Item = (&str, &Limit)> {
     let of_plans =
         rule.plans.iter().flat_map(|(plan, limits)| limits.iter().map(move |(_, limit)| (plan.as_str(), limit)));
@@ -66,7 +65,7 @@ pub(crate) fn all(rule: &CompiledRule) -> impl Iterator<Item = (&str, &Limit)> {
     own.chain(of_plans)
 }
 
-/// The limits with their places. Those of a plan are shown at the rule that they belong to.
+/// The limits with their positions. Limits of a plan are shown at their rule.
 pub(super) fn spanned_limits(rule: &CompiledRule) -> impl Iterator<Item = SpannedLimit<'_>> {
     let places = rule.limit_spans.iter().chain(std::iter::repeat(&rule.id_span));
     all(rule).zip(places).map(|((plan, limit), span)| SpannedLimit { plan, limit, span })
@@ -77,8 +76,8 @@ fn huge_log(spanned_limits: &SpannedLimit<'_>) -> Option<Problem> {
         return None;
     }
     let bytes = 10 * spanned_limits.limit.amount() / 1_000;
-    let message = format!("this log keeps up to {bytes} kB for each subject{}", spanned_limits.of_plan());
-    let help = "`sliding_window` is nearly as exact with a few bytes a slice; keep logs to 1,000 requests";
+    let message = format!("this log takes up to {bytes} kB for each subject{}", spanned_limits.of_plan());
+    let help = "`sliding_window` is nearly as exact and takes a few bytes for each slice; keep logs to 1,000 requests";
     Some(Problem::warning("huge-log", message, spanned_limits.span.clone()).with_help(help))
 }
 
@@ -86,8 +85,8 @@ fn zero(spanned_limits: &SpannedLimit<'_>) -> Option<Problem> {
     if spanned_limits.limit.amount() > 0 || !spanned_limits.plan.is_empty() {
         return None;
     }
-    let message = "a limit of 0 refuses everything that has a cost";
-    let help = "if that is meant, nothing is to be done; `mode: disabled` switches a rule off";
+    let message = "a limit of 0 refuses every request with a cost";
+    let help = "this is fine if it is intended; `mode: disabled` turns a rule off";
     Some(Problem::note("zero-limit", message, spanned_limits.span.clone()).with_help(help))
 }
 
@@ -98,58 +97,60 @@ fn long_queue(spanned_limits: &SpannedLimit<'_>) -> Option<Problem> {
         return None;
     }
     let shown = quantity::format_duration(Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)));
-    let message =
-        format!("the last in this queue waits {shown}{}; most callers are gone by then", spanned_limits.of_plan());
+    let message = format!(
+        "the last request in this queue waits {shown}{}; most callers have given up by then",
+        spanned_limits.of_plan()
+    );
     let help = format!("shorten `queue` to what drains in {} s", MAX_QUEUE_WAIT.as_secs());
     Some(Problem::note("long-queue", message, spanned_limits.span.clone()).with_help(help))
 }
 
-/// How long it takes until `queue` requests have gone out.
+/// The time until `queue` requests have drained.
 fn wait(queue: u64, rate: Rate) -> Duration {
     let micros = u128::from(queue) * rate.period().as_micros() / u128::from(rate.amount());
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
-fn too_dear(rule: &CompiledRule) -> Option<Problem> {
-    let (plan, cost, amount) = dearest(rule)?;
+fn lint_cost_above_limit(rule: &CompiledRule) -> Option<Problem> {
+    let (plan, cost, amount) = cost_above_limit(rule)?;
     let in_plan = if plan.is_empty() { String::new() } else { format!(" in plan `{plan}`") };
-    let message = format!("a request that costs {cost} is refused for good: the limit is {amount}{in_plan}");
-    let help = "lower the cost, or raise the limit to the largest cost";
+    let message = format!("a request that costs {cost} is always refused: the limit is {amount}{in_plan}");
+    let help = "lower the cost, or raise the limit to at least the largest cost";
     Some(Problem::warning("cost-above-limit", message, rule.cost_span.clone()).with_help(help))
 }
 
-/// A cost that is told by the response, and may be nothing until then.
+/// A cost that is settled after the response and may be 0 before.
 fn free_until_settled(rule: &CompiledRule) -> Option<Problem> {
-    let (Some(header), Cost::Table(table)) = (&rule.actual, &rule.matcher.cost) else { return None };
-    // What an expression comes to is not known here; but where it fails, the default stands.
-    let told_as_nothing = table.most == 0 && !matches!(table.from, CostSource::Default);
+    let (Some(header), Cost::Table(table)) = (&rule.cost_header, &rule.matcher.cost) else { return None };
+    // The result of an expression is not known here; if it fails, the default applies.
+    let told_as_nothing = table.max == 0 && !matches!(table.from, CostSource::Default);
     let can_be_nothing = table.default == 0 || told_as_nothing || table.routes.values().any(|cost| cost == 0);
     if !can_be_nothing {
         return None;
     }
-    let message =
-        format!("a cost of 0 passes an empty limit, so nothing is refused until `{header}` tells the real one");
-    let help =
-        "charge at least 1, better what such a request usually costs; the rest is given back or charged after it";
+    let message = format!(
+        "a request with a cost of 0 always passes, so nothing is refused until `{header}` gives the actual cost"
+    );
+    let help = "charge at least 1, or the usual cost; the difference is charged or refunded after the response";
     Some(Problem::warning("free-until-settled", message, rule.cost_span.clone()).with_help(help))
 }
 
-/// A plan under which a rule counts with keys of its own, since these carry the shape of a limit.
+/// A plan whose limit has other keys than the rule's own, because keys contain the algorithm and window of a limit.
 fn another_shape(rule: &CompiledRule, plan: &str, limits: &[(SmolStr, Limit)]) -> Option<Problem> {
     let stem = |(name, limit): &(SmolStr, Limit)| KeyStem::for_rule("", limit, name);
     let same = |limit| rule.limits.iter().any(|own| stem(own) == stem(limit));
     if limits.iter().all(same) {
         return None;
     }
-    let message =
-        format!("plan `{plan}` has another kind, window or number of slices here: who changes to it starts afresh");
-    let help =
-        "change only amounts and rates, and what was used stays used; if a fresh start is meant, nothing is to be done";
+    let message = format!(
+        "plan `{plan}` has another algorithm, window or number of slices: usage is reset when a tenant changes to it"
+    );
+    let help = "change only amounts and rates to keep the usage; this is fine if the reset is intended";
     Some(Problem::note("plan-of-another-shape", message, rule.id_span.clone()).with_help(help))
 }
 
 impl SpannedLimit<'_> {
-    /// The plan as a part of a sentence, or nothing.
+    /// ` in plan …`, or an empty text.
     pub(super) fn of_plan(&self) -> String {
         if self.plan.is_empty() { String::new() } else { format!(" in plan `{}`", self.plan) }
     }

@@ -1,5 +1,4 @@
-//! Lints about reach: rules that never take effect, because nothing is like what they ask for, or because an exemption or
-//! another rule is always there first.
+//! Lints about rules without effect: no request matches them, or an exemption or another rule makes them redundant.
 
 use std::collections::HashSet;
 
@@ -16,29 +15,29 @@ use crate::problem::Problem;
 use crate::request_matcher::{RuleMatcher, TenantUse};
 use crate::source_file::Span;
 
-/// Conditions that ask for a tenant or a plan that nothing in the file provides, or for a path that nobody meant.
-pub(super) fn conditions(ready: &CompiledFile, found: &mut Vec<Problem>) {
-    let rules = ready.rules.iter().filter(|rule| !rule.is_disabled());
-    let asked = rules.map(|rule| -> (&Condition, &Span) { (&rule.matcher.condition, &rule.match_span) });
-    let no_tenant = ready.matcher.tenant.sources.is_empty();
-    let mut plans: HashSet<&SmolStr> = HashSet::from([&ready.matcher.default_plan]);
+/// Conditions with a tenant or plan that the file gives no source for, and paths with a segment such as `:id`.
+pub(super) fn lint_conditions(file: &CompiledFile, lints: &mut Vec<Problem>) {
+    let rules = file.rules.iter().filter(|rule| !rule.is_disabled());
+    let conditions = rules.map(|rule| -> (&Condition, &Span) { (&rule.matcher.condition, &rule.match_span) });
+    let no_tenant = file.matcher.tenant.sources.is_empty();
+    let mut plans: HashSet<&SmolStr> = HashSet::from([&file.matcher.default_plan]);
     if !no_tenant {
-        plans.extend(ready.matcher.plan_of_tenant.values());
+        plans.extend(file.matcher.plan_of_tenant.values());
     }
-    let plans = ready.matcher.plan.sources.is_empty().then_some(plans);
-    for (condition, span) in asked.chain(ready.matcher.exempt.iter().zip(&ready.exempt)) {
-        found.extend(nowhere_from(no_tenant, plans.as_ref(), condition, span));
-        found.extend(condition.paths.iter().filter_map(|pattern| colon(pattern, span)));
+    let plans = file.matcher.plan.sources.is_empty().then_some(plans);
+    for (condition, span) in conditions.chain(file.matcher.exempt.iter().zip(&file.exempt)) {
+        lints.extend(lint_missing_source(no_tenant, plans.as_ref(), condition, span));
+        lints.extend(condition.paths.iter().filter_map(|pattern| colon(pattern, span)));
     }
-    for rule in ready.rules.iter().filter(|rule| !rule.is_disabled()) {
+    for rule in file.rules.iter().filter(|rule| !rule.is_disabled()) {
         let paths = rule.matcher.on_failure.routes.paths();
-        found.extend(paths.filter_map(|pattern| colon(pattern, &rule.on_failure_span)));
+        lints.extend(paths.filter_map(|pattern| colon(pattern, &rule.on_failure_span)));
         let Cost::Table(table) = &rule.matcher.cost else { continue };
-        found.extend(table.routes.paths().filter_map(|pattern| colon(pattern, &rule.cost_span)));
+        lints.extend(table.routes.paths().filter_map(|pattern| colon(pattern, &rule.cost_span)));
     }
 }
 
-/// A segment such as `:id`, which other programs take for any segment.
+/// A segment such as `:id`, which means any segment in other programs.
 fn colon(pattern: &PathPattern, span: &Span) -> Option<Problem> {
     let segment = pattern.segments().iter().find_map(|segment| match segment {
         Segment::Literal(text) => name_after_colon(text).map(|_| text),
@@ -47,8 +46,8 @@ fn colon(pattern: &PathPattern, span: &Span) -> Option<Problem> {
     let written = pattern.to_string();
     let braced = |part: &str| name_after_colon(part).map_or(part.to_owned(), |name| format!("{{{name}}}"));
     let meant = written.split('/').map(braced).collect::<Vec<_>>().join("/");
-    let message = format!("`{segment}` is matched letter by letter in `{written}`");
-    let help = format!("for any segment write `{meant}`; if the colon is meant, nothing is to be done");
+    let message = format!("`{segment}` in `{written}` matches only this text");
+    let help = format!("for any segment write `{meant}`; this is fine if the colon is intended");
     Some(Problem::note("colon-segment", message, span.clone()).with_help(help))
 }
 
@@ -61,8 +60,8 @@ fn name_after_colon(segment: &str) -> Option<&str> {
     segment.strip_prefix(':').filter(fits)
 }
 
-/// `plans` are those that a request can have, if these are known.
-fn nowhere_from(
+/// Reports a tenant or plan that no request can have; `plans` are those that a request can have, if known.
+fn lint_missing_source(
     no_tenant: bool,
     plans: Option<&HashSet<&SmolStr>>,
     condition: &Condition,
@@ -77,41 +76,41 @@ fn nowhere_from(
         return None;
     };
     let message = format!("this matches only if the application sets the attribute `{missing}`");
-    let help = format!("if it does not, say where it comes from: `{missing}: header:x-{missing}` below `identify`");
+    let help = format!("otherwise add its source: `{missing}: header:x-{missing}` below `identify`");
     Some(Problem::note("never-matches", message, span.clone()).with_help(help))
 }
 
-/// An exemption that lifts a rule wherever it would apply.
-pub(super) fn exempted(ready: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
-    let place = ready.matcher.exempt.iter().position(|exempt| exempt.covers(&rule.matcher.condition))?;
-    let message = format!("exemption {} lifts this rule for every request that it applies to", place + 1);
-    let help = "narrow the exemption, or take the rule out";
+/// An exemption that covers every request of a rule.
+pub(super) fn always_exempt(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
+    let place = file.matcher.exempt.iter().position(|exempt| exempt.covers(&rule.matcher.condition))?;
+    let message = format!("exemption {} covers every request of this rule", place + 1);
+    let help = "narrow the exemption, or remove the rule";
     Some(Problem::warning("unreachable", message, rule.match_span.clone()).with_help(help))
 }
 
-/// A rule that another one makes superfluous.
-pub(super) fn outdone(place: usize, rule: &CompiledRule, beside: &[(usize, &CompiledRule)]) -> Option<Problem> {
-    let by = |(at, other): &&(usize, &CompiledRule)| *at != place && outdoes(other, rule);
-    let (at, other) = beside.iter().find(by)?;
+/// A rule that another rule makes redundant.
+pub(super) fn redundant_rule(place: usize, rule: &CompiledRule, beside: &[(usize, &CompiledRule)]) -> Option<Problem> {
+    let is_stricter_rule = |(at, other): &&(usize, &CompiledRule)| *at != place && makes_redundant(other, rule);
+    let (at, other) = beside.iter().find(is_stricter_rule)?;
     let id = &other.matcher.id;
-    if outdoes(rule, other) {
-        // Of two that say the same, the later one is told.
-        let message = format!("this rule says the same as rule `{id}`");
+    if makes_redundant(rule, other) {
+        // Of two equal rules, the later one is reported.
+        let message = format!("this rule is the same as rule `{id}`");
         let problem = Problem::warning("duplicate-rule", message, rule.id_span.clone());
-        return (*at < place).then(|| problem.with_help("take one of the two out"));
+        return (*at < place).then(|| problem.with_help("remove one of the two"));
     }
-    let message = format!("rule `{}` never refuses what rule `{id}` lets pass", rule.matcher.id);
-    let help = format!("`{id}` applies to the same requests and is as strict; take this one out, or make it stricter");
+    let message = format!("rule `{}` never refuses a request that rule `{id}` allows", rule.matcher.id);
+    let help =
+        format!("`{id}` applies to the same requests and is at least as strict; remove this rule, or make it stricter");
     Some(Problem::warning("never-decides", message, rule.id_span.clone()).with_help(help))
 }
 
-/// Whether `strict` refuses whatever `rule` refuses.
+/// Whether `strict` refuses every request that `rule` refuses.
 ///
-/// Both see the same requests, the strict one perhaps more in one bucket, and a request that passes is counted by both: so
-/// the strict one never has more left.
-fn outdoes(strict: &CompiledRule, rule: &CompiledRule) -> bool {
+/// Both count the same requests, `strict` possibly more of them in one bucket, so it never has more left.
+fn makes_redundant(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     let comparable =
-        |rule: &CompiledRule| rule.mode == RuleMode::Enabled && rule.budget.is_none() && rule.actual.is_none();
+        |rule: &CompiledRule| rule.mode == RuleMode::Enabled && rule.budget.is_none() && rule.cost_header.is_none();
     comparable(strict)
         && comparable(rule)
         && failure_policy::is_as_strict(strict, rule)
@@ -122,7 +121,7 @@ fn outdoes(strict: &CompiledRule, rule: &CompiledRule) -> bool {
         && strict.matcher.condition.covers(&rule.matcher.condition)
 }
 
-/// Whether `strict` forgets strangers no earlier than `rule`.
+/// Whether `strict` forgets unauthenticated subjects no earlier than `rule`.
 fn remembers_as_long(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     let forgets = |rule: &CompiledRule| rule.anonymous.and_then(|anonymous| anonymous.forget_after);
     forgets(strict).is_none_or(|after| forgets(rule).is_some_and(|other| other <= after))
@@ -136,7 +135,7 @@ fn same_cost(a: &Cost, b: &Cost) -> bool {
     }
 }
 
-/// Whether those whom `fine` counts as one are one for `coarse` too.
+/// Whether each subject of `fine` lies within one subject of `coarse`.
 fn counts_together(coarse: &RuleMatcher, fine: &RuleMatcher) -> bool {
     let same =
         |a: &Identity, b: &Identity| a.application_attribute == b.application_attribute && a.sources == b.sources;
@@ -144,7 +143,7 @@ fn counts_together(coarse: &RuleMatcher, fine: &RuleMatcher) -> bool {
         && coarse.per.iter().all(|one| fine.per.iter().any(|other| same(one, other)))
 }
 
-/// Whether each limit of `rule` has a stricter one, whatever the plan.
+/// Whether each limit of `rule` has a stricter one in every plan.
 fn in_every_plan(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     let holds = |plan: &str| {
         let stricter = limits(strict, plan);
@@ -176,7 +175,7 @@ fn is_stricter(strict: &Limit, limit: &Limit) -> bool {
     }
 }
 
-/// Whether a rate is at most another one, without rounding.
+/// Whether a rate is at most another one, computed exactly.
 fn is_slower(a: Rate, b: Rate) -> bool {
     u128::from(a.amount()) * b.period().as_micros() <= u128::from(b.amount()) * a.period().as_micros()
 }

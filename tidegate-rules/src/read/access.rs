@@ -1,4 +1,4 @@
-//! The ways in which serde walks through a [`Node`]: by item, by entry, by variant, and as a value with its place.
+//! Serde's access traits for a [`Node`]: by item, by entry, by variant, and as a value with its position.
 
 use serde::de::value::{StringDeserializer, UsizeDeserializer};
 use serde::de::{
@@ -11,17 +11,17 @@ use super::deserializer::{DecodeError, NodeDeserializer};
 /// A start, an end, and the value itself: what makes an [`Spanned`](super::At).
 pub(super) struct SpannedAccess<'n> {
     pub(super) reader: Option<NodeDeserializer<'n>>,
-    pub(super) application_attribute: u8,
+    pub(super) returned: u8,
 }
 
 impl<'de> SeqAccess<'de> for SpannedAccess<'_> {
     type Error = DecodeError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
-        self.application_attribute += 1;
+        self.returned += 1;
         let Some(reader) = &self.reader else { return Ok(None) };
         let place = |byte: usize| -> UsizeDeserializer<DecodeError> { byte.into_deserializer() };
-        match self.application_attribute {
+        match self.returned {
             1 => seed.deserialize(place(reader.node.span.start)).map(Some),
             2 => seed.deserialize(place(reader.node.span.end)).map(Some),
             _ => self.reader.take().map(|reader| seed.deserialize(reader)).transpose(),
@@ -29,7 +29,7 @@ impl<'de> SeqAccess<'de> for SpannedAccess<'_> {
     }
 }
 
-/// One node as a list of itself.
+/// A single node as a list of one item.
 pub(super) struct SingleItemAccess<'n>(pub(super) Option<NodeDeserializer<'n>>);
 
 impl<'de> SeqAccess<'de> for SingleItemAccess<'_> {
@@ -109,7 +109,7 @@ impl<'de> VariantAccess<'de> for NodeDeserializer<'_> {
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, _length: usize, _visitor: V) -> Result<V::Value, DecodeError> {
-        Err(self.wanted("a single value"))
+        Err(self.type_error("a single value"))
     }
 
     fn struct_variant<V: Visitor<'de>>(

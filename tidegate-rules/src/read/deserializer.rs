@@ -1,47 +1,48 @@
-//! From [`Node`] to the written types, by serde, so that the schema and the reader come from the same types.
+//! From [`Node`] to the schema types with serde, so that the schema and the reader use the same types.
 //!
-//! Serde stops at the first error. To tell all of them at once, the piece that is wrong is reported and taken out, and the
-//! rest is decoded again. What is then missing because it was taken out is not reported a second time.
+//! Serde stops at the first error. To report all errors at once, the invalid part is reported and removed, and the rest is
+//! decoded again. A field that is missing because it was removed is not reported again.
 
 use std::cell::Cell;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::access::{ListAccess, MapEntryAccess, SingleItemAccess, SpannedAccess, VariantNameAccess};
-use super::spanned::{AT, ONE_OR_MANY};
+use super::spanned::{ONE_OR_MANY, SPANNED};
 use super::{Node, NodeKind};
 use crate::problem::{MAX_PROBLEMS, Problem};
 use crate::source_file::Span;
 use crate::suggest::{nearest, suggest};
 
-/// An enum of this name has a variant for each shape that a value can have: `number`, `text`, `list`, `map`.
+/// The name of enums with a variant for each shape of a value: `number`, `text`, `list`, `map`.
 const SHAPE: &str = "$shape";
 
-/// Words of the rule file that a later version will know.
-const NOT_YET: [&str; 4] = ["concurrency", "quota", "penalty", "rollout"];
+/// Fields that a later version may support.
+const FUTURE_FIELDS: [&str; 4] = ["concurrency", "quota", "penalty", "rollout"];
 
-/// Decodes a document. Without a value, `problems` says why; with one, it may still have lost what is reported.
+/// Decodes a document and appends its problems. `None` if nothing can be decoded; otherwise invalid parts were removed.
 pub(crate) fn decode<T: for<'de> Deserialize<'de>>(root: Node, problems: &mut Vec<Problem>) -> Option<T> {
     decode_part(root, problems).map(|(value, _)| value)
 }
 
-/// Decodes a part of a document, and tells whether a field of it was lost.
+/// Decodes a part of a document, and returns whether a field of it was removed.
 pub(crate) fn decode_part<T: for<'de> Deserialize<'de>>(
     mut root: Node,
     problems: &mut Vec<Problem>,
 ) -> Option<(T, bool)> {
     while problems.len() < MAX_PROBLEMS {
-        let fault = match T::deserialize(NodeDeserializer::at_root(&root)) {
-            Ok(value) => return Some((value, !root.taken.is_empty())),
-            Err(fault) => fault,
+        let error = match T::deserialize(NodeDeserializer::at_root(&root)) {
+            Ok(value) => return Some((value, !root.removed.is_empty())),
+            Err(error) => error,
         };
-        let place = fault.place.unwrap_or_else(|| Box::new(NodeDeserializer::at_root(&root).place()));
-        // (A field with a slip of the pen is the one that is then missing.)
-        let told = |field| place.taken.iter().any(|taken| nearest(taken, std::iter::once(field)).is_some());
-        let told = fault.missing.is_some_and(told);
-        if !told {
-            let problem = Problem::error(fault.code, fault.message, place.span);
-            problems.push(match fault.help {
+        let place = error.place.unwrap_or_else(|| Box::new(NodeDeserializer::at_root(&root).place()));
+        // A misspelt field is removed, and then the right one is missing.
+        let is_reported =
+            |field| place.removed.iter().any(|removed| nearest(removed, std::iter::once(field)).is_some());
+        let is_reported = error.missing.is_some_and(is_reported);
+        if !is_reported {
+            let problem = Problem::error(error.code, error.message, place.span);
+            problems.push(match error.help {
                 Some(help) => problem.with_help(help),
                 None => problem,
             });
@@ -49,20 +50,20 @@ pub(crate) fn decode_part<T: for<'de> Deserialize<'de>>(
         if place.path.is_empty() {
             return None;
         }
-        root.take_out(&place.path);
+        root.remove_at(&place.path);
     }
     None
 }
 
-/// Why a piece cannot be decoded.
+/// Why a part cannot be decoded.
 #[derive(Debug)]
 pub(super) struct DecodeError {
     code: &'static str,
     message: String,
     help: Option<String>,
-    /// The field that is not there, if that is it.
+    /// The missing field, if one is missing.
     missing: Option<&'static str>,
-    /// Where, once it is known: serde makes errors that do not know.
+    /// The position, once known: serde creates errors without it.
     place: Option<Box<DecodePosition>>,
 }
 
@@ -70,14 +71,14 @@ pub(super) struct DecodeError {
 struct DecodePosition {
     span: Span,
     path: Vec<usize>,
-    taken: Vec<String>,
+    removed: Vec<String>,
 }
 
-/// A node, and the way to it from the root.
+/// A node, and the path to it from the root.
 pub(super) struct NodeDeserializer<'n> {
     pub(super) node: &'n Node,
     path: Vec<usize>,
-    /// The entry of the map that is being read, for a fault that does not know where it is.
+    /// The index of the map entry that is being read, for errors without a position.
     pub(super) current: Cell<Option<usize>>,
 }
 
@@ -92,45 +93,45 @@ impl<'n> NodeDeserializer<'n> {
         Self { node, path, current: Cell::new(None) }
     }
 
-    /// A fault of this node.
-    fn fault(&self, code: &'static str, message: impl Into<String>) -> DecodeError {
+    /// An error at this node.
+    fn error(&self, code: &'static str, message: impl Into<String>) -> DecodeError {
         DecodeError { code, message: message.into(), help: None, missing: None, place: Some(Box::new(self.place())) }
     }
 
     fn place(&self) -> DecodePosition {
-        DecodePosition { span: self.node.span.clone(), path: self.path.clone(), taken: self.node.taken.clone() }
+        DecodePosition { span: self.node.span.clone(), path: self.path.clone(), removed: self.node.removed.clone() }
     }
 
-    pub(super) fn wanted(&self, what: &str) -> DecodeError {
-        self.fault("type", format!("this is {}; {what} is wanted here", self.node.what()))
+    pub(super) fn type_error(&self, what: &str) -> DecodeError {
+        self.error("type", format!("expected {what}, found {}", self.node.type_name()))
     }
 
-    /// Gives a fault that does not know where it is this node's place.
+    /// Adds this node's position to an error without one.
     fn here<V>(&self, result: Result<V, DecodeError>) -> Result<V, DecodeError> {
         let place = || match (self.current.get(), &self.node.kind) {
             (Some(index), NodeKind::Map(entries)) => self.inner(index, &entries[index].0).place(),
             _ => self.place(),
         };
-        result.map_err(|fault| DecodeError { place: fault.place.or_else(|| Some(Box::new(place()))), ..fault })
+        result.map_err(|error| DecodeError { place: error.place.or_else(|| Some(Box::new(place()))), ..error })
     }
 
-    fn whole(&self) -> Result<i128, DecodeError> {
+    fn integer(&self) -> Result<i128, DecodeError> {
         match &self.node.kind {
             NodeKind::Whole(value, _) => Ok(*value),
             NodeKind::Text(text) => match crate::quantity::parse_count(text) {
                 Ok(value) => Ok(value.into()),
-                Err(_) => Err(self.wanted("a whole number")),
+                Err(_) => Err(self.type_error("a whole number")),
             },
-            _ => Err(self.wanted("a whole number")),
+            _ => Err(self.type_error("a whole number")),
         }
     }
 
     fn entries(&self) -> Result<&'n [(Node, Node)], DecodeError> {
         match &self.node.kind {
             NodeKind::Map(entries) => Ok(entries),
-            // `identify:` with nothing below it is as good as an empty set.
+            // `identify:` without a value is an empty map.
             NodeKind::Null => Ok(&[]),
-            _ => Err(self.wanted("a set of fields")),
+            _ => Err(self.type_error("a map")),
         }
     }
 
@@ -139,26 +140,26 @@ impl<'n> NodeDeserializer<'n> {
         for (index, (key, _)) in self.entries()?.iter().enumerate() {
             let name = key.text().unwrap_or_default();
             if !fields.contains(&name) {
-                let fault = self.inner(index, key).fault("unknown-field", format!("there is no field `{name}` here"));
-                let help = if NOT_YET.contains(&name) {
-                    "this version has no limits of that kind yet; take the field out".into()
+                let error = self.inner(index, key).error("unknown-field", format!("unknown field `{name}`"));
+                let help = if FUTURE_FIELDS.contains(&name) {
+                    "this version does not support it; remove the field".into()
                 } else {
                     suggest(name, fields.iter().copied())
                 };
-                return Err(DecodeError { help: Some(help), ..fault });
+                return Err(DecodeError { help: Some(help), ..error });
             }
         }
         Ok(())
     }
 }
 
-macro_rules! numbers {
+macro_rules! deserialize_integers {
     ($($method:ident $visit:ident $number:ty),*) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-            let value = self.whole()?;
+            let value = self.integer()?;
             let value = <$number>::try_from(value).map_err(|_| {
-                let most = i128::from(<$number>::MAX).min(i128::from(tidegate::spi::MAX_AMOUNT));
-                self.fault("type", format!("{value} is out of range: {} to {most} are possible", <$number>::MIN))
+                let max = i128::from(<$number>::MAX).min(i128::from(tidegate::spi::MAX_AMOUNT));
+                self.error("type", format!("{value} is out of range: it must be {} to {max}", <$number>::MIN))
             })?;
             self.here(visitor.$visit(value))
         })*
@@ -180,20 +181,20 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         }
     }
 
-    numbers!(deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32,
+    deserialize_integers!(deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32,
         deserialize_u64 visit_u64 u64, deserialize_i64 visit_i64 i64);
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.node.kind {
             NodeKind::Bool(value, _) => self.here(visitor.visit_bool(value)),
-            _ => Err(self.wanted("true or false")),
+            _ => Err(self.type_error("true or false")),
         }
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.node.text() {
             Some(text) => self.here(visitor.visit_str(text)),
-            None => Err(self.wanted("text")),
+            None => Err(self.type_error("text")),
         }
     }
 
@@ -218,7 +219,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         match (name, &self.node.kind) {
-            (AT, _) => visitor.visit_seq(SpannedAccess { reader: Some(self), application_attribute: 0 }),
+            (SPANNED, _) => visitor.visit_seq(SpannedAccess { reader: Some(self), returned: 0 }),
             (ONE_OR_MANY, NodeKind::List(_)) => self.deserialize_seq(visitor),
             (ONE_OR_MANY, _) => visitor.visit_seq(SingleItemAccess(Some(self))),
             _ => visitor.visit_newtype_struct(self),
@@ -231,7 +232,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
                 let result = visitor.visit_seq(ListAccess { reader: &self, list: items, next: 0 });
                 self.here(result)
             }
-            _ => Err(self.wanted("a list")),
+            _ => Err(self.type_error("a list")),
         }
     }
 
@@ -266,14 +267,14 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
             };
             (shape, true)
         } else {
-            (self.node.text().ok_or_else(|| self.wanted("a word"))?, false)
+            (self.node.text().ok_or_else(|| self.type_error("a name"))?, false)
         };
         if !variants.contains(&variant) {
             if shaped {
-                return Err(self.wanted("something else"));
+                return Err(self.type_error("another type"));
             }
-            let fault = self.fault("unknown-value", format!("`{variant}` is not possible here"));
-            return Err(DecodeError { help: Some(suggest(variant, variants.iter().copied())), ..fault });
+            let error = self.error("unknown-value", format!("`{variant}` is not a valid value"));
+            return Err(DecodeError { help: Some(suggest(variant, variants.iter().copied())), ..error });
         }
         visitor.visit_enum(VariantNameAccess { name: variant.to_owned(), reader: self })
     }

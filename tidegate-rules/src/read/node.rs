@@ -1,20 +1,20 @@
-//! `Node`: a piece of YAML with its place. It has no opinion about what belongs where.
+//! `Node`: a YAML value with its position.
 
 use std::ops::Range;
 
-/// A piece of YAML.
+/// A YAML value.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Node {
-    /// What it is.
+    /// Its type and value.
     pub kind: NodeKind,
-    /// Its place: bytes of the [`SourceFile`](crate::yaml::SourceFile). A list or a set of fields has that of its first item or key.
+    /// Its position: bytes of the [`SourceFile`](crate::yaml::SourceFile). A list or map has that of its first item or key.
     pub span: Range<usize>,
-    /// The fields that were taken out of it because they were wrong: that they are missing has been reported already.
-    pub(crate) taken: Vec<String>,
+    /// Fields that were removed because they were invalid, and are not reported as missing.
+    pub(crate) removed: Vec<String>,
 }
 
-/// What it is. Scalars keep their text as it is written, since `0042` may be a name and not a number.
+/// The type and value of a node. Scalars keep their text, since `0042` may be a name and not a number.
 #[derive(Clone, Debug)]
 pub enum NodeKind {
     /// Nothing, `~` or `null`.
@@ -25,20 +25,20 @@ pub enum NodeKind {
     Whole(i128, String),
     /// A number that is not whole.
     Float(f64, String),
-    /// Anything else that is a single value, and whatever has quotation marks.
+    /// Any other scalar, and every quoted one.
     Text(String),
     /// A list, in order.
     List(Vec<Node>),
-    /// Fields, in order; no key stands twice.
+    /// A map, in order; no key occurs twice.
     Map(Vec<(Node, Node)>),
 }
 
 impl Node {
     pub(crate) fn new(kind: NodeKind, span: Range<usize>) -> Self {
-        Self { kind, span, taken: Vec::new() }
+        Self { kind, span, removed: Vec::new() }
     }
 
-    /// A single value as it is written; none for nothing, lists and fields.
+    /// The text of a scalar; `None` for null, lists and maps.
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             NodeKind::Text(text) | NodeKind::Bool(_, text) | NodeKind::Whole(_, text) | NodeKind::Float(_, text) => {
@@ -48,13 +48,13 @@ impl Node {
         }
     }
 
-    /// The key of a field, if it is there.
+    /// The key node of a field.
     pub(crate) fn key(&self, name: &str) -> Option<&Self> {
         let NodeKind::Map(entries) = &self.kind else { return None };
         entries.iter().map(|(key, _)| key).find(|key| key.text() == Some(name))
     }
 
-    /// Takes the items of a list out of a field, and leaves an empty list there.
+    /// Removes the items of the list in a field, and leaves it empty.
     pub(crate) fn take_list(&mut self, name: &str) -> Vec<Self> {
         let NodeKind::Map(entries) = &mut self.kind else { return Vec::new() };
         let field = entries.iter_mut().find(|(key, _)| key.text() == Some(name));
@@ -64,8 +64,8 @@ impl Node {
         }
     }
 
-    /// What it is, for people.
-    pub const fn what(&self) -> &'static str {
+    /// The name of its type, for messages.
+    pub const fn type_name(&self) -> &'static str {
         match self.kind {
             NodeKind::Null => "nothing",
             NodeKind::Bool(..) => "true or false",
@@ -73,27 +73,27 @@ impl Node {
             NodeKind::Float(..) => "a decimal number",
             NodeKind::Text(_) => "text",
             NodeKind::List(_) => "a list",
-            NodeKind::Map(_) => "a set of fields",
+            NodeKind::Map(_) => "a map",
         }
     }
 
-    /// Takes out the entry or item at the end of `path`, if it is there.
-    pub(crate) fn take_out(&mut self, path: &[usize]) {
+    /// Removes the entry or item at the end of `path`.
+    pub(crate) fn remove_at(&mut self, path: &[usize]) {
         let [first, rest @ ..] = path else { return };
         match &mut self.kind {
             NodeKind::List(items) if *first < items.len() => {
                 if rest.is_empty() {
                     items.remove(*first);
                 } else {
-                    items[*first].take_out(rest);
+                    items[*first].remove_at(rest);
                 }
             }
             NodeKind::Map(entries) if *first < entries.len() => {
                 if rest.is_empty() {
                     let (key, _) = entries.remove(*first);
-                    self.taken.push(key.text().unwrap_or_default().to_owned());
+                    self.removed.push(key.text().unwrap_or_default().to_owned());
                 } else {
-                    entries[*first].1.take_out(rest);
+                    entries[*first].1.remove_at(rest);
                 }
             }
             _ => {}

@@ -1,5 +1,4 @@
-//! `Spanned`: a value with its place in the file, and `OneOrMany`: a value or a list of them. Both are what they hold to a
-//! reader of the schema.
+//! `Spanned`: a value with its position in the file; `OneOrMany`: a value or a list of values. Neither shows in the schema.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,11 +10,11 @@ use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 
 use crate::source_file::Span;
 
-/// The names by which [`decode`](super::decode) knows these types, which no type of ours has.
-pub(super) const AT: &str = "$at";
+/// Type names by which [`decode`](super::decode) recognizes these types.
+pub(super) const SPANNED: &str = "$at";
 pub(super) const ONE_OR_MANY: &str = "$one-or-many";
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Spanned<T> {
     pub(crate) value: T,
@@ -46,7 +45,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Spanned<T> {
         impl<'de, T: Deserialize<'de>> Visitor<'de> for SpannedVisitor<T> {
             type Value = Spanned<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value with its place")
+                f.write_str("a value with its position")
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Spanned<T>, A::Error> {
                 let mut place = || parts.next_element::<usize>().map(Option::unwrap_or_default);
@@ -55,7 +54,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Spanned<T> {
                 Ok(Spanned { value, span })
             }
         }
-        deserializer.deserialize_newtype_struct(AT, SpannedVisitor(PhantomData))
+        deserializer.deserialize_newtype_struct(SPANNED, SpannedVisitor(PhantomData))
     }
 }
 

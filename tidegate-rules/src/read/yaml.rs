@@ -1,4 +1,4 @@
-//! From text to [`Node`]: YAML with bounded work. Deep nesting, alias bombs and endless documents end in a problem.
+//! From text to [`Node`]: YAML with bounded work. Deep nesting, alias bombs and very long documents are errors.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use super::{Node, NodeKind};
 use crate::problem::Problem;
 use crate::source_file::{MAX_FILE_BYTES, SourceFile, Span, boundary};
 
-/// No file nests deeper: each level of an Envoy descriptor takes two, a list and a map.
+/// The deepest nesting: each level of an Envoy descriptor takes two, a list and a map.
 const MAX_DEPTH: usize = 64;
 
-/// The most values in a file, those behind aliases counted as often as they are used: fifty thousand rules of some fields.
+/// The most values in a file, aliased ones counted at each use: about fifty thousand rules.
 const MAX_YAML_VALUES: usize = 1_500_000;
 
-/// The whole document, or why it is not one.
+/// Parses a document.
 pub(crate) fn parse(source: &SourceFile) -> Result<Node, Problem> {
     let options = options();
     match serde_saphyr::from_str_with_options::<SaphyrSpanned<RawYaml>>(source.text(), options) {
@@ -25,7 +25,7 @@ pub(crate) fn parse(source: &SourceFile) -> Result<Node, Problem> {
             let text = error.without_snippet().to_string();
             if text.contains("budget") || text.contains("alias") && text.contains("limit") {
                 let message = format!(
-                    "the file is too much: at most {MAX_YAML_VALUES} values (aliases counted as often as they are used), \
+                    "the file is too large: at most {MAX_YAML_VALUES} values (aliases counted at each use), \
                      {MAX_DEPTH} levels and one document"
                 );
                 return Err(Problem::error("too-much", message, span));
@@ -55,7 +55,7 @@ fn options() -> Options {
     options
 }
 
-/// The message without the position, which is shown beside it anyway.
+/// The message without the position, which is shown separately.
 fn shorten(message: &str) -> String {
     let rest = message.trim_start_matches("error: ");
     let rest = match rest.split_once(": ") {
@@ -84,7 +84,7 @@ enum RawYaml {
 }
 
 fn node(raw: SaphyrSpanned<RawYaml>, text: &str) -> Node {
-    // Problems are shown where a value is used; its text is where it is written, which may be behind an alias.
+    // Problems are shown where a value is used; its text is where it is defined, which may be behind an alias.
     let mut span = span(&raw.referenced, text);
     let written = || text[self::span(&raw.defined, text)].to_owned();
     let kind = match raw.value {
@@ -99,7 +99,7 @@ fn node(raw: SaphyrSpanned<RawYaml>, text: &str) -> Node {
             NodeKind::Map(entries.collect())
         }
     };
-    // A collection is shown by its first key or item: the parser gives it no length.
+    // A collection has the position of its first key or item: the parser gives it no length.
     if let NodeKind::List(items) = &kind
         && let Some(first) = items.first().filter(|_| span.is_empty())
     {
@@ -116,7 +116,7 @@ fn node(raw: SaphyrSpanned<RawYaml>, text: &str) -> Node {
 fn span(location: &Location, text: &str) -> Span {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let span = location.span();
-    // Errors know their place in characters only.
+    // Errors have their position in characters only.
     let Some((start, length)) = span.byte_offset().zip(span.byte_len()) else {
         let start = text.char_indices().nth(number(span.offset())).map_or(text.len(), |(start, _)| start);
         return start..boundary(text, start + 1).max(start);

@@ -1,4 +1,4 @@
-//! Costs as they are written.
+//! The field `cost`.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::route_table::is_route;
 use super::{Amount, RouteTableSpec};
 use crate::read::Spanned;
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(rename = "$shape", rename_all = "lowercase")]
 #[schemars(rename = "Cost", untagged)]
@@ -23,19 +23,19 @@ pub(crate) enum CostSpec {
 }
 
 /// A cost with its conditions. Further keys are methods (`POST`), paths (`/exports/*`) or both (`POST /rides`), each with
-/// its cost; the first that fits counts.
+/// its cost; the first that matches applies.
 #[derive(Debug, Default, JsonSchema)]
 #[schemars(rename = "CostTable")]
 pub(crate) struct CostTableSpec {
-    /// A header that tells the cost; it must be named in `identify.authenticated`.
+    /// A header with the cost; it must be listed in `identify.authenticated`.
     pub(crate) header: Option<Spanned<String>>,
     /// An expression in CEL.
     pub(crate) expression: Option<Spanned<String>>,
-    /// A header of the response that tells what it really cost; the difference is charged or given back.
+    /// A response header with the actual cost; the difference is charged or refunded.
     pub(crate) actual: Option<Spanned<String>>,
-    /// The cost when nothing else tells it. 1 if left out.
+    /// The cost if nothing else gives one. 1 if missing.
     pub(crate) default: Option<Spanned<Amount>>,
-    /// The most that a header or an expression may say.
+    /// The maximum of a header or an expression.
     pub(crate) max: Option<Spanned<Amount>>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, Amount>")]
     pub(crate) routes: RouteTableSpec<Spanned<Amount>>,
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for CostTableSpec {
                         route if is_route(route) => table.routes.push((key, entries.next_value()?)),
                         other => {
                             return Err(A::Error::custom(format!(
-                                "`{other}` is no field of a cost; possible are `header`, `expression`, `actual`, \
+                                "`{other}` is not a field of a cost; valid are `header`, `expression`, `actual`, \
                                  `default`, `max`, a method such as `POST`, or a path such as `/exports/*`"
                             )));
                         }

@@ -1,4 +1,4 @@
-//! `identify` as it is written: some settings, and any further name with the sources it is read from.
+//! The section `identify`: settings, and any further names with their sources.
 
 use std::fmt;
 
@@ -16,21 +16,21 @@ pub(crate) type SourcesSpec = OneOrMany<Spanned<String>>;
 #[derive(Debug, Default, JsonSchema)]
 #[schemars(rename = "Identify")]
 pub(crate) struct IdentifySpec {
-    /// Headers that somebody in front of us has verified or set, so that a client cannot forge them.
+    /// Headers that a proxy sets or verifies, so that a client cannot forge them.
     #[schemars(default)]
     pub(crate) authenticated: OneOrMany<Spanned<String>>,
-    /// Networks of the proxies in front of us, whose word about the client's address is taken.
+    /// Networks of the proxies that are trusted to send the client's address.
     #[schemars(default)]
     pub(crate) trusted_proxies: OneOrMany<Spanned<String>>,
-    /// Instead: how many proxies are in front of us, the one that connects to us included.
+    /// Instead: the number of trusted proxies, the one that connects to us included.
     pub(crate) trusted_hops: Option<Spanned<u8>>,
-    /// The header in which they tell it: `x-forwarded-for` (the default), `forwarded`, or one such as `cf-connecting-ip`.
+    /// The header with the client's address: `x-forwarded-for` (the default), `forwarded`, or one such as `cf-connecting-ip`.
     pub(crate) forwarded: Option<Spanned<String>>,
-    /// How much of an IPv4 address counts. 32 if left out.
+    /// The prefix length that makes an IPv4 subject. 32 if missing.
     pub(crate) ipv4_prefix: Option<Spanned<u8>>,
-    /// How much of an IPv6 address counts. 64 if left out, since one subscriber has at least that much.
+    /// The prefix length that makes an IPv6 subject. 64 if missing, since one subscriber has at least a /64.
     pub(crate) ipv6_prefix: Option<Spanned<u8>>,
-    /// The header with the token for `claim:` sources. `authorization` if left out.
+    /// The header with the token for `claim:` sources. `authorization` if missing.
     pub(crate) token: Option<Spanned<String>>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, SourcesSpec>")]
     pub(crate) names: Vec<(Spanned<String>, SourcesSpec)>,

@@ -1,4 +1,4 @@
-//! Failure policies as they are written: a word, a cap, or a table by method or route.
+//! The field `on_failure`: a policy, a static limit, or a table by method or route.
 
 use std::fmt;
 
@@ -14,13 +14,13 @@ use crate::read::Spanned;
 #[serde(rename = "$shape", rename_all = "lowercase")]
 #[schemars(rename = "OnFailure", untagged)]
 pub(crate) enum OnFailureSpec {
-    /// The same to all requests.
+    /// One policy for all requests.
     Text(Spanned<PolicyName>),
-    /// A cap, or a policy for each method or route.
+    /// A static limit, or a policy for each method or route.
     Map(PolicyTableSpec),
 }
 
-/// A cap for all requests, or policies by method or route.
+/// A static limit for all requests, or policies by method or route.
 #[derive(Debug, JsonSchema)]
 #[schemars(untagged)]
 #[schemars(rename = "PolicyTable")]
@@ -30,17 +30,17 @@ pub(crate) enum PolicyTableSpec {
 }
 
 /// What happens to requests. Further keys are methods (`POST`), paths (`/exports/*`) or both (`POST /rides`), each with its
-/// policy; the first that fits counts.
+/// policy; the first that matches applies.
 #[derive(Debug, Default, JsonSchema)]
 #[schemars(rename = "PolicyRoutes")]
 pub(crate) struct PolicyRoutesSpec {
-    /// What happens to all others. `open` if left out.
+    /// The policy for all other requests. `open` if missing.
     pub(crate) default: Option<PolicySpec>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, PolicySpec>")]
     pub(crate) routes: RouteTableSpec<PolicySpec>,
 }
 
-/// What happens to some requests.
+/// The policy for some requests.
 #[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(rename = "$shape", rename_all = "lowercase")]
 #[schemars(rename = "Policy", untagged)]
@@ -49,35 +49,35 @@ pub(crate) enum PolicySpec {
     Map(StaticCapSpec),
 }
 
-/// They pass until this instance has let so many pass, whoever asks.
+/// Requests pass up to a limit of this instance, for all subjects together.
 #[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Cap")]
 pub(crate) struct StaticCapSpec {
-    /// How many one instance lets pass, of everybody together: `100/s` is a hundred at once and a hundred a second.
+    /// The limit of one instance, for all subjects together: `100/s` is a burst of 100 and 100 per second.
     pub(crate) r#static: Spanned<String>,
 }
 
-/// A policy that a word is enough for.
+/// A policy without settings.
 #[derive(Clone, Copy, Debug, serde::Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "PolicyWord")]
 pub(crate) enum PolicyName {
-    /// They pass.
+    /// Requests pass.
     Open,
-    /// They are refused with 503.
+    /// Requests are refused with 503.
     Closed,
-    /// Each instance judges for itself, at its share of the limit.
+    /// Each instance decides alone, with its share of the limit.
     Local,
-    /// They pass, and the application is told.
+    /// Requests pass, and decisions are marked as degraded.
     Degraded,
-    /// Lacks its cap: read, so that the problem can say what to write.
+    /// Without its limit: accepted by the reader, so that the error can say what to write.
     #[schemars(skip)]
     Static,
 }
 
 impl OnFailureSpec {
-    /// Whether it is a table that says nothing.
+    /// Whether it is an empty table.
     pub(crate) fn is_empty(&self) -> bool {
         let Self::Map(PolicyTableSpec::Routes(table)) = self else { return false };
         table.default.is_none() && table.routes.is_empty()
@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for PolicyTableSpec {
                         route if is_route(route) => table.routes.push((key, entries.next_value()?)),
                         other => {
                             return Err(A::Error::custom(format!(
-                                "`{other}` is no field of a failure policy; possible are `static` alone, `default`, a \
+                                "`{other}` is not a field of a failure policy; valid are `static` alone, `default`, a \
                                  method such as `POST`, or a path such as `/exports/*`"
                             )));
                         }

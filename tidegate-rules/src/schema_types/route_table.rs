@@ -1,8 +1,8 @@
-//! Tables by method or route as they are written: `{ POST /rides: …, POST: …, /exports/*: … }`.
+//! Tables by method or route: `{ POST /rides: …, POST: …, /exports/*: … }`.
 
 use crate::read::Spanned;
 
-/// Methods (`POST`), paths (`/exports/*`) or both (`POST /rides`), each with its value. The first that fits counts.
+/// Methods (`POST`), paths (`/exports/*`) or both (`POST /rides`), each with its value. The first that matches applies.
 pub(crate) type RouteTableSpec<T> = Vec<(Spanned<String>, T)>;
 
 /// Whether a key of a table is a method or a path, and not a field.

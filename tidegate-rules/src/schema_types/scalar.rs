@@ -1,4 +1,4 @@
-//! `Amount` and `TextScalar`: scalars that people write in more than one way.
+//! `Amount` and `TextScalar`: scalars with more than one notation.
 
 use std::borrow::Cow;
 use std::ops::Deref;

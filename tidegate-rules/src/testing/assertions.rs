@@ -1,5 +1,5 @@
-//! Judging: what came of a step, held against what was expected of it. It compares what is shown, so that two values that
-//! differ also look different.
+//! Assertions: compares the result of a step with its expectation. Values are compared as they are printed, so that different
+//! values also look different.
 
 use std::time::Duration;
 
@@ -12,37 +12,37 @@ use super::unavailable_step::UnavailableStep;
 use crate::source_file::Span;
 use crate::{RuleFile, quantity};
 
-/// What became of the requests of a step.
+/// The outcomes of the requests of a step.
 #[derive(Debug, Default)]
 pub(super) struct OutcomeCounts {
     pub(super) allowed: u64,
     pub(super) no_rule: u64,
-    /// How many were refused because the store fails.
+    /// The number of requests refused because the store fails.
     pub(super) unavailable: u64,
-    /// How many each rule refused, in the order in which they did.
+    /// The number of requests that each rule refused, in the order of first refusals.
     pub(super) denied: Vec<(SmolStr, u64)>,
 }
 
-/// What is known when a step is over.
+/// The result of a step.
 pub(super) enum StepResult<'s> {
-    /// The last request was decided, by the store or without it.
+    /// The last request has a decision.
     Decided(DecidedStep<'s>),
-    /// It was refused because the store fails.
+    /// The last request was refused because the store fails.
     Unavailable(UnavailableStep<'s>),
 }
 
-/// What is known if the last request was decided.
+/// The result of a step whose last request has a decision.
 pub(super) struct DecidedStep<'s> {
     pub(super) rules: &'s RuleFile,
     pub(super) request: &'s Request<'s>,
-    /// The last one.
+    /// The last decision.
     pub(super) decision: &'s Decision,
     pub(super) tally: &'s OutcomeCounts,
-    /// When it was made.
+    /// The time of the last decision.
     pub(super) at: Duration,
 }
 
-/// One thing that is otherwise than expected.
+/// A failed assertion.
 pub(super) struct AssertionFailure {
     pub(super) what: String,
     pub(super) span: Span,
@@ -51,30 +51,34 @@ pub(super) struct AssertionFailure {
     pub(super) note: Option<String>,
 }
 
-/// Everything that is otherwise than expected.
-pub(super) fn check(expectation: &Expectation, seen: &StepResult<'_>, tally: &OutcomeCounts) -> Vec<AssertionFailure> {
+/// All failed assertions of a step.
+pub(super) fn check(
+    expectation: &Expectation,
+    result: &StepResult<'_>,
+    tally: &OutcomeCounts,
+) -> Vec<AssertionFailure> {
     let counts = expectation.counts.as_ref().filter(|counts| !counts.fit(tally));
     let counts = counts.map(|counts| AssertionFailure {
         what: "outcome".into(),
         span: counts.span.clone(),
-        expected: counts.show(tally.sum()),
-        got: tally.show(),
-        note: seen.note_on_counts(counts),
+        expected: counts.format(tally.sum()),
+        got: tally.format(),
+        note: result.note_on_counts(counts),
     });
     let fields = expectation.wanted.iter().filter_map(|wanted| {
-        let got = seen.field(&wanted.field);
+        let got = result.field(&wanted.field);
         let any =
             matches!(wanted.field, DecisionField::Header(_)) && wanted.value.as_deref() == Some("*") && got.is_some();
-        (!any && got != wanted.value).then(|| field(wanted, got, seen))
+        (!any && got != wanted.value).then(|| field(wanted, got, result))
     });
     counts.into_iter().chain(fields).collect()
 }
 
-fn field(wanted: &FieldAssertion, got: Option<String>, seen: &StepResult<'_>) -> AssertionFailure {
-    let note = seen.note_on_field(wanted);
+fn field(wanted: &FieldAssertion, got: Option<String>, result: &StepResult<'_>) -> AssertionFailure {
+    let note = result.note_on_field(wanted);
     let shown = |value: Option<String>| value.unwrap_or_else(|| "none".into());
     let got = match wanted.field {
-        DecisionField::RetryAfter if seen.is_permanent() => "never".into(),
+        DecisionField::RetryAfter if result.is_permanent() => "never".into(),
         _ => shown(got),
     };
     let expected = if wanted.value.as_deref() == Some("*") { "any value".into() } else { shown(wanted.value.clone()) };
@@ -84,13 +88,13 @@ fn field(wanted: &FieldAssertion, got: Option<String>, seen: &StepResult<'_>) ->
 // === impl OutcomeCounts ===
 
 impl OutcomeCounts {
-    /// Adds what was decided; nothing if the store failed and a rule is closed then.
+    /// Adds a decision; `None` if the store failed and a rule is closed then.
     pub(super) fn add(&mut self, decision: Option<&Decision>) {
         let Some(decision) = decision else {
             self.unavailable += 1;
             return;
         };
-        // Of a request that passes while the store fails no rule may have been asked, and yet some apply.
+        // A degraded decision may have no checks although rules apply.
         if decision.checks().is_empty() && decision.degraded().is_none() {
             self.no_rule += 1;
         } else if decision.is_allowed() {
@@ -113,7 +117,7 @@ impl OutcomeCounts {
     }
 
     /// `15 allowed, 5 denied by api`.
-    fn show(&self) -> String {
+    fn format(&self) -> String {
         let one = self.sum() == 1;
         let mut parts = Vec::new();
         let mut part = |count: u64, what: String| {
@@ -144,8 +148,8 @@ impl CountAssertion {
             && self.by.as_ref().is_none_or(by)
     }
 
-    /// As [`OutcomeCounts::show`] would show it.
-    fn show(&self, sum: u64) -> String {
+    /// Formatted like [`OutcomeCounts::format`].
+    fn format(&self, sum: u64) -> String {
         let by = self.by.as_ref().map(|rule| format!(" by {rule}")).unwrap_or_default();
         let parts = [
             (self.allowed, "allowed".to_owned()),
@@ -164,37 +168,37 @@ impl CountAssertion {
 // === impl StepResult ===
 
 impl StepResult<'_> {
-    /// A field of the last answer, as it is shown.
+    /// A field of the last decision, as printed.
     fn field(&self, field: &DecisionField) -> Option<String> {
         match self {
-            Self::Decided(seen) => seen.field(field),
-            Self::Unavailable(seen) => seen.field(field),
+            Self::Decided(result) => result.field(field),
+            Self::Unavailable(result) => result.field(field),
         }
     }
 
     fn note_on_counts(&self, counts: &CountAssertion) -> Option<String> {
         match self {
-            Self::Decided(seen) => hint::of_counts(counts, seen),
-            Self::Unavailable(seen) => seen.note(),
+            Self::Decided(result) => hint::for_counts(counts, result),
+            Self::Unavailable(result) => result.note(),
         }
     }
 
     fn note_on_field(&self, wanted: &FieldAssertion) -> Option<String> {
         match self {
-            Self::Decided(seen) => hint::of_field(wanted, seen),
-            Self::Unavailable(seen) => seen.note(),
+            Self::Decided(result) => hint::for_field(wanted, result),
+            Self::Unavailable(result) => result.note(),
         }
     }
 
     fn is_permanent(&self) -> bool {
-        matches!(self, Self::Decided(seen) if seen.decision.is_permanent())
+        matches!(self, Self::Decided(result) if result.decision.is_permanent())
     }
 }
 
 // === impl DecidedStep ===
 
 impl DecidedStep<'_> {
-    /// A field of the answer, as it is shown.
+    /// A field of the decision, as printed.
     fn field(&self, field: &DecisionField) -> Option<String> {
         let decision = self.decision;
         match field {
@@ -231,7 +235,7 @@ impl DecidedStep<'_> {
         message(&self.answer()?)
     }
 
-    /// The refusal as a door would send it.
+    /// The response that a front door would send.
     fn answer(&self) -> Option<tidegate::http::Rejection> {
         if self.decision.is_allowed() {
             return None;
@@ -241,7 +245,7 @@ impl DecidedStep<'_> {
     }
 }
 
-/// What a refused caller reads.
+/// The message in a rejection.
 pub(super) fn message(answer: &tidegate::http::Rejection) -> Option<String> {
     let body: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
     body["message"].as_str().map(str::to_owned)

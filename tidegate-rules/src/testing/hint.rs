@@ -1,5 +1,4 @@
-//! Hints: what an answer that was not expected says about how to mend the test, or the rules. They guess, and say no more
-//! than the answer and the rules tell.
+//! Hints on a failed assertion: a likely reason, from the decision and the rules.
 
 use tidegate::CheckResult;
 
@@ -9,71 +8,71 @@ use crate::condition::ConditionMismatch;
 use crate::quantity::format_duration;
 use crate::request_view::RequestView;
 
-/// About requests that became something else.
-pub(super) fn of_counts(counts: &CountAssertion, seen: &DecidedStep<'_>) -> Option<String> {
+/// The hint on unexpected outcomes.
+pub(super) fn for_counts(counts: &CountAssertion, step: &DecidedStep<'_>) -> Option<String> {
     if let Some(rule) = &counts.by
-        && seen.decision.rule() != Some(rule)
+        && step.decision.rule() != Some(rule)
     {
-        return of_rule(rule, seen);
+        return why_not_rule(rule, step);
     }
-    if seen.tally.no_rule > counts.no_rule.unwrap_or(0) {
-        return Some(nothing_applies(seen));
+    if step.tally.no_rule > counts.no_rule.unwrap_or(0) {
+        return Some(nothing_applies(step));
     }
-    if counts.no_rule.is_some_and(|wanted| wanted > seen.tally.no_rule) {
-        let applied: Vec<_> = seen.decision.checks().iter().map(|check| format!("`{}`", check.rule())).collect();
+    if counts.no_rule.is_some_and(|wanted| wanted > step.tally.no_rule) {
+        let applied: Vec<_> = step.decision.checks().iter().map(|check| format!("`{}`", check.rule())).collect();
         return Some(format!("applied: {}", applied.join(", ")));
     }
-    if seen.decision.is_allowed() { room(seen) } else { wait(seen) }
+    if step.decision.is_allowed() { room(step) } else { wait(step) }
 }
 
-/// About a field of an answer.
-pub(super) fn of_field(wanted: &FieldAssertion, seen: &DecidedStep<'_>) -> Option<String> {
-    let refused = !seen.decision.is_allowed();
+/// The hint on an unexpected field of a decision.
+pub(super) fn for_field(wanted: &FieldAssertion, step: &DecidedStep<'_>) -> Option<String> {
+    let refused = !step.decision.is_allowed();
     match &wanted.field {
-        DecisionField::Rule => of_rule(wanted.value.as_deref()?, seen),
-        DecisionField::RetryAfter if refused => wait(seen),
-        DecisionField::RetryAfter => room(seen),
-        DecisionField::Header(_) if is_quiet(seen) => {
-            Some("a rule with `security: true` applied: its answers tell no more than when to try again".into())
+        DecisionField::Rule => why_not_rule(wanted.value.as_deref()?, step),
+        DecisionField::RetryAfter if refused => wait(step),
+        DecisionField::RetryAfter => room(step),
+        DecisionField::Header(_) if is_quiet(step) => {
+            Some("a rule with `security: true` applied: its responses show only when to retry".into())
         }
         DecisionField::Header(name) if name == "retry-after" && refused => {
             Some("`retry-after` has whole seconds, rounded up".into())
         }
-        DecisionField::Delay if refused => Some("it was refused, so it is not held".into()),
+        DecisionField::Delay if refused => Some("it was refused, so it has no delay".into()),
         _ => None,
     }
 }
 
-/// Why `rule` is not the one that the answer is about.
-fn of_rule(rule: &str, seen: &DecidedStep<'_>) -> Option<String> {
-    if seen.decision.rule() == Some(rule) {
+/// Why the decision is not about `rule`.
+fn why_not_rule(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
+    if step.decision.rule() == Some(rule) {
         return None;
     }
-    let Some(check) = seen.decision.checks().iter().find(|check| check.rule() == rule) else {
-        return lets_pass(rule, seen).or_else(|| does_not_apply(rule, seen));
+    let Some(check) = step.decision.checks().iter().find(|check| check.rule() == rule) else {
+        return lets_pass(rule, step).or_else(|| does_not_apply(rule, step));
     };
     let outcome = check.outcome();
-    Some(match (outcome.admitted, seen.decision.is_allowed()) {
+    Some(match (outcome.admitted, step.decision.is_allowed()) {
         (true, _) => format!("`{rule}` admits it: {} of {} are left", outcome.remaining, outcome.limit),
-        (false, false) => format!("`{rule}` refuses it too; the answer is about the rule with the longest wait"),
-        (false, true) => format!("`{rule}` is in shadow: it would refuse, and affects nothing"),
+        (false, false) => format!("`{rule}` refuses it too; the decision is about the rule with the longest wait"),
+        (false, true) => format!("`{rule}` is in shadow mode: it would refuse, but has no effect"),
     })
 }
 
-/// Why a rule that applies was not asked: the store fails, and it lets pass then.
-fn lets_pass(rule: &str, seen: &DecidedStep<'_>) -> Option<String> {
-    seen.decision.degraded()?;
-    let plan = seen.rules.rules().resolve(seen.request);
+/// Why a rule that applies has no check: the store fails, and its policy lets requests pass.
+fn lets_pass(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
+    step.decision.degraded()?;
+    let plan = step.rules.rules().resolve(step.request);
     let (_, policy) = plan.policies().find(|(id, _)| *id == rule)?;
     Some(format!("the store fails, and `{rule}` is {} then", policy.as_str()))
 }
 
-/// What a rule asks for that the request is not.
-fn does_not_apply(rule: &str, seen: &DecidedStep<'_>) -> Option<String> {
-    let view = RequestView::new(seen.request, &seen.rules.matcher);
-    let compiled = seen.rules.compiled.iter().find(|compiled| compiled.matcher.id == rule)?;
+/// Why a rule does not apply to the request.
+fn does_not_apply(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
+    let view = RequestView::new(step.request, &step.rules.matcher);
+    let compiled = step.rules.compiled.iter().find(|compiled| compiled.matcher.id == rule)?;
     let Some(mismatch) = compiled.matcher.condition.mismatch(&view) else {
-        return Some(match exemption(seen) {
+        return Some(match exemption(step) {
             Some(exempt) => exempt,
             None => format!("`{rule}` is disabled"),
         });
@@ -81,56 +80,56 @@ fn does_not_apply(rule: &str, seen: &DecidedStep<'_>) -> Option<String> {
     Some(format!("`{rule}` does not apply: {}", differs(&mismatch)))
 }
 
-/// Why no rule applies at all: an exemption, or the rule that comes closest.
-fn nothing_applies(seen: &DecidedStep<'_>) -> String {
-    let view = RequestView::new(seen.request, &seen.rules.matcher);
-    let enabled = seen.rules.compiled.iter().filter(|compiled| !compiled.is_disabled());
+/// Why no rule applies: an exemption, or the most similar rule.
+fn nothing_applies(step: &DecidedStep<'_>) -> String {
+    let view = RequestView::new(step.request, &step.rules.matcher);
+    let enabled = step.rules.compiled.iter().filter(|compiled| !compiled.is_disabled());
     let nearest = enabled.filter_map(|compiled| {
         let mismatch = compiled.matcher.condition.mismatch(&view)?;
         let found: String = mismatch.found.as_deref().unwrap_or_default().chars().take(64).collect();
         Some((strsim::levenshtein(&mismatch.wanted, &found), &compiled.matcher.id, mismatch))
     });
     let nearest = nearest.min_by_key(|(distance, ..)| *distance);
-    let why = exemption(seen).or_else(|| {
+    let why = exemption(step).or_else(|| {
         let (_, id, mismatch) = nearest?;
-        Some(format!("no rule applies; `{id}` comes closest: {}", differs(&mismatch)))
+        Some(format!("no rule applies; `{id}` is the most similar: {}", differs(&mismatch)))
     });
-    why.unwrap_or_else(|| "no rule applies".into()) + ". If that is meant, expect `no_rule`"
+    why.unwrap_or_else(|| "no rule applies".into()) + ". If that is intended, expect `no_rule`"
 }
 
-fn exemption(seen: &DecidedStep<'_>) -> Option<String> {
-    let view = RequestView::new(seen.request, &seen.rules.matcher);
-    let place = seen.rules.matcher.exemption(&view)?;
-    Some(format!("the exemption in line {} of the rules applies", seen.rules.exempt_lines.get(place)?))
+fn exemption(step: &DecidedStep<'_>) -> Option<String> {
+    let view = RequestView::new(step.request, &step.rules.matcher);
+    let place = step.rules.matcher.exemption(&view)?;
+    Some(format!("the exemption in line {} of the rules applies", step.rules.exempt_lines.get(place)?))
 }
 
 fn differs(mismatch: &ConditionMismatch) -> String {
     let ConditionMismatch { field, wanted, found } = mismatch;
     match found {
-        Some(found) => format!("its {field} is {wanted}, and the request has {}", found.escape_debug()),
-        None => format!("its {field} is {wanted}, and the request has none"),
+        Some(found) => format!("its {field} is {wanted}, but the request has {}", found.escape_debug()),
+        None => format!("its {field} is {wanted}, but the request has none"),
     }
 }
 
-/// How much more would pass.
-fn room(seen: &DecidedStep<'_>) -> Option<String> {
-    let check = seen.decision.shown()?;
+/// How much of the limit is left.
+fn room(step: &DecidedStep<'_>) -> Option<String> {
+    let check = step.decision.shown()?;
     let outcome = check.outcome();
     Some(format!("the last one passed: {} of {} are left under `{}`", outcome.remaining, outcome.limit, check.rule()))
 }
 
-/// When it would pass.
-fn wait(seen: &DecidedStep<'_>) -> Option<String> {
-    let check = seen.decision.shown().filter(|_| !seen.decision.is_allowed())?;
+/// When the request would be admitted.
+fn wait(step: &DecidedStep<'_>) -> Option<String> {
+    let check = step.decision.shown().filter(|_| !step.decision.is_allowed())?;
     let (rule, outcome) = (check.rule(), check.outcome());
-    Some(match seen.decision.retry_after() {
+    Some(match step.decision.retry_after() {
         Some(retry) => format!("under `{rule}` the last one passes {} later, at {}", format_duration(retry), {
-            format_duration(seen.at.saturating_add(retry))
+            format_duration(step.at.saturating_add(retry))
         }),
         None => format!("it never passes: it costs {}, and `{rule}` admits at most {}", check.cost(), outcome.limit),
     })
 }
 
-fn is_quiet(seen: &DecidedStep<'_>) -> bool {
-    seen.decision.checks().iter().any(CheckResult::is_security)
+fn is_quiet(step: &DecidedStep<'_>) -> bool {
+    step.decision.checks().iter().any(CheckResult::is_security)
 }

@@ -1,4 +1,4 @@
-//! The instant at which tests begin, as people write it: `2026-01-01T00:00:00Z`. It knows UTC, and no other zone.
+//! Parses the time at which tests start: `2026-01-01T00:00:00Z`, in UTC only.
 
 use tidegate::Timestamp;
 
@@ -7,7 +7,7 @@ pub(super) const DEFAULT_START: Timestamp = Timestamp::from_micros(1_767_225_600
 
 const INSTANT_HELP: &str = "write one such as 2026-01-01T00:00:00Z, in UTC";
 
-/// An instant: `2026-01-01T12:30:00Z`, or a day, which begins at midnight.
+/// Parses `2026-01-01T12:30:00Z`, or a day, which starts at midnight.
 pub(super) fn parse_instant(text: &str) -> Result<Timestamp, String> {
     let wrong = || format!("this is no instant; {INSTANT_HELP}");
     let (date, time) =
@@ -30,7 +30,7 @@ pub(super) fn parse_instant(text: &str) -> Result<Timestamp, String> {
     Ok(Timestamp::from_micros((((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000))
 }
 
-/// Three numbers of so many digits each.
+/// Three numbers with these numbers of digits.
 fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[u64; 3]> {
     let mut parts = text.split(separator);
     let mut found = [0; 3];

@@ -14,19 +14,24 @@ use crate::source_file::SourceFile;
 
 /// Runs every test of a script.
 pub(super) fn run(suite: &TestSuite, rules: &RuleFile, source: &SourceFile, rules_path: &Path) -> TestRun {
-    let here = rules.ids().filter(|id| rules.rules().rule(id).is_some());
-    let mut stage = SuiteRunner {
+    let enabled = rules.ids().filter(|id| rules.rules().rule(id).is_some());
+    let mut runner = SuiteRunner {
         rules,
         source,
         start: suite.start,
         instances: suite.instances,
-        coverage: here.map(|id| RuleCoverage { id: id.to_string(), applied: 0, denied: 0 }).collect(),
+        coverage: enabled.map(|id| RuleCoverage { id: id.to_string(), applied: 0, denied: 0 }).collect(),
     };
-    let tests = suite.scenes.iter().map(|scene| stage.play(scene)).collect();
-    TestRun { file: source.name().to_owned(), rules: rules_path.display().to_string(), tests, coverage: stage.coverage }
+    let tests = suite.cases.iter().map(|case| runner.run_case(case)).collect();
+    TestRun {
+        file: source.name().to_owned(),
+        rules: rules_path.display().to_string(),
+        tests,
+        coverage: runner.coverage,
+    }
 }
 
-/// What all tests of a file share.
+/// The state that all tests of a file share.
 struct SuiteRunner<'s> {
     rules: &'s RuleFile,
     source: &'s SourceFile,
@@ -36,20 +41,20 @@ struct SuiteRunner<'s> {
 }
 
 impl SuiteRunner<'_> {
-    fn play(&mut self, scene: &TestCase) -> TestOutcome {
+    fn run_case(&mut self, case: &TestCase) -> TestOutcome {
         let clock = ManualClock::at(self.start);
         let memory = || MemoryStore::new().with_clock(clock.clone());
         let limiter = Limiter::new(self.rules.rules().clone(), memory());
         let limiter = limiter.with_instances(self.instances).with_fallback_store(memory());
         let mut failures = Vec::new();
-        for (place, step) in scene.steps.iter().enumerate() {
-            failures.extend(self.step(step, place + 1, &limiter, &clock));
+        for (number, step) in case.steps.iter().enumerate() {
+            failures.extend(self.step(step, number + 1, &limiter, &clock));
         }
         TestOutcome {
-            name: scene.name.clone(),
-            line: self.source.position(scene.span.start).0,
-            steps: scene.steps.len(),
-            requests: scene.steps.iter().map(|step| step.send).sum(),
+            name: case.name.clone(),
+            line: self.source.position(case.span.start).0,
+            steps: case.steps.len(),
+            requests: case.steps.iter().map(|step| step.send).sum(),
             failures,
         }
     }
@@ -57,11 +62,11 @@ impl SuiteRunner<'_> {
     fn step(
         &mut self,
         step: &Step,
-        place: usize,
+        number: usize,
         limiter: &Limiter<MemoryStore>,
         clock: &ManualClock,
     ) -> Vec<TestFailure> {
-        let request = step.brought.request();
+        let request = step.attributes.request();
         let (mut tally, mut at, mut last) = (OutcomeCounts::default(), step.at, None);
         for sent in 0..step.send {
             at = if sent == 0 { step.at } else { at + step.every };
@@ -71,31 +76,31 @@ impl SuiteRunner<'_> {
                 (_, true) => Some(peek(limiter, &request)),
                 _ => Some(limiter.check_now(&request)),
             };
-            // What happens while the store fails says nothing about the limits themselves.
+            // Decisions while the store fails do not cover the limits.
             decision.iter().filter(|_| !step.store_fails).for_each(|decision| self.cover(decision));
             tally.add(decision.as_ref());
             last = Some(decision);
         }
         let (Some(expectation), Some(decision)) = (&step.expectation, last) else { return Vec::new() };
         let (rules, request, tally) = (self.rules, &request, &tally);
-        let seen = match &decision {
+        let result = match &decision {
             Some(decision) => StepResult::Decided(DecidedStep { rules, request, decision, tally, at }),
             None => StepResult::Unavailable(UnavailableStep { rules, request }),
         };
-        let mismatches = assertions::check(expectation, &seen, tally);
-        mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, place, at)).collect()
+        let mismatches = assertions::check(expectation, &result, tally);
+        mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, number, at)).collect()
     }
 
-    fn failure(&self, mismatch: assertions::AssertionFailure, step: &Step, place: usize, at: Duration) -> TestFailure {
+    fn failure(&self, mismatch: assertions::AssertionFailure, step: &Step, number: usize, at: Duration) -> TestFailure {
         let assertions::AssertionFailure { what, span, expected, got, note } = mismatch;
-        // A value that is left empty has no place of its own.
+        // An empty value has no position of its own.
         let (line, column) = self.source.position(if span.is_empty() { step.span.start } else { span.start });
         TestFailure {
             line,
             column,
-            step: place,
+            step: number,
             at,
-            request: text_report::request(&step.sample),
+            request: text_report::format_request(&step.sample),
             what,
             expected,
             got,
@@ -103,10 +108,10 @@ impl SuiteRunner<'_> {
         }
     }
 
-    /// Notes which rules applied, and which refused.
+    /// Records which rules applied and which refused.
     fn cover(&mut self, decision: &Decision) {
         for rule in &mut self.coverage {
-            // A rule may have several limits, and a request is one request to it.
+            // A rule may have several limits; a request counts once.
             let mut own = decision.checks().iter().filter(|check| check.rule() == rule.id).peekable();
             rule.applied += u64::from(own.peek().is_some());
             rule.denied += u64::from(own.any(|check| !check.outcome().admitted));
@@ -119,7 +124,7 @@ fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
     Decision::new(&plan, &limiter.store().decide_now(&plan))
 }
 
-/// What becomes of a request while the store fails; nothing if a rule is closed then.
+/// The decision on a request while the store fails; `None` if a rule is closed then.
 fn without_store(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Option<Decision> {
     let plan = limiter.plan(request);
     if plan.checks().is_empty() {

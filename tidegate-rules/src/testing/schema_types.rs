@@ -1,5 +1,5 @@
-//! A test file as it is written: one type for each section, with the place of every value. What the values mean is decided
-//! when they become a [`TestSuite`](super::suite::TestSuite).
+//! The types of a test file: one for each section, with the position of every value. [`TestSuite`](super::suite::TestSuite)
+//! checks their values.
 
 mod field;
 
@@ -14,17 +14,17 @@ use field::non_null;
 
 pub(in crate::testing) use field::{OptionalField, OverridableField};
 
-/// Tests for limits: what a rule file makes of requests, in virtual time. Every test begins with nothing spent.
+/// Tests for limits: requests to a rule file in virtual time, and the expected decisions. Every test starts with unused limits.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "TestFile")]
 pub(crate) struct TestFileSpec {
-    /// The rule file, as seen from this file.
+    /// The path of the rule file, relative to this file.
     pub(crate) rules: Spanned<String>,
-    /// When every test begins, in UTC: `2026-01-01T00:00:00Z` if left out. It matters to windows, which follow the clock.
+    /// When every test starts, in UTC: `2026-01-01T00:00:00Z` if missing. It matters to windows, which follow the clock.
     #[serde(default)]
     pub(crate) start: OptionalField<Spanned<String>>,
-    /// How many instances share the store, for rules that are `local` while it fails. 1 if left out.
+    /// The number of instances that share the store, for rules that are `local` while it fails. 1 if missing.
     #[serde(default)]
     pub(crate) instances: OptionalField<Spanned<u64>>,
     /// What all requests of the file have in common.
@@ -48,7 +48,7 @@ pub(crate) struct TestSpec {
     pub(crate) steps: Vec<Spanned<StepSpec>>,
 }
 
-/// One step: some requests, and what should become of them.
+/// One step: some requests, and the expected decisions.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Step")]
@@ -57,21 +57,21 @@ pub(crate) struct StepSpec {
     pub(crate) at: OptionalField<Spanned<String>>,
     /// When, from the last request before: `500ms`. Without `at` and `after`, at the same instant.
     pub(crate) after: OptionalField<Spanned<String>>,
-    /// How many times the request is sent. 1 if left out.
+    /// How many times the request is sent. 1 if missing.
     pub(crate) send: OptionalField<Spanned<u64>>,
-    /// The time between two of them. Left out, all come at once.
+    /// The time between two of them. If missing, all are sent at once.
     pub(crate) every: OptionalField<Spanned<String>>,
-    /// Asks what would happen, and spends nothing.
+    /// Checks without spending.
     pub(crate) peek: OptionalField<Spanned<bool>>,
-    /// The store fails while these requests come, and each rule does what its `on_failure` says.
+    /// The store fails for these requests, and the `on_failure` of each rule applies.
     pub(crate) store_fails: OptionalField<Spanned<bool>>,
     /// What the caller says that it costs, for rules without a cost of their own. 1 if left out.
     pub(crate) cost: OptionalField<Spanned<u64>>,
-    /// What is different from the requests of the test. Fields replace those of the test, or take them away (`~`);
-    /// headers and attributes are added to its own.
+    /// Changes to the request of the test. Fields replace those of the test or remove them (`~`); headers and attributes are
+    /// added.
     #[serde(deserialize_with = "non_null")]
     pub(crate) request: RequestSpec,
-    /// What should become of the requests. Left out, they are only sent.
+    /// The expected decisions. If missing, the requests are only sent.
     pub(crate) expect: OptionalField<Spanned<ExpectSpec>>,
 }
 
@@ -106,23 +106,23 @@ pub(crate) struct RequestSpec {
     pub(crate) cost: OverridableField<u64>,
 }
 
-/// What should become of the requests of a step.
+/// The expected decisions of a step.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename = "$shape", rename_all = "lowercase")]
 #[schemars(rename = "Expect", untagged)]
 pub(crate) enum ExpectSpec {
-    /// What becomes of each of them.
+    /// The outcome of each request.
     Text(Spanned<OutcomeSpec>),
-    /// How many of them pass, and what the answer to the last one says.
+    /// The number of outcomes, and fields of the last decision.
     Map(Box<ExpectDetailsSpec>),
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Fate")]
 pub(crate) enum OutcomeSpec {
-    /// A rule applies, and it passes.
+    /// It is admitted by the rules that apply.
     Allowed,
     /// It is refused.
     Denied,
@@ -132,7 +132,7 @@ pub(crate) enum OutcomeSpec {
     Unavailable,
 }
 
-/// How many pass, and what the answer to the last one says. Only what is given is compared; nothing (`~`) is an error.
+/// The number of outcomes, and fields of the last decision. Only given fields are compared; null (`~`) is an error.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Details")]

@@ -25,9 +25,9 @@ const MAX_REQUESTS: u64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct TestSuite {
     pub(super) start: Timestamp,
-    /// How many instances share the store.
+    /// The number of instances that share the store.
     pub(super) instances: u32,
-    pub(super) scenes: Vec<TestCase>,
+    pub(super) cases: Vec<TestCase>,
 }
 
 /// One test.
@@ -38,29 +38,29 @@ pub(super) struct TestCase {
     pub(super) steps: Vec<Step>,
 }
 
-/// One step of it.
+/// One step of a test.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) span: Span,
-    /// When its first request comes, after the start.
+    /// The time of its first request, after the start.
     pub(super) at: Duration,
     pub(super) send: u64,
     pub(super) every: Duration,
     pub(super) peek: bool,
     pub(super) store_fails: bool,
     pub(super) sample: SampleRequest,
-    pub(super) brought: SampleAttributes,
+    pub(super) attributes: SampleAttributes,
     pub(super) expectation: Option<Expectation>,
 }
 
 /// What making a script goes through with: the problems so far, the rules that may be named, and the requests so far.
 pub(super) struct SuiteBuilder<'p> {
     problems: &'p mut Vec<Problem>,
-    /// The ids of the rules; none if they are not known.
+    /// The ids of the rules, if known.
     rules: Option<Vec<String>>,
     start: Timestamp,
     requests: u64,
-    /// Something of the file was taken out because it was wrong, so what is missing has been reported already.
+    /// Whether invalid parts were removed, so that missing ones have been reported already.
     partial: bool,
 }
 
@@ -72,21 +72,21 @@ impl TestSuite {
         problems: &mut Vec<Problem>,
     ) -> Self {
         let partial = !problems.is_empty();
-        let mut scripting = SuiteBuilder { problems, rules, start: DEFAULT_START, requests: 0, partial };
+        let mut builder = SuiteBuilder { problems, rules, start: DEFAULT_START, requests: 0, partial };
         if let Some(at) = &*file.start {
             match parse_instant(at) {
-                Ok(start) => scripting.start = start,
-                Err(why) => _ = scripting.error("instant", &at.span, why),
+                Ok(start) => builder.start = start,
+                Err(why) => _ = builder.error("instant", &at.span, why),
             }
         }
-        let common = scripting.request(&SampleRequest::default(), &file.request);
+        let common = builder.request(&SampleRequest::default(), &file.request);
         if file.tests.is_empty() && !partial {
-            scripting.error("no-tests", &file.rules.span, "there are no tests in this file");
+            builder.error("no-tests", &file.rules.span, "there are no tests in this file");
         }
-        let scenes = file.tests.iter().map(|test| scripting.scene(test, &common)).collect();
-        scripting.unique_names(file);
-        let instances = file.instances.as_ref().map_or(1, |at| scripting.instances(at));
-        Self { start: scripting.start, instances, scenes }
+        let cases = file.tests.iter().map(|test| builder.case(test, &common)).collect();
+        builder.unique_names(file);
+        let instances = file.instances.as_ref().map_or(1, |at| builder.instances(at));
+        Self { start: builder.start, instances, cases }
     }
 }
 
@@ -97,7 +97,7 @@ impl SuiteBuilder<'_> {
         &mut self.problems[last]
     }
 
-    fn scene(&mut self, at: &Spanned<schema_types::TestSpec>, common: &SampleRequest) -> TestCase {
+    fn case(&mut self, at: &Spanned<schema_types::TestSpec>, common: &SampleRequest) -> TestCase {
         let test = &at.value;
         let own = self.request(common, &test.request);
         let mut now = Duration::ZERO;
@@ -114,13 +114,14 @@ impl SuiteBuilder<'_> {
         TestCase { name: test.name.value.clone(), span: test.name.span.clone(), steps }
     }
 
-    /// A step, and in `now` the time of its last request.
+    /// Compiles a step, and sets `now` to the time of its last request.
     fn step(&mut self, at: &Spanned<schema_types::StepSpec>, own: &SampleRequest, now: &mut Duration) -> Option<Step> {
         let step = &at.value;
-        let begins = self.time(step, *now);
+        let start_time = self.time(step, *now);
         let send = self.sends(step, &at.span);
         let every = step.every.as_ref().and_then(|at| self.duration(at)).unwrap_or_default();
-        *now = begins.saturating_add(every.saturating_mul(u32::try_from(send.saturating_sub(1)).unwrap_or(u32::MAX)));
+        *now =
+            start_time.saturating_add(every.saturating_mul(u32::try_from(send.saturating_sub(1)).unwrap_or(u32::MAX)));
         self.ends_in_time(
             *now,
             step.every.as_ref().or(step.at.as_ref()).or(step.after.as_ref()).map_or(&at.span, |at| &at.span),
@@ -130,34 +131,34 @@ impl SuiteBuilder<'_> {
             sample.cost = Some(cost.value);
         }
         let expectation = step.expect.as_ref().map(|expect| self.expectation(expect, send));
-        let brought = sample.attributes().map_err(|error| {
-            // What is wrong with a part was said where the part stands; here it is about how they go together.
+        let attributes = sample.attributes().map_err(|error| {
+            // Problems of a single part were reported at the part; this one is about their combination.
             if !self.problems.iter().any(|problem| problem.code() == "request") {
                 self.error("request", &at.span, error.to_string());
             }
         });
-        let says = |field: &schema_types::OptionalField<Spanned<bool>>| field.as_ref().is_some_and(|at| at.value);
-        let (peek, store_fails) = (says(&step.peek), says(&step.store_fails));
+        let is_set = |field: &schema_types::OptionalField<Spanned<bool>>| field.as_ref().is_some_and(|at| at.value);
+        let (peek, store_fails) = (is_set(&step.peek), is_set(&step.store_fails));
         if let (true, true, Some(at)) = (peek, store_fails, &*step.peek) {
             let message = "a store that fails cannot be asked what would happen";
             self.error("peek", &at.span, message).set_help("keep one of `peek` and `store_fails`");
         }
-        let (span, brought) = (at.span.clone(), brought.ok()?);
-        Some(Step { span, at: begins, send, every, peek, store_fails, sample, brought, expectation })
+        let (span, attributes) = (at.span.clone(), attributes.ok()?);
+        Some(Step { span, at: start_time, send, every, peek, store_fails, sample, attributes, expectation })
     }
 
     fn instances(&mut self, at: &Spanned<u64>) -> u32 {
         match u32::try_from(at.value) {
             Ok(instances) if instances > 0 => instances,
             _ => {
-                let message = format!("{} is out of range: 1 to {} are possible", at.value, u32::MAX);
+                let message = format!("{} is out of range: it must be 1 to {}", at.value, u32::MAX);
                 self.error("instances", &at.span, message).set_help("leave it out for one");
                 1
             }
         }
     }
 
-    /// When a step begins.
+    /// The start time of a step.
     fn time(&mut self, step: &schema_types::StepSpec, now: Duration) -> Duration {
         match (&*step.at, &*step.after) {
             (Some(at), Some(after)) => {
@@ -207,7 +208,7 @@ impl SuiteBuilder<'_> {
         quantity::parse_duration(at).map_err(|why| _ = self.error("duration", &at.span, why)).ok()
     }
 
-    /// Reports name tests, so two must not have one name.
+    /// Reports tests of the same name, which results could not distinguish.
     fn unique_names(&mut self, file: &schema_types::TestFileSpec) {
         let mut taken = std::collections::HashSet::new();
         for test in &file.tests {

@@ -1,5 +1,5 @@
-//! A [`TestRun`] for people: a line for each test, and below one that failed the places, the requests, and what was
-//! expected beside what came.
+//! A [`TestRun`] as text: a line for each test, and for failed ones the positions, the requests, and the expected and actual
+//! values.
 
 use std::fmt::Write;
 
@@ -8,26 +8,26 @@ use crate::quantity::format_duration;
 use crate::sample_request::SampleRequest;
 use crate::sanitize;
 
-/// Headers whose values are secrets more often than not.
-const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+/// Headers whose values are usually secrets.
+const SECRET_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
-/// The longest value of a request that is shown whole, in characters.
+/// The longest value of a request that is printed in full.
 const MAX_VALUE_CHARS: usize = 60;
 
-/// What a text looks like.
+/// The style of a text.
 #[derive(Clone, Copy)]
 enum Style {
-    Good,
-    Bad,
-    Faint,
-    Strong,
+    Pass,
+    Fail,
+    Dim,
+    Bold,
 }
 
 pub(super) fn render(run: &TestRun, colour: bool) -> String {
     let paint = |style: Style, text: &str| if colour { style.paint(text) } else { text.to_owned() };
-    let mut shown = format!("{}\n", paint(Style::Strong, &sanitize(&run.file)));
+    let mut shown = format!("{}\n", paint(Style::Bold, &sanitize(&run.file)));
     for test in &run.tests {
-        let mark = if test.passed() { paint(Style::Good, "✓") } else { paint(Style::Bad, "✗") };
+        let mark = if test.passed() { paint(Style::Pass, "✓") } else { paint(Style::Fail, "✗") };
         // Writing to a string cannot fail.
         let _ = writeln!(shown, "  {mark} {}", sanitize(&test.name));
         for failures in test.failures.chunk_by(|one, next| one.step == next.step) {
@@ -39,28 +39,28 @@ pub(super) fn render(run: &TestRun, colour: bool) -> String {
         ("rules that no test saw deny", reached_only(run)),
     ] {
         if !rules.is_empty() {
-            let _ = writeln!(shown, "  {}", paint(Style::Faint, &format!("{what}: {}", rules.join(", "))));
+            let _ = writeln!(shown, "  {}", paint(Style::Dim, &format!("{what}: {}", rules.join(", "))));
         }
     }
     let failed = run.tests.iter().filter(|test| !test.passed()).count();
     let requests: u64 = run.tests.iter().map(|test| test.requests).sum();
     let tests = count(run.tests.len() as u64, "test");
     let verdict = match failed {
-        0 => paint(Style::Good, "all passed"),
-        failed => paint(Style::Bad, &format!("{failed} failed")),
+        0 => paint(Style::Pass, "all passed"),
+        failed => paint(Style::Fail, &format!("{failed} failed")),
     };
     let _ = writeln!(shown, "  {tests}, {}: {verdict}", count(requests, "request"));
     shown
 }
 
-/// The failures of one test as plain text, for a report that has places of its own.
+/// The failures of one test as plain text.
 pub(super) fn plain(run: &TestRun, test: &TestOutcome) -> String {
     let steps = test.failures.chunk_by(|one, next| one.step == next.step);
     steps.map(|failures| block(run, failures, &|_, text: &str| text.to_owned())).collect()
 }
 
-/// The request in one line: what it is, who sends it, and what else it brings.
-pub(super) fn request(sample: &SampleRequest) -> String {
+/// The request in one line.
+pub(super) fn format_request(sample: &SampleRequest) -> String {
     let mut parts: Vec<String> = Vec::new();
     let line: Vec<_> = [&sample.method, &sample.path].into_iter().flatten().map(|part| short(part)).collect();
     parts.extend((!line.is_empty()).then(|| line.join(" ")));
@@ -73,7 +73,7 @@ pub(super) fn request(sample: &SampleRequest) -> String {
         }
     }
     for (name, value) in &sample.headers {
-        let secret = SECRET.iter().any(|secret| name.eq_ignore_ascii_case(secret));
+        let secret = SECRET_HEADERS.iter().any(|secret| name.eq_ignore_ascii_case(secret));
         named(name, if secret { "…" } else { value });
     }
     for (name, value) in &sample.attributes {
@@ -85,16 +85,16 @@ pub(super) fn request(sample: &SampleRequest) -> String {
     if let Some(cost) = sample.cost {
         named("cost", &cost.to_string());
     }
-    if parts.is_empty() { "a request that brings nothing".into() } else { parts.join(", ") }
+    if parts.is_empty() { "a request without attributes".into() } else { parts.join(", ") }
 }
 
-/// What differs in one step.
+/// The failures of one step.
 fn block(run: &TestRun, failures: &[TestFailure], paint: &impl Fn(Style, &str) -> String) -> String {
     let Some(first) = failures.first() else { return String::new() };
     let mut shown = String::new();
     let place = format!("{}:{}:{}", sanitize(&run.file), first.line, first.column);
     let _ = writeln!(shown, "      {place}, at {}", format_duration(first.at));
-    let _ = writeln!(shown, "      {}\n", paint(Style::Faint, &sanitize(&first.request)));
+    let _ = writeln!(shown, "      {}\n", paint(Style::Dim, &sanitize(&first.request)));
     let rows: Vec<[String; 3]> = failures
         .iter()
         .map(|failure| [&failure.what, &failure.expected, &failure.got].map(|cell| sanitize(cell)))
@@ -105,8 +105,8 @@ fn block(run: &TestRun, failures: &[TestFailure], paint: &impl Fn(Style, &str) -
     let (what, expected) = (width(0, 0), width(1, "expected".len()));
     let _ = writeln!(shown, "        {:what$}  {:expected$}  got", "", "expected");
     for [field, wanted, got] in &rows {
-        let wanted = paint(Style::Good, &format!("{wanted:expected$}"));
-        let _ = writeln!(shown, "        {field:what$}  {wanted}  {}", paint(Style::Bad, got));
+        let wanted = paint(Style::Pass, &format!("{wanted:expected$}"));
+        let _ = writeln!(shown, "        {field:what$}  {wanted}  {}", paint(Style::Fail, got));
     }
     shown.push('\n');
     let mut notes: Vec<&str> = failures.iter().filter_map(|failure| failure.note.as_deref()).collect();
@@ -120,7 +120,7 @@ fn block(run: &TestRun, failures: &[TestFailure], paint: &impl Fn(Style, &str) -
     shown
 }
 
-/// The rules that applied and refused nothing.
+/// The rules that applied but refused no request.
 fn reached_only(run: &TestRun) -> Vec<&str> {
     let reached = run.coverage.iter().filter(|rule| rule.applied > 0 && rule.denied == 0);
     reached.map(|rule| rule.id.as_str()).collect()
@@ -130,7 +130,7 @@ fn count(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// A value on one line and not too long.
+/// A value on one line, truncated if it is long.
 fn short(value: &str) -> String {
     let one_line: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if one_line.chars().count() <= MAX_VALUE_CHARS {
@@ -142,10 +142,10 @@ fn short(value: &str) -> String {
 impl Style {
     fn paint(self, text: &str) -> String {
         let code = match self {
-            Self::Good => 32,
-            Self::Bad => 31,
-            Self::Faint => 2,
-            Self::Strong => 1,
+            Self::Pass => 32,
+            Self::Fail => 31,
+            Self::Dim => 2,
+            Self::Bold => 1,
         };
         format!("\x1b[{code}m{text}\x1b[0m")
     }

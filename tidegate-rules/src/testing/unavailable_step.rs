@@ -1,5 +1,5 @@
-//! `UnavailableStep`: what a test sees of a request that was refused because the store fails and a rule is closed then. Nothing was
-//! decided, so there are no numbers to compare.
+//! `UnavailableStep`: the result of a step whose last request was refused with 503, because the store fails and a rule is closed
+//! then. There is no decision to compare.
 
 use tidegate::http::Rejection;
 use tidegate::{OnFailure, Request};
@@ -15,7 +15,7 @@ pub(super) struct UnavailableStep<'s> {
 }
 
 impl UnavailableStep<'_> {
-    /// A field of the answer, as it is shown.
+    /// A field of the response, as printed.
     pub(super) fn field(&self, field: &DecisionField) -> Option<String> {
         match field {
             DecisionField::Status => Some(self.answer().status.to_string()),
@@ -29,14 +29,14 @@ impl UnavailableStep<'_> {
         }
     }
 
-    /// Which rule refuses it.
+    /// The rule that refuses it.
     pub(super) fn note(&self) -> Option<String> {
         let plan = self.rules.rules().resolve(self.request);
         let (rule, _) = plan.policies().find(|(_, policy)| *policy == OnFailure::Closed)?;
         Some(format!("the store fails, and `{rule}` is closed then"))
     }
 
-    /// The answer as a door would send it.
+    /// The response that a front door would send.
     fn answer(&self) -> Rejection {
         self.rules.rules().header_policy().reject_unavailable(None)
     }

@@ -175,7 +175,7 @@ impl ConfigReader<'_> {
             NodeKind::Map(entries) => Some(metadata::from_yaml_map(entries)),
             NodeKind::Null => None,
             _ => {
-                self.error(node.span.start, format!("expected a map, found {}", node.what()));
+                self.error(node.span.start, format!("expected a map, found {}", node.type_name()));
                 None
             }
         }

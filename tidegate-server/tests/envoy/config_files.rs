@@ -115,8 +115,8 @@ fn a_window_is_a_unit_a_multiple_or_a_duration() {
         assert!(lines[0].contains(expected), "{text}: {lines:?}");
     }
     for (text, expected) in [
-        ("window: 90, requests_per_unit: 1", "a.yaml:4:27: \"90\" lacks a unit; say 10s or 10m"),
-        ("window: 2 months, requests_per_unit: 1", "a.yaml:4:27: the length of a month varies; say 30d"),
+        ("window: 90, requests_per_unit: 1", "a.yaml:4:27: \"90\" lacks a unit; write 10s or 10m"),
+        ("window: 2 months, requests_per_unit: 1", "a.yaml:4:27: months differ in length; write 30d"),
         ("unit: day, window: 90s", "a.yaml:4:38: a limit has either a `unit` or a `window`; remove one of the two"),
         ("unit: day, unit_multiplier: 0", "a.yaml:4:47: `unit_multiplier` must be an integer from 1 to 4294967295"),
         (

@@ -1,5 +1,5 @@
 //! `OptionalField`: a field that may be left out, but not left empty; `OverridableField`: a field that is laid over another, or takes it away.
-//! To an `Option` both look the same as nothing (`~`), and an expectation that is nothing could not fail.
+//! An `Option` would treat null (`~`) like a missing field, and an expectation of null could not fail.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -9,17 +9,17 @@ use serde::de::{Deserialize, Deserializer, Error};
 
 use crate::read::Spanned;
 
-/// A field that may be left out. Nothing (`~`) in its place is an error.
+/// A field that may be missing. Null (`~`) is an error.
 #[derive(Clone, Debug)]
 pub(in crate::testing) struct OptionalField<T>(Option<T>);
 
-/// A field of a request: left out, it stays as it was; nothing (`~`) takes it away.
+/// A field of a request: a missing one keeps the outer value, null (`~`) removes it.
 #[derive(Clone, Debug)]
 pub(in crate::testing) struct OverridableField<T>(Option<Spanned<Option<T>>>);
 
-/// A value that is there. An empty field is an error, with the field's place.
+/// Deserializes a value; null is an error at the field's position.
 pub(super) fn non_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    let nothing = || D::Error::custom("there is nothing here: leave it out, or write a value");
+    let nothing = || D::Error::custom("there is no value: write one, or remove the field");
     Option::deserialize(deserializer)?.ok_or_else(nothing)
 }
 
@@ -62,8 +62,8 @@ impl<T: JsonSchema> JsonSchema for OptionalField<T> {
 // === impl Over ===
 
 impl<T: Clone> OverridableField<T> {
-    /// What becomes of `base` below this.
-    pub(in crate::testing) fn over(&self, base: Option<&T>) -> Option<T> {
+    /// The value merged over `base`.
+    pub(in crate::testing) fn merge_over(&self, base: Option<&T>) -> Option<T> {
         match &self.0 {
             Some(at) => at.value.clone(),
             None => base.cloned(),
@@ -71,7 +71,7 @@ impl<T: Clone> OverridableField<T> {
     }
 
     /// The value with its place, if there is one.
-    pub(in crate::testing) fn written(&self) -> Option<Spanned<&T>> {
+    pub(in crate::testing) fn value(&self) -> Option<Spanned<&T>> {
         let at = self.0.as_ref()?;
         Some(Spanned { value: at.value.as_ref()?, span: at.span.clone() })
     }

@@ -1,4 +1,4 @@
-//! `Expectation`: what a step should bring, as counts and as fields of the last answer.
+//! `Expectation`: the expected outcomes of a step, and the expected fields of its last decision.
 
 use super::super::schema_types::{DeniedSpec, ExpectDetailsSpec, ExpectSpec, OptionalField, OutcomeSpec};
 use super::SuiteBuilder;
@@ -7,14 +7,14 @@ use crate::read::Spanned;
 use crate::source_file::Span;
 use crate::suggest::suggest;
 
-/// What a step should bring.
+/// The expectation of a step.
 #[derive(Debug)]
 pub(in crate::testing) struct Expectation {
     pub(in crate::testing) counts: Option<CountAssertion>,
     pub(in crate::testing) wanted: Vec<FieldAssertion>,
 }
 
-/// How many requests should pass and be refused. What is not given may be anything.
+/// The expected number of outcomes. A missing number matches any.
 #[derive(Debug, Default)]
 pub(in crate::testing) struct CountAssertion {
     pub(in crate::testing) span: Span,
@@ -22,20 +22,20 @@ pub(in crate::testing) struct CountAssertion {
     pub(in crate::testing) denied: Option<u64>,
     pub(in crate::testing) no_rule: Option<u64>,
     pub(in crate::testing) unavailable: Option<u64>,
-    /// The rule that refuses all that are refused.
+    /// The rule that must refuse all refused requests.
     pub(in crate::testing) by: Option<String>,
 }
 
-/// What a field of the last answer should be.
+/// The expected value of a field of the last decision.
 #[derive(Debug)]
 pub(in crate::testing) struct FieldAssertion {
     pub(in crate::testing) field: DecisionField,
-    /// As it is shown; none if it must not be there.
+    /// As printed; `None` if there must be no value.
     pub(in crate::testing) value: Option<String>,
     pub(in crate::testing) span: Span,
 }
 
-/// A field of an answer.
+/// A field of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::testing) enum DecisionField {
     Rule,
@@ -53,7 +53,7 @@ pub(in crate::testing) enum DecisionField {
 }
 
 impl SuiteBuilder<'_> {
-    /// What a step that sends so many should bring.
+    /// Compiles the expectation of a step that sends `send` requests.
     pub(super) fn expectation(&mut self, at: &Spanned<ExpectSpec>, send: u64) -> Expectation {
         match &at.value {
             ExpectSpec::Text(fate) => {
@@ -99,7 +99,7 @@ impl SuiteBuilder<'_> {
         let rest = details.no_rule.as_ref().or(details.unavailable.as_ref());
         let span = allowed_span.or(denied_span).or_else(|| rest.map(|at| at.span.clone()))?;
         let sum = others.saturating_add(denied.unwrap_or(0));
-        // With both told, nothing is left over.
+        // With both given, the numbers must add up.
         if sum > send || (allowed.is_some() && denied.is_some() && sum != send) {
             let message = format!("{sum} are expected here, and {send} are sent");
             self.error("count", &span, message).set_help("the numbers must add up to `send`");
@@ -152,7 +152,7 @@ impl SuiteBuilder<'_> {
         wanted
     }
 
-    /// A rule that is expected must be there, or a slip of the pen would look like a limit that is wrong.
+    /// Reports an expected rule that does not exist: a misspelt id would look like a wrong limit.
     fn known_rule(&mut self, at: &Spanned<String>) {
         let Some(rules) = &self.rules else { return };
         if !rules.contains(&at.value) {

@@ -1,4 +1,4 @@
-//! From a written request to a [`SampleRequest`], laid over what the file or the test says of all its requests.
+//! From a [`RequestSpec`] to a [`SampleRequest`], merged over the defaults of the file or the test.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::sample_request::SampleRequest;
 use crate::source_file::Span;
 
 impl SuiteBuilder<'_> {
-    /// `base` with what `written` says otherwise. What no request can have is reported where it stands.
+    /// Merges `written` over `base`. Invalid values are reported at their positions.
     pub(super) fn request(&mut self, base: &SampleRequest, written: &RequestSpec) -> SampleRequest {
         for (piece, span) in pieces(written) {
             if let Err(error) = piece.attributes() {
@@ -17,16 +17,16 @@ impl SuiteBuilder<'_> {
             }
         }
         let mut sample = SampleRequest {
-            method: written.method.over(base.method.as_ref()),
-            path: written.path.over(base.path.as_ref()),
-            host: written.host.over(base.host.as_ref()),
+            method: written.method.merge_over(base.method.as_ref()),
+            path: written.path.merge_over(base.path.as_ref()),
+            host: written.host.merge_over(base.host.as_ref()),
             headers: base.headers.clone(),
-            ip: written.ip.over(base.ip.as_ref()),
-            tenant: written.tenant.over(base.tenant.as_ref()),
-            action: written.action.over(base.action.as_ref()),
+            ip: written.ip.merge_over(base.ip.as_ref()),
+            tenant: written.tenant.merge_over(base.tenant.as_ref()),
+            action: written.action.merge_over(base.action.as_ref()),
             attributes: base.attributes.clone(),
-            body: written.body.over(base.body.clone().map(Value::String).as_ref()).as_ref().map(text),
-            cost: written.cost.over(base.cost.as_ref()),
+            body: written.body.merge_over(base.body.clone().map(Value::String).as_ref()).as_ref().map(text),
+            cost: written.cost.merge_over(base.cost.as_ref()),
         };
         for (name, at) in &written.headers {
             sample.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
@@ -40,13 +40,13 @@ impl SuiteBuilder<'_> {
     }
 }
 
-/// Every part that can be wrong, alone, with its place.
+/// Every part that can be invalid, alone, with its position.
 fn pieces(written: &RequestSpec) -> Vec<(SampleRequest, Span)> {
     let mut pieces = Vec::new();
-    if let Some(at) = written.path.written() {
+    if let Some(at) = written.path.value() {
         pieces.push((SampleRequest { path: Some(at.value.clone()), ..SampleRequest::default() }, at.span.clone()));
     }
-    if let Some(at) = written.ip.written() {
+    if let Some(at) = written.ip.value() {
         pieces.push((SampleRequest { ip: Some(at.value.clone()), ..SampleRequest::default() }, at.span.clone()));
     }
     for (name, at) in &written.headers {

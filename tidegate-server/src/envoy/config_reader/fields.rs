@@ -29,7 +29,7 @@ impl ConfigReader<'_> {
     pub(super) fn fields(&mut self, node: Node, expected: &str, allowed: &[&str]) -> Option<YamlFields> {
         let offset = node.span.start;
         let NodeKind::Map(entries) = node.kind else {
-            self.error(node.span.start, format!("expected {expected}, found {}", node.what()));
+            self.error(node.span.start, format!("expected {expected}, found {}", node.type_name()));
             return None;
         };
         let mut fields = Vec::new();
@@ -49,7 +49,7 @@ impl ConfigReader<'_> {
 
     pub(super) fn list(&mut self, node: Option<Node>) -> Vec<Node> {
         let Some(node) = node else { return Vec::new() };
-        let (offset, what) = (node.span.start, node.what());
+        let (offset, what) = (node.span.start, node.type_name());
         match node.kind {
             NodeKind::List(items) => items,
             NodeKind::Null => Vec::new(),
@@ -66,7 +66,7 @@ impl ConfigReader<'_> {
             Some(text) => Some(text.to_owned()),
             None if matches!(node.kind, NodeKind::Null) => Some(String::new()),
             None => {
-                self.error(node.span.start, format!("expected text, found {}", node.what()));
+                self.error(node.span.start, format!("expected text, found {}", node.type_name()));
                 None
             }
         }

@@ -1,0 +1,125 @@
+//! The public API of every library crate, as text in `api/`. A change of it shows up as a diff here and in a review.
+//!
+//! rustdoc writes the API as JSON, the crate `public-api` turns it into lines. `make api` writes the files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use public_api::Builder;
+
+const CRATES: [&str; 5] = ["tidegate", "tidegate-rules", "tidegate-redis", "tidegate-tower", "tidegate-server"];
+
+/// The format of rustdoc's JSON that `api/` was written from, which is the one of Rust 1.95.
+const RUSTDOC_FORMAT: u64 = 57;
+
+#[test]
+fn the_public_api_is_the_one_in_the_folder_api() {
+    let accept = std::env::var_os("TIDEGATE_ACCEPT_API").is_some();
+    let mut report = String::new();
+    for name in CRATES {
+        let json = rustdoc_json(name);
+        let current = public_api(name, &json);
+        let file = root().join("api").join(format!("{name}.txt"));
+        if accept {
+            fs::write(&file, current).unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+            continue;
+        }
+        let accepted = fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("cannot read {}: {error}; `make api` writes it", file.display()));
+        if accepted != current {
+            report += &format!("\napi/{name}.txt\n{}", diff(&accepted, &current));
+            report += &toolchain_note(&json);
+        }
+    }
+    assert!(
+        report.is_empty(),
+        "the public API has changed; if that is intended, run `make api` and commit it\n{report}"
+    );
+}
+
+#[test]
+fn a_diff_of_two_apis_shows_what_is_gone_and_what_is_new() {
+    let accepted = "# header\npub fn a()\npub fn b(u32)\npub fn c()\n";
+    let current = "# header\npub fn a()\npub fn b(u64)\npub fn c()\n";
+    assert_eq!(diff(accepted, current), "- pub fn b(u32)\n+ pub fn b(u64)\n");
+    assert_eq!(diff("pub fn a()\npub fn b()\n", "pub fn b()\npub fn a()\n"), "  the same lines in another order\n");
+}
+
+/// Lets rustdoc describe a crate, without its dependencies, and returns where the JSON is.
+fn rustdoc_json(name: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the folder has a parent");
+    let done = Command::new(env!("CARGO"))
+        .current_dir(root())
+        .env("RUSTDOC", root().join("scripts/rustdoc-json"))
+        .env_remove("RUSTDOCFLAGS")
+        .args(["rustdoc", "--quiet", "--lib", "--package", name, "--target-dir"])
+        .arg(target)
+        .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
+        .output()
+        .expect("cargo starts");
+    assert!(
+        done.status.success(),
+        "rustdoc wrote no JSON for {name}; the API is read from the unstable JSON output of rustdoc, as Rust 1.95 has it\n{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    target.join("doc").join(format!("{}.json", name.replace('-', "_")))
+}
+
+/// One line for each public item. Of derived traits only that they are implemented, without their methods.
+fn public_api(name: &str, json: &Path) -> String {
+    let items = |derived: bool| -> Vec<String> {
+        let builder = Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true);
+        let api = builder.omit_auto_derived_impls(!derived).build();
+        let api = api.unwrap_or_else(|error| {
+            panic!("cannot read what rustdoc wrote for {name}: {error}\n{}", toolchain_note(json));
+        });
+        api.items().map(ToString::to_string).collect()
+    };
+    let essential: BTreeSet<String> = items(false).into_iter().collect();
+    let mut text = format!("# The public API of {name}. `make api` writes this file, a test compares it.\n");
+    for line in items(true) {
+        let derived = line.starts_with("impl") && !line.contains("StructuralPartialEq");
+        if derived || essential.contains(&line) {
+            text += &line;
+            text += "\n";
+        }
+    }
+    text
+}
+
+/// Lines of which there are more in one text than in the other; `-` is gone, `+` is new.
+fn diff(accepted: &str, current: &str) -> String {
+    let mut gone: Vec<&str> = accepted.lines().collect();
+    let mut new = Vec::new();
+    for line in current.lines() {
+        match gone.iter().position(|other| *other == line) {
+            Some(at) => drop(gone.remove(at)),
+            None => new.push(line),
+        }
+    }
+    if gone.is_empty() && new.is_empty() {
+        return "  the same lines in another order\n".to_owned();
+    }
+    let gone = gone.iter().map(|line| format!("- {line}\n"));
+    gone.chain(new.iter().map(|line| format!("+ {line}\n"))).collect()
+}
+
+/// Names the toolchain as a possible cause where it is not the one that `api/` was written with.
+fn toolchain_note(json: &Path) -> String {
+    let text = fs::read_to_string(json).unwrap_or_default();
+    let format = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|json| json["format_version"].as_u64());
+    if format == Some(RUSTDOC_FORMAT) {
+        return String::new();
+    }
+    let format = format.map_or("an unknown format".to_owned(), |format| format!("format {format}"));
+    format!(
+        "  note: this rustdoc writes {format} and api/ was written from format {RUSTDOC_FORMAT} (Rust 1.95), so the toolchain may be \
+         the reason;\n  compare with that toolchain before you accept the change\n"
+    )
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate stands in the workspace")
+}
