@@ -226,7 +226,7 @@ fn the_examples_of_the_http_page_are_what_is_sent() {
         Rule::new("search", search).with_limit("day", day).with_action("search"),
         Rule::new("login", login).with_action("login").with_security(),
     ]);
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limiter = Limiter::new(rules.unwrap(), MemoryStore::new().with_clock(clock.clone()));
     let contract = HeaderPolicy::new();
     let denied = |request: &Request<'_>, accept| {
@@ -255,7 +255,7 @@ proptest! {
 
     #[test]
     fn headers_parse_and_retrying_as_told_succeeds(rules in rules(), requests in requests(), contract in contract()) {
-        let clock = ManualClock::at(Timestamp::from_micros(START));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(START));
         let limiter = Limiter::new(rules, MemoryStore::new().with_clock(clock.clone()));
         for (gap, cost) in requests {
             clock.advance(Duration::from_micros(gap));

@@ -8,7 +8,7 @@ use tidegate::{AnonymousBounds, Limit, Limiter, ManualClock, MemoryStore, Rate, 
 
 /// A limiter of `capacity` per user that does not refill during the test, on a store for `max_keys`.
 fn limiter(capacity: u64, max_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap();
     let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
     (Limiter::new(rules, MemoryStore::new().with_max_keys(max_keys).with_clock(clock.clone())), clock)
@@ -95,7 +95,7 @@ fn peeks_and_denied_or_free_requests_create_no_keys() {
 /// Regression: each new key of a plan was checked against the same free place.
 #[test]
 fn a_plan_of_many_new_keys_does_not_exceed_the_maximum() {
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
     let rules = (0..20).map(|rule| Rule::new(format!("rule-{rule}"), limit).with_per(["user"]));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new().with_max_keys(8).with_clock(clock));
@@ -107,7 +107,7 @@ fn a_plan_of_many_new_keys_does_not_exceed_the_maximum() {
 /// A plan that adds one key must not remove an expired log that another of its checks depends on.
 #[test]
 fn a_sweep_does_not_remove_states_of_the_same_plan() {
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let api = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
     let login = Limit::sliding_log(5, Duration::from_secs(10)).unwrap();
     let rules = [Rule::new("api", api).with_per(["user"]), Rule::new("login", login).with_per(["account"])];
@@ -123,7 +123,7 @@ fn a_sweep_does_not_remove_states_of_the_same_plan() {
 
 /// A limiter with a rule per address, unauthenticated, and a rule per user, that do not refill during the test.
 fn with_anonymous_rule(anonymous: AnonymousBounds, max_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(3, Rate::per_hour(1).unwrap()).unwrap();
     let rules = [
         Rule::new("public", limit).with_action("public").with_per(["ip"]).with_anonymous(anonymous),

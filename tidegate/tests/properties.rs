@@ -27,7 +27,7 @@ struct Admitted {
 
 impl Subject {
     fn new(limit: Limit) -> Self {
-        let clock = ManualClock::at(Timestamp::from_micros(START));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(START));
         let store = MemoryStore::new().with_clock(clock.clone());
         Self { limiter: Limiter::new(RuleSet::new([Rule::new("r", limit)]).unwrap(), store), clock }
     }

@@ -54,7 +54,7 @@ pub(crate) fn lanes(sent: &[Duration]) -> Result<Vec<Lane>, Box<dyn Error>> {
 fn lane(meaning: &'static str, limit: Limit, sent: &[Duration]) -> Result<Lane, Box<dyn Error>> {
     // A whole second, so that the fixed windows are aligned with the scenario.
     let start = Timestamp::from_micros(1_700_000_000_000_000);
-    let clock = ManualClock::at(start);
+    let clock = ManualClock::starting_at(start);
     let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])])?;
     let limiter = Limiter::new(rules, MemoryStore::new().with_clock(clock.clone()));
     let request = Request::new("read").with_attribute("user", "ann");

@@ -160,7 +160,7 @@ impl HeaderPolicy {
     pub fn for_each_field(&self, decision: &Decision, mut write: impl FnMut(HeaderField, &str)) {
         let mut text = String::with_capacity(FIELD_CAPACITY_BYTES);
         let secret = decision.is_security();
-        if let Some(shown) = decision.shown().filter(|_| !secret && decision.degraded().is_none()) {
+        if let Some(check) = decision.most_restrictive().filter(|_| !secret && decision.degraded().is_none()) {
             if let Some(Draft::Draft11) = self.ratelimit {
                 push_policies(&mut text, decision);
                 write(HeaderField::Policy, &text);
@@ -170,7 +170,7 @@ impl HeaderPolicy {
             }
             for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (LEGACY_RATELIMIT, self.legacy_ratelimit)] {
                 let Some(reset) = reset else { continue };
-                for (field, number) in fields.into_iter().zip(numbers(shown, reset, decision.decided_at())) {
+                for (field, number) in fields.into_iter().zip(numbers(check, reset, decision.decided_at())) {
                     write_number(&mut text, field, number, &mut write);
                 }
             }
@@ -319,8 +319,8 @@ fn write_number(text: &mut String, field: HeaderField, number: u64, write: &mut 
 }
 
 /// Limit, remaining and reset of one check.
-fn numbers(shown: &CheckResult, reset: ResetFormat, decided_at: Timestamp) -> [u64; 3] {
-    let outcome = shown.outcome();
+fn numbers(check: &CheckResult, reset: ResetFormat, decided_at: Timestamp) -> [u64; 3] {
+    let outcome = check.outcome();
     let reset = match reset {
         ResetFormat::Epoch => {
             seconds(Duration::from_micros(decided_at.as_micros()).saturating_add(outcome.reset_after))
@@ -357,7 +357,7 @@ mod tests {
     const START: u64 = 1_790_000_000_500_000;
 
     fn store() -> MemoryStore {
-        MemoryStore::new().with_clock(ManualClock::at(Timestamp::from_micros(START)))
+        MemoryStore::new().with_clock(ManualClock::starting_at(Timestamp::from_micros(START)))
     }
 
     /// The last of the decisions on requests of these costs.
