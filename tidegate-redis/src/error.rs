@@ -25,21 +25,22 @@ pub(crate) const CLUSTER_MODE: &str = "the server is part of a cluster: write re
 /// Error replies are cut to this many characters before they are repeated.
 const MAX_DETAIL_CHARS: usize = 200;
 
-/// The source of a [`StoreError`]: the kind and code of an error of the client library. It does not contain the text of the
-/// error, which may repeat a key or a URL.
+/// The source of a store error: the error of the client library without the text of replies, which may contain keys.
 #[derive(Debug)]
-struct ClientError {
+pub(crate) struct ErrorCause {
     kind: ErrorKind,
+    /// The code of an error reply.
     code: Option<String>,
-    io: Option<io::ErrorKind>,
+    /// The text of an I/O or TLS error.
+    io: Option<String>,
 }
 
 /// The store error for a call that was sent.
 pub(crate) fn store_error(error: &RedisError) -> StoreError {
-    classify(error).with_source(ClientError::from(error))
+    describe(error).with_source(ErrorCause::new(error))
 }
 
-fn classify(error: &RedisError) -> StoreError {
+fn describe(error: &RedisError) -> StoreError {
     if let Some(code) = error.code() {
         return server_error(code, error.detail().unwrap_or_default());
     }
@@ -58,24 +59,6 @@ fn classify(error: &RedisError) -> StoreError {
         }
     }
 }
-
-impl From<&RedisError> for ClientError {
-    fn from(error: &RedisError) -> Self {
-        Self { kind: error.kind(), code: error.code().map(sanitize), io: io_error(error).map(io::Error::kind) }
-    }
-}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.code, self.io) {
-            (Some(code), _) => write!(f, "the server replied with the error {code}"),
-            (None, Some(io)) => write!(f, "{io}"),
-            (None, None) => write!(f, "the client library reported {:?}", self.kind),
-        }
-    }
-}
-
-impl Error for ClientError {}
 
 /// The store error for an error reply. A known code means that the server refused the whole command, and applied nothing.
 fn server_error(code: &str, detail: &str) -> StoreError {
@@ -137,7 +120,7 @@ fn handshake_error(error: Option<&rustls::Error>) -> StoreError {
 
 /// The same error without "possibly applied": for queries, which apply nothing.
 pub(crate) fn not_applied(error: &StoreError) -> StoreError {
-    StoreError::new(error.kind(), error.to_string())
+    if error.is_possibly_applied() { StoreError::new(error.kind(), error.to_string()) } else { error.clone() }
 }
 
 /// The timeout has expired, and it is unknown whether the call was applied.
@@ -177,16 +160,39 @@ fn missing_permission() -> StoreError {
     ))
 }
 
+impl ErrorCause {
+    pub(crate) fn new(error: &RedisError) -> Self {
+        let io = io_error(error).map(|error| sanitize(&error.to_string()));
+        Self { kind: error.kind(), code: error.code().map(sanitize), io }
+    }
+}
+
+impl fmt::Display for ErrorCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.code, &self.io) {
+            (Some(code), _) => write!(f, "error reply {code}"),
+            (None, Some(io)) => f.write_str(io),
+            (None, None) => write!(f, "client error {:?}", self.kind),
+        }
+    }
+}
+
+impl Error for ErrorCause {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redis::ServerErrorKind;
 
     #[test]
-    fn the_source_of_an_error_tells_its_code_and_not_its_text() {
-        let error = RedisError::from((ErrorKind::Io, "connect", "redis://user:hunter2@host".to_owned()));
-        let store_error = store_error(&error);
-        let source = store_error.source().map(ToString::to_string).unwrap_or_default();
-        assert_eq!(source, "the client library reported Io");
-        assert!(!format!("{store_error:?}").contains("hunter2"), "{store_error:?}");
+    fn the_source_of_an_error_names_the_cause_without_the_text_of_the_reply() {
+        let refused = RedisError::from(io::Error::from(io::ErrorKind::ConnectionRefused));
+        let source = store_error(&refused).source().map(ToString::to_string);
+        assert_eq!(source.as_deref(), Some("connection refused"));
+
+        let reply = (ErrorKind::Server(ServerErrorKind::ResponseError), "An error", "tg1{00}secret-key".to_owned());
+        let error = store_error(&RedisError::from(reply));
+        let source = error.source().map(|source| format!("{source} {source:?}")).unwrap_or_default();
+        assert!(source.starts_with("error reply ERR") && !source.contains("secret-key"), "{source}");
     }
 }
