@@ -74,22 +74,22 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
 fn in_memory(subjects: usize) -> Table {
     let columns = ["what", "seconds", "passed", "keys", "process MiB", "later users with own key, %"];
     let mut table = Table::new(format!("In process: {subjects} new subjects"), columns);
-    for (what, is_anonymous) in [("authenticated users", false), ("anonymous", true)] {
-        let (most_keys, clock) = (subjects / 10, SystemClock::new());
+    for (what, authenticated) in [("users", true), ("anonymous", false)] {
+        let (max_keys, clock) = (subjects / 10, SystemClock::new());
         let (store, gate, before, start) =
-            (MemoryStore::new().with_max_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
+            (MemoryStore::new().with_max_keys(max_keys), gate(Some(u64::MAX)), resident(), clock.now());
         let (mut random, mut passed) = (Random::new(7), 0);
         for _ in 0..subjects {
-            passed += store.decide_now(&plan(&gate, random.hash(), is_anonymous)).granted();
+            passed += store.decide_now(&plan(&gate, random.hash(), !authenticated)).granted();
         }
         let (seconds, after, keys) = (clock.now().since(start).as_secs_f64(), resident(), store.keys());
-        let users = most_keys / 10;
+        let users = max_keys / 10;
         let own = (0..users).filter(|_| !store.decide_now(&plan(&gate, random.hash(), false)).checks()[0].overflowed);
         let own = own.count() as f64 / users as f64 * 100.0;
         // Kept alive, so that the next run cannot reuse its memory.
         std::mem::forget(store);
         let cells = [(seconds, 1), (passed as f64, 0), (keys as f64, 0), ((after - before) / MIB, 1), (own, 1)];
-        let what = format!("{what}, room for {most_keys} keys");
+        let what = format!("{what}, room for {max_keys} keys");
         let numbers = cells.map(|(number, decimals)| Cell::Number(number, decimals));
         table.row([Cell::Text(what)].into_iter().chain(numbers));
     }

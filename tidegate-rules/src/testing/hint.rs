@@ -15,10 +15,10 @@ pub(super) fn for_counts(counts: &CountAssertion, step: &DecidedStep<'_>) -> Opt
     {
         return why_not_rule(rule, step);
     }
-    if step.tally.no_rule > counts.no_rule.unwrap_or(0) {
+    if step.actual.no_rule > counts.no_rule.unwrap_or(0) {
         return Some(nothing_applies(step));
     }
-    if counts.no_rule.is_some_and(|wanted| wanted > step.tally.no_rule) {
+    if counts.no_rule.is_some_and(|wanted| wanted > step.actual.no_rule) {
         let applied: Vec<_> = step.decision.checks().iter().map(|check| format!("`{}`", check.rule())).collect();
         return Some(format!("applied: {}", applied.join(", ")));
     }
@@ -113,14 +113,14 @@ fn differs(mismatch: &ConditionMismatch) -> String {
 
 /// How much of the limit is left.
 fn room(step: &DecidedStep<'_>) -> Option<String> {
-    let check = step.decision.shown()?;
+    let check = step.decision.most_restrictive()?;
     let outcome = check.outcome();
     Some(format!("the last one passed: {} of {} are left under `{}`", outcome.remaining, outcome.limit, check.rule()))
 }
 
 /// When the request would be admitted.
 fn wait(step: &DecidedStep<'_>) -> Option<String> {
-    let check = step.decision.shown().filter(|_| !step.decision.is_allowed())?;
+    let check = step.decision.most_restrictive().filter(|_| !step.decision.is_allowed())?;
     let (rule, outcome) = (check.rule(), check.outcome());
     Some(match step.decision.retry_after() {
         Some(retry) => format!("under `{rule}` the last one passes {} later, at {}", format_duration(retry), {

@@ -42,7 +42,7 @@ struct SuiteRunner<'s> {
 
 impl SuiteRunner<'_> {
     fn run_case(&mut self, case: &TestCase) -> TestOutcome {
-        let clock = ManualClock::at(self.start);
+        let clock = ManualClock::starting_at(self.start);
         let memory = || MemoryStore::new().with_clock(clock.clone());
         let limiter = Limiter::new(self.rules.rules().clone(), memory());
         let limiter = limiter.with_instances(self.instances).with_fallback_store(memory());
@@ -67,7 +67,7 @@ impl SuiteRunner<'_> {
         clock: &ManualClock,
     ) -> Vec<TestFailure> {
         let request = step.attributes.request();
-        let (mut tally, mut at, mut last) = (OutcomeCounts::default(), step.at, None);
+        let (mut counts_so_far, mut at, mut last) = (OutcomeCounts::default(), step.at, None);
         for sent in 0..step.send {
             at = if sent == 0 { step.at } else { at + step.every };
             clock.set(self.start.plus(at));
@@ -78,16 +78,16 @@ impl SuiteRunner<'_> {
             };
             // Decisions while the store fails do not cover the limits.
             decision.iter().filter(|_| !step.store_fails).for_each(|decision| self.cover(decision));
-            tally.add(decision.as_ref());
+            counts_so_far.add(decision.as_ref());
             last = Some(decision);
         }
         let (Some(expectation), Some(decision)) = (&step.expectation, last) else { return Vec::new() };
-        let (rules, request, tally) = (self.rules, &request, &tally);
+        let (rules, request, counts_so_far) = (self.rules, &request, &counts_so_far);
         let result = match &decision {
-            Some(decision) => StepResult::Decided(DecidedStep { rules, request, decision, tally, at }),
+            Some(decision) => StepResult::Decided(DecidedStep { rules, request, decision, actual: counts_so_far, at }),
             None => StepResult::Unavailable(UnavailableStep { rules, request }),
         };
-        let mismatches = assertions::check(expectation, &result, tally);
+        let mismatches = assertions::check(expectation, &result, counts_so_far);
         mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, number, at)).collect()
     }
 
@@ -120,8 +120,7 @@ impl SuiteRunner<'_> {
 }
 
 fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
-    let plan = limiter.plan(request).with_peek();
-    Decision::new(&plan, &limiter.store().decide_now(&plan))
+    limiter.check_plan_now(&limiter.plan(request).with_peek())
 }
 
 /// The decision on a request while the store fails; `None` if a rule is closed then.
