@@ -85,7 +85,7 @@ pub async fn left<S: Store>(limiter: &Limiter<S>) -> u64 {
 pub async fn retry_while_transient<T>(operation: impl AsyncFn() -> Result<T, StoreError>) -> T {
     let answer = async {
         loop {
-            match ask().await {
+            match operation().await {
                 Ok(answer) => return answer,
                 Err(error) => assert!(error.is_transient(), "{error}"),
             }

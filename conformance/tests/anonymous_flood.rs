@@ -126,7 +126,7 @@ async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
                 assert!(!overflowed(&ask(&limiter, &name(who)).await), "{limit:?}");
             }
             assert!(overflowed(&ask(&limiter, &name("d")).await), "{limit:?}");
-            assert!(known(&store).overflowing);
+            assert!(anonymous_stats(&store).overflowing);
             let longest = ask(&limiter, &name("a")).await.checks()[0].outcome().reset_after;
 
             // A sliding window's count matters for two windows.
@@ -158,7 +158,7 @@ async fn keys_in_use_keep_counting_towards_the_cap() {
             }
             let (_, shared) = flood(&limiter, (0..20).map(|number| format!("{round} {number}"))).await;
             assert_eq!(shared, 20, "{limit:?} {round}");
-            assert_eq!((known(&store).created, known(&store).keys), (10, 10), "{limit:?} {round}");
+            assert_eq!((anonymous_stats(&store).created, anonymous_stats(&store).keys), (10, 10), "{limit:?} {round}");
             clock.advance(5 * SECOND);
         }
         let _: () = redis::cmd("FLUSHALL").query(&mut server.connection()).unwrap();
@@ -183,10 +183,10 @@ async fn keys_with_forget_after_count_towards_the_cap_until_they_expire() {
         last = ask(&limiter, "ann").await.decided_at();
     }
     // Without the second request it would have expired by now.
-    assert_eq!((known(&store).keys, known(&store).created), (1, 1));
+    assert_eq!((anonymous_stats(&store).keys, anonymous_stats(&store).created), (1, 1));
     while left() >= 0 {}
     assert_eq!(ask(&limiter, "ann").await.remaining(), Some(99), "forgotten");
-    assert_eq!(known(&store).created, 2);
+    assert_eq!(anonymous_stats(&store).created, 2);
 }
 
 /// Every operation on an anonymous subject's own key sets `forget_after` as its expiry; overflow buckets expire with their state.
@@ -295,7 +295,10 @@ async fn charges_of_new_subjects_count_towards_the_cap() {
         let free = limiter.check(&anonymous_request(&name).with_cost(0)).await.unwrap();
         limiter.settle(free.into_receipt(), |_| Some(1)).await.unwrap();
     }
-    assert_eq!((known(&store).created, known(&store).keys, known(&store).overflowing), (5, 5, true));
+    assert_eq!(
+        (anonymous_stats(&store).created, anonymous_stats(&store).keys, anonymous_stats(&store).overflowing),
+        (5, 5, true)
+    );
     assert!(keys(&server) > 5 && keys(&server) <= 5 + 45);
     assert!(!overflowed(&ask(&limiter, "3").await), "one that has a key");
     assert!(overflowed(&ask(&limiter, "7").await));

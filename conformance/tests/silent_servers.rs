@@ -205,10 +205,10 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
         }
         let mut waited = 0;
         for _ in 0..1000 {
-            if let Err(error) = limiter.check(&of(lost[0])).await {
+            if let Err(error) = limiter.check(&request_of(lost[0])).await {
                 waited += u64::from(error.is_possibly_applied());
             }
-            assert!(limiter.check(&of(kept[0])).await.is_ok(), "{kind:?}");
+            assert!(limiter.check(&request_of(kept[0])).await.is_ok(), "{kind:?}");
         }
         assert!(waited <= 10, "{kind:?}: {waited} calls waited for a server that was known to hang");
         // The first subject has used up its limit by now.
@@ -217,7 +217,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
             assert!(decision.is_allowed(), "{kind:?} {user}");
         }
         signal(&cluster.servers[1], Signal::CONT);
-        assert!(limiter.check(&of(kept[1])).await.unwrap().is_allowed());
+        assert!(limiter.check(&request_of(kept[1])).await.unwrap().is_allowed());
     }
 }
 

@@ -259,7 +259,7 @@ impl Load {
                         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
                         while !stop.load(Ordering::SeqCst) {
                             pace.tick().await;
-                            ask(&instance, policy, &scale, &counts[place][row]).await;
+                            send_request(&instance, policy, &scale, &counts[place][row]).await;
                         }
                     });
                 }

@@ -32,7 +32,7 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let refuse = async |Path(status): Path<u16>, request: Request| {
-            (StatusCode::from_u16(status).unwrap(), repeat(request).await)
+            (StatusCode::from_u16(status).unwrap(), echo(request).await)
         };
         let pages =
             Router::new().route("/broken-off", any(break_off)).route("/status/{status}", any(refuse)).fallback(echo);
