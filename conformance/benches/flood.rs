@@ -1,5 +1,5 @@
-//! A million subjects that nobody has seen before, as fast as they come: how long it takes, and what it leaves in the server and
-//! in the process. The limit remembers each for ten minutes, so that none is forgotten on the way.
+//! A million new subjects as fast as possible: the time, and the memory they take in the server and in the process. The limit keeps
+//! each for ten minutes, so that none expires during the run.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
 
@@ -31,10 +31,10 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
     let columns = ["what", "seconds", "passed", "keys", "server MiB", "process MiB", "µs CPU of the server for each"];
     let mut table = Table::new(format!("{kind:?}: {subjects} new subjects"), columns);
     let cases = [
-        ("users, for whom somebody vouches", None),
-        ("strangers, of whom all may have a key", Some(u64::MAX)),
-        ("strangers, of whom 10,000 may have a key", Some(10_000)),
-        ("strangers, of whom 1,000 may have a key", Some(1_000)),
+        ("authenticated users", None),
+        ("anonymous, no cap", Some(u64::MAX)),
+        ("anonymous, cap 10,000", Some(10_000)),
+        ("anonymous, cap 1,000", Some(1_000)),
     ];
     for (what, most) in cases {
         let server = Server::start(kind);
@@ -72,7 +72,7 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
 }
 
 fn in_memory(subjects: usize) -> Table {
-    let columns = ["what", "seconds", "passed", "keys", "process MiB", "users after it with a key of their own, %"];
+    let columns = ["what", "seconds", "passed", "keys", "process MiB", "later users with own key, %"];
     let mut table = Table::new(format!("In process: {subjects} new subjects"), columns);
     for (what, vouched) in [("users", true), ("strangers", false)] {
         let (most_keys, clock) = (subjects / 10, SystemClock::new());
@@ -86,7 +86,7 @@ fn in_memory(subjects: usize) -> Table {
         let users = most_keys / 10;
         let own = (0..users).filter(|_| !store.decide_now(&plan(&gate, random.hash(), false)).checks()[0].overflowed);
         let own = own.count() as f64 / users as f64 * 100.0;
-        // It stays, so that the next one does not live in its memory.
+        // Kept alive, so that the next run cannot reuse its memory.
         std::mem::forget(store);
         let cells = [(seconds, 1), (passed as f64, 0), (keys as f64, 0), ((after - before) / MIB, 1), (own, 1)];
         let what = format!("{what}, room for {most_keys} keys");
@@ -96,16 +96,16 @@ fn in_memory(subjects: usize) -> Table {
     table
 }
 
-fn gate(most: Option<u64>) -> Gate {
+fn gate(cap: Option<u64>) -> Gate {
     let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-    Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(most.unwrap_or(1)))
+    Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(cap.unwrap_or(1)))
 }
 
 fn plan(gate: &Gate, hash: u128, anonymous: bool) -> Plan<'_> {
     Plan::new([Check::new(gate, Subject::from_hash(hash), 1).with_anonymous(anonymous)]).unwrap()
 }
 
-/// Bytes of this process that are in memory.
+/// Resident memory of this process, in bytes.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

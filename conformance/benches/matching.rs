@@ -1,6 +1,6 @@
-//! Matching: what it costs to find the rules of a request among ten, a hundred, a thousand and ten thousand.
+//! The cost of finding the rules of a request among 10, 100, 1,000 and 10,000 rules.
 //!
-//! Timed is the way from a request to its plan: normalising the path, looking up candidates, checking their conditions,
+//! Measures the path from a request to its plan: normalising the path, looking up candidates, checking their conditions,
 //! finding the subject and hashing it. Every request matches the same number of rules, however many there are.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
@@ -16,7 +16,7 @@ use tidegate_rules::RuleFile;
 
 const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
 
-/// How the rules of a file differ: what the rule with a number asks for, and what a request brings that fits it.
+/// How the rules of a file differ: the condition of rule number n, and the attributes of a request that matches it.
 struct Shape {
     name: &'static str,
     condition: fn(usize) -> String,
@@ -79,22 +79,22 @@ fn file(shape: &Shape, rules: usize) -> RuleFile {
     RuleFile::parse("rules.yaml", &text).unwrap()
 }
 
-/// The time of one request, each of which asks for a rule that was drawn.
+/// The time per request; each request matches a randomly drawn rule.
 fn nanos(file: &RuleFile, shape: &Shape, rules: usize) -> f64 {
-    const ASKS: usize = 4_000;
-    const TIMES: usize = 10;
-    let drawn = Random::new(rules as u64).uniform(rules, ASKS);
+    const REQUESTS: usize = 4_000;
+    const ROUNDS: usize = 10;
+    let drawn = Random::new(rules as u64).uniform(rules, REQUESTS);
     let attributes: Vec<_> = drawn.iter().map(|rule| (shape.attributes)(*rule as usize)).collect();
     let requests: Vec<Request<'_>> = attributes.iter().map(|attributes| request(attributes)).collect();
     assert!(requests.iter().all(|request| file.rules().resolve(request).checks().len() == 1), "each matches one rule");
     let (before, _) = cpu::thread_nanos();
-    for _ in 0..TIMES {
+    for _ in 0..ROUNDS {
         for request in &requests {
             black_box(file.rules().resolve(black_box(request)));
         }
     }
     let (after, _) = cpu::thread_nanos();
-    (after - before) / (ASKS * TIMES) as f64
+    (after - before) / (REQUESTS * ROUNDS) as f64
 }
 
 fn request<'a>(attributes: &'a [(&'static str, String)]) -> Request<'a> {

@@ -18,27 +18,27 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
 
 const RATE: u32 = 1000;
-/// Never used up, however fast the loop.
+/// A capacity that is never used up.
 const AMPLE: u32 = 1_000_000_000;
-/// Used up at once by a single key.
+/// A capacity that is used up at once.
 const SCARCE: u32 = 1000;
-/// Spent before the clock starts: ten minutes of refill, so that no bucket is full again, and dropped, before the end.
+/// Consumed before the measurement: ten minutes of refill, so that no bucket expires during the run.
 const SPENT: u32 = 600 * RATE;
 
-/// Who asks.
+/// The keys and their order.
 struct Workload {
     name: String,
     users: Vec<String>,
     capacity: u32,
-    /// For each of two threads, the users in the order of their requests.
+    /// The sequence of users, for each of two threads.
     order: [Vec<u32>; 2],
 }
 
-/// One round of one limiter, for each decision.
+/// One round of one limiter, per decision.
 struct Round {
     /// CPU time of all threads together, in nanoseconds.
     cpu: f64,
-    /// The time they were ready to run and had no processor.
+    /// Time that runnable threads waited for a processor.
     waited: f64,
     /// Wall time, from the first thread's start to the last one's end.
     wall: f64,
@@ -46,7 +46,7 @@ struct Round {
 }
 
 impl Round {
-    /// Two threads that had to share a processor with somebody did not meet: such a round says little about two threads.
+    /// Threads that waited for a processor did not contend with each other, so the round says little about contention.
     fn is_disturbed(&self) -> bool {
         self.waited > self.cpu / 20.0
     }
@@ -92,7 +92,7 @@ fn workloads(options: &Options) -> impl Iterator<Item = Workload> {
     };
     let names = ["1", "1, denied"].map(str::to_owned);
     let many = [format!("{keys} uniform"), format!("{keys} zipf")];
-    // One after the other, so that no more than one is in memory.
+    // Lazily, so that only one is in memory.
     (0..4).map(move |number| match number {
         0 => workload(names[0].clone(), 1, AMPLE, Random::uniform),
         1 => workload(names[1].clone(), 1, SCARCE, Random::uniform),

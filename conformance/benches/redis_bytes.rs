@@ -1,7 +1,7 @@
-//! Bytes of memory that a key takes in Redis and in Valkey, by the server's own count (`used_memory`), next to what people
-//! keep there by hand: a counter, a hash of two floats, a sorted set of requests.
+//! Bytes of memory that a key takes in Redis and in Valkey, by the server's own count (`used_memory`), next to
+//! hand-written states: a counter, a hash of two floats, a sorted set of requests.
 //!
-//! Every case has a server of its own. What is counted is the whole key: its name, its value, its expiry, and its share of
+//! Every case has its own server. The whole key counts: its name, its value, its expiry, and its share of
 //! the server's tables, which depends on how full they are; a sixteenth of the keys fills them just as much.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
@@ -46,10 +46,10 @@ fn limits(options: &Options) -> Table {
         table.row([Cell::from(what)].into_iter().chain(numbers));
     };
 
-    row("by hand: integer, TTL", keys, 1, &|site| site.commands(keys, &[0], counter));
-    row("by hand: integer below 10000, TTL", fewer, 1, &|site| site.commands(fewer, &[0], small_counter));
-    row("by hand: hash of two floats, TTL", fewer, 1, &|site| site.commands(fewer, &[0], hash));
-    row("by hand: sorted set, TTL", fewer, 1, &|site| site.commands(fewer, &[0], sorted_set));
+    row("by hand: integer, TTL", keys, 1, &|server| server.commands(keys, &[0], counter));
+    row("by hand: integer below 10000, TTL", fewer, 1, &|server| server.commands(fewer, &[0], small_counter));
+    row("by hand: hash of two floats, TTL", fewer, 1, &|server| server.commands(fewer, &[0], hash));
+    row("by hand: sorted set, TTL", fewer, 1, &|server| server.commands(fewer, &[0], sorted_set));
     let per_second = |amount| Rate::per_second(amount).unwrap();
     row("token bucket, 10/s", keys, 1, &takes(Limit::token_bucket(20, per_second(10)), keys, &[0]));
     row("fixed window, 1 min", keys, 1, &takes(Limit::fixed_window(100, MINUTE), keys, &[0]));
@@ -64,10 +64,10 @@ fn limits(options: &Options) -> Table {
     table
 }
 
-/// What each further request costs a log that keeps them all.
+/// The bytes of each further request in a log.
 fn log_growth(options: &Options) -> Table {
     let keys = if options.quick { 50 } else { 200 };
-    // One request every fifty milliseconds: a thousand of them lie within the minute.
+    // One request every 50 ms: a thousand of them are within the minute.
     let at: Vec<u64> = (0..1000).map(|request| request * 50_000).collect();
     let limit = Limit::sliding_log(1000, MINUTE);
     let mut table = Table::new(
@@ -81,33 +81,33 @@ fn log_growth(options: &Options) -> Table {
         table.row([Cell::from(what), Cell::Text(format!("{kind:?}"))].into_iter().chain(numbers));
     };
     for kind in KINDS {
-        row("sliding log, 1 min", kind, &|site, at| takes(limit.clone(), keys, at)(site));
-        row("by hand: sorted set", kind, &|site, at| site.commands(keys, at, sorted_set));
+        row("sliding log, 1 min", kind, &|server, at| takes(limit.clone(), keys, at)(server));
+        row("by hand: sorted set", kind, &|server, at| server.commands(keys, at, sorted_set));
     }
     table
 }
 
 fn takes(limit: Result<Limit, LimitError>, keys: usize, at: &[u64]) -> impl Fn(&MemoryServer) -> KeySize {
     let limit = limit.unwrap();
-    move |site| site.takes(keys, at, limit)
+    move |server| server.takes(keys, at, limit)
 }
 
 fn counter(name: &[u8], at: u64) -> Vec<Cmd> {
     vec![cmd("SET").arg(name).arg(START + at).arg("PX").arg(3_600_000).take()]
 }
 
-/// The servers share the objects of small integers among all keys, unless they evict by age.
+/// Servers share small integers among all keys, unless they evict by age.
 fn small_counter(name: &[u8], _: u64) -> Vec<Cmd> {
     vec![cmd("SET").arg(name).arg(100).arg("PX").arg(3_600_000).take()]
 }
 
-/// Tokens left and the time of the last request, as the token buckets on the web keep them.
+/// Remaining tokens and the time of the last request, as common token bucket scripts keep them.
 fn hash(name: &[u8], at: u64) -> Vec<Cmd> {
     let seconds = (START + at) as f64 / 1e6;
     vec![cmd("HSET").arg(name).arg("tokens").arg(18.25).arg("ts").arg(seconds).take(), expire(name)]
 }
 
-/// A member for each request; its time is the shortest name that it could have.
+/// One member per request, named by its time, the shortest possible name.
 fn sorted_set(name: &[u8], at: u64) -> Vec<Cmd> {
     vec![cmd("ZADD").arg(name).arg(START + at).arg(START + at).take(), expire(name)]
 }

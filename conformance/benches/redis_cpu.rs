@@ -1,5 +1,5 @@
 //! Processor time of a Redis and a Valkey server for one decision, by the server's own count of its main thread, next to
-//! what any script costs and what people write by hand. All in batches, so that the network is a small part of it.
+//! a minimal script and hand-written ones. All in batches, so that the network is a small part.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
 
@@ -13,14 +13,14 @@ use redis::{Cmd, cmd};
 use tidegate::spi::Gate;
 use tidegate::{Limit, Rate};
 
-/// What every script does at the least that keeps a state with a time and a lifetime.
+/// The minimum for a state with a time and an expiry.
 const BARE_STATE: &str = "#!lua
 redis.call('TIME')
 redis.call('GET', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1";
 
-/// The token bucket that is found on the web: tokens and a time, two floats in a hash.
+/// A common token bucket script: tokens and a time, two floats in a hash.
 const HASH_BUCKET: &str = "#!lua
 local rate, capacity, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
@@ -34,9 +34,9 @@ redis.call('HSET', KEYS[1], 'tokens', tokens, 'ts', now)
 redis.call('PEXPIRE', KEYS[1], math.ceil(capacity / rate * 2000))
 return allowed and 1 or 0";
 
-/// The number of entries in a long log, and how many users have one.
-const LONG_LOG: usize = 100;
-const LONG_LOGS: usize = 1000;
+/// Entries of a long log, and the number of users that have one.
+const LONG_LOG_ENTRIES: usize = 100;
+const LONG_LOG_USERS: usize = 1000;
 
 type Named<'r> = (String, Contender<'r, f64>);
 
@@ -48,8 +48,8 @@ fn main() {
 
 fn measure(kind: Kind, options: &Options) -> Table {
     let server = Server::start(kind);
-    let rig = BenchServer::new(&server, if options.quick { 1000 } else { 10_000 });
-    let contenders = by_hand(&rig).into_iter().chain(ours(&rig));
+    let server = BenchServer::new(&server, if options.quick { 1000 } else { 10_000 });
+    let contenders = by_hand(&server).into_iter().chain(ours(&server));
     let (names, mut runs): (Vec<String>, Vec<_>) = contenders.unzip();
     let best = best_of(options.rounds(), &mut runs, |round, best| round < best);
     let bare_state = best[2];
@@ -61,26 +61,26 @@ fn measure(kind: Kind, options: &Options) -> Table {
     table
 }
 
-fn by_hand(rig: &BenchServer) -> Vec<Named<'_>> {
+fn by_hand(server: &BenchServer) -> Vec<Named<'_>> {
     let contender = |name: &str, start: Cmd, end: &'static [&str]| -> Named<'_> {
-        (name.to_owned(), Box::new(move || rig.by_hand(&start, end)))
+        (name.to_owned(), Box::new(move || server.by_hand(&start, end)))
     };
     vec![
         contender("INCR", cmd("INCR"), &[]),
-        contender("script: return 1", rig.load("#!lua\nreturn 1"), &[]),
-        contender("script: TIME, GET, SET PX", rig.load(BARE_STATE), &["1790000040000000", "60000"]),
-        contender("script: token bucket in a hash", rig.load(HASH_BUCKET), &["7", "1000", "1"]),
+        contender("script: return 1", server.load("#!lua\nreturn 1"), &[]),
+        contender("script: TIME, GET, SET PX", server.load(BARE_STATE), &["1790000040000000", "60000"]),
+        contender("script: token bucket in a hash", server.load(HASH_BUCKET), &["7", "1000", "1"]),
     ]
 }
 
-fn ours(rig: &BenchServer) -> Vec<Named<'_>> {
+fn ours(server: &BenchServer) -> Vec<Named<'_>> {
     let contender = |name: &str, limits: &[Limit], users: usize, before: usize| -> Named<'_> {
         let rules = ["api", "org", "ip", "all"];
         let gates: Vec<Gate> =
             rules.into_iter().zip(limits).map(|(rule, limit)| Gate::for_rule(rule, *limit)).collect();
-        (name.to_owned(), Box::new(move || rig.ours(&gates, users, before)))
+        (name.to_owned(), Box::new(move || server.ours(&gates, users, before)))
     };
-    let everybody = |name: &str, limits: &[Limit]| contender(name, limits, usize::MAX, 2);
+    let all_users = |name: &str, limits: &[Limit]| contender(name, limits, usize::MAX, 2);
 
     let (minute, rate) = (Duration::from_secs(60), Rate::per_second(7).unwrap());
     let token_bucket = Limit::token_bucket(1000, rate).unwrap();
@@ -90,17 +90,17 @@ fn ours(rig: &BenchServer) -> Vec<Named<'_>> {
     let by_slices = |slices: u64| Limit::sliding_window(1000, minute, slices).unwrap();
     let sliding_window = by_slices(6);
     vec![
-        everybody("token bucket, 10/s", &[Limit::token_bucket(1000, Rate::per_second(10).unwrap()).unwrap()]),
-        everybody("token bucket, 7/s, with remainders", &[token_bucket]),
-        everybody("leaky bucket, 7/s, with remainders", &[leaky_bucket]),
-        everybody("fixed window", &[fixed_window]),
-        everybody("sliding window, 1 min by 30 s", &[by_slices(2)]),
-        everybody("sliding window, 1 min by 10 s", &[sliding_window]),
-        everybody("sliding window, 1 min by 5 s", &[by_slices(12)]),
-        everybody("sliding window, 1 min by 1 s", &[by_slices(60)]),
-        everybody("sliding log, 2 to 5 entries", &[sliding_log]),
-        contender("sliding log, 100 to 103 entries", &[sliding_log], LONG_LOGS, LONG_LOG),
-        everybody("plan of 4 token buckets, 7/s", &[token_bucket; 4]),
-        everybody("plan of 4 kinds", &[token_bucket, fixed_window, sliding_window, leaky_bucket]),
+        all_users("token bucket, 10/s", &[Limit::token_bucket(1000, Rate::per_second(10).unwrap()).unwrap()]),
+        all_users("token bucket, 7/s, with remainders", &[token_bucket]),
+        all_users("leaky bucket, 7/s, with remainders", &[leaky_bucket]),
+        all_users("fixed window", &[fixed_window]),
+        all_users("sliding window, 1 min by 30 s", &[by_slices(2)]),
+        all_users("sliding window, 1 min by 10 s", &[sliding_window]),
+        all_users("sliding window, 1 min by 5 s", &[by_slices(12)]),
+        all_users("sliding window, 1 min by 1 s", &[by_slices(60)]),
+        all_users("sliding log, 2 to 5 entries", &[sliding_log]),
+        contender("sliding log, 100 to 103 entries", &[sliding_log], LONG_LOG_USERS, LONG_LOG_ENTRIES),
+        all_users("plan of 4 token buckets, 7/s", &[token_bucket; 4]),
+        all_users("plan of 4 kinds", &[token_bucket, fixed_window, sliding_window, leaky_bucket]),
     ]
 }

@@ -1,6 +1,5 @@
-//! `make faults`: lets every fault happen under more load than the tests do, prints what came of it, and writes the page
-//! `docs/faults.md`. With the name of a fault, only that one, and nothing is written; with `--valkey`, on that; with `--quick`,
-//! under the load of the tests.
+//! `make faults`: runs every fault under more load than the tests, prints the results, and writes `docs/faults.md`. With the name of
+//! a fault, runs only that one and writes nothing; `--valkey` runs on Valkey; `--quick` uses the load of the tests.
 
 use conformance::faults::{FAULTS, Fault, FaultOutcome, Scale, figures, promises, run};
 use conformance::server::Kind;
@@ -41,11 +40,11 @@ async fn main() {
     }
 }
 
-/// What came of `fault`, and how often it had to happen again: a machine that has no time for a server for as long as a budget
-/// makes trouble of its own. A promise that is not kept five times in a row is not kept.
+/// The outcomes of `fault`, and how often it was repeated: a machine that is busy for a whole budget looks like a fault itself. A
+/// promise broken five times in a row fails.
 async fn repeat(fault: Fault, kind: Kind, scale: Scale) -> (Vec<FaultOutcome>, u32) {
     for again in 0..5 {
-        // By itself, so that all threads of the runtime serve it.
+        // In a task, so that all threads of the runtime can run it.
         let ran = tokio::spawn(async move { run(fault, kind, scale, &Semaphore::new(1)).await }).await;
         let problems: Vec<_> = ran.iter().flatten().flat_map(FaultOutcome::problems).collect();
         match ran {

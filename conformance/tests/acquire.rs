@@ -1,5 +1,5 @@
-//! `Limiter::acquire`: who waits is served in the order of arrival, gives up in time, and takes nothing along when it
-//! leaves. Time is a clock that the tests move; nobody really waits.
+//! `Limiter::acquire`: waiters are served in order of arrival, give up at their deadline, and consume nothing when they leave.
+//! The tests move the clock; nothing really waits.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -15,14 +15,14 @@ use tokio::task::JoinHandle;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Five workers wait for a bucket that gives one token a second, and get it in the order in which they came.
+/// Five workers wait for a bucket with one token per second and are served in order of arrival.
 #[tokio::test]
 async fn waiters_are_served_first_come_first_served() {
     on_every_store(async |fixture| {
         let queue = Queue::new(fixture, one_per_second(1));
         assert_eq!(count_allowed(&queue.limiter, 1, 1).await, 1);
         for worker in 1..=5 {
-            // Each sleeps until its deadline, and the first one until the next token too.
+            // Each waiter sleeps until its deadline; the first one also until the next token.
             queue.join(worker, 1, MINUTE);
             until(|| fixture.clock.pending_sleeps() == worker as usize + 1).await;
         }
@@ -36,8 +36,7 @@ async fn waiters_are_served_first_come_first_served() {
     .await;
 }
 
-/// The first one wants five tokens. Those behind it want one each, which would be there earlier; they do not overtake,
-/// or large requests would starve.
+/// The first waiter needs five tokens, those behind it one each. They do not overtake, or large requests would starve.
 #[tokio::test]
 async fn a_large_request_is_not_overtaken_by_small_ones() {
     on_every_store(async |fixture| {
@@ -60,7 +59,7 @@ async fn a_large_request_is_not_overtaken_by_small_ones() {
     .await;
 }
 
-/// Subjects do not wait for each other, neither with one limit nor with two, which have the same subject.
+/// Different subjects do not wait for each other, under one limit or two.
 #[tokio::test]
 async fn waiters_for_different_limits_do_not_block_each_other() {
     let one = Rule::new("api", one_per_second(1)).with_per(["user"]);
@@ -76,9 +75,9 @@ async fn waiters_for_different_limits_do_not_block_each_other() {
     }
 }
 
-/// Who has waited in the queue has less time left for a slot: one that comes after the deadline is left to others.
+/// Time spent in the queue counts towards the deadline: a slot after the deadline is not taken.
 #[tokio::test]
-async fn a_slot_after_the_deadline_is_not_taken_by_one_who_has_waited() {
+async fn a_slot_after_the_deadline_is_not_taken() {
     let fixture = StoreFixture::in_memory();
     let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 2).unwrap());
     assert_eq!(count_allowed(&limiter, 1, 3).await, 3, "one goes at once, two wait");
@@ -93,7 +92,7 @@ async fn a_slot_after_the_deadline_is_not_taken_by_one_who_has_waited() {
     assert!(granted(waiter));
 }
 
-/// Nobody waits for what cannot come in time: too far away, or never.
+/// A request that cannot pass before its deadline, or never, is denied without waiting.
 #[tokio::test]
 async fn a_wait_beyond_the_deadline_is_denied_at_once() {
     on_every_store(async |fixture| {
@@ -115,7 +114,7 @@ async fn a_wait_beyond_the_deadline_is_denied_at_once() {
     .await;
 }
 
-/// The deadline passes while others are still ahead: that one leaves, without a token, and the others stay.
+/// A waiter whose deadline passes in the queue leaves without a token; the others stay.
 #[tokio::test]
 async fn a_waiter_that_times_out_consumes_nothing() {
     let fixture = StoreFixture::in_memory();
@@ -138,7 +137,7 @@ async fn a_waiter_that_times_out_consumes_nothing() {
     assert!(granted(third));
 }
 
-/// Cancelling: the first in the queue is dropped, and so is one in the middle. Their turns pass on, their tokens stay.
+/// The first waiter and one in the middle are cancelled. The next ones proceed, and no token is lost.
 #[tokio::test]
 async fn a_dropped_waiter_consumes_nothing_and_the_next_proceeds() {
     on_every_store(async |fixture| {
@@ -166,16 +165,15 @@ async fn a_dropped_waiter_consumes_nothing_and_the_next_proceeds() {
     .await;
 }
 
-/// A leaky bucket gives its slots at once and lets everybody wait for theirs. Whoever leaves before its slot gives it
-/// back if nobody stands behind it.
+/// A leaky bucket assigns slots at once. A waiter that leaves before its slot gives it back if it is the last one.
 #[tokio::test]
-async fn the_last_place_in_a_leaky_bucket_is_given_back_when_its_waiter_leaves() {
+async fn the_last_slot_of_a_leaky_bucket_is_given_back_when_its_waiter_leaves() {
     on_every_store(async |fixture| {
         let queue = Queue::new(fixture, Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap());
         let mut workers = Vec::new();
         for worker in 0..4 {
             workers.push(queue.join(worker, 1, MINUTE));
-            // The first passes at once; each other sleeps until its deadline and until its slot.
+            // The first passes at once; each other one sleeps until its deadline and until its slot.
             until(|| fixture.clock.pending_sleeps() == 2 * worker as usize).await;
         }
         assert_eq!((queue.served(), left(&queue.limiter).await), (vec![0], 2));
@@ -193,7 +191,7 @@ async fn the_last_place_in_a_leaky_bucket_is_given_back_when_its_waiter_leaves()
     .await;
 }
 
-/// A slot beyond the time that the caller has is not taken.
+/// A slot beyond the caller's deadline is not taken.
 #[tokio::test]
 async fn a_slot_that_comes_too_late_is_refused_and_not_taken() {
     on_every_store(async |fixture| {
@@ -204,15 +202,15 @@ async fn a_slot_that_comes_too_late_is_refused_and_not_taken() {
             late = limiter.acquire(&request, Duration::from_micros(2_999_999), &fixture.clock) => {
                 assert!(matches!(&late, Ok(AcquireOutcome::Denied(_))), "{late:?}");
             }
-            // One sleep is the deadline, another would be a wait.
-            () = until(|| fixture.clock.pending_sleeps() > 1) => panic!("it waits for a slot that comes after its deadline"),
+            // One sleep is the deadline; a second one would be a wait.
+            () = until(|| fixture.clock.pending_sleeps() > 1) => panic!("it waits for a slot after its deadline"),
         }
         assert_eq!(left(&limiter).await, 3);
     })
     .await;
 }
 
-/// Nine workers, three a second, whatever the kind of limit: all are served, in order, and none is lost on the way.
+/// Nine workers at three per second, on every kind of limit: all are served in order.
 #[tokio::test]
 async fn waiting_works_on_every_limit() {
     on_every_store(async |fixture| {
@@ -244,13 +242,13 @@ async fn a_request_without_a_rule_is_granted_at_once() {
     assert!(granted(pin!(limiter.acquire(&Request::new("other"), Duration::ZERO, &fixture.clock))));
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn one_per_second(capacity: u64) -> Limit {
     Limit::token_bucket(capacity, Rate::per_second(1).unwrap()).unwrap()
 }
 
-/// A limiter, and the workers that were served by it so far.
+/// A limiter and the workers it has served so far.
 struct Queue {
     limiter: Arc<Limiter<AnyStore>>,
     clock: ManualClock,
@@ -278,14 +276,14 @@ impl Queue {
     }
 }
 
-/// Waits for a refund that was started but not waited for.
+/// Waits for a background refund.
 async fn await_left(limiter: &Limiter<AnyStore>, amount: u64) {
     for _ in 0..100_000 {
         if left(limiter).await == amount {
             return;
         }
     }
-    panic!("the place was not given back");
+    panic!("the slot was not given back");
 }
 
 fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {

@@ -1,5 +1,5 @@
-//! A flood of subjects that nobody vouches for: the server holds few of them, those who are known keep what is theirs, and new
-//! ones share overflow buckets, which are neither a free pass nor a denial of everyone.
+//! A flood of unauthenticated subjects: the server stores a bounded number of them, known subjects keep their state, and new ones
+//! share overflow buckets, which neither admit nor deny everything.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -16,34 +16,34 @@ use tidegate_redis::{AnonymousStats, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
 
-/// How many requests are on their way at the same time.
+/// Concurrent requests.
 const BATCH: usize = 500;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A rule per address, for whom nobody vouches, and one per user.
+/// A rule per (anonymous) address and a rule per (authenticated) user.
 fn rules(limit: Limit, anonymous: AnonymousBounds) -> RuleSet {
     let public = Rule::new("public", limit).with_action("public").with_per(["ip"]).with_anonymous(anonymous);
     RuleSet::new([public, Rule::new("api", limit).with_action("api").with_per(["user"])]).unwrap()
 }
 
-fn at_most(most: u64) -> AnonymousBounds {
-    AnonymousBounds::new(most)
+fn cap(max_subjects: u64) -> AnonymousBounds {
+    AnonymousBounds::new(max_subjects)
 }
 
-fn stranger(ip: &str) -> Request<'_> {
+fn anonymous_request(ip: &str) -> Request<'_> {
     Request::new("public").with_attribute("ip", ip)
 }
 
 async fn ask(limiter: &RedisLimiter, ip: &str) -> Decision {
-    limiter.check(&stranger(ip)).await.unwrap()
+    limiter.check(&anonymous_request(ip)).await.unwrap()
 }
 
 /// How many of `requests` pass when that many are sent at once, and how many of them overflowed.
 async fn flood(limiter: &RedisLimiter, names: impl Iterator<Item = String>) -> (u64, u64) {
     let (names, mut sums): (Vec<String>, _) = (names.collect(), (0, 0));
     for batch in names.chunks(BATCH) {
-        let plans: Vec<_> = batch.iter().map(|name| limiter.plan(&stranger(name))).collect();
+        let plans: Vec<_> = batch.iter().map(|name| limiter.plan(&anonymous_request(name))).collect();
         for verdict in decide_all(limiter.store(), &plans).await {
             let verdict = verdict.unwrap();
             sums.0 += verdict.granted();
@@ -74,7 +74,7 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
     for kind in KINDS {
         let server = Server::start(kind);
         let store = server.store_with(patient_options()).await;
-        let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(CAP)), store.clone());
+        let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(CAP)), store.clone());
         for ip in ["ann", "bob"] {
             assert!(ask(&limiter, ip).await.is_allowed());
         }
@@ -83,19 +83,19 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
         let own = FLOOD - shared;
         assert!((CAP - 2..CAP + BATCH as u64).contains(&own), "{kind:?}: {own} have a key of their own");
         assert_eq!(keys(&server), 2 + own + u64::from(PARTITIONS), "{kind:?}: and all others share these buckets");
-        // Each bucket lets three pass, whoever asks.
+        // Each overflow bucket admits three.
         assert_eq!(passed, own + 3 * u64::from(PARTITIONS), "{kind:?}");
         let told = known(&store);
         assert_eq!((told.rule.as_str(), told.overflowing), ("public", true));
         assert_eq!((told.created, told.keys), (own + 2, own + 2), "{kind:?}");
 
-        // Who was there before the flood has two of three left, and is not judged by what others do.
+        // A subject from before the flood has two of three left, unaffected by others.
         for _ in 0..2 {
             let decision = ask(&limiter, "ann").await;
             assert!(decision.is_allowed() && !overflowed(&decision), "{kind:?}");
         }
         assert!(!ask(&limiter, "ann").await.is_allowed());
-        // For whom somebody vouches it is as ever, new or not.
+        // Authenticated subjects are unaffected, new or not.
         let before = keys(&server);
         for number in 0..100 {
             let user = format!("user {number}");
@@ -107,18 +107,18 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
             }
         }
         assert_eq!(keys(&server), before + 100, "{kind:?}");
-        assert_eq!(immortal(&mut server.connection()), 0, "{kind:?}: overflow buckets expire, too");
+        assert_eq!(keys_without_expiry(&mut server.connection()), 0, "{kind:?}: overflow buckets expire, too");
     }
 }
 
-/// The crowd is over when its keys are gone, by the time of the server.
+/// The flood ends when its keys have expired, by the clock of the server.
 #[tokio::test]
 async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
     for kind in KINDS {
         let (server, clock) = (Server::start(kind), ManualClock::at(START));
         for (number, limit) in limits_with_window(4, 60 * SECOND).into_iter().enumerate() {
             let store = server.store_with(patient_options().with_clock(clock.clone())).await;
-            let limiter = Limiter::new(rules(limit, at_most(3)), store.clone());
+            let limiter = Limiter::new(rules(limit, cap(3)), store.clone());
             let name = |who: &str| format!("{kind:?} {number} {who}");
             for who in ["a", "b", "c"] {
                 assert!(!overflowed(&ask(&limiter, &name(who)).await), "{limit:?}");
@@ -127,10 +127,10 @@ async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
             assert!(known(&store).overflowing);
             let longest = ask(&limiter, &name("a")).await.checks()[0].outcome().reset_after;
 
-            // What a sliding window has counted matters until it has passed the window after the one it fell into.
+            // A sliding window's count matters for two windows.
             clock.advance(longest.min(10 * SECOND));
             assert!(overflowed(&ask(&limiter, &name("e")).await) || longest < 20 * SECOND, "{limit:?}");
-            // The margin for clocks that step back, and a slice of the ring.
+            // The margin for backward clock steps, and one slice of the cardinality count.
             clock.advance(longest + 3 * SECOND);
             let _ = ask(&limiter, &name("f")).await;
             assert!(!overflowed(&ask(&limiter, &name("g")).await), "{limit:?}");
@@ -140,18 +140,18 @@ async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
     }
 }
 
-/// A stranger who keeps coming keeps its key, and so keeps its place in the count: otherwise whoever keeps old keys alive while
-/// creating new ones would pass every cap.
+/// A subject in use keeps its key and keeps counting towards the cap: otherwise a client could keep old keys alive, create new
+/// ones, and exceed any cap.
 #[tokio::test]
 async fn keys_in_use_keep_counting_towards_the_cap() {
     let (server, clock) = (Server::start(Kind::Redis), ManualClock::at(START));
     for limit in limits_with_window(1000, 60 * SECOND) {
         let store = server.store_with(patient_options().with_clock(clock.clone())).await;
-        let limiter = Limiter::new(rules(limit, at_most(10)), store.clone());
-        // Each time before a key expires, and for much longer than any would live.
+        let limiter = Limiter::new(rules(limit, cap(10)), store.clone());
+        // Renewed before each expiry, for much longer than a key lives.
         for round in 0..30 {
             for ip in 0..10 {
-                let decision = limiter.check(&stranger(&format!("{ip}")).with_cost(60)).await.unwrap();
+                let decision = limiter.check(&anonymous_request(&format!("{ip}")).with_cost(60)).await.unwrap();
                 assert!(decision.is_allowed() && !overflowed(&decision), "{limit:?} {round}");
             }
             let (_, shared) = flood(&limiter, (0..20).map(|number| format!("{round} {number}"))).await;
@@ -163,14 +163,15 @@ async fn keys_in_use_keep_counting_towards_the_cap() {
     }
 }
 
-/// The same where strangers are forgotten early, which only the server knows when. By its own time: a key lives for two seconds.
+/// The same with `forget_after`, by the real clock of the server: a key lives for two seconds.
 #[tokio::test]
 async fn keys_with_forget_after_count_towards_the_cap_until_they_expire() {
     let server = Server::start(Kind::Redis);
     let store = server.store_with(patient_options()).await;
     let anonymous = AnonymousBounds::default().with_forget_after(Duration::ZERO);
     let limiter = Limiter::new(rules(one_limit_of_each_kind(100)[0], anonymous), store.clone());
-    let (name, mut connection) = (key_name(limiter.plan(&stranger("ann")).checks()[0].key()), server.connection());
+    let (name, mut connection) =
+        (key_name(limiter.plan(&anonymous_request("ann")).checks()[0].key()), server.connection());
     let mut left = || redis::cmd("PTTL").arg(&name).query::<i64>(&mut connection).unwrap();
     let begin = ask(&limiter, "ann").await.decided_at();
     assert!((1_000..=2_001).contains(&left()), "although an hour would pass until it stops mattering");
@@ -179,14 +180,14 @@ async fn keys_with_forget_after_count_towards_the_cap_until_they_expire() {
         while left() > 1_500 {}
         last = ask(&limiter, "ann").await.decided_at();
     }
-    // It would have been forgotten by now, had it not come again.
+    // Without the second request it would have expired by now.
     assert_eq!((known(&store).keys, known(&store).created), (1, 1));
     while left() >= 0 {}
     assert_eq!(ask(&limiter, "ann").await.remaining(), Some(99), "forgotten");
     assert_eq!(known(&store).created, 2);
 }
 
-/// Every write of a stranger's own key, by every operation, has the early end; overflow buckets have that of their state.
+/// Every operation on an anonymous subject's own key sets `forget_after` as its expiry; overflow buckets expire with their state.
 #[tokio::test]
 async fn forget_after_bounds_the_life_of_a_key() {
     for kind in KINDS {
@@ -197,7 +198,7 @@ async fn forget_after_bounds_the_life_of_a_key() {
             let anonymous = AnonymousBounds::new(1).with_forget_after(60 * SECOND);
             let both = rules_of_two(limit, anonymous);
             let limiter = Limiter::new(RuleSet::new(both).unwrap(), store);
-            let request = stranger("ann");
+            let request = anonymous_request("ann");
             let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| key_name(check.key())).collect();
             let mut ends_early = |after: &str| {
                 for name in &names {
@@ -223,7 +224,7 @@ async fn forget_after_bounds_the_life_of_a_key() {
             let left: i64 = redis::cmd("PTTL").arg(&alone).query(&mut connection).unwrap();
             assert!((1..=62_001).contains(&left), "{kind:?} {limit:?}: {left}");
             assert!(overflowed(&ask(&only, "bob").await));
-            let bucket = key_name(&bucket_of(only.plan(&stranger("bob")).checks()[0].key()));
+            let bucket = key_name(&bucket_of(only.plan(&anonymous_request("bob")).checks()[0].key()));
             let left: i64 = redis::cmd("PTTL").arg(&bucket).query(&mut connection).unwrap();
             assert!(left > 62_001, "{kind:?} {limit:?}: {left}");
             let _: () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
@@ -235,16 +236,16 @@ fn rules_of_two(limit: Limit, anonymous: AnonymousBounds) -> [Rule; 2] {
     ["one", "two"].map(|id| Rule::new(id, limit).with_per(["ip"]).with_anonymous(anonymous))
 }
 
-/// What costs nothing creates nothing; what is charged later must not create keys either.
+/// Neither free requests nor later charges create keys past the cap.
 #[tokio::test]
 async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
     for kind in KINDS {
         let server = Server::start(kind);
         for limit in one_limit_of_each_kind(30) {
             let store = server.store_with(patient_options()).await;
-            let limiter = Limiter::new(RuleSet::new(rules_of_two(limit, at_most(1))).unwrap(), store.clone());
+            let limiter = Limiter::new(RuleSet::new(rules_of_two(limit, cap(1))).unwrap(), store.clone());
             assert!(ask(&limiter, "ann").await.is_allowed());
-            let new = stranger("bob");
+            let new = anonymous_request("bob");
             let plan = limiter.plan(&new);
             let exists = || {
                 let mut exists = redis::cmd("EXISTS");
@@ -253,7 +254,7 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
             };
             let left = async || limiter.peek(&new).await.unwrap().remaining().unwrap();
 
-            let free = limiter.check(&stranger("bob").with_cost(0)).await.unwrap();
+            let free = limiter.check(&anonymous_request("bob").with_cost(0)).await.unwrap();
             assert!(free.is_allowed() && !overflowed(&free));
             assert_eq!((exists(), left().await), (0, 30), "{kind:?} {limit:?}");
             limiter.settle(free.into_receipt(), |_| Some(3)).await.unwrap();
@@ -266,7 +267,7 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
                 (2, true, 0, 24),
                 "{kind:?} {limit:?}"
             );
-            // What is given back would go to strangers.
+            // A refund would go to other subjects.
             limiter.refund(two.into_receipt()).await.unwrap();
             assert_eq!((exists(), left().await), (0, 24), "{kind:?} {limit:?}");
             let one = limiter.check(&new).await.unwrap();
@@ -281,15 +282,15 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
     }
 }
 
-/// Where costs are only known afterwards, it is the charge that creates a key, and it counts.
+/// A charge that creates a key counts towards the cap.
 #[tokio::test]
 async fn charges_of_new_subjects_count_towards_the_cap() {
     let server = Server::start(Kind::Redis);
     let store = server.store_with(patient_options()).await;
-    let limiter = Limiter::new(rules(one_limit_of_each_kind(30)[0], at_most(5)), store.clone());
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(30)[0], cap(5)), store.clone());
     for number in 0..50 {
         let name = format!("{number}");
-        let free = limiter.check(&stranger(&name).with_cost(0)).await.unwrap();
+        let free = limiter.check(&anonymous_request(&name).with_cost(0)).await.unwrap();
         limiter.settle(free.into_receipt(), |_| Some(1)).await.unwrap();
     }
     assert_eq!((known(&store).created, known(&store).keys, known(&store).overflowing), (5, 5, true));
@@ -298,13 +299,13 @@ async fn charges_of_new_subjects_count_towards_the_cap() {
     assert!(overflowed(&ask(&limiter, "7").await));
 }
 
-/// In a cluster the overflow bucket lies where the stranger's own key would. What a part of a plan took from it is given back
-/// when another part denies. While a slot is being moved, where a script may not name two keys, strangers are still served.
+/// In a cluster the overflow bucket lies in the slot of the subject's own key. It is refunded when another part of the plan denies.
+/// Anonymous subjects are also served while their slot moves, when a script may not use two keys.
 #[tokio::test]
 async fn the_cap_holds_in_a_cluster() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
-    let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(100)), store.clone());
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(100)), store.clone());
     let (passed, shared) = flood(&limiter, (0..20_000).map(|number| format!("stranger {number}"))).await;
     let own = 20_000 - shared;
     assert!((100..100 + BATCH as u64).contains(&own), "{own}");
@@ -314,7 +315,7 @@ async fn the_cap_holds_in_a_cluster() {
     assert!(!overflowed(&ask(&limiter, "stranger 0").await));
 
     let rate = Rate::per_hour(1).unwrap();
-    let wide = Rule::new("wide", Limit::token_bucket(5, rate).unwrap()).with_per(["ip"]).with_anonymous(at_most(1));
+    let wide = Rule::new("wide", Limit::token_bucket(5, rate).unwrap()).with_per(["ip"]).with_anonymous(cap(1));
     let narrow = Rule::new("narrow", Limit::token_bucket(2, rate).unwrap());
     let limiter = Limiter::new(RuleSet::new([wide, narrow]).unwrap(), store.clone());
     assert!(ask(&limiter, "ann").await.is_allowed());
@@ -328,21 +329,21 @@ async fn the_cap_holds_in_a_cluster() {
         passed
     };
     assert_eq!(count_allowed(4).await, 1);
-    let decision = limiter.peek(&stranger("bob")).await.unwrap();
+    let decision = limiter.peek(&anonymous_request("bob")).await.unwrap();
     assert_eq!(decision.checks()[0].outcome().remaining, 4, "three that were denied have taken nothing");
 
-    let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], at_most(100)), store);
-    let plan = limiter.plan(&stranger("carl"));
+    let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(100)), store);
+    let plan = limiter.plan(&anonymous_request("carl"));
     let name = key_name(plan.checks()[0].key());
     let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut cluster.servers[0].connection()).unwrap();
     let source = cluster.first_owner(slot);
     cluster.begin_to_move(slot, source, (source + 1) % 3);
     let carl = ask(&limiter, "carl").await;
     assert!(carl.is_allowed() && !overflowed(&carl), "it gets a key rather than an error");
-    limiter.charge(&stranger("dora")).await.unwrap();
+    limiter.charge(&anonymous_request("dora")).await.unwrap();
 }
 
-fn immortal(connection: &mut Connection) -> usize {
+fn keys_without_expiry(connection: &mut Connection) -> usize {
     let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(connection).unwrap();
     let left = |name: &Vec<u8>| redis::cmd("PTTL").arg(name).query::<i64>(connection).unwrap();
     names.iter().map(left).filter(|left| *left < 0).count()

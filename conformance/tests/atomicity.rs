@@ -1,5 +1,4 @@
-//! However many ask at once, a limit of N admits N: by threads in one process, by instances on one server, and by plans
-//! of several checks.
+//! A limit of N admits exactly N under concurrency: threads in one process, instances on one server, plans of several checks.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -20,8 +19,7 @@ const THREADS: usize = 64;
 const ATTEMPTS: u64 = 10_000;
 const LIMIT: u64 = 1_000;
 
-/// Ten thousand attempts at a limit of a thousand, all at once: a check and a count that are two steps would admit
-/// more.
+/// Ten thousand concurrent attempts at a limit of a thousand: check-then-act would admit more.
 #[test]
 fn sixty_four_threads_get_exactly_the_limit_in_memory() {
     for limit in one_limit_of_each_kind(LIMIT) {
@@ -30,7 +28,7 @@ fn sixty_four_threads_get_exactly_the_limit_in_memory() {
     }
 }
 
-/// The same from eight connections to one server, where nothing but the script holds them apart.
+/// The same from eight connections to one server, where only the script serialises them.
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_tasks_on_eight_instances_get_exactly_the_limit_on_a_server() {
     for kind in KINDS {
@@ -44,8 +42,7 @@ async fn sixty_four_tasks_on_eight_instances_get_exactly_the_limit_on_a_server()
     }
 }
 
-/// Twelve processes, one subject, a bucket of ten: the eleventh must not pass because two instances read the same
-/// state.
+/// Twelve instances, one subject, a bucket of ten: two instances must not both admit on the same state.
 #[tokio::test(flavor = "multi_thread")]
 async fn twelve_instances_share_one_bucket() {
     for kind in KINDS {
@@ -58,8 +55,8 @@ async fn twelve_instances_share_one_bucket() {
     }
 }
 
-/// Trap 45: a denial by one rule after another one has consumed. Whichever of the four is tight, the others are charged
-/// for the requests that passed and for no other.
+/// Trap 45: one rule denies after another has consumed. Whichever of the four rules is tight, the others are charged only for
+/// requests that passed.
 #[test]
 fn a_denied_plan_costs_the_other_rules_nothing_in_memory() {
     for tight in 0..4 {
@@ -83,10 +80,10 @@ async fn a_denied_plan_costs_the_other_rules_nothing_on_a_server() {
     }
 }
 
-/// Plans that name the same keys in opposite orders would wait for each other forever if each locked in its own order.
-/// The second store is full, so that its plans lock the overflow bucket too.
+/// Plans with the same keys in opposite orders would deadlock if each locked in its own order. The second store is full, so
+/// that its plans lock the overflow bucket too.
 #[test]
-fn plans_in_opposite_orders_do_not_wait_for_each_other() {
+fn plans_with_keys_in_opposite_orders_do_not_deadlock() {
     let limit = one_limit_of_each_kind(50_000)[0];
     for most_keys in [1_000_000, 2_000] {
         let (store, gate) = (MemoryStore::new().with_max_keys(most_keys), Gate::for_rule("transfer", limit));
@@ -108,14 +105,14 @@ fn plans_in_opposite_orders_do_not_wait_for_each_other() {
         }
         for _ in 0..16 {
             // Not a measurement: without it a deadlock would hang the test run instead of failing it.
-            finished.recv_timeout(Duration::from_secs(300)).expect("a thread that comes to its end");
+            finished.recv_timeout(Duration::from_secs(300)).expect("the thread finishes");
         }
         assert_eq!(shared.0.overflowed() > 0, most_keys == 2_000);
     }
 }
 
-/// In a full store new subjects share a bucket; two of them in one plan take from two that lie beside each other, since a
-/// unit that both saw would be given out twice.
+/// In a full store new subjects share an overflow bucket. Two of them in one plan take from two different buckets, since
+/// otherwise one unit would be granted twice.
 #[test]
 fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
     for limit in one_limit_of_each_kind(3) {
@@ -131,7 +128,7 @@ fn two_subjects_of_one_plan_do_not_take_the_same_unit_of_an_overflow_bucket() {
     }
 }
 
-/// Of sixteen threads that want as much as they can get, together they get what there is.
+/// Sixteen threads take as much as they can; together they get exactly the limit.
 #[test]
 fn threads_that_take_up_to_n_share_exactly_the_limit() {
     for limit in one_limit_of_each_kind(LIMIT) {
@@ -153,7 +150,7 @@ fn threads_that_take_up_to_n_share_exactly_the_limit() {
     }
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn request() -> Request<'static> {
     Request::new("ride").with_attribute("user", "ann").with_attribute("tenant", "acme")
@@ -163,7 +160,7 @@ fn one_rule(limit: Limit) -> RuleSet {
     RuleSet::new([Rule::new("ride", limit).with_per(["user"])]).unwrap()
 }
 
-/// Four rules of different kinds, of which the one at `tight` admits 100 and the others 50,000.
+/// Four rules of different kinds: the one at index `tight` admits 100, the others 50,000.
 fn four_rules(tight: usize) -> RuleSet {
     const PER: [&[&str]; 4] = [&["user"], &["tenant"], &["tenant", "user"], &[]];
     let rules = PER.iter().enumerate().map(|(rule, per)| {

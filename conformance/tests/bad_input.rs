@@ -1,5 +1,4 @@
-//! Costs, limits and rates that nobody should send, and the bounds that refuse them. Each on every store.
-//! (What a bad server does is in `bad_server.rs`.)
+//! Invalid costs, limits and rates, and the bounds that refuse them, on every store. (`bad_server.rs` has bad servers.)
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -11,7 +10,7 @@ use tidegate::{Limit, LimitError, Rate, Request, Rule, RuleError, RuleMode, Rule
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Trap 11: told to retry, such a request would come back for ever.
+/// Trap 11: with a `retry_after`, such a request would be retried for ever.
 #[tokio::test]
 async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
     on_every_store(async |fixture| {
@@ -31,8 +30,7 @@ async fn a_cost_above_the_limit_is_refused_for_good_and_consumes_nothing() {
     .await;
 }
 
-/// The largest limit there is admits the largest amount there is, and what is larger still is refused like any other
-/// cost above its limit.
+/// The largest limit admits the largest amount; a larger cost is refused like any cost above its limit.
 #[tokio::test]
 async fn the_largest_limit_refuses_a_cost_above_it() {
     on_every_store(async |fixture| {
@@ -54,7 +52,7 @@ async fn the_largest_limit_refuses_a_cost_above_it() {
     .await;
 }
 
-/// A cost of 0 asks "may I go on?" and is told yes, full or empty; it writes nothing.
+/// A request of cost 0 is allowed on a full or empty limit, and writes nothing.
 #[tokio::test]
 async fn a_cost_of_zero_consumes_and_creates_nothing() {
     on_every_store(async |fixture| {
@@ -80,7 +78,7 @@ async fn a_cost_of_zero_consumes_and_creates_nothing() {
     .await;
 }
 
-/// As many as there are, but at most none: a loop whose last round asks for the rest must not pay for one too many.
+/// A loop whose last round takes up to 0 must not pay for one unit too many.
 #[tokio::test]
 async fn take_up_to_zero_takes_nothing() {
     on_every_store(async |fixture| {
@@ -94,7 +92,7 @@ async fn take_up_to_zero_takes_nothing() {
     .await;
 }
 
-/// "Nobody" is a limit too: it denies everything but a cost of 0, for good.
+/// A limit of 0 permanently denies every cost above 0.
 #[tokio::test]
 async fn a_limit_of_zero_denies_everybody() {
     on_every_store(async |fixture| {
@@ -120,13 +118,13 @@ async fn a_limit_of_zero_denies_everybody() {
     .await;
 }
 
-/// Numbers whose product passes 2^64: neither an overflow nor a wrong answer.
+/// Products above 2^64 neither overflow nor give a wrong decision.
 #[tokio::test]
-async fn asking_for_absurdly_many_absurdly_large_units_is_answered() {
+async fn huge_unit_counts_and_costs_do_not_overflow() {
     on_every_store(async |fixture| {
         let huge = Limit::fixed_window(MAX_AMOUNT, SECOND).unwrap();
         for limit in limits_with_window(10, SECOND) {
-            // The first rule admits astronomic numbers of them; beside it, each costs as much again.
+            // The first rule admits a huge number of units; a second check doubles the cost.
             let limiter = fixture.limiter_of([
                 Rule::new("wide", huge).with_cost(1),
                 Rule::new("beside", limit).with_mode(RuleMode::Shadow),
@@ -147,14 +145,14 @@ async fn asking_for_absurdly_many_absurdly_large_units_is_answered() {
     .await;
 }
 
-/// Whoever wrote the limit is told where to look and how far to go.
+/// The error names the field and the bound.
 #[test]
 fn every_refused_limit_names_its_field_and_its_bound() {
     let rate = Rate::per_second(1).unwrap();
     let years = |years: u64| Duration::from_secs(years * 31_557_600);
     let half = Duration::from_nanos(1_500);
     let too_much = MAX_AMOUNT + 1;
-    // The field, a bound or a word that must be in the message, and what was tried.
+    // The field, a text that the message must contain, and the attempt.
     let limits: [(&str, &str, Result<Limit, LimitError>); 15] = [
         (
             "token_bucket.capacity",
@@ -194,8 +192,7 @@ fn every_refused_limit_names_its_field_and_its_bound() {
     }
 }
 
-/// What lies on the bound is accepted: rates from one in 30 days to ten million a second, and the largest of each
-/// field.
+/// Values at the bounds are accepted: rates from one in 30 days to ten million per second, and the maximum of each field.
 #[test]
 fn values_at_the_bounds_are_accepted() {
     let (slowest, fastest) = (Rate::new(1, 30 * 86_400 * SECOND).unwrap(), Rate::per_second(10_000_000).unwrap());
@@ -218,7 +215,7 @@ fn values_at_the_bounds_are_accepted() {
     assert!(Rate::new(MAX_AMOUNT, Duration::from_micros(1)).is_ok());
 }
 
-/// The same for rules that do not fit together.
+/// The same for rules that conflict.
 #[test]
 fn every_refused_rule_is_named_with_what_to_change() {
     let limit = one_limit_of_each_kind(5)[0];

@@ -1,5 +1,5 @@
-//! Servers that hold something else, want a password, are gone, or are too old: each an error of its own kind, which
-//! says what to do, tells no secret, and destroys nothing.
+//! Servers with foreign data, a password, no process or an old version: each gives an error of its own kind that says what to
+//! do, reveals no secret, and destroys nothing.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -16,7 +16,7 @@ use tidegate::spi::{Plan, PlanMode, Store};
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind, Window};
 use tidegate_redis::RedisStore;
 
-/// Somebody else's list stands where our state should be.
+/// A key of another type exists under the name of a limit's key.
 #[tokio::test]
 async fn a_key_of_another_type_is_an_error_and_survives() {
     for kind in KINDS {
@@ -36,18 +36,18 @@ async fn a_key_of_another_type_is_an_error_and_survives() {
     }
 }
 
-/// A value that no version so far has written, perhaps because a newer one has.
+/// A value that no known version has written, perhaps written by a newer one.
 #[tokio::test]
 async fn a_value_that_cannot_be_read_is_an_error_and_survives() {
     let texts = ["v2:whatever", "", "hello", "{\"tokens\":3}", "-5", "3.5", "v2:1789948800000000", "a,b", "\0\0\0"];
     assert_unreadable(|_| texts.map(|text| text.as_bytes().to_vec()).to_vec()).await;
 }
 
-/// The same for numbers that look like ours but that none of ours could be, and for a log whose sum is not its sum.
+/// The same for numbers that no state can have, and for a log with a wrong sum.
 #[tokio::test]
 async fn a_number_that_no_state_can_be_is_an_error_and_survives() {
     assert_unreadable(|limit| match limit {
-        // The last three have sixteen characters, as many as a moment has digits, and Lua would take them for numbers.
+        // The last three have sixteen characters, like a bucket's state, and Lua would parse them as numbers.
         Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
             let moments = ["9999999999999999", "0x65c0123456789a", "178994880000000.", "         1.79e15"];
             moments.map(|text| text.as_bytes().to_vec()).into_iter().chain([b"1".repeat(40)]).collect()
@@ -64,7 +64,7 @@ async fn a_number_that_no_state_can_be_is_an_error_and_survives() {
     .await;
 }
 
-/// One check of several stands on an unreadable value: the plan fails whole, and the others are as they were.
+/// One key of a plan has an unreadable value: the whole plan fails, and the other keys are unchanged.
 #[tokio::test]
 async fn one_unreadable_value_leaves_the_other_checks_untouched() {
     for kind in KINDS {
@@ -88,7 +88,7 @@ async fn one_unreadable_value_leaves_the_other_checks_untouched() {
     }
 }
 
-/// An error ends up in logs, so neither the right password nor the wrong one may stand in it.
+/// Errors reach logs, so they must contain neither the right password nor the wrong one.
 #[tokio::test]
 async fn a_missing_or_wrong_password_is_reported_without_the_password() {
     for kind in KINDS {
@@ -107,7 +107,7 @@ async fn a_missing_or_wrong_password_is_reported_without_the_password() {
     }
 }
 
-/// A server that is not up yet is worth another try, and the error says so.
+/// A server that is not up yet gives a transient error.
 #[tokio::test]
 async fn an_address_without_a_server_is_reported() {
     let unused = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
@@ -117,7 +117,7 @@ async fn an_address_without_a_server_is_reported() {
     assert!(!format!("{error:?}").contains("secret"));
 }
 
-/// A typing error is found when the service starts, not at the first request.
+/// A typing error in a URL or prefix is found at startup, not at the first request.
 #[tokio::test]
 async fn an_address_or_a_prefix_that_cannot_be_used_is_refused_at_the_start() {
     for url in ["", "http://user:secret@localhost", "redis://localhost:port", "not a url"] {
@@ -132,7 +132,7 @@ async fn an_address_or_a_prefix_that_cannot_be_used_is_refused_at_the_start() {
     }
 }
 
-/// No plan, a plan of no checks, no key: there is nothing to say no to.
+/// A plan without checks and a call without keys succeed.
 #[tokio::test]
 async fn an_empty_plan_is_allowed() {
     for kind in KINDS {
@@ -145,8 +145,8 @@ async fn an_empty_plan_is_allowed() {
     }
 }
 
-/// The server dies between two requests: each request in between fails at once, with a reason, and nobody is let
-/// through. A new server at the same address is found without anybody's help, and given the scripts.
+/// The server dies between two requests: requests fail at once with a reason, and none is admitted. The store reconnects by
+/// itself to a new server at the same address and loads the scripts.
 #[tokio::test]
 async fn a_server_that_dies_is_reported_and_its_successor_is_found() {
     for kind in KINDS {
@@ -171,7 +171,7 @@ async fn a_server_that_dies_is_reported_and_its_successor_is_found() {
     }
 }
 
-/// No server that old is installed anywhere near this test, so one is played: the only fake in the house.
+/// No server this old is installed, so the test fakes one; it is the only fake server.
 #[tokio::test]
 async fn a_server_that_is_too_old_is_refused_by_its_version() {
     for (info, version) in [
@@ -181,25 +181,25 @@ async fn a_server_that_is_too_old_is_refused_by_its_version() {
     ] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        thread::spawn(move || listener.incoming().for_each(|stream| play_a_server(&stream.unwrap(), info)));
+        thread::spawn(move || listener.incoming().for_each(|stream| fake_server(&stream.unwrap(), info)));
         let error = RedisStore::connect_with(&url, patient_options()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains(version) && !error.is_transient(), "{error}");
     }
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
     Limiter::new(RuleSet::new([closed("api", limit)]).unwrap(), store.clone())
 }
 
-/// A rule that shows when the store fails.
+/// A rule that turns a store failure into an error.
 fn closed(name: impl Into<String>, limit: Limit) -> Rule {
     Rule::new(name.into(), limit).with_on_failure(OnFailure::Closed)
 }
 
-/// The errors of everything that can be asked, of which nothing may succeed.
+/// The errors of every operation; none may succeed.
 async fn every_operation(limiter: &Limiter<RedisStore>) -> Vec<StoreError> {
     let request = Request::new("");
     let each = limiter.plan(&request).with_mode(PlanMode::CountEach);
@@ -212,7 +212,7 @@ async fn every_operation(limiter: &Limiter<RedisStore>) -> Vec<StoreError> {
     ]
 }
 
-/// Whatever is asked of a key with one of these values fails with the right error, and leaves the value as it is.
+/// Every operation on a key with one of these values fails with the right error and keeps the value.
 async fn assert_unreadable(values: impl Fn(&Limit) -> Vec<Vec<u8>>) {
     let mut wrong = Vec::new();
     for kind in KINDS {
@@ -249,7 +249,7 @@ async fn assert_unreadable(values: impl Fn(&Limit) -> Vec<Vec<u8>>) {
 }
 
 /// Answers `info` to INFO and OK to anything else.
-fn play_a_server(stream: &TcpStream, info: &str) {
+fn fake_server(stream: &TcpStream, info: &str) {
     let (mut lines, mut writer) = (BufReader::new(stream), stream);
     let mut line = String::new();
     while lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {

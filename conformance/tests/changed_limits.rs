@@ -1,4 +1,4 @@
-//! What becomes of the spent state when a limit is changed: amounts keep it, the shape starts afresh.
+//! Changed limits: changing an amount keeps the state, changing the shape starts afresh.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,7 +12,7 @@ use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, Ru
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Spends `cost` under the first limit, and says what remains under the second.
+/// Consumes `cost` under the first limit and returns what remains under the second.
 async fn remaining_after_change(
     store: &(impl Store + Clone),
     user: &str,
@@ -27,7 +27,7 @@ async fn remaining_after_change(
     limiter(after).peek(&request).await.unwrap().remaining().unwrap()
 }
 
-/// (what happens, before, spent, after, what remains)
+/// (description, limit before, consumed, limit after, remaining)
 fn changes() -> Vec<(&'static str, Limit, u64, Limit, u64)> {
     let bucket = |capacity, per_hour| Limit::token_bucket(capacity, Rate::per_hour(per_hour).unwrap()).unwrap();
     let queue = |queue| Limit::leaky_bucket(Rate::per_hour(1).unwrap(), queue).unwrap();
@@ -78,13 +78,13 @@ async fn changed_amounts_keep_the_state_in_redis() {
     }
 }
 
-/// Rates with different remainders: a moment written under one is rounded, never in the caller's favour.
+/// Rates with different remainders: a state written under one rate is rounded up under the other.
 #[tokio::test]
 async fn a_remainder_of_another_rate_gives_nothing_back() {
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
     let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
     let bucket = |amount| Limit::token_bucket(10, Rate::per_second(amount).unwrap()).unwrap();
     let left = remaining_after_change(&store, "ann", bucket(7), 9, bucket(3)).await;
-    // 9/7 s of debt are 27/7 tokens at 3 a second: 6 are left, and a seventh would be a gift.
+    // 9/7 s of debt are 27/7 tokens at 3 a second: 6 are left, and a seventh was never refilled.
     assert_eq!(left, 6);
 }

@@ -1,5 +1,5 @@
-//! A real cluster: slots that move while requests come, primaries that die, plans whose keys lie apart. Every count is exact,
-//! since the limits refill too slowly to matter.
+//! A real cluster: resharding under load, dead primaries, plans across slots. Every count is exact, since the limits refill too
+//! slowly to matter.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -20,11 +20,11 @@ use tokio::task::JoinSet;
 
 type RedisLimiter = Limiter<RedisStore>;
 
-/// More than eight tasks that move on together can spend.
+/// More than the eight tasks can consume.
 const AMOUNT: u64 = 60_000;
-const MOST_OF_A_TASK: u64 = 2_000;
+const MAX_REQUESTS_PER_TASK: u64 = 2_000;
 
-/// Where a key lies is computed here, and must be what servers compute.
+/// The client computes the same slot as the server.
 #[tokio::test]
 async fn every_partition_maps_to_the_slot_that_the_server_computes() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
@@ -43,16 +43,16 @@ async fn every_partition_maps_to_the_slot_that_the_server_computes() {
     assert_eq!(redirections(&cluster), before, "a key was looked for at the wrong server");
 }
 
-/// The slot of a busy key moves from one primary to another, step by step, while eight tasks take from it. What is on its way
-/// meets `ASK` and then `MOVED`; each request is counted once.
+/// The slot of a busy key moves from one primary to another while eight tasks consume from it. Calls meet `ASK` and then
+/// `MOVED`; each request is counted once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
+async fn a_slot_that_moves_under_load_loses_and_double_counts_nothing() {
     move_under_load(Kind::Redis, &one_limit_of_each_kind(AMOUNT)).await;
 }
 
-/// The same for slots of Valkey, whose servers tell each other differently; what is in the slot makes no difference there.
+/// The same on Valkey, whose nodes exchange slot changes differently.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_of_valkey_that_moves_under_load_loses_and_doubles_nothing() {
+async fn a_valkey_slot_that_moves_under_load_loses_and_double_counts_nothing() {
     move_under_load(Kind::Valkey, &one_limit_of_each_kind(AMOUNT)[..2]).await;
 }
 
@@ -69,7 +69,7 @@ async fn move_under_load(kind: Kind, limits: &[Limit]) {
         for _ in 0..8 {
             let (limiter, admitted, stop) = (Arc::clone(&limiter), Arc::clone(&admitted), Arc::clone(&stop));
             running.spawn(async move {
-                for _ in 0..MOST_OF_A_TASK {
+                for _ in 0..MAX_REQUESTS_PER_TASK {
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
@@ -100,10 +100,10 @@ async fn move_under_load(kind: Kind, limits: &[Limit]) {
     }
 }
 
-/// While a slot moves, a script that names several of its keys may find only some of them, and is refused (`TRYAGAIN`). Then
-/// the keys are asked for one by one, and the count is the same.
+/// While a slot moves, a script with several of its keys may find only some of them and is refused (`TRYAGAIN`). The store then
+/// decides key by key, with the same counts.
 #[tokio::test]
-async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
+async fn a_plan_of_several_keys_is_decided_while_its_slot_moves() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let limits = one_limit_of_each_kind(30);
     let rules = limits.iter().enumerate().map(|(i, limit)| Rule::new(format!("r{i}"), *limit).with_per(["user"]));
@@ -115,7 +115,7 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
     let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
     assert_eq!(passes_of(&limiter, "ann", 2, 2).await, 2);
     cluster.begin_to_move(slot, source, target);
-    // Half of ann's keys are there, half here, and bob's nowhere yet.
+    // Half of ann's keys have moved; bob has no keys yet.
     let names: Vec<_> = limiter.plan(&of("ann")).checks().iter().map(|check| key_name(check.key())).collect();
     cluster.migrate(source, target, &names[..2]);
     let before = cluster.errors(source, "TRYAGAIN") + cluster.errors(target, "TRYAGAIN");
@@ -143,8 +143,8 @@ async fn a_plan_of_several_keys_goes_on_while_its_slot_moves() {
     assert_eq!(remaining(&limiter, "ann").await, [30; 5]);
 }
 
-/// A primary dies. Until its replica is promoted, what it owned is an error that is worth another try; everybody else goes
-/// on. Then the new primary is found, without help, and knows what was spent.
+/// A primary dies. Until its replica is promoted, its slots give transient errors and the others work. Then the store finds the
+/// new primary, which has the state.
 #[tokio::test]
 async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
     for kind in [Kind::Redis, Kind::Valkey] {
@@ -163,15 +163,15 @@ async fn a_promoted_replica_is_found_and_knows_what_was_spent() {
         assert!(users.iter().any(|user| lost(user)) && users.iter().any(|user| !lost(user)));
         for user in &users {
             let decision = retry_while_transient(async || limiter.check(&of(user)).await).await;
-            // Who had to try again may have been counted by the dead, and by nobody else.
+            // A retried request may have been counted by the dead primary only.
             assert_eq!(decision.remaining(), Some(3), "{kind:?} {user}");
             assert_eq!(passes_of(&limiter, user, 1, 9).await, 3, "{kind:?} {user}");
         }
     }
 }
 
-/// A plan whose keys lie in several slots is decided slot by slot. However many instances ask at once, never more pass than
-/// the strictest limit says; once nobody asks, nothing that was denied is still held.
+/// A plan across slots is decided slot by slot. Under concurrency never more pass than the strictest limit allows; afterwards
+/// nothing of the denied requests is still consumed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
@@ -202,7 +202,7 @@ async fn a_plan_across_slots_never_admits_more_and_holds_nothing_back() {
         let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
         let limiter = Limiter::new(rules, store);
         assert!(admitted <= 20, "{wide:?}: {admitted}");
-        // A request that was denied for what another held for a moment may come again.
+        // A request denied because of another's temporary consumption passes when repeated.
         let later = passes_of(&limiter, "ann", 1, 40).await;
         assert_eq!(admitted + later, 20, "{wide:?}");
         let [wide_left, ann_left, narrow_left] = remaining(&limiter, "ann").await[..] else { panic!("three checks") };
@@ -254,10 +254,10 @@ async fn a_cancelled_plan_across_slots_refunds_what_it_took() {
     pause_writes(&mut second);
     let asking = Arc::clone(&limiter);
     let asked = tokio::spawn(async move { asking.check(&of("")).await });
-    until_one_waits(&mut second).await;
+    wait_for_paused_command(&mut second).await;
     asked.abort();
     assert!(asked.await.unwrap_err().is_cancelled());
-    go_on(&mut second);
+    resume(&mut second);
     let mut left = Vec::new();
     for _ in 0..100_000 {
         left = remaining(&limiter, "").await;
@@ -279,12 +279,12 @@ async fn a_refund_that_cannot_be_delivered_leaves_the_units_taken() {
     pause_writes(&mut second);
     let asking = Arc::clone(&limiter);
     let asked = tokio::spawn(async move { asking.check(&of("")).await });
-    until_one_waits(&mut second).await;
+    wait_for_paused_command(&mut second).await;
     pause_writes(&mut first);
-    go_on(&mut second);
-    until_one_waits(&mut first).await;
+    resume(&mut second);
+    wait_for_paused_command(&mut first).await;
     let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut first).unwrap();
-    go_on(&mut first);
+    resume(&mut first);
     let decision = asked.await.unwrap().unwrap();
     assert!(!decision.is_allowed() && decision.retry_after().is_some());
     wait_until_reachable(&limiter).await;
@@ -308,9 +308,9 @@ async fn a_url_of_the_wrong_kind_is_refused_at_startup() {
     }
 }
 
-// === What the tests share ===
+// === Helpers ===
 
-/// A limiter with two limits of five, the first on one server and the second on another, and connections to these.
+/// A limiter with two limits of five on two servers, and connections to these.
 async fn on_two_servers(cluster: &Cluster) -> (Arc<RedisLimiter>, [Connection; 2]) {
     let store = RedisStore::connect_with(&cluster.url(), patient_options()).await.unwrap();
     for number in 0..100 {
@@ -327,20 +327,20 @@ async fn on_two_servers(cluster: &Cluster) -> (Arc<RedisLimiter>, [Connection; 2
             return (Arc::new(limiter), owners.map(|owner| cluster.servers[owner].connection()));
         }
     }
-    panic!("all limits lie on one server");
+    panic!("all limits are on one server");
 }
 
-/// Holds every command that may write until [`go_on`].
+/// Pauses every writing command until [`resume`].
 fn pause_writes(connection: &mut Connection) {
     let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(connection).unwrap();
 }
 
-fn go_on(connection: &mut Connection) {
+fn resume(connection: &mut Connection) {
     let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(connection).unwrap();
 }
 
-/// Lets the other tasks go on until a paused server holds a command.
-async fn until_one_waits(connection: &mut Connection) {
+/// Yields until a paused server holds a command.
+async fn wait_for_paused_command(connection: &mut Connection) {
     for _ in 0..1_000_000 {
         tokio::task::yield_now().await;
         let clients: String = redis::cmd("INFO").arg("clients").query(connection).unwrap();
@@ -348,7 +348,7 @@ async fn until_one_waits(connection: &mut Connection) {
             return;
         }
     }
-    panic!("nothing reaches the server");
+    panic!("no command reaches the server");
 }
 
 fn of(user: &str) -> Request<'_> {
@@ -387,7 +387,7 @@ fn wait_for_replicas(cluster: &Cluster, limiter: &RedisLimiter, users: &[String]
         let mut connection = cluster.servers[index].connection();
         let mine = users.iter().find(|user| cluster.first_owner(slot_of(cluster, limiter, user)) == index);
         let name = key_name(limiter.plan(&of(mine.unwrap())).checks()[0].key());
-        // A write of this connection, in a slot that is here, after all others.
+        // A write of this connection after all others, in a slot of this server.
         let _: () = redis::cmd("SET").arg([&name[..7], b"last"].concat()).arg(1).query(&mut connection).unwrap();
         let reached: u64 = redis::cmd("WAIT").arg(1).arg(60_000).query(&mut connection).unwrap();
         assert_eq!(reached, 1);

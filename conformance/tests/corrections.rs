@@ -1,5 +1,4 @@
-//! What is known only afterwards: refunds, extra charges, forgetting, and taking what there is. Each on every limit and
-//! every store.
+//! Refunds, charges, `forget` and `take_up_to`, on every limit and every store.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -17,7 +16,7 @@ use tokio::task::JoinSet;
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// A receipt is used up by its refund: it moves, and it cannot be copied. If it could, this would not compile.
+/// A receipt is consumed by its refund and cannot be copied. If it could, this would not compile.
 const _: fn() = || {
     trait UnlessClone<A> {
         fn unless() {}
@@ -28,7 +27,7 @@ const _: fn() = || {
     let _ = <Receipt as UnlessClone<_>>::unless;
 };
 
-/// After a refund, every number is what it would be had the request never come.
+/// After a refund, every number is as if the request had not been made.
 #[tokio::test]
 async fn a_refund_undoes_its_request_exactly() {
     on_every_store(async |fixture| {
@@ -75,7 +74,7 @@ async fn a_refund_that_comes_too_late_gives_nothing_back() {
     .await;
 }
 
-/// However late and however many: there is never more than a full limit.
+/// Refunds never fill a limit above full.
 #[tokio::test]
 async fn refunds_never_fill_a_limit_above_full() {
     on_every_store(async |fixture| {
@@ -100,8 +99,7 @@ async fn refunds_never_fill_a_limit_above_full() {
     .await;
 }
 
-/// A full store gives new subjects one bucket in common. A refund that comes after its subject is forgotten must not
-/// fill that one, from which it never took.
+/// In a full store new subjects share an overflow bucket. A refund for a forgotten subject must not fill that bucket.
 #[tokio::test]
 async fn a_late_refund_gives_nothing_to_an_overflow_bucket() {
     let clock = ManualClock::at(START);
@@ -119,10 +117,9 @@ async fn a_late_refund_gives_nothing_to_an_overflow_bucket() {
     assert!(!check("dan").is_allowed());
 }
 
-/// Behind any other place somebody was already told to wait. Once the last one is given back, the one before is the
-/// last.
+/// Only the last slot can be refunded, since later ones have been assigned their delay. Then the one before is the last.
 #[tokio::test]
-async fn only_the_last_place_in_a_queue_can_be_given_back() {
+async fn only_the_last_slot_of_a_queue_can_be_refunded() {
     on_every_store(async |fixture| {
         let limiter = fixture.limiter(Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap());
         let decisions = [take(&limiter, 1).await, take(&limiter, 1).await, take(&limiter, 2).await];
@@ -139,9 +136,9 @@ async fn only_the_last_place_in_a_queue_can_be_given_back() {
     .await;
 }
 
-/// A refund of what was never taken would be a gift.
+/// A refund of something that was not consumed must do nothing.
 #[tokio::test]
-async fn a_denied_or_free_request_has_nothing_to_give_back() {
+async fn a_denied_or_free_request_has_nothing_to_refund() {
     on_every_store(async |fixture| {
         for limit in one_limit_of_each_kind(10) {
             let limiter = fixture.limiter(limit);
@@ -160,9 +157,9 @@ async fn a_denied_or_free_request_has_nothing_to_give_back() {
     .await;
 }
 
-/// Several rules consumed, and all of them get it back; a rule that has gone in between has nothing to get it back to.
+/// All rules that consumed are refunded, except rules removed in between.
 #[tokio::test]
-async fn a_receipt_refunds_every_rule_that_still_is_there() {
+async fn a_receipt_refunds_every_rule_that_still_exists() {
     on_every_store(async |fixture| {
         let [bucket, _, fixed, log, _] = one_limit_of_each_kind(10);
         let rules = || [Rule::new("a", bucket), Rule::new("b", fixed), Rule::new("c", log)];
@@ -181,7 +178,7 @@ async fn a_receipt_refunds_every_rule_that_still_is_there() {
     .await;
 }
 
-/// Two corrections of one key in one call are two corrections.
+/// Two corrections of one key in one call both apply.
 #[tokio::test]
 async fn corrections_of_one_key_add_up() {
     on_every_store(async |fixture| {
@@ -197,7 +194,7 @@ async fn corrections_of_one_key_add_up() {
     .await;
 }
 
-/// A cost that turned out to be larger counts, but only down to empty: the debt does not outlast the limit's own time.
+/// A later charge empties a limit at most; it leaves no debt.
 #[tokio::test]
 async fn a_charge_empties_a_limit_at_most() {
     on_every_store(async |fixture| {
@@ -222,9 +219,9 @@ async fn a_charge_empties_a_limit_at_most() {
     .await;
 }
 
-/// For the customer on the phone: one subject starts afresh, and whoever else is limited stays so.
+/// `forget` resets one subject and no other.
 #[tokio::test]
-async fn forgetting_makes_a_subject_new_and_touches_no_other() {
+async fn forget_resets_one_subject_and_no_other() {
     on_every_store(async |fixture| {
         for limit in one_limit_of_each_kind(10) {
             let limiter = fixture.limiter_of([Rule::new("api", limit).with_per(["user"])]);
@@ -241,8 +238,7 @@ async fn forgetting_makes_a_subject_new_and_touches_no_other() {
     .await;
 }
 
-/// As many units as every limit has room for, at what each of them costs; all of them or none are consumed, and given
-/// back with one receipt.
+/// `take_up_to` grants as many units as every limit has room for, consumes all or none, and one receipt refunds them.
 #[tokio::test]
 async fn take_up_to_grants_what_every_limit_has_left() {
     on_every_store(async |fixture| {
@@ -254,7 +250,7 @@ async fn take_up_to_grants_what_every_limit_has_left() {
                 Rule::new("third", one_limit_of_each_kind(1_000)[2]).with_cost(7),
             ]);
             let request = Request::new("");
-            // Requested, granted, and what the three have left.
+            // Requested, granted, and the remaining units of the three.
             for (most, granted, remaining) in [(4, 4, [88, 6, 972]), (50, 6, [70, 0, 930]), (50, 0, [70, 0, 930])] {
                 let decision = limiter.take_up_to(&request, most).await.unwrap();
                 assert_eq!(decision.granted(), granted, "{wide:?} {narrow:?}");
@@ -276,7 +272,7 @@ async fn take_up_to_grants_what_every_limit_has_left() {
     .await;
 }
 
-/// Many instances take what there is: together they get all of it and no more.
+/// Several instances take up to n; together they get exactly the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn instances_that_take_up_to_n_share_exactly_the_limit() {
     for kind in KINDS {
@@ -300,7 +296,7 @@ async fn instances_that_take_up_to_n_share_exactly_the_limit() {
     }
 }
 
-/// Threads that take and give back leave the limit as they found it. (A place in a queue is not always given back.)
+/// Threads that refund what they took leave the limit unchanged. (A slot of a queue cannot always be refunded.)
 #[test]
 fn threads_that_give_back_what_they_took_leave_nothing_spent() {
     let [bucket, _, fixed, log, sliding] = one_limit_of_each_kind(8);
@@ -331,7 +327,7 @@ fn threads_that_give_back_what_they_took_leave_nothing_spent() {
     }
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 async fn take<S: Store>(limiter: &Limiter<S>, cost: u64) -> Decision {
     let decision = limiter.check(&Request::new("").with_cost(cost)).await.unwrap();

@@ -1,7 +1,7 @@
-//! Three opinions on every step: the naive model, the Rust functions, the Lua scripts in a real server; and the memory
-//! store against the Redis store. They must agree on every field of every verdict.
+//! Compares three implementations step by step: the naive model, the Rust functions, and the Lua scripts on a real server; and
+//! the memory store with the Redis store. They must agree on every field of every verdict.
 //!
-//! `make test` runs a fixed dose; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many steps for each kind and
+//! `make test` runs a fixed number of steps; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many steps for each kind and
 //! pair, from a fresh seed. A failure is shrunk to its smallest history before it is shown.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -22,11 +22,11 @@ use tidegate::{ManualClock, MemoryStore};
 use tokio::runtime::{Builder, Runtime};
 
 /// Steps for each kind in `make test`.
-const DOSE: u64 = 10_000;
+const DEFAULT_STEPS: u64 = 10_000;
 
 #[test]
 fn rust_agrees_with_the_model() {
-    each_kind("rust = model", Backwards::Freely, DOSE * 5, |clock| {
+    each_kind("rust = model", Backwards::Freely, DEFAULT_STEPS * 5, |clock| {
         (PureStore::new(clock.clone()), ModelStore::new(clock.clone()))
     });
 }
@@ -44,45 +44,45 @@ fn lua_in_valkey_agrees_with_rust() {
 #[test]
 fn the_memory_store_agrees_with_the_redis_store() {
     let (server, runtime) = (Server::start(Kind::Redis), runtime());
-    each_kind("memory store = redis store", Backwards::WithinMargin, DOSE, |clock| {
+    each_kind("memory store = redis store", Backwards::WithinMargin, DEFAULT_STEPS, |clock| {
         let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
         (MemoryStore::new().with_clock(clock.clone()), store)
     });
 }
 
-/// Plans across slots, which no script decides whole, come to the same verdicts when nobody else is in between. Time does not
-/// run backwards: what that leaves is set right by a check that is decided, and after a denial some are only looked at.
+/// Plans across slots, decided part by part, give the same verdicts without concurrency. Time does not run backwards here: the
+/// rebase is written by a decided check, and after a denial some checks are only peeked at.
 #[test]
 fn plans_across_slots_agree_with_rust() {
     let (server, runtime) = (Server::start_alone_in_cluster(Kind::Redis), runtime());
-    each_kind("parts in a cluster = rust", Backwards::Never, DOSE / 2, |clock| {
+    each_kind("parts in a cluster = rust", Backwards::Never, DEFAULT_STEPS / 2, |clock| {
         let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }
 
-/// Each request comes from somebody new, when there are too many of those: they share a bucket, and are judged like one subject.
+/// Over the cap, each request of a new subject uses the shared overflow bucket and is decided like one subject.
 #[test]
 fn anonymous_subjects_in_overflow_buckets_agree_with_rust() {
-    for (asked, overflowed) in strangers_agree_with_rust(AnonymousCase::OverCap) {
+    for (asked, overflowed) in anonymous_subjects_agree_with_rust(AnonymousCase::OverCap) {
         assert!(asked > 0 && overflowed == asked, "only {overflowed} of {asked} shared a bucket");
     }
 }
 
-/// The scripts for strangers whose own keys have an early end, which is never reached.
+/// The scripts for anonymous subjects with `forget_after`, which is never reached.
 #[test]
 fn anonymous_subjects_with_own_keys_agree_with_rust() {
-    for (asked, overflowed) in strangers_agree_with_rust(AnonymousCase::ForgottenEarly) {
+    for (asked, overflowed) in anonymous_subjects_agree_with_rust(AnonymousCase::ForgottenEarly) {
         assert!(asked > 0 && overflowed == 0, "{overflowed} of {asked} shared a bucket");
     }
 }
 
-/// How many were asked for and how many shared a bucket, on each kind of server.
-fn strangers_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
+/// The number of checks and of overflowed checks, on each kind of server.
+fn anonymous_subjects_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
     let runtime = runtime();
     [Kind::Redis, Kind::Valkey].map(|kind| {
         let (server, all) = (Server::start(kind), OnceLock::new());
-        each_kind(&format!("strangers in {kind:?} {case:?} = rust"), Backwards::Freely, DOSE / 5, |clock| {
+        each_kind(&format!("strangers in {kind:?} {case:?} = rust"), Backwards::Freely, DEFAULT_STEPS / 5, |clock| {
             let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
             let strangers = all.get_or_init(|| Arc::new(AnonymousStore::new(store, case)));
             (IgnoreFreeChecks(Arc::clone(strangers)), IgnoreFreeChecks(PureStore::new(clock.clone())))
@@ -95,18 +95,23 @@ fn strangers_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
 
 fn lua_agrees_with_rust(kind: Kind) {
     let (server, runtime) = (Server::start(kind), runtime());
-    each_kind(&format!("lua in {kind:?} = rust"), Backwards::Freely, DOSE, |clock| {
+    each_kind(&format!("lua in {kind:?} = rust"), Backwards::Freely, DEFAULT_STEPS, |clock| {
         let store = runtime.block_on(server.store_with(patient_options().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
 }
 
 /// Runs histories of each kind of limit, and of plans of several, on two stores.
-fn each_kind<A: Store, B: Store>(what: &str, backwards: Backwards, dose: u64, stores: impl Fn(&ManualClock) -> (A, B)) {
+fn each_kind<A: Store, B: Store>(
+    what: &str,
+    backwards: Backwards,
+    steps: u64,
+    stores: impl Fn(&ManualClock) -> (A, B),
+) {
     let clock = ManualClock::default();
     let (one, other) = stores(&clock);
     let run = |name: &str, histories: BoxedStrategy<History>| {
-        let steps = run_steps(dose, &histories, &clock, &one, &other, backwards);
+        let steps = run_steps(steps, &histories, &clock, &one, &other, backwards);
         println!("{what}: {steps} steps of {name}");
     };
     for algorithm in ALGORITHMS {
@@ -117,7 +122,7 @@ fn each_kind<A: Store, B: Store>(what: &str, backwards: Backwards, dose: u64, st
 }
 
 fn run_steps(
-    dose: u64,
+    steps: u64,
     histories: &BoxedStrategy<History>,
     clock: &ManualClock,
     one: &impl Store,
@@ -125,10 +130,10 @@ fn run_steps(
     backwards: Backwards,
 ) -> u64 {
     let (runtime, done) = (runtime(), AtomicU64::new(0));
-    let wanted = asked_for();
-    // A case is a history; ten steps a case is less than any average, so the bound below ends the run, not this one.
+    let wanted = steps_from_environment();
+    // A case is a history. Ten steps per case is below the average, so the step count ends the run, not the case count.
     let config = Config {
-        cases: u32::try_from(wanted.unwrap_or(dose) / 10).unwrap().max(1),
+        cases: u32::try_from(wanted.unwrap_or(steps) / 10).unwrap().max(1),
         failure_persistence: None,
         max_shrink_iters: 20_000,
         ..Config::default()
@@ -138,7 +143,7 @@ fn run_steps(
         None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
     };
     let result = runner.run(histories, |history| {
-        if done.load(Ordering::Relaxed) >= wanted.unwrap_or(dose) {
+        if done.load(Ordering::Relaxed) >= wanted.unwrap_or(steps) {
             return Ok(());
         }
         done.fetch_add(history.len() as u64, Ordering::Relaxed);
@@ -150,8 +155,8 @@ fn run_steps(
     done.into_inner()
 }
 
-#[allow(clippy::disallowed_methods, reason = "the dose of a test run is told by whoever starts it")]
-fn asked_for() -> Option<u64> {
+#[allow(clippy::disallowed_methods, reason = "the steps of a test run is told by whoever starts it")]
+fn steps_from_environment() -> Option<u64> {
     std::env::var("TIDEGATE_STEPS").ok().map(|steps| steps.parse().expect("TIDEGATE_STEPS is a number"))
 }
 

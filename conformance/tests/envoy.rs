@@ -1,4 +1,4 @@
-//! Envoy's rate limit service on every store: hits that are counted, given back and charged, and what dashboards see of them.
+//! Envoy's rate limit service on every store: hits, negative hits, charges, and the statistics.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -42,7 +42,7 @@ impl Envoy {
         Self { service: EnvoyService::from_config(Handle::new(limiter), config).with_strict(strict), stats }
     }
 
-    /// The code and what remains, for each descriptor: a key and its hits, negative ones to give them back.
+    /// The code and the remaining hits for each descriptor, given as key and hits; negative hits refund.
     async fn asks(&self, descriptors: &[(&str, i64)]) -> String {
         let descriptor = |(key, hits): &(&str, i64)| {
             let (number, back) = (hits.unsigned_abs(), *hits < 0);

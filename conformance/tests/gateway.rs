@@ -1,4 +1,4 @@
-//! Many gateways on one real store: one exact limit, wherever a client knocks.
+//! Several gateways on one real store share one exact limit.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -22,7 +22,7 @@ const GATEWAYS: usize = 12;
 const CAPACITY: u64 = 10;
 const REQUESTS: usize = 20;
 
-/// An upstream, and how many requests have come to it.
+/// Starts an upstream that counts its requests.
 async fn upstream() -> (SocketAddr, Arc<AtomicU32>) {
     let seen = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&seen);
@@ -36,7 +36,7 @@ async fn upstream() -> (SocketAddr, Arc<AtomicU32>) {
     (address, seen)
 }
 
-/// A gateway with a limiter and a connection of its own.
+/// Starts a gateway with its own limiter and store connection.
 async fn gateway(upstream: SocketAddr, store: &Server) -> SocketAddr {
     let limit = Limit::token_bucket(CAPACITY, Rate::per_hour(1).unwrap()).unwrap();
     let rules = RuleSet::new([Rule::new("shared", limit).with_per(["header:x-key"])]).unwrap();
@@ -48,7 +48,7 @@ async fn gateway(upstream: SocketAddr, store: &Server) -> SocketAddr {
     address
 }
 
-/// The status of an answer, asked for when all others ask too.
+/// Sends a request when all others are ready, and returns the status.
 async fn status(gateway: SocketAddr, all: Arc<Barrier>) -> String {
     let mut stream = TcpStream::connect(gateway).await.unwrap();
     all.wait().await;

@@ -1,5 +1,5 @@
-//! Heartbeats: how many instances share a store, by the server's time. Each store beats once when it is opened, which is all that
-//! these tests wait for; the time is injected.
+//! Heartbeats: how many instances share a store, by the server's time. Each store sends one heartbeat when it is opened, which is all
+//! that these tests wait for; the time is injected.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -14,7 +14,7 @@ use tidegate_redis::RedisStore;
 
 const LIST: &str = "tg1{00}@instances";
 
-/// Everybody is counted once, and nobody who has not been heard for 15 seconds.
+/// Each instance counts once, until its last heartbeat is 15 seconds old.
 #[tokio::test]
 async fn instances_count_while_their_heartbeats_arrive() {
     for kind in KINDS {
@@ -29,7 +29,7 @@ async fn instances_count_while_their_heartbeats_arrive() {
             let three = open(&server, &clock);
             until(|| three.instances() == Some(3)).await;
             assert_eq!(Store::instances(&three), Some(3), "what a limiter asks for");
-            // The first has not been heard for more than 15 seconds, the second for ten.
+            // The last heartbeat of the first is more than 15 seconds old, that of the second ten.
             clock.advance(Duration::from_micros(5_000_001));
             let four = open(&server, &clock);
             until(|| four.instances() == Some(3)).await;
@@ -39,7 +39,7 @@ async fn instances_count_while_their_heartbeats_arrive() {
     }
 }
 
-/// A clock that stepped back neither loses those who were heard nor keeps those of another time.
+/// A backward clock step neither loses live instances nor keeps old ones.
 #[tokio::test]
 async fn a_backward_clock_step_loses_no_instance() {
     let server = Server::start(Kind::Redis);
@@ -57,7 +57,7 @@ async fn a_backward_clock_step_loses_no_instance() {
     until(|| four.instances() == Some(1)).await;
 }
 
-/// The list is bounded, and what is not a list is left as it is.
+/// The instance list is bounded, and a key of another type is not overwritten.
 #[tokio::test]
 async fn the_instance_list_is_bounded_and_a_foreign_key_is_not_overwritten() {
     for kind in KINDS {
@@ -80,7 +80,7 @@ async fn the_instance_list_is_bounded_and_a_foreign_key_is_not_overwritten() {
     }
 }
 
-/// Who only looks is not counted.
+/// A store without heartbeats only reads the list.
 #[tokio::test]
 async fn a_store_without_heartbeats_is_not_counted() {
     let server = Server::start(Kind::Valkey);
@@ -88,7 +88,7 @@ async fn a_store_without_heartbeats_is_not_counted() {
     assert_eq!((looking.instances(), length(&mut server.connection())), (None, 0));
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn open(server: &Server, clock: &ManualClock) -> RedisStore {
     RedisStore::open(&server.url(), patient_options().with_clock(clock.clone()).with_heartbeats(true)).unwrap()

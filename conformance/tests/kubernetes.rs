@@ -1,4 +1,4 @@
-//! The manifests for Kubernetes: the API's schemas take them, they refer to each other, and their Redis is as Tidegate wants it.
+//! The Kubernetes manifests: they match the API schemas, their references resolve, and their Redis suits Tidegate.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tidegate_redis::RedisStore;
 use tidegate_rules::RuleFile;
 
-/// The version of Kubernetes whose schemas are asked.
+/// The Kubernetes version of the schemas.
 const KUBERNETES: &str = "1.34";
 
 fn root() -> PathBuf {
@@ -33,7 +33,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Every manifest that `kubectl apply -k` would send, generated ones left out.
+/// Every manifest that `kubectl apply -k` sends, except generated ones.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let kustomization = read(&folder.join("kustomization.yaml"));
     let resources =
@@ -120,7 +120,7 @@ fn the_redis_manifest_has_the_documented_memory_and_probes() {
     }
 }
 
-/// The settings of the file as arguments, but for where it listens.
+/// The settings of `redis.conf` as arguments, except the address.
 fn settings() -> Vec<String> {
     let text = fs::read_to_string(root().join("redis/redis.conf")).unwrap();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));

@@ -1,5 +1,4 @@
-//! A cluster, one server of which hangs: what another server denies is denied, and never an error; what it answers stays
-//! answered.
+//! A cluster with one hanging server: a denial by another server stands and is not an error.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -49,9 +48,9 @@ async fn a_denial_by_one_server_stands_while_another_hangs() {
     }
 }
 
-// === What the tests share ===
+// === Helpers ===
 
-/// A cluster, whose other servers do not find out that one hangs, nor think so of each other on a busy machine.
+/// A cluster with a node timeout so long that the other servers do not notice the hang.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     for server in &cluster.servers {

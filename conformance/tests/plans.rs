@@ -1,4 +1,4 @@
-//! Several checks, one answer: roles, modes, budgets, and which check is shown. On every store.
+//! Plans of several checks, on every store: roles, modes, budgets, and which check the decision shows.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -11,7 +11,7 @@ use tidegate::{Decision, Limit, Limiter, Rate, Request, Rule, RuleMode};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Traps 46 and 47b: a shadow rule that was over its limit kept enforced rules from counting, and showed its 0
-/// remaining to clients. Whatever ours says, the answer and every number in it are those of the enforced rule alone.
+/// remaining to clients. Here the decision and its numbers are those of the enforced rule alone.
 #[tokio::test]
 async fn a_shadow_rule_does_not_change_the_decision() {
     on_every_store(async |fixture| {
@@ -39,11 +39,11 @@ async fn a_shadow_rule_does_not_change_the_decision() {
     .await;
 }
 
-/// A shadow rule counts what it would count in earnest: requests that pass and that it would have admitted.
+/// A shadow rule counts requests that pass and that it would have admitted.
 #[tokio::test]
 async fn a_shadow_rule_counts_what_passes_and_what_it_would_admit() {
     on_every_store(async |fixture| {
-        // What the enforced rule and the shadow rule admit, and what is left in shadow after ten requests.
+        // The limits of the enforced and the shadow rule, and the shadow rule's remaining after ten requests.
         for (enforced, shadow, left) in [(3, 5, 2), (5, 3, 0), (3, 3, 0)] {
             for (one, other) in
                 one_limit_of_each_kind(enforced).into_iter().zip(one_limit_of_each_kind(shadow).into_iter().rev())
@@ -63,7 +63,7 @@ async fn a_shadow_rule_counts_what_passes_and_what_it_would_admit() {
     .await;
 }
 
-/// Alone, a shadow rule lets everything through, shows nothing, and still tells what it would have rejected.
+/// A shadow rule alone admits everything, shows nothing, and reports what it would have rejected.
 #[tokio::test]
 async fn a_shadow_rule_alone_lets_everything_pass() {
     on_every_store(async |fixture| {
@@ -81,7 +81,7 @@ async fn a_shadow_rule_alone_lets_everything_pass() {
     .await;
 }
 
-/// Switched off, a rule neither counts nor shows.
+/// A disabled rule neither counts nor shows.
 #[tokio::test]
 async fn a_disabled_rule_is_as_if_it_were_not_there() {
     on_every_store(async |fixture| {
@@ -154,7 +154,7 @@ async fn an_any_of_group_reports_its_most_permissive_member() {
     .await;
 }
 
-/// The mode for those who want every hit counted: denied ones too, as far as there is anything left to count.
+/// In count-each mode denied requests count too, up to the limit.
 #[tokio::test]
 async fn in_count_each_mode_every_rule_counts_by_itself() {
     on_every_store(async |fixture| {
@@ -174,7 +174,7 @@ async fn in_count_each_mode_every_rule_counts_by_itself() {
     .await;
 }
 
-/// In that mode somebody who keeps knocking at an empty bucket keeps it empty; in the usual one the knocking is free.
+/// In count-each mode repeated denied requests keep a bucket empty; in all-or-nothing mode they cost nothing.
 #[tokio::test]
 async fn in_count_each_mode_denied_requests_count_too() {
     on_every_store(async |fixture| {
@@ -195,8 +195,7 @@ async fn in_count_each_mode_denied_requests_count_too() {
     .await;
 }
 
-/// Of several that deny: the one to wait for longest, a hopeless one before all, and the first in the file among
-/// equals.
+/// Of several denying rules, the decision names the one with the longest retry: a permanent denial first, then by file order.
 #[tokio::test]
 async fn a_denial_names_the_rule_with_the_longest_retry() {
     on_every_store(async |fixture| {
@@ -222,8 +221,8 @@ async fn a_denial_names_the_rule_with_the_longest_retry() {
     .await;
 }
 
-/// What passed shows the rule that leaves the fewest further requests like it: not the smallest number, since a request
-/// may cost each rule something else.
+/// An allowed decision shows the rule with the fewest further identical requests, not the smallest number, since a request may
+/// have a different cost under each rule.
 #[tokio::test]
 async fn an_allowed_decision_shows_the_rule_that_will_deny_first() {
     on_every_store(async |fixture| {
@@ -251,7 +250,7 @@ async fn an_allowed_decision_shows_the_rule_that_will_deny_first() {
     .await;
 }
 
-/// Whoever must queue in two places waits for the later one.
+/// A request in two leaky buckets waits for the later slot.
 #[tokio::test]
 async fn the_delay_of_a_plan_is_its_longest_check_delay() {
     on_every_store(async |fixture| {
@@ -274,7 +273,7 @@ async fn the_delay_of_a_plan_is_its_longest_check_delay() {
     .await;
 }
 
-/// Rules of one budget spend one allowance; a request that matches two of them pays both costs, once.
+/// Rules with one budget share its allowance; a request that matches two of them pays both costs.
 #[tokio::test]
 async fn rules_of_one_budget_share_it() {
     on_every_store(async |fixture| {
@@ -313,7 +312,7 @@ async fn rules_of_one_budget_share_it() {
     .await;
 }
 
-/// Kinds of limits, all in one plan, on time that moves: the plan is never more generous than its strictest member.
+/// A plan of all kinds of limits, over time, never admits more than its strictest limit.
 #[tokio::test]
 async fn a_plan_of_all_kinds_admits_what_each_of_them_admits() {
     on_every_store(async |fixture: &StoreFixture| {
@@ -335,13 +334,13 @@ async fn a_plan_of_all_kinds_admits_what_each_of_them_admits() {
     .await;
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 async fn check<S: Store>(limiter: &Limiter<S>) -> Decision {
     limiter.check(&Request::new("")).await.unwrap()
 }
 
-/// What each check has left.
+/// The remaining units of each check.
 async fn remaining<S: Store>(limiter: &Limiter<S>) -> Vec<u64> {
     let peeked = limiter.peek(&Request::new("")).await.unwrap();
     peeked.checks().iter().map(|check| check.outcome().remaining).collect()

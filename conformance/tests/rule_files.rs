@@ -46,8 +46,8 @@ fn request<'a>(method: &'a str, path: &'a str, tenant: &'a str) -> Request<'a> {
         .with_attribute("ip", "192.0.2.1")
 }
 
-/// `+` and what is left for a request that passes, `-` and the rule for one that does not.
-async fn told(limiter: &Limiter<AnyStore>, request: &Request<'_>, times: usize) -> String {
+/// `+` and the remaining units for each allowed request, `-` and the rule for each denied one.
+async fn decisions(limiter: &Limiter<AnyStore>, request: &Request<'_>, times: usize) -> String {
     let mut story = Vec::new();
     for _ in 0..times {
         let decision = limiter.check(request).await.unwrap();
@@ -62,18 +62,22 @@ async fn a_rule_file_decides_the_same_on_every_store() {
     on_every_store(async |fixture| {
         let limiter = limiter(fixture, FILE);
         let (read, write) = (request("GET", "/api/rides", "blue"), request("POST", "/api/rides", "blue"));
-        assert_eq!(told(&limiter, &write, 3).await, "+3 +2 +1", "of four requests at once");
-        assert_eq!(told(&limiter, &read, 2).await, "+0 -api");
+        assert_eq!(decisions(&limiter, &write, 3).await, "+3 +2 +1", "of four requests at once");
+        assert_eq!(decisions(&limiter, &read, 2).await, "+0 -api");
         fixture.clock.advance(Duration::from_secs(2));
         assert_eq!(
-            told(&limiter, &write, 2).await,
+            decisions(&limiter, &write, 2).await,
             "-writes -writes",
             "of twelve units two are left, and a write takes three"
         );
-        assert_eq!(told(&limiter, &read, 3).await, "+1 +0 -reads", "and denied writes took nothing");
+        assert_eq!(decisions(&limiter, &read, 3).await, "+1 +0 -reads", "and denied writes took nothing");
         let other = request("GET", "/api/rides", "acme");
-        assert_eq!(told(&limiter, &other, 11).await, "+9 +8 +7 +6 +5 +4 +3 +2 +1 +0 -api", "another tenant, on a plan");
-        assert_eq!(told(&limiter, &request("PUT", "/other", "acme"), 1).await, "+0", "no rule");
+        assert_eq!(
+            decisions(&limiter, &other, 11).await,
+            "+9 +8 +7 +6 +5 +4 +3 +2 +1 +0 -api",
+            "another tenant, on a plan"
+        );
+        assert_eq!(decisions(&limiter, &request("PUT", "/other", "acme"), 1).await, "+0", "no rule");
     })
     .await;
 }
@@ -83,9 +87,9 @@ async fn costs_and_several_limits_decide_the_same_on_every_store() {
     on_every_store(async |fixture| {
         let limiter = limiter(fixture, FILE);
         let export = request("PUT", "/api/exports", "acme").with_attribute("header:content-length", "1500");
-        assert_eq!(told(&limiter, &export, 3).await, "+3 +1 -export", "five a minute, two units each");
+        assert_eq!(decisions(&limiter, &export, 3).await, "+3 +1 -export", "five a minute, two units each");
         fixture.clock.advance(Duration::from_secs(70));
-        assert_eq!(told(&limiter, &export, 2).await, "+0 -export", "and six a day");
+        assert_eq!(decisions(&limiter, &export, 2).await, "+0 -export", "and six a day");
     })
     .await;
 }
@@ -95,12 +99,12 @@ async fn a_changed_file_keeps_what_was_spent_and_a_bad_one_changes_nothing() {
     on_every_store(async |fixture| {
         let limiter = limiter(fixture, FILE);
         let read = request("GET", "/api/rides", "blue");
-        assert_eq!(told(&limiter, &read, 5).await, "+3 +2 +1 +0 -api");
+        assert_eq!(decisions(&limiter, &read, 5).await, "+3 +2 +1 +0 -api");
         let raised = FILE.replace("capacity: 4, refill: 2/s", "capacity: 6, refill: 2/s");
         let after = limiter.with_rules(file(&raised).rules().clone());
-        assert_eq!(told(&after, &read, 3).await, "+1 +0 -api", "raising helps at once");
+        assert_eq!(decisions(&after, &read, 3).await, "+1 +0 -api", "raising helps at once");
         assert!(RuleFile::parse("rules.yaml", &raised.replace("2/s", "2 apples")).is_err());
-        assert_eq!(told(&after, &read, 1).await, "-api", "and the file before it goes on");
+        assert_eq!(decisions(&after, &read, 1).await, "-api", "and the file before it goes on");
     })
     .await;
 }
@@ -114,7 +118,7 @@ async fn the_failure_policies_of_a_file_reach_the_plan() {
     assert!(OnFailure::Degraded.lets_pass() && !OnFailure::Local.lets_pass());
 }
 
-/// What a request turned out to cost replaces what it was taken for, on every kind of limit.
+/// The actual cost replaces the estimated one, on every kind of limit.
 #[tokio::test]
 async fn settling_charges_the_actual_cost() {
     on_every_store(async |fixture| {

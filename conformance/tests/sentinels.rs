@@ -1,5 +1,5 @@
-//! A real primary with its replica and three sentinels: the failover is followed, a sentinel may be lost, and nothing is
-//! counted twice.
+//! A real primary with a replica and three sentinels: the store follows a failover, survives the loss of a sentinel, and counts
+//! nothing twice.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
 
-/// The primary dies. Until the sentinels agree on another, each request is an error that is worth another try; then the new
-/// primary is found without help, and knows what was spent.
+/// The primary dies. Until the failover, requests give transient errors; then the store finds the new primary, which has the
+/// state.
 #[tokio::test]
 async fn a_failover_is_followed_and_nothing_is_forgotten() {
     for kind in KINDS {
@@ -24,7 +24,7 @@ async fn a_failover_is_followed_and_nothing_is_forgotten() {
         }
         wait_for_replica(&group.primary);
         group.primary.kill();
-        // A sentinel dies with it: two are enough to agree, and one is enough to be asked.
+        // A sentinel dies too: two are enough for the failover, and one is enough to find the primary.
         group.sentinels[0].kill();
         for limit in one_limit_of_each_kind(10) {
             let limiter = limiter(limit, &store);
@@ -36,7 +36,7 @@ async fn a_failover_is_followed_and_nothing_is_forgotten() {
 }
 
 /// Trap 35: the old primary is demoted and its connections stay up. What it refuses as `READONLY` was not carried out, so it
-/// is sent to the new one within the same request.
+/// is sent to the new primary within the same request.
 #[tokio::test]
 async fn a_demoted_primary_is_replaced_within_the_same_request() {
     for kind in KINDS {
@@ -45,7 +45,7 @@ async fn a_demoted_primary_is_replaced_within_the_same_request() {
         let limiter = limiter(one_limit_of_each_kind(10)[0], &store);
         assert_eq!(count_allowed(&limiter, 1, 4).await, 4, "{kind:?}");
         wait_for_replica(&group.primary);
-        // By hand, and with other sentinels that say so at once: those who watch would take their time.
+        // Demoted by hand, with new sentinels that know it at once: the running ones would take their time.
         let (old, new) = (&group.primary, &group.replica);
         for sentinel in &group.sentinels {
             let mut connection = sentinel.connection();
@@ -64,7 +64,7 @@ async fn a_demoted_primary_is_replaced_within_the_same_request() {
     }
 }
 
-/// Sentinels have passwords of their own, and so have the servers that they watch.
+/// Sentinels and data servers may have different passwords.
 #[tokio::test]
 async fn sentinels_and_servers_may_want_different_passwords() {
     let servers = ["--requirepass", "pw-of-servers", "--masterauth", "pw-of-servers"];
@@ -89,10 +89,10 @@ async fn sentinels_and_servers_may_want_different_passwords() {
     }
 }
 
-/// Sentinels and the primary that they name are spoken to over TLS, and their certificates are checked.
+/// The store connects to sentinels and primary over TLS and checks their certificates.
 #[tokio::test]
 async fn sentinels_and_their_primary_work_over_tls() {
-    // The Valkey that the tests install speaks no TLS.
+    // The installed Valkey is built without TLS.
     let kind = Kind::Redis;
     let folder = TempDir::new().unwrap();
     let test_ca = TestCa::new(folder.path());
@@ -114,7 +114,7 @@ async fn sentinels_and_their_primary_work_over_tls() {
     let store = RedisStore::connect_with(&url, patient_options()).await.unwrap();
     assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
     assert_eq!(store.server_states()[0].address, address, "at its TLS port");
-    // Neither of them is believed without its certificate test_ca.
+    // Neither certificate is accepted without its certificate authority.
     let other = TestCa::new(&folder.path().join("other"));
     let error =
         RedisStore::connect_with(&url.replace(&test_ca.ca(), &other.ca()), patient_options()).await.unwrap_err();
@@ -122,7 +122,7 @@ async fn sentinels_and_their_primary_work_over_tls() {
     drop(sentinel);
 }
 
-/// What the sentinels do not know, or cannot say, is told in words.
+/// An unknown primary name and unreachable sentinels give clear errors.
 #[tokio::test]
 async fn an_unknown_primary_name_and_unreachable_sentinels_are_reported() {
     let mut group = SentinelGroup::start(Kind::Redis, &[], &[]);
@@ -141,7 +141,7 @@ async fn an_unknown_primary_name_and_unreachable_sentinels_are_reported() {
     assert!(!error.is_transient() && error.to_string().contains("no sentinel at"), "{error}");
 }
 
-/// Sentinels that are gone matter only when they are needed.
+/// Dead sentinels matter only when the primary is unknown.
 #[tokio::test]
 async fn a_store_that_knows_its_primary_needs_no_sentinel() {
     let mut group = SentinelGroup::start(Kind::Redis, &[], &[]);
@@ -152,13 +152,13 @@ async fn a_store_that_knows_its_primary_needs_no_sentinel() {
     assert_eq!(count_allowed(&limiter(one_limit_of_each_kind(3)[0], &store), 1, 5).await, 3);
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
     Limiter::new(RuleSet::new([Rule::new("api", limit).with_on_failure(OnFailure::Closed)]).unwrap(), store.clone())
 }
 
-/// Waits until the replica has everything that was written so far.
+/// Waits until the replica has caught up.
 fn wait_for_replica(primary: &Server) {
     let mut connection = primary.connection();
     let _: () = redis::cmd("SET").arg("last").arg(1).query(&mut connection).unwrap();

@@ -1,5 +1,5 @@
-//! Servers that do not answer: nobody waits for one that is known to be silent, nobody sends it anything, and as soon as it
-//! answers again it is asked again. Where a server is made to hang, it is stopped as a process.
+//! Silent servers: the store stops sending calls to a silent server, fails at once, and uses it again as soon as it answers. A
+//! hang is a stopped process (SIGSTOP).
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -18,8 +18,8 @@ use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
 
-/// The server hangs. The first calls wait for as long as they may; then all others fail without a byte being sent, until the
-/// server goes on. What it had been sent by then counts, once.
+/// The server hangs. The first calls time out; then all others fail without a byte being sent, until the server continues. What it
+/// had received counts once.
 #[tokio::test]
 async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
     for kind in KINDS {
@@ -48,7 +48,7 @@ async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
     }
 }
 
-/// A refusal is an answer. However many there are, the next call is sent, and finds out that it has passed.
+/// An error reply is an answer: the next call is sent all the same, and succeeds once the cause is gone.
 #[tokio::test]
 async fn refused_commands_do_not_open_the_breaker() {
     for kind in KINDS {
@@ -69,7 +69,7 @@ async fn refused_commands_do_not_open_the_breaker() {
     }
 }
 
-/// As many calls as were asked for are on their way; one more is not sent.
+/// A call above the in-flight cap is not sent.
 #[tokio::test]
 async fn a_call_above_the_in_flight_cap_fails_at_once() {
     let server = Server::start(Kind::Redis);
@@ -93,7 +93,7 @@ async fn a_call_above_the_in_flight_cap_fails_at_once() {
     assert_eq!((left(&limiter).await, store.server_states()[0].in_flight), (8, 0));
 }
 
-/// A store is opened before its server is up. Until then every decision fails at once; afterwards it works without help.
+/// A store is opened before its server is up. Until then every decision fails at once; then it works by itself.
 #[tokio::test]
 async fn a_store_may_be_opened_before_its_server() {
     for kind in KINDS {
@@ -115,7 +115,7 @@ async fn a_store_may_be_opened_before_its_server() {
     }
 }
 
-/// A name with a typing error is told as that, and not as a connection that broke.
+/// A mistyped host name is reported as such, not as a broken connection.
 #[tokio::test]
 async fn an_unresolvable_host_name_is_reported() {
     let error = RedisStore::connect_with("redis://:secret@no-such-host.invalid", patient_options()).await.unwrap_err();
@@ -126,8 +126,8 @@ async fn an_unresolvable_host_name_is_reported() {
     assert!(error.to_string().contains("the host name of a sentinel cannot be resolved"), "{error}");
 }
 
-/// Trap 35, without sentinels: the server is demoted, and its name leads to another one. Its old connections stay up and are
-/// refused; so a new one is made, and found to lead to the new primary.
+/// Trap 35, without sentinels: the server is demoted and its host name now resolves to another server. Commands on old connections
+/// are refused, so the store reconnects, to the new primary.
 #[tokio::test]
 async fn a_changed_dns_record_is_followed() {
     for kind in KINDS {
@@ -149,8 +149,8 @@ async fn a_changed_dns_record_is_followed() {
     }
 }
 
-/// The primary hangs instead of dying: its connections stay up, and nothing is heard. The sentinels promote the replica, which
-/// is found without help. When the old one goes on, it is a replica, and nobody asks it.
+/// The primary hangs and its connections stay open. The sentinels promote the replica, and the store finds it. When the old primary
+/// continues, it is a replica and gets no calls.
 #[tokio::test]
 async fn a_hanging_primary_behind_sentinels_is_replaced() {
     for kind in KINDS {
@@ -173,8 +173,7 @@ async fn a_hanging_primary_behind_sentinels_is_replaced() {
     }
 }
 
-/// One primary of a cluster hangs. Whose slots are elsewhere notices nothing; the others fail at once until a replica has taken
-/// over.
+/// One primary of a cluster hangs. Slots of other servers are unaffected; its own slots fail at once until a replica takes over.
 #[tokio::test]
 async fn a_hanging_cluster_primary_does_not_affect_the_others() {
     for kind in KINDS {
@@ -184,7 +183,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
             alone.arg("SET").arg("cluster-require-full-coverage").arg("no");
             alone.query::<()>(&mut server.connection()).unwrap();
         }
-        // A busy machine may keep a server that works from answering for a while, and that must not look like silence.
+        // A generous timeout, so that a busy machine does not look like silence.
         let options = quick().with_timeout(Duration::from_secs(3));
         let store = RedisStore::connect_with(&cluster.url(), options).await.unwrap();
         let rule =
@@ -210,7 +209,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
             assert!(limiter.check(&of(kept[0])).await.is_ok(), "{kind:?}");
         }
         assert!(waited <= 10, "{kind:?}: {waited} calls waited for a server that was known to hang");
-        // The first of them has asked often enough to be denied by now.
+        // The first subject has used up its limit by now.
         for user in &lost[1..] {
             let decision = retry_while_transient(async || limiter.check(&of(user)).await).await;
             assert!(decision.is_allowed(), "{kind:?} {user}");
@@ -220,7 +219,7 @@ async fn a_hanging_cluster_primary_does_not_affect_the_others() {
     }
 }
 
-/// A cluster that lost a slot refuses everything. That is an answer, and passes as soon as the slot is back.
+/// A cluster that lost a slot refuses every command, and works again as soon as the slot is back.
 #[tokio::test]
 async fn a_cluster_that_is_down_refuses_and_recovers() {
     for kind in KINDS {
@@ -250,14 +249,14 @@ async fn a_cluster_that_is_down_refuses_and_recovers() {
     }
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> RedisLimiter {
     let rule = Rule::new("api", limit).with_on_failure(OnFailure::Closed);
     Limiter::new(RuleSet::new([rule]).unwrap(), store.clone())
 }
 
-/// As in production, for as far as a busy machine allows.
+/// Timeouts as short as a busy machine allows.
 fn quick() -> RedisOptions {
     RedisOptions::new().with_timeout(Duration::from_millis(500)).with_heartbeats(false)
 }
@@ -274,7 +273,7 @@ fn of(user: &str) -> Request<'_> {
     Request::new("").with_attribute("user", user)
 }
 
-/// Waits until the replica has everything that was written so far.
+/// Waits until the replica has caught up.
 fn wait_for_replica(primary: &Server) {
     let mut connection = primary.connection();
     let _: () = redis::cmd("SET").arg("last").arg(1).query(&mut connection).unwrap();

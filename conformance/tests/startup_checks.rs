@@ -1,4 +1,4 @@
-//! What is found when a store is opened: certificates, permissions, and servers that are set up so that limits would suffer.
+//! The checks at startup of a store: certificates, permissions, and server settings that hurt limits.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tidegate::{Limit, Limiter, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::RedisStore;
 
-/// A certificate is good if the CA that was named has signed it, for the host that was named.
+/// A certificate is accepted only if the given CA signed it for the given host.
 #[tokio::test]
 async fn a_certificate_is_checked_against_the_ca_and_the_host() {
     let folder = TempDir::new().unwrap();
@@ -34,14 +34,14 @@ async fn a_certificate_is_checked_against_the_ca_and_the_host() {
     }
 }
 
-/// TLS where there is none, and files that hold no certificate.
+/// TLS to a plain port, and files without a certificate.
 #[tokio::test]
 async fn impossible_tls_settings_are_reported() {
     let folder = TempDir::new().unwrap();
     let test_ca = TestCa::new(folder.path());
     let server = Server::start(Kind::Redis);
     let plain = server.url().replace("redis://", "rediss://");
-    // The server takes the greeting for the beginning of a command, and waits for its end.
+    // The server takes the TLS handshake for the start of a command and waits for its end.
     let error = RedisStore::connect(&format!("{plain}?ca={}", test_ca.ca())).await.unwrap_err();
     assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Unavailable, false), "{error}");
     let empty: PathBuf = folder.path().join("empty.pem");
@@ -52,7 +52,7 @@ async fn impossible_tls_settings_are_reported() {
     }
 }
 
-/// The servers of a cluster are found over TLS, too, each at its TLS port.
+/// The store connects to each server of a cluster on its TLS port.
 #[tokio::test]
 async fn a_cluster_works_over_tls() {
     let folder = TempDir::new().unwrap();
@@ -69,8 +69,8 @@ async fn a_cluster_works_over_tls() {
     assert_eq!(count_allowed(&Limiter::new(RuleSet::new(rules).unwrap(), store), 1, 5).await, 3);
 }
 
-/// Trap 41: which permissions does it need? Those that the error names, and none of them can be left out. A user who lacks
-/// one is told at the start, with the line to use.
+/// Trap 41: the error names exactly the permissions that the store needs; none can be left out. A missing one is reported at
+/// startup, with the ACL line to use.
 #[tokio::test]
 async fn the_permissions_that_the_error_names_are_enough_and_needed() {
     for kind in KINDS {
@@ -105,7 +105,7 @@ async fn the_permissions_that_the_error_names_are_enough_and_needed() {
     }
 }
 
-/// In a cluster and behind sentinels it takes a few more, which the same error names.
+/// Clusters and sentinels need a few more, which the same error names.
 #[tokio::test]
 async fn the_permissions_for_clusters_and_sentinels_are_enough_and_needed() {
     let server = Server::start_alone_in_cluster(Kind::Redis);
@@ -125,9 +125,9 @@ async fn the_permissions_for_clusters_and_sentinels_are_enough_and_needed() {
     }
 }
 
-/// A replica cannot decide: it is told at the start, not at the first request.
+/// A replica is refused at startup, not at the first request.
 #[tokio::test]
-async fn a_replica_is_refused_at_the_start() {
+async fn a_replica_is_refused_at_startup() {
     for kind in KINDS {
         let primary = Server::start(kind);
         let replica = Server::start_with(kind, &["--replicaof", "127.0.0.1", &primary.port().to_string()]);
@@ -137,7 +137,7 @@ async fn a_replica_is_refused_at_the_start() {
     }
 }
 
-/// Settings under which limits are lost or slow are told, each with its remedy; a server without them is not talked about.
+/// Each harmful setting is reported with its remedy; a well configured server gives no warning.
 #[tokio::test]
 async fn settings_that_hurt_limits_are_reported_at_startup() {
     for kind in KINDS {
@@ -159,7 +159,7 @@ async fn settings_that_hurt_limits_are_reported_at_startup() {
     }
 }
 
-/// In a cluster it is said of which server.
+/// In a cluster each warning names its server.
 #[tokio::test]
 async fn warnings_of_a_cluster_name_the_server() {
     let server = Server::start_alone_in_cluster(Kind::Redis);
@@ -168,7 +168,7 @@ async fn warnings_of_a_cluster_name_the_server() {
     assert!(warnings.len() == 1 && warnings[0].starts_with(&format!("127.0.0.1:{}: ", server.port())), "{warnings:?}");
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
     Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone())

@@ -1,4 +1,4 @@
-//! The tower layer on real stores: servers that share a limit, requests that leave the queue, a store that goes away.
+//! The tower layer on real stores: servers that share a limit, cancelled requests, a store that goes away.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -32,7 +32,7 @@ async fn start(app: Router) -> SocketAddr {
     address
 }
 
-/// How many of so many connections to `server` get the page.
+/// Opens `connections` connections to `server` and counts those that are served.
 fn served(server: SocketAddr, connections: usize) -> usize {
     (0..connections).filter(|_| response(server).starts_with("HTTP/1.1 200 ")).count()
 }
@@ -49,12 +49,12 @@ async fn status(app: &Router) -> StatusCode {
     app.clone().oneshot(Request::new(Body::empty())).await.unwrap().status()
 }
 
-/// Two processes could not be further apart than these: each has its own server, limiter and connection to the store.
+/// Two independent servers, each with its own limiter and store connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_servers_share_one_exact_limit() {
     for kind in KINDS {
         let store = Server::start(kind);
-        // (A leaky bucket would hold its requests.)
+        // (A leaky bucket would delay its requests.)
         for limit in
             one_limit_of_each_kind(LIMIT).into_iter().filter(|limit| limit.algorithm() != Algorithm::LeakyBucket)
         {
@@ -88,7 +88,7 @@ async fn a_cancelled_request_gives_its_queue_place_back_on_every_store() {
 
         held.abort();
         assert!(held.await.unwrap_err().is_cancelled());
-        // A server carries the refund out a little later.
+        // The refund runs in the background.
         while left(&handle.limiter()).await == 0 {
             tokio::task::yield_now().await;
         }
@@ -99,7 +99,7 @@ async fn a_cancelled_request_gives_its_queue_place_back_on_every_store() {
     .await;
 }
 
-/// Asks, and stays until the request waits.
+/// Sends a request and waits until it is delayed.
 async fn hold(app: &Router, fixture: &StoreFixture) -> tokio::task::JoinHandle<StatusCode> {
     let app = app.clone();
     let held = tokio::spawn(async move { status(&app).await });

@@ -240,7 +240,7 @@ async fn forgetting_a_subject_deletes_its_keys_and_looks_at_no_other() {
     }
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn immortal_keys(connection: &mut Connection) -> Vec<String> {
     let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(connection).unwrap();

@@ -242,7 +242,7 @@ async fn a_full_server_refuses_with_an_error_and_still_takes_refunds() {
     }
 }
 
-// === What the tests share ===
+// === Helpers ===
 
 fn limiter(limit: Limit, store: &RedisStore) -> Limiter<RedisStore> {
     Limiter::new(RuleSet::new([Rule::new("api", limit).with_on_failure(OnFailure::Closed)]).unwrap(), store.clone())

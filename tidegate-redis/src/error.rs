@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -24,8 +25,22 @@ pub(crate) const CLUSTER_MODE: &str = "the server is part of a cluster: write re
 /// Error replies are cut to this many characters before they are repeated.
 const MAX_DETAIL_CHARS: usize = 200;
 
+/// The source of a store error: the error of the client library without the text of replies, which may contain keys.
+#[derive(Debug)]
+pub(crate) struct ErrorCause {
+    kind: ErrorKind,
+    /// The code of an error reply.
+    code: Option<String>,
+    /// The text of an I/O or TLS error.
+    io: Option<String>,
+}
+
 /// The store error for a call that was sent.
 pub(crate) fn store_error(error: &RedisError) -> StoreError {
+    describe(error).with_source(ErrorCause::new(error))
+}
+
+fn describe(error: &RedisError) -> StoreError {
     if let Some(code) = error.code() {
         return server_error(code, error.detail().unwrap_or_default());
     }
@@ -105,7 +120,7 @@ fn handshake_error(error: Option<&rustls::Error>) -> StoreError {
 
 /// The same error without "possibly applied": for queries, which apply nothing.
 pub(crate) fn not_applied(error: &StoreError) -> StoreError {
-    StoreError::new(error.kind(), error.to_string())
+    if error.is_possibly_applied() { StoreError::new(error.kind(), error.to_string()) } else { error.clone() }
 }
 
 /// The timeout has expired, and it is unknown whether the call was applied.
@@ -143,4 +158,41 @@ fn missing_permission() -> StoreError {
         "the user lacks a permission; allow it {PERMISSIONS} on the keys ~tg1* (with a prefix of your own, ~PREFIX1* instead); \
          behind sentinels +role too, in a cluster +cluster|slots +asking too, and for a database other than 0 +select too"
     ))
+}
+
+impl ErrorCause {
+    pub(crate) fn new(error: &RedisError) -> Self {
+        let io = io_error(error).map(|error| sanitize(&error.to_string()));
+        Self { kind: error.kind(), code: error.code().map(sanitize), io }
+    }
+}
+
+impl fmt::Display for ErrorCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.code, &self.io) {
+            (Some(code), _) => write!(f, "error reply {code}"),
+            (None, Some(io)) => f.write_str(io),
+            (None, None) => write!(f, "client error {:?}", self.kind),
+        }
+    }
+}
+
+impl Error for ErrorCause {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::ServerErrorKind;
+
+    #[test]
+    fn the_source_of_an_error_names_the_cause_without_the_text_of_the_reply() {
+        let refused = RedisError::from(io::Error::from(io::ErrorKind::ConnectionRefused));
+        let source = store_error(&refused).source().map(ToString::to_string);
+        assert_eq!(source.as_deref(), Some("connection refused"));
+
+        let reply = (ErrorKind::Server(ServerErrorKind::ResponseError), "An error", "tg1{00}secret-key".to_owned());
+        let error = store_error(&RedisError::from(reply));
+        let source = error.source().map(|source| format!("{source} {source:?}")).unwrap_or_default();
+        assert!(source.starts_with("error reply ERR") && !source.contains("secret-key"), "{source}");
+    }
 }

@@ -7,7 +7,8 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::error::{
-    CONNECTION_LOST, CONNECTION_REFUSED, NO_RESPONSE, is_connection_lost, is_unresolved, store_error, tls_error,
+    CONNECTION_LOST, CONNECTION_REFUSED, ErrorCause, NO_RESPONSE, is_connection_lost, is_unresolved, store_error,
+    tls_error,
 };
 
 /// Why a call to one server got no reply.
@@ -28,6 +29,8 @@ pub(crate) struct DownReason {
     message: Cow<'static, str>,
     /// The error of the last connection attempt.
     error: Option<RedisError>,
+    /// The store error for it, prepared so that failing calls only clone it.
+    store_error: Option<StoreError>,
 }
 
 impl NodeError {
@@ -79,7 +82,10 @@ impl NodeError {
 impl From<&NodeError> for StoreError {
     fn from(error: &NodeError) -> Self {
         match error {
-            NodeError::Down(reason) => Self::new(reason.kind, reason.message.clone()),
+            NodeError::Down(reason) => match &reason.store_error {
+                Some(error) => error.clone(),
+                None => Self::new(reason.kind, reason.message.clone()),
+            },
             NodeError::Overloaded => {
                 Self::new(StoreErrorKind::Overloaded, "too many calls to the store are in flight already")
             }
@@ -106,9 +112,10 @@ impl DownReason {
             Self::unavailable(CONNECTION_LOST)
         } else {
             let store_error = store_error(&error);
-            Self { kind: store_error.kind(), message: store_error.to_string().into(), error: None }
+            Self { kind: store_error.kind(), message: store_error.to_string().into(), error: None, store_error: None }
         };
-        Self { error: Some(error), ..reason }
+        let store_error = StoreError::new(reason.kind, reason.message.clone()).with_source(ErrorCause::new(&error));
+        Self { error: Some(error), store_error: Some(store_error), ..reason }
     }
 
     /// Whether the server rejected the user or the password.
@@ -127,6 +134,6 @@ impl DownReason {
     }
 
     const fn unavailable(message: &'static str) -> Self {
-        Self { kind: StoreErrorKind::Unavailable, message: Cow::Borrowed(message), error: None }
+        Self { kind: StoreErrorKind::Unavailable, message: Cow::Borrowed(message), error: None, store_error: None }
     }
 }

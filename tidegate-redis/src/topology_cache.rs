@@ -12,6 +12,7 @@ use std::time::Duration;
 use tidegate::{StoreError, StoreErrorKind};
 use tokio::sync::Notify;
 
+use crate::error::not_applied;
 use crate::timeouts::Timeouts;
 use crate::timer;
 
@@ -39,7 +40,7 @@ struct CacheState<T> {
     stale: bool,
     value: Option<T>,
     /// Why the last refresh failed.
-    failure: Option<(StoreErrorKind, Arc<str>)>,
+    failure: Option<StoreError>,
     phase: RefreshPhase,
 }
 
@@ -180,7 +181,7 @@ impl<T: Clone> CacheInner<T> {
         state.phase = RefreshPhase::CoolingDown;
         match result {
             Ok(value) => (state.value, state.failure) = (Some(value), None),
-            Err(error) => state.failure = Some((error.kind(), error.to_string().into())),
+            Err(error) => state.failure = Some(not_applied(&error)),
         }
         self.changed.notify_waiters();
         cooldown
@@ -195,7 +196,7 @@ impl<T: Clone> CacheState<T> {
     fn result(&self) -> Result<(T, Generation), StoreError> {
         match (&self.value, &self.failure) {
             (Some(value), _) => Ok((value.clone(), self.generation)),
-            (None, Some((kind, message))) => Err(StoreError::new(*kind, message.to_string())),
+            (None, Some(failure)) => Err(failure.clone()),
             (None, None) => {
                 Err(StoreError::new(StoreErrorKind::Unavailable, "the topology of the store is not known yet"))
             }

@@ -1,4 +1,4 @@
-//! `MemoryServer`: a server that is weighed before and after keys are written to it.
+//! `MemoryServer`: a server whose memory is measured before and after keys are written.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tidegate_redis::RedisOptions;
 
 use super::{Pipeline, StoreDriver, cpu::field, subjects};
 
-/// When the first request comes, in microseconds: the start of a minute in September 2026.
+/// The time of the first request, in microseconds: the start of a minute in September 2026.
 pub(crate) const START: u64 = 1_790_000_040_000_000;
 
 pub(crate) struct MemoryServer {
@@ -19,7 +19,7 @@ pub(crate) struct MemoryServer {
     connection: RefCell<redis::Connection>,
 }
 
-/// What keys weigh.
+/// The memory of keys.
 pub(crate) struct KeySize {
     pub(crate) bytes_per_key: f64,
     /// The length of a name.
@@ -35,11 +35,11 @@ impl MemoryServer {
         Self { server, connection }
     }
 
-    /// Lets as many subjects as there shall be keys take from `limit` at each of these microseconds.
+    /// Measures `keys` subjects that take from `limit` at each of these microseconds.
     pub(crate) fn takes(&self, keys: usize, at: &[u64], limit: Limit) -> KeySize {
         let gates = [Gate::for_rule("api", limit)];
         let subjects = subjects(keys);
-        self.weigh(keys, |count| {
+        self.measure(keys, |count| {
             let clock = ManualClock::at(Timestamp::from_micros(START));
             let driver = StoreDriver::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
             for at in at {
@@ -49,9 +49,9 @@ impl MemoryServer {
         })
     }
 
-    /// Sends what `commands` makes of a name of 28 bytes and a microsecond, for each key at each of these microseconds.
+    /// Measures `commands`, called with a name of 28 bytes and a time, for each key at each of these microseconds.
     pub(crate) fn commands(&self, keys: usize, at: &[u64], commands: fn(&[u8], u64) -> Vec<Cmd>) -> KeySize {
-        self.weigh(keys, |count| {
+        self.measure(keys, |count| {
             let mut pipeline = Pipeline::connect(&self.server);
             for at in at {
                 pipeline.send((0..count).flat_map(|key| commands(format!("by-hand:{key:020}").as_bytes(), *at)));
@@ -59,9 +59,9 @@ impl MemoryServer {
         })
     }
 
-    /// Weighs what `write` writes for as many keys as it is told.
-    fn weigh(&self, keys: usize, write: impl Fn(usize)) -> KeySize {
-        // What the server keeps for good after the first commands, such as its scripts, is no part of the keys.
+    /// Measures what `write` writes for a number of keys.
+    fn measure(&self, keys: usize, write: impl Fn(usize)) -> KeySize {
+        // Memory that stays after the first commands, such as scripts, does not belong to the keys.
         write(1);
         self.query::<()>(&redis::cmd("FLUSHALL").arg("SYNC").take());
         let before = self.settled();
@@ -75,12 +75,12 @@ impl MemoryServer {
         KeySize { bytes_per_key: (after - before) / keys as f64, name: name.len(), value }
     }
 
-    /// The memory in use once nothing moves any more: buffers shrink and tables grow for a while after the last command.
+    /// The memory in use once it is stable: buffers shrink and tables grow for a while after the last command.
     #[allow(clippy::disallowed_methods, reason = "the server does not say when it is done")]
     fn settled(&self) -> f64 {
         let mut used = self.used();
         loop {
-            // The server works at it ten times a second.
+            // The server resizes ten times a second.
             std::thread::sleep(Duration::from_millis(110));
             let last = std::mem::replace(&mut used, self.used());
             if (used - last).abs() < 1.0 {
@@ -89,7 +89,7 @@ impl MemoryServer {
         }
     }
 
-    /// The memory in use once all other connections are gone, whose buffers count too.
+    /// The memory in use without other connections, whose buffers would count.
     fn used(&self) -> f64 {
         let info = |section: &str| self.query::<String>(&redis::cmd("INFO").arg(section).take());
         while field(&info("clients"), "connected_clients") != "1" {
@@ -98,7 +98,7 @@ impl MemoryServer {
         field(&info("memory"), "used_memory").parse().unwrap()
     }
 
-    /// Which server it is, and with which allocator.
+    /// The server's version and allocator.
     pub(crate) fn version(&self) -> String {
         let server: String = self.query(&redis::cmd("INFO").arg("server").take());
         let memory: String = self.query(&redis::cmd("INFO").arg("memory").take());

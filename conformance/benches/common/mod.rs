@@ -1,4 +1,4 @@
-//! What the benchmarks share: how they are called, how they take turns, what they drive and read, and how they report.
+//! Shared by the benchmarks: options, interleaving, drivers, CPU and memory measurement, and tables.
 
 #![allow(dead_code, unused_imports, reason = "each benchmark uses a part of it")]
 

@@ -1,10 +1,10 @@
-//! `Options`: how a benchmark was called.
+//! `Options`: the command line of a benchmark.
 
 use std::str::FromStr;
 
 /// `cargo bench -p conformance --bench NAME -- [--quick] [--json] [--keys N]`
 pub(crate) struct Options {
-    /// A few seconds instead of a minute or two: enough to see that it works, not to quote.
+    /// A few seconds instead of minutes: enough to see that it works, not to publish.
     pub(crate) quick: bool,
     /// A JSON document instead of text.
     pub(crate) json: bool,
@@ -24,12 +24,12 @@ impl Options {
         }
     }
 
-    /// The number of keys that was asked for, or `usual`, or a hundredth of that in a hurry.
-    pub(crate) fn keys(&self, usual: usize) -> usize {
-        self.keys.unwrap_or(if self.quick { usual / 100 } else { usual })
+    /// The number of keys: as given, or `default`, or a hundredth of it with `--quick`.
+    pub(crate) fn keys(&self, default: usize) -> usize {
+        self.keys.unwrap_or(if self.quick { default / 100 } else { default })
     }
 
-    /// How often everything is measured.
+    /// The number of rounds.
     pub(crate) fn rounds(&self) -> usize {
         if self.quick { 2 } else { 7 }
     }

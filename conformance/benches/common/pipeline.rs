@@ -1,14 +1,14 @@
-//! `Pipeline`: a bare connection that sends many commands at once, for what the store is compared to.
+//! `Pipeline`: a raw connection that pipelines commands, for comparisons.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use conformance::server::Server;
 
-/// Commands in one batch; the store is driven in batches of the same size.
+/// Commands per batch; the store is driven in batches of the same size.
 pub(crate) const BATCH: usize = 500;
 
-/// A connection for commands whose answer is one line.
+/// A connection for commands with one-line replies.
 pub(crate) struct Pipeline {
     stream: TcpStream,
     unsent: Vec<u8>,
@@ -23,7 +23,7 @@ impl Pipeline {
         Self { stream, unsent: Vec::new(), waiting: 0 }
     }
 
-    /// Sends commands, in batches, and waits for all answers.
+    /// Sends commands in batches and waits for all replies.
     pub(crate) fn send(&mut self, commands: impl IntoIterator<Item = redis::Cmd>) {
         for command in commands {
             command.write_packed_command(&mut self.unsent);

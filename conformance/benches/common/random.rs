@@ -1,4 +1,4 @@
-//! `Random`: random numbers that are the same in every run.
+//! `Random`: reproducible random numbers.
 
 /// `SplitMix64`, by Steele, Lea and Flood.
 pub(crate) struct Random(u64);
@@ -31,21 +31,20 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The time until the next of events that come at random, once in a unit of time on average.
+    /// An exponentially distributed waiting time with mean 1.
     pub(crate) fn wait(&mut self) -> f64 {
         -(1.0 - self.share()).ln()
     }
 
-    /// `count` indices below `keys`, each as likely as any other.
+    /// `count` uniformly distributed indices below `keys`.
     pub(crate) fn uniform(&mut self, keys: usize, count: usize) -> Vec<u32> {
         (0..count).map(|_| self.below(keys) as u32).collect()
     }
 
-    /// `count` indices below `keys`, the one of rank k with a likelihood in proportion to 1/k. Who has which rank is
-    /// drawn too: heavy users do not lie side by side in memory.
+    /// `count` Zipf-distributed indices below `keys`. Ranks are shuffled, so that frequent keys are not adjacent in memory.
     pub(crate) fn zipf(&mut self, keys: usize, count: usize) -> Vec<u32> {
         let mut by_rank: Vec<u32> = (0..keys as u32).collect();
-        // The same for every caller, so that two threads have the same heavy users.
+        // The same shuffle for every caller, so that two threads have the same frequent keys.
         let mut shuffle = Self::new(0);
         (1..keys).rev().for_each(|last| by_rank.swap(last, shuffle.below(last + 1)));
 

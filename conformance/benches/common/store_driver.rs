@@ -1,4 +1,4 @@
-//! `StoreDriver`: users who ask the Redis store, many at a time.
+//! `StoreDriver`: sends decisions to the Redis store, many at a time.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::runtime::Runtime;
 
 use super::{Random, pipeline::BATCH};
 
-/// The first `count` users of a service: hashes are as good as random.
+/// The first `count` subjects.
 pub(crate) fn subjects(count: usize) -> Vec<Subject> {
     let mut random = Random::new(3);
     (0..count).map(|_| Subject::from_hash(random.hash())).collect()
 }
 
-/// A store, and whatever it takes to drive it.
+/// A store and its runtime.
 pub(crate) struct StoreDriver {
     store: RedisStore,
     runtime: Runtime,
@@ -25,12 +25,12 @@ pub(crate) struct StoreDriver {
 impl StoreDriver {
     pub(crate) fn connect(server: &Server, options: RedisOptions) -> Self {
         let runtime = Runtime::new().unwrap();
-        // A batch of long logs on a busy machine may take longer than any single decision should.
+        // A batch of long logs on a busy machine may take longer than the default timeout.
         let options = options.with_timeout(Duration::from_secs(60)).with_heartbeats(false);
         Self { store: runtime.block_on(server.store_with(options)), runtime }
     }
 
-    /// Lets each subject take one unit from all gates together. Every take must succeed.
+    /// Takes one unit of each subject from all gates. Every take must succeed.
     pub(crate) fn take(&self, gates: &[Gate], subjects: &[Subject]) {
         for batch in subjects.chunks(BATCH) {
             let plan = |subject: &Subject| Plan::new(gates.iter().map(|gate| Check::new(gate, *subject, 1))).unwrap();
@@ -41,7 +41,7 @@ impl StoreDriver {
         }
     }
 
-    /// The same with two batches on their way, so that the server need not wait for the next.
+    /// The same with two batches in flight, so that the server is never idle.
     pub(crate) fn take_fast(&self, gates: &[Gate], subjects: &[Subject]) {
         let (first, second) = subjects.split_at(subjects.len() / 2);
         std::thread::scope(|scope| {

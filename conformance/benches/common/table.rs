@@ -1,4 +1,4 @@
-//! `Table`: what a benchmark found, to be read by people or by programs.
+//! `Table`: the results of a benchmark, as text or JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,7 @@ pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// A text, or a number and how many decimals of it mean something.
+/// A text, or a number with its decimals.
 pub(crate) enum Cell {
     Text(String),
     Number(f64, usize),
@@ -29,7 +29,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Aligned text: words to the left, numbers to the right.
+    /// Prints aligned text: words left, numbers right.
     fn print(&self) {
         let texts: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(Cell::text).collect()).collect();
         let width = |column: usize| {
@@ -82,7 +82,7 @@ impl From<&str> for Cell {
     }
 }
 
-/// Prints what was found, in the form that was asked for.
+/// Prints the tables as text, or as JSON with `--json`.
 pub(crate) fn report(options: &Options, tables: &[Table]) {
     if options.json {
         println!(

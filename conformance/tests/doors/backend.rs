@@ -1,4 +1,4 @@
-//! The service behind a proxy: repeats what it was asked, so that a test sees what has reached it.
+//! `Service`: the backend behind a proxy. It echoes requests, so that a test sees what reached it.
 
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
@@ -13,20 +13,20 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// A service that runs.
+/// A running backend.
 pub(crate) struct Service {
     address: SocketAddr,
     broken_off: Arc<AtomicU32>,
 }
 
 impl Service {
-    /// Starts a service on a free port.
+    /// Starts a backend on a free port.
     pub(crate) async fn start() -> Self {
         let broken_off = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&broken_off);
         let break_off = async move || -> StatusCode {
             count.fetch_add(1, Ordering::Relaxed);
-            // Ends the connection without a word, and without a message that would look like a failed test.
+            // Closes the connection without a panic message that would look like a failed test.
             resume_unwind(Box::new("broken off"))
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -44,7 +44,7 @@ impl Service {
         self.address.port()
     }
 
-    /// How many requests for `/broken-off` have come, none of which is answered.
+    /// The number of requests for `/broken-off`, which are never answered.
     pub(crate) fn broken_off(&self) -> u32 {
         self.broken_off.load(Ordering::Relaxed)
     }

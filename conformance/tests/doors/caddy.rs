@@ -1,12 +1,12 @@
-//! Caddy, whose reverse proxy asks Tidegate first and goes on if the answer is good.
+//! Caddy, with `forward_auth`.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::assertions::{ProxyCapabilities, assert_store_outage, assert_tidegate_outage, limits};
-use crate::client::ask;
+use crate::client::request;
 use crate::process::program;
-use crate::setup::{Door, Recipe};
+use crate::setup::{Recipe, Setup};
 
 const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: true };
 
@@ -17,30 +17,30 @@ const CADDY_CLOSED: Recipe = Recipe { choices: &[("handle_errors 502 504", "hand
 fn caddy(directory: &Path) -> Command {
     let mut command = Command::new(program("caddy"));
     command.args(["run", "--config", "Caddyfile"]).env("HOME", directory);
-    // Its administration would be on one port for all.
+    // The admin endpoint has one fixed port, which parallel tests would share.
     command.env("CADDY_ADMIN", format!("unix/{}", directory.join("admin").display()));
     command
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caddy_limits_by_the_rule_file() {
-    limits(&Door::open(&CADDY).await, &CAN).await;
+    limits(&Setup::open(&CADDY).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caddy_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Door::open(&CADDY).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&CADDY).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caddy_lets_requests_pass_while_tidegate_is_down() {
-    assert_tidegate_outage(&mut Door::open(&CADDY).await).await;
+    assert_tidegate_outage(&mut Setup::open(&CADDY).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn caddy_refuses_while_tidegate_is_down_if_told_so() {
-    let mut door = Door::open(&CADDY_CLOSED).await;
-    door.lose_tidegate();
-    let response = door.send(&ask("GET /api/rides")).await;
+async fn caddy_refuses_while_tidegate_is_down_if_configured_so() {
+    let mut setup = Setup::open(&CADDY_CLOSED).await;
+    setup.lose_tidegate();
+    let response = setup.send(&request("GET /api/rides")).await;
     assert_eq!(response.status, 502, "{response:?}");
 }

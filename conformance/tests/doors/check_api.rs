@@ -1,4 +1,4 @@
-//! The check API of several instances on one store: what one consumed the other gives back, and what each does without a store.
+//! The check API of several instances on one store: refunds across instances, and behaviour without a store.
 
 use std::net::SocketAddr;
 
@@ -6,16 +6,16 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::client::{HttpResponse, ask};
+use crate::client::{HttpResponse, request};
 use crate::process::until;
 use crate::setup::Tidegate;
 
-/// All that the rules let a client have at once.
+/// Consumes the whole limit of a client.
 const RIDES: &str = r#"{"method":"GET","path":"/api/rides","ip":"127.0.0.9","cost":5,"receipt":true}"#;
 
 async fn post(port: u16, path: &str, body: &str) -> HttpResponse {
     let to = SocketAddr::from(([127, 0, 0, 1], port));
-    ask(&format!("POST {path}")).body(body).try_send(to).await.expect("an answer")
+    request(&format!("POST {path}")).body(body).try_send(to).await.expect("an answer")
 }
 
 async fn check(port: u16) -> Value {
@@ -23,7 +23,7 @@ async fn check(port: u16) -> Value {
 }
 
 #[tokio::test]
-async fn a_receipt_of_one_instance_is_good_at_another_and_only_once() {
+async fn a_receipt_is_refunded_once_by_any_instance() {
     for kind in KINDS {
         let (store, one, other) = (Server::start(kind), TempDir::new().unwrap(), TempDir::new().unwrap());
         let (one, other) =
@@ -42,7 +42,7 @@ async fn a_receipt_of_one_instance_is_good_at_another_and_only_once() {
 }
 
 #[tokio::test]
-async fn without_a_store_the_rules_decide_and_the_metrics_say_so() {
+async fn without_a_store_the_failure_policies_decide_and_the_metrics_count_it() {
     let (mut store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
     let tidegate = Tidegate::start(directory.path(), &store, &[]).await;
     store.kill();
@@ -53,7 +53,7 @@ async fn without_a_store_the_rules_decide_and_the_metrics_say_so() {
     let refund = post(tidegate.http, "/v1/refund", r#"{"receipt":"x.y"}"#).await;
     assert_eq!(refund.status, 404, "what is no receipt needs no store");
     let admin = SocketAddr::from(([127, 0, 0, 1], tidegate.admin));
-    let metrics = ask("GET /metrics").try_send(admin).await.unwrap().body;
+    let metrics = request("GET /metrics").try_send(admin).await.unwrap().body;
     for policy in ["degraded", "closed"] {
         let line = metrics.lines().find(|line| line.contains(&format!("policy=\"{policy}\"")));
         assert!(line.is_some_and(|line| line.starts_with("rate_limit_fallback_total{rule=\"")), "{metrics}");
@@ -62,13 +62,13 @@ async fn without_a_store_the_rules_decide_and_the_metrics_say_so() {
 }
 
 #[tokio::test]
-async fn a_server_starts_without_its_store_and_takes_it_when_it_comes() {
+async fn a_server_starts_without_its_store_and_uses_it_once_it_is_up() {
     let (mut store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
     store.kill();
     let tidegate = Tidegate::start(directory.path(), &store, &[]).await;
-    assert!(tidegate.said().contains("nothing listens at the address of the store"), "{}", tidegate.said());
+    assert!(tidegate.output().contains("nothing listens at the address of the store"), "{}", tidegate.output());
     let http = SocketAddr::from(([127, 0, 0, 1], tidegate.http));
-    let ready = || async { ask("GET /readyz").try_send(http).await.expect("an answer") };
+    let ready = || async { request("GET /readyz").try_send(http).await.expect("an answer") };
     let without = ready().await;
     assert_eq!((without.status, &without.json()["degraded"]), (200, &json!(true)), "{without:?}");
     let ride = check(tidegate.http).await;
@@ -84,12 +84,12 @@ async fn a_server_starts_without_its_store_and_takes_it_when_it_comes() {
         (&json!(false), &json!("closed")),
         "{with}"
     );
-    // What the start would have said is said now.
-    until("the warnings", async || tidegate.said().contains("allkeys-lru").then_some(())).await;
+    // The startup warnings appear now.
+    until("the warnings", async || tidegate.output().contains("allkeys-lru").then_some(())).await;
     let counted = async || (ready().await.json()["store"]["instances"] == json!(1)).then_some(());
     until("it counts itself", counted).await;
     let admin = SocketAddr::from(([127, 0, 0, 1], tidegate.admin));
-    let metrics = ask("GET /metrics").try_send(admin).await.unwrap().body;
+    let metrics = request("GET /metrics").try_send(admin).await.unwrap().body;
     for line in [
         "rate_limit_instances 1",
         "rate_limit_store_up{server=\"127.0.0.1:",

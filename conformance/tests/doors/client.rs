@@ -1,4 +1,4 @@
-//! A client with an address of its own, and what it hears.
+//! A test client with its own address.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -6,17 +6,17 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
-/// A request to be sent.
+/// An HTTP request.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub(crate) struct HttpRequest {
     line: String,
     from: Ipv4Addr,
-    /// Whole lines.
+    /// Complete header lines.
     fields: Vec<String>,
     body: String,
 }
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,
@@ -24,13 +24,13 @@ pub(crate) struct HttpResponse {
     pub(crate) body: String,
 }
 
-/// What to ask for, such as `GET /api/rides`, by the client 127.0.0.2 unless another is named.
-pub(crate) fn ask(line: &str) -> Ask {
-    Ask { line: line.to_owned(), from: Ipv4Addr::new(127, 0, 0, 2), fields: Vec::new(), body: String::new() }
+/// A request such as `GET /api/rides`, from 127.0.0.2 unless [`from`](HttpRequest::from) says otherwise.
+pub(crate) fn request(line: &str) -> HttpRequest {
+    HttpRequest { line: line.to_owned(), from: Ipv4Addr::new(127, 0, 0, 2), fields: Vec::new(), body: String::new() }
 }
 
-impl Ask {
-    /// By the client 127.0.0.`last`. The proxies have 127.0.0.1.
+impl HttpRequest {
+    /// Sends from 127.0.0.`last`. The proxies use 127.0.0.1.
     pub(crate) fn from(mut self, last: u8) -> Self {
         self.from = Ipv4Addr::new(127, 0, 0, last);
         self
@@ -46,7 +46,7 @@ impl Ask {
         self
     }
 
-    /// The answer, or nothing if nobody answers.
+    /// Sends the request; None if there is no response.
     pub(crate) async fn try_send(&self, to: SocketAddr) -> Option<HttpResponse> {
         let socket = TcpSocket::new_v4().ok()?;
         socket.bind((self.from, 0).into()).ok()?;
@@ -70,16 +70,16 @@ impl HttpResponse {
         let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
         let mut response = Self { status: line.split(' ').nth(1)?.parse().ok()?, fields, body: body.to_owned() };
         if response.field("transfer-encoding") == Some("chunked") {
-            response.body = whole(body)?;
+            response.body = decode_chunks(body)?;
         }
         Some(response)
     }
 
-    /// The value of a field that is there at most once.
+    /// The value of a header that occurs at most once.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut found = self.fields.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
         let first = found.next();
-        assert_eq!(found.next(), None, "{name} stands twice: {self:?}");
+        assert_eq!(found.next(), None, "{name} occurs twice: {self:?}");
         first
     }
 
@@ -92,22 +92,22 @@ impl HttpResponse {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// What the service was asked, if it was.
+    /// The request line that the backend received, if any.
     pub(crate) fn asked(&self) -> Option<String> {
         Some(serde_json::from_str::<Value>(&self.body).ok()?["asked"].as_str()?.to_owned())
     }
 
-    /// All values of a field that the service was sent.
+    /// All values of a header that the backend received.
     pub(crate) fn service_saw(&self, name: &str) -> Vec<String> {
         let seen = self.json();
-        let fields = seen["fields"].as_array().unwrap_or_else(|| panic!("not the service's: {self:?}"));
+        let fields = seen["fields"].as_array().unwrap_or_else(|| panic!("not a response of the backend: {self:?}"));
         let of_name = fields.iter().filter(|field| field[0] == name);
         of_name.map(|field| field[1].as_str().unwrap().to_owned()).collect()
     }
 }
 
-/// A body that was sent in chunks.
-fn whole(mut chunks: &str) -> Option<String> {
+/// Decodes a chunked body.
+fn decode_chunks(mut chunks: &str) -> Option<String> {
     let mut body = String::new();
     loop {
         let (size, rest) = chunks.split_once("\r\n")?;

@@ -1,14 +1,14 @@
-//! Envoy, whose rate limit filter asks through gRPC.
+//! Envoy, with its rate limit filter over gRPC.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::assertions::{ProxyCapabilities, assert_passes_degraded, assert_store_outage, limits};
-use crate::client::ask;
+use crate::client::request;
 use crate::process::program;
-use crate::setup::{Door, Recipe, deployed};
+use crate::setup::{Recipe, Setup, deployed};
 
-/// Envoy makes its own answer when Tidegate refuses to decide, without `Retry-After`.
+/// When the check fails, Envoy responds by itself, without `Retry-After`.
 const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: false };
 
 const ENVOY: Recipe = Recipe { folder: "envoy", files: &["envoy.yaml"], command: envoy, choices: &[] };
@@ -22,7 +22,7 @@ const ENVOY_FIELDS: Recipe = Recipe {
 
 fn envoy(directory: &Path) -> Command {
     let mut command = Command::new(program("envoy"));
-    // Without hot restarts, which would make two Envoys of one machine meet.
+    // Hot restart would connect the Envoys of parallel tests.
     command.arg("-c").arg(directory.join("envoy.yaml")).args([
         "--disable-hot-restart",
         "--concurrency",
@@ -35,44 +35,44 @@ fn envoy(directory: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_limits_by_the_rule_file() {
-    limits(&Door::open(&ENVOY).await, &CAN).await;
+    limits(&Setup::open(&ENVOY).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Door::open(&ENVOY).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&ENVOY).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_refuses_while_tidegate_is_down() {
-    let mut door = Door::open(&ENVOY).await;
-    door.hang_tidegate();
-    assert_eq!(door.send(&ask("GET /api/rides")).await.status, 503);
-    door.lose_tidegate();
+    let mut setup = Setup::open(&ENVOY).await;
+    setup.hang_tidegate();
+    assert_eq!(setup.send(&request("GET /api/rides")).await.status, 503);
+    setup.lose_tidegate();
     for path in ["GET /api/rides", "GET /free"] {
-        let response = door.send(&ask(path)).await;
+        let response = setup.send(&request(path)).await;
         assert_eq!(response.status, 503, "{response:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn envoy_lets_everything_pass_if_told_so() {
-    let mut door = Door::open(&ENVOY_OPEN).await;
-    door.lose_store();
-    assert_passes_degraded(&door).await;
-    // The rule is closed, but the last word is Envoy's.
-    assert_eq!(door.send(&ask("POST /login?account=a1")).await.status, 200);
-    door.lose_tidegate();
-    let response = door.send(&ask("GET /api/rides").with("x-tidegate-degraded", "true")).await;
+async fn envoy_lets_everything_pass_if_configured_so() {
+    let mut setup = Setup::open(&ENVOY_OPEN).await;
+    setup.lose_store();
+    assert_passes_degraded(&setup).await;
+    // The rule says closed, but Envoy's failure mode decides.
+    assert_eq!(setup.send(&request("POST /login?account=a1")).await.status, 200);
+    setup.lose_tidegate();
+    let response = setup.send(&request("GET /api/rides").with("x-tidegate-degraded", "true")).await;
     assert_eq!((response.status, response.service_saw("x-tidegate-degraded")), (200, vec![]), "{response:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_limits_by_the_files_of_its_reference_server() {
     let folder = deployed("envoy/ratelimit");
-    let door = Door::open_with(&ENVOY_FIELDS, &["--envoy-config", folder.to_str().unwrap()]).await;
+    let setup = Setup::open_with(&ENVOY_FIELDS, &["--envoy-config", folder.to_str().unwrap()]).await;
     for left in ["4", "3", "2", "1", "0"] {
-        let response = door.send(&ask(&format!("GET /api/rides?left={left}")).with("x-api-key", "k1")).await;
+        let response = setup.send(&request(&format!("GET /api/rides?left={left}")).with("x-api-key", "k1")).await;
         assert_eq!((response.status, response.field("x-ratelimit-remaining")), (200, Some(left)), "{response:?}");
         assert!(
             response.field("x-ratelimit-limit").is_some_and(|limit| limit.starts_with("5, 5;w=3600")),
@@ -80,18 +80,22 @@ async fn envoy_limits_by_the_files_of_its_reference_server() {
         );
         assert!(response.field("x-ratelimit-reset").is_some(), "{response:?}");
     }
-    let response = door.send(&ask("GET /api/rides").with("x-api-key", "k1")).await;
+    let response = setup.send(&request("GET /api/rides").with("x-api-key", "k1")).await;
     assert_eq!((response.status, response.field("x-envoy-ratelimited")), (429, Some("true")), "{response:?}");
     assert_eq!(response.field("x-ratelimit-remaining"), Some("0"), "{response:?}");
     assert!(response.retry_after().is_some_and(|seconds| (1..=3_600).contains(&seconds)), "{response:?}");
-    // What a client can choose does not give it another counter; having no key does, and is counted too.
+    // Client-chosen headers do not change the counter. A missing key has a counter of its own.
     for again in ["POST /api/rides", "GET /api/rides?x"] {
-        assert_eq!(door.send(&ask(again).with("x-api-key", "k2")).await.status, 429, "{again}");
+        assert_eq!(setup.send(&request(again).with("x-api-key", "k2")).await.status, 429, "{again}");
     }
-    assert_eq!(door.send(&ask("GET /api/rides").from(3).with("x-api-key", "k1")).await.status, 200, "another address");
-    assert_eq!(door.send(&ask("GET /api/rides")).await.status, 200);
-    // The rule file is not asked.
+    assert_eq!(
+        setup.send(&request("GET /api/rides").from(3).with("x-api-key", "k1")).await.status,
+        200,
+        "another address"
+    );
+    assert_eq!(setup.send(&request("GET /api/rides")).await.status, 200);
+    // The rule file is not used.
     for _ in 0..4 {
-        assert_eq!(door.send(&ask("POST /login?account=a1")).await.status, 200);
+        assert_eq!(setup.send(&request("POST /login?account=a1")).await.status, 200);
     }
 }

@@ -1,12 +1,12 @@
-//! HAProxy, where a Lua action asks.
+//! HAProxy, with a Lua action.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::assertions::{ProxyCapabilities, assert_store_outage, assert_tidegate_outage, limits};
-use crate::client::ask;
+use crate::client::request;
 use crate::process::program;
-use crate::setup::{Door, Recipe};
+use crate::setup::{Recipe, Setup};
 
 const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: true };
 
@@ -23,23 +23,23 @@ fn haproxy(_: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_limits_by_the_rule_file() {
-    limits(&Door::open(&HAPROXY).await, &CAN).await;
+    limits(&Setup::open(&HAPROXY).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Door::open(&HAPROXY).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&HAPROXY).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_lets_requests_pass_while_tidegate_is_down() {
-    assert_tidegate_outage(&mut Door::open(&HAPROXY).await).await;
+    assert_tidegate_outage(&mut Setup::open(&HAPROXY).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn haproxy_refuses_while_tidegate_is_down_if_told_so() {
-    let mut door = Door::open(&HAPROXY_CLOSED).await;
-    door.lose_tidegate();
-    let response = door.send(&ask("GET /api/rides")).await;
+async fn haproxy_refuses_while_tidegate_is_down_if_configured_so() {
+    let mut setup = Setup::open(&HAPROXY_CLOSED).await;
+    setup.lose_tidegate();
+    let response = setup.send(&request("GET /api/rides")).await;
     assert_eq!((response.status, response.retry_after()), (503, Some(1)), "{response:?}");
 }

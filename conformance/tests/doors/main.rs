@@ -1,11 +1,11 @@
-//! Real proxies in front of a service, with the configurations of `deploy/` as they are: what each of them promises.
+//! Real proxies in front of a backend, with the configurations of `deploy/` unchanged except for addresses.
 //!
 //! ```text
-//! client ──▶ nginx │ HAProxy │ Traefik │ Caddy │ Envoy ──▶ a service that repeats what it was asked
+//! client ──▶ nginx │ HAProxy │ Traefik │ Caddy │ Envoy ──▶ a backend that echoes requests
 //!                              └──▶ tidegate serve ──▶ redis-server
 //! ```
 //!
-//! Only addresses differ from what `deploy/` says. Clients are told apart by theirs: all of 127.0.0.0/8 is this machine.
+//! Each test client has its own address in 127.0.0.0/8.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

@@ -1,12 +1,12 @@
-//! nginx, whose `auth_request` knows only 401 and 403.
+//! nginx, whose `auth_request` passes on only 401 and 403.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::assertions::{ProxyCapabilities, assert_store_outage, assert_tidegate_outage, limits};
-use crate::client::ask;
+use crate::client::request;
 use crate::process::program;
-use crate::setup::{Door, Recipe};
+use crate::setup::{Recipe, Setup};
 
 const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: false, retry_after_failure: true };
 
@@ -16,7 +16,7 @@ const NGINX_CLOSED: Recipe = Recipe { choices: &[("error_page 502 504", "# error
 
 fn nginx(directory: &Path) -> Command {
     let mut command = Command::new(program("nginx"));
-    // As one process, so that none is left when it is killed.
+    // One process, so that a kill leaves no worker behind.
     command.arg("-p").arg(directory).arg("-c").arg(directory.join("nginx.conf")).args(["-e", "stderr"]);
     command.args(["-g", "daemon off; master_process off;"]);
     command
@@ -24,23 +24,23 @@ fn nginx(directory: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_limits_by_the_rule_file() {
-    limits(&Door::open(&NGINX).await, &CAN).await;
+    limits(&Setup::open(&NGINX).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Door::open(&NGINX).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&NGINX).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_lets_requests_pass_while_tidegate_is_down() {
-    assert_tidegate_outage(&mut Door::open(&NGINX).await).await;
+    assert_tidegate_outage(&mut Setup::open(&NGINX).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nginx_refuses_while_tidegate_is_down_if_told_so() {
-    let mut door = Door::open(&NGINX_CLOSED).await;
-    door.lose_tidegate();
-    let response = door.send(&ask("GET /api/rides")).await;
+async fn nginx_refuses_while_tidegate_is_down_if_configured_so() {
+    let mut setup = Setup::open(&NGINX_CLOSED).await;
+    setup.lose_tidegate();
+    let response = setup.send(&request("GET /api/rides")).await;
     assert_eq!((response.status, &response.json()["error"]), (503, &"temporarily_unavailable".into()), "{response:?}");
 }

@@ -1,4 +1,4 @@
-//! A program that runs for one test: waited for, killed when dropped. What it says is kept for the test that fails.
+//! `Process`: a program that runs for one test and is killed on drop. Its output is kept for failure messages.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// How often is looked whether something has come about, and how often at most: half a minute in all.
-const PAUSE: Duration = Duration::from_millis(10);
-const ATTEMPTS: u32 = 3000;
+/// Interval and number of polls for a condition: half a minute in all.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_POLLS: u32 = 3000;
 
-/// A program that runs.
+/// A running program.
 pub(crate) struct Process {
     child: Child,
     log: PathBuf,
 }
 
-/// A program of the repository's own tools, or of the path.
+/// The path of a program in `.tools/bin`, or its name in `PATH`.
 pub(crate) fn program(name: &str) -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin").join(name);
     if own.exists() { own } else { PathBuf::from(name) }
 }
 
-/// A port that was free a moment ago, and is given to nobody else in this process.
+/// A free port that this process hands out only once.
 pub(crate) fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
@@ -37,20 +37,20 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// Looks again and again until something has come about.
+/// Polls until `look` returns a value.
 pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let mut pause = tokio::time::interval(PAUSE);
-    for _ in 0..ATTEMPTS {
+    let mut pause = tokio::time::interval(POLL_INTERVAL);
+    for _ in 0..MAX_POLLS {
         if let Some(found) = look().await {
             return found;
         }
         pause.tick().await;
     }
-    panic!("{what}: not within {ATTEMPTS} looks")
+    panic!("{what}: not within {MAX_POLLS} polls")
 }
 
 impl Process {
-    /// Starts a program in a directory, where its log is kept too.
+    /// Starts a program in `directory`, which also gets its log.
     pub(crate) fn start(command: &mut Command, directory: &Path, name: &str) -> Self {
         let log = directory.join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
@@ -64,17 +64,17 @@ impl Process {
         Self { child, log }
     }
 
-    /// Whether it has ended by itself.
+    /// Whether it has exited.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// What it has said so far.
-    pub(crate) fn said(&self) -> String {
+    /// Its output so far.
+    pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned()
     }
 
-    /// Stops it in the middle of whatever it does, and returns once all of it stands still.
+    /// Stops it with SIGSTOP, and returns once all its threads are stopped.
     pub(crate) fn hang(&self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
@@ -82,7 +82,7 @@ impl Process {
         assert!(status.stopped(), "{status:?}");
     }
 
-    /// Ends it as a crash would.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! A door: a proxy with the configuration of `deploy/`, Tidegate and its store, and a service.
+//! `Setup`: a proxy with its configuration from `deploy/`, Tidegate with its store, and a backend.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use conformance::server::{Kind, Server};
 use tempfile::TempDir;
 
 use crate::backend::Service;
-use crate::client::{Ask, HttpResponse, ask};
+use crate::client::{HttpRequest, HttpResponse, request};
 use crate::process::{Process, free_port, until};
 
 /// How a proxy is started with the files of its folder in `deploy/`.
@@ -17,14 +17,14 @@ pub(crate) struct Recipe {
     pub(crate) folder: &'static str,
     /// Its files.
     pub(crate) files: &'static [&'static str],
-    /// The command that runs it in a directory where these files are.
+    /// The command that runs it in a directory with these files.
     pub(crate) command: fn(&Path) -> Command,
-    /// Lines that are written otherwise: the choices that `deploy/README.md` describes.
+    /// Replaced texts: the alternatives that `deploy/README.md` describes.
     pub(crate) choices: &'static [(&'static str, &'static str)],
 }
 
-/// Everything that runs, from the client's side to the store.
-pub(crate) struct Door {
+/// Everything between the client and the store.
+pub(crate) struct Setup {
     proxy: Process,
     address: SocketAddr,
     tidegate: Process,
@@ -33,7 +33,7 @@ pub(crate) struct Door {
     _directory: TempDir,
 }
 
-/// Tidegate with the shared rules, and where it listens.
+/// A `tidegate serve` process with the shared rules.
 pub(crate) struct Tidegate {
     process: Process,
     pub(crate) http: u16,
@@ -41,7 +41,7 @@ pub(crate) struct Tidegate {
     pub(crate) admin: u16,
 }
 
-/// What `deploy/` calls 8000, 8079, 3000, 8080 and 8081.
+/// The ports that replace 8000, 8079, 3000, 8080 and 8081 of `deploy/`.
 #[derive(Clone, Copy)]
 struct Ports {
     proxy: u16,
@@ -51,19 +51,19 @@ struct Ports {
     grpc: u16,
 }
 
-impl Door {
-    /// Opens a door with the rules of `deploy/`.
+impl Setup {
+    /// Starts everything with the rules of `deploy/`.
     pub(crate) async fn open(recipe: &Recipe) -> Self {
         Self::open_with(recipe, &[]).await
     }
 
-    /// Opens a door with further flags of `tidegate serve`.
+    /// Starts everything with further flags of `tidegate serve`.
     pub(crate) async fn open_with(recipe: &Recipe, flags: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
         let service = Service::start().await;
         let store = Server::start(Kind::Redis);
         let Tidegate { process: tidegate, http, grpc, .. } = Tidegate::start(directory.path(), &store, flags).await;
-        // Another process may take the proxy's port before the proxy does: then it ends, and is tried with another.
+        // Another process may take the proxy's port first: then the proxy exits, and is started on another port.
         for _ in 0..20 {
             let ports = Ports { proxy: free_port(), questions: free_port(), service: service.port(), http, grpc };
             let address = SocketAddr::from(([127, 0, 0, 1], ports.proxy));
@@ -75,23 +75,23 @@ impl Door {
         panic!("{} does not start: {log:?}", recipe.folder)
     }
 
-    /// The answer to a request.
-    pub(crate) async fn send(&self, ask: &Ask) -> HttpResponse {
+    /// Sends a request through the proxy.
+    pub(crate) async fn send(&self, ask: &HttpRequest) -> HttpResponse {
         let response = ask.try_send(self.address).await;
-        response.unwrap_or_else(|| panic!("no answer; the proxy says: {}", self.proxy.said()))
+        response.unwrap_or_else(|| panic!("no response; the output of the proxy: {}", self.proxy.output()))
     }
 
-    /// Ends the store as a crash would.
+    /// Kills the store.
     pub(crate) fn lose_store(&mut self) {
         self.store.kill();
     }
 
-    /// Lets Tidegate take connections and answer none.
+    /// Stops Tidegate with SIGSTOP: it accepts connections and answers none.
     pub(crate) fn hang_tidegate(&self) {
         self.tidegate.hang();
     }
 
-    /// Ends Tidegate as a crash would.
+    /// Kills Tidegate.
     pub(crate) fn lose_tidegate(&mut self) {
         self.tidegate.kill();
     }
@@ -103,14 +103,14 @@ pub(crate) fn deployed(path: &str) -> PathBuf {
 }
 
 impl Tidegate {
-    /// Starts it on a store.
+    /// Starts it with this store.
     pub(crate) async fn start(directory: &Path, store: &Server, flags: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate-under-test"));
         command.args(["serve", "--store", &store.url(), "--secret", "s1", "--rules"]).arg(deployed("rules.yaml"));
         command.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
         let mut process = Process::start(&mut command, directory, "tidegate");
         let said = until("tidegate listens", async || {
-            let said = process.said();
+            let said = process.output();
             assert!(!process.has_ended(), "tidegate has ended: {said}");
             said.contains("\nrules ").then_some(said)
         })
@@ -123,17 +123,17 @@ impl Tidegate {
         Self { http: port("check API"), grpc: port("Envoy RLS"), admin: port("metrics"), process }
     }
 
-    /// What it has said so far.
-    pub(crate) fn said(&self) -> String {
-        self.process.said()
+    /// Its output so far.
+    pub(crate) fn output(&self) -> String {
+        self.process.output()
     }
 }
 
-/// A proxy through which the service answers; none if it has ended before.
+/// Starts a proxy and waits until the backend answers through it; None if the proxy exits before.
 async fn start(recipe: &Recipe, directory: &Path, ports: Ports) -> Option<Process> {
     for file in recipe.files {
         let text = std::fs::read_to_string(deployed(recipe.folder).join(file)).unwrap();
-        std::fs::write(directory.join(file), ports.put_into(&chosen(recipe, &text))).unwrap();
+        std::fs::write(directory.join(file), ports.put_into(&apply_choices(recipe, &text))).unwrap();
     }
     let mut proxy = Process::start(&mut (recipe.command)(directory), directory, recipe.folder);
     let address = SocketAddr::from(([127, 0, 0, 1], ports.proxy));
@@ -142,20 +142,20 @@ async fn start(recipe: &Recipe, directory: &Path, ports: Ports) -> Option<Proces
             return Some(false);
         }
         // No rule applies to this path, so nothing is counted.
-        let response = ask("GET /ready").try_send(address).await?;
+        let response = request("GET /ready").try_send(address).await?;
         (response.asked().as_deref() == Some("GET /ready")).then_some(true)
     })
     .await;
     up.then_some(proxy)
 }
 
-/// The text with the choices of a recipe.
-fn chosen(recipe: &Recipe, text: &str) -> String {
+/// Applies the replacements of a recipe.
+fn apply_choices(recipe: &Recipe, text: &str) -> String {
     recipe.choices.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 impl Ports {
-    /// The text with these ports instead of those of `deploy/`, in two steps, so that no port is taken for another.
+    /// Replaces the ports of `deploy/` by these, in two steps, so that no new port is taken for an old one.
     fn put_into(self, text: &str) -> String {
         let ports = [
             ("8000", self.proxy),

@@ -1,12 +1,12 @@
-//! Traefik, whose forwardAuth hands refusals on, and nothing to the answers of the service.
+//! Traefik, whose forwardAuth passes rejections on but adds no headers to responses of the backend.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::assertions::{ProxyCapabilities, assert_store_outage, limits};
-use crate::client::ask;
+use crate::client::request;
 use crate::process::program;
-use crate::setup::{Door, Recipe};
+use crate::setup::{Recipe, Setup};
 
 const CAN: ProxyCapabilities = ProxyCapabilities { fields: false, body: true, retry_after_failure: true };
 
@@ -21,18 +21,18 @@ fn traefik(_: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_limits_by_the_rule_file() {
-    limits(&Door::open(&TRAEFIK).await, &CAN).await;
+    limits(&Setup::open(&TRAEFIK).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Door::open(&TRAEFIK).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&TRAEFIK).await, &CAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_refuses_while_tidegate_is_down() {
-    let mut door = Door::open(&TRAEFIK).await;
-    door.lose_tidegate();
-    let response = door.send(&ask("GET /api/rides")).await;
+    let mut setup = Setup::open(&TRAEFIK).await;
+    setup.lose_tidegate();
+    let response = setup.send(&request("GET /api/rides")).await;
     assert_eq!(response.status, 500, "{response:?}");
 }

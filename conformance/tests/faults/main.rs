@@ -1,5 +1,4 @@
-//! What happens when the store fails: every fault on real servers, for every policy. The suite itself is in the library, since
-//! `make faults` runs it too; here it is held to what it promises.
+//! Runs the fault suite and asserts its promises. The suite is in the library, since `make faults` runs it too.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

@@ -1,4 +1,4 @@
-//! The page in `docs/`: what it promises is what the suite holds.
+//! `docs/faults.md` states what the suite asserts.
 
 use conformance::faults::{FAULTS, FIGURES, POLICIES, promises};
 

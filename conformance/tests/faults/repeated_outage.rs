@@ -1,4 +1,4 @@
-//! A fault that comes and goes, and a proxy that does what it is told.
+//! Repeated outages, and the proxy's own faults.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use conformance::suite::{count_allowed, one_limit_of_each_kind};
 use tidegate::{Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{RedisOptions, RedisStore};
 
-/// A share is handed out once, however often the store goes away and comes back: nobody gains by making it flap.
+/// A repeated outage does not grant the share again, so a client gains nothing by making the store flap.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_outage_gives_no_second_share() {
     for kind in KINDS {
@@ -26,7 +26,7 @@ async fn a_repeated_outage_gives_no_second_share() {
     }
 }
 
-/// What every trouble is to a store, so that nobody takes a proxy that passes everything on for a store that bears everything.
+/// Each network fault has an effect on the store; otherwise the fault suite would prove nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_proxy_injects_each_network_fault() {
     let server = Server::start(Kind::Redis);
@@ -52,7 +52,7 @@ async fn the_proxy_injects_each_network_fault() {
         let ForwardedCounts { decisions, up, down, .. } = proxy.passed();
         assert!(decisions > refused.decisions && up > refused.up && down > refused.down, "{trouble:?}");
     }
-    // Byte by byte without a pause is no trouble for whoever can wait for the rest.
+    // Byte by byte without a pause is harmless with a generous timeout.
     proxy.make(NetworkFault::Trickle(Duration::ZERO)).await;
     assert_eq!(count_allowed(&limiter, 1, 50).await, 50);
     proxy.make(NetworkFault::DelayReplies(Duration::from_millis(1))).await;
@@ -69,7 +69,7 @@ async fn through(proxy: &Proxy, policy: OnFailure, amount: u64) -> Limiter<Redis
     )
 }
 
-/// Asks until decisions are the store's, or are not, for a while; counts what passes.
+/// Sends requests until the store decides (or does not) for a while, and counts what passes.
 async fn until_decided(limiter: &Limiter<RedisStore>, by_it: bool, by_store: &mut u64, without: &mut u64) {
     let asking = async {
         let mut consecutive_by_store = 0;
@@ -82,5 +82,5 @@ async fn until_decided(limiter: &Limiter<RedisStore>, by_it: bool, by_store: &mu
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("a store that goes and comes");
+    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("the store fails and recovers");
 }

@@ -1,4 +1,4 @@
-//! A decision that may have been carried out is not sent again: somebody on the way counts.
+//! A decision that was possibly applied is not sent again. The proxy counts what is sent.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use tidegate_redis::{RedisOptions, RedisStore};
 const BUDGET: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(60);
 
-/// How the answer gets lost, and how many times the server may then have counted it.
-const TROUBLES: [(NetworkFault, RangeInclusive<u64>); 4] = [
+/// How the reply gets lost, and how often the server may have counted the decision.
+const REPLY_LOSSES: [(NetworkFault, RangeInclusive<u64>); 4] = [
     (NetworkFault::Blackhole, 0..=0),
     (NetworkFault::DelayReplies(LONG), 1..=1),
     (NetworkFault::DelayRequests(LONG), 0..=1),
     (NetworkFault::CutReplies(2), 1..=1),
 ];
 
-/// The answer gets lost in every way there is. The decision leaves once, counts at most once, and is told as possibly applied.
+/// However the reply gets lost, the decision is sent once, counts at most once, and is reported as possibly applied.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_whose_answer_is_lost_is_sent_once() {
     for kind in KINDS {
         let server = Server::start(kind);
         let direct = server.store_with(patient_options()).await;
-        for (number, (trouble, counted)) in TROUBLES.into_iter().enumerate() {
+        for (number, (trouble, counted)) in REPLY_LOSSES.into_iter().enumerate() {
             for limit in one_limit_of_each_kind(10) {
                 let (rules, pay) = (rules(number, limit), Request::new("pay"));
                 let mark = key_name(Limiter::new(rules.clone(), MemoryStore::new()).plan(&pay).checks()[0].key());
@@ -42,9 +42,9 @@ async fn a_decision_whose_answer_is_lost_is_sent_once() {
                 assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?} {trouble:?}: {error}");
                 assert!(error.is_possibly_applied(), "{kind:?} {limit:?} {trouble:?}: {error:?}");
                 proxy.make(NetworkFault::None).await;
-                // When the way is open again, whoever wanted to send it once more would have done so.
+                // After the fault, a client that resends would have done so.
                 let back = async { while through.check(&Request::new("look")).await.is_err() {} };
-                tokio::time::timeout(LONG, back).await.expect("a store that is back");
+                tokio::time::timeout(LONG, back).await.expect("the store recovers");
                 assert_eq!(proxy.passed().decisions, 1, "{kind:?} {limit:?} {trouble:?}");
                 let left = Limiter::new(rules, direct.clone()).peek(&pay).await.unwrap().remaining().unwrap();
                 assert!(counted.contains(&(10 - left)), "{kind:?} {limit:?} {trouble:?}: {left} left");
@@ -53,7 +53,7 @@ async fn a_decision_whose_answer_is_lost_is_sent_once() {
     }
 }
 
-/// A rule for what is counted, and one for looking whether the store is there.
+/// One rule for the counted decision, and one to probe the store.
 fn rules(number: usize, limit: Limit) -> RuleSet {
     let pay = Rule::new(format!("pay{number}"), limit).with_action("pay");
     let look = Rule::new("look", one_limit_of_each_kind(60_000)[0]).with_action("look");

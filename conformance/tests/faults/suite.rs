@@ -7,17 +7,17 @@ use conformance::server::KINDS;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// How many faults happen at the same time, each to servers of its own, and for how many there are servers: until instances
-/// know of each other takes five seconds, in which nothing else happens.
-const AT_ONCE: usize = 4;
-const READY: usize = 20;
+/// Faults under load at the same time, each on its own servers, and environments prepared in advance: it takes five seconds
+/// until the instances have counted each other.
+const MAX_CONCURRENT: usize = 4;
+const MAX_PREPARED: usize = 20;
 
-/// What callers get, that nobody waits, and that no more passes than the page says. One that fails is run by itself with
+/// Asserts what callers get, that no decision is late, and the bound of what passes. To run a failing fault alone:
 /// `cargo run -p conformance --example faults -- --quick NAME`.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_fault_has_its_documented_effect() {
     let mut running = JoinSet::new();
-    let [turns, places] = [AT_ONCE, READY].map(|count| Arc::new(Semaphore::new(count)));
+    let [turns, places] = [MAX_CONCURRENT, MAX_PREPARED].map(|count| Arc::new(Semaphore::new(count)));
     for (fault, kind) in FAULTS.into_iter().flat_map(|fault| KINDS.map(|kind| (fault, kind))) {
         let (turns, places) = (Arc::clone(&turns), Arc::clone(&places));
         running.spawn(async move {

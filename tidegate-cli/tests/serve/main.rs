@@ -138,9 +138,9 @@ fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
 /// Sends a request with further header lines.
 fn ask_with(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    let (length, headers) = (body.len(), headers.iter().map(|line| format!("{line}\r\n")).collect::<String>());
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{headers}");
-    write!(stream, "{head}content-length: {length}\r\n\r\n{body}").unwrap();
+    let length = format!("content-length: {}", body.len());
+    let head = [&["host: test", "connection: close", &length], headers].concat().join("\r\n");
+    write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
