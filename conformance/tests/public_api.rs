@@ -29,7 +29,7 @@ fn the_public_api_is_the_one_in_the_folder_api() {
         let accepted = fs::read_to_string(&file)
             .unwrap_or_else(|error| panic!("cannot read {}: {error}; `make api` writes it", file.display()));
         if accepted != current {
-            report += &format!("\napi/{name}.txt\n{}", diff(&accepted, &current));
+            report.extend(["\napi/", name, ".txt\n", &diff(&accepted, &current)]);
             report += &toolchain_note(&json);
         }
     }
