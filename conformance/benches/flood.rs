@@ -74,13 +74,13 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
 fn in_memory(subjects: usize) -> Table {
     let columns = ["what", "seconds", "passed", "keys", "process MiB", "later users with own key, %"];
     let mut table = Table::new(format!("In process: {subjects} new subjects"), columns);
-    for (what, vouched) in [("users", true), ("strangers", false)] {
+    for (what, authenticated) in [("users", true), ("anonymous", false)] {
         let (most_keys, clock) = (subjects / 10, SystemClock::new());
         let (store, gate, before, start) =
             (MemoryStore::new().with_max_keys(most_keys), gate(Some(u64::MAX)), resident(), clock.now());
         let (mut random, mut passed) = (Random::new(7), 0);
         for _ in 0..subjects {
-            passed += store.decide_now(&plan(&gate, random.hash(), !vouched)).granted();
+            passed += store.decide_now(&plan(&gate, random.hash(), !authenticated)).granted();
         }
         let (seconds, after, keys) = (clock.now().since(start).as_secs_f64(), resident(), store.keys());
         let users = most_keys / 10;

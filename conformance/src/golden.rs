@@ -175,7 +175,7 @@ impl Row {
     }
 
     fn compare(&self, decision: &Decision, location: &str) {
-        let shown = decision.shown();
+        let shown = decision.most_restrictive();
         let answer = match (decision.is_allowed(), decision.granted(), decision.rule()) {
             (true, 1, _) => "allowed".to_owned(),
             (true, granted, _) => format!("{granted} granted"),

@@ -133,14 +133,14 @@ pub async fn until(condition: impl Fn() -> bool) {
 impl StoreFixture {
     /// A fixture on the memory store.
     pub fn in_memory() -> Self {
-        let clock = ManualClock::at(START);
+        let clock = ManualClock::starting_at(START);
         let store = AnyStore::Memory(Arc::new(MemoryStore::new().with_clock(clock.clone())));
         Self { clock, store, server: None, limiters: AtomicU32::new(0) }
     }
 
     /// A fixture on `server`.
     pub async fn on_server(server: Server) -> Self {
-        let clock = ManualClock::at(START);
+        let clock = ManualClock::starting_at(START);
         let store = AnyStore::Redis(server.store_with(patient_options().with_clock(clock.clone())).await);
         Self { clock, store, server: Some(server), limiters: AtomicU32::new(0) }
     }

@@ -115,7 +115,7 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
 #[tokio::test]
 async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
     for kind in KINDS {
-        let (server, clock) = (Server::start(kind), ManualClock::at(START));
+        let (server, clock) = (Server::start(kind), ManualClock::starting_at(START));
         for (number, limit) in limits_with_window(4, 60 * SECOND).into_iter().enumerate() {
             let store = server.store_with(patient_options().with_clock(clock.clone())).await;
             let limiter = Limiter::new(rules(limit, cap(3)), store.clone());
@@ -144,7 +144,7 @@ async fn new_subjects_get_own_keys_again_after_the_flood_expired() {
 /// ones, and exceed any cap.
 #[tokio::test]
 async fn keys_in_use_keep_counting_towards_the_cap() {
-    let (server, clock) = (Server::start(Kind::Redis), ManualClock::at(START));
+    let (server, clock) = (Server::start(Kind::Redis), ManualClock::starting_at(START));
     for limit in limits_with_window(1000, 60 * SECOND) {
         let store = server.store_with(patient_options().with_clock(clock.clone())).await;
         let limiter = Limiter::new(rules(limit, cap(10)), store.clone());

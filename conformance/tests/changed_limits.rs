@@ -64,7 +64,7 @@ async fn amounts_keep_the_state_and_the_shape_starts_afresh(store: impl Store + 
 
 #[tokio::test]
 async fn changed_amounts_keep_the_state_in_memory() {
-    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
     amounts_keep_the_state_and_the_shape_starts_afresh(Arc::new(MemoryStore::new().with_clock(clock))).await;
 }
 
@@ -72,7 +72,7 @@ async fn changed_amounts_keep_the_state_in_memory() {
 async fn changed_amounts_keep_the_state_in_redis() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
         let store = server.store_with(patient_options().with_clock(clock)).await;
         amounts_keep_the_state_and_the_shape_starts_afresh(store).await;
     }
@@ -81,7 +81,7 @@ async fn changed_amounts_keep_the_state_in_redis() {
 /// Rates with different remainders: a state written under one rate is rounded up under the other.
 #[tokio::test]
 async fn a_remainder_of_another_rate_gives_nothing_back() {
-    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
     let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
     let bucket = |amount| Limit::token_bucket(10, Rate::per_second(amount).unwrap()).unwrap();
     let left = remaining_after_change(&store, "ann", bucket(7), 9, bucket(3)).await;

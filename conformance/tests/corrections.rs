@@ -102,7 +102,7 @@ async fn refunds_never_fill_a_limit_above_full() {
 /// In a full store new subjects share an overflow bucket. A refund for a forgotten subject must not fill that bucket.
 #[tokio::test]
 async fn a_late_refund_gives_nothing_to_an_overflow_bucket() {
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::starting_at(START);
     let limit = Limit::token_bucket(2, Rate::per_second(1).unwrap()).unwrap();
     let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
     let limiter = Limiter::new(rules, MemoryStore::new().with_max_keys(1).with_clock(clock.clone()));

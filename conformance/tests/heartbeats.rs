@@ -19,7 +19,7 @@ const LIST: &str = "tg1{00}@instances";
 async fn instances_count_while_their_heartbeats_arrive() {
     for kind in KINDS {
         for server in [Server::start(kind), Server::start_alone_in_cluster(kind)] {
-            let clock = ManualClock::at(START);
+            let clock = ManualClock::starting_at(START);
             let one = open(&server, &clock);
             until(|| one.instances() == Some(1)).await;
             clock.advance(Duration::from_secs(10));
@@ -43,7 +43,7 @@ async fn instances_count_while_their_heartbeats_arrive() {
 #[tokio::test]
 async fn a_backward_clock_step_loses_no_instance() {
     let server = Server::start(Kind::Redis);
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::starting_at(START);
     let one = open(&server, &clock);
     until(|| one.instances() == Some(1)).await;
     clock.set(START.plus(Duration::from_secs(2)));
@@ -62,7 +62,7 @@ async fn a_backward_clock_step_loses_no_instance() {
 async fn the_instance_list_is_bounded_and_a_foreign_key_is_not_overwritten() {
     for kind in KINDS {
         let server = Server::start(kind);
-        let (clock, mut connection) = (ManualClock::at(START), server.connection());
+        let (clock, mut connection) = (ManualClock::starting_at(START), server.connection());
         let entry = |number: u64| [number.to_le_bytes(), (START.as_micros() as f64).to_le_bytes()].concat();
         let list: Vec<u8> = (0..5000).flat_map(entry).collect();
         let _: () = redis::cmd("SET").arg(LIST).arg(list).query(&mut connection).unwrap();

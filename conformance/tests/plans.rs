@@ -26,7 +26,11 @@ async fn a_shadow_rule_does_not_change_the_decision() {
             for request in 1..=7 {
                 let (one, other) = (check(&alone).await, check(&both).await);
                 assert_eq!(other.rule(), Some("enforced"), "{shadow:?}");
-                assert_eq!(one.shown().unwrap().outcome(), other.shown().unwrap().outcome(), "{shadow:?}");
+                assert_eq!(
+                    one.most_restrictive().unwrap().outcome(),
+                    other.most_restrictive().unwrap().outcome(),
+                    "{shadow:?}"
+                );
                 assert_eq!((one.granted(), one.delay()), (other.granted(), other.delay()), "{shadow:?}");
                 let told: Vec<_> = other.shadow_would_reject().collect();
                 let expected: &[&str] = if request > 2 { &["before", "after"] } else { &[] };
@@ -71,7 +75,7 @@ async fn a_shadow_rule_alone_lets_everything_pass() {
             let limiter = fixture.limiter_of([Rule::new("s", limit).with_mode(RuleMode::Shadow)]);
             for request in 1..=5 {
                 let decision = check(&limiter).await;
-                assert!(decision.is_allowed() && decision.shown().is_none(), "{limit:?}");
+                assert!(decision.is_allowed() && decision.most_restrictive().is_none(), "{limit:?}");
                 assert_eq!((decision.delay(), decision.retry_after()), (Duration::ZERO, None), "{limit:?}");
                 assert_eq!(decision.shadow_would_reject().count(), usize::from(request > 2), "{limit:?}");
             }

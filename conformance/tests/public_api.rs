@@ -3,6 +3,7 @@
 //! rustdoc writes the API as JSON, the crate `public-api` turns it into lines. `make api` writes the files.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,7 +30,7 @@ fn the_public_api_is_the_one_in_the_folder_api() {
         let accepted = fs::read_to_string(&file)
             .unwrap_or_else(|error| panic!("cannot read {}: {error}; `make api` writes it", file.display()));
         if accepted != current {
-            report += &format!("\napi/{name}.txt\n{}", diff(&accepted, &current));
+            let _ = write!(report, "\napi/{name}.txt\n{}", diff(&accepted, &current));
             report += &toolchain_note(&json);
         }
     }

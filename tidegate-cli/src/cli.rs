@@ -71,7 +71,7 @@ pub(crate) struct ValidateArgs {
     /// Treat warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Check the production checklist, too; unmet items are errors
+    /// Also check the production checklist; unmet items are errors
     #[arg(long)]
     pub(crate) production: bool,
     /// The store used in production, for the checklist

@@ -104,7 +104,7 @@ pub(crate) fn first_error<T, E: Into<StoreError>>(results: Vec<Result<T, E>>) ->
         }
     }
     match first {
-        Some(error) if any_succeeded => Err(error.possibly_applied()),
+        Some(error) if any_succeeded => Err(error.with_possibly_applied()),
         Some(error) => Err(error),
         None => Ok(()),
     }

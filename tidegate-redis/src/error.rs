@@ -52,10 +52,10 @@ fn describe(error: &RedisError) -> StoreError {
         _ if tls_error(error).is_some() => handshake_error(tls_error(error)),
         _ if error.is_connection_refusal() => unavailable(CONNECTION_REFUSED),
         _ if error.is_timeout() => timed_out(),
-        _ if is_connection_lost(error) => unavailable(CONNECTION_LOST).possibly_applied(),
+        _ if is_connection_lost(error) => unavailable(CONNECTION_LOST).with_possibly_applied(),
         kind => {
             let message = format!("the store answered something unexpected ({kind:?})");
-            StoreError::new(StoreErrorKind::Unexpected, message).possibly_applied()
+            StoreError::new(StoreErrorKind::Unexpected, message).with_possibly_applied()
         }
     }
 }
@@ -91,7 +91,7 @@ fn server_error(code: &str, detail: &str) -> StoreError {
         "CROSSSLOT" => StoreError::new(StoreErrorKind::Unsupported, CLUSTER_MODE),
         _ => {
             let message = format!("the server reported an error: {code} {}", sanitize(detail));
-            StoreError::new(StoreErrorKind::Unexpected, message).possibly_applied()
+            StoreError::new(StoreErrorKind::Unexpected, message).with_possibly_applied()
         }
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn not_applied(error: &StoreError) -> StoreError {
 
 /// The timeout has expired, and it is unknown whether the call was applied.
 pub(crate) fn timed_out() -> StoreError {
-    unavailable(NO_RESPONSE).possibly_applied()
+    unavailable(NO_RESPONSE).with_possibly_applied()
 }
 
 /// Whether the connection was lost. If that happens within a reply, the client library reports a parse error.

@@ -128,5 +128,5 @@ pub(crate) fn unreadable(check: usize) -> StoreError {
 
 fn malformed() -> StoreError {
     let message = "the reply of the script is malformed; is there a proxy in front of the server?";
-    StoreError::new(StoreErrorKind::Unexpected, message).possibly_applied()
+    StoreError::new(StoreErrorKind::Unexpected, message).with_possibly_applied()
 }

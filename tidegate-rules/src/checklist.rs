@@ -249,17 +249,17 @@ fn shadow(rules: &[&CompiledRule]) -> ChecklistItem {
         Some(ids) => format!("in shadow mode, so they refuse no request: {ids}"),
         None => "`mode: shadow` tests a new rule without refusing requests; no rule is in shadow mode".to_owned(),
     };
-    ChecklistItem::met("rules can be tried in shadow", detail)
+    ChecklistItem::met("rules can be tried in shadow mode", detail)
 }
 
 fn documented_response() -> ChecklistItem {
     let detail = "the file does not show whether your callers know the response; docs/http.md describes it, so link it from \
                   the documentation of your API";
-    ChecklistItem::unknown("the answer to a refused request is documented", detail)
+    ChecklistItem::unknown("the response to a denied request is documented", detail)
 }
 
 fn labels(rules: &[&CompiledRule]) -> ChecklistItem {
-    const NAME: &str = "no metric has many labels";
+    const NAME: &str = "no metric label has too many values";
     let count = rules.len();
     if count > MAX_METRIC_LABELS {
         let detail = format!("a label for the rule has {count} values; use a label for groups of rules instead");
@@ -322,7 +322,7 @@ fn method() -> Source {
 }
 
 fn billing(rules: &[&CompiledRule]) -> ChecklistItem {
-    const NAME: &str = "quotas and billing have a truth of their own";
+    const NAME: &str = "quotas and billing have their own records";
     let long = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.max_window() >= BILLING_PERIOD);
     match list_rules(rules, long) {
         Some(ids) => {

@@ -149,7 +149,7 @@ impl RuleFile {
         let values = rule_subject.values(&rule.matcher);
         let policy = rule.matcher.on_failure.find(view);
         let on_failure = policy.unwrap_or(rule.matcher.on_failure.otherwise);
-        let plan = rules.plan_of(Match {
+        let plan = rules.resolve_match(Match {
             rule: place,
             plan: view.plan(),
             values: &values,

@@ -17,20 +17,23 @@ use crate::request_view::RequestView;
 /// Indices of the rules found for a request: few for most requests.
 pub(crate) type RuleIndices = SmallVec<[u32; 8]>;
 
+/// The indices of the rules with a value of one field.
+type RulesByValue = HashMap<SmolStr, SmallVec<[u32; 1]>>;
+
 /// Finds candidates; their [`Condition`] decides whether they apply.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    actions: HashMap<SmolStr, SmallVec<[u32; 1]>>,
+    actions: RulesByValue,
     paths: PathTree,
     has_paths: bool,
-    hosts: HashMap<SmolStr, SmallVec<[u32; 1]>>,
+    hosts: RulesByValue,
     /// By the domain whose subdomains match.
-    below: HashMap<SmolStr, SmallVec<[u32; 1]>>,
-    tenants: HashMap<SmolStr, SmallVec<[u32; 1]>>,
-    plans: HashMap<SmolStr, SmallVec<[u32; 1]>>,
+    below: RulesByValue,
+    tenants: RulesByValue,
+    plans: RulesByValue,
     /// By attribute, then by value.
-    headers: Vec<(SmolStr, HashMap<SmolStr, SmallVec<[u32; 1]>>)>,
-    methods: HashMap<SmolStr, SmallVec<[u32; 1]>>,
+    headers: Vec<(SmolStr, RulesByValue)>,
+    methods: RulesByValue,
     /// Rules without a field that can be looked up.
     always: Vec<u32>,
 }
@@ -98,7 +101,7 @@ impl Index {
 
     /// Appends every rule that may apply, in order, each once.
     pub(crate) fn candidates(&self, view: &RequestView<'_, '_>, candidates: &mut RuleIndices) {
-        let mut look_up = |map: &HashMap<SmolStr, SmallVec<[u32; 1]>>, value: Option<&str>| {
+        let mut look_up = |map: &RulesByValue, value: Option<&str>| {
             if let Some(places) = value.and_then(|value| map.get(value)) {
                 candidates.extend_from_slice(places);
             }

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use tidegate::spi::address_text;
+use tidegate::spi::format_address;
 
 /// The longest text of an address, with port, brackets and zone.
 const MAX_ADDRESS_BYTES: usize = 128;
@@ -102,7 +102,7 @@ impl IpPrefixes {
     pub(crate) fn subject(self, ip: IpAddr) -> String {
         // Both prefixes are at least 1, so no shift overflows.
         match normalize(ip) {
-            IpAddr::V4(ip) if self.v4 == 32 => address_text(ip.into()),
+            IpAddr::V4(ip) if self.v4 == 32 => format_address(ip.into()),
             IpAddr::V4(ip) => {
                 let network = Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << (32 - self.v4)));
                 format!("{network}/{}", self.v4)

@@ -46,7 +46,7 @@ pub struct TimelineDenial {
 
 pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
     let start = Timestamp::from_micros(1_767_225_600_000_000); // 2026-01-01, where windows of every common length begin
-    let clock = ManualClock::at(start);
+    let clock = ManualClock::starting_at(start);
     let limiter = Limiter::new(rules.clone(), MemoryStore::new().with_clock(clock.clone()));
     let mut timeline = Timeline::default();
     // The cost of the request counts only for rules without a cost of their own.

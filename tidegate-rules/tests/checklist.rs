@@ -147,7 +147,7 @@ fn a_long_list_of_rules_is_cut() {
     let text = format!("{GOOD}{}", rules.collect::<String>());
     let (_, detail) = item(&text, &redis(), "failure policy");
     assert!(detail.contains("r7 and 1192 more;"), "{detail}");
-    assert_eq!(item(&text, &redis(), "labels").0, Unknown);
+    assert_eq!(item(&text, &redis(), "label").0, Unknown);
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn several_limits_of_one_rule_are_all_or_nothing() {
     clock.advance(Duration::from_secs(1));
     assert_eq!(passed(5), 1, "three a day, of which denied requests took nothing");
     let denied = limiter.check_now(&ann);
-    assert_eq!(denied.shown().map(|check| check.limit_name().to_owned()).as_deref(), Some("day"));
+    assert_eq!(denied.most_restrictive().map(|check| check.limit_name().to_owned()).as_deref(), Some("day"));
 }
 
 /// Raising a limit helps at once, and lowering it never leaves less than nothing.

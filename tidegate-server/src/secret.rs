@@ -11,7 +11,7 @@ use crate::failure::Failure;
 pub struct SecretArgs {
     /// The secret for hashing subjects, the same on all instances
     ///
-    /// Prefer the environment variable: other users of the machine can see command lines. Without it a public default is used.
+    /// Prefer the environment variable: other users of the machine can see command lines. Without a secret, a public default is used.
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_SECRET", hide_env_values = true)]
     secret: Option<String>,
 }

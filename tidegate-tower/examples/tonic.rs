@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let method = PathAndQuery::from_static("/hello.Greeter/Greet");
         match client.unary(request, method, ProstCodec::<Word, Word>::default()).await {
             Ok(greeting) => {
-                println!("{} ({})", greeting.get_ref().text, metadata_value(greeting.metadata(), "ratelimit"))
+                println!("{} ({})", greeting.get_ref().text, metadata_value(greeting.metadata(), "ratelimit"));
             }
             Err(status) => {
                 let seconds = metadata_value(status.metadata(), "retry-after");

@@ -7,7 +7,7 @@ use http::header::{HOST, HeaderMap, HeaderName};
 use http::request::Parts;
 use smallvec::SmallVec;
 use tidegate::attributes;
-use tidegate::spi::address_text;
+use tidegate::spi::format_address;
 
 use crate::{Attributes, BodyText, Peer};
 
@@ -55,7 +55,7 @@ impl AttributeSources {
                 Source::Path => Some(parts.uri.path().into()),
                 Source::Query => parts.uri.query().map(Cow::Borrowed),
                 Source::Host => host(parts),
-                Source::Ip => peer.map(|ip| address_text(ip.to_canonical()).into()),
+                Source::Ip => peer.map(|ip| format_address(ip.to_canonical()).into()),
                 Source::Body => parts.extensions.get::<BodyText>().map(|body| body.as_str().into()),
                 Source::Header(header) => header_value(&parts.headers, header),
                 Source::Application => {

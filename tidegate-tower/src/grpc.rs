@@ -109,8 +109,7 @@ mod tests {
 
     #[test]
     fn a_rejection_says_when_to_retry() {
-        let rejection =
-            |status, headers| Rejection { status, message: "Later.".to_owned(), headers, body: String::new() };
+        let rejection = |status, headers| Rejection::new(status, "Later.".to_owned(), headers, String::new());
         let failed: Response<ResponseBody<String>> =
             rejection_response(rejection(503, vec![("retry-after", "1".to_owned())]), GRPC);
         assert_eq!(failed.headers()["grpc-status"], UNAVAILABLE);

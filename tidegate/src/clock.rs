@@ -112,7 +112,7 @@ impl Clock for SystemClock {
 /// use std::time::Duration;
 /// use tidegate::{Clock, ManualClock, Timestamp};
 ///
-/// let clock = ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
+/// let clock = ManualClock::starting_at(Timestamp::from_micros(1_700_000_000_000_000));
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!(clock.now().as_micros(), 1_700_000_001_000_000);
 /// ```
@@ -128,7 +128,7 @@ struct ManualTime {
 
 impl ManualClock {
     /// A clock that starts at `now`.
-    pub fn at(now: Timestamp) -> Self {
+    pub fn starting_at(now: Timestamp) -> Self {
         let clock = Self::default();
         clock.set(now);
         clock

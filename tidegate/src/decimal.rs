@@ -1,66 +1,27 @@
-//! Numbers and addresses as text, for what is written on every answer: `fmt` costs several times as much. It writes what
-//! `Display` writes, and nothing else.
+//! Fast text forms of numbers and addresses, for values that every response contains. The text is that of `Display`.
 
 use std::net::IpAddr;
 
-/// As many digits as the largest number has.
-const MOST_DIGITS: usize = 20;
-
-/// `00` to `99`: two digits for one division.
-const PAIRS: [[u8; 2]; 100] = pairs();
-
-/// An address as its `Display` writes it.
+/// An address as text. For IPv4 it is several times as fast as `Display`.
 ///
 /// ```
-/// assert_eq!(tidegate::spi::address_text([203, 0, 113, 9].into()), "203.0.113.9");
+/// assert_eq!(tidegate::spi::format_address([203, 0, 113, 9].into()), "203.0.113.9");
 /// ```
-pub fn address_text(address: IpAddr) -> String {
+pub fn format_address(address: IpAddr) -> String {
     let IpAddr::V4(address) = address else { return address.to_string() };
-    let mut bytes = [b'.'; "255.255.255.255".len()];
-    let mut end = 0;
-    for octet in address.octets() {
-        for (least, digit) in [(100, octet / 100), (10, octet / 10 % 10), (0, octet % 10)] {
-            if octet >= least {
-                bytes[end] = b'0' + digit;
-                end += 1;
-            }
+    let mut text = String::with_capacity("255.255.255.255".len());
+    for (index, octet) in address.octets().into_iter().enumerate() {
+        if index > 0 {
+            text.push('.');
         }
-        // A dot follows, but for the last.
-        end += 1;
+        text.push_str(itoa::Buffer::new().format(octet));
     }
-    text(&bytes[..end - 1]).to_owned()
+    text
 }
 
 /// Appends a number.
-pub(crate) fn push(to: &mut String, mut number: u64) {
-    let mut digits = [0; MOST_DIGITS];
-    let mut start = MOST_DIGITS;
-    while number >= 10 {
-        start -= 2;
-        digits[start..start + 2].copy_from_slice(&PAIRS[(number % 100) as usize]);
-        number /= 100;
-    }
-    // What is left is the first digit, or nothing of a number that has pairs only.
-    if number > 0 || start == MOST_DIGITS {
-        start -= 1;
-        digits[start] = b'0' + number as u8;
-    }
-    to.push_str(text(&digits[start..]));
-}
-
-/// Digits and dots are always a text.
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap_or_default()
-}
-
-const fn pairs() -> [[u8; 2]; 100] {
-    let mut pairs = [[b'0'; 2]; 100];
-    let mut number = 0;
-    while number < 100 {
-        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
-        number += 1;
-    }
-    pairs
+pub(crate) fn push_number(text: &mut String, number: u64) {
+    text.push_str(itoa::Buffer::new().format(number));
 }
 
 #[cfg(test)]
@@ -73,12 +34,12 @@ mod tests {
 
     fn pushed(number: u64) -> String {
         let mut pushed = String::from("n=");
-        push(&mut pushed, number);
+        push_number(&mut pushed, number);
         pushed
     }
 
     #[test]
-    fn the_smallest_and_the_largest_number_have_their_digits() {
+    fn numbers_of_every_length_have_all_their_digits() {
         for number in [0, 9, 10, 99, 100, 999, 1_000, 10_000, u64::MAX] {
             assert_eq!(pushed(number), format!("n={number}"));
         }
@@ -86,10 +47,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_is_the_one_that_display_writes(number: u64, shift in 0..64u32, address: IpAddr, v4: Ipv4Addr) {
+        fn the_text_equals_that_of_display(number: u64, shift in 0..64u32, address: IpAddr, v4: Ipv4Addr) {
             prop_assert_eq!(pushed(number >> shift), format!("n={}", number >> shift));
-            prop_assert_eq!(address_text(address), address.to_string());
-            prop_assert_eq!(address_text(v4.into()), v4.to_string());
+            prop_assert_eq!(format_address(address), address.to_string());
+            prop_assert_eq!(format_address(v4.into()), v4.to_string());
         }
     }
 }

@@ -43,7 +43,7 @@ use crate::{StoreErrorKind, Timestamp, Window};
 pub struct Decision {
     granted: u64,
     decided_at: Timestamp,
-    shown: Option<u16>,
+    most_restrictive: Option<u16>,
     delay: Duration,
     checks: SmallVec<[CheckResult; 1]>,
     degraded: Option<StoreErrorKind>,
@@ -93,25 +93,25 @@ impl Decision {
     pub fn new(plan: &Plan<'_>, verdict: &Verdict) -> Self {
         let (granted, decided_at) = (verdict.granted(), verdict.decided_at());
         let budget_shares = plan.budget_shares().to_vec();
-        if let ([check], [judged]) = (plan.checks(), verdict.checks()) {
+        if let ([check], [result]) = (plan.checks(), verdict.checks()) {
             let enforced = check.gate().role() != Role::Shadow;
             return Self {
                 granted,
                 decided_at,
-                shown: enforced.then_some(0),
-                delay: if enforced && granted > 0 { judged.outcome.delay } else { Duration::ZERO },
-                checks: SmallVec::from_buf([CheckResult::new(check, judged)]),
+                most_restrictive: enforced.then_some(0),
+                delay: if enforced && granted > 0 { result.outcome.delay } else { Duration::ZERO },
+                checks: SmallVec::from_buf([CheckResult::new(check, result)]),
                 degraded: None,
                 security: false,
                 budget_shares,
             };
         }
         let checks: SmallVec<[CheckResult; 1]> =
-            plan.checks().iter().zip(verdict.checks()).map(|(check, judged)| CheckResult::new(check, judged)).collect();
+            plan.checks().iter().zip(verdict.checks()).map(|(check, result)| CheckResult::new(check, result)).collect();
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
-        let shown = most_restrictive(&checks, granted > 0);
-        Self { granted, decided_at, shown, delay, checks, degraded: None, security: false, budget_shares }
+        let most_restrictive = most_restrictive_index(&checks, granted > 0);
+        Self { granted, decided_at, most_restrictive, delay, checks, degraded: None, security: false, budget_shares }
     }
 
     /// Marks a decision that was made without the store. `security` is whether a security rule applied.
@@ -149,38 +149,38 @@ impl Decision {
     }
 
     /// The most restrictive check; `None` if no rule matched, or only shadow rules did.
-    pub fn shown(&self) -> Option<&CheckResult> {
-        self.checks.get(usize::from(self.shown?))
+    pub fn most_restrictive(&self) -> Option<&CheckResult> {
+        self.checks.get(usize::from(self.most_restrictive?))
     }
 
     /// The rule of the most restrictive check.
     pub fn rule(&self) -> Option<&str> {
-        self.shown().map(CheckResult::rule)
+        self.most_restrictive().map(CheckResult::rule)
     }
 
     /// The kind of limit of the most restrictive check.
     pub fn algorithm(&self) -> Option<Algorithm> {
-        self.shown().map(CheckResult::algorithm)
+        self.most_restrictive().map(CheckResult::algorithm)
     }
 
     /// The subject of the most restrictive check, hashed.
     pub fn subject(&self) -> Option<Subject> {
-        self.shown().map(CheckResult::subject)
+        self.most_restrictive().map(CheckResult::subject)
     }
 
     /// The largest cost that the most restrictive check can ever admit.
     pub fn limit(&self) -> Option<u64> {
-        self.shown().map(|check| check.outcome.limit)
+        self.most_restrictive().map(|check| check.outcome.limit)
     }
 
     /// The largest cost that the most restrictive check would admit right after this decision.
     pub fn remaining(&self) -> Option<u64> {
-        self.shown().map(|check| check.outcome.remaining)
+        self.most_restrictive().map(|check| check.outcome.remaining)
     }
 
     /// The time until the state of the most restrictive check is equivalent to a fresh one.
     pub fn reset_after(&self) -> Option<Duration> {
-        self.shown().map(|check| check.outcome.reset_after)
+        self.most_restrictive().map(|check| check.outcome.reset_after)
     }
 
     /// The time after which the same request passes if nothing else happens; `None` if it passed or never passes.
@@ -189,7 +189,7 @@ impl Decision {
             return None;
         }
         // A cost above the share of this instance may pass once the store is back.
-        self.shown()?.outcome.retry_after.or_else(|| self.degraded.map(|_| RETRY_AFTER_FAILURE))
+        self.most_restrictive()?.outcome.retry_after.or_else(|| self.degraded.map(|_| RETRY_AFTER_FAILURE))
     }
 
     /// For a denied request: the time after which it could proceed, including the delay of a leaky bucket.
@@ -201,7 +201,7 @@ impl Decision {
     /// Whether the request is denied and no waiting helps: its cost is above a limit.
     pub fn is_permanent(&self) -> bool {
         let permanent = |check: &CheckResult| check.outcome.is_permanent();
-        !self.is_allowed() && self.degraded.is_none() && self.shown().is_some_and(permanent)
+        !self.is_allowed() && self.degraded.is_none() && self.most_restrictive().is_some_and(permanent)
     }
 
     /// Whether a security rule applied, so that responses must not contain details.
@@ -247,7 +247,7 @@ impl Decision {
 
 impl CheckResult {
     #[inline(always)]
-    fn new(check: &Check<'_>, judged: &CheckVerdict) -> Self {
+    fn new(check: &Check<'_>, result: &CheckVerdict) -> Self {
         let gate = check.gate();
         Self {
             rule: gate.shared_rule().clone(),
@@ -260,11 +260,11 @@ impl CheckResult {
             subject: check.key().subject(),
             partition: check.key().partition(),
             cost: check.cost(),
-            consumed: judged.consumed,
+            consumed: result.consumed,
             anonymous: check.is_anonymous(),
-            overflowed: judged.overflowed,
-            position: judged.position,
-            outcome: judged.outcome,
+            overflowed: result.overflowed,
+            position: result.position,
+            outcome: result.outcome,
         }
     }
 
@@ -352,7 +352,7 @@ impl CheckResult {
 }
 
 /// The index of the most restrictive check. A group counts as its most permissive member; the first of equals wins.
-fn most_restrictive(checks: &[CheckResult], allowed: bool) -> Option<u16> {
+fn most_restrictive_index(checks: &[CheckResult], allowed: bool) -> Option<u16> {
     let counts = |index: &usize| match checks[*index].role {
         Role::Enforced => true,
         Role::Shadow => false,
@@ -367,7 +367,7 @@ fn most_restrictive(checks: &[CheckResult], allowed: bool) -> Option<u16> {
         }
     };
     let mut candidates = (0..checks.len()).filter(counts);
-    let shown = if allowed {
+    let index = if allowed {
         candidates.min_by_key(|index| checks[*index].further())
     } else {
         // `max_by_key` would return the last of equals.
@@ -376,5 +376,5 @@ fn most_restrictive(checks: &[CheckResult], allowed: bool) -> Option<u16> {
             candidates.fold(first, |best, next| if checks[next].retry() > checks[best].retry() { next } else { best })
         })
     };
-    shown.and_then(|index| u16::try_from(index).ok())
+    index.and_then(|index| u16::try_from(index).ok())
 }

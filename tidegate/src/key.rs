@@ -1,24 +1,24 @@
-//! `Key`: where the state of one limit for one subject is kept. The only file that knows the key grammar.
+//! `Key`: the key of one limit and one subject. Only this file knows the key grammar.
 //!
 //! ```text
 //! name       = prefix version "{" partition "}" owner ":" shape subject
-//! prefix     = of the store, "tg" unless told otherwise; without braces
+//! prefix     = of the store, "tg" by default; without braces
 //! version    = "1", of this grammar and of the values
-//! partition  = two characters, 0 to 1023 in base 32: a hash of what the rule counts by, so that it decides the slot
+//! partition  = two characters, 0 to 1023 in base 32: a hash of what the rule is partitioned by; it decides the slot
 //! owner      = the id of the rule, escaped; or "$" and the name of the budget, escaped
 //! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
 //! window     = number unit, with the unit "us" │ "ms" │ "s" │ "m" │ "h" │ "d", or "mo" │ "y" of the calendar
 //! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window
-//! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, a number: an overflow bucket of the partition, 0 to
-//!              255, or one beside it, for those of one plan that must not share it
+//! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, the number of an overflow bucket of the partition, 0 to
+//!              255
 //! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
 //! ```
 //!
-//! The last sixteen bytes are the subject, and nothing before it can contain the separator that ends it, so no two keys share
-//! a name; a shape never ends in "+", so no subject shares one with an overflow bucket. The amounts of a limit are not part of
-//! it: changing them keeps the state.
+//! The last sixteen bytes are the subject, and no part before it contains the separator that ends it, so different keys have
+//! different names. A shape never ends in "+", so no subject has the name of an overflow bucket. The amounts of a limit are not
+//! part of the name: a change of them keeps the state.
 //!
-//! No owner begins with `@`: after `prefix version "{" partition "}@"` a store keeps what is its own.
+//! No owner begins with `@`: a store keeps its own data after `prefix version "{" partition "}@"`.
 
 use std::fmt::Write;
 
@@ -35,17 +35,17 @@ pub const KEY_VERSION: &str = "1";
 /// The number of partitions, each of which lies in one slot of a cluster.
 pub const PARTITIONS: u16 = 1024;
 
-/// A key, as a plan refers to it.
+/// The key of one limit and one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'r> {
     stem: &'r KeyStem,
     partition: u16,
-    /// Whether it is that of an overflow bucket; then the subject is its number.
+    /// Whether it is an overflow bucket; the subject is its number then.
     overflow: bool,
     subject: Subject,
 }
 
-/// What the keys of one limit have in common: its owner and its shape.
+/// The common part of the keys of one limit: its owner and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyStem {
     text: String,
@@ -87,24 +87,24 @@ impl KeyStem {
         Self { text, seed }
     }
 
-    /// The stem as a number, for a table.
+    /// A hash of the stem.
     pub const fn id(&self) -> u128 {
         self.seed
     }
 
-    /// The tag of a name: whatever has the same one falls into the same partition.
-    pub(crate) fn tag_of(name: &str) -> Subject {
+    /// The tag of a name. Keys with the same tag are in the same partition.
+    pub(crate) fn tag_for_name(name: &str) -> Subject {
         Subject::from_hash(SipHasher24::new().hash(name.as_bytes()).as_u128())
     }
 
-    /// The tag of a limit without a subject: different limits fall into different partitions.
+    /// The tag of a limit without a subject, which spreads limits over the partitions.
     pub(crate) const fn own_tag(&self) -> Subject {
         Subject::from_hash(self.seed)
     }
 }
 
 impl<'r> Key<'r> {
-    /// The key of `subject` under `stem`, in the partition that `tag` falls into.
+    /// The key of `subject` under `stem`, in the partition of `tag`.
     #[inline(always)]
     pub fn new(stem: &'r KeyStem, tag: Subject, subject: Subject) -> Self {
         let partition = (tag.hash() >> 96) as u16 % PARTITIONS;
@@ -116,30 +116,30 @@ impl<'r> Key<'r> {
         Self { stem, partition: partition % PARTITIONS, overflow: false, subject }
     }
 
-    /// The key of the bucket that new subjects of its limit and partition share once there are too many of them, or the one
-    /// so many `beside` it. For shared stores, where it lies in the same slot; a store in memory has one of its own.
-    pub fn overflow(&self, beside: u8) -> Self {
-        Self { overflow: true, subject: Subject::from_hash(u128::from(beside)), ..*self }
+    /// The key of an overflow bucket, by number, that new subjects of this limit and partition share when there are too many. It is
+    /// in the same slot. For shared stores; the memory store has its own overflow buckets.
+    pub fn overflow(&self, number: u8) -> Self {
+        Self { overflow: true, subject: Subject::from_hash(u128::from(number)), ..*self }
     }
 
-    /// What it has in common with the other keys of its limit.
+    /// The common part of the keys of its limit.
     pub const fn stem(&self) -> &'r KeyStem {
         self.stem
     }
 
-    /// Whose key it is.
+    /// The subject.
     #[inline(always)]
     pub const fn subject(&self) -> Subject {
         self.subject
     }
 
-    /// Keys of one partition lie in one slot of a cluster.
+    /// The partition. Keys of one partition are in one slot of a cluster.
     #[inline(always)]
     pub const fn partition(&self) -> u16 {
         self.partition
     }
 
-    /// Appends the full name, after the grammar above.
+    /// Appends the name of the key.
     pub fn write_name(&self, prefix: &str, name: &mut Vec<u8>) {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         name.extend_from_slice(prefix.as_bytes());
@@ -153,13 +153,13 @@ impl<'r> Key<'r> {
         name.extend_from_slice(&self.subject.hash().to_be_bytes());
     }
 
-    /// The key as a number, for a table in memory.
+    /// A hash of the key, for the memory store.
     #[inline(always)]
     pub(crate) const fn id(&self) -> u128 {
         self.stem.seed ^ self.subject.hash()
     }
 
-    /// The bucket that subjects of this stem share once there is no room for their own.
+    /// The overflow bucket of this limit in the memory store.
     pub(crate) const fn overflow_id(&self) -> u128 {
         self.stem.seed
     }
@@ -193,7 +193,7 @@ fn escape(text: &mut String, raw: &str) {
     }
 }
 
-/// The size that a table slot is meant to have: the state of a bucket beside its id.
+/// Keeps table entries of the memory store small.
 const _: () = assert!(size_of::<State>() <= 24);
 
 #[cfg(test)]
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_bucket_lies_in_the_slot_of_those_who_share_it_under_a_name_of_no_subject() {
+    fn an_overflow_bucket_is_in_the_slot_of_its_subjects_under_a_name_of_its_own() {
         let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
         let stem = KeyStem::for_rule("api", &limit, "");
         let (ann, bob) = (Subject::from_hash(7 << 96), Subject::from_hash((7 << 96) + 1));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shape_is_in_the_name_and_the_amounts_are_not() {
+    fn the_name_contains_the_shape_of_a_limit_but_not_its_amounts() {
         let window = Duration::from_secs(600);
         let text = |limit: Limit, name: &str| KeyStem::for_rule("r", &limit, name).text;
         assert_eq!(text(Limit::sliding_window(10, window, 6).unwrap(), ""), "r:s10mx6");

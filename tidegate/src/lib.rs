@@ -1,5 +1,4 @@
-//! Tidegate is the front door that says no: rate limits for any service, embedded in one process or shared through
-//! Redis, and exact either way.
+//! Exact rate limits and quotas, decided in the memory of one process or shared through Redis with the same results.
 //!
 //! ```
 //! use std::time::Duration;
@@ -11,21 +10,29 @@
 //! ])?;
 //! let limiter = Limiter::new(rules, MemoryStore::new());
 //!
-//! let decision = limiter.check_now(&Request::new("login").with_attribute("user", "ann").with_attribute("account", "a7"));
+//! let request = Request::new("login").with_attribute("user", "ann").with_attribute("account", "a7");
+//! let decision = limiter.check_now(&request);
 //! assert!(decision.is_allowed());
 //! assert_eq!((decision.rule(), decision.remaining()), (Some("login"), Some(4)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The way of a request
+//! A [`Request`] has an action, attributes and a cost. The [`RuleSet`] resolves it into a plan with one check for each limit that
+//! applies, the store decides the plan in one atomic step, and the [`Decision`] tells whether the request passes, what remains and
+//! when to retry. A denial is a value; an error means that the store failed and a rule is [closed](OnFailure::Closed) then.
 //!
-//! ```text
-//! Request ──▶ RuleSet::resolve ──▶ Plan ──▶ Store::decide ──▶ Verdict ──▶ Decision
-//!   who/what/cost   pure            checks    one atomic step     pure        for any door to render
-//!                                                  └── Observer: metrics, log, trace
-//! ```
+//! | for | see |
+//! |---|---|
+//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`Receipt`], [`AcquireOutcome`] |
+//! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`AnonymousBounds`], [`PartitionBy`] |
+//! | limits | [`Limit`], [`Rate`], [`Window`], [`Algorithm`] |
+//! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
+//! | time, and tests of your own limits | [`ManualClock`], [`SystemClock`], [`SleepTimer`], [`Timestamp`] |
+//! | HTTP header fields and responses | [`http`] |
+//! | names and normal forms of request attributes | [`attributes`] |
+//! | stores, front doors and metrics of your own | [`spi`] |
 //!
-//! The modules below stand in that order. A denial is a value; an `Err` means that the store failed.
+//! Rules from files are in the crate `tidegate-rules`, the layer for axum, hyper and tonic is in `tidegate-tower`.
 
 pub mod attributes;
 pub mod http;
@@ -69,7 +76,7 @@ pub use subject::Secret;
 pub use timestamp::Timestamp;
 pub use window::Window;
 
-/// The guide's examples run like any others.
+/// Runs the examples of the guide as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide.md")]
 struct Guide;

@@ -198,11 +198,16 @@ impl<S: Store> Limiter<S> {
 impl<S: Borrow<MemoryStore>> Limiter<S> {
     /// [`check`](Self::check) on a memory store, which decides at once and cannot fail.
     pub fn check_now(&self, request: &Request<'_>) -> Decision {
-        let plan = self.plan(request);
+        self.check_plan_now(&self.plan(request))
+    }
+
+    /// [`check_plan`](Self::check_plan) on a memory store.
+    #[inline(always)]
+    pub fn check_plan_now(&self, plan: &Plan<'_>) -> Decision {
         if plan.checks().is_empty() {
-            return self.pass(&plan);
+            return self.pass(plan);
         }
-        self.finish(&plan, &self.store.borrow().decide_now(&plan))
+        self.finish(plan, &self.store.borrow().decide_now(plan))
     }
 }
 

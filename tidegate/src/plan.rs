@@ -227,8 +227,8 @@ impl<'r> Plan<'r> {
 
     /// The same plan with other checks, all or nothing. Their keys must differ.
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
-        let Self { max_units, max_delay, requests, peek, .. } = *self;
-        Plan { max_units, max_delay, requests, peek, ..Plan::from_distinct(checks.collect()) }
+        let Self { max_units, max_delay, peek, requests, .. } = *self;
+        Plan { max_units, max_delay, peek, requests, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has for the decision, if set.

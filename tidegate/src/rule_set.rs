@@ -1,4 +1,4 @@
-//! `RuleSet`: rules that fit together, indexed; turns a [`Request`] into the [`Plan`] that it must pass. Pure.
+//! `RuleSet`: validated and indexed rules. It resolves a [`Request`] into a [`Plan`].
 
 mod validate;
 
@@ -20,49 +20,49 @@ use crate::spi::{Match, Matcher, Subject};
 use crate::subject::SubjectHasher;
 use crate::{Limit, Request, Secret};
 
-/// The longest name of a rule, a limit or a budget, in bytes: it is part of every key.
-const LONGEST_ID: usize = 64;
+/// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
+const MAX_NAME_BYTES: usize = 64;
 
-/// Rules that fit together.
+/// Validated and indexed rules.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
-    rules: Vec<Ready>,
-    places: HashMap<SmolStr, usize>,
-    /// What finds the rules of a request, if the action does not.
+    rules: Vec<IndexedRule>,
+    indexes: HashMap<SmolStr, usize>,
+    /// Finds the rules of a request, if set. Otherwise the action does.
     matcher: Option<Arc<dyn Matcher>>,
-    /// Which fields answers carry.
+    /// The header fields of responses.
     header_policy: HeaderPolicy,
-    /// For each action that a rule names: which rules match it, in order, those for every action among them.
+    /// The rules for each action, in order, including those for every action.
     by_action: HashMap<SmolStr, Vec<u32>>,
-    /// Which rules match any other action.
+    /// The rules for all other actions.
     for_any: Vec<u32>,
 }
 
-/// A rule with everything computed that does not depend on the request.
+/// A rule with everything precomputed that does not depend on the request.
 #[derive(Clone, Debug)]
-struct Ready {
+struct IndexedRule {
     rule: Rule,
     gates: Vec<Gate>,
     /// The gates of its plans, by name.
     plans: Vec<(SmolStr, Vec<Gate>)>,
-    /// Hashes whom the rule counts.
+    /// Hashes the subject.
     subject: Arc<SubjectHasher>,
-    /// Which of the values decides the partition, and what hashes it, where that is not the subject itself.
+    /// The index of the value that decides the partition, and its hasher, if that is the tenant.
     tenant: Option<(usize, Arc<SubjectHasher>)>,
-    /// What decides the partition, where that is the same for all subjects.
-    fixed: Option<Subject>,
+    /// The tag that decides the partition, if it is the same for all subjects.
+    fixed_tag: Option<Subject>,
 }
 
-/// What a request asks of one rule, but for whom.
-struct Asked<'m> {
-    /// Which of the rule's plans applies.
+/// The parameters of a request under one rule, except for the subject.
+struct RuleInput<'m> {
+    /// The plan that applies.
     plan: &'m str,
     cost: u64,
     on_failure: Option<OnFailure>,
     anonymous: bool,
 }
 
-/// Why rules do not fit together: which rule, and what to change.
+/// An invalid rule: its id, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
     rule: SmolStr,
@@ -70,7 +70,7 @@ pub struct RuleError {
 }
 
 impl RuleSet {
-    /// Checks the rules and indexes them; their order is kept.
+    /// Validates and indexes the rules. Their order is kept.
     ///
     /// ```
     /// use tidegate::{Limit, Rate, Rule, RuleSet};
@@ -81,39 +81,39 @@ impl RuleSet {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, RuleError> {
-        let mut set = Self::of(rules, None)?;
-        for place in 0..set.rules.len() {
-            set.index(place);
+        let mut set = Self::from_rules(rules, None)?;
+        for index in 0..set.rules.len() {
+            set.index_action(index);
         }
         set.check_sizes()?;
         Ok(set)
     }
 
-    /// Checks the rules, and leaves it to `matcher` which of them apply to a request.
+    /// Validates the rules. `matcher` finds those that apply to a request.
     pub fn with_matcher(
         rules: impl IntoIterator<Item = Rule>,
         matcher: impl Matcher + 'static,
     ) -> Result<Self, RuleError> {
-        Self::of(rules, Some(Arc::new(matcher)))
+        Self::from_rules(rules, Some(Arc::new(matcher)))
     }
 
-    fn of(rules: impl IntoIterator<Item = Rule>, matcher: Option<Arc<dyn Matcher>>) -> Result<Self, RuleError> {
-        let (mut ready, mut places) = (Vec::new(), HashMap::new());
-        let (mut ids, mut budgets, mut hashers) = (HashSet::new(), HashMap::new(), Hashers::new(Secret::public()));
+    fn from_rules(rules: impl IntoIterator<Item = Rule>, matcher: Option<Arc<dyn Matcher>>) -> Result<Self, RuleError> {
+        let (mut indexed, mut indexes) = (Vec::new(), HashMap::new());
+        let (mut ids, mut budgets, mut hashers) = (HashSet::new(), HashMap::new(), HasherCache::new(Secret::public()));
         for rule in rules {
             validate::check(&rule, &mut ids, &mut budgets)?;
             if rule.mode != RuleMode::Disabled {
-                places.insert(rule.id.clone(), ready.len());
-                ready.push(Ready::new(rule, &mut hashers));
+                indexes.insert(rule.id.clone(), indexed.len());
+                indexed.push(IndexedRule::new(rule, &mut hashers));
             }
         }
         let header_policy = HeaderPolicy::new();
-        Ok(Self { rules: ready, places, matcher, header_policy, by_action: HashMap::new(), for_any: Vec::new() })
+        Ok(Self { rules: indexed, indexes, matcher, header_policy, by_action: HashMap::new(), for_any: Vec::new() })
     }
 
-    /// Notes which actions a rule matches; the places come in order.
-    fn index(&mut self, place: usize) {
-        let (next, rule) = (place as u32, &self.rules[place].rule);
+    /// Adds a rule to the index of actions. Must be called in the order of the rules.
+    fn index_action(&mut self, index: usize) {
+        let (next, rule) = (index as u32, &self.rules[index].rule);
         if let Some(action) = &rule.action {
             self.by_action.entry(action.clone()).or_insert_with(|| self.for_any.clone()).push(next);
         } else {
@@ -122,10 +122,10 @@ impl RuleSet {
         }
     }
 
-    /// No request may have to pass more checks than a plan takes.
+    /// Rejects rules that give a request more than [`MAX_CHECKS`].
     fn check_sizes(&self) -> Result<(), RuleError> {
         for matching in self.by_action.values().chain([&self.for_any]) {
-            let checks: usize = matching.iter().map(|index| self.rules[*index as usize].most_checks()).sum();
+            let checks: usize = matching.iter().map(|index| self.rules[*index as usize].max_checks()).sum();
             if let Some(last) = matching.last().filter(|_| checks > MAX_CHECKS) {
                 let rule = self.rules[*last as usize].rule.id.clone();
                 let problem = format!("with it {checks} limits apply to one request; at most {MAX_CHECKS} may");
@@ -135,86 +135,86 @@ impl RuleSet {
         Ok(())
     }
 
-    /// Says which fields answers carry.
+    /// Sets the header fields of responses.
     pub fn with_header_policy(mut self, header_policy: HeaderPolicy) -> Self {
         self.header_policy = header_policy;
         self
     }
 
-    /// Hashes subjects with `secret` instead of the [public](Secret::public) one.
+    /// Sets the secret for hashing subjects, in place of the [public](Secret::public) one.
     pub fn with_secret(mut self, secret: &Secret) -> Self {
-        let mut hashers = Hashers::new(secret.clone());
-        self.rules = self.rules.into_iter().map(|ready| Ready::new(ready.rule, &mut hashers)).collect();
+        let mut hashers = HasherCache::new(secret.clone());
+        self.rules = self.rules.into_iter().map(|indexed| IndexedRule::new(indexed.rule, &mut hashers)).collect();
         self
     }
 
     /// The checks that `request` must pass, in the order of the rules.
     ///
-    /// Rules that share a budget make one check with the sum of their costs.
+    /// Rules that share a budget become one check with the sum of their costs.
     #[inline(always)]
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
         let mut plan = Plan::from_distinct(SmallVec::new());
         if let Some(matcher) = &self.matcher {
-            matcher.find(request, &mut |found| {
-                let ready = &self.rules[found.rule];
-                ready.add_checks(&mut plan, found.values.iter().copied(), &Asked::by(&found));
+            matcher.find(request, &mut |matched| {
+                let rule = &self.rules[matched.rule];
+                rule.add_checks(&mut plan, matched.values.iter().copied(), &RuleInput::from_match(&matched));
             });
             return plan;
         }
         for index in self.matching(request.action()) {
-            let ready = &self.rules[*index as usize];
-            let values = ready.rule.per.iter().map(|name| request.attribute(name));
-            let plan_name = if ready.plans.is_empty() { "" } else { request.attribute(PLAN).unwrap_or_default() };
-            let cost = ready.rule.cost.unwrap_or(request.cost());
-            let anonymous = ready.rule.anonymous.is_some();
-            ready.add_checks(&mut plan, values, &Asked { plan: plan_name, cost, on_failure: None, anonymous });
+            let indexed = &self.rules[*index as usize];
+            let values = indexed.rule.per.iter().map(|name| request.attribute(name));
+            let plan_name = if indexed.plans.is_empty() { "" } else { request.attribute(PLAN).unwrap_or_default() };
+            let cost = indexed.rule.cost.unwrap_or(request.cost());
+            let anonymous = indexed.rule.anonymous.is_some();
+            indexed.add_checks(&mut plan, values, &RuleInput { plan: plan_name, cost, on_failure: None, anonymous });
         }
         plan
     }
 
-    /// The checks that one rule makes by itself, for those who explain it.
-    pub fn plan_of(&self, found: Match<'_>) -> Plan<'_> {
+    /// The checks of one rule alone, for explanations.
+    pub fn resolve_match(&self, matched: Match<'_>) -> Plan<'_> {
         let mut plan = Plan::from_distinct(SmallVec::new());
-        if let Some(ready) = self.rules.get(found.rule) {
-            ready.add_checks(&mut plan, found.values.iter().copied(), &Asked::by(&found));
+        if let Some(rule) = self.rules.get(matched.rule) {
+            rule.add_checks(&mut plan, matched.values.iter().copied(), &RuleInput::from_match(&matched));
         }
         plan
     }
 
-    /// The attributes that the rules read: what a door must bring. Others may be left out of a [`Request`].
+    /// The names of the attributes that the rules read. A front door must set these; others may be omitted.
     pub fn reads(&self) -> Vec<String> {
         let mut names = self.matcher.as_ref().map(|matcher| matcher.reads()).unwrap_or_default();
         if self.matcher.is_none() {
-            names.extend(self.rules.iter().flat_map(|ready| ready.rule.per().map(str::to_owned)));
-            names.extend(self.rules.iter().any(|ready| !ready.plans.is_empty()).then(|| PLAN.into()));
+            names.extend(self.rules.iter().flat_map(|indexed| indexed.rule.per().map(str::to_owned)));
+            names.extend(self.rules.iter().any(|indexed| !indexed.plans.is_empty()).then(|| PLAN.into()));
         }
         names.sort_unstable();
         names.dedup();
         names
     }
 
-    /// Which fields answers carry.
+    /// The header fields of responses.
     pub const fn header_policy(&self) -> &HeaderPolicy {
         &self.header_policy
     }
 
-    /// Whether a rule has its costs told by the response.
+    /// Whether a rule reads the actual cost from a response header.
     pub fn has_cost_headers(&self) -> bool {
-        self.rules.iter().any(|ready| ready.rule.cost_header.is_some())
+        self.rules.iter().any(|indexed| indexed.rule.cost_header.is_some())
     }
 
-    /// What a request really cost under a rule, if the rule names a header of the response for it and that tells a whole
-    /// number: for [`Limiter::settle`](crate::Limiter::settle). `header` gives a header by its name in lower case.
+    /// The actual cost of a request under a rule, for [`Limiter::settle`](crate::Limiter::settle): the whole number in the rule's
+    /// cost header. `header` returns the value of a response header by its name in lower case.
     pub fn actual_cost<'h>(&self, rule: &str, header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
-        let told = header(self.rule(rule)?.cost_header()?)?.trim();
-        let digits = !told.is_empty() && told.bytes().all(|byte| byte.is_ascii_digit());
-        // More digits than a number has are the largest cost there is.
-        digits.then(|| told.parse().unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT))
+        let value = header(self.rule(rule)?.cost_header()?)?.trim();
+        let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        // A number that does not fit saturates.
+        digits.then(|| value.parse().unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT))
     }
 
-    /// A rule by its id; one that is disabled is not there.
+    /// A rule by its id; `None` if it is disabled.
     pub fn rule(&self, id: &str) -> Option<&Rule> {
-        self.places.get(id).map(|place| &self.rules[*place].rule)
+        self.indexes.get(id).map(|index| &self.rules[*index].rule)
     }
 
     /// The rules for `action`, in order.
@@ -226,52 +226,52 @@ impl RuleSet {
         self.by_action.get(action).unwrap_or(&self.for_any)
     }
 
-    /// The limit of a rule by name and plan, for receipts.
+    /// The gate of a limit, for receipts.
     pub(crate) fn gate(&self, rule: &str, plan: Option<&str>, limit: &str) -> Option<&Gate> {
-        let ready = &self.rules[*self.places.get(rule)?];
+        let indexed = &self.rules[*self.indexes.get(rule)?];
         let gates = match plan {
-            Some(plan) => &ready.plans.iter().find(|(name, _)| name == plan)?.1,
-            None => &ready.gates,
+            Some(plan) => &indexed.plans.iter().find(|(name, _)| name == plan)?.1,
+            None => &indexed.gates,
         };
         gates.iter().find(|gate| gate.limit_name() == limit)
     }
 }
 
-/// Rules that count by the same names share what hashes them, which then stays at hand however many rules there are.
-struct Hashers {
+/// Rules that count by the same attributes share one hasher, which then stays in the CPU cache.
+struct HasherCache {
     secret: Secret,
-    known: HashMap<Vec<SmolStr>, Arc<SubjectHasher>>,
+    hashers: HashMap<Vec<SmolStr>, Arc<SubjectHasher>>,
 }
 
-impl Hashers {
+impl HasherCache {
     fn new(secret: Secret) -> Self {
-        Self { secret, known: HashMap::new() }
+        Self { secret, hashers: HashMap::new() }
     }
 
     fn hasher(&mut self, names: &[SmolStr]) -> Arc<SubjectHasher> {
-        let Self { secret, known } = self;
+        let Self { secret, hashers } = self;
         let hasher = || Arc::new(secret.hasher(names.iter().map(SmolStr::as_str)));
-        Arc::clone(known.entry(names.to_vec()).or_insert_with(hasher))
+        Arc::clone(hashers.entry(names.to_vec()).or_insert_with(hasher))
     }
 }
 
-impl<'m> Asked<'m> {
+impl<'m> RuleInput<'m> {
     #[inline(always)]
-    const fn by(found: &Match<'m>) -> Self {
-        Self { plan: found.plan, cost: found.cost, on_failure: found.on_failure, anonymous: found.anonymous }
+    const fn from_match(matched: &Match<'m>) -> Self {
+        Self { plan: matched.plan, cost: matched.cost, on_failure: matched.on_failure, anonymous: matched.anonymous }
     }
 }
 
-impl Ready {
-    fn new(rule: Rule, hashers: &mut Hashers) -> Self {
+impl IndexedRule {
+    fn new(rule: Rule, hashers: &mut HasherCache) -> Self {
         let subject = hashers.hasher(&rule.per);
         // The tenant decides the partition of every rule that counts by it, so that the checks of one tenant share a slot.
         let tenant = rule.per.iter().position(|name| name == TENANT);
         let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.partition_by == PartitionBy::Usual);
-        let fixed = match &rule.partition_by {
+        let fixed_tag = match &rule.partition_by {
             PartitionBy::Usual | PartitionBy::Subject => None,
-            PartitionBy::Rule => Some(KeyStem::tag_of(rule.budget.as_ref().unwrap_or(&rule.id))),
-            PartitionBy::Constant(name) => Some(KeyStem::tag_of(name)),
+            PartitionBy::Rule => Some(KeyStem::tag_for_name(rule.budget.as_ref().unwrap_or(&rule.id))),
+            PartitionBy::Constant(name) => Some(KeyStem::tag_for_name(name)),
         };
         let plans = rule.plans.iter().map(|(plan, limits)| (plan.clone(), gates(&rule, plan, limits))).collect();
         Self {
@@ -279,32 +279,32 @@ impl Ready {
             plans,
             rule,
             subject,
-            tenant: tenant.map(|place| (place, hashers.hasher(&[TENANT.into()]))),
-            fixed,
+            tenant: tenant.map(|index| (index, hashers.hasher(&[TENANT.into()]))),
+            fixed_tag,
         }
     }
 
-    /// Adds a check for each limit that applies in `plan_name`.
+    /// Adds a check for each limit that applies.
     #[inline(always)]
     fn add_checks<'r, 'v>(
         &'r self,
         plan: &mut Plan<'r>,
         values: impl ExactSizeIterator<Item = Option<&'v str>> + Clone,
-        asked: &Asked<'_>,
+        input: &RuleInput<'_>,
     ) {
-        let Asked { plan: plan_name, cost, on_failure, anonymous } = *asked;
-        // Everybody together is one subject, of which there cannot be many.
+        let RuleInput { plan: plan_name, cost, on_failure, anonymous } = *input;
+        // A rule without attributes has only one subject.
         let anonymous = anonymous && !self.rule.per.is_empty();
-        // Who has no tenant is spread by subject: nobody else shares their checks.
-        let tenant = self.tenant.as_ref().and_then(|(place, hasher)| {
-            let tenant = values.clone().nth(*place).flatten()?;
+        // Without a tenant, the subject decides the partition.
+        let tenant = self.tenant.as_ref().and_then(|(index, hasher)| {
+            let tenant = values.clone().nth(*index).flatten()?;
             Some(hasher.subject([Some(tenant)].into_iter()))
         });
         let subject = self.subject.subject(values);
-        let tag = self.fixed.or(tenant);
+        let tag = self.fixed_tag.or(tenant);
         let in_plan = self.plans.iter().find(|(name, _)| name == plan_name);
         for gate in in_plan.map_or(&self.gates, |(_, gates)| gates) {
-            // With no subject, the partition comes from the rule instead: constants spread over the slots.
+            // Without a subject, the limit decides the partition, which spreads such rules over the slots.
             let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
             let key = Key::new(gate.stem(), tag.unwrap_or(own), subject);
             let check = Check::from_key(gate, key, cost).with_anonymous(anonymous);
@@ -313,8 +313,8 @@ impl Ready {
         }
     }
 
-    /// The most checks that it makes, in whichever plan.
-    fn most_checks(&self) -> usize {
+    /// The maximum number of checks, over all plans.
+    fn max_checks(&self) -> usize {
         self.plans.iter().map(|(_, gates)| gates.len()).chain([self.gates.len()]).max().unwrap_or_default()
     }
 }
@@ -323,7 +323,7 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
     let role = if rule.mode == RuleMode::Shadow { Role::Shadow } else { Role::Enforced };
     let gate = |(name, limit): &(SmolStr, Limit)| {
         let stem = match &rule.budget {
-            // A shadow rule counts beside the budget: it must not touch what others share.
+            // A shadow rule must not consume from a shared budget.
             Some(budget) if role != Role::Shadow => KeyStem::for_budget(budget, limit, name),
             _ => KeyStem::for_rule(&rule.id, limit, name),
         };
@@ -339,7 +339,7 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
 }
 
 impl RuleError {
-    /// The id of the rule that cannot stay as it is.
+    /// The id of the invalid rule.
     pub fn rule(&self) -> &str {
         &self.rule
     }

@@ -8,11 +8,12 @@
 //! | finding the rules of a request | [`Matcher`], [`Match`] |
 //! | metrics, logs and traces | [`Observer`], [`Outcome`], [`Origin`] |
 //! | a [`Timer`](crate::Timer) | [`Sleep`] |
+//! | text forms | [`format_address`] |
 //! | bounds | [`MAX_AMOUNT`], [`MAX_CHECKS`], [`MAX_LOG_LIMIT`], [`MAX_SLICES`], [`MAX_WINDOW`], [`DEFAULT_MAX_KEYS`] |
 
 pub use crate::algorithm::Outcome;
 pub use crate::clock::Sleep;
-pub use crate::decimal::address_text;
+pub use crate::decimal::format_address;
 pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
 pub use crate::limit::{MAX_AMOUNT, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
 pub use crate::matcher::{Match, Matcher};

@@ -134,7 +134,7 @@ impl StoreError {
     }
 
     /// Marks the error of an operation that may have been applied.
-    pub fn possibly_applied(mut self) -> Self {
+    pub fn with_possibly_applied(mut self) -> Self {
         self.possibly_applied = true;
         self
     }

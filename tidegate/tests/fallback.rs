@@ -1,4 +1,4 @@
-//! While the store fails: what each policy makes of a request, and how the policies of several rules compose.
+//! Decisions while the store fails: each failure policy, and the policies of several rules together.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -14,15 +14,15 @@ use tidegate::{
     StoreErrorKind,
 };
 
-/// A store that can be told to fail, and how many it is shared by.
+/// A store with a switch for failures and a number of instances.
 #[derive(Clone)]
-struct Switched {
+struct SwitchableStore {
     memory: Arc<MemoryStore>,
     fails: Arc<AtomicBool>,
     instances: Arc<AtomicU32>,
 }
 
-impl Switched {
+impl SwitchableStore {
     fn new(clock: &ManualClock) -> Self {
         let memory = Arc::new(MemoryStore::new().with_clock(clock.clone()));
         Self { memory, fails: Arc::default(), instances: Arc::default() }
@@ -42,7 +42,7 @@ impl Switched {
     }
 }
 
-impl Store for Switched {
+impl Store for SwitchableStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         self.state()?;
         self.memory.decide(plan).await
@@ -71,7 +71,7 @@ impl Store for Switched {
     }
 }
 
-/// Nothing here waits, so a future is ready when it is asked once.
+/// Polls a future once: nothing here waits.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -79,24 +79,28 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn limiter(store: &Switched, clock: &ManualClock, rules: impl IntoIterator<Item = Rule>) -> Limiter<Switched> {
+fn limiter(
+    store: &SwitchableStore,
+    clock: &ManualClock,
+    rules: impl IntoIterator<Item = Rule>,
+) -> Limiter<SwitchableStore> {
     let memory = MemoryStore::new().with_clock(clock.clone());
     Limiter::new(RuleSet::new(rules).unwrap(), store.clone()).with_fallback_store(memory)
 }
 
-/// A bucket that refills too slowly to matter.
+/// A bucket that does not refill during the test.
 fn bucket(capacity: u64) -> Limit {
     Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap()
 }
 
-/// How many of `times` pass; None if one is refused with an error.
-fn passed(limiter: &Limiter<Switched>, request: &Request<'_>, times: usize) -> Option<usize> {
+/// How many of `times` requests pass; `None` if one returns an error.
+fn passed(limiter: &Limiter<SwitchableStore>, request: &Request<'_>, times: usize) -> Option<usize> {
     let decisions: Option<Vec<Decision>> = (0..times).map(|_| now(limiter.check(request)).ok()).collect();
     decisions.map(|decisions| decisions.iter().filter(|decision| decision.is_allowed()).count())
 }
 
 #[test]
-fn each_policy_does_what_it_says() {
+fn each_failure_policy_admits_as_many_requests_as_documented() {
     let clock = ManualClock::default();
     for (policy, expected) in [
         (OnFailure::Open, Some(30)),
@@ -106,7 +110,7 @@ fn each_policy_does_what_it_says() {
         (OnFailure::Static, Some(7)),
     ] {
         let rule = Rule::new("api", bucket(20)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(7));
-        let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+        let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
         let ann = Request::new("").with_attribute("user", "ann");
         assert_eq!(passed(&limiter, &ann, 30), expected, "{policy:?}");
         if expected.is_some() {
@@ -117,20 +121,20 @@ fn each_policy_does_what_it_says() {
 }
 
 #[test]
-fn a_local_rule_counts_each_subject_and_a_static_one_counts_everybody() {
+fn a_local_rule_counts_each_subject_and_a_static_rule_counts_all_together() {
     let clock = ManualClock::default();
     for (policy, expected) in [(OnFailure::Local, 2), (OnFailure::Static, 0)] {
         let rule = Rule::new("api", bucket(2)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(2));
-        let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+        let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
         assert_eq!(passed(&limiter, &Request::new("").with_attribute("user", "ann"), 5), Some(2));
         assert_eq!(passed(&limiter, &Request::new("").with_attribute("user", "bob"), 5), Some(expected), "{policy:?}");
     }
 }
 
 #[test]
-fn a_share_is_by_the_instances_that_the_store_saw_last_and_else_by_the_configured_number() {
+fn a_share_depends_on_the_instances_last_counted_by_the_store_or_else_configured() {
     let clock = ManualClock::default();
-    let store = Switched::failing(&clock);
+    let store = SwitchableStore::failing(&clock);
     let rules = || [Rule::new("api", bucket(20)).with_on_failure(OnFailure::Local)];
     let configured = limiter(&store, &clock, rules()).with_instances(4);
     assert_eq!(passed(&configured, &Request::new(""), 30), Some(5));
@@ -142,9 +146,9 @@ fn a_share_is_by_the_instances_that_the_store_saw_last_and_else_by_the_configure
 }
 
 #[test]
-fn a_denial_by_the_store_is_never_passed_by() {
+fn a_denial_by_the_store_does_not_use_the_fallback() {
     let clock = ManualClock::default();
-    let store = Switched::new(&clock);
+    let store = SwitchableStore::new(&clock);
     for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Degraded] {
         let limiter = limiter(&store, &clock, [Rule::new("api", bucket(0)).with_on_failure(policy)]);
         let denied = now(limiter.check(&Request::new(""))).unwrap();
@@ -153,28 +157,28 @@ fn a_denial_by_the_store_is_never_passed_by() {
 }
 
 #[test]
-fn one_closed_rule_refuses_whatever_the_others_say() {
+fn one_closed_rule_refuses_the_request() {
     let clock = ManualClock::default();
     let rules = |mode| {
         let closed = Rule::new("pay", bucket(9)).with_on_failure(OnFailure::Closed).with_mode(mode);
         [Rule::new("api", bucket(9)).with_on_failure(OnFailure::Local), Rule::new("all", bucket(9)), closed]
     };
-    let store = Switched::failing(&clock);
+    let store = SwitchableStore::failing(&clock);
     let closed = limiter(&store, &clock, rules(RuleMode::Enabled));
     assert_eq!(now(closed.check(&Request::new(""))).unwrap_err().to_string(), "it went away");
-    // In shadow it has no say, not even by failing.
+    // A shadow rule has no effect, not even while the store fails.
     assert_eq!(passed(&limiter(&store, &clock, rules(RuleMode::Shadow)), &Request::new(""), 20), Some(9));
 }
 
 #[test]
-fn local_and_static_rules_are_all_or_nothing_together() {
+fn local_and_static_rules_consume_all_or_nothing() {
     let clock = ManualClock::default();
     let rules = [
         Rule::new("user", bucket(10)).with_per(["user"]).with_on_failure(OnFailure::Local),
         Rule::new("all", bucket(50)).with_on_failure(OnFailure::Static).with_static_limit(bucket(3)),
         Rule::new("open", bucket(0)),
     ];
-    let limiter = limiter(&Switched::failing(&clock), &clock, rules);
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules);
     let ann = Request::new("").with_attribute("user", "ann");
     assert_eq!(passed(&limiter, &ann, 20), Some(3), "the static rule stops ann, and the open one has no say");
     let denied = now(limiter.check(&ann)).unwrap();
@@ -186,24 +190,24 @@ fn local_and_static_rules_are_all_or_nothing_together() {
 }
 
 #[test]
-fn a_static_rule_of_several_limits_has_one_cap() {
+fn a_static_rule_of_several_limits_has_one_static_limit() {
     let clock = ManualClock::default();
     let rule = Rule::from_limits("api", [("a", bucket(50)), ("b", bucket(60))]);
     let rule = rule.with_on_failure(OnFailure::Static).with_static_limit(bucket(4));
-    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     assert_eq!(passed(&limiter, &Request::new("").with_cost(3), 20), Some(4), "it counts requests");
 }
 
 #[test]
-fn a_static_rule_without_a_cap_is_no_rule() {
+fn a_static_rule_without_a_static_limit_is_rejected() {
     let error = RuleSet::new([Rule::new("api", bucket(1)).with_on_failure(OnFailure::Static)]).unwrap_err();
     assert!(error.to_string().contains("static limit"), "{error}");
 }
 
 #[test]
-fn what_was_judged_without_the_store_is_no_longer_asked_when_it_is_back() {
+fn decisions_use_the_store_again_once_it_is_back() {
     let clock = ManualClock::default();
-    let store = Switched::new(&clock);
+    let store = SwitchableStore::new(&clock);
     let limiter = limiter(&store, &clock, [Rule::new("api", bucket(5)).with_on_failure(OnFailure::Local)]);
     assert_eq!(passed(&limiter, &Request::new(""), 3), Some(3));
     store.fails.store(true, Ordering::Relaxed);
@@ -218,20 +222,20 @@ fn what_was_judged_without_the_store_is_no_longer_asked_when_it_is_back() {
 }
 
 #[test]
-fn rules_that_change_keep_what_was_judged_without_the_store() {
+fn a_change_of_rules_keeps_the_state_of_the_fallback() {
     let clock = ManualClock::default();
     let rule = || Rule::new("api", bucket(5)).with_on_failure(OnFailure::Local);
-    let before = limiter(&Switched::failing(&clock), &clock, [rule()]);
+    let before = limiter(&SwitchableStore::failing(&clock), &clock, [rule()]);
     assert_eq!(passed(&before, &Request::new(""), 9), Some(5));
     let after = before.with_rules(RuleSet::new([rule()]).unwrap());
     assert_eq!(passed(&after, &Request::new(""), 9), Some(0));
 }
 
 #[test]
-fn nothing_is_shown_of_what_nobody_knows() {
+fn a_degraded_decision_has_no_receipt_and_no_limit_headers() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(2)).with_on_failure(OnFailure::Local);
-    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     let allowed = now(limiter.check(&Request::new(""))).unwrap();
     assert_eq!(HeaderPolicy::new().headers(&allowed), []);
     assert!(allowed.into_receipt().is_empty());
@@ -242,20 +246,23 @@ fn nothing_is_shown_of_what_nobody_knows() {
 }
 
 #[test]
-fn what_is_too_much_for_a_share_is_not_refused_for_good() {
+fn a_cost_above_the_share_of_an_instance_is_no_permanent_denial() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(20)).with_on_failure(OnFailure::Local);
-    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]).with_instances(4);
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]).with_instances(4);
     let denied = now(limiter.check(&Request::new("").with_cost(8))).unwrap();
     assert!(!denied.is_allowed() && !denied.is_permanent());
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
 }
 
 #[test]
-fn a_peek_judges_without_the_store_too_and_takes_nothing() {
+fn a_peek_without_the_store_consumes_nothing() {
     let clock = ManualClock::default();
-    let limiter =
-        limiter(&Switched::failing(&clock), &clock, [Rule::new("api", bucket(1)).with_on_failure(OnFailure::Local)]);
+    let limiter = limiter(
+        &SwitchableStore::failing(&clock),
+        &clock,
+        [Rule::new("api", bucket(1)).with_on_failure(OnFailure::Local)],
+    );
     for _ in 0..3 {
         let peeked = now(limiter.peek(&Request::new(""))).unwrap();
         assert!(peeked.is_allowed() && peeked.degraded().is_some());
@@ -265,10 +272,10 @@ fn a_peek_judges_without_the_store_too_and_takes_nothing() {
 }
 
 #[test]
-fn the_observer_hears_of_the_failure_of_the_policies_and_of_the_decision() {
+fn the_observer_sees_the_failure_the_policies_and_the_decision() {
     #[derive(Clone, Default)]
-    struct Heard(Arc<Mutex<Vec<String>>>);
-    impl Observer for Heard {
+    struct EventLog(Arc<Mutex<Vec<String>>>);
+    impl Observer for EventLog {
         fn decided(&self, _: &Plan<'_>, decision: &Decision) {
             self.0.lock().unwrap().push(format!("{} {:?}", decision.is_allowed(), decision.degraded()));
         }
@@ -279,15 +286,15 @@ fn the_observer_hears_of_the_failure_of_the_policies_and_of_the_decision() {
             self.0.lock().unwrap().extend(plan.policies().map(|(rule, policy)| format!("{rule} {}", policy.as_str())));
         }
     }
-    let (clock, heard) = (ManualClock::default(), Heard::default());
+    let (clock, heard) = (ManualClock::default(), EventLog::default());
     let rules = [Rule::new("api", bucket(0)).with_on_failure(OnFailure::Local), Rule::new("all", bucket(9))];
-    let limiter = limiter(&Switched::failing(&clock), &clock, rules).with_observer(heard.clone());
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules).with_observer(heard.clone());
     assert_eq!(passed(&limiter, &Request::new(""), 1), Some(0));
     assert_eq!(*heard.0.lock().unwrap(), ["it went away", "api local", "all open", "false Some(Unavailable)"]);
 }
 
 #[test]
-fn shares_of_all_instances_are_together_at_most_the_limit() {
+fn the_shares_of_all_instances_do_not_exceed_the_limit() {
     let rate = Rate::per_second(7).unwrap();
     let window = Duration::from_secs(60);
     for amount in [0, 1, 2, 5, 12, 100, 4_503_599_627_370_495] {
@@ -314,21 +321,21 @@ fn shares_of_all_instances_are_together_at_most_the_limit() {
 }
 
 #[test]
-fn what_costs_nothing_takes_nothing_of_a_cap() {
+fn a_free_request_consumes_nothing_of_a_static_limit() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(9)).with_on_failure(OnFailure::Static).with_static_limit(bucket(2));
-    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     assert_eq!(passed(&limiter, &Request::new("").with_cost(0), 5), Some(5));
     assert_eq!(passed(&limiter, &Request::new(""), 5), Some(2));
     assert_eq!(passed(&limiter, &Request::new("").with_cost(0), 5), Some(5));
 }
 
 #[test]
-fn requests_that_are_decided_as_one_take_as_many_of_a_cap() {
+fn merged_requests_consume_one_unit_each_of_a_static_limit() {
     let clock = ManualClock::default();
     let rule =
         Rule::new("api", bucket(99)).with_per(["user"]).with_on_failure(OnFailure::Static).with_static_limit(bucket(5));
-    let limiter = limiter(&Switched::failing(&clock), &clock, [rule]);
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
     let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
     assert!(now(limiter.check_plan(&three())).unwrap().is_allowed());
@@ -337,24 +344,24 @@ fn requests_that_are_decided_as_one_take_as_many_of_a_cap() {
 }
 
 #[test]
-fn a_rule_against_guessing_keeps_its_silence_without_the_store() {
+fn a_security_rule_reveals_nothing_without_the_store() {
     let clock = ManualClock::default();
     for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Static] {
         let guard = Rule::new("login", bucket(9)).with_security().with_on_failure(policy).with_static_limit(bucket(9));
         let other = Rule::new("api", bucket(0)).with_on_failure(OnFailure::Local);
-        let limiter = limiter(&Switched::failing(&clock), &clock, [guard, other]);
+        let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [guard, other]);
         let denied = now(limiter.check(&Request::new(""))).unwrap();
         assert!(!denied.is_allowed() && denied.is_security(), "{policy:?}");
         let answer = HeaderPolicy::new().reject(&denied, None, None);
         assert!(!answer.body.contains("rule_id"), "{policy:?}: {}", answer.body);
     }
     let shared = |id| Rule::new(id, bucket(0)).with_budget("b").with_on_failure(OnFailure::Local);
-    let limiter = limiter(&Switched::failing(&clock), &clock, [shared("one"), shared("two").with_security()]);
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [shared("one"), shared("two").with_security()]);
     assert!(now(limiter.check(&Request::new(""))).unwrap().is_security());
 }
 
 #[test]
-fn rules_that_share_a_budget_have_the_same_cap() {
+fn rules_that_share_a_budget_need_the_same_static_limit() {
     let shared = |id, cap: Option<u64>| {
         let rule = Rule::new(id, bucket(9)).with_budget("b");
         cap.map_or(rule.clone(), |cap| rule.with_on_failure(OnFailure::Static).with_static_limit(bucket(cap)))

@@ -1,4 +1,4 @@
-//! What a caller reads over HTTP, held to its promises over random rules and histories.
+//! Header fields and rejections for random rules and request histories.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -17,13 +17,13 @@ use tidegate::{
 
 const START: u64 = 1_790_000_000_123_456;
 const LARGEST_NUMBER: u64 = 999_999_999_999_999;
-/// Who asks; it must never show.
+/// The user, who must never appear in a response.
 const WHO: &str = "ann@example.org";
 const PROBLEM: Option<&str> = Some("application/problem+json");
 
-/// So long that twice of it still ends before time does, in 2112.
+/// The longest window: twice of it must end before `Timestamp::MAX`.
 const MAX_WINDOW_MICROS: u64 = 30 * 365 * 86_400 * 1_000_000;
-/// After a wait of more than this, a history ends, for the same reason.
+/// A history ends before a longer wait, for the same reason.
 const LONG: Duration = Duration::from_secs(30 * 86_400);
 
 fn amount() -> impl Strategy<Value = u64> {
@@ -40,7 +40,7 @@ fn rate() -> impl Strategy<Value = Rate> {
     (1..2_000_000u64, window()).prop_filter_map("a rate", |(amount, period)| Rate::new(amount, period).ok())
 }
 
-/// A limit of any kind, of nothing and of very much, in a moment and in decades.
+/// A limit of any kind, with amounts from 0 and windows up to decades.
 fn limit() -> impl Strategy<Value = Limit> {
     let slices = prop::sample::select(vec![1u64, 2, 6, 120]);
     let limit = prop_oneof![
@@ -64,7 +64,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     (id, limits, cost, prop::bool::weighted(0.2), prop::bool::weighted(0.15)).prop_map(
         |(id, limits, cost, shadow, security)| {
             let named = limits.into_iter().enumerate().map(|(place, (name, limit))| {
-                // The names of one rule differ; that of its first limit may be empty.
+                // The names of the limits of a rule differ; the first may be empty.
                 (if place == 0 { name } else { format!("{name}{place}") }, limit)
             });
             let mut rule = Rule::from_limits(id, named).with_per(["user"]);
@@ -75,7 +75,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     )
 }
 
-/// Rules that fit together.
+/// A valid set of rules.
 fn rules() -> impl Strategy<Value = RuleSet> {
     prop::collection::vec(rule(), 0..4).prop_filter_map("ids that differ", |rules| RuleSet::new(rules).ok())
 }
@@ -125,7 +125,7 @@ fn parse(value: &str, [needed, optional]: [&str; 2]) -> Vec<(String, u64, Option
     list.iter().map(item).collect()
 }
 
-/// What holds for the fields of any answer.
+/// Asserts the invariants of the fields of any response.
 fn check_fields(headers: &Headers, decision: &Decision) {
     let names: BTreeSet<_> = headers.iter().map(|(name, _)| *name).collect();
     assert_eq!(names.len(), headers.len(), "a field stands twice: {headers:?}");
@@ -171,7 +171,7 @@ fn check_lists(
     }
 }
 
-/// What holds for a refusal, in one form.
+/// Asserts the invariants of a rejection in one format.
 fn check_answer(answer: &Rejection, decision: &Decision, problem: bool) {
     let media_type = if problem { "application/problem+json" } else { "application/json" };
     assert_eq!(answer.status, 429);
@@ -207,15 +207,14 @@ fn check_nobody_is_named(answer: &Rejection, decision: &Decision) {
     assert!(decision.checks().iter().all(|check| !text.contains(&check.subject().to_string())));
 }
 
-/// An answer as it goes over the wire.
+/// A response as text.
 fn wire(status: &str, headers: &Headers, body: &str) -> String {
     let fields: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     format!("HTTP/1.1 {status}\n{}\n\n{body}", fields.join("\n")).trim_end().to_owned()
 }
 
-/// Documentation that shows what is not sent is worse than none.
 #[test]
-fn the_page_for_users_shows_what_is_sent() {
+fn the_examples_of_the_http_page_are_what_is_sent() {
     let page = include_str!("../../docs/http.md");
     let shows = |text: &str| assert!(page.contains(&format!("```text\n{text}\n```")), "docs/http.md lacks\n{text}");
     let (search, day) = (
@@ -227,7 +226,7 @@ fn the_page_for_users_shows_what_is_sent() {
         Rule::new("search", search).with_limit("day", day).with_action("search"),
         Rule::new("login", login).with_action("login").with_security(),
     ]);
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limiter = Limiter::new(rules.unwrap(), MemoryStore::new().with_clock(clock.clone()));
     let contract = HeaderPolicy::new();
     let denied = |request: &Request<'_>, accept| {
@@ -254,10 +253,9 @@ fn the_page_for_users_shows_what_is_sent() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) })]
 
-    /// Everything that is written can be read back, and who waits as long as they were told gets through.
     #[test]
-    fn answers_can_be_read_and_keep_their_word(rules in rules(), requests in requests(), contract in contract()) {
-        let clock = ManualClock::at(Timestamp::from_micros(START));
+    fn headers_parse_and_retrying_as_told_succeeds(rules in rules(), requests in requests(), contract in contract()) {
+        let clock = ManualClock::starting_at(Timestamp::from_micros(START));
         let limiter = Limiter::new(rules, MemoryStore::new().with_clock(clock.clone()));
         for (gap, cost) in requests {
             clock.advance(Duration::from_micros(gap));
@@ -284,7 +282,6 @@ proptest! {
         }
     }
 
-    /// Whatever a client sends in `Accept`, it gets one of two forms.
     #[test]
     fn any_accept_field_gets_a_body_that_parses(accept in r"[\s\S]{0,60}", named in any::<bool>()) {
         let accept = if named { format!("{accept},application/problem+json;q=0.5") } else { accept };

@@ -1,4 +1,4 @@
-//! The key grammar: no two keys share a name, and nobody's input moves a key to another slot.
+//! The key grammar: different keys have different names, and no input of a client moves a key to another slot.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tidegate::spi::{Key, KeyStem, Subject};
 use tidegate::{Limit, Rate};
 
-/// Everything that makes a key.
+/// The parts of a key.
 #[derive(Clone, Debug, PartialEq)]
 struct Parts {
     budget: bool,
@@ -17,7 +17,7 @@ struct Parts {
     name: String,
     tag: u128,
     subject: u128,
-    /// Of an overflow bucket, by its number, instead of the subject's own.
+    /// The number of an overflow bucket, in place of the subject.
     overflow: Option<u8>,
 }
 
@@ -32,7 +32,7 @@ impl Parts {
     }
 }
 
-/// Few characters, most of them with a meaning in the grammar, so that collisions would come soon.
+/// A small alphabet of mostly special characters, so that collisions are likely.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![3 => "[a1:.$%{}x]{0,4}", 1 => any::<String>()]
 }
@@ -55,7 +55,7 @@ fn parts() -> impl Strategy<Value = Parts> {
     let overflow = prop_oneof![3 => Just(None), 1 => (0..4u8).prop_map(Some)];
     (any::<bool>(), text(), limit(), text(), 0..4u128, subject, overflow).prop_map(
         |(budget, owner, limit, name, tag, subject, overflow)| {
-            // Whose key it would have been is not in the name of an overflow bucket.
+            // The name of an overflow bucket does not contain the subject.
             let subject = if overflow.is_some() { 0 } else { subject };
             Parts { budget, owner, limit, name, tag, subject, overflow }
         },
@@ -66,22 +66,22 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(20_000) })]
 
     #[test]
-    fn no_two_keys_share_a_name(one in parts(), other in parts()) {
+    fn different_keys_have_different_names(one in parts(), other in parts()) {
         prop_assert_eq!(one == other, one.name() == other.name());
     }
 
-    /// Trap: braces in what users supply moved keys to other slots.
+    /// Regression: braces in user input moved keys to other slots.
     #[test]
-    fn nothing_but_the_partition_is_in_braces(parts in parts()) {
+    fn only_the_partition_is_in_braces(parts in parts()) {
         let name = parts.name();
         let open = name.iter().position(|byte| *byte == b'{');
         let close = name.iter().position(|byte| *byte == b'}');
         prop_assert_eq!((open, close), (Some(3), Some(6)));
     }
 
-    /// The amounts of a limit are not in the name: a changed limit keeps its state.
+    /// A limit with changed amounts keeps its state.
     #[test]
-    fn amounts_are_not_in_the_name(one in 1..1000u64, other in 1..1000u64, subject in any::<u128>()) {
+    fn the_name_of_a_key_does_not_contain_amounts(one in 1..1000u64, other in 1..1000u64, subject in any::<u128>()) {
         let name = |amount| {
             let limit = Limit::fixed_window(amount, Duration::from_secs(1)).unwrap();
             Parts { budget: false, owner: "r".into(), limit, name: String::new(), tag: 0, subject, overflow: None }.name()
@@ -90,9 +90,9 @@ proptest! {
     }
 }
 
-/// The grammar read backwards by somebody who knows nothing but the page: whatever the names are, the parts come out.
+/// Parses names with an independent implementation of the grammar.
 #[test]
-fn arbitrary_names_are_read_back_from_a_key() {
+fn arbitrary_rule_names_can_be_parsed_from_a_key() {
     bolero::check!().with_type::<(bool, String, String, u64, u128, Option<u8>)>().for_each(
         |(budget, owner, limit, window, subject, overflow)| {
             let window = Duration::from_micros(window % 1_000_000_000_000 + 1);

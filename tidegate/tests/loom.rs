@@ -12,12 +12,12 @@ use tidegate::{Clock, Limit, MemoryStore, Rate, Timestamp};
 const TWO_SHARDS: usize = 897;
 const ROOM_IN_EACH: u128 = 448;
 
-/// The shard is chosen by the highest bits of the hash, so these two subjects of one gate never share one of two shards.
+/// The highest bits of the hash choose the shard, so these two subjects of one gate are in different shards.
 const ANN: Subject = Subject::from_hash(0);
 const BOB: Subject = Subject::from_hash(OTHER_SHARD);
 const OTHER_SHARD: u128 = 1 << 127;
 
-/// Time stands still. `ManualClock` would do, but its lock is one that loom does not know.
+/// A clock that stands still. Loom cannot check the lock of `ManualClock`.
 struct Noon;
 
 impl Clock for Noon {
@@ -27,7 +27,7 @@ impl Clock for Noon {
 }
 
 #[test]
-fn the_last_unit_goes_to_one_of_two_threads() {
+fn only_one_of_two_threads_gets_the_last_unit() {
     loom::model(|| {
         let (store, gate) = (store(1), gate());
         let granted = race(&store, {
@@ -40,7 +40,7 @@ fn the_last_unit_goes_to_one_of_two_threads() {
 }
 
 #[test]
-fn two_plans_in_opposite_order_neither_deadlock_nor_take_half() {
+fn two_plans_in_opposite_order_do_not_deadlock_and_consume_all_or_nothing() {
     loom::model(|| {
         let (store, gate) = (store(TWO_SHARDS), gate());
         let granted = race(&store, {
@@ -48,7 +48,7 @@ fn two_plans_in_opposite_order_neither_deadlock_nor_take_half() {
             move |store, thread| {
                 let subjects = if thread == 0 { [ANN, BOB] } else { [BOB, ANN] };
                 let verdict = take(store, &gate, &subjects);
-                // All or nothing: both were judged on one moment, so they agree with the whole and with each other.
+                // All or nothing: both checks agree with the whole plan.
                 for judged in &verdict.checks() {
                     assert_eq!(judged.consumed, verdict.granted() == 1);
                     assert_eq!(judged.outcome.admitted, verdict.granted() == 1);
@@ -63,7 +63,7 @@ fn two_plans_in_opposite_order_neither_deadlock_nor_take_half() {
 }
 
 #[test]
-fn a_plan_over_two_keys_never_takes_one_that_another_thread_emptied() {
+fn a_plan_of_two_keys_consumes_nothing_if_another_thread_emptied_one() {
     loom::model(|| {
         let (store, gate) = (store(TWO_SHARDS), gate());
         let (both, ann) = race(&store, {
@@ -74,14 +74,14 @@ fn a_plan_over_two_keys_never_takes_one_that_another_thread_emptied() {
             }
         });
         assert_eq!(both + ann, 1);
-        // Bob still has his unit exactly if the plan that wanted both was denied.
+        // Bob has his unit left exactly if the plan of both was denied.
         assert_eq!(take(&store, &gate, &[BOB]).granted, 1 - both);
     });
 }
 
-/// The two come from different shards, so that nothing but the lock of the shared bucket stands between them.
+/// The subjects are in different shards, so that only the lock of the overflow bucket synchronises them.
 #[test]
-fn new_subjects_of_a_full_store_share_one_bucket_exactly() {
+fn new_subjects_of_a_full_store_share_one_overflow_bucket_exactly() {
     loom::model(|| {
         let (store, gate) = (store(TWO_SHARDS), gate());
         fill(&store, &gate);
@@ -98,11 +98,11 @@ fn new_subjects_of_a_full_store_share_one_bucket_exactly() {
     });
 }
 
-/// Gives both shards all the residents that they have room for; Ann and Bob are not among them.
+/// Fills both shards with subjects other than Ann and Bob.
 fn fill(store: &MemoryStore, gate: &Gate) {
     let residents: Vec<Subject> =
         (1..=ROOM_IN_EACH).flat_map(|number| [number, number | OTHER_SHARD]).map(Subject::from_hash).collect();
-    // As few plans as possible: each is a step that loom has to follow.
+    // As few plans as possible, since each multiplies the interleavings.
     for subjects in residents.chunks(MAX_CHECKS) {
         assert_eq!(take(store, gate, subjects).granted, 1);
     }
@@ -113,7 +113,7 @@ fn store(most_keys: usize) -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new().with_max_keys(most_keys).with_clock(Noon))
 }
 
-/// A single unit, for good: time stands still, so the bucket never refills.
+/// A limit of one unit that never refills, since the clock stands still.
 fn gate() -> Gate {
     let limit = Limit::token_bucket(1, Rate::per_hour(1).unwrap()).unwrap();
     Gate::for_rule("api", limit)
@@ -124,7 +124,7 @@ fn take(store: &MemoryStore, gate: &Gate, subjects: &[Subject]) -> Verdict {
     store.decide_now(&Plan::new(checks).unwrap())
 }
 
-/// Runs `work` in two threads, numbered 0 and 1, and returns what each made of it.
+/// Runs `work` in two threads, numbered 0 and 1, and returns both results.
 fn race(store: &Arc<MemoryStore>, work: impl Fn(&MemoryStore, usize) -> u64 + Clone + 'static) -> (u64, u64) {
     let other = {
         let (store, work) = (store.clone(), work.clone());

@@ -1,4 +1,4 @@
-//! The memory store: bounded, self-cleaning, and fair to whoever is already in it.
+//! The memory store: its bound, its removal of expired keys, and its overflow buckets.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tidegate::{AnonymousBounds, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
 
-/// A limiter of `capacity` per user, with a refill too slow to matter, and room for `most_keys`.
-fn limiter(capacity: u64, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+/// A limiter of `capacity` per user that does not refill during the test, on a store for `max_keys`.
+fn limiter(capacity: u64, max_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap();
     let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
-    (Limiter::new(rules, MemoryStore::new().with_max_keys(most_keys).with_clock(clock.clone())), clock)
+    (Limiter::new(rules, MemoryStore::new().with_max_keys(max_keys).with_clock(clock.clone())), clock)
 }
 
 fn passes(limiter: &Limiter<MemoryStore>, user: &str) -> bool {
@@ -19,24 +19,23 @@ fn passes(limiter: &Limiter<MemoryStore>, user: &str) -> bool {
 }
 
 #[test]
-fn at_the_bound_new_subjects_share_one_overflow_bucket() {
+fn new_subjects_of_a_full_store_share_one_overflow_bucket() {
     let (limiter, _) = limiter(3, 4);
     for user in ["a", "b", "c", "d"] {
         assert!(passes(&limiter, user));
     }
     assert_eq!(limiter.store().overflowed(), 0);
-    // Neither a free pass nor a denial of everyone: three more pass, whoever asks.
+    // All new subjects together get three units.
     let strangers: Vec<bool> = ["e", "f", "g", "h", "i"].iter().map(|user| passes(&limiter, user)).collect();
     assert_eq!(strangers, [true, true, true, false, false]);
     assert_eq!(limiter.store().overflowed(), 5);
     assert_eq!(limiter.store().keys(), 5, "four subjects and one overflow bucket");
-    // Those who were there keep what is theirs.
+    // Subjects with a key are not affected.
     assert_eq!([passes(&limiter, "a"), passes(&limiter, "a"), passes(&limiter, "a")], [true, true, false]);
 }
 
-/// Thousands of subjects over several shards still share one bucket, not one for each shard.
 #[test]
-fn the_overflow_bucket_is_one_for_the_whole_store() {
+fn all_shards_share_one_overflow_bucket() {
     let (limiter, _) = limiter(10, 4096);
     let allowed = (0..20_000).filter(|user| passes(&limiter, &user.to_string())).count();
     let own = limiter.store().keys() - 1;
@@ -46,7 +45,7 @@ fn the_overflow_bucket_is_one_for_the_whole_store() {
 }
 
 #[test]
-fn a_key_that_holds_spent_state_is_never_dropped_for_a_new_one() {
+fn a_state_that_still_counts_is_never_dropped_for_a_new_key() {
     let (limiter, clock) = limiter(1, 64);
     let early: Vec<String> = (0..64).map(|user| user.to_string()).collect();
     assert!(early.iter().all(|user| passes(&limiter, user)));
@@ -57,9 +56,8 @@ fn a_key_that_holds_spent_state_is_never_dropped_for_a_new_one() {
     assert!(!early.iter().any(|user| passes(&limiter, user)), "each is still spent");
 }
 
-/// Keys go when they no longer matter, a few at a time, by the calls that come anyway.
 #[test]
-fn outdated_keys_are_dropped_as_the_store_is_used() {
+fn expired_keys_are_removed_as_the_store_is_used() {
     let (limiter, clock) = limiter(1, 100_000);
     for user in 0..50_000 {
         assert!(passes(&limiter, &format!("old {user}")));
@@ -74,10 +72,10 @@ fn outdated_keys_are_dropped_as_the_store_is_used() {
 }
 
 #[test]
-fn a_full_store_makes_room_as_soon_as_something_is_outdated() {
+fn a_full_store_accepts_new_keys_once_old_ones_expire() {
     let (limiter, clock) = limiter(1, 64);
     (0..64).for_each(|user| assert!(passes(&limiter, &user.to_string())));
-    assert!(passes(&limiter, "stranger"), "from the overflow bucket");
+    assert!(passes(&limiter, "newcomer"), "from the overflow bucket");
     assert!(!passes(&limiter, "another"), "which is empty now");
     clock.advance(Duration::from_secs(3600 + 3));
     (0..64).for_each(|user| assert!(passes(&limiter, &format!("late {user}"))));
@@ -85,7 +83,7 @@ fn a_full_store_makes_room_as_soon_as_something_is_outdated() {
 }
 
 #[test]
-fn looking_creates_nothing() {
+fn peeks_and_denied_or_free_requests_create_no_keys() {
     let (limiter, _) = limiter(1, 64);
     let request = Request::new("").with_attribute("user", "ann");
     limiter.store().decide_now(&limiter.plan(&request).with_peek());
@@ -94,10 +92,10 @@ fn looking_creates_nothing() {
     assert_eq!(limiter.store().keys(), 0);
 }
 
-/// A plan of many new keys finds the same free slot for each of them, unless it is counted.
+/// Regression: each new key of a plan was checked against the same free place.
 #[test]
-fn a_plan_of_many_new_keys_does_not_pass_the_bound() {
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+fn a_plan_of_many_new_keys_does_not_exceed_the_maximum() {
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap();
     let rules = (0..20).map(|rule| Rule::new(format!("rule-{rule}"), limit).with_per(["user"]));
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), MemoryStore::new().with_max_keys(8).with_clock(clock));
@@ -106,10 +104,10 @@ fn a_plan_of_many_new_keys_does_not_pass_the_bound() {
     assert_eq!(limiter.store().keys(), 8 + 12, "eight of its own, and an overflow bucket for each other rule");
 }
 
-/// A plan that adds one key must not drop, in passing, an outdated log that another of its checks was judged on.
+/// A plan that adds one key must not remove an expired log that another of its checks depends on.
 #[test]
-fn a_plan_does_not_sweep_away_what_it_was_judged_on() {
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+fn a_sweep_does_not_remove_states_of_the_same_plan() {
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let api = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
     let login = Limit::sliding_log(5, Duration::from_secs(10)).unwrap();
     let rules = [Rule::new("api", api).with_per(["user"]), Rule::new("login", login).with_per(["account"])];
@@ -123,35 +121,35 @@ fn a_plan_does_not_sweep_away_what_it_was_judged_on() {
     }
 }
 
-/// A limiter of a rule per address, for whom nobody vouches, and one per user, with a refill too slow to matter.
-fn with_strangers(anonymous: AnonymousBounds, most_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
-    let clock = ManualClock::at(Timestamp::from_micros(1_790_000_000_000_000));
+/// A limiter with a rule per address, unauthenticated, and a rule per user, that do not refill during the test.
+fn with_anonymous_rule(anonymous: AnonymousBounds, max_keys: usize) -> (Limiter<MemoryStore>, ManualClock) {
+    let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limit = Limit::token_bucket(3, Rate::per_hour(1).unwrap()).unwrap();
     let rules = [
         Rule::new("public", limit).with_action("public").with_per(["ip"]).with_anonymous(anonymous),
         Rule::new("api", limit).with_action("api").with_per(["user"]),
     ];
-    let store = MemoryStore::new().with_max_keys(most_keys).with_clock(clock.clone());
+    let store = MemoryStore::new().with_max_keys(max_keys).with_clock(clock.clone());
     (Limiter::new(RuleSet::new(rules).unwrap(), store), clock)
 }
 
-/// A flood of strangers fills three quarters of the room, shares a bucket from then on, and leaves room for everybody else.
+/// Unauthenticated subjects fill three quarters of the store, and share a bucket from then on.
 #[test]
-fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
+fn a_flood_of_unauthenticated_subjects_leaves_room_for_others() {
     const ROOM: usize = 100_000;
-    let (limiter, _) = with_strangers(AnonymousBounds::default(), ROOM);
-    let stranger = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
-    assert!(stranger("ann").is_allowed());
+    let (limiter, _) = with_anonymous_rule(AnonymousBounds::default(), ROOM);
+    let anonymous = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
+    assert!(anonymous("ann").is_allowed());
     let mut passed = 0;
     for number in 0..1_000_000 {
-        passed += u64::from(stranger(&format!("stranger {number}")).is_allowed());
+        passed += u64::from(anonymous(&format!("address {number}")).is_allowed());
     }
     let own = limiter.store().keys() - 1;
     assert!((ROOM * 7 / 10..=ROOM * 3 / 4).contains(&own), "{own}");
     assert_eq!(passed, own as u64 - 1 + 3, "those who have a bucket of their own but ann, and three who share one");
-    let decision = stranger("ann");
+    let decision = anonymous("ann");
     assert_eq!((decision.remaining(), decision.checks()[0].is_overflowed()), (Some(1), false), "ann was there before");
-    assert!(stranger("carl").checks()[0].is_overflowed());
+    assert!(anonymous("carl").checks()[0].is_overflowed());
     for number in 0..ROOM / 10 {
         let user = format!("user {number}");
         let decision = limiter.check_now(&Request::new("api").with_attribute("user", &user));
@@ -161,14 +159,14 @@ fn a_million_strangers_leave_room_for_those_whom_somebody_vouches_for() {
 }
 
 #[test]
-fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
+fn only_unauthenticated_subjects_are_forgotten_early() {
     let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(60));
-    let (limiter, clock) = with_strangers(bounds, 64);
+    let (limiter, clock) = with_anonymous_rule(bounds, 64);
     let ann = Request::new("public").with_attribute("ip", "ann");
     let user = Request::new("api").with_attribute("user", "bob");
     let left = |request: &Request<'_>| limiter.check_now(request).remaining();
     assert_eq!((left(&ann), left(&user)), (Some(2), Some(2)));
-    // Whoever comes again is remembered from then on.
+    // A new request restarts the time until the subject is forgotten.
     clock.advance(Duration::from_secs(50));
     assert_eq!(left(&ann), Some(1));
     clock.advance(Duration::from_secs(61));
@@ -177,10 +175,9 @@ fn a_stranger_is_forgotten_as_early_as_the_rule_says_and_others_are_not() {
     assert_eq!((left(&ann), left(&user)), (Some(2), Some(1)));
 }
 
-/// What was taken from a bucket that many share is nobody's to give back.
 #[test]
-fn a_refund_of_what_was_shared_gives_nothing_back() {
-    let (limiter, _) = with_strangers(AnonymousBounds::default(), 1);
+fn a_refund_does_not_return_units_to_an_overflow_bucket() {
+    let (limiter, _) = with_anonymous_rule(AnonymousBounds::default(), 1);
     let ask = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
     assert!(ask("ann").is_allowed());
     let shared = ask("bob");

@@ -1,4 +1,4 @@
-//! Each limit is held to the formula in its documentation, over random histories.
+//! Each limit satisfies the formula in its documentation, for random histories.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -17,7 +17,7 @@ struct Subject {
     clock: ManualClock,
 }
 
-/// A request that was admitted: when, what it cost, and how long it was told to wait.
+/// An admitted request: its time, cost and delay.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     at: u64,
@@ -27,7 +27,7 @@ struct Admitted {
 
 impl Subject {
     fn new(limit: Limit) -> Self {
-        let clock = ManualClock::at(Timestamp::from_micros(START));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(START));
         let store = MemoryStore::new().with_clock(clock.clone());
         Self { limiter: Limiter::new(RuleSet::new([Rule::new("r", limit)]).unwrap(), store), clock }
     }
@@ -114,7 +114,7 @@ proptest! {
 
     /// admitted(s, t) ≤ C + (t − s)·r/p
     #[test]
-    fn a_token_bucket_admits_its_capacity_and_what_came_since(capacity in 1..20u64, rate in rate(), requests in requests()) {
+    fn a_token_bucket_admits_its_capacity_plus_the_refill(capacity in 1..20u64, rate in rate(), requests in requests()) {
         let admitted = run(Limit::token_bucket(capacity, rate).unwrap(), &requests);
         for first in &admitted {
             for last in &admitted {
@@ -125,14 +125,14 @@ proptest! {
         }
     }
 
-    /// The output of a leaky bucket keeps its distance, and its queue has an end.
+    /// The output rate and the length of the queue.
     #[test]
-    fn a_leaky_bucket_keeps_its_distance(queue in 0..20u64, rate in rate(), requests in requests()) {
+    fn a_leaky_bucket_never_exceeds_its_output_rate(queue in 0..20u64, rate in rate(), requests in requests()) {
         let admitted = run(Limit::leaky_bucket(rate, queue).unwrap(), &requests);
         for pair in admitted.windows(2) {
             let (before, after) = (pair[0].at + pair[0].delay, pair[1].at + pair[1].delay);
             let distance = u128::from(pair[0].cost) * rate.period().as_micros();
-            // Delays are told in whole microseconds, rounded up: one may be lost, never more.
+            // Delays are rounded up to whole microseconds, so at most one is lost.
             prop_assert!(u128::from(after + 1 - before) * u128::from(rate.amount()) >= distance);
         }
         for one in &admitted {
@@ -152,16 +152,16 @@ proptest! {
         }
     }
 
-    /// admitted(s(k), s(k+1)) ≤ L, where one month and year end and the next ones begin; and after it L is there again.
+    /// admitted(s(k), s(k+1)) ≤ L across the end of a month and a year; afterwards the whole limit is available again.
     #[test]
-    fn a_window_of_the_calendar_admits_its_limit(limit in 1..20u64, window in calendar(), requests in requests()) {
+    fn a_calendar_window_admits_its_limit(limit in 1..20u64, window in calendar(), requests in requests()) {
         let limit = Limit::fixed_window(limit, window).unwrap();
         let admitted = run(limit, &requests);
         let (before, turn) = (START - 1, START + 2_000_000);
         prop_assert!(units(&admitted, before, turn - 1) <= limit.amount());
         prop_assert!(units(&admitted, turn - 1, u64::MAX) <= limit.amount());
         let (subject, _) = after(limit, &requests);
-        // The new year, months later: whatever came before, a month is whole again, and a year is once it is over.
+        // In the new year the limit of a month is available again, and that of a year once it is over.
         let later = if window == Window::MONTH { 31 } else { 366 };
         subject.set(turn + later * 86_400_000_000);
         prop_assert_eq!(subject.peek(1).remaining, limit.amount());
@@ -178,7 +178,7 @@ proptest! {
 
     /// N(W − W/S) ≤ estimate ≤ N(W + W/S), where the estimate is what does not remain.
     #[test]
-    fn a_sliding_window_stays_within_a_slice_of_the_truth(
+    fn a_sliding_window_is_exact_to_one_slice(
         limit in 1..20u64,
         slices in prop::sample::select(vec![1u64, 2, 6, 12]),
         requests in requests(),
@@ -199,7 +199,7 @@ proptest! {
         }
     }
 
-    /// Retrying at the promised instant succeeds if nothing else happened, and a microsecond earlier fails.
+    /// A retry at the reported time succeeds, and one microsecond earlier it fails.
     #[test]
     fn retry_after_is_exact(limit in limit(), requests in requests(), cost in 1..25u64) {
         let (subject, now) = after(limit, &requests);
@@ -231,9 +231,9 @@ proptest! {
         }
     }
 
-    /// After `reset_after` the subject cannot be told from a new one, and just before it can.
+    /// After `reset_after` the subject is equivalent to a new one, and just before it is not.
     #[test]
-    fn reset_after_is_when_everything_is_as_at_the_beginning(limit in limit(), requests in requests()) {
+    fn after_reset_after_the_state_equals_a_fresh_one(limit in limit(), requests in requests()) {
         let (subject, now) = after(limit, &requests);
         let reset = subject.peek(1).reset_after.as_micros() as u64;
         subject.set(now + reset);
@@ -245,14 +245,14 @@ proptest! {
         }
     }
 
-    /// Setting the clock back, by however much, never leaves more than there was.
+    /// Whatever the step, no more remains than before.
     #[test]
-    fn a_clock_set_back_gives_nothing_back(limit in limit(), requests in requests(), back in 0..20_000_000u64) {
+    fn a_clock_that_steps_back_refunds_nothing(limit in limit(), requests in requests(), back in 0..20_000_000u64) {
         let (subject, now) = after(limit, &requests);
         let before = subject.peek(1).remaining;
         subject.set(now - back);
         prop_assert!(subject.peek(1).remaining <= before);
-        // And whatever the jump was, nobody is locked out for longer than from empty to full.
+        // A subject is not locked out for longer than a complete refill.
         subject.take(limit.amount());
         let reset = subject.peek(1).reset_after;
         // 20 units, the slowest at one in 1.23 s, and the margin; or the longest month or year, and the margin

@@ -40,7 +40,7 @@ impl MemoryServer {
         let gates = [Gate::for_rule("api", limit)];
         let subjects = subjects(keys);
         self.measure(keys, |count| {
-            let clock = ManualClock::at(Timestamp::from_micros(START));
+            let clock = ManualClock::starting_at(Timestamp::from_micros(START));
             let driver = StoreDriver::connect(&self.server, RedisOptions::new().with_clock(clock.clone()));
             for at in at {
                 clock.set(Timestamp::from_micros(START + at));

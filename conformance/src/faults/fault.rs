@@ -139,31 +139,35 @@ impl Fault {
         const SILENT: &[StoreErrorKind] = &[Unavailable];
         const EITHER: &[StoreErrorKind] = &[Refused, Unavailable];
         match self {
-            Self::Timeout => ("timeout", "packets are swallowed in both directions", Outage(SILENT)),
-            Self::Unavailable => {
-                ("unavailable", "the server is killed, and started again with its data", Outage(SILENT))
-            }
-            Self::Hang => ("hang", "the server is stopped (SIGSTOP), and goes on later", Outage(SILENT)),
-            Self::Latency => ("latency", "replies take twice the budget", Outage(SILENT)),
-            Self::SlightLatency => ("latency below the budget", "replies take a fifth of the budget", Unnoticed),
+            Self::Timeout => ("timeout", "packets are dropped in both directions", Outage(SILENT)),
+            Self::Unavailable => ("unavailable", "the server is killed, and restarted with its data", Outage(SILENT)),
+            Self::Hang => ("hang", "the server is paused (SIGSTOP), and resumed later", Outage(SILENT)),
+            Self::Latency => ("latency", "replies take twice the timeout", Outage(SILENT)),
+            Self::SlightLatency => ("latency below the timeout", "replies take a fifth of the timeout", Unnoticed),
             Self::Cut => {
                 ("cut mid-reply", "each connection breaks two bytes into the reply to a decision", Outage(SILENT))
             }
-            Self::Trickle => ("trickle", "replies come byte by byte, a quarter of the budget for each", Outage(SILENT)),
-            Self::NoScript => ("NOSCRIPT", "the scripts are flushed, again and again", Unnoticed),
-            Self::DataLost => ("data lost", "the server is killed, and started again empty", Outage(SILENT)),
-            Self::OutOfMemory => ("OOM", "foreign keys fill the server, which evicts none", Outage(&[Refused])),
-            Self::ReadOnly => ("READONLY", "the server is made a replica, and a primary again", Outage(EITHER)),
+            Self::Trickle => {
+                ("trickle", "replies come byte by byte, each after a quarter of the timeout", Outage(SILENT))
+            }
+            Self::NoScript => ("NOSCRIPT", "the scripts are flushed repeatedly", Unnoticed),
+            Self::DataLost => ("data lost", "the server is killed, and restarted empty", Outage(SILENT)),
+            Self::OutOfMemory => {
+                ("OOM", "foreign keys fill the memory of the server, with `noeviction`", Outage(&[Refused]))
+            }
+            Self::ReadOnly => ("READONLY", "the server becomes a replica, and a primary again", Outage(EITHER)),
             Self::Failover => ("sentinel failover", "the primary is killed", OutageThatEnds(EITHER)),
             Self::SlotMove => ("MOVED and ASK", "the slot moves to another server and back, twice", Unnoticed),
             Self::Promotion => {
                 ("promotion", "the primary of the slot is killed; it has a replica", OutageThatEnds(EITHER))
             }
-            Self::ClusterDown => ("CLUSTERDOWN", "another slot is served by nobody", Outage(EITHER)),
-            Self::Loading => ("LOADING", "the server is killed, and takes its time to load its data", Outage(EITHER)),
+            Self::ClusterDown => ("CLUSTERDOWN", "another slot has no server", Outage(EITHER)),
+            Self::Loading => ("LOADING", "the server is killed, and loads its data slowly", Outage(EITHER)),
             Self::Busy => ("BUSY", "a script does not end", Outage(EITHER)),
-            Self::ClockJumps => ("clock jumps", "ten minutes ahead, ten back, and to the right time", Unnoticed),
-            Self::InstanceRestart => ("instance restart", "one of two instances is dropped and opened anew", Unnoticed),
+            Self::ClockJumps => {
+                ("clock jumps", "the clock jumps ten minutes forward, ten back, and to the right time", Unnoticed)
+            }
+            Self::InstanceRestart => ("instance restart", "one of two instances is restarted", Unnoticed),
             Self::Flood => ("subject flood", "five thousand new subjects under another rule", Unnoticed),
         }
     }

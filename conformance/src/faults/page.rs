@@ -15,15 +15,15 @@ pub const FIGURES: &str = "## Figures";
 const INTRODUCTION: &str = "\
 # When the store fails
 
-What happens to requests while Redis or Valkey misbehaves, fault by fault. The fault suite generates this page. It injects each
+What happens to requests during each fault of Redis or Valkey. The fault suite generates this page. It injects each
 fault into real servers, under load from two instances, with one rule for each [policy](rules.md): `make faults` (a few
 minutes; `cargo run --release -p conformance --example faults -- hang` for a single fault). `make test` runs the same suite with
 less load, and fails if a fault has another effect than the table below states.
 
-The suite fails if a decision takes longer than its budget. A decision made without the store is marked `degraded`, with the
-reason, and shows no numbers, since the instance does not know them.
+Every decision has a timeout, 25 ms by default. A decision made without the store is marked `degraded`, with the reason, and
+shows no numbers, since the instance does not know them.
 
-*Above the limit* is what may pass beyond the limit because of the fault, until the limit has refilled. A decision whose reply was
+*Above the limit* is the number of units that may pass beyond the limit because of the fault, until the limit has refilled. A decision whose reply was
 lost may have been counted: then less passes, never more, since it is not sent again.
 
 ";
@@ -36,7 +36,7 @@ const NOTES: &str = "
 - *Failover* and *promotion*: replication is asynchronous. A killed primary loses its last writes that were not replicated: at most
   the decisions in flight, unless the replica lags. A primary that is partitioned but alive would keep answering;
   `min-replicas-to-write 1` prevents that.
-- *Clock jumps*: a forward step counts as elapsed time and refills; a backward step refunds nothing and locks nobody out.
+- *Clock jumps*: a forward step counts as elapsed time and refills; a backward step refunds nothing and locks no subject out.
 
 ";
 
@@ -67,18 +67,18 @@ pub fn promises() -> String {
 /// Renders the figures of a run.
 pub fn figures(rows: &[FaultOutcome], scale: &Scale, command: &str, written: &str) -> String {
     let mut page = format!(
-        "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Budget {:?}, {INSTANCES} instances, {} workers per instance and policy, \
+        "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Timeout {:?}, {INSTANCES} instances, {} workers per instance and policy, \
          each with one request every {:?}. Times are wall time on a machine that also runs the servers and \
          the load; the suite asserts only that no decision took {:?}.\n\n",
         scale.budget, scale.workers, scale.pace, scale.late
     );
     page.push_str(
-        "`allowed` and `denied` were decided by the store, `passed` and `held` without it, `refused` are errors. ",
+        "`allowed` and `denied` were decided by the store, `passed` (admitted) and `held` (denied) without it; `refused` are errors. ",
     );
     page.push_str(
         "The recovery time counts from the repair, or from the fault where the servers recover by themselves, ",
     );
-    page.push_str("until the store made all decisions again. A machine that is busy for most of a budget ");
+    page.push_str("until the store made all decisions again. A machine that is busy for most of a timeout ");
     page.push_str("looks like a fault itself: such a run is repeated, up to five times, and named above.\n\n");
     page.push_str(
         "| fault | policy | sent | allowed | denied | passed | held | refused | longest decision | recovery ",

@@ -23,7 +23,7 @@ impl Bucket {
         Self {
             capacity: limit.capacity(),
             rate: i128::from(limit.refill().amount()),
-            period: limit.refill().period().as_micros() as i128,
+            period: limit.refill().period().as_micros().cast_signed(),
             leaky,
             admitted: Vec::new(),
         }

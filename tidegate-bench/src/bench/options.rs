@@ -7,8 +7,8 @@ use clap::{Args, ValueEnum};
 /// Measure CPU time and latency of the front doors, compared with a do-nothing server and nginx; or load any URL
 ///
 /// CPU time per request: the servers run on one CPU core, the load on another. All servers take turns for several rounds, and
-/// the best round of each counts. Latency: requests are due at a fixed rate, whatever the responses do, and each latency
-/// counts from when its request was due. Use a release build before you quote a number.
+/// the best round of each counts. Latency: requests are scheduled at a fixed rate, regardless of the responses, and each
+/// latency counts from the scheduled time. Use a release build before you quote a number.
 ///
 /// With --url only latency is measured, against that URL: responses are counted by status, and no server is started.
 ///
@@ -32,7 +32,7 @@ pub struct BenchArgs {
     /// Duration of the latency measurement, in seconds
     #[arg(long, value_name = "S", default_value = "5", value_parser = parse_seconds)]
     pub(crate) seconds: Duration,
-    /// Requests in flight at most, each on its own connection (gRPC: all on one)
+    /// Maximum number of requests in flight, each on its own connection (gRPC: all on one)
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) connections: u16,
     /// CPU core of the servers [default: the first]

@@ -118,7 +118,7 @@ fn audit_rule(rule: &str, entries: &[Admission], capacity: u64, rate: Rate) -> L
 /// nothing. The entries are those of one subject, in order of time.
 fn overshoot(entries: &[Admission], capacity: u64, rate: Rate) -> u64 {
     // Counted in fractions of a unit of which `refill` come back each microsecond, so nothing is rounded.
-    let (unit, refill) = (rate.period().as_micros() as i128, i128::from(rate.amount()));
+    let (unit, refill) = (rate.period().as_micros().cast_signed(), i128::from(rate.amount()));
     let full = i128::from(capacity) * unit;
     let (mut level, mut last, mut deficit) = (full, None, 0);
     for entry in entries {

@@ -15,12 +15,12 @@ use tidegate_server::command::Failure;
 /// for itself, with the same limits shared, and with an additional limit for all riders together. Everything listens on free
 /// ports of this machine and stops with the command.
 ///
-/// Exit code: 0 if every goal that this run can judge was reached (see the end of its output), 1 if not, 2 for wrong arguments
+/// Exit code: 0 if every evaluated goal was reached (see the end of the output), 1 if not, 2 for wrong arguments
 /// or after a signal, 3 if the store of --store failed at the start.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SurgeArgs {
-    /// A short run: under a minute, with a timeout of 6 seconds instead of 30. It shows the same, but judges no times
+    /// A short run: under a minute, with a timeout of 6 seconds instead of 30. It shows the same, but evaluates no times
     #[arg(long)]
     pub(crate) quick: bool,
     /// Number of riders
@@ -57,7 +57,7 @@ pub(crate) struct Scenario {
     pub(crate) arrivals_per_second: u32,
     /// How long a rider waits for a response.
     pub(crate) timeout: Duration,
-    /// Whether the run is long and large enough to judge times.
+    /// Whether the run is long and large enough to evaluate times.
     pub(crate) judges_times: bool,
 }
 

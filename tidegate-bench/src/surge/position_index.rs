@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn evenly_spaced_positions_cause_no_backlog() {
-        let clock = ManualClock::at(Timestamp::from_micros(1_000_000));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(1_000_000));
         let index = PositionIndex::new(Arc::new(clock.clone()));
         for _ in 0..9000 {
             clock.advance(Duration::from_micros(334));
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_positions_slows_down_every_write() {
-        let clock = ManualClock::at(Timestamp::from_micros(1_000_000));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(1_000_000));
         let index = PositionIndex::new(Arc::new(clock.clone()));
         (0..4500).for_each(|_| assert!(index.reserve(clock.now()).is_some()));
         assert!(index.backlog() > Duration::from_secs(4), "three times 1.3 s: {:?}", index.backlog());

@@ -57,7 +57,7 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         let CallError { error, mid_migration, missing_permission } = failure;
         let refunded = self.refund().await;
         CallError {
-            error: if refunded { error } else { error.possibly_applied() },
+            error: if refunded { error } else { error.with_possibly_applied() },
             mid_migration: mid_migration && refunded,
             missing_permission,
         }

@@ -112,7 +112,7 @@ impl Scenario {
             warnings: Arc::default(),
             heartbeat: Heartbeat::default(),
         };
-        let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
         let rules =
             RuleSet::new([Rule::new("api", limit).with_on_failure(policy).with_static_limit(static_limit)]).unwrap();
         let limiter = Limiter::new(rules, store)

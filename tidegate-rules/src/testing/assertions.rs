@@ -210,7 +210,7 @@ impl DecidedStep<'_> {
             DecisionField::Delay => Some(quantity::format_duration(decision.delay())),
             DecisionField::Permanent => Some(decision.is_permanent().to_string()),
             DecisionField::Cost => {
-                let check = decision.shown().or_else(|| decision.checks().first());
+                let check = decision.most_restrictive().or_else(|| decision.checks().first());
                 check.map(|check: &CheckResult| check.cost().to_string())
             }
             DecisionField::Status => Some(if decision.is_allowed() { "200".into() } else { "429".into() }),

@@ -113,14 +113,14 @@ fn differs(mismatch: &ConditionMismatch) -> String {
 
 /// How much of the limit is left.
 fn room(step: &DecidedStep<'_>) -> Option<String> {
-    let check = step.decision.shown()?;
+    let check = step.decision.most_restrictive()?;
     let outcome = check.outcome();
     Some(format!("the last one passed: {} of {} are left under `{}`", outcome.remaining, outcome.limit, check.rule()))
 }
 
 /// When the request would be admitted.
 fn wait(step: &DecidedStep<'_>) -> Option<String> {
-    let check = step.decision.shown().filter(|_| !step.decision.is_allowed())?;
+    let check = step.decision.most_restrictive().filter(|_| !step.decision.is_allowed())?;
     let (rule, outcome) = (check.rule(), check.outcome());
     Some(match step.decision.retry_after() {
         Some(retry) => format!("under `{rule}` the last one passes {} later, at {}", format_duration(retry), {

@@ -42,7 +42,7 @@ struct SuiteRunner<'s> {
 
 impl SuiteRunner<'_> {
     fn run_case(&mut self, case: &TestCase) -> TestOutcome {
-        let clock = ManualClock::at(self.start);
+        let clock = ManualClock::starting_at(self.start);
         let memory = || MemoryStore::new().with_clock(clock.clone());
         let limiter = Limiter::new(self.rules.rules().clone(), memory());
         let limiter = limiter.with_instances(self.instances).with_fallback_store(memory());
@@ -120,8 +120,7 @@ impl SuiteRunner<'_> {
 }
 
 fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
-    let plan = limiter.plan(request).with_peek();
-    Decision::new(&plan, &limiter.store().decide_now(&plan))
+    limiter.check_plan_now(&limiter.plan(request).with_peek())
 }
 
 /// The decision on a request while the store fails; `None` if a rule is closed then.

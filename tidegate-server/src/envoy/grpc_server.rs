@@ -138,7 +138,7 @@ mod tests {
         let limit = Limit::token_bucket(2, Rate::per_minute(1).unwrap()).unwrap();
         let rules = RuleSet::new([Rule::new("edge", limit).with_action("edge")]).unwrap();
         // A manual clock, so that both servers decide at the same time.
-        let clock = ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(1_700_000_000_000_000));
         let store = MemoryStore::new().with_clock(clock);
         EnvoyService::from_rules(LimitLayer::new(Limiter::new(rules, store)).handle())
     }

@@ -210,7 +210,7 @@ impl DescriptorPlan<'_> {
 
 fn timeout_error() -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "the store did not answer within the caller's timeout")
-        .possibly_applied()
+        .with_possibly_applied()
 }
 
 async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {

@@ -7,7 +7,7 @@ use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
 use tidegate::attributes;
-use tidegate::spi::address_text;
+use tidegate::spi::format_address;
 use tidegate_tower::DegradedMode;
 
 use crate::degraded::DEGRADED;
@@ -78,7 +78,7 @@ fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
         joined.extend_from_slice(line.as_bytes());
         joined.extend_from_slice(b", ");
     }
-    joined.extend_from_slice(address_text(peer.to_canonical()).as_bytes());
+    joined.extend_from_slice(format_address(peer.to_canonical()).as_bytes());
     // Valid values are valid when joined.
     if let Ok(value) = HeaderValue::from_bytes(&joined) {
         headers.insert(X_FORWARDED_FOR, value);

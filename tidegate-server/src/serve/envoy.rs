@@ -18,10 +18,10 @@ pub(crate) struct EnvoyArgs {
     /// Limits for Envoy's rate limit service in the format of its reference server, instead of the rule file
     #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG", help_heading = "Envoy")]
     pub(crate) envoy_config: Option<PathBuf>,
-    /// Behave exactly like the reference server: refused hits count
+    /// Behave like the reference server: hits of denied requests count
     #[arg(long, env = "TIDEGATE_ENVOY_STRICT", help_heading = "Envoy")]
     pub(crate) envoy_strict: bool,
-    /// Let every request pass; only the statuses report what is over a limit (`SHADOW_MODE`)
+    /// Let every request pass; only the statuses report exceeded limits (`SHADOW_MODE`)
     #[arg(long, env = "TIDEGATE_ENVOY_SHADOW", help_heading = "Envoy")]
     pub(crate) envoy_shadow: bool,
     /// Make every limit of --envoy-config a quota: refuse requests that are over all of them (`QUOTA_MODE`)
@@ -33,7 +33,7 @@ pub(crate) struct EnvoyArgs {
     /// Allow several files of --envoy-config for one domain (`MERGE_DOMAIN_CONFIG`)
     #[arg(long, env = "TIDEGATE_ENVOY_MERGE_DOMAINS", help_heading = "Envoy")]
     pub(crate) envoy_merge_domains: bool,
-    /// Share of a limit from which on hits count as near it in the metrics (`NEAR_LIMIT_RATIO`)
+    /// Hits that use at least this share of a limit count as near it in the metrics (`NEAR_LIMIT_RATIO`)
     #[arg(
         long,
         value_name = "SHARE",
@@ -43,7 +43,7 @@ pub(crate) struct EnvoyArgs {
         help_heading = "Envoy"
     )]
     pub(crate) envoy_near_limit: f64,
-    /// Add header fields to responses by --envoy-config (`LIMIT_RESPONSE_HEADERS_ENABLED`)
+    /// Add header fields to the responses of --envoy-config (`LIMIT_RESPONSE_HEADERS_ENABLED`)
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", help_heading = "Envoy")]
     pub(crate) envoy_headers: bool,
     /// Name of the field with the limit (`LIMIT_LIMIT_HEADER`)
@@ -56,7 +56,7 @@ pub(crate) struct EnvoyArgs {
         help_heading = "Envoy"
     )]
     pub(crate) envoy_limit_header: String,
-    /// Name of the field with what remains of it (`LIMIT_REMAINING_HEADER`)
+    /// Name of the field with the remaining amount (`LIMIT_REMAINING_HEADER`)
     #[arg(
         long,
         value_name = "NAME",

@@ -28,7 +28,7 @@ pub(crate) struct LogArgs {
     /// How events are written to stderr
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "pretty", help_heading = "Log")]
     pub(crate) log_format: LogFormat,
-    /// The least severe events that are written; directives in `RUST_LOG`, such as `tidegate::refusals=off`, go before it
+    /// The least severe events that are written; directives in `RUST_LOG`, such as `tidegate::refusals=off`, take precedence
     #[arg(long, value_name = "LEVEL", env = "TIDEGATE_LOG_LEVEL", default_value = "info", help_heading = "Log")]
     pub(crate) log_level: LogLevel,
     /// Log each request through the gateway when it is finished: its path without the query, no header values

@@ -27,11 +27,11 @@ pub struct ServeArgs {
     /// redis+cluster://; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
-    /// Milliseconds that a decision may take on a shared store; after that, each rule does what its `on_failure` says
+    /// Timeout of a decision on a shared store, in milliseconds; after it, each rule does what its `on_failure` says
     #[arg(long, value_name = "MS", env = "TIDEGATE_STORE_BUDGET", value_parser = value_parser!(u64).range(1..=60_000), default_value_t = 25)]
     pub(crate) store_budget: u64,
-    /// Number of instances that share the store, until they have counted each other there: while the store fails, a rule
-    /// with `on_failure: local` allows each instance this part of its limit
+    /// Number of instances to assume until they have counted each other in the store: while the store fails, a rule with
+    /// `on_failure: local` allows each instance its limit divided by this number
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
     pub(crate) instances: u32,
     /// Address of the check API
@@ -46,10 +46,10 @@ pub struct ServeArgs {
     /// The service behind the gateway, such as `http://127.0.0.1:3000`
     #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM")]
     pub(crate) upstream: Option<http::Uri>,
-    /// Address of the metrics
+    /// Address of the metrics and debug pages
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     pub(crate) admin: SocketAddr,
-    /// Share of a limit from which on requests count as near it in the metrics
+    /// Requests that use at least this share of a limit count as near it in the metrics
     #[arg(long, value_name = "SHARE", env = "TIDEGATE_NEAR_LIMIT", default_value_t = 0.8, value_parser = share)]
     pub(crate) near_limit: f64,
     /// Certificate of --http, --grpc and --gateway, PEM; reloaded when it changes
@@ -58,16 +58,16 @@ pub struct ServeArgs {
     /// Private key of the certificate, PEM
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_KEY", help_heading = "TLS")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Authority for client certificates, which --http and --grpc then require, PEM; the gateway does not
+    /// CA that must have signed the client certificates, PEM; required on --http and --grpc, not on the gateway
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", help_heading = "TLS")]
     pub(crate) tls_client_ca: Option<PathBuf>,
-    /// Most connections to each address; further ones wait
+    /// Maximum number of connections to each address; further ones wait
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, help_heading = LIMITS_HEADING)]
     pub(crate) max_connections: usize,
-    /// Largest request head, in bytes
+    /// Maximum size of a request head, in bytes
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_HEADER_BYTES", default_value_t = 65_536, help_heading = LIMITS_HEADING)]
     pub(crate) max_header_bytes: usize,
-    /// Largest request body through the gateway, in bytes; the default is any size
+    /// Maximum size of a request body through the gateway, in bytes; the default is unlimited
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_BODY_BYTES", help_heading = LIMITS_HEADING)]
     pub(crate) max_body_bytes: Option<u64>,
     /// Seconds within which a client must send the head of a request
@@ -76,7 +76,7 @@ pub struct ServeArgs {
     /// Seconds that a call to --http, --grpc or --admin may take, including its body
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_REQUEST_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 30, help_heading = LIMITS_HEADING)]
     pub(crate) request_timeout: u64,
-    /// Seconds until the response of --upstream must begin
+    /// Seconds within which the response of --upstream must begin
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_UPSTREAM_TIMEOUT", value_parser = value_parser!(u64).range(1..=MAX_SECONDS), default_value_t = 60, help_heading = LIMITS_HEADING)]
     pub(crate) upstream_timeout: u64,
     /// Seconds that open requests have to finish after a signal to stop

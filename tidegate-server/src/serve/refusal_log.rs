@@ -227,7 +227,7 @@ impl<'a> Refusal<'a> {
 
 impl Observer for RefusalLog {
     fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
-        if let Some(check) = decision.shown().filter(|_| !decision.is_allowed()) {
+        if let Some(check) = decision.most_restrictive().filter(|_| !decision.is_allowed()) {
             self.refuse(&Refusal::from_check(check, decision, plan.origin()));
         }
         for check in decision.checks() {

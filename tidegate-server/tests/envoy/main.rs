@@ -35,7 +35,7 @@ use tonic::transport::{Channel, Server};
 
 /// 20.5 seconds after the start of a minute.
 pub(crate) fn clock() -> ManualClock {
-    ManualClock::at(Timestamp::from_micros(1_700_000_000_500_000))
+    ManualClock::starting_at(Timestamp::from_micros(1_700_000_000_500_000))
 }
 
 pub(crate) fn store(clock: &ManualClock) -> Arc<MemoryStore> {

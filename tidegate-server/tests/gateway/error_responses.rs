@@ -17,12 +17,12 @@ use crate::{
 const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 async fn gateway_with_options(app: Router, options: GatewayOptions) -> std::net::SocketAddr {
-    gateway_with(&format!("http://{}", serve(app).await), options, limits([], &ManualClock::at(START))).await
+    gateway_with(&format!("http://{}", serve(app).await), options, limits([], &ManualClock::starting_at(START))).await
 }
 
 async fn gateway_with_connection_limits(app: Router, connection_limits: ConnectionLimits) -> std::net::SocketAddr {
     let upstream = format!("http://{}", serve(app).await);
-    let layer = limits([], &ManualClock::at(START));
+    let layer = limits([], &ManualClock::starting_at(START));
     gateway_at(listener().await.with_limits(connection_limits), &upstream, GatewayOptions::new(), layer)
 }
 
@@ -34,7 +34,7 @@ fn silent() -> Router {
 async fn an_unreachable_upstream_gives_502() {
     // The listener is dropped at once, so nothing listens on the port.
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let layer = limits([], &ManualClock::at(START));
+    let layer = limits([], &ManualClock::starting_at(START));
     let gateway = gateway_with(&format!("http://{free}"), GatewayOptions::new(), layer).await;
     let response = get(gateway, "/", "").await;
     assert!(response.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{response}");
@@ -51,7 +51,7 @@ async fn an_upstream_that_does_not_speak_http_gives_502() {
         connection.receive_until("\r\n\r\n").await;
         connection.send("SSH-2.0-OpenSSH\r\n").await;
     });
-    let layer = limits([], &ManualClock::at(START));
+    let layer = limits([], &ManualClock::starting_at(START));
     let gateway = gateway_with(&format!("http://{address}"), GatewayOptions::new(), layer).await;
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 502 "));
 }
@@ -118,7 +118,7 @@ async fn a_client_that_does_not_read_its_response_is_disconnected() {
         while stream.write_all(&[0; 4096]).await.is_ok() {}
     });
     let limited = listener().await.with_limits(ConnectionLimits::new().with_write_timeout(SHORT_TIMEOUT));
-    let gateway = gateway_at(limited, &address, GatewayOptions::new(), limits([], &ManualClock::at(START)));
+    let gateway = gateway_at(limited, &address, GatewayOptions::new(), limits([], &ManualClock::starting_at(START)));
     let mut connection = RawConnection::connect(gateway).await;
     connection.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     writing.await.unwrap();

@@ -47,7 +47,7 @@ async fn a_spoofed_forwarded_header_does_not_reach_the_upstream() {
 async fn forwarded_headers_of_a_trusted_proxy_are_kept() {
     let upstream = format!("http://{}", serve(mirror()).await);
     let options = GatewayOptions::new().with_trust_forwarded(true);
-    let gateway = gateway_with(&upstream, options, limits([], &ManualClock::at(START))).await;
+    let gateway = gateway_with(&upstream, options, limits([], &ManualClock::starting_at(START))).await;
     let response = get(gateway, "/", "x-forwarded-proto: https\r\n").await;
     assert!(response.contains("\nx-forwarded-proto: https\n"), "{response}");
     assert!(response.contains("\nx-forwarded-host: shop.example\n"), "{response}");

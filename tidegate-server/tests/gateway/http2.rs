@@ -29,7 +29,7 @@ async fn a_client_may_speak_http_2() {
 #[tokio::test]
 async fn an_upstream_may_speak_http_2() {
     let upstream = format!("h2c://{}", serve(mirror()).await);
-    let gateway = gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::at(START))).await;
+    let gateway = gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::starting_at(START))).await;
     let response = get(gateway, "/page", "connection: te, x-hop\r\nte: trailers\r\nx-hop: 1\r\n").await;
     assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
     assert!(response.contains("/page HTTP/2.0\n") && response.contains("\nte: trailers\n"), "{response}");
@@ -46,7 +46,7 @@ async fn trailers_are_forwarded_over_http_2() {
         Response::new(Body::new(Full::new(body).with_trailers(trailers)))
     });
     let upstream = format!("h2c://{}", serve(app).await);
-    let gateway = gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::at(START))).await;
+    let gateway = gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::starting_at(START))).await;
     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
     let request = http::Request::post(format!("http://{gateway}/a.B/C")).header("te", "trailers");
     let response = client.request(request.body(Full::new(Bytes::from_static(b"message"))).unwrap()).await.unwrap();

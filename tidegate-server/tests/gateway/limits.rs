@@ -23,7 +23,7 @@ async fn gateway_with_limits<S: Store + 'static>(app: Router, layer: LimitLayer<
 
 #[tokio::test]
 async fn a_denied_request_gets_429_and_does_not_reach_the_upstream() {
-    let layer = limits([Rule::new("api", burst_limit(2)).with_per(["ip"])], &ManualClock::at(START));
+    let layer = limits([Rule::new("api", burst_limit(2)).with_per(["ip"])], &ManualClock::starting_at(START));
     let gateway = gateway_with_limits(mirror(), layer).await;
     for left in ["1", "0"] {
         let response = get(gateway, "/", "").await;
@@ -40,7 +40,7 @@ async fn a_denied_request_gets_429_and_does_not_reach_the_upstream() {
 #[tokio::test]
 async fn a_connection_stays_open_after_a_denial() {
     let rule = Rule::new("api", burst_limit(1)).with_per(["path"]);
-    let gateway = gateway_with_limits(mirror(), limits([rule], &ManualClock::at(START))).await;
+    let gateway = gateway_with_limits(mirror(), limits([rule], &ManualClock::starting_at(START))).await;
     let mut connection = RawConnection::connect(gateway).await;
     connection.send(&"GET /closed HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2)).await;
     connection.receive_until("rate_limit_exceeded").await;
@@ -54,7 +54,7 @@ fn leaky_bucket_layer(clock: &ManualClock) -> LimitLayer<std::sync::Arc<tidegate
 
 #[tokio::test]
 async fn a_leaky_bucket_delays_a_request() {
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::starting_at(START);
     let gateway = gateway_with_limits(mirror(), leaky_bucket_layer(&clock)).await;
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 200 "));
     let queued = tokio::spawn(get(gateway, "/held", ""));
@@ -68,7 +68,7 @@ async fn a_leaky_bucket_delays_a_request() {
 
 #[tokio::test]
 async fn a_client_that_disconnects_while_queued_is_refunded() {
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::starting_at(START);
     let gateway = gateway_with_limits(mirror(), leaky_bucket_layer(&clock)).await;
     assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 200 "));
     let mut connection = RawConnection::connect(gateway).await;
@@ -93,7 +93,8 @@ async fn rate_limit_headers_of_the_upstream_are_merged() {
         ("retry-after", "5"),
     ]);
     let app = Router::new().fallback(async move || (upstream_headers, "hello"));
-    let gateway = gateway_with_limits(app, limits([Rule::new("api", burst_limit(5))], &ManualClock::at(START))).await;
+    let gateway =
+        gateway_with_limits(app, limits([Rule::new("api", burst_limit(5))], &ManualClock::starting_at(START))).await;
     let response = get(gateway, "/", "").await;
     assert!(response.contains("ratelimit: \"day\";r=3\r\nratelimit: \"api\";r=4;t=3600\r\n"), "{response}");
     assert!(

@@ -130,7 +130,7 @@ async fn listener() -> Listener {
 /// Starts a gateway without limits in front of `app`.
 async fn gateway(app: Router) -> SocketAddr {
     let upstream = format!("http://{}", serve(app).await);
-    gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::at(START))).await
+    gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::starting_at(START))).await
 }
 
 /// A limit layer on a memory store with a manual clock.

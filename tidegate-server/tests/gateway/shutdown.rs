@@ -33,7 +33,7 @@ async fn start(app: Router, connection_limits: ConnectionLimits) -> (SocketAddr,
     let listener = listener().await.with_limits(connection_limits);
     let address = listener.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let layer = limits([], &ManualClock::at(START));
+    let layer = limits([], &ManualClock::starting_at(START));
     let serving = tokio::spawn(async {
         gateway.serve(listener, layer, async { drop(stopped.await) }).await;
     });
@@ -86,7 +86,7 @@ async fn a_shutdown_closes_tunnels_after_the_drain_timeout() {
     let listener = listener().await.with_limits(SHORT_DRAIN);
     let address = listener.address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let layer = limits([], &ManualClock::at(START));
+    let layer = limits([], &ManualClock::starting_at(START));
     let serving = tokio::spawn(gateway.unwrap().serve(listener, layer, async { drop(stopped.await) }));
     let mut connection = RawConnection::connect(address).await;
     connection.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;

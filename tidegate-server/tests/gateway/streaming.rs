@@ -79,7 +79,8 @@ async fn a_truncated_response_stays_truncated() {
             connection.receive_until("\r\n\r\n").await;
             connection.send(&format!("HTTP/1.1 200 OK\r\n{half}")).await;
         });
-        let gateway = gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::at(START))).await;
+        let gateway =
+            gateway_with(&upstream, GatewayOptions::new(), limits([], &ManualClock::starting_at(START))).await;
         let response = exchange(gateway, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.contains("half"), "{response}");
         assert!(!response.contains("\r\n0\r\n"), "{response}");

@@ -30,7 +30,8 @@ async fn upstream(response: &'static str) -> (SocketAddr, tokio::task::JoinHandl
 }
 
 async fn gateway_to(upstream: SocketAddr) -> SocketAddr {
-    gateway_with(&format!("http://{upstream}"), GatewayOptions::new(), limits([], &ManualClock::at(START))).await
+    gateway_with(&format!("http://{upstream}"), GatewayOptions::new(), limits([], &ManualClock::starting_at(START)))
+        .await
 }
 
 #[tokio::test]
@@ -103,7 +104,8 @@ async fn a_tunnel_counts_as_a_connection() {
     });
     let unlimited = gateway(mirror()).await;
     let one_connection = listener().await.with_limits(ConnectionLimits::new().with_max_connections(1));
-    let gateway = gateway_at(one_connection, &upstream, GatewayOptions::new(), limits([], &ManualClock::at(START)));
+    let gateway =
+        gateway_at(one_connection, &upstream, GatewayOptions::new(), limits([], &ManualClock::starting_at(START)));
     let request = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
     let mut first = RawConnection::connect(gateway).await;
     first.send(request).await;

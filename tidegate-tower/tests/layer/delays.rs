@@ -25,7 +25,7 @@ fn one_per_second(queue: u64) -> (Router, ManualClock) {
 }
 
 fn leaky_bucket_layer(queue: u64) -> (LimitLayer<Arc<MemoryStore>>, ManualClock) {
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::starting_at(START);
     let limit = Limit::leaky_bucket(Rate::per_second(1).unwrap(), queue).unwrap();
     let rule = Rule::new("drip", limit).with_per(["header:x-key"]);
     (LimitLayer::new(limiter_on(&clock, [rule])).with_timer(clock.clone()), clock)
@@ -117,7 +117,7 @@ async fn a_cancelled_request_frees_its_place_in_the_queue() {
 
 #[tokio::test]
 async fn a_request_that_is_cancelled_after_its_slot_was_reached_is_not_refunded() {
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::starting_at(START);
     let limit = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap();
     let layer = LimitLayer::new(limiter_on(&clock, [Rule::new("drip", limit)])).with_timer(clock.clone());
     let (arrived, arrivals) = tokio::sync::watch::channel(0_u32);

@@ -55,7 +55,7 @@ fn burst(capacity: u64) -> Limit {
 
 /// A limiter on a clock that does not advance.
 fn limiter(rules: impl IntoIterator<Item = Rule>) -> Limiter<Arc<MemoryStore>> {
-    limiter_on(&ManualClock::at(START), rules)
+    limiter_on(&ManualClock::starting_at(START), rules)
 }
 
 fn limiter_on(clock: &ManualClock, rules: impl IntoIterator<Item = Rule>) -> Limiter<Arc<MemoryStore>> {

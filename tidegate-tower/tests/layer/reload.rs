@@ -53,7 +53,7 @@ async fn new_rules_bring_their_header_policy_unless_the_layer_has_one() {
 
 #[tokio::test]
 async fn a_request_in_flight_finishes_with_its_limiter() {
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::starting_at(START);
     let limit = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 1).unwrap();
     let layer = LimitLayer::new(limiter_on(&clock, [Rule::new("drip", limit)])).with_timer(clock.clone());
     let handle = layer.handle();

@@ -36,7 +36,7 @@ fn app() -> Router {
 }
 
 fn app_and_handle() -> (Router, Handle<Arc<MemoryStore>>) {
-    let store = Arc::new(MemoryStore::new().with_clock(ManualClock::at(START)));
+    let store = Arc::new(MemoryStore::new().with_clock(ManualClock::starting_at(START)));
     let layer = LimitLayer::new(Limiter::new(rules(FILE), store));
     let handle = layer.handle();
     let app = Router::new()
@@ -160,7 +160,8 @@ version: 1
 rules:
   - { id: shop, match: { host: shop.example }, per: [host], sliding_log: { limit: 1, window: 30d }, on_failure: open }
 ";
-    let layer = LimitLayer::new(Limiter::new(rules(HOSTS), MemoryStore::new().with_clock(ManualClock::at(START))));
+    let layer =
+        LimitLayer::new(Limiter::new(rules(HOSTS), MemoryStore::new().with_clock(ManualClock::starting_at(START))));
     let app = crate::app(layer);
     let header = |host: &str| Request::get("/").header("host", host);
     let target = |host: &str| Request::get(format!("http://{host}/")).header("host", "other.example");

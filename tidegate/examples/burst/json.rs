@@ -1,8 +1,8 @@
-//! The same for programs: one JSON object a line, every moment in milliseconds from the start.
+//! The results as JSON: one object per line, with times in milliseconds from the start.
 
 use std::time::Duration;
 
-use crate::story::Lane;
+use crate::scenario::Lane;
 
 pub(crate) fn lines(sent: &[Duration], lanes: &[Lane]) -> String {
     let sent = format!("{{\"sent_ms\":{:?}}}\n", millis(sent));

@@ -1,10 +1,10 @@
-//! One client, one stream of requests, five kinds of limit: draws in the terminal who gets through and when.
+//! Sends one stream of requests through five kinds of limit, and draws in the terminal which pass and when.
 //!
-//! `make run`, or `cargo run --example burst -- --help`. The time is virtual, so it ends at once and always looks alike.
+//! `make run`, or `cargo run --example burst -- --help`. The clock is simulated, so it ends at once with the same picture every time.
 
 mod json;
 mod picture;
-mod story;
+mod scenario;
 
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
 use std::process::ExitCode;
@@ -37,8 +37,8 @@ fn main() -> ExitCode {
             }
         }
     }
-    let sent = story::sent();
-    match story::lanes(&sent) {
+    let sent = scenario::sent();
+    match scenario::lanes(&sent) {
         Ok(lanes) if as_json => print(&json::lines(&sent, &lanes)),
         Ok(lanes) => print(&picture::draw(&sent, &lanes, style)),
         Err(error) => {
@@ -54,7 +54,7 @@ fn in_colour() -> bool {
 
 fn print(text: &str) -> ExitCode {
     match stdout().write_all(text.as_bytes()) {
-        // Whoever reads may have seen enough, as `head` does.
+        // The reader may close the pipe early, as `head` does.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     }

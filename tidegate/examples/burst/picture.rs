@@ -1,10 +1,10 @@
-//! How it looks: time runs to the right, a column is 100 ms, and each limit has a lane of two rows.
+//! The picture: time runs to the right, a column is 100 ms, and each limit has a lane of two rows.
 
 use std::time::Duration;
 
-use crate::story::{Lane, PHASES};
+use crate::scenario::{Lane, PHASES};
 
-/// Names stand left of the lanes, in a margin of this width; the whole fits into a terminal of 80 by 24.
+/// The width of the names left of the lanes. The picture fits into a terminal of 80 by 24.
 const MARGIN: usize = 23;
 const COLUMNS: usize = 52;
 const COLUMN_MILLIS: u64 = 100;
@@ -16,7 +16,7 @@ pub(crate) enum Style {
     Plain,
 }
 
-/// What a piece of text is about, as the number by which a terminal knows its colour.
+/// The colour of a text, as the number of its terminal escape code.
 enum Ink {
     Strong = 1,
     Aside = 2,
@@ -25,7 +25,7 @@ enum Ink {
     Held = 33,
 }
 
-/// How to read it, what was sent, the lanes under it, and the totals.
+/// The legend, the requests, the lanes and the totals.
 pub(crate) fn draw(sent: &[Duration], lanes: &[Lane], style: Style) -> String {
     let title = format!("Ann sends {} requests in 4 seconds. What five limits of 10 a second make of it:", sent.len());
     let phases = labels(PHASES.iter().map(|(name, start, ..)| (*start, (*name).into())));
@@ -52,7 +52,7 @@ fn legend(style: Style) -> String {
     format!("{passed}   {held}   {denied}")
 }
 
-/// Above, what goes through and when; below, what is refused.
+/// The upper row shows when requests pass, the lower one when they are denied.
 fn rows(lane: &Lane, style: Style) -> [String; 2] {
     let [passed, held, denied] = [&lane.passed, &lane.held, &lane.denied].map(|moments| per_column(moments));
     let cell = |column: usize| match held[column] {
@@ -80,7 +80,7 @@ fn table_row(name: &str, [passed, held, denied, busiest, retry]: [String; 5]) ->
     format!("{name:MARGIN$}{passed:>6}{held:>6}{denied:>8}{busiest:>16}{retry:>19}")
 }
 
-/// How many of these moments fall into each column; the last one takes what comes later.
+/// The number of these times in each column. The last column includes later ones.
 fn per_column(moments: &[Duration]) -> [usize; COLUMNS] {
     let mut counts = [0; COLUMNS];
     for at in moments {
@@ -89,7 +89,7 @@ fn per_column(moments: &[Duration]) -> [usize; COLUMNS] {
     counts
 }
 
-/// A line with each text at its moment.
+/// A line with each text at its time.
 fn labels(texts: impl Iterator<Item = (u64, String)>) -> String {
     texts.fold(String::new(), |line, (millis, text)| format!("{line:0$}{text}", column(millis)))
 }
@@ -99,7 +99,7 @@ fn column(millis: u64) -> usize {
 }
 
 impl Style {
-    /// The height of a column in which so many passed; ten or more fill it.
+    /// The height of a column with this many requests; ten or more fill it.
     fn bar(self, count: usize) -> &'static str {
         const BARS: [&str; 11] = [" ", "▁", "▂", "▃", "▄", "▄", "▅", "▆", "▇", "▇", "█"];
         const DIGITS: [&str; 11] = [" ", "1", "2", "3", "4", "5", "6", "7", "8", "9", "#"];

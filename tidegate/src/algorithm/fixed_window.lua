@@ -1,7 +1,7 @@
 -- Twin of fixed_window.rs. The value: the count, followed by the index of the window in ten digits (sixteen for windows
 -- below a second). For counts below 922,337,203 in ten digits that is an integer which Redis keeps in eight bytes.
--- `window` is in microseconds; negative, it is minus the months of a window of the calendar, whose twin is calendar.rs.
-local function fixed_window(state, now, op, units, cost, place, limit, window)
+-- `window` is in microseconds, or the negative number of calendar months; calendar.rs has the same arithmetic.
+local function fixed_window(state, now, op, units, cost, position, limit, window)
   local width, layout, start_of = -10, '%d%010d', nil
   local index, count, rebased = (now - now % window) / window, 0, false
   if window < 0 then
@@ -49,7 +49,7 @@ local function fixed_window(state, now, op, units, cost, place, limit, window)
     if cost == 0 then return true end
     count = count + cost
   else
-    if index ~= place or cost == 0 or count == 0 then return true end
+    if index ~= position or cost == 0 or count == 0 then return true end
     count = cost < count and count - cost or 0
   end
   return admitted, string.format(layout, count, index),

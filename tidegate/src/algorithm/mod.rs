@@ -25,7 +25,7 @@ pub mod lua;
 mod op;
 pub mod sliding_log;
 pub mod sliding_window;
-pub mod state;
+mod state;
 mod stored_state;
 pub mod token_bucket;
 

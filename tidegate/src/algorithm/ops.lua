@@ -1,10 +1,10 @@
--- Every limit is one function, the twin of the Rust file of its name:
+-- Every limit is one function, the twin of the Rust file with the same name:
 --   limit(state, now, op, units, …)  →  admitted, value, expiry, view
---     state    the value found, or false        now     microseconds since the epoch
---     op       TAKE, ROOM, CHARGE or REFUND     units   how many times the cost
---     …        cost and place of the op, then the parameters of the limit
---     admitted nil if the value is unreadable   value   what to write, or nil
---     expiry   microseconds, when value stops mattering
---     view     what the reply tells instead of state, if that is large
+--     state    the value of the key, or false   now     microseconds since the epoch
+--     op       TAKE, ROOM, CHARGE or REFUND     units   multiplier of the cost
+--     …        cost and position of the op, then the parameters of the limit
+--     admitted nil if the value is unreadable   value   the value to write, or nil
+--     expiry   microseconds at which value is equivalent to none
+--     view     the reply in place of state, if that is large
 -- Numbers are integers below 2^53; '%d' prints them exactly, where tostring and .. would keep 14 digits. Words in capitals
--- are constants that are put in when a script is composed: a local that functions share would cost each call of it.
+-- are constants that are replaced when a script is composed, since shared locals would cost time in every call.

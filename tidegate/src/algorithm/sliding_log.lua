@@ -1,6 +1,6 @@
 -- Twin of sliding_log.rs. The value: two bytes with the sum of the costs, then nine bytes an entry, oldest first: seven of
 -- microseconds, two of cost, all with the high byte first. The view: sum, newest and blocker, as in the Rust Summary.
-local function sliding_log(state, now, op, units, cost, place, limit, window)
+local function sliding_log(state, now, op, units, cost, position, limit, window)
   local used, newest, first, rebased, size = 0, 0, 3, false, state and #state or 2
   if state then
     if size < 2 or (size - 2) % 9 ~= 0 then return nil end
@@ -32,11 +32,11 @@ local function sliding_log(state, now, op, units, cost, place, limit, window)
       counted = cost
     else
       admitted = false
-      local excess, position = used + cost - limit, first
+      local excess, offset = used + cost - limit, first
       while cost <= limit and excess > 0 do
-        if position >= size then return nil end
-        local at, units_then = struct.unpack('>I7I2', state, position)
-        blocker, excess, position = at, excess - units_then, position + 9
+        if offset >= size then return nil end
+        local at, units_then = struct.unpack('>I7I2', state, offset)
+        blocker, excess, offset = at, excess - units_then, offset + 9
       end
       if blocker > now then blocker = now end
     end
@@ -51,10 +51,10 @@ local function sliding_log(state, now, op, units, cost, place, limit, window)
     while low <= high and not rebased do
       local middle = math.floor((low + high) / 2)
       local at, units_then = struct.unpack('>I7I2', state, middle * 9 + 3)
-      if at == place then
+      if at == position then
         found, removed = middle * 9 + 3, math.min(cost, units_then)
         break
-      elseif at < place then low = middle + 1 else high = middle - 1 end
+      elseif at < position then low = middle + 1 else high = middle - 1 end
     end
     if removed == 0 then return true end
     local at, units_then = struct.unpack('>I7I2', state, found)
@@ -63,7 +63,7 @@ local function sliding_log(state, now, op, units, cost, place, limit, window)
     size = #state
   end
 
-  local tail = size + 1 -- where the entries that stay as they are end
+  local tail = size + 1 -- the end of the entries that are kept
   if rebased then
     local ahead = 0
     while tail > first do

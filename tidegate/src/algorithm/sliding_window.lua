@@ -1,6 +1,6 @@
 -- Twin of sliding_window.rs. The value: the index of the newest slice and the counts from it backwards, in decimal,
 -- separated by commas, without the zeros at the end.
-local function sliding_window(state, now, op, units, cost, place, limit, slice, slices)
+local function sliding_window(state, now, op, units, cost, position, limit, slice, slices)
   local index, elapsed, rebased = (now - now % slice) / slice, now % slice, false
   local counts = {}
   if state then
@@ -12,7 +12,7 @@ local function sliding_window(state, now, op, units, cost, place, limit, slice, 
       if found[#found] >= TOO_LARGE then return nil end
     end
     if found[1] * slice >= TOO_LARGE or #found > slices + 2 then return nil end
-    local state_index = found[2] and found[1] or 0 -- without counts it is as good as none
+    local state_index = found[2] and found[1] or 0 -- a state without counts is equivalent to none
     if state_index <= index then
       local passed = index - state_index
       if passed <= slices then
@@ -75,7 +75,7 @@ local function sliding_window(state, now, op, units, cost, place, limit, slice, 
     if cost == 0 then return true end
     counts[0] = (counts[0] or 0) + cost
   else
-    local age = index - place
+    local age = index - position
     local count = counts[age] or 0
     if age < 0 or age > slices or count == 0 or cost == 0 then return true end
     counts[age] = cost < count and count - cost or 0

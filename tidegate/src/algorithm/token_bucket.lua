@@ -1,7 +1,7 @@
--- Twin of token_bucket.rs. The value: the moment at which the bucket is full again, as sixteen digits of microseconds,
--- after the digits of the part if it is not 0. Up to a part of 922 that is an integer which Redis keeps in eight bytes.
--- longest_delay is infinite here: only the leaky bucket, which is a token bucket too, limits how far ahead it may be.
-local function token_bucket(state, now, op, units, cost_us, cost_part, rate, burst_us, burst_part, longest_delay)
+-- Twin of token_bucket.rs. The value: the instant at which the bucket is full again, in sixteen digits of microseconds, preceded
+-- by the digits of the fraction if it is not 0. Up to a fraction of 922 Redis stores it as an eight-byte integer.
+-- max_delay is infinite here; the leaky bucket, which calls this function, sets it.
+local function token_bucket(state, now, op, units, cost_us, cost_part, rate, burst_us, burst_part, max_delay)
   local full_us, full_part, ceiling_us, rebased = now, 0, now + burst_us, false
   if state then
     if #state == 16 then
@@ -41,7 +41,7 @@ local function token_bucket(state, now, op, units, cost_us, cost_part, rate, bur
     local next_us, next_part = full_us + cost_us, full_part + cost_part
     if next_part >= rate then next_us, next_part = next_us + 1, next_part - rate end
     if next_us > ceiling_us or (next_us == ceiling_us and next_part > burst_part)
-      or wait > longest_delay or (wait == longest_delay and full_part > 0) then
+      or wait > max_delay or (wait == max_delay and full_part > 0) then
       if not rebased then return false end
       admitted = false
     else
@@ -59,7 +59,7 @@ local function token_bucket(state, now, op, units, cost_us, cost_part, rate, bur
     local slack_us, slack_part = ceiling_us - full_us, burst_part - full_part
     if slack_part < 0 then slack_us, slack_part = slack_us - 1, slack_part + rate end
     if op == ROOM then
-      if wait > longest_delay or (wait == longest_delay and full_part > 0) then return 0 end
+      if wait > max_delay or (wait == max_delay and full_part > 0) then return 0 end
       -- The largest multiple of the cost that fits, bit by bit likewise.
       local doubled, us, part, count = {}, cost_us, cost_part, 1
       while count <= units and (us < slack_us or (us == slack_us and part <= slack_part)) do

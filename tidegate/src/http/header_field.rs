@@ -1,12 +1,12 @@
-//! `HeaderField`: a header field that tells about limits, by name. What it says is the contract's business.
+//! `HeaderField`: the header fields about limits.
 
 /// A header field of a [`HeaderPolicy`](crate::http::HeaderPolicy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderField {
-    /// `RateLimit-Policy`: what each limit is.
+    /// `RateLimit-Policy`: the limits.
     Policy,
-    /// `RateLimit`: how each limit stands.
+    /// `RateLimit`: what remains of each limit.
     RateLimit,
     /// `X-RateLimit-Limit`.
     XLimit,
@@ -27,7 +27,7 @@ pub enum HeaderField {
 }
 
 impl HeaderField {
-    /// Every field, in the order in which answers have them. The place of a field is its number (`field as usize`).
+    /// Every field, in the order of responses. The index of a field is its number (`field as usize`).
     pub const ALL: [Self; 10] = [
         Self::Policy,
         Self::RateLimit,
@@ -63,9 +63,9 @@ mod tests {
     use super::HeaderField;
 
     #[test]
-    fn the_number_of_a_field_is_its_place() {
-        for (place, field) in HeaderField::ALL.into_iter().enumerate() {
-            assert_eq!(field as usize, place, "{field:?}");
+    fn the_number_of_a_field_is_its_index() {
+        for (index, field) in HeaderField::ALL.into_iter().enumerate() {
+            assert_eq!(field as usize, index, "{field:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `HeaderPolicy`: which HTTP fields tell a caller about limits, made from a [`Decision`] alone. The last stage before a door
-//! writes its answer. Pure: it reads no clock, and it never names a subject, a key or a rule in shadow.
+//! `HeaderPolicy`: chooses and writes the header fields about limits. It depends on the [`Decision`] alone, and never names a
+//! subject, a key or a shadow rule.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -11,27 +11,27 @@ use crate::http::HeaderField;
 use crate::plan::Role;
 use crate::{CheckResult, Decision, Timestamp, decimal};
 
-/// The largest number in any field: the largest integer of a structured field (RFC 9651), fifteen digits.
-const LARGEST_NUMBER: u64 = 999_999_999_999_999;
+/// The largest number in any field: the largest integer of a structured field (RFC 9651).
+const MAX_FIELD_NUMBER: u64 = 999_999_999_999_999;
 
-/// The parameters of an item of `RateLimit-Policy`, as they are written before their numbers: quota and window.
-const POLICY: [&str; 2] = [";q=", ";w="];
-/// The same for `RateLimit`: remaining and time.
-const STANDING: [&str; 2] = [";r=", ";t="];
+/// The parameters of an item of `RateLimit-Policy`: quota and window.
+const POLICY_PARAMETERS: [&str; 2] = [";q=", ";w="];
+/// The parameters of an item of `RateLimit`: remaining and time.
+const REMAINING_PARAMETERS: [&str; 2] = [";r=", ";t="];
 
-/// One set of three: limit, remaining, reset.
-type Trio = [HeaderField; 3];
+/// Fields for limit, remaining and reset.
+type FieldTriple = [HeaderField; 3];
 
-const X_RATELIMIT: Trio = [HeaderField::XLimit, HeaderField::XRemaining, HeaderField::XReset];
-const RATELIMIT_TRIO: Trio = [HeaderField::Limit, HeaderField::Remaining, HeaderField::Reset];
+const X_RATELIMIT: FieldTriple = [HeaderField::XLimit, HeaderField::XRemaining, HeaderField::XReset];
+const LEGACY_RATELIMIT: FieldTriple = [HeaderField::Limit, HeaderField::Remaining, HeaderField::Reset];
 
-/// Room for the longest field of an answer about one limit with a name of usual length.
-const USUAL_LENGTH: usize = 64;
+/// The initial capacity for the text of a field.
+const FIELD_CAPACITY_BYTES: usize = 64;
 
 /// Header fields: names in lower case, each once, with their values.
 pub type Headers = Vec<(&'static str, String)>;
 
-/// What a door tells a caller about limits, and in which fields.
+/// Which header fields about limits a response has.
 ///
 /// ```
 /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
@@ -64,17 +64,17 @@ pub enum Draft {
     Draft11,
 }
 
-/// What the field that ends in `-reset` counts.
+/// The format of a `-Reset` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
-    /// Seconds since 1970: the instant at which the limit is whole again.
+    /// Seconds since 1970 at which the limit is reset.
     #[default]
     Epoch,
-    /// Seconds from now on.
+    /// Seconds from now.
     Delta,
 }
 
-/// A revision of the draft whose fields cannot be written.
+/// An unknown revision of the draft.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownDraft;
 
@@ -86,7 +86,7 @@ impl Default for HeaderPolicy {
 
 /// Choosing the fields
 impl HeaderPolicy {
-    /// `RateLimit` and `RateLimit-Policy` by the newest draft, and `X-RateLimit-*` with the reset as an instant.
+    /// `RateLimit` and `RateLimit-Policy` of the newest draft, and `X-RateLimit-*` with the reset in seconds since 1970.
     pub const fn new() -> Self {
         Self {
             ratelimit: Some(Draft::Draft11),
@@ -96,25 +96,25 @@ impl HeaderPolicy {
         }
     }
 
-    /// `RateLimit` and `RateLimit-Policy` by this revision of the draft, or not at all.
+    /// Sets the revision of `RateLimit` and `RateLimit-Policy`; `None` for no such fields.
     pub const fn with_ratelimit(mut self, draft: Option<Draft>) -> Self {
         self.ratelimit = draft;
         self
     }
 
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, or none of them.
+    /// Sets the format of `X-RateLimit-Limit`, `-Remaining` and `-Reset`; `None` for no such fields.
     pub const fn with_x_ratelimit(mut self, reset: Option<ResetFormat>) -> Self {
         self.x_ratelimit = reset;
         self
     }
 
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the draft had them before revision 07, or none of them.
+    /// Sets the format of `RateLimit-Limit`, `-Remaining` and `-Reset` of draft revisions before 07; `None` for no such fields.
     pub const fn with_legacy_ratelimit(mut self, reset: Option<ResetFormat>) -> Self {
         self.legacy_ratelimit = reset;
         self
     }
 
-    /// `retry-after-ms` beside `Retry-After`: some client libraries read it first.
+    /// Sets whether `retry-after-ms` is added to `Retry-After`. Some client libraries prefer it.
     pub const fn with_retry_after_ms(mut self, on: bool) -> Self {
         self.retry_after_ms = on;
         self
@@ -144,54 +144,53 @@ impl HeaderPolicy {
     }
 }
 
-/// Writing them
+/// Writing the fields
 impl HeaderPolicy {
-    /// The fields for the answer to a request, whether it was allowed or denied.
+    /// The header fields for a decision.
     ///
-    /// There are none if no rule applied, or only rules in shadow. If a rule that guards against guessing applied, there is
-    /// at most `Retry-After`; so if the decision is [degraded](Decision::degraded), since nobody knows then what remains. A
-    /// denial for good has no `Retry-After`, since no waiting helps.
+    /// There are none if no rule applied, or only shadow rules. If a security rule applied, or the decision is
+    /// [degraded](Decision::degraded), there is at most `Retry-After`. A permanent denial has no `Retry-After`.
     pub fn headers(&self, decision: &Decision) -> Headers {
         let mut headers = Headers::new();
         self.for_each_field(decision, |field, text| headers.push((field.name(), text.to_owned())));
         headers
     }
 
-    /// Hands out the same fields one by one, for a door that keeps them in a form of its own.
-    pub fn for_each_field(&self, decision: &Decision, mut tell: impl FnMut(HeaderField, &str)) {
-        let mut text = String::with_capacity(USUAL_LENGTH);
+    /// Calls `write` with each field of [`headers`](Self::headers), without collecting them.
+    pub fn for_each_field(&self, decision: &Decision, mut write: impl FnMut(HeaderField, &str)) {
+        let mut text = String::with_capacity(FIELD_CAPACITY_BYTES);
         let secret = decision.is_security();
-        if let Some(shown) = decision.shown().filter(|_| !secret && decision.degraded().is_none()) {
+        if let Some(check) = decision.most_restrictive().filter(|_| !secret && decision.degraded().is_none()) {
             if let Some(Draft::Draft11) = self.ratelimit {
                 push_policies(&mut text, decision);
-                tell(HeaderField::Policy, &text);
+                write(HeaderField::Policy, &text);
                 text.clear();
-                push_standings(&mut text, decision);
-                tell(HeaderField::RateLimit, &text);
+                push_remaining(&mut text, decision);
+                write(HeaderField::RateLimit, &text);
             }
-            for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (RATELIMIT_TRIO, self.legacy_ratelimit)] {
+            for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (LEGACY_RATELIMIT, self.legacy_ratelimit)] {
                 let Some(reset) = reset else { continue };
-                for (field, number) in fields.into_iter().zip(numbers(shown, reset, decision.decided_at())) {
-                    tell_number(&mut text, field, number, &mut tell);
+                for (field, number) in fields.into_iter().zip(numbers(check, reset, decision.decided_at())) {
+                    write_number(&mut text, field, number, &mut write);
                 }
             }
         }
         if let Some(retry) = decision.retry_after() {
-            self.each_retry(&mut text, retry, secret, &mut tell);
+            self.each_retry(&mut text, retry, secret, &mut write);
         }
     }
 
-    /// `Retry-After`, and its finer sibling if it is wanted and gives nothing away.
+    /// Adds `Retry-After`, and `retry-after-ms` if it is on and the rule is no security rule.
     pub(crate) fn push_retry(&self, headers: &mut Headers, retry: Duration, secret: bool) {
         self.each_retry(&mut String::new(), retry, secret, &mut |field: HeaderField, text: &str| {
             headers.push((field.name(), text.to_owned()));
         });
     }
 
-    fn each_retry(&self, text: &mut String, retry: Duration, secret: bool, tell: &mut impl FnMut(HeaderField, &str)) {
-        tell_number(text, HeaderField::RetryAfter, retry_seconds(retry), tell);
+    fn each_retry(&self, text: &mut String, retry: Duration, secret: bool, write: &mut impl FnMut(HeaderField, &str)) {
+        write_number(text, HeaderField::RetryAfter, retry_seconds(retry), write);
         if self.retry_after_ms && !secret {
-            tell_number(text, HeaderField::RetryAfterMs, retry_millis(retry), tell);
+            write_number(text, HeaderField::RetryAfterMs, retry_millis(retry), write);
         }
     }
 }
@@ -225,9 +224,9 @@ impl fmt::Display for UnknownDraft {
 
 impl Error for UnknownDraft {}
 
-// === what the fields say ===
+// === Values ===
 
-/// The checks that a caller may hear of.
+/// The checks without those of shadow rules.
 pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = &CheckResult> {
     decision.checks().iter().filter(|check| check.role() != Role::Shadow)
 }
@@ -252,31 +251,31 @@ pub(crate) fn policy_name(check: &CheckResult) -> Cow<'_, str> {
     Cow::Owned(name)
 }
 
-/// `RateLimit-Policy`: what each limit is, the same on every answer.
+/// `RateLimit-Policy`: the limits, the same in every response.
 fn push_policies(text: &mut String, decision: &Decision) {
-    push_list(text, decision, POLICY, |check| {
+    push_list(text, decision, POLICY_PARAMETERS, |check| {
         let quota = check.outcome().limit;
-        // A window that is told stays as it is: months and years, which vary, are not.
+        // Months and years vary and are omitted.
         (quota, check.window().duration().map(seconds).filter(|window| quota > 0 && *window > 0))
     });
 }
 
-/// `RateLimit`: how each limit stands.
-fn push_standings(text: &mut String, decision: &Decision) {
+/// `RateLimit`: what remains of each limit.
+fn push_remaining(text: &mut String, decision: &Decision) {
     let retry = decision.retry_after();
-    push_list(text, decision, STANDING, |check| {
+    push_list(text, decision, REMAINING_PARAMETERS, |check| {
         let outcome = check.outcome();
         let time = if outcome.admitted {
             Some(outcome.reset_after).filter(|reset| !reset.is_zero())
         } else {
-            // Of a group that one member opens, the others may stay shut for longer than anybody has to wait.
+            // Members of a group may deny for longer than the request has to wait.
             outcome.retry_after.filter(|time| retry.is_none_or(|retry| *time <= retry))
         };
         (outcome.remaining, time.map(seconds))
     });
 }
 
-/// A structured list (RFC 9651) with an item for each enforced check: its name, a number, and another one if it is known.
+/// A structured list (RFC 9651) with an item for each enforced check: its name, a number, and an optional second number.
 fn push_list(
     text: &mut String,
     decision: &Decision,
@@ -290,10 +289,10 @@ fn push_list(
         push_string(text, &policy_name(check));
         let (first, second) = numbers(check);
         text.push_str(first_key);
-        decimal::push(text, first.min(LARGEST_NUMBER));
+        decimal::push_number(text, first.min(MAX_FIELD_NUMBER));
         if let Some(second) = second {
             text.push_str(second_key);
-            decimal::push(text, second);
+            decimal::push_number(text, second);
         }
     }
 }
@@ -313,25 +312,25 @@ fn push_string(text: &mut String, ascii: &str) {
     text.push('"');
 }
 
-fn tell_number(text: &mut String, field: HeaderField, number: u64, tell: &mut impl FnMut(HeaderField, &str)) {
+fn write_number(text: &mut String, field: HeaderField, number: u64, write: &mut impl FnMut(HeaderField, &str)) {
     text.clear();
-    decimal::push(text, number);
-    tell(field, text);
+    decimal::push_number(text, number);
+    write(field, text);
 }
 
 /// Limit, remaining and reset of one check.
-fn numbers(shown: &CheckResult, reset: ResetFormat, decided_at: Timestamp) -> [u64; 3] {
-    let outcome = shown.outcome();
+fn numbers(check: &CheckResult, reset: ResetFormat, decided_at: Timestamp) -> [u64; 3] {
+    let outcome = check.outcome();
     let reset = match reset {
         ResetFormat::Epoch => {
             seconds(Duration::from_micros(decided_at.as_micros()).saturating_add(outcome.reset_after))
         }
         ResetFormat::Delta => seconds(outcome.reset_after),
     };
-    [outcome.limit, outcome.remaining, reset].map(|number| number.min(LARGEST_NUMBER))
+    [outcome.limit, outcome.remaining, reset].map(|number| number.min(MAX_FIELD_NUMBER))
 }
 
-/// What `Retry-After` says: never 0, which would invite to retry at once.
+/// The value of `Retry-After`: at least 1, since 0 would allow a retry at once.
 pub(crate) fn retry_seconds(retry: Duration) -> u64 {
     seconds(retry).max(1)
 }
@@ -339,12 +338,12 @@ pub(crate) fn retry_seconds(retry: Duration) -> u64 {
 /// The same in milliseconds.
 pub(crate) fn retry_millis(retry: Duration) -> u64 {
     let rest = retry.subsec_nanos().div_ceil(1_000_000);
-    retry.as_secs().saturating_mul(1_000).saturating_add(rest.into()).clamp(1, LARGEST_NUMBER)
+    retry.as_secs().saturating_mul(1_000).saturating_add(rest.into()).clamp(1, MAX_FIELD_NUMBER)
 }
 
-/// Whole seconds, rounded up: who waits that long has waited long enough.
+/// Whole seconds, rounded up.
 fn seconds(span: Duration) -> u64 {
-    span.as_secs().saturating_add((span.subsec_nanos() > 0).into()).min(LARGEST_NUMBER)
+    span.as_secs().saturating_add((span.subsec_nanos() > 0).into()).min(MAX_FIELD_NUMBER)
 }
 
 #[cfg(test)]
@@ -358,7 +357,7 @@ mod tests {
     const START: u64 = 1_790_000_000_500_000;
 
     fn store() -> MemoryStore {
-        MemoryStore::new().with_clock(ManualClock::at(Timestamp::from_micros(START)))
+        MemoryStore::new().with_clock(ManualClock::starting_at(Timestamp::from_micros(START)))
     }
 
     /// The last of the decisions on requests of these costs.
@@ -385,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_is_told_in_order_with_what_is_left_of_it() {
+    fn every_limit_is_listed_in_order_with_what_remains() {
         let rules =
             [Rule::new("api", bucket(20, 10)), Rule::new("login", window(5, 600_000)).with_limit("day", window(9, 1))];
         let (policy, standing) = standard(&decide(rules, &[3]));
@@ -394,19 +393,19 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_which_nothing_is_spent_has_no_time() {
+    fn an_unused_limit_has_no_time() {
         assert_eq!(standard(&decide([Rule::new("api", bucket(20, 10))], &[0])).1, r#""api";r=20"#);
     }
 
     #[test]
-    fn a_limit_of_nothing_has_no_window() {
+    fn a_limit_of_zero_has_no_window() {
         let decision = decide([Rule::new("off", window(0, 1000)), Rule::new("dry", bucket(0, 1))], &[0]);
         assert_eq!(standard(&decision).0, r#""off";q=0, "dry";q=0"#);
     }
 
-    /// A window that is told should stay the same on every answer, and the next month has another length.
+    /// The policy should be the same in every response, and the next month has another length.
     #[test]
-    fn a_window_of_the_calendar_is_not_told_as_a_span() {
+    fn a_calendar_window_is_omitted_from_the_policy() {
         let limit = |window| Limit::fixed_window(5, window).unwrap();
         let rules = [Rule::new("month", limit(Window::MONTH)), Rule::new("year", limit(Window::YEAR))];
         let (policy, standing) = standard(&decide(rules, &[2]));
@@ -416,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_denies_tells_its_retry_and_retry_after_is_the_longest() {
+    fn a_denying_check_reports_its_retry_and_retry_after_is_the_longest() {
         let rules = [
             Rule::new("slow", window(2, 10_000)),
             Rule::new("fast", bucket(2, 1)),
@@ -441,13 +440,13 @@ mod tests {
     }
 
     #[test]
-    fn the_finer_retry_is_sent_only_on_demand() {
+    fn retry_after_ms_is_sent_only_if_it_is_on() {
         let headers = HeaderPolicy::new().headers(&decide([Rule::new("api", bucket(1, 1))], &[1, 1]));
         assert_eq!((field(&headers, "retry-after"), field(&headers, "retry-after-ms")), (Some("1"), None));
     }
 
     #[test]
-    fn a_denial_for_good_promises_nothing() {
+    fn a_permanent_denial_has_no_retry_after() {
         let headers =
             HeaderPolicy::new().with_retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[6]));
         assert_eq!(field(&headers, "ratelimit"), Some(r#""api";r=5"#));
@@ -455,14 +454,14 @@ mod tests {
     }
 
     #[test]
-    fn an_allowed_request_is_not_told_to_retry() {
+    fn an_allowed_request_has_no_retry_after() {
         let headers =
             HeaderPolicy::new().with_retry_after_ms(true).headers(&decide([Rule::new("api", bucket(5, 1))], &[5]));
         assert!(headers.iter().all(|(name, _)| !name.starts_with("retry-after")));
     }
 
     #[test]
-    fn the_sets_of_three_show_the_most_restrictive_check() {
+    fn the_limit_remaining_reset_fields_are_those_of_the_most_restrictive_check() {
         let decision = decide([Rule::new("wide", window(90, 10_000)), Rule::new("api", bucket(20, 10))], &[5]);
         let contract = HeaderPolicy::new().with_ratelimit(None).with_legacy_ratelimit(Some(ResetFormat::Delta));
         let headers = contract.headers(&decision);
@@ -487,13 +486,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_is_not_sent() {
+    fn fields_that_are_off_are_not_sent() {
         let contract = HeaderPolicy::default().with_ratelimit(None).with_x_ratelimit(None);
         assert_eq!(contract.headers(&decide([Rule::new("api", bucket(20, 10))], &[1])), Headers::new());
     }
 
     #[test]
-    fn rules_in_shadow_leave_no_trace() {
+    fn shadow_rules_do_not_appear_in_headers() {
         let shadow = || Rule::new("trial", bucket(1, 1)).with_mode(RuleMode::Shadow).with_security();
         let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch)).with_retry_after_ms(true);
         assert_eq!(all.headers(&decide([shadow()], &[1, 1])), Headers::new());
@@ -504,7 +503,7 @@ mod tests {
 
     /// A guesser who sees the numbers of a login limit learns which accounts exist and when to come back with others.
     #[test]
-    fn a_rule_against_guessing_tells_only_when_to_retry() {
+    fn a_security_rule_sends_only_retry_after() {
         let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 1)).with_security()];
         let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch)).with_retry_after_ms(true);
         assert_eq!(all.headers(&decide(rules(), &[1])), Headers::new());
@@ -523,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_printable_and_can_be_read_back() {
+    fn a_policy_name_is_printable_ascii_and_reversible() {
         let rules = ["a\"b\\c", "grün", "gr%C3%BCn", "x\r\ny: z"].map(|id| Rule::new(id, bucket(1, 1)));
         let (policy, _) = standard(&decide(rules, &[1]));
         let names: Vec<_> = policy.split(", ").map(|item| item.strip_suffix(";q=1;w=1").unwrap()).collect();
@@ -531,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_slower_members_of_a_group() {
+    fn the_retry_of_slower_group_members_is_omitted() {
         let gate = |rule: &str, limit| Gate::new(rule, "", limit, Role::AnyOf(1), KeyStem::for_rule(rule, &limit, ""));
         let (slow, fast) = (gate("slow", bucket(1, 1)), gate("fast", bucket(1, 10)));
         let store = store();
@@ -547,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn revisions_of_one_form_are_one_draft() {
+    fn revisions_with_the_same_format_parse_as_one_draft() {
         for text in ["draft-8", "draft-08", "draft-9", "draft-09", "draft-10", "draft-11"] {
             assert_eq!(text.parse(), Ok(Draft::Draft11), "{text}");
         }

@@ -1,5 +1,4 @@
-//! `Rejection`: a refusal as HTTP, with status, fields and body. The same words for every door; it sends nothing itself, and
-//! it never names a subject, a key or a tenant.
+//! `Rejection`: the HTTP response to a refused request, the same for every front door. It never names a subject, a key or a tenant.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,44 +11,52 @@ use crate::http::HeaderPolicy;
 use crate::plan::Role;
 use crate::{CheckResult, Decision};
 
-const TOO_MANY: &str = "Too many requests. Retry later.";
-/// For a rule that guards against guessing: not even whether waiting helps.
-const NEUTRAL: &str = "Too many requests.";
-const NEVER: &str = "The request costs more than the limit ever allows at once. Waiting does not help.";
-const UNAVAILABLE: &str = "The request cannot be checked against its limits at the moment. Retry later.";
+const DENIED_MESSAGE: &str = "Too many requests. Retry later.";
+/// For security rules: does not even tell whether waiting helps.
+const SECURITY_MESSAGE: &str = "Too many requests.";
+const PERMANENT_MESSAGE: &str = "The request costs more than the limit ever allows at once. Waiting does not help.";
+const UNAVAILABLE_MESSAGE: &str = "The request cannot be checked against its limits at the moment. Retry later.";
 
-/// The most media ranges that are read of an `Accept` field; browsers send fewer than ten.
-const MOST_RANGES: usize = 64;
+/// The maximum number of media ranges read from an `Accept` field. Browsers send fewer than ten.
+const MAX_MEDIA_RANGES: usize = 64;
 
-/// A refusal, ready to be sent.
+/// The response to a refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rejection {
     /// 429 or 503.
     pub status: u16,
-    /// What it says, in words; the body says it too.
+    /// The message, which the body contains too.
     pub message: String,
-    /// All fields of the answer, `content-type` and `cache-control` among them.
+    /// All header fields, including `content-type` and `cache-control`.
     pub headers: Headers,
-    /// A JSON object, or a problem document if the caller prefers that.
+    /// A JSON object, or a problem document if the client prefers that.
     pub body: String,
 }
 
-/// The two forms of a body.
+/// The format of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum BodyFormat {
     Json,
     Problem,
 }
 
-/// A JSON object whose members stand in the order in which they were added.
-struct Members(String);
+/// A JSON object with its members in the order of insertion.
+struct JsonObject(String);
 
-/// Refusing
+impl Rejection {
+    /// A rejection from its parts.
+    pub const fn new(status: u16, message: String, headers: Headers, body: String) -> Self {
+        Self { status, message, headers, body }
+    }
+}
+
+/// Rejecting
 impl HeaderPolicy {
-    /// The answer to a request that was denied: 429 with every field that [`headers`](Self::headers) has.
+    /// The response to a denied request: 429 with the fields of [`headers`](Self::headers).
     ///
-    /// `message` are the words of the rule, if it has some ([`Rule::message`](crate::Rule::message)), `accept` is
-    /// the `Accept` field of the request. The body is JSON unless that field prefers `application/problem+json`.
+    /// `message` is the message of the rule ([`Rule::message`](crate::Rule::message)), `accept` the `Accept` field of the request. The
+    /// body is JSON unless that field prefers `application/problem+json`.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet};
@@ -59,56 +66,58 @@ impl HeaderPolicy {
     /// let limiter = Limiter::new(rules, MemoryStore::new().with_clock(ManualClock::default()));
     /// assert!(limiter.check_now(&Request::new("")).is_allowed());
     ///
-    /// let answer = HeaderPolicy::new().reject(&limiter.check_now(&Request::new("")), None, None);
-    /// assert_eq!(answer.status, 429);
-    /// assert!(answer.headers.contains(&("retry-after", "15".to_owned())));
+    /// let rejection = HeaderPolicy::new().reject(&limiter.check_now(&Request::new("")), None, None);
+    /// assert_eq!(rejection.status, 429);
+    /// assert!(rejection.headers.contains(&("retry-after", "15".to_owned())));
     /// assert_eq!(
-    ///     answer.body,
+    ///     rejection.body,
     ///     r#"{"error":"rate_limit_exceeded","message":"Too many requests. Retry later.","#.to_owned()
     ///         + r#""rule_id":"api","retry_after":15,"retry_after_ms":15000}"#
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reject(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Rejection {
-        let secret = decision.is_security();
-        let message = message.unwrap_or(match (secret, decision.is_permanent()) {
-            (true, _) => NEUTRAL,
-            (false, true) => NEVER,
-            (false, false) => TOO_MANY,
+        let security = decision.is_security();
+        let message = message.unwrap_or(match (security, decision.is_permanent()) {
+            (true, _) => SECURITY_MESSAGE,
+            (false, true) => PERMANENT_MESSAGE,
+            (false, false) => DENIED_MESSAGE,
         });
-        let form = Form::preferred(accept);
-        let members = match form {
-            Form::Json => Members::new()
+        let format = BodyFormat::preferred(accept);
+        let members = match format {
+            BodyFormat::Json => JsonObject::new()
                 .with("error", "rate_limit_exceeded")
                 .with("message", message)
-                .with_some("rule_id", decision.rule().filter(|_| !secret)),
-            Form::Problem => Members::problem("quota-exceeded", "Quota exceeded", 429, message)
-                .with_some("violated-policies", violated(decision).filter(|_| !secret)),
+                .with_some("rule_id", decision.rule().filter(|_| !security)),
+            BodyFormat::Problem => JsonObject::problem("quota-exceeded", "Quota exceeded", 429, message)
+                .with_some("violated-policies", violated_policies(decision).filter(|_| !security)),
         };
-        // The finer time would tell a guesser to the millisecond when somebody else last tried.
-        let told = |retry| if secret { Duration::from_secs(header_policy::retry_seconds(retry)) } else { retry };
-        let body = members.retry(decision.retry_after().map(told)).finish();
-        Rejection { status: 429, message: message.to_owned(), headers: form.fields(self.headers(decision)), body }
+        // Milliseconds would reveal when another client last tried.
+        let rounded = |retry| if security { Duration::from_secs(header_policy::retry_seconds(retry)) } else { retry };
+        let body = members.retry(decision.retry_after().map(rounded)).finish();
+        Rejection { status: 429, message: message.to_owned(), headers: format.add_fields(self.headers(decision)), body }
     }
 
-    /// The answer while the store fails and a rule wants to be closed then: 503, so that nobody takes it for their own doing.
+    /// The response while the store fails and a rule is closed then: 503, since the client is not at fault.
     pub fn reject_unavailable(&self, accept: Option<&str>) -> Rejection {
-        let form = Form::preferred(accept);
-        let members = match form {
-            Form::Json => Members::new().with("error", "temporarily_unavailable").with("message", UNAVAILABLE),
-            Form::Problem => {
-                Members::problem("temporary-reduced-capacity", "Temporarily unavailable", 503, UNAVAILABLE)
+        let format = BodyFormat::preferred(accept);
+        let members = match format {
+            BodyFormat::Json => {
+                JsonObject::new().with("error", "temporarily_unavailable").with("message", UNAVAILABLE_MESSAGE)
+            }
+            BodyFormat::Problem => {
+                JsonObject::problem("temporary-reduced-capacity", "Temporarily unavailable", 503, UNAVAILABLE_MESSAGE)
             }
         };
         let body = members.retry(Some(RETRY_AFTER_FAILURE)).finish();
         let mut headers = Headers::new();
         self.push_retry(&mut headers, RETRY_AFTER_FAILURE, false);
-        Rejection { status: 503, message: UNAVAILABLE.to_owned(), headers: form.fields(headers), body }
+        Rejection { status: 503, message: UNAVAILABLE_MESSAGE.to_owned(), headers: format.add_fields(headers), body }
     }
 }
 
-/// The names of the limits that refused the request, if there are any.
-fn violated(decision: &Decision) -> Option<Vec<String>> {
+/// The names of the limits that denied the request, if any.
+fn violated_policies(decision: &Decision) -> Option<Vec<String>> {
     let refuses = |check: &&CheckResult| match check.role() {
         Role::AnyOf(_) => header_policy::enforced(decision).all(|m| m.role() != check.role() || !m.outcome().admitted),
         _ => !check.outcome().admitted,
@@ -117,31 +126,30 @@ fn violated(decision: &Decision) -> Option<Vec<String>> {
     (!names.is_empty()).then(|| names.into_iter().map(Into::into).collect())
 }
 
-// === impl Form ===
+// === impl BodyFormat ===
 
-impl Form {
-    /// Problem documents go to those who name them and do not like plain JSON better; everybody else gets JSON, whatever
-    /// they say they accept, since a refusal must be readable.
+impl BodyFormat {
+    /// A problem document if the client names it and does not prefer plain JSON; otherwise JSON, whatever the client accepts.
     fn preferred(accept: Option<&str>) -> Self {
         let (mut problem, mut json) = (None, [None; 3]);
-        for range in accept.unwrap_or_default().split(',').take(MOST_RANGES) {
+        for range in accept.unwrap_or_default().split(',').take(MAX_MEDIA_RANGES) {
             let Some((name, quality)) = media_range(range) else { continue };
-            let seen = match name {
+            let best = match name {
                 _ if name.eq_ignore_ascii_case("application/problem+json") => &mut problem,
                 _ if name.eq_ignore_ascii_case("application/json") => &mut json[0],
                 _ if name.eq_ignore_ascii_case("application/*") => &mut json[1],
                 "*/*" => &mut json[2],
                 _ => continue,
             };
-            *seen = (*seen).max(Some(quality));
+            *best = (*best).max(Some(quality));
         }
-        // The most specific range that covers JSON speaks for it.
+        // The most specific range that includes JSON counts.
         let json = json.into_iter().flatten().next().unwrap_or(0);
         if problem.is_some_and(|quality| quality > 0 && quality >= json) { Self::Problem } else { Self::Json }
     }
 
-    /// What the fields say about the body. It is about one caller at one moment, so nobody may keep it.
-    fn fields(self, mut headers: Headers) -> Headers {
+    /// Adds the fields about the body, which must not be cached.
+    fn add_fields(self, mut headers: Headers) -> Headers {
         let media_type = match self {
             Self::Json => "application/json",
             Self::Problem => "application/problem+json",
@@ -152,7 +160,7 @@ impl Form {
     }
 }
 
-/// A media range and its quality in thousandths. None for a quality that makes no sense: such a range counts for nothing.
+/// A media range and its quality in thousandths; `None` for an invalid quality.
 fn media_range(range: &str) -> Option<(&str, u16)> {
     let mut parts = range.split(';').map(str::trim);
     let name = parts.next()?;
@@ -163,7 +171,7 @@ fn media_range(range: &str) -> Option<(&str, u16)> {
     }
 }
 
-/// `0`, `1`, and up to three digits after the dot, at most 1.
+/// A number from 0 to 1 with up to three decimals, in thousandths.
 fn thousandths(text: &str) -> Option<u16> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -177,14 +185,14 @@ fn thousandths(text: &str) -> Option<u16> {
     }
 }
 
-// === impl Members ===
+// === impl JsonObject ===
 
-impl Members {
+impl JsonObject {
     fn new() -> Self {
         Self("{".to_owned())
     }
 
-    /// A problem document (RFC 9457) of a registered kind.
+    /// A problem document (RFC 9457) of a registered type.
     fn problem(kind: &str, title: &str, status: u16, detail: &str) -> Self {
         Self::new()
             .with("type", format!("https://iana.org/assignments/http-problem-types#{kind}"))
@@ -242,45 +250,45 @@ mod tests {
         limiter.check_now(&Request::new("").with_cost(cost))
     }
 
-    fn field<'a>(answer: &'a Rejection, name: &str) -> Option<&'a str> {
-        answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    fn field<'a>(rejection: &'a Rejection, name: &str) -> Option<&'a str> {
+        rejection.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
 
     #[test]
-    fn a_denial_says_which_rule_and_how_long_to_wait() {
+    fn a_rejection_names_the_rule_and_the_time_to_wait() {
         // 7 a minute: the next one in 8,571,428.57 microseconds.
-        let answer = HeaderPolicy::new().reject(&second([Rule::new("api", bucket(1, 7))], 1), None, None);
+        let rejection = HeaderPolicy::new().reject(&second([Rule::new("api", bucket(1, 7))], 1), None, None);
         assert_eq!(
-            answer.body,
+            rejection.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests. Retry later.\",\"rule_id\":\"api\",\
              \"retry_after\":9,\"retry_after_ms\":8572}"
         );
-        assert_eq!((answer.status, field(&answer, "retry-after")), (429, Some("9")));
-        assert_eq!(field(&answer, "content-type"), Some("application/json"));
-        assert_eq!(field(&answer, "cache-control"), Some("no-store"));
-        assert_eq!(field(&answer, "x-ratelimit-remaining"), Some("0"));
+        assert_eq!((rejection.status, field(&rejection, "retry-after")), (429, Some("9")));
+        assert_eq!(field(&rejection, "content-type"), Some("application/json"));
+        assert_eq!(field(&rejection, "cache-control"), Some("no-store"));
+        assert_eq!(field(&rejection, "x-ratelimit-remaining"), Some("0"));
     }
 
     #[test]
-    fn a_problem_document_names_the_limits_that_refused() {
+    fn a_problem_document_names_the_limits_that_denied() {
         let rules = [
             Rule::new("api", bucket(2, 60)).with_limit("burst", bucket(1, 30)),
             Rule::new("wide", bucket(9, 60)),
             Rule::new("all", bucket(1, 60)),
         ];
-        let answer = HeaderPolicy::new().reject(&second(rules, 1), None, PROBLEM);
+        let rejection = HeaderPolicy::new().reject(&second(rules, 1), None, PROBLEM);
         assert_eq!(
-            answer.body,
+            rejection.body,
             "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\"title\":\"Quota exceeded\",\
              \"status\":429,\"detail\":\"Too many requests. Retry later.\",\
              \"violated-policies\":[\"api.burst\",\"all\"],\"retry_after\":2,\"retry_after_ms\":2000}"
         );
-        assert_eq!(field(&answer, "content-type"), Some("application/problem+json"));
-        assert_eq!(field(&answer, "cache-control"), Some("no-store"));
+        assert_eq!(field(&rejection, "content-type"), Some("application/problem+json"));
+        assert_eq!(field(&rejection, "cache-control"), Some("no-store"));
     }
 
     #[test]
-    fn a_group_that_lets_pass_refused_nothing() {
+    fn a_group_that_admits_is_not_among_the_violated_policies() {
         let gate = |rule: &str, limit, role| Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""));
         let gates = [
             gate("shut", bucket(1, 1), Role::AnyOf(1)),
@@ -292,11 +300,11 @@ mod tests {
         let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(7), 1))).unwrap();
         assert!(Decision::new(&plan, &store.decide_now(&plan)).is_allowed());
         let denied = Decision::new(&plan, &store.decide_now(&plan));
-        assert_eq!(violated(&denied), Some(vec!["first".to_owned(), "second".to_owned()]));
+        assert_eq!(violated_policies(&denied), Some(vec!["first".to_owned(), "second".to_owned()]));
     }
 
     #[test]
-    fn the_words_of_the_rule_are_quoted_as_they_are() {
+    fn the_message_of_the_rule_is_escaped_as_json() {
         let decision = second([Rule::new("zug \"7\"", bucket(1, 60))], 1);
         let body = HeaderPolicy::new().reject(&decision, Some("Nicht \"so\" schnell,\nbitte \u{1f682}"), None).body;
         let body: Value = serde_json::from_str(&body).unwrap();
@@ -305,37 +313,36 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_for_good_says_that_waiting_does_not_help() {
+    fn a_permanent_denial_says_that_waiting_does_not_help() {
         let decision = second([Rule::new("api", bucket(5, 60))], 6);
-        let answer = HeaderPolicy::new().reject(&decision, None, None);
+        let rejection = HeaderPolicy::new().reject(&decision, None, None);
         assert_eq!(
-            answer.body,
+            rejection.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"The request costs more than the limit ever allows at \
              once. Waiting does not help.\",\"rule_id\":\"api\"}"
         );
-        assert_eq!(field(&answer, "retry-after"), None);
+        assert_eq!(field(&rejection, "retry-after"), None);
         assert!(!HeaderPolicy::new().reject(&decision, None, PROBLEM).body.contains("retry_after"));
     }
 
     #[test]
-    fn a_rule_against_guessing_stays_unnamed() {
+    fn a_security_rule_is_not_named() {
         let rules = || [Rule::new("api", bucket(1, 60)), Rule::new("login", bucket(3, 60)).with_security()];
-        let answer = HeaderPolicy::new().reject(&second(rules(), 1), None, None);
+        let rejection = HeaderPolicy::new().reject(&second(rules(), 1), None, None);
         assert_eq!(
-            answer.body,
+            rejection.body,
             "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests.\",\"retry_after\":1,\
              \"retry_after_ms\":1000}"
         );
         let problem = HeaderPolicy::new().reject(&second(rules(), 1), None, PROBLEM).body;
         assert!(!problem.contains("violated-policies") && !problem.contains("api"), "{problem}");
-        // How much the limit allows at once is nobody's business either.
+        // Not even the size of the limit is revealed.
         assert!(HeaderPolicy::new().reject(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
     }
 
-    /// The milliseconds would tell when somebody else tried that account, whatever the seconds hide.
     #[test]
-    fn a_rule_against_guessing_tells_whole_seconds_only() {
-        let answers = |rule: Rule| {
+    fn a_security_rule_reports_whole_seconds_only() {
+        let rejections = |rule: Rule| {
             let clock = ManualClock::default();
             let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), MemoryStore::new().with_clock(clock.clone()));
             assert!(limiter.check_now(&Request::new("")).is_allowed());
@@ -346,25 +353,25 @@ mod tests {
         };
         let login = || Rule::new("login", Limit::sliding_log(1, Duration::from_secs(600)).unwrap());
         for (rule, millis) in [(login(), 596_783), (login().with_security(), 597_000)] {
-            for answer in answers(rule) {
-                let body: Value = serde_json::from_str(&answer.body).unwrap();
+            for rejection in rejections(rule) {
+                let body: Value = serde_json::from_str(&rejection.body).unwrap();
                 assert_eq!((&body["retry_after"], &body["retry_after_ms"]), (&597.into(), &millis.into()), "{body}");
-                assert_eq!(field(&answer, "retry-after"), Some("597"));
+                assert_eq!(field(&rejection, "retry-after"), Some("597"));
             }
         }
     }
 
     #[test]
-    fn a_failure_is_not_the_callers_doing() {
-        let answer = HeaderPolicy::new().with_retry_after_ms(true).reject_unavailable(None);
+    fn a_store_failure_is_a_503_with_a_retry() {
+        let rejection = HeaderPolicy::new().with_retry_after_ms(true).reject_unavailable(None);
         assert_eq!(
-            answer.body,
+            rejection.body,
             "{\"error\":\"temporarily_unavailable\",\"message\":\"The request cannot be checked against its limits at \
              the moment. Retry later.\",\"retry_after\":1,\"retry_after_ms\":1000}"
         );
-        assert_eq!((answer.status, field(&answer, "retry-after")), (503, Some("1")));
-        assert_eq!(field(&answer, "retry-after-ms"), Some("1000"));
-        assert_eq!(field(&answer, "cache-control"), Some("no-store"));
+        assert_eq!((rejection.status, field(&rejection, "retry-after")), (503, Some("1")));
+        assert_eq!(field(&rejection, "retry-after-ms"), Some("1000"));
+        assert_eq!(field(&rejection, "cache-control"), Some("no-store"));
 
         let problem = HeaderPolicy::new().reject_unavailable(PROBLEM);
         let body: Value = serde_json::from_str(&problem.body).unwrap();
@@ -374,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_documents_go_to_those_who_prefer_them() {
+    fn clients_that_prefer_problem_documents_get_them() {
         let prefers = [
             "application/problem+json",
             "APPLICATION/Problem+JSON",
@@ -385,7 +392,7 @@ mod tests {
             "*/*, application/json;q=0.2, application/problem+json;q=0.3",
         ];
         for accept in prefers {
-            assert_eq!(Form::preferred(Some(accept)), Form::Problem, "{accept}");
+            assert_eq!(BodyFormat::preferred(Some(accept)), BodyFormat::Problem, "{accept}");
         }
         let does_not = [
             "*/*",
@@ -401,22 +408,22 @@ mod tests {
             "*/*;q=0.1, application/*, application/problem+json;q=0.5",
         ];
         for accept in does_not {
-            assert_eq!(Form::preferred(Some(accept)), Form::Json, "{accept}");
+            assert_eq!(BodyFormat::preferred(Some(accept)), BodyFormat::Json, "{accept}");
         }
-        assert_eq!(Form::preferred(None), Form::Json);
+        assert_eq!(BodyFormat::preferred(None), BodyFormat::Json);
     }
 
     #[test]
-    fn rubbish_in_accept_counts_for_nothing() {
+    fn invalid_accept_fields_are_ignored() {
         let named = "application/problem+json";
         for quality in ["", "1.5", "-1", "2", "0.1234", "nan", "0.5.5", "00", "\u{661}", "0x1", "+1", ".5"] {
             let accept = format!("{named};q={quality}");
-            assert_eq!(Form::preferred(Some(&accept)), Form::Json, "{accept}");
+            assert_eq!(BodyFormat::preferred(Some(&accept)), BodyFormat::Json, "{accept}");
         }
         for rubbish in [",,,;;;==", ";q=1", "\u{0},\u{feff}", "\"a,b\";q"] {
-            assert_eq!(Form::preferred(Some(&format!("{rubbish},{named}"))), Form::Problem, "{rubbish}");
+            assert_eq!(BodyFormat::preferred(Some(&format!("{rubbish},{named}"))), BodyFormat::Problem, "{rubbish}");
         }
-        let far_behind = ",".repeat(MOST_RANGES) + named;
-        assert_eq!(Form::preferred(Some(&far_behind)), Form::Json);
+        let far_behind = ",".repeat(MAX_MEDIA_RANGES) + named;
+        assert_eq!(BodyFormat::preferred(Some(&far_behind)), BodyFormat::Json);
     }
 }

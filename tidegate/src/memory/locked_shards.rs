@@ -75,7 +75,7 @@ impl<'s> LockedShards<'s> {
 
     /// Lets every shard remove expired keys. Called after all changes of a plan.
     pub(super) fn sweep_if_due(&mut self, now: Timestamp) {
-        for (_, shard) in self.guards.iter_mut() {
+        for (_, shard) in &mut self.guards {
             shard.sweep_if_due(now);
         }
     }

@@ -1,23 +1,23 @@
-//! Whether rules fit together: what a set refuses, and what to change. Pure.
+//! Validates rules: their names, limits, costs and budgets.
 
 use std::collections::{HashMap, HashSet};
 
 use smol_str::SmolStr;
 
-use super::{LONGEST_ID, RuleError};
+use super::{MAX_NAME_BYTES, RuleError};
 use crate::Limit;
 use crate::limit::MAX_AMOUNT;
 use crate::rule::{OnFailure, Rule};
 
-/// Whether `rule` can be decided, and fits those before it: by their ids, and by the budgets that they share.
+/// Validates `rule` by itself and together with the rules before it.
 pub(super) fn check(
     rule: &Rule,
     ids: &mut HashSet<SmolStr>,
     budgets: &mut HashMap<SmolStr, Rule>,
 ) -> Result<(), RuleError> {
     let error = |problem: String| Err(RuleError { rule: rule.id.clone(), problem });
-    if rule.id.is_empty() || rule.id.len() > LONGEST_ID {
-        return error(format!("the id has {} bytes; give it 1 to {LONGEST_ID}", rule.id.len()));
+    if rule.id.is_empty() || rule.id.len() > MAX_NAME_BYTES {
+        return error(format!("the id has {} bytes; give it 1 to {MAX_NAME_BYTES}", rule.id.len()));
     }
     if !ids.insert(rule.id.clone()) {
         return error("the id is taken; give each rule its own".into());
@@ -56,8 +56,8 @@ fn check_names(limits: &[(SmolStr, Limit)], budget: Option<&SmolStr>) -> Result<
     if limits.is_empty() {
         return Err("it has no limit; give it at least one".into());
     }
-    if let Some(name) = limits.iter().map(|(name, _)| name).chain(budget).find(|name| name.len() > LONGEST_ID) {
-        return Err(format!("the name {name:?} has {} bytes; give it at most {LONGEST_ID}", name.len()));
+    if let Some(name) = limits.iter().map(|(name, _)| name).chain(budget).find(|name| name.len() > MAX_NAME_BYTES) {
+        return Err(format!("the name {name:?} has {} bytes; give it at most {MAX_NAME_BYTES}", name.len()));
     }
     let mut names = HashSet::new();
     match limits.iter().find(|(name, _)| !names.insert(name)) {

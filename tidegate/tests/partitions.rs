@@ -1,4 +1,4 @@
-//! Where keys lie: what decides the partition, and so the slot of a cluster and the server.
+//! What decides the partition of a key, and so its slot in a cluster.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -29,7 +29,7 @@ fn partitions(rules: &RuleSet) -> BTreeSet<u16> {
 }
 
 #[test]
-fn a_tenant_lies_in_one_partition_unless_it_is_spread() {
+fn the_keys_of_a_tenant_are_in_one_partition_unless_partitioned_by_subject() {
     let of =
         |tag| partitions(&RuleSet::new([rule("api").with_per(["tenant", "user"]).with_partition_by(tag)]).unwrap());
     assert_eq!(of(PartitionBy::Usual).len(), 1);
@@ -39,7 +39,7 @@ fn a_tenant_lies_in_one_partition_unless_it_is_spread() {
 }
 
 #[test]
-fn limits_of_one_subject_lie_together_however_it_is_tagged() {
+fn the_limits_of_one_subject_are_always_in_one_partition() {
     for tag in [PartitionBy::Usual, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
         let rules = RuleSet::new([rule("api").with_per(["user"]).with_partition_by(tag.clone())]).unwrap();
         let plan = rules.resolve(&Request::new("").with_attribute("user", "ann"));
@@ -49,7 +49,7 @@ fn limits_of_one_subject_lie_together_however_it_is_tagged() {
 }
 
 #[test]
-fn rules_with_the_same_constant_lie_together_and_others_do_not() {
+fn rules_with_the_same_constant_are_in_one_partition() {
     let together = |names: [&str; 2]| {
         let rules = names.map(|name| rule(&format!("of {name}")).with_partition_by(PartitionBy::Constant(name.into())));
         let [mut one, other] = rules;
@@ -63,7 +63,7 @@ fn rules_with_the_same_constant_lie_together_and_others_do_not() {
 }
 
 #[test]
-fn rules_that_share_a_budget_must_lie_together() {
+fn rules_that_share_a_budget_must_be_partitioned_alike() {
     let shared = |id, tag| rule(id).with_per(["tenant", "user"]).with_budget("api").with_partition_by(tag);
     assert!(RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Rule)]).is_ok());
     let error = RuleSet::new([shared("a", PartitionBy::Rule), shared("b", PartitionBy::Subject)]).unwrap_err();

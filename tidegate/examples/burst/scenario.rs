@@ -1,4 +1,4 @@
-//! What happens: the requests that are sent, and what each kind of limit makes of them. Knows nothing about drawing.
+//! The scenario: the requests, and the result of each kind of limit.
 
 use std::error::Error;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, Ru
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a phase is called, and in milliseconds when it begins; how many requests it brings, and how far apart.
+/// The phases: name, start in milliseconds, number of requests, and the distance between them.
 ///
-/// The last two stand on either side of a whole second, where the fixed window begins anew.
+/// The last two are on either side of a whole second, where the next fixed window begins.
 pub(crate) const PHASES: [(&str, u64, u64, u64); 4] =
     [("40 at once", 0, 40, 0), ("20 a second for 1.5 s", 1200, 30, 50), ("20", 3900, 20, 0), ("+20", 4000, 20, 0)];
 
-/// One kind of limit, and when which requests passed, passed after having been held, or were denied.
+/// One kind of limit, and the times at which requests passed, were delayed or were denied.
 pub(crate) struct Lane {
     pub(crate) limit: &'static str,
     pub(crate) meaning: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// The most requests that went through within any one second.
+    /// The largest number of requests that passed within one second.
     pub(crate) fn busiest_second(&self) -> usize {
         let through = || self.passed.iter().chain(&self.held);
         let second_from = |start: Duration| through().filter(|at| (start..start + SECOND).contains(at)).count();
@@ -32,7 +32,7 @@ impl Lane {
     }
 }
 
-/// When requests are sent.
+/// The times at which requests are sent.
 pub(crate) fn sent() -> Vec<Duration> {
     let moments = |(_, start, requests, apart)| (0..requests).map(move |number| start + number * apart);
     PHASES.into_iter().flat_map(moments).map(Duration::from_millis).collect()
@@ -52,9 +52,9 @@ pub(crate) fn lanes(sent: &[Duration]) -> Result<Vec<Lane>, Box<dyn Error>> {
 }
 
 fn lane(meaning: &'static str, limit: Limit, sent: &[Duration]) -> Result<Lane, Box<dyn Error>> {
-    // A whole second, so that the fixed windows begin where the seconds of the story do.
+    // A whole second, so that the fixed windows are aligned with the scenario.
     let start = Timestamp::from_micros(1_700_000_000_000_000);
-    let clock = ManualClock::at(start);
+    let clock = ManualClock::starting_at(start);
     let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])])?;
     let limiter = Limiter::new(rules, MemoryStore::new().with_clock(clock.clone()));
     let request = Request::new("read").with_attribute("user", "ann");
