@@ -196,7 +196,7 @@ async fn a_plan_across_slots_never_over_admits_and_refunds_all_denied_requests()
             running.spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..25 {
-                    let decision = limiter.check(&of(if task % 2 == 0 { "ann" } else { "bob" })).await.unwrap();
+                    let decision = limiter.check(&request_of(if task % 2 == 0 { "ann" } else { "bob" })).await.unwrap();
                     assert!(decision.is_allowed() || decision.retry_after().is_some());
                     admitted += u64::from(decision.is_allowed());
                 }
@@ -391,7 +391,7 @@ fn wait_for_replicas(cluster: &Cluster, limiter: &RedisLimiter, users: &[String]
     for index in 0..3 {
         let mut connection = cluster.servers[index].connection();
         let mine = users.iter().find(|user| cluster.first_owner(slot_of(cluster, limiter, user)) == index);
-        let name = key_name(limiter.plan(&of(mine.unwrap())).checks()[0].key());
+        let name = key_name(limiter.plan(&request_of(mine.unwrap())).checks()[0].key());
         // A write of this connection after all others, in a slot of this server.
         let _: () = redis::cmd("SET").arg([&name[..7], b"last"].concat()).arg(1).query(&mut connection).unwrap();
         let reached: u64 = redis::cmd("WAIT").arg(1).arg(60_000).query(&mut connection).unwrap();

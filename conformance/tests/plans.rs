@@ -116,8 +116,8 @@ async fn an_any_of_group_allows_what_any_member_allows() {
             for (step, left) in steps.into_iter().enumerate() {
                 let decision = limiter.check_plan(&plan(&gates)).await.unwrap();
                 assert_eq!(decision.is_allowed(), step < 4, "{small:?} {large:?} at step {step}");
-                let remaining: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
-                assert_eq!(remaining, left, "{small:?} {large:?} at step {step}");
+                let in_decision: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+                assert_eq!(in_decision, left, "{small:?} {large:?} at step {step}");
             }
             let forgotten: Vec<_> = plan(&gates).checks().iter().map(|check| *check.key()).collect();
             fixture.store.forget(&forgotten).await.unwrap();
@@ -168,8 +168,8 @@ async fn in_count_each_mode_every_rule_counts_independently() {
                 let decision =
                     limiter.check_plan(&limiter.plan(&Request::new("")).with_mode(PlanMode::CountEach)).await.unwrap();
                 assert_eq!(decision.is_allowed(), left[1] >= 3, "{tight:?} {wide:?} {left:?}");
-                let remaining: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
-                assert_eq!(remaining, left, "{tight:?} {wide:?}");
+                let in_decision: Vec<_> = decision.checks().iter().map(|check| check.outcome().remaining).collect();
+                assert_eq!(in_decision, left, "{tight:?} {wide:?}");
                 assert_eq!(remaining(&limiter).await, left, "{tight:?} {wide:?}");
             }
             limiter.forget(&Request::new("")).await.unwrap();

@@ -67,7 +67,7 @@ impl RedisStore {
         first_error(within_timeout(self.options.timeout, pin!(async { Ok(join_all(calls).await) })).await?)
     }
 
-    /// Sends adjustments in a task of their own, which goes on if the caller stops waiting. `None` without a tokio runtime.
+    /// Sends adjustments in a task of their own, which continues if the caller stops waiting. `None` without a tokio runtime.
     pub(crate) fn spawn_adjustments(
         &self,
         adjustments: &[Adjustment<'_>],

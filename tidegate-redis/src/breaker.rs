@@ -65,7 +65,7 @@ pub(crate) enum CallOutcome {
     TimedOut,
     /// The connection was lost.
     Disconnected,
-    /// The caller stopped waiting too early to tell.
+    /// The caller stopped waiting before a timeout could be assumed.
     Unknown,
 }
 

@@ -20,7 +20,7 @@ use crate::topology_cache::{Generation, RefreshFuture, TopologyCache};
 /// How many servers one call is sent to, one after the other. A slot that moves during the call takes two or three.
 const MAX_ATTEMPTS: usize = 6;
 
-/// How many servers are asked for the slot map before the refresh fails.
+/// How many servers are queried for the slot map before the refresh fails.
 const MAX_MAP_QUERIES: usize = 8;
 
 /// The servers of one cluster.
@@ -31,7 +31,7 @@ pub(crate) struct Cluster {
     map: TopologyCache<Arc<SlotMap>>,
     /// The target of the last `MOVED`: its slot map is the most recent one.
     hint: Mutex<Option<Address>>,
-    /// Servers that did not respond or cannot serve their slots. They are asked for the map last, since a server that is
+    /// Servers that did not respond or cannot serve their slots. They are queried for the map last, since a server that is
     /// cut off from the cluster keeps an old map.
     suspects: Mutex<Vec<Address>>,
     /// Nodes by address. Those without slots are dropped when the map is refreshed.
@@ -103,7 +103,7 @@ impl Cluster {
         self.map.current().and_then(|map| map.owner(slot).cloned())
     }
 
-    /// Every node that a call was sent to since it owns slots.
+    /// Every node that owns slots and that a call was sent to.
     pub(crate) fn known_nodes(&self) -> Vec<Node> {
         self.nodes().values().cloned().collect()
     }
@@ -133,7 +133,7 @@ impl Cluster {
         }
     }
 
-    /// Asks one server after the other for the slot map. Servers with an open breaker cost no time.
+    /// Queries one server after the other for the slot map. Calls to servers with an open breaker fail at once.
     async fn query_map(&self, previous: Option<Arc<SlotMap>>) -> Result<Arc<SlotMap>, StoreError> {
         let hint = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take();
         let primaries: Vec<Address> = previous.iter().flat_map(|map| map.primaries()).cloned().collect();
@@ -141,7 +141,7 @@ impl Cluster {
         let candidates = in_query_order(hint.iter().chain(&primaries).chain(&self.seeds), &suspects);
         let mut failure = None;
         for address in candidates.into_iter().take(MAX_MAP_QUERIES) {
-            match self.query_map_of(address).await {
+            match self.query_map_from(address).await {
                 Ok(map) => {
                     self.nodes().retain(|address, _| map.primaries().contains(&address));
                     return Ok(Arc::new(map));
@@ -153,7 +153,7 @@ impl Cluster {
         Err(failure.unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "the URL names no server")))
     }
 
-    async fn query_map_of(&self, address: &Address) -> Result<SlotMap, StoreError> {
+    async fn query_map_from(&self, address: &Address) -> Result<SlotMap, StoreError> {
         let timeouts = self.factory.topology_timeouts();
         let reply = self.node(address)?.query::<Value>(redis::cmd("CLUSTER").arg("SLOTS"), timeouts).await;
         let reply = reply.map_err(|error| match error.redis_error().and_then(RedisError::detail) {
@@ -164,7 +164,7 @@ impl Cluster {
             _ => not_applied(&StoreError::from(&error)),
         })?;
         let map = SlotMap::parse(&reply, address).ok_or_else(|| {
-            let message = "the reply to CLUSTER SLOTS is malformed; is there a proxy before the cluster?";
+            let message = "the reply to CLUSTER SLOTS is malformed; is there a proxy in front of the cluster?";
             StoreError::new(StoreErrorKind::Unexpected, message)
         })?;
         if map.primaries().is_empty() {
@@ -208,7 +208,7 @@ fn in_query_order<'a>(addresses: impl Iterator<Item = &'a Address>, suspects: &[
     ordered
 }
 
-/// Where `error`, a reply of the server at `sender`, redirects the call: for this call (`ASK`) or for good (`MOVED`).
+/// Where `error`, a reply of the server at `sender`, redirects the call: for this call only (`ASK`) or permanently (`MOVED`).
 fn redirect(error: &NodeError, sender: &Address) -> Option<(ErrorKind, Address)> {
     let error = error.redis_error()?;
     let (address, _) = error.redirect_node()?;
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suspect_servers_are_asked_for_the_slot_map_last() {
+    fn suspect_servers_are_queried_last() {
         let [a, b, c] = [1, 2, 3].map(|port| Address { host: "here".to_owned(), port });
         let addresses = [a.clone(), b.clone(), c.clone(), a.clone()];
         assert_eq!(in_query_order(addresses.iter(), &[]), [&a, &b, &c]);

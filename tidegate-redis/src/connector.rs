@@ -9,7 +9,7 @@ use crate::options::RedisOptions;
 use crate::timeouts::Timeouts;
 
 /// The driver's own queue is never larger than this, whatever the limit of calls in flight.
-const MAX_PIPELINE_BUFFER: usize = 1 << 16;
+const MAX_PIPELINE_BUFFER_COMMANDS: usize = 1 << 16;
 
 /// Makes connections to one server.
 pub(crate) struct Connector {
@@ -33,11 +33,11 @@ impl Connector {
             .set_connection_timeout(Some(options.connection_timeout))
             // Each call sets its own.
             .set_response_timeout(None)
-            .set_pipeline_buffer_size(options.max_in_flight.min(MAX_PIPELINE_BUFFER));
+            .set_pipeline_buffer_size(options.max_in_flight.min(MAX_PIPELINE_BUFFER_COMMANDS));
         Self { endpoint, config, ping_timeout: Timeouts::for_decision(options.timeout).response }
     }
 
-    /// Makes a connection and waits until it has answered a `PING`. An error reply is an answer too: the server may be
+    /// Makes a connection and waits until it has answered a `PING`. An error reply counts too: the server may be
     /// loading, or forbid the command.
     pub(crate) async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         let mut connection = match &self.endpoint {

@@ -128,7 +128,7 @@ impl RedisStore {
     }
 
     /// The verdict on a denied plan: the results of the parts that denied, and a peek at the others after their refund. A
-    /// part that cannot be peeked at in time is reported as fresh; the denial stands without it.
+    /// part that cannot be peeked at in time is reported as fresh; the plan is denied in any case.
     async fn deny(
         &self,
         plan: &Plan<'_>,
@@ -137,8 +137,8 @@ impl RedisStore {
         mut refunds: PendingRefunds<'_, '_>,
         deadline: Deadline,
     ) -> Verdict {
-        let (started, limit) = (timer::now(), deadline.details());
-        // The refund goes on after this timeout. Waiting for it only makes the peeks more accurate.
+        let (started, limit) = (timer::now(), deadline.time_for_details());
+        // The refund continues after this timeout. Waiting for it only makes the peeks more accurate.
         if let Some(refund) = refunds.spawn_refund() {
             let _ = timer::timeout(limit / 2, refund).await;
         }
@@ -177,7 +177,7 @@ impl RedisStore {
         }
         refunds.cancel();
         let granted = if denied { 0 } else { granted_by_all(&counting, &verdicts, units) };
-        let limit = deadline.details();
+        let limit = deadline.time_for_details();
         let shadow_verdicts = join_all(shadow.iter().map(async |part| match granted {
             0 => self.peek_part(&part.plan, limit, deadline).await,
             units => self.decide_part(&part.plan.clone().with_max_units(units), deadline).await.ok(),
@@ -189,7 +189,8 @@ impl RedisStore {
 
     /// Decides a part within the time of the next call.
     async fn decide_part(&self, part: &Plan<'_>, deadline: Deadline) -> Result<Verdict, CallError> {
-        let verdict = timer::timeout(deadline.next_call(), self.decide_in_slot(part, deadline.timeouts())).await;
+        let verdict =
+            timer::timeout(deadline.time_for_next_call(), self.decide_in_slot(part, deadline.timeouts())).await;
         verdict.unwrap_or_else(|| Err(timed_out().into()))
     }
 
@@ -206,7 +207,7 @@ impl RedisStore {
         }
         // Half of the time is left for taking the units.
         let parts = split(plan, split_by, UnitRequest::UpTo(requested), &self.denials);
-        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.next_call() / 2).await;
+        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.time_for_next_call() / 2).await;
         let all: Vec<&Part<'_>> = parts.iter().collect();
         match failure {
             None => Ok(granted_by_all(&all, &verdicts, requested)),
@@ -226,7 +227,7 @@ impl RedisStore {
         // First the units that all parts have, then each part's result for that many.
         let units = self.available_units(plan, split_by, deadline).await?;
         let parts = split(plan, split_by, UnitRequest::Exactly(units.max(1)), &self.denials);
-        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.next_call()).await;
+        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.time_for_next_call()).await;
         // Unlike a decision, a peek reports a failure even if another part denies.
         if let Some(failure) = failure {
             return Err(failure);

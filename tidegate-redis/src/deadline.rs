@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::timeouts::Timeouts;
 use crate::timer;
 
-/// Timeouts above one year are cut to it, which keeps the arithmetic on instants from overflowing.
+/// Longer timeouts are clamped to one year, so that arithmetic on instants does not overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(31_557_600);
 
 /// When the timeout of a decision expires.
@@ -25,7 +25,7 @@ impl Deadline {
     }
 
     /// Time for the next of several calls: nine tenths of what is left, so that its result can still be used.
-    pub(crate) fn next_call(self) -> Duration {
+    pub(crate) fn time_for_next_call(self) -> Duration {
         self.remaining() / 10 * 9
     }
 
@@ -36,7 +36,7 @@ impl Deadline {
 
     /// Time left to collect details after a final denial: at most half of what is left, so that the denial is in time, and
     /// at most a quarter of the timeout, which is long enough to notice a silent server.
-    pub(crate) fn details(self) -> Duration {
+    pub(crate) fn time_for_details(self) -> Duration {
         (self.timeout / 4).min(self.remaining() / 2)
     }
 

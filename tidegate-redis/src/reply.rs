@@ -13,7 +13,7 @@ pub(crate) struct Reply {
     /// The script's time.
     pub(crate) now: Timestamp,
     granted: u64,
-    /// For each check, whether it admits, and the state it was judged on.
+    /// For each check, whether it admits, and the state it was decided on.
     states: SmallVec<[(bool, StoredState); 1]>,
     /// For each check of a plan with overflow routes: -1 if the overflow bucket decided, otherwise the milliseconds that a
     /// state with a maximum TTL had left.
@@ -127,6 +127,6 @@ pub(crate) fn unreadable(check: usize) -> StoreError {
 }
 
 fn malformed() -> StoreError {
-    let message = "the reply of the script is malformed; is there a proxy before the server?";
+    let message = "the reply of the script is malformed; is there a proxy in front of the server?";
     StoreError::new(StoreErrorKind::Unexpected, message).with_possibly_applied()
 }

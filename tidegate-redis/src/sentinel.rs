@@ -1,4 +1,4 @@
-//! `Sentinel`: sends calls to the primary that the sentinels name, and asks them again when it is gone or demoted. A call
+//! `Sentinel`: sends calls to the primary that the sentinels name, and queries them again when it is gone or demoted. A call
 //! that may have run is never resent.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Sentinel {
     /// Makes the nodes of primaries.
     factory: NodeFactory,
     sentinels: Vec<Node>,
-    /// Index of the sentinel that answered last, which is asked first.
+    /// Index of the sentinel that responded last, which is queried first.
     first: AtomicUsize,
     name: String,
     primary: TopologyCache<Primary>,
@@ -110,14 +110,14 @@ impl Sentinel {
         }
     }
 
-    /// Asks one sentinel after the other until one names a server that reports the role of a primary itself. Sentinels
-    /// with an open breaker cost no time.
+    /// Queries one sentinel after the other until one names a server that itself reports the role of a primary. Calls to
+    /// sentinels with an open breaker fail at once.
     async fn find_primary(&self, previous: Option<Primary>) -> Result<Primary, StoreError> {
         let mut failure = None;
         let first = self.first.load(Ordering::Relaxed);
         for offset in 0..self.sentinels.len() {
             let index = (first + offset) % self.sentinels.len();
-            match self.ask_sentinel(&self.sentinels[index], previous.as_ref()).await {
+            match self.query_sentinel(&self.sentinels[index], previous.as_ref()).await {
                 Ok(primary) => {
                     self.first.store(index, Ordering::Relaxed);
                     return Ok(primary);
@@ -130,12 +130,12 @@ impl Sentinel {
         Err(failure.unwrap_or_else(|| unavailable("the URL names no sentinel")))
     }
 
-    async fn ask_sentinel(&self, sentinel: &Node, previous: Option<&Primary>) -> Result<Primary, StoreError> {
+    async fn query_sentinel(&self, sentinel: &Node, previous: Option<&Primary>) -> Result<Primary, StoreError> {
         let mut query = redis::cmd("SENTINEL");
         query.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let reply = sentinel.query::<Option<(String, u16)>>(&query, self.factory.topology_timeouts()).await;
         let Some((host, port)) = reply.map_err(|error| sentinel_error(&error))? else {
-            let message = "the sentinels know no primary of this name; it stands in the URL after the addresses";
+            let message = "the sentinels know no primary of this name; check the name after the addresses in the URL";
             return Err(StoreError::new(StoreErrorKind::Refused, message));
         };
         let address = Address { host, port };
@@ -147,7 +147,7 @@ impl Sentinel {
         match self.is_primary(&node).await {
             Ok(true) => Ok(Primary { address, node }),
             Ok(false) => {
-                let message = "the server that the sentinels name is not a primary (yet); a failover is going on";
+                let message = "the server that the sentinels name is not a primary (yet); a failover is in progress";
                 Err(StoreError::new(StoreErrorKind::Refused, message))
             }
             Err(error) => Err(not_applied(&StoreError::from(&error))),

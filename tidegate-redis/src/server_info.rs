@@ -75,7 +75,7 @@ impl ServerInfo {
         if self.field("maxmemory") == Some("0") {
             warnings.push(
                 "the server has no memory limit (maxmemory 0): when the machine is out of memory, the server is killed \
-                 and every limit starts afresh; set maxmemory below what the machine has"
+                 and every limit is reset; set maxmemory below what the machine has"
                     .to_owned(),
             );
         }
@@ -98,7 +98,7 @@ impl ServerInfo {
             let direction = if self.skew_micros > 0 { "ahead of" } else { "behind" };
             warnings.push(format!(
                 "the server's clock is {seconds} s {direction} this host's; windows begin and end by the server's clock: \
-                 let both follow the same time server"
+                 synchronize both with the same time server"
             ));
         }
         warnings

@@ -20,7 +20,7 @@ pub(crate) use simulated_server::SimulatedServer;
 const DEFAULT_SCENARIOS: u64 = 4_000;
 
 #[test]
-fn the_client_keeps_its_promises_however_the_server_behaves() {
+fn the_client_keeps_its_promises_whatever_the_server_does() {
     let scenarios = env_number("TIDEGATE_SCENARIOS").unwrap_or(DEFAULT_SCENARIOS);
     let seeds = env_number("TIDEGATE_SEED").map_or(1..scenarios + 1, |seed| seed..seed + 1);
     std::panic::set_hook(Box::new(|_| {}));

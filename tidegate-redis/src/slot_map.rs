@@ -37,7 +37,7 @@ impl SlotMap {
             };
             let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
             let host = match host {
-                // A server that does not know its own address, or must not tell it, is at the one we queried.
+                // A server that does not announce its address is at the address that was queried.
                 Value::Nil => sender.host.clone(),
                 Value::BulkString(host) if host.is_empty() || host == b"?" => sender.host.clone(),
                 Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,

@@ -72,7 +72,10 @@ impl Store for RedisStore {
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
-            return Err(StoreError::new(StoreErrorKind::Unexpected, "a take is decided, not adjusted"));
+            return Err(StoreError::new(
+                StoreErrorKind::Unexpected,
+                "an adjustment must be a charge or a refund, not a take",
+            ));
         }
         self.send_adjustments(&self.prepare_adjustments(adjustments)).await
     }

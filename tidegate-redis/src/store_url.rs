@@ -76,7 +76,7 @@ impl StoreUrl {
                 (Topology::Sentinel { name: percent_decode(name)?, credentials: parameters.credentials() }, database)
             }
             "cluster" if !matches!(path, "" | "0") => {
-                return Err(unusable("a cluster has no database to choose: leave out what stands after the address"));
+                return Err(unusable("a cluster has no database to choose: remove the path after the address"));
             }
             "cluster" => (Topology::Cluster, ""),
             _ => (Topology::Single, path),
@@ -158,7 +158,8 @@ fn connection_infos(
 
 /// Decodes `%` and two hexadecimal digits to a byte. Anything else after `%` is an error, and so is invalid UTF-8.
 fn percent_decode(text: &str) -> Result<String, StoreError> {
-    let malformed = || unusable("a `%` in it is not followed by two hexadecimal digits that make text");
+    let malformed =
+        || unusable("a `%` in it is not followed by two hexadecimal digits, or the decoded text is not UTF-8");
     let mut decoded = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::options::RedisOptions;
 
-/// Response timeout of calls at startup, which are rare and may meet a server that is still starting.
+/// Lower bound of the response timeout of calls at startup, when a server may still be starting.
 const MIN_STARTUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lower bound of the response timeout of topology queries. They run in the background, so no decision waits this long.

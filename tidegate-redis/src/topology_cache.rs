@@ -26,7 +26,7 @@ pub(crate) struct TopologyCache<T>(Arc<CacheInner<T>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation(u64);
 
-/// A refresh: the new value, or why it could not be had.
+/// A refresh: the new value, or why it failed.
 pub(crate) type RefreshFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 struct CacheInner<T> {
@@ -271,8 +271,9 @@ mod tests {
             timer::sleep(Duration::from_millis(10)).await;
         }
         // A call with `waits_for_retry` waits for the next refresh.
-        let patient = Timeouts { waits_for_retry: true, setup: Duration::from_secs(1), ..decision_timeouts() };
-        assert_eq!(cache.get(patient, async |_| Ok(7)).await.unwrap().0, 7);
+        let retrying_timeouts =
+            Timeouts { waits_for_retry: true, setup: Duration::from_secs(1), ..decision_timeouts() };
+        assert_eq!(cache.get(retrying_timeouts, async |_| Ok(7)).await.unwrap().0, 7);
         // A value outlives later failures.
         let (_, generation) = cache.get(decision_timeouts(), fail).await.unwrap();
         timer::sleep(REFRESH_COOLDOWN * 2).await;
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refresh_goes_on_after_its_caller_has_stopped_waiting() {
+    async fn a_refresh_continues_after_its_caller_has_stopped_waiting() {
         let cache = TopologyCache::<u32>::new();
         let refresh = async |_: Option<u32>| {
             timer::sleep(Duration::from_millis(40)).await;

@@ -55,7 +55,7 @@ pub enum ChecklistState {
 
 /// The checklist
 impl RuleFile {
-    /// Goes through the checklist for production. Only [unmet](ChecklistState::Unmet) items require a change.
+    /// Evaluates the checklist for production. Only [unmet](ChecklistState::Unmet) items need a change.
     ///
     /// ```
     /// use tidegate_rules::{ChecklistState, Deployment, RuleFile};

@@ -1,4 +1,4 @@
-//! Limits in tonic: a server that greets two clients and tells the third when to retry.
+//! Limits in tonic: a server that greets two clients and rejects the third, with the time until a retry.
 //!
 //! `cargo run -p tidegate-tower --example tonic`
 

@@ -1,4 +1,4 @@
-//! `Attributes` and `Peer`: request extensions with which earlier middleware passes on what it knows about a request.
+//! `Attributes` and `Peer`: request extensions that earlier middleware sets.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -139,7 +139,7 @@ impl<S> LimitLayer<S> {
     }
 
     /// Whether gRPC requests get gRPC rejections, which is the default. Otherwise they get HTTP rejections: for a front
-    /// door whose caller asks on behalf of a client.
+    /// door that a proxy calls on behalf of the client.
     pub fn with_grpc_rejections(self, on: bool) -> Self {
         self.with(|settings| settings.grpc_rejections = on)
     }
@@ -150,7 +150,7 @@ impl<S> LimitLayer<S> {
     /// The default is the [response header that the rule names](tidegate::Rule::with_cost_header); with this function,
     /// those headers are ignored.
     ///
-    /// A request without a response, because its client left or the inner service failed, keeps its cost.
+    /// A request without a response, because its client disconnected or the inner service failed, keeps its cost.
     pub fn with_actual_cost(
         self,
         actual_cost: impl Fn(&http::response::Parts, &str) -> Option<u64> + Send + Sync + 'static,

@@ -85,7 +85,7 @@ pub struct SystemClock {
 
 impl SystemClock {
     /// Starts at the current wall time.
-    #[allow(clippy::disallowed_methods, reason = "this is the one place where the machine's clock enters")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads the system clock")]
     pub fn new() -> Self {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let monotonic = quanta::Clock::new();

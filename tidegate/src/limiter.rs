@@ -1,5 +1,5 @@
-//! `Limiter`: decides requests by rules on a store. It resolves the plan, asks the store, falls back if that fails, and notifies
-//! the observer.
+//! `Limiter`: decides requests by rules on a store. It resolves the plan, calls the store, falls back if the store fails, and
+//! notifies the observer.
 
 mod acquire;
 mod fallback;

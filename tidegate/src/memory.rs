@@ -176,7 +176,10 @@ impl MemoryStore {
 
     fn adjust_now(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
         if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
-            return Err(StoreError::new(StoreErrorKind::Unexpected, "a take is decided, not adjusted"));
+            return Err(StoreError::new(
+                StoreErrorKind::Unexpected,
+                "an adjustment must be a charge or a refund, not a take",
+            ));
         }
         for Adjustment { key, limit, op, anonymous } in adjustments {
             let mut locked = self.lock(std::iter::once(key));

@@ -74,18 +74,18 @@ impl Receipt {
         self.entries.iter().all(|entry| entry.refundable() == 0)
     }
 
-    /// The receipt as bytes, for another process to keep. Whoever can forge them can refund units that were never consumed: sign
-    /// them, and accept each once.
+    /// The receipt as bytes, for another process to keep. Sign them and accept each once: anyone who can forge them can refund
+    /// units that were never consumed.
     ///
     /// They are sufficient for a refund. For rules that share a budget they contain only the sum of the costs, not what
     /// [`settle`](crate::Limiter::settle) needs.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![LAYOUT_VERSION];
         for entry in self.entries.iter().filter(|entry| !entry.overflowed) {
-            push(&mut bytes, &entry.rule);
-            push(&mut bytes, &entry.limit_name);
+            push_text(&mut bytes, &entry.rule);
+            push_text(&mut bytes, &entry.limit_name);
             bytes.push(u8::from(entry.plan.is_some()) + 2 * u8::from(entry.anonymous));
-            push(&mut bytes, entry.plan.as_deref().unwrap_or_default());
+            push_text(&mut bytes, entry.plan.as_deref().unwrap_or_default());
             bytes.extend_from_slice(&entry.subject.hash().to_be_bytes());
             bytes.extend_from_slice(&entry.partition.to_be_bytes());
             let FractionalMicros { micros, part } = entry.position.slot();
@@ -102,21 +102,21 @@ impl Receipt {
         let mut entries = SmallVec::new();
         while !bytes.is_empty() {
             let rest = &mut bytes;
-            let (rule, limit_name) = (text(rest)?.into(), text(rest)?.into());
-            let flags = array(rest).map(|[flags]| flags).filter(|flags| *flags < 4)?;
-            let plan = text(rest)?;
+            let (rule, limit_name) = (read_text(rest)?.into(), read_text(rest)?.into());
+            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 4)?;
+            let plan = read_text(rest)?;
             entries.push(ReceiptEntry {
                 rule,
                 limit_name,
                 plan: (flags & 1 == 1).then(|| plan.into()),
                 anonymous: flags & 2 == 2,
                 overflowed: false,
-                subject: Subject::from_hash(u128::from_be_bytes(array(rest)?)),
-                partition: u16::from_be_bytes(array(rest)?),
-                cost: u64::from_be_bytes(array(rest)?),
+                subject: Subject::from_hash(u128::from_be_bytes(read_array(rest)?)),
+                partition: u16::from_be_bytes(read_array(rest)?),
+                cost: u64::from_be_bytes(read_array(rest)?),
                 position: TakePosition::from_slot(FractionalMicros {
-                    micros: u64::from_be_bytes(array(rest)?),
-                    part: u64::from_be_bytes(array(rest)?),
+                    micros: u64::from_be_bytes(read_array(rest)?),
+                    part: u64::from_be_bytes(read_array(rest)?),
                 }),
                 others: Vec::new(),
             });
@@ -141,7 +141,7 @@ impl Receipt {
             match entry.cost.checked_sub(actual) {
                 Some(_) if entry.overflowed => None,
                 Some(0) => None,
-                Some(back) => Some(Op::Refund { cost: back, position: entry.position }),
+                Some(surplus) => Some(Op::Refund { cost: surplus, position: entry.position }),
                 None => Some(Op::Charge { cost: actual - entry.cost }),
             }
         })
@@ -159,7 +159,7 @@ impl Receipt {
 }
 
 /// Appends the length and the text.
-fn push(bytes: &mut Vec<u8>, text: &str) {
+fn push_text(bytes: &mut Vec<u8>, text: &str) {
     // Names are short. A longer one would be cut, its rule not found, and nothing refunded.
     let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
     bytes.extend_from_slice(&length.to_be_bytes());
@@ -167,14 +167,15 @@ fn push(bytes: &mut Vec<u8>, text: &str) {
 }
 
 /// Reads a text from the front.
-fn text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
-    let length = u16::from_be_bytes(array(bytes)?);
+fn read_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
+    let length = u16::from_be_bytes(read_array(bytes)?);
     let (text, rest) = bytes.split_at_checked(usize::from(length))?;
     *bytes = rest;
     str::from_utf8(text).ok()
 }
 
-fn array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+/// Reads `N` bytes from the front.
+fn read_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (array, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*array)

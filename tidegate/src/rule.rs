@@ -47,7 +47,7 @@ pub struct AnonymousBounds {
     pub forget_after: Option<Duration>,
 }
 
-/// What decides the partition of a rule's keys, and so their slot in a cluster. Checks of one request whose keys lie in one slot are
+/// What decides the partition of a rule's keys, and so their slot in a cluster. Checks of one request whose keys are in one slot are
 /// decided in one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -57,9 +57,9 @@ pub enum PartitionBy {
     Usual,
     /// The whole subject. This spreads the users of a large tenant over all servers.
     Subject,
-    /// The rule: the keys of all its subjects lie together.
+    /// The rule: the keys of all its subjects are in one partition.
     Rule,
-    /// A name: the keys of all rules with this name lie together, on one server. Only for rules with little traffic.
+    /// A name: the keys of all rules with this name are in one partition, and so on one server. Only for rules with little traffic.
     Constant(String),
 }
 
@@ -194,7 +194,7 @@ impl Rule {
         self
     }
 
-    /// Marks a rule that protects against guessing: responses tell only that the request was refused, and when to retry.
+    /// Marks a rule that protects against guessing: responses say only that the request was refused, and when to retry.
     pub fn with_security(mut self) -> Self {
         self.security = true;
         self

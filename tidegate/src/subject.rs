@@ -34,7 +34,7 @@ impl Secret {
         Self(SipHasher24::new_with_key(&key))
     }
 
-    /// A fixed, publicly known key. Anybody who can read the store can guess subjects.
+    /// A fixed, publicly known key. Anyone who can read the store can guess subjects.
     pub fn public() -> Self {
         Self::new(b"tidegate: no secret")
     }
@@ -127,7 +127,7 @@ mod tests {
         Secret::new(secret).hasher(parts.iter().map(|part| part.0)).subject(parts.iter().map(|part| part.1))
     }
 
-    /// Trap: `("a_b", "c")` and `("a", "b_c")` gave one key.
+    /// Regression: `("a_b", "c")` and `("a", "b_c")` had the same key.
     #[test]
     fn different_attributes_have_different_subjects() {
         let tuples: [&[(&str, Option<&str>)]; 10] = [

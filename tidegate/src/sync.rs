@@ -1,4 +1,4 @@
-//! The lock and the counter of the memory store, which `loom` swaps for checked ones (`make loom`).
+//! The lock and the counter type of the memory store. `make loom` replaces them with those of `loom`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, atomic::AtomicU64};

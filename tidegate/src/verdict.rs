@@ -142,15 +142,15 @@ impl CheckInput<'_, '_> {
         if consume && !admitted && plan.counts_denied(check) {
             let charge = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change;
             *change = charge.or(change.take());
-            let after = changed(state, change.clone());
+            let after = apply_change(state, change.clone());
             return finish(limit, &State::view(after.as_ref(), limit, now, take.total()), decided, now);
         }
         finish(limit, &State::view(state, limit, now, take.total()), decided, now)
     }
 }
 
-/// A copy of `state` with `change` carried out.
-fn changed(state: Option<&State>, change: Option<Change>) -> Option<State> {
+/// A copy of `state` after `change`.
+fn apply_change(state: Option<&State>, change: Option<Change>) -> Option<State> {
     match (state.cloned(), change) {
         (Some(mut state), Some(change)) => {
             state.commit(change);

@@ -16,7 +16,7 @@ use tidegate::{
 };
 
 const START: u64 = 1_790_000_000_123_456;
-const LARGEST_NUMBER: u64 = 999_999_999_999_999;
+const MAX_FIELD_NUMBER: u64 = 999_999_999_999_999;
 /// The user, who must never appear in a response.
 const WHO: &str = "ann@example.org";
 const PROBLEM: Option<&str> = Some("application/problem+json");
@@ -140,7 +140,7 @@ fn check_fields(headers: &Headers, decision: &Decision) {
         if *name != "ratelimit" && *name != "ratelimit-policy" {
             assert!(value.bytes().all(|byte| byte.is_ascii_digit()), "{name}: {value}");
             let smallest = u64::from(name.starts_with("retry-after"));
-            assert!((smallest..=LARGEST_NUMBER).contains(&value.parse().unwrap()), "{name}: {value}");
+            assert!((smallest..=MAX_FIELD_NUMBER).contains(&value.parse().unwrap()), "{name}: {value}");
         }
     }
     if let (Some(policy), Some(standing)) = (field(headers, "ratelimit-policy"), field(headers, "ratelimit")) {
@@ -160,7 +160,7 @@ fn check_lists(
         assert_eq!(policy.0, standing.0);
         let (quota, window, left, time) = (policy.1, policy.2, standing.1, standing.2);
         let outcome = check.outcome();
-        assert_eq!((quota, left), (outcome.limit.min(LARGEST_NUMBER), outcome.remaining.min(LARGEST_NUMBER)));
+        assert_eq!((quota, left), (outcome.limit.min(MAX_FIELD_NUMBER), outcome.remaining.min(MAX_FIELD_NUMBER)));
         assert_ne!(window, Some(0));
         assert_eq!(window.is_some(), quota > 0 && check.window().duration().is_some(), "{headers:?}");
         assert_ne!(time, Some(0));

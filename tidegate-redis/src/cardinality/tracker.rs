@@ -16,8 +16,8 @@ use super::overflow_route::{OverflowRoute, bucket_number, empty_if_unneeded, max
 use crate::args::micros;
 use crate::reply::Reply;
 
-/// When this many limits are tracked, those without a live key are dropped before another is added: rules come and go.
-const PRUNE_THRESHOLD: usize = 1000;
+/// When this many limits are tracked, those without a live key are dropped before another is added, since rules may change.
+const PRUNE_THRESHOLD_LIMITS: usize = 1000;
 
 /// Counts the keys of anonymous subjects for each limit.
 #[derive(Default)]
@@ -102,15 +102,15 @@ impl CardinalityTracker {
 /// Counting
 impl CardinalityTracker {
     /// Counts the keys that a decision created or extended for anonymous subjects.
-    pub(crate) fn record_decision(&self, plan: &Plan<'_>, reply: &Reply, judged: &[CheckVerdict]) {
-        for (index, (check, judged)) in plan.checks().iter().zip(judged).enumerate() {
+    pub(crate) fn record_decision(&self, plan: &Plan<'_>, reply: &Reply, verdicts: &[CheckVerdict]) {
+        for (index, (check, verdict)) in plan.checks().iter().zip(verdicts).enumerate() {
             if !check.is_anonymous() {
                 continue;
             }
             self.now_micros.store(reply.now.as_micros(), Ordering::Relaxed);
-            if judged.consumed && !judged.overflowed {
+            if verdict.consumed && !verdict.overflowed {
                 let counted = CountedLimit::new(check.gate(), check.key());
-                let state_end = reply.now.plus(judged.outcome.reset_after).as_micros();
+                let state_end = reply.now.plus(verdict.outcome.reset_after).as_micros();
                 self.record_key(&counted, reply.previous_expiry(index, check), state_end);
             }
         }
@@ -152,7 +152,7 @@ impl CardinalityTracker {
                 return lock(count).record(self.now_micros(), previous_expiry, state_end, counted.max_ttl_micros);
             }
             let mut counts = self.counts.write().unwrap_or_else(PoisonError::into_inner);
-            if counts.len() >= PRUNE_THRESHOLD {
+            if counts.len() >= PRUNE_THRESHOLD_LIMITS {
                 counts.retain(|_, count| lock(count).live.count() > 0);
             }
             let empty =
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!((routes[0].overflow.is_some(), routes[1].overflow.is_some()), (false, true));
     }
 
-    /// No two checks of a plan may share a state, or one would be judged on what the other took.
+    /// No two checks of a plan may share a state, or one would be decided on what the other took.
     #[test]
     fn two_new_subjects_in_one_plan_have_different_overflow_buckets() {
         let (tracker, gate) = (CardinalityTracker::default(), gate(1));

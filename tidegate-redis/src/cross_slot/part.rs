@@ -25,7 +25,7 @@ pub(super) struct Part<'r> {
     pub(super) order: PartOrder,
     /// The indexes of its checks in the whole plan.
     indexes: Vec<usize>,
-    /// How many units of the whole plan one unit of this part stands for.
+    /// How many units of the whole plan are one unit of this part.
     unit_scale: u64,
 }
 
@@ -63,7 +63,8 @@ pub(super) fn split<'r>(
     request: UnitRequest,
     denials: &RecentDenials,
 ) -> Vec<Part<'r>> {
-    let home = |index: usize| match split_by {
+    // Checks with the same split key may be in one part.
+    let split_key = |index: usize| match split_by {
         SplitBy::Slot => usize::from(slot_of(plan.checks()[index].key().partition())),
         SplitBy::Key => index,
     };
@@ -71,13 +72,15 @@ pub(super) fn split<'r>(
     let all = 0..plan.checks().len();
     let in_split_group = |index: usize| {
         matches!(role(index), Role::AnyOf(_))
-            && all.clone().any(|other| role(other) == role(index) && home(other) != home(index))
+            && all.clone().any(|other| role(other) == role(index) && split_key(other) != split_key(index))
     };
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for index in all.clone() {
         let is_shadow = |index: usize| role(index) == Role::Shadow;
         let belongs_to = |group: &&mut Vec<usize>| {
-            home(group[0]) == home(index) && !in_split_group(group[0]) && is_shadow(group[0]) == is_shadow(index)
+            split_key(group[0]) == split_key(index)
+                && !in_split_group(group[0])
+                && is_shadow(group[0]) == is_shadow(index)
         };
         match groups.iter_mut().find(belongs_to) {
             Some(group) if !in_split_group(index) => group.push(index),

@@ -22,11 +22,11 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
 
     /// Adds what `part` took.
     pub(super) fn add(&mut self, part: &Plan<'r>, verdict: &Verdict) {
-        for (index, (check, judged)) in part.checks().iter().zip(verdict.checks()).enumerate() {
-            if judged.consumed {
+        for (index, (check, check_verdict)) in part.checks().iter().zip(verdict.checks()).enumerate() {
+            if check_verdict.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted().max(1));
-                let op = Op::Refund { cost, position: judged.position };
-                self.refunds.push(if judged.overflowed {
+                let op = Op::Refund { cost, position: check_verdict.position };
+                self.refunds.push(if check_verdict.overflowed {
                     // An overflow bucket is shared, so the maximum TTL of anonymous subjects does not apply to it.
                     Adjustment::new(&check.with_anonymous(false), op).with_key(overflow_key(part, index))
                 } else {

@@ -29,8 +29,9 @@ impl RecentDenials {
     /// Records the checks of `plan` that denied.
     pub(super) fn record(&self, plan: &Plan<'_>, verdict: &Verdict) {
         let now = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        for (check, judged) in plan.checks().iter().zip(verdict.checks()) {
-            if let (false, Some(last)) = (judged.outcome.admitted, self.last.get(usize::from(check.key().partition())))
+        for (check, check_verdict) in plan.checks().iter().zip(verdict.checks()) {
+            if let (false, Some(last)) =
+                (check_verdict.outcome.admitted, self.last.get(usize::from(check.key().partition())))
             {
                 last.store(now, Ordering::Relaxed);
             }

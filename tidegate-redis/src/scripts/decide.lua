@@ -1,5 +1,5 @@
--- Purpose    Decide a plan: judge every check on its stored state, combine the results, then write. Without CONSUME only
---            judge, for a peek. It must be one script: a plan is all or nothing, and no other request may run in between.
+-- Purpose    Decide a plan: apply every check to its stored state, combine the results, then write. Without CONSUME nothing
+--            is written, for a peek. It must be one script: a plan is all or nothing, and no other request may run in between.
 --            With ANONYMOUS, states of unauthenticated subjects may have a maximum TTL or an overflow bucket.
 -- KEYS[i]    key of the state of check i
 -- KEYS[n+i]  with ANONYMOUS: the overflow bucket that decides if KEYS[i] does not exist, or KEYS[i] again
@@ -8,7 +8,7 @@
 -- ARGV[i+1]  packed doubles: algorithm; role (0 enforced, 1 shadow, 2 and up an any-of group); the arguments of the limit
 --            after `units`
 -- ARGV[n+2]  tests only: now, in microseconds
--- Reply      now; bit i-1 is set if check i admits; units granted; for each check the state it was judged on; with ANONYMOUS, for
+-- Reply      now; bit i-1 is set if check i admits; units granted; for each check the state it was decided on; with ANONYMOUS, for
 --            each check -1 if the overflow bucket decided, otherwise the milliseconds that a state with a maximum TTL had left
 local units, count_each = struct.unpack('<dd', ARGV[1])
 local algorithms, roles, stored, room = {}, {}, {}, {}

@@ -6,7 +6,7 @@
 -- ARGV[2]  a packed double: the maximum TTL of the state in microseconds, or infinite
 -- ARGV[3]  tests only: now, in microseconds
 -- Reply    one string: now as a packed double, negative if denied; a packed double, -1 if the overflow bucket decided, otherwise
---          the milliseconds that a state with a maximum TTL had left; the state it was judged on
+--          the milliseconds that a state with a maximum TTL had left; the state it was decided on
 local key, max_ttl, mark = KEYS[1], struct.unpack('<d', ARGV[2]), 0
 local stored = call('GET', key)
 if stored then

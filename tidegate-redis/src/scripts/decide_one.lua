@@ -3,7 +3,7 @@
 -- KEYS[1]  key of the state of the check
 -- ARGV[1]  packed doubles: the arguments of the limit after `units`
 -- ARGV[2]  tests only: now, in microseconds
--- Reply    one string, which is cheaper than a list: now as a packed double, negative if denied; the state it was judged on
+-- Reply    one string, which is cheaper than a list: now as a packed double, negative if denied; the state it was decided on
 local stored = call('GET', KEYS[1])
 local admitted, value, expiry, view = limit(stored, now, TAKE, 1, struct.unpack(layout, ARGV[1]))
 if admitted == nil then return redis.error_reply('UNREADABLE 1') end

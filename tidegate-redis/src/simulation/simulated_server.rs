@@ -1,4 +1,4 @@
-//! `SimulatedServer`: a server that exists only in the simulation. It speaks the Redis protocol over an in-memory pipe, so
+//! `SimulatedServer`: a server that exists only in the simulation. It uses the Redis protocol over an in-memory pipe, so
 //! that the client side is real down to the bytes, and behaves as the scenario sets it.
 
 use std::collections::BTreeMap;

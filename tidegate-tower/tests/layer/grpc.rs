@@ -126,7 +126,7 @@ async fn rules_count_by_the_peer_address_of_tonic() {
 }
 
 #[tokio::test]
-async fn a_request_that_can_never_pass_is_told_not_to_retry() {
+async fn a_permanent_denial_forbids_grpc_retries() {
     let channel = connect(LimitLayer::new(limiter([Rule::new("closed", burst(0))]))).await;
     let denied = call_echo(&channel, "hello").await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);

@@ -3,7 +3,7 @@
 
 use crate::Timestamp;
 
-const DAY: u64 = 86_400_000_000;
+const DAY_MICROS: u64 = 86_400_000_000;
 
 /// The calendar repeats after 400 years.
 const CYCLE_MONTHS: u64 = 4800;
@@ -62,9 +62,9 @@ impl Calendar {
     pub(crate) const fn max_micros(self) -> u64 {
         match self.months() {
             None => self.0.unsigned_abs(),
-            Some(1) => 31 * DAY,
+            Some(1) => 31 * DAY_MICROS,
             // Only months and years exist.
-            Some(months) => months.div_ceil(12) as u64 * 366 * DAY,
+            Some(months) => months.div_ceil(12) as u64 * 366 * DAY_MICROS,
         }
     }
 }
@@ -75,7 +75,7 @@ impl Calendar {
 const fn month_window_of(micros: u64, months: u64) -> u64 {
     // Estimated from months of average length. No month begins more than three days before its average start, nor two after
     // it, so this is the right window or the next one.
-    let window = (micros / DAY + 3) * CYCLE_MONTHS / (CYCLE_DAYS * months);
+    let window = (micros / DAY_MICROS + 3) * CYCLE_MONTHS / (CYCLE_DAYS * months);
     if start_of_month(window * months) > micros { window - 1 } else { window }
 }
 
@@ -91,7 +91,7 @@ const fn start_of_month(month: u64) -> u64 {
     let days_of_months = (153 * month + 2) / 5;
     // An index from a store may be any number, so this saturates.
     let days = year.saturating_mul(365).saturating_add(leap_days).saturating_add(days_of_months) - DAYS_BEFORE_1970;
-    days.saturating_mul(DAY)
+    days.saturating_mul(DAY_MICROS)
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn every_month_of_a_cycle_begins_where_the_one_before_ends() {
         for (month, day, _) in months().take(4800 + 12) {
-            assert_eq!(start_of_month(month), day * DAY, "month {month}");
+            assert_eq!(start_of_month(month), day * DAY_MICROS, "month {month}");
         }
     }
 
@@ -130,7 +130,7 @@ mod tests {
     fn every_day_of_a_cycle_is_in_its_month_and_year_to_the_last_microsecond() {
         for (month, first, length) in months().take(4800 + 12) {
             for day in first..first + length {
-                for micros in [day * DAY, (day + 1) * DAY - 1] {
+                for micros in [day * DAY_MICROS, (day + 1) * DAY_MICROS - 1] {
                     assert_eq!(month_window_of(micros, 1), month, "day {day}");
                     assert_eq!(month_window_of(micros, 12), month / 12, "day {day}");
                 }

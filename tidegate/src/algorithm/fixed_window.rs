@@ -12,7 +12,7 @@
 //!
 //! The state is the index of a window and the units counted in it.
 
-use super::{CLOCK_MARGIN_MICROS, Calendar, DecidedTake, Op, OpResult, Outcome, Take, span_micros};
+use super::{CLOCK_MARGIN_MICROS, Calendar, DecidedTake, Op, OpResult, Outcome, Take};
 use crate::limit::{LimitError, whole_micros};
 use crate::{Timestamp, Window};
 use std::time::Duration;
@@ -132,7 +132,7 @@ pub fn outcome(state: Option<FixedWindowState>, limit: &FixedWindow, now: Timest
     if decided.consumed {
         current.count += decided.take.total();
     }
-    let end = span_micros(limit.start_of(current.index + 1) - now.as_micros());
+    let end = Duration::from_micros(limit.start_of(current.index + 1) - now.as_micros());
     Outcome {
         remaining: limit.left(current),
         retry_after: (!decided.admitted && decided.take.total() <= limit.limit).then_some(end),

@@ -13,7 +13,9 @@
 //!
 //! It is a token bucket of Q + 1 tokens whose debt becomes a delay: the state is the next free slot.
 
-use super::{DecidedTake, FractionalMicros, Op, OpResult, Outcome, Take, span_micros, token_bucket};
+use std::time::Duration;
+
+use super::{DecidedTake, FractionalMicros, Op, OpResult, Outcome, Take, token_bucket};
 use crate::limit::{LimitError, MAX_AMOUNT};
 use crate::{Rate, Timestamp};
 use token_bucket::TokenBucket;
@@ -94,13 +96,14 @@ pub fn outcome(state: Option<LeakyBucketState>, limit: &LeakyBucket, now: Timest
     let Take { cost, max_delay_micros, .. } = decided.take;
     let wait = limit.wait(state, now);
     if decided.admitted && cost > 0 {
-        outcome.delay = span_micros(wait);
+        outcome.delay = Duration::from_micros(wait);
     }
     if !decided.admitted && wait > max_delay_micros && decided.take.total() <= limit.bucket.capacity() {
-        let room_for_delay = span_micros(wait - max_delay_micros);
-        outcome.retry_after = Some(outcome.retry_after.unwrap_or_default().max(room_for_delay));
+        // The time until the delay is acceptable.
+        let excess_wait = Duration::from_micros(wait - max_delay_micros);
+        outcome.retry_after = Some(outcome.retry_after.unwrap_or_default().max(excess_wait));
     }
-    if outcome.reset_after > span_micros(max_delay_micros) {
+    if outcome.reset_after > Duration::from_micros(max_delay_micros) {
         outcome.remaining = 0; // another request would have to wait longer than this caller accepts
     }
     outcome

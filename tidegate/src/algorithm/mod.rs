@@ -160,7 +160,3 @@ pub fn expiry(state: &State, limit: &Limit) -> u64 {
         _ => 0,
     }
 }
-
-const fn span_micros(micros: u64) -> Duration {
-    Duration::from_micros(micros)
-}

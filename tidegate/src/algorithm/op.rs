@@ -86,7 +86,7 @@ impl TakePosition {
         Self(FractionalMicros::whole(index))
     }
 
-    /// A place in a queue, by the slot after it.
+    /// A place in the queue of a leaky bucket, identified by the slot after it: the state that the take has left.
     pub const fn from_slot(slot: FractionalMicros) -> Self {
         Self(slot)
     }
@@ -96,7 +96,7 @@ impl TakePosition {
         self.0.micros
     }
 
-    /// The slot after the place in the queue.
+    /// The slot after the place in the queue, for a leaky bucket.
     pub const fn slot(self) -> FractionalMicros {
         self.0
     }

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take, span_micros};
+use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take};
 use crate::Timestamp;
 use crate::limit::{LimitError, MAX_LOG_LIMIT, whole_micros};
 
@@ -207,7 +207,7 @@ pub fn outcome(summary: SlidingLogSummary, limit: &SlidingLog, now: Timestamp, d
         used += total;
         newest = current(newest, now);
     }
-    let after = |at: u64| span_micros((at + limit.window).saturating_sub(now.as_micros()));
+    let after = |at: u64| Duration::from_micros((at + limit.window).saturating_sub(now.as_micros()));
     Outcome {
         remaining: limit.limit.saturating_sub(used),
         retry_after: (!decided.admitted && total <= limit.limit).then(|| after(blocker)),

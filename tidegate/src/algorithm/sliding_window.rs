@@ -1,12 +1,12 @@
 //! The sliding window counter: a number of units in any window, estimated from counts per slice.
 //!
-//! With a limit of L in a window of W, cut into S slices of length W/S, an instant that lies a share x into its slice sees
+//! With a limit of L in a window of W, cut into S slices of length W/S, at the fraction x of a slice:
 //!
 //! ```text
 //! estimate  =  this slice + the S − 1 before it + ⌈ the one before those · (1 − x) ⌉
 //! ```
 //!
-//! and admits a cost c if and only if estimate + c ≤ L. One slice is the classic estimate from two windows.
+//! A cost c is admitted if and only if estimate + c ≤ L. One slice is the classic estimate from two windows.
 //!
 //! Error bound, for the exact count N(T) of what was admitted in the last T before a decision:
 //!
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take, span_micros};
+use super::{CLOCK_MARGIN_MICROS, DecidedTake, Op, OpResult, Outcome, Take};
 use crate::Timestamp;
 use crate::limit::{LimitError, MAX_SLICES, whole_micros};
 
@@ -265,7 +265,7 @@ pub fn outcome(
     let mut current = limit.normalize(state, now);
     let total = decided.take.total();
     let retry = (!decided.admitted && total <= limit.limit)
-        .then(|| span_micros(limit.fits_at(&current, total) - now.as_micros()));
+        .then(|| Duration::from_micros(limit.fits_at(&current, total) - now.as_micros()));
     if decided.consumed && total > 0 {
         let count = current.state.count(0);
         current.state = current.state.with_count(0, count + total);
@@ -273,7 +273,7 @@ pub fn outcome(
     Outcome {
         remaining: limit.left(&current),
         retry_after: retry,
-        reset_after: span_micros(expiry(&current.state, limit).saturating_sub(now.as_micros())),
+        reset_after: Duration::from_micros(expiry(&current.state, limit).saturating_sub(now.as_micros())),
         ..decided.outcome(limit.limit)
     }
 }

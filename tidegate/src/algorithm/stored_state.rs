@@ -35,11 +35,11 @@ impl StoredState {
                 Some(Self::State(State::Window(FixedWindowState { index, count })))
             }
             Limit::SlidingLog(_) => {
-                let [used, newest, blocker] = <[u64; 3]>::try_from(list(bytes)?).ok()?;
+                let [used, newest, blocker] = <[u64; 3]>::try_from(parse_list(bytes)?).ok()?;
                 Some(Self::Log(SlidingLogSummary { used, newest, blocker }))
             }
             Limit::SlidingWindow(limit) => {
-                let numbers = list(bytes)?;
+                let numbers = parse_list(bytes)?;
                 let (index, counts) = numbers.split_first()?;
                 index.checked_mul(limit.slice_micros()).filter(|start| *start < NUMBER_BOUND)?;
                 let slices = SlidingWindowState { index: *index, counts: counts.into() };
@@ -77,14 +77,14 @@ impl StoredState {
 /// The number before the last `width` digits (0 if there is none), and the number in these digits.
 fn split_number(bytes: &[u8], width: usize) -> Option<(u64, u64)> {
     let (head, tail) = bytes.split_at_checked(bytes.len().checked_sub(width)?)?;
-    Some((if head.is_empty() { 0 } else { number(head)? }, number(tail)?))
+    Some((if head.is_empty() { 0 } else { parse_number(head)? }, parse_number(tail)?))
 }
 
-fn list(bytes: &[u8]) -> Option<Vec<u64>> {
-    bytes.split(|byte| *byte == b',').map(number).collect()
+fn parse_list(bytes: &[u8]) -> Option<Vec<u64>> {
+    bytes.split(|byte| *byte == b',').map(parse_number).collect()
 }
 
-fn number(digits: &[u8]) -> Option<u64> {
+fn parse_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }

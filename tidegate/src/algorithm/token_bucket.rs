@@ -13,7 +13,9 @@
 //! (the burst window) after now. A state before now is equivalent to none. A state beyond the burst window, which only a
 //! clock set back or a lowered limit can leave, is rebased to its end and written: the bucket is then empty.
 
-use super::{DecidedTake, FractionalMicros, Op, OpResult, Outcome, Take, span_micros};
+use std::time::Duration;
+
+use super::{DecidedTake, FractionalMicros, Op, OpResult, Outcome, Take};
 use crate::limit::{LimitError, MAX_WINDOW_MICROS};
 use crate::{Rate, Timestamp};
 
@@ -70,26 +72,27 @@ impl TokenBucket {
 
     fn exact_span(&self, tokens: u64) -> FractionalMicros {
         let rate = self.refill.amount();
-        if let Some(shares) = tokens.checked_mul(self.refill.period_micros()) {
-            return FractionalMicros { micros: shares / rate, part: shares % rate };
+        if let Some(parts) = tokens.checked_mul(self.refill.period_micros()) {
+            return FractionalMicros { micros: parts / rate, part: parts % rate };
         }
-        let (shares, rate) = (u128::from(tokens) * u128::from(self.refill.period_micros()), u128::from(rate));
-        FractionalMicros { micros: (shares / rate) as u64, part: (shares % rate) as u64 }
+        let (parts, rate) = (u128::from(tokens) * u128::from(self.refill.period_micros()), u128::from(rate));
+        FractionalMicros { micros: (parts / rate) as u64, part: (parts % rate) as u64 }
     }
 
     /// The number of costs of `cost` that fit into `span`, at most `max`.
     #[inline(always)]
     fn tokens_in(&self, span: FractionalMicros, cost: FractionalMicros, max: u64) -> u64 {
         let rate = self.refill.amount();
-        let fits = |moment: FractionalMicros| moment.micros.checked_mul(rate)?.checked_add(moment.part);
-        if let (Some(span), Some(cost)) = (fits(span), fits(cost)) {
+        let checked_parts = |span: FractionalMicros| span.micros.checked_mul(rate)?.checked_add(span.part);
+        if let (Some(span), Some(cost)) = (checked_parts(span), checked_parts(cost)) {
             return span.checked_div(cost).unwrap_or(max).min(max);
         }
-        let shares = |moment: FractionalMicros| u128::from(moment.micros) * u128::from(rate) + u128::from(moment.part);
-        let tokens = shares(span).checked_div(shares(cost)).unwrap_or(u128::from(max));
+        let parts = |span: FractionalMicros| u128::from(span.micros) * u128::from(rate) + u128::from(span.part);
+        let tokens = parts(span).checked_div(parts(cost)).unwrap_or(u128::from(max));
         u64::try_from(tokens).unwrap_or(u64::MAX).min(max)
     }
 
+    /// The latest state that a take may leave: the end of the burst window.
     #[inline(always)]
     fn ceiling(&self, now: Timestamp) -> FractionalMicros {
         FractionalMicros { micros: now.as_micros() + self.burst.micros, part: self.burst.part }
@@ -162,8 +165,9 @@ pub fn outcome(state: Option<TokenBucketState>, limit: &TokenBucket, now: Timest
     let (mut full, _) = limit.normalize(state, now);
     let need = limit.span(decided.take.total());
     let slack = limit.ceiling(now).minus(full, rate);
-    let short = if need > slack { need.minus(slack, rate) } else { FractionalMicros::default() };
-    let retry = (!decided.admitted && decided.take.total() <= limit.capacity).then(|| span_micros(short.ceil()));
+    let shortfall = if need > slack { need.minus(slack, rate) } else { FractionalMicros::default() };
+    let retry =
+        (!decided.admitted && decided.take.total() <= limit.capacity).then(|| Duration::from_micros(shortfall.ceil()));
     if decided.consumed {
         full = full.plus(need, rate);
     }
@@ -171,7 +175,7 @@ pub fn outcome(state: Option<TokenBucketState>, limit: &TokenBucket, now: Timest
     Outcome {
         remaining: limit.tokens_in(slack, limit.emission, limit.capacity),
         retry_after: retry,
-        reset_after: span_micros(full.ceil() - now.as_micros()),
+        reset_after: Duration::from_micros(full.ceil() - now.as_micros()),
         ..decided.outcome(limit.capacity)
     }
 }

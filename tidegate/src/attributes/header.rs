@@ -11,7 +11,7 @@ pub fn is_header_name(name: &str) -> bool {
 /// All lines of the header `name` as one value, in their order; `None` if there is no line.
 ///
 /// Lines are joined with `, ` (RFC 9110, section 5.3), those of `Cookie` with `; ` (RFC 9113, section 8.2.3). Every line
-/// counts: with the first alone, a client could hide what a proxy appended; with the last alone, what came before.
+/// counts. If only the first counted, a client could hide the line of a proxy behind its own; if only the last, the reverse.
 pub fn join_header_lines<'a>(name: &str, lines: impl IntoIterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
     let mut lines = lines.into_iter();
     let mut value = lines.next()?;

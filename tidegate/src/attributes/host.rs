@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// The longest host name in bytes that can match a rule (RFC 1035, section 2.3.4).
 pub const MAX_HOST_BYTES: usize = 253;
 
-/// The normal form of the value of a `Host` header or of an authority; borrowed if it differs by its ends only.
+/// The normal form of the value of a `Host` header or of an authority; borrowed if only its start or end is removed.
 ///
 /// - White space around it is removed.
 /// - A port is removed: a colon and digits at the end, or a colon alone (RFC 3986, section 3.2.3: `port = *DIGIT`), after a
@@ -13,15 +13,14 @@ pub const MAX_HOST_BYTES: usize = 253;
 /// - One dot at the end is removed.
 /// - ASCII letters become lower case. The brackets of an IPv6 address stay.
 ///
-/// Everything else stays as it is and so matches no host of a rule: `a:b`, `a:1:2`, `a..`. The form is its own normal
-/// form.
+/// Everything else is kept and so matches no host of a rule: `a:b`, `a:1:2`, `a..`. Normalizing twice changes nothing.
 pub fn normalize_host(host: &str) -> Cow<'_, str> {
     let host = host.trim();
     let host = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && may_be_cut_to(name) => name,
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && has_no_port_or_space(name) => name,
         _ => host,
     };
-    let host = host.strip_suffix('.').filter(|name| !name.ends_with('.') && may_be_cut_to(name)).unwrap_or(host);
+    let host = host.strip_suffix('.').filter(|name| !name.ends_with('.') && has_no_port_or_space(name)).unwrap_or(host);
     let is_lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
     if is_lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) }
 }
@@ -31,8 +30,8 @@ pub fn host_in_authority(authority: &str) -> &str {
     authority.rsplit('@').next().unwrap_or_default()
 }
 
-/// Whether `name` has no further part that a second normalization would remove.
-fn may_be_cut_to(name: &str) -> bool {
+/// Whether `name` ends neither in a port nor in white space, which a second normalization would remove.
+fn has_no_port_or_space(name: &str) -> bool {
     (name.ends_with(']') || !name.contains(':')) && !name.ends_with(char::is_whitespace)
 }
 
@@ -43,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_has_one_spelling() {
+    fn all_spellings_of_a_host_have_one_normal_form() {
         for host in [
             "api.example.com",
             "API.example.com",
@@ -59,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_host_keeps_its_spelling() {
+    fn addresses_lose_only_their_port_and_invalid_hosts_are_kept() {
         for (host, expected) in [
             ("[2001:DB8::1]:443", "[2001:db8::1]"),
             ("[2001:db8::1]:", "[2001:db8::1]"),
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_loses_its_user() {
+    fn user_information_is_removed_from_an_authority() {
         for (authority, expected) in
             [("a:80", "a:80"), ("me@a:80", "a:80"), ("me:secret@a", "a"), ("x@y@a", "a"), ("", "")]
         {
@@ -104,9 +103,9 @@ mod tests {
     }
 
     proptest! {
-        /// A front door and the rules may both normalize a host: the second time must change nothing.
+        /// A front door and the rules may both normalize a host.
         #[test]
-        fn the_normal_form_is_its_own_normal_form(host in "[aB1:.\\[\\] é@,-]{0,12}") {
+        fn normalizing_a_host_twice_changes_nothing(host in "[aB1:.\\[\\] é@,-]{0,12}") {
             let once = normalize_host(&host).into_owned();
             prop_assert_eq!(normalize_host(&once), &*once);
         }

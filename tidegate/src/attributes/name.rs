@@ -17,7 +17,7 @@ pub const TENANT: &str = "tenant";
 /// The plan, which selects the limit of a rule that has several. Not reserved: the application sets it.
 pub const PLAN: &str = "plan";
 
-/// What the attribute name of a header starts with.
+/// The prefix of the attribute names of headers.
 pub const HEADER_PREFIX: &str = "header:";
 /// The attribute of the `Host` header.
 pub const HOST_HEADER: &str = "header:host";
@@ -46,7 +46,7 @@ pub fn header_attribute(header: &str) -> String {
     attribute
 }
 
-/// The name of the header that an attribute is about, if it is about one.
+/// The header name in the attribute name of a header; `None` for other attributes.
 pub fn header_name(attribute: &str) -> Option<&str> {
     attribute.strip_prefix(HEADER_PREFIX)
 }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_what_a_front_door_reads_are_reserved() {
+    fn attributes_that_only_front_doors_set_are_reserved() {
         for name in ["method", "path", "query", "host", "ip", "body", "header:x-key", "cookie:id", ":", "x:y"] {
             assert!(is_reserved(name), "{name}");
         }

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-/// The path of `OPTIONS *`, which is about the server and none of its resources.
+/// The path of `OPTIONS *`, which applies to the whole server.
 pub const ASTERISK_PATH: &str = "*";
 
 /// The path and the query of a request target. There is no query without a `?`.
@@ -11,16 +11,16 @@ pub fn split_target(target: &str) -> (&str, Option<&str>) {
     target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)))
 }
 
-/// The normal form of a path; borrowed if only a query, a fragment, a scheme or a host has to go.
+/// The normal form of a path; borrowed if only a query, a fragment, a scheme or a host is removed.
 ///
-/// - Query and fragment are dropped; of `http://host/path`, scheme and host as well. `*` stays `*`.
-/// - Escapes of what may stand in a segment as it is (letters, digits and `-._~!$&'()*+,;=:@`) are decoded; all others
-///   stay, in upper case, so that `%2F` never separates segments. What may not stand there is escaped, a `%` without two
-///   digits among it.
-/// - Empty segments and `.` are dropped, the slash at the end too; `..` drops the segment before it, if there is one.
+/// - Query and fragment are removed, and scheme and host of `http://host/path`. `*` stays `*`.
+/// - Escapes of characters that need none in a segment (letters, digits and `-._~!$&'()*+,;=:@`) are decoded. All other
+///   escapes are kept, in upper case, so that `%2F` never separates segments. All other bytes are escaped, including a `%`
+///   without two hexadecimal digits.
+/// - Empty segments, `.` and the slash at the end are removed; `..` removes the segment before it, if there is one.
 /// - It starts with a slash. Case is kept.
-/// - Its length is not bounded here: a limit that ended with a path's first kilobytes could be evaded. Front doors bound
-///   the length of requests.
+/// - The length is not bounded here: if a long path were truncated, a client could evade the limit of its last segments. Front
+///   doors bound the length of requests.
 pub fn normalize_path(path: &str) -> Cow<'_, str> {
     if is_plain(path) {
         return Cow::Borrowed(path);
@@ -60,7 +60,7 @@ pub fn normalize_path_segment(segment: &str) -> String {
     normal
 }
 
-/// What follows scheme and host, if the path has them.
+/// The path after scheme and host, if it has them.
 fn without_authority(path: &str) -> &str {
     let is_scheme = |scheme: &str| {
         scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -136,7 +136,7 @@ fn split_escape(bytes: &[u8]) -> Option<(u8, &[u8])> {
     Some(((digit(high)? * 16 + digit(low)?) as u8, after))
 }
 
-/// Whether this byte may stand in a segment without an escape (RFC 3986, `pchar`). Most servers treat its escape as the
+/// Whether this byte is allowed in a segment without an escape (RFC 3986, `pchar`). Most servers treat its escape as the
 /// same.
 fn needs_no_escape(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_written_another_way_is_the_same_path() {
+    fn all_spellings_of_a_path_have_one_normal_form() {
         for text in [
             "/api/login",
             "/api/login/",
@@ -212,10 +212,9 @@ mod tests {
         }
     }
 
-    /// Regression: characters that triple when they are escaped pushed the end of a path beyond a bound, and with it its
-    /// limit.
+    /// Regression: a path was truncated after escaping, which triples some characters, and its limit did not apply.
     #[test]
-    fn the_end_of_a_long_path_counts() {
+    fn a_long_path_is_not_truncated() {
         for filling in ["a".repeat(100_000), "\"".repeat(3_000), "é".repeat(2_000), "/.".repeat(5_000)] {
             let path = normalize_path(&format!("/users/{filling}/login")).into_owned();
             assert!(path.ends_with("/login") && is_normal(&path));
@@ -233,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_normal_form_is_its_own_normal_form(text in "[a.%/2eE5f?#*é: \\{+]{0,40}") {
+        fn normalizing_a_path_twice_changes_nothing(text in "[a.%/2eE5f?#*é: \\{+]{0,40}") {
             let once = normalize_path(&text).into_owned();
             prop_assert!(is_normal(&once) || once == "*", "{}", once);
             prop_assert_eq!(normalize_path(&once), &*once);

@@ -26,7 +26,7 @@ impl<S: Store> Limiter<S> {
     /// Waits until `request` passes, at most `max_wait`.
     ///
     /// Callers of this limiter that wait for the same limits are served in the order of arrival, whatever their cost. There is no
-    /// order between processes. Dropping the future leaves the queue and refunds a slot of a leaky bucket that has not come yet.
+    /// order between processes. Dropping the future leaves the queue and refunds a slot of a leaky bucket that is still in the future.
     /// If it is dropped during a call to the store, units that the store grants then stay consumed.
     ///
     /// ```
@@ -92,8 +92,9 @@ impl<S: Store> Limiter<S> {
 
 /// Identifies the queue of callers that wait for the same keys in the same order.
 fn queue_id(plan: &Plan<'_>) -> u128 {
-    const FACTOR: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
-    plan.checks().iter().fold(0, |queue: u128, check| queue.wrapping_mul(FACTOR) ^ check.key().id())
+    /// The multiplier of the 128-bit PCG generator, which spreads the ids.
+    const MULTIPLIER: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
+    plan.checks().iter().fold(0, |queue: u128, check| queue.wrapping_mul(MULTIPLIER) ^ check.key().id())
 }
 
 /// Refunds a receipt on drop unless it is disarmed.

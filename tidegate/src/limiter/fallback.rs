@@ -34,21 +34,21 @@ impl Fallback {
         Self { store: Arc::new(OnceLock::from(store)), ..self }
     }
 
-    /// Decides `plan` after the store failed with `error`. Returns the error if a rule is closed then. `known` is the number of
-    /// instances that the store has counted.
+    /// Decides `plan` after the store failed with `error`. Returns the error if a rule is closed then. `counted_instances` is
+    /// the number of instances that the store has counted.
     pub(crate) fn decide(
         &self,
         plan: &Plan<'_>,
         error: StoreError,
-        known: Option<u32>,
+        counted_instances: Option<u32>,
     ) -> Result<Decision, StoreError> {
         if plan.fails_closed() {
             return Err(error);
         }
-        let instances = known.unwrap_or(self.instances);
+        let instances = counted_instances.unwrap_or(self.instances);
         let gates: Vec<(Gate, &Check<'_>)> =
             local_checks(plan).map(|check| (local_gate(check, instances), check)).collect();
-        let smaller = plan.with_checks(gates.iter().map(|(gate, check)| match check.on_failure() {
+        let local_plan = plan.with_checks(gates.iter().map(|(gate, check)| match check.on_failure() {
             // A static limit counts requests, whatever their cost; a cost of 0 consumes nothing.
             OnFailure::Static => {
                 let requests = if check.cost() == 0 { 0 } else { plan.requests() };
@@ -57,8 +57,8 @@ impl Fallback {
             _ => Check::from_key(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous()),
         }));
         let store = self.store.get_or_init(MemoryStore::new);
-        let verdict = store.decide_now(&smaller);
-        Ok(Decision::new(&smaller, &verdict).degraded_by(error.kind(), plan.is_security()))
+        let verdict = store.decide_now(&local_plan);
+        Ok(Decision::new(&local_plan, &verdict).degraded_by(error.kind(), plan.is_security()))
     }
 }
 

@@ -59,7 +59,7 @@ impl Shard {
         self.table.len() + earlier < max_keys
     }
 
-    /// Removes the entry of `id` if it has expired, for states that expire while they still count.
+    /// Removes the entry of `id` if it has expired. Needed for states with a `max_expiry`, which may expire while they still count.
     pub(super) fn remove_expired(&mut self, id: u128, now: Timestamp) {
         if let Ok(entry) = self.table.find_entry(hash(id), |entry| entry.id == id)
             && entry.get().expires_at <= now.as_micros()
