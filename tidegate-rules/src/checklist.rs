@@ -55,10 +55,10 @@ pub enum ChecklistState {
 
 /// The checklist
 impl RuleFile {
-    /// Goes through the checklist for production. Only what is [unmet](CheckState::Unmet) speaks against the file.
+    /// Evaluates the checklist for production. Only [unmet](ChecklistState::Unmet) items need a change.
     ///
     /// ```
-    /// use tidegate_rules::{CheckState, Deployment, RuleFile};
+    /// use tidegate_rules::{ChecklistState, Deployment, RuleFile};
     ///
     /// let file = RuleFile::parse("rules.yaml", "
     /// version: 1
@@ -70,7 +70,7 @@ impl RuleFile {
     ///     token_bucket: { capacity: 20, refill: 10/s }
     /// ")?;
     /// let items = file.checklist(&Deployment::new().with_secret(true).with_store("memory:"));
-    /// let unmet: Vec<_> = items.iter().filter(|item| item.state == CheckState::Unmet).collect();
+    /// let unmet: Vec<_> = items.iter().filter(|item| item.state == ChecklistState::Unmet).collect();
     /// assert_eq!(unmet.len(), 1);
     /// assert_eq!(unmet[0].detail, "no `on_failure`: search; add it to each");
     /// # Ok::<(), tidegate_rules::Report>(())

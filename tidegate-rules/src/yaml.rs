@@ -2,12 +2,12 @@
 //! can be shown in place. Callers check the structure.
 //!
 //! ```
-//! use tidegate_rules::yaml::{self, Kind, SourceFile};
+//! use tidegate_rules::yaml::{self, NodeKind, SourceFile};
 //! use tidegate_rules::{Problem, Report, suggest};
 //!
 //! let source = SourceFile::new("server.yaml", "http: 127.0.0.1:8080\ndrian: 10\n");
 //! let root = yaml::parse(&source)?;
-//! let Kind::Map(fields) = &root.kind else { panic!("expected a map, found {}", root.type_name()) };
+//! let NodeKind::Map(fields) = &root.kind else { panic!("expected a map, found {}", root.type_name()) };
 //! let (key, value) = &fields[1];
 //! assert_eq!((key.text(), value.text(), source.position(key.span.start)), (Some("drian"), Some("10"), (2, 1)));
 //!

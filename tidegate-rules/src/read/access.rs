@@ -8,7 +8,7 @@ use serde::de::{
 use super::Node;
 use super::deserializer::{DecodeError, NodeDeserializer};
 
-/// A start, an end, and the value itself: what makes an [`Spanned`](super::At).
+/// Start, end and value of a [`Spanned`](super::Spanned), as a sequence.
 pub(super) struct SpannedAccess<'n> {
     pub(super) reader: Option<NodeDeserializer<'n>>,
     pub(super) returned: u8,
