@@ -11,7 +11,7 @@ use crate::cardinality::{OverflowRoute, has_overflow};
 use crate::scripts::algorithm_number;
 
 /// Initial capacity of a key's name, which is rarely longer.
-const KEY_NAME_BYTES: usize = 48;
+const KEY_NAME_CAPACITY_BYTES: usize = 48;
 
 /// Appends the arguments of `decide_one.lua`, or with `routes` those of `decide_anonymous.lua`.
 pub(crate) fn decide_one(
@@ -97,7 +97,7 @@ pub(crate) fn adjust(
 
 /// The name of `key` on the server.
 pub(crate) fn key_name(prefix: &str, key: &Key<'_>) -> Vec<u8> {
-    let mut name = Vec::with_capacity(KEY_NAME_BYTES);
+    let mut name = Vec::with_capacity(KEY_NAME_CAPACITY_BYTES);
     key.write_name(prefix, &mut name);
     name
 }

@@ -250,9 +250,9 @@ impl CheckResult {
     fn new(check: &Check<'_>, result: &CheckVerdict) -> Self {
         let gate = check.gate();
         Self {
-            rule: gate.shared_rule().clone(),
-            limit_name: gate.shared_limit_name().clone(),
-            plan: gate.shared_plan(),
+            rule: gate.rule_smol_str().clone(),
+            limit_name: gate.limit_name_smol_str().clone(),
+            plan: gate.plan_arc(),
             security: check.is_security(),
             window: gate.window(),
             algorithm: gate.limit().algorithm(),

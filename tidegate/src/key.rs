@@ -32,7 +32,7 @@ use crate::spi::Subject;
 /// The version of the key grammar and of the values under the keys.
 pub const KEY_VERSION: &str = "1";
 
-/// The number of partitions, each of which lies in one slot of a cluster.
+/// The number of partitions, each of which is in one slot of a cluster.
 pub const PARTITIONS: u16 = 1024;
 
 /// The key of one limit and one subject.

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! A [`Request`] has an action, attributes and a cost. The [`RuleSet`] resolves it into a plan with one check for each limit that
-//! applies, the store decides the plan in one atomic step, and the [`Decision`] tells whether the request passes, what remains and
+//! applies, the store decides the plan in one atomic step, and the [`Decision`] says whether the request passes, what remains and
 //! when to retry. A denial is a value; an error means that the store failed and a rule is [closed](OnFailure::Closed) then.
 //!
 //! | for | see |

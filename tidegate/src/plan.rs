@@ -110,7 +110,7 @@ impl<'r> Plan<'r> {
                 other.join(&check);
                 self.budget_shares.push(BudgetShare {
                     check: index,
-                    rule: check.gate().shared_rule().clone(),
+                    rule: check.gate().rule_smol_str().clone(),
                     cost: check.cost(),
                 });
             }
@@ -157,7 +157,7 @@ impl<'r> Plan<'r> {
     /// Sets what happens while the store fails, for all checks, in place of what their rules say.
     pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         for check in &mut self.checks {
-            *check = check.with_policy(on_failure);
+            *check = check.with_on_failure(on_failure);
         }
         self
     }

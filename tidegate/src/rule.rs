@@ -54,7 +54,7 @@ pub struct AnonymousBounds {
 pub enum PartitionBy {
     /// The tenant if the rule counts by tenant, else the subject, else the rule.
     #[default]
-    Usual,
+    Auto,
     /// The whole subject. This spreads the users of a large tenant over all servers.
     Subject,
     /// The rule: the keys of all its subjects are in one partition.
@@ -118,7 +118,7 @@ impl Rule {
             on_failure: OnFailure::default(),
             static_limit: None,
             anonymous: None,
-            partition_by: PartitionBy::Usual,
+            partition_by: PartitionBy::Auto,
             security: false,
             message: None,
             cost_header: None,

@@ -267,9 +267,9 @@ impl IndexedRule {
         let subject = hashers.hasher(&rule.per);
         // The tenant decides the partition of every rule that counts by it, so that the checks of one tenant share a slot.
         let tenant = rule.per.iter().position(|name| name == TENANT);
-        let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.partition_by == PartitionBy::Usual);
+        let tenant = tenant.filter(|_| rule.per.len() > 1 && rule.partition_by == PartitionBy::Auto);
         let fixed_tag = match &rule.partition_by {
-            PartitionBy::Usual | PartitionBy::Subject => None,
+            PartitionBy::Auto | PartitionBy::Subject => None,
             PartitionBy::Rule => Some(KeyStem::tag_for_name(rule.budget.as_ref().unwrap_or(&rule.id))),
             PartitionBy::Constant(name) => Some(KeyStem::tag_for_name(name)),
         };
@@ -308,7 +308,7 @@ impl IndexedRule {
             let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
             let key = Key::new(gate.stem(), tag.unwrap_or(own), subject);
             let check = Check::from_key(gate, key, cost).with_anonymous(anonymous);
-            let check = on_failure.map_or(check, |policy| check.with_policy(policy));
+            let check = on_failure.map_or(check, |on_failure| check.with_on_failure(on_failure));
             plan.add(check, self.rule.budget.is_some());
         }
     }

@@ -36,7 +36,7 @@ impl SwitchableStore {
 
     fn state(&self) -> Result<(), StoreError> {
         if self.fails.load(Ordering::Relaxed) {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "it went away"));
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is down"));
         }
         Ok(())
     }
@@ -72,10 +72,10 @@ impl Store for SwitchableStore {
 }
 
 /// Polls a future once: nothing here waits.
-fn now<T>(future: impl Future<Output = T>) -> T {
+fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("it waits"),
+        Poll::Pending => panic!("the future is pending"),
     }
 }
 
@@ -95,7 +95,7 @@ fn bucket(capacity: u64) -> Limit {
 
 /// How many of `times` requests pass; `None` if one returns an error.
 fn passed(limiter: &Limiter<SwitchableStore>, request: &Request<'_>, times: usize) -> Option<usize> {
-    let decisions: Option<Vec<Decision>> = (0..times).map(|_| now(limiter.check(request)).ok()).collect();
+    let decisions: Option<Vec<Decision>> = (0..times).map(|_| poll_once(limiter.check(request)).ok()).collect();
     decisions.map(|decisions| decisions.iter().filter(|decision| decision.is_allowed()).count())
 }
 
@@ -114,7 +114,7 @@ fn each_failure_policy_admits_as_many_requests_as_documented() {
         let ann = Request::new("").with_attribute("user", "ann");
         assert_eq!(passed(&limiter, &ann, 30), expected, "{policy:?}");
         if expected.is_some() {
-            let decision = now(limiter.check(&ann)).unwrap();
+            let decision = poll_once(limiter.check(&ann)).unwrap();
             assert_eq!(decision.degraded(), Some(StoreErrorKind::Unavailable), "{policy:?}");
         }
     }
@@ -151,7 +151,7 @@ fn a_denial_by_the_store_does_not_use_the_fallback() {
     let store = SwitchableStore::new(&clock);
     for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Degraded] {
         let limiter = limiter(&store, &clock, [Rule::new("api", bucket(0)).with_on_failure(policy)]);
-        let denied = now(limiter.check(&Request::new(""))).unwrap();
+        let denied = poll_once(limiter.check(&Request::new(""))).unwrap();
         assert!(!denied.is_allowed() && denied.degraded().is_none(), "{policy:?}");
     }
 }
@@ -165,7 +165,7 @@ fn one_closed_rule_refuses_the_request() {
     };
     let store = SwitchableStore::failing(&clock);
     let closed = limiter(&store, &clock, rules(RuleMode::Enabled));
-    assert_eq!(now(closed.check(&Request::new(""))).unwrap_err().to_string(), "it went away");
+    assert_eq!(poll_once(closed.check(&Request::new(""))).unwrap_err().to_string(), "the store is down");
     // A shadow rule has no effect, not even while the store fails.
     assert_eq!(passed(&limiter(&store, &clock, rules(RuleMode::Shadow)), &Request::new(""), 20), Some(9));
 }
@@ -180,8 +180,8 @@ fn local_and_static_rules_consume_all_or_nothing() {
     ];
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules);
     let ann = Request::new("").with_attribute("user", "ann");
-    assert_eq!(passed(&limiter, &ann, 20), Some(3), "the static rule stops ann, and the open one has no say");
-    let denied = now(limiter.check(&ann)).unwrap();
+    assert_eq!(passed(&limiter, &ann, 20), Some(3), "the static rule denies, and the open one has no effect");
+    let denied = poll_once(limiter.check(&ann)).unwrap();
     assert_eq!(
         (denied.rule(), denied.checks()[0].outcome().remaining),
         (Some("all"), 7),
@@ -213,10 +213,10 @@ fn decisions_use_the_store_again_once_it_is_back() {
     store.fails.store(true, Ordering::Relaxed);
     assert_eq!(passed(&limiter, &Request::new(""), 9), Some(5));
     store.fails.store(false, Ordering::Relaxed);
-    let back = now(limiter.check(&Request::new(""))).unwrap();
-    assert_eq!((back.degraded(), back.remaining()), (None, Some(1)), "the store knows what it counted before");
+    let back = poll_once(limiter.check(&Request::new(""))).unwrap();
+    assert_eq!((back.degraded(), back.remaining()), (None, Some(1)), "the store has kept its state");
     store.fails.store(true, Ordering::Relaxed);
-    assert_eq!(passed(&limiter, &Request::new(""), 9), Some(0), "a store that comes and goes gives nothing anew");
+    assert_eq!(passed(&limiter, &Request::new(""), 9), Some(0), "a second failure does not reset the local limit");
     clock.advance(Duration::from_secs(3600));
     assert_eq!(passed(&limiter, &Request::new(""), 9), Some(1));
 }
@@ -236,11 +236,11 @@ fn a_degraded_decision_has_no_receipt_and_no_limit_headers() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(2)).with_on_failure(OnFailure::Local);
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
-    let allowed = now(limiter.check(&Request::new(""))).unwrap();
+    let allowed = poll_once(limiter.check(&Request::new(""))).unwrap();
     assert_eq!(HeaderPolicy::new().headers(&allowed), []);
     assert!(allowed.into_receipt().is_empty());
     assert_eq!(passed(&limiter, &Request::new(""), 1), Some(1));
-    let denied = HeaderPolicy::new().reject(&now(limiter.check(&Request::new(""))).unwrap(), None, None);
+    let denied = HeaderPolicy::new().reject(&poll_once(limiter.check(&Request::new(""))).unwrap(), None, None);
     assert_eq!((denied.status, denied.headers[0].0), (429, "retry-after"));
     assert!(denied.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{denied:?}");
 }
@@ -250,7 +250,7 @@ fn a_cost_above_the_share_of_an_instance_is_no_permanent_denial() {
     let clock = ManualClock::default();
     let rule = Rule::new("api", bucket(20)).with_on_failure(OnFailure::Local);
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]).with_instances(4);
-    let denied = now(limiter.check(&Request::new("").with_cost(8))).unwrap();
+    let denied = poll_once(limiter.check(&Request::new("").with_cost(8))).unwrap();
     assert!(!denied.is_allowed() && !denied.is_permanent());
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
 }
@@ -264,11 +264,11 @@ fn a_peek_without_the_store_consumes_nothing() {
         [Rule::new("api", bucket(1)).with_on_failure(OnFailure::Local)],
     );
     for _ in 0..3 {
-        let peeked = now(limiter.peek(&Request::new(""))).unwrap();
+        let peeked = poll_once(limiter.peek(&Request::new(""))).unwrap();
         assert!(peeked.is_allowed() && peeked.degraded().is_some());
     }
     assert_eq!(passed(&limiter, &Request::new(""), 3), Some(1));
-    assert!(!now(limiter.peek(&Request::new(""))).unwrap().is_allowed());
+    assert!(!poll_once(limiter.peek(&Request::new(""))).unwrap().is_allowed());
 }
 
 #[test]
@@ -286,11 +286,11 @@ fn the_observer_sees_the_failure_the_policies_and_the_decision() {
             self.0.lock().unwrap().extend(plan.policies().map(|(rule, policy)| format!("{rule} {}", policy.as_str())));
         }
     }
-    let (clock, heard) = (ManualClock::default(), EventLog::default());
+    let (clock, events) = (ManualClock::default(), EventLog::default());
     let rules = [Rule::new("api", bucket(0)).with_on_failure(OnFailure::Local), Rule::new("all", bucket(9))];
-    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules).with_observer(heard.clone());
+    let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules).with_observer(events.clone());
     assert_eq!(passed(&limiter, &Request::new(""), 1), Some(0));
-    assert_eq!(*heard.0.lock().unwrap(), ["it went away", "api local", "all open", "false Some(Unavailable)"]);
+    assert_eq!(*events.0.lock().unwrap(), ["the store is down", "api local", "all open", "false Some(Unavailable)"]);
 }
 
 #[test]
@@ -338,8 +338,8 @@ fn merged_requests_consume_one_unit_each_of_a_static_limit() {
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
     let (ann, bob) = (Request::new("").with_attribute("user", "ann"), Request::new("").with_attribute("user", "bob"));
     let three = || limiter.plan(&ann).merge(&limiter.plan(&ann)).merge(&limiter.plan(&bob));
-    assert!(now(limiter.check_plan(&three())).unwrap().is_allowed());
-    assert!(!now(limiter.check_plan(&three())).unwrap().is_allowed());
+    assert!(poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
+    assert!(!poll_once(limiter.check_plan(&three())).unwrap().is_allowed());
     assert_eq!(passed(&limiter, &ann, 5), Some(2));
 }
 
@@ -350,14 +350,14 @@ fn a_security_rule_reveals_nothing_without_the_store() {
         let guard = Rule::new("login", bucket(9)).with_security().with_on_failure(policy).with_static_limit(bucket(9));
         let other = Rule::new("api", bucket(0)).with_on_failure(OnFailure::Local);
         let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [guard, other]);
-        let denied = now(limiter.check(&Request::new(""))).unwrap();
+        let denied = poll_once(limiter.check(&Request::new(""))).unwrap();
         assert!(!denied.is_allowed() && denied.is_security(), "{policy:?}");
         let answer = HeaderPolicy::new().reject(&denied, None, None);
         assert!(!answer.body.contains("rule_id"), "{policy:?}: {}", answer.body);
     }
     let shared = |id| Rule::new(id, bucket(0)).with_budget("b").with_on_failure(OnFailure::Local);
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [shared("one"), shared("two").with_security()]);
-    assert!(now(limiter.check(&Request::new(""))).unwrap().is_security());
+    assert!(poll_once(limiter.check(&Request::new(""))).unwrap().is_security());
 }
 
 #[test]

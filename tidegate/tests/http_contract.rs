@@ -15,16 +15,16 @@ use tidegate::{
     Window,
 };
 
-const START: u64 = 1_790_000_000_123_456;
+const START_MICROS: u64 = 1_790_000_000_123_456;
 const MAX_FIELD_NUMBER: u64 = 999_999_999_999_999;
 /// The user, who must never appear in a response.
-const WHO: &str = "ann@example.org";
+const USER: &str = "ann@example.org";
 const PROBLEM: Option<&str> = Some("application/problem+json");
 
 /// The longest window: twice of it must end before `Timestamp::MAX`.
 const MAX_WINDOW_MICROS: u64 = 30 * 365 * 86_400 * 1_000_000;
-/// A history ends before a longer wait, for the same reason.
-const LONG: Duration = Duration::from_secs(30 * 86_400);
+/// A history ends after a longer wait, for the same reason.
+const MAX_WAIT: Duration = Duration::from_secs(30 * 86_400);
 
 fn amount() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..6u64, 1 => 0..=MAX_AMOUNT, 1 => Just(MAX_AMOUNT)]
@@ -87,12 +87,12 @@ fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((gap, cost), 1..25)
 }
 
-fn contract() -> impl Strategy<Value = HeaderPolicy> {
+fn header_policy() -> impl Strategy<Value = HeaderPolicy> {
     let reset = || prop::option::of(prop::sample::select(vec![ResetFormat::Epoch, ResetFormat::Delta]));
     (any::<bool>(), reset(), reset(), any::<bool>()).prop_map(|(ratelimit, x_ratelimit, trio, millis)| {
-        let contract =
+        let policy =
             HeaderPolicy::new().with_x_ratelimit(x_ratelimit).with_legacy_ratelimit(trio).with_retry_after_ms(millis);
-        if ratelimit { contract } else { contract.with_ratelimit(None) }
+        if ratelimit { policy } else { policy.with_ratelimit(None) }
     })
 }
 
@@ -100,7 +100,7 @@ fn enforced(decision: &Decision) -> Vec<&CheckResult> {
     decision.checks().iter().filter(|check| check.role() != Role::Shadow).collect()
 }
 
-fn is_secret(decision: &Decision) -> bool {
+fn is_security(decision: &Decision) -> bool {
     enforced(decision).into_iter().any(CheckResult::is_security)
 }
 
@@ -128,12 +128,12 @@ fn parse(value: &str, [needed, optional]: [&str; 2]) -> Vec<(String, u64, Option
 /// Asserts the invariants of the fields of any response.
 fn check_fields(headers: &Headers, decision: &Decision) {
     let names: BTreeSet<_> = headers.iter().map(|(name, _)| *name).collect();
-    assert_eq!(names.len(), headers.len(), "a field stands twice: {headers:?}");
+    assert_eq!(names.len(), headers.len(), "a field is repeated: {headers:?}");
     assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')));
     let in_time = decision.retry_after().is_some();
     assert_eq!(in_time, !decision.is_allowed() && !decision.is_permanent());
     assert_eq!(field(headers, "retry-after").is_some(), in_time);
-    if enforced(decision).is_empty() || is_secret(decision) {
+    if enforced(decision).is_empty() || is_security(decision) {
         assert!(names.into_iter().all(|name| name == "retry-after"), "{headers:?}");
     }
     for (name, value) in headers {
@@ -164,7 +164,7 @@ fn check_lists(
         assert_ne!(window, Some(0));
         assert_eq!(window.is_some(), quota > 0 && check.window().duration().is_some(), "{headers:?}");
         assert_ne!(time, Some(0));
-        assert!(!outcome.is_permanent() || time.is_none(), "waiting was promised and does not help");
+        assert!(!outcome.is_permanent() || time.is_none(), "a permanent denial has no retry time");
         if let (false, Some(retry)) = (outcome.admitted, field(headers, "retry-after")) {
             assert!(time.unwrap() <= retry.parse().unwrap(), "{headers:?}");
         }
@@ -172,10 +172,10 @@ fn check_lists(
 }
 
 /// Asserts the invariants of a rejection in one format.
-fn check_answer(answer: &Rejection, decision: &Decision, problem: bool) {
+fn check_rejection(rejection: &Rejection, decision: &Decision, problem: bool) {
     let media_type = if problem { "application/problem+json" } else { "application/json" };
-    assert_eq!(answer.status, 429);
-    let (limits, about): (Headers, Headers) = answer
+    assert_eq!(rejection.status, 429);
+    let (limits, about): (Headers, Headers) = rejection
         .headers
         .iter()
         .cloned()
@@ -183,9 +183,9 @@ fn check_answer(answer: &Rejection, decision: &Decision, problem: bool) {
     assert_eq!(about, [("content-type", media_type.to_owned()), ("cache-control", "no-store".to_owned())]);
     check_fields(&limits, decision);
 
-    let body: Map<String, Value> = serde_json::from_str(&answer.body).unwrap();
+    let body: Map<String, Value> = serde_json::from_str(&rejection.body).unwrap();
     let mut members = if problem { vec!["type", "title", "status", "detail"] } else { vec!["error", "message"] };
-    if !is_secret(decision) {
+    if !is_security(decision) {
         members.push(if problem { "violated-policies" } else { "rule_id" });
     }
     if decision.retry_after().is_some() {
@@ -196,19 +196,19 @@ fn check_answer(answer: &Rejection, decision: &Decision, problem: bool) {
     }
     let known: BTreeSet<_> = body.keys().map(String::as_str).collect();
     assert_eq!(known, members.into_iter().collect());
-    if !problem && !is_secret(decision) {
+    if !problem && !is_security(decision) {
         assert_eq!(body["rule_id"].as_str(), decision.rule());
     }
 }
 
-fn check_nobody_is_named(answer: &Rejection, decision: &Decision) {
-    let text = format!("{answer:?}");
-    assert!(!text.contains(WHO));
+fn check_no_subject_is_named(rejection: &Rejection, decision: &Decision) {
+    let text = format!("{rejection:?}");
+    assert!(!text.contains(USER));
     assert!(decision.checks().iter().all(|check| !text.contains(&check.subject().to_string())));
 }
 
 /// A response as text.
-fn wire(status: &str, headers: &Headers, body: &str) -> String {
+fn response_text(status: &str, headers: &Headers, body: &str) -> String {
     let fields: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     format!("HTTP/1.1 {status}\n{}\n\n{body}", fields.join("\n")).trim_end().to_owned()
 }
@@ -228,14 +228,14 @@ fn the_examples_of_the_http_page_are_what_is_sent() {
     ]);
     let clock = ManualClock::starting_at(Timestamp::from_micros(1_790_000_000_000_000));
     let limiter = Limiter::new(rules.unwrap(), MemoryStore::new().with_clock(clock.clone()));
-    let contract = HeaderPolicy::new();
+    let policy = HeaderPolicy::new();
     let denied = |request: &Request<'_>, accept| {
-        let answer = contract.reject(&limiter.check_now(request), None, accept);
-        wire("429 Too Many Requests", &answer.headers, &answer.body)
+        let rejection = policy.reject(&limiter.check_now(request), None, accept);
+        response_text("429 Too Many Requests", &rejection.headers, &rejection.body)
     };
 
     let search = Request::new("search");
-    shows(&wire("200 OK", &contract.headers(&limiter.check_now(&search)), ""));
+    shows(&response_text("200 OK", &policy.headers(&limiter.check_now(&search)), ""));
     for _ in 0..4 {
         assert!(limiter.check_now(&search).is_allowed());
     }
@@ -246,36 +246,36 @@ fn the_examples_of_the_http_page_are_what_is_sent() {
     assert!(limiter.check_now(&Request::new("login")).is_allowed());
     clock.advance(Duration::from_secs(3));
     shows(&denied(&Request::new("login"), None));
-    let failed = contract.reject_unavailable(None);
-    shows(&wire("503 Service Unavailable", &failed.headers, &failed.body));
+    let failed = policy.reject_unavailable(None);
+    shows(&response_text("503 Service Unavailable", &failed.headers, &failed.body));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) })]
 
     #[test]
-    fn headers_parse_and_retrying_as_told_succeeds(rules in rules(), requests in requests(), contract in contract()) {
-        let clock = ManualClock::starting_at(Timestamp::from_micros(START));
+    fn headers_parse_and_a_retry_after_the_reported_time_succeeds(rules in rules(), requests in requests(), policy in header_policy()) {
+        let clock = ManualClock::starting_at(Timestamp::from_micros(START_MICROS));
         let limiter = Limiter::new(rules, MemoryStore::new().with_clock(clock.clone()));
         for (gap, cost) in requests {
             clock.advance(Duration::from_micros(gap));
-            let request = Request::new("").with_attribute("user", WHO).with_cost(cost);
+            let request = Request::new("").with_attribute("user", USER).with_cost(cost);
             let decision = limiter.check_now(&request);
-            let headers = contract.headers(&decision);
+            let headers = policy.headers(&decision);
             check_fields(&headers, &decision);
             if decision.is_allowed() {
                 continue;
             }
             for (accept, problem) in [(None, false), (PROBLEM, true)] {
-                let answer = contract.reject(&decision, None, accept);
-                check_answer(&answer, &decision, problem);
-                check_nobody_is_named(&answer, &decision);
+                let rejection = policy.reject(&decision, None, accept);
+                check_rejection(&rejection, &decision, problem);
+                check_no_subject_is_named(&rejection, &decision);
             }
             if let Some(retry) = field(&headers, "retry-after") {
                 let wait = Duration::from_secs(retry.parse().unwrap());
                 clock.advance(wait);
                 prop_assert!(limiter.check_now(&request).is_allowed(), "waited {retry} s for nothing: {decision:?}");
-                if wait > LONG {
+                if wait > MAX_WAIT {
                     break;
                 }
             }
@@ -285,10 +285,10 @@ proptest! {
     #[test]
     fn any_accept_field_gets_a_body_that_parses(accept in r"[\s\S]{0,60}", named in any::<bool>()) {
         let accept = if named { format!("{accept},application/problem+json;q=0.5") } else { accept };
-        let answer = HeaderPolicy::new().reject_unavailable(Some(&accept));
-        let body: Map<String, Value> = serde_json::from_str(&answer.body).unwrap();
-        let problem = field(&answer.headers, "content-type") == Some("application/problem+json");
+        let rejection = HeaderPolicy::new().reject_unavailable(Some(&accept));
+        let body: Map<String, Value> = serde_json::from_str(&rejection.body).unwrap();
+        let problem = field(&rejection.headers, "content-type") == Some("application/problem+json");
         prop_assert_eq!(body.contains_key("error"), !problem);
-        prop_assert_eq!(field(&answer.headers, "retry-after"), Some("1"));
+        prop_assert_eq!(field(&rejection.headers, "retry-after"), Some("1"));
     }
 }

@@ -26,8 +26,8 @@ fn new_subjects_of_a_full_store_share_one_overflow_bucket() {
     }
     assert_eq!(limiter.store().overflowed(), 0);
     // All new subjects together get three units.
-    let strangers: Vec<bool> = ["e", "f", "g", "h", "i"].iter().map(|user| passes(&limiter, user)).collect();
-    assert_eq!(strangers, [true, true, true, false, false]);
+    let admitted: Vec<bool> = ["e", "f", "g", "h", "i"].iter().map(|user| passes(&limiter, user)).collect();
+    assert_eq!(admitted, [true, true, true, false, false]);
     assert_eq!(limiter.store().overflowed(), 5);
     assert_eq!(limiter.store().keys(), 5, "four subjects and one overflow bucket");
     // Subjects with a key are not affected.
@@ -53,7 +53,7 @@ fn a_state_that_still_counts_is_never_dropped_for_a_new_key() {
         passes(&limiter, &format!("flood {flood}"));
     }
     clock.advance(Duration::from_secs(3599));
-    assert!(!early.iter().any(|user| passes(&limiter, user)), "each is still spent");
+    assert!(!early.iter().any(|user| passes(&limiter, user)), "no limit has refilled");
 }
 
 #[test]
@@ -136,8 +136,8 @@ fn with_anonymous_rule(anonymous: AnonymousBounds, max_keys: usize) -> (Limiter<
 /// Unauthenticated subjects fill three quarters of the store, and share a bucket from then on.
 #[test]
 fn a_flood_of_unauthenticated_subjects_leaves_room_for_others() {
-    const ROOM: usize = 100_000;
-    let (limiter, _) = with_anonymous_rule(AnonymousBounds::default(), ROOM);
+    const MAX_KEYS: usize = 100_000;
+    let (limiter, _) = with_anonymous_rule(AnonymousBounds::default(), MAX_KEYS);
     let anonymous = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
     assert!(anonymous("ann").is_allowed());
     let mut passed = 0;
@@ -145,12 +145,16 @@ fn a_flood_of_unauthenticated_subjects_leaves_room_for_others() {
         passed += u64::from(anonymous(&format!("address {number}")).is_allowed());
     }
     let own = limiter.store().keys() - 1;
-    assert!((ROOM * 7 / 10..=ROOM * 3 / 4).contains(&own), "{own}");
-    assert_eq!(passed, own as u64 - 1 + 3, "those who have a bucket of their own but ann, and three who share one");
+    assert!((MAX_KEYS * 7 / 10..=MAX_KEYS * 3 / 4).contains(&own), "{own}");
+    assert_eq!(passed, own as u64 - 1 + 3, "one for each key except that of ann, and three from the overflow bucket");
     let decision = anonymous("ann");
-    assert_eq!((decision.remaining(), decision.checks()[0].is_overflowed()), (Some(1), false), "ann was there before");
+    assert_eq!(
+        (decision.remaining(), decision.checks()[0].is_overflowed()),
+        (Some(1), false),
+        "ann has a key of her own"
+    );
     assert!(anonymous("carl").checks()[0].is_overflowed());
-    for number in 0..ROOM / 10 {
+    for number in 0..MAX_KEYS / 10 {
         let user = format!("user {number}");
         let decision = limiter.check_now(&Request::new("api").with_attribute("user", &user));
         assert!(decision.is_allowed() && !decision.checks()[0].is_overflowed(), "{user}");
@@ -178,11 +182,11 @@ fn only_unauthenticated_subjects_are_forgotten_early() {
 #[test]
 fn a_refund_does_not_return_units_to_an_overflow_bucket() {
     let (limiter, _) = with_anonymous_rule(AnonymousBounds::default(), 1);
-    let ask = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
-    assert!(ask("ann").is_allowed());
-    let shared = ask("bob");
+    let check = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
+    assert!(check("ann").is_allowed());
+    let shared = check("bob");
     assert!(shared.checks()[0].is_overflowed());
     let receipt = shared.into_receipt();
     assert!(receipt.is_empty());
-    assert_eq!(ask("carl").remaining(), Some(1));
+    assert_eq!(check("carl").remaining(), Some(1));
 }

@@ -30,17 +30,17 @@ fn partitions(rules: &RuleSet) -> BTreeSet<u16> {
 
 #[test]
 fn the_keys_of_a_tenant_are_in_one_partition_unless_partitioned_by_subject() {
-    let of =
+    let partitions_by =
         |tag| partitions(&RuleSet::new([rule("api").with_per(["tenant", "user"]).with_partition_by(tag)]).unwrap());
-    assert_eq!(of(PartitionBy::Usual).len(), 1);
-    assert!(of(PartitionBy::Subject).len() > 80, "{:?}", of(PartitionBy::Subject));
-    assert_eq!(of(PartitionBy::Rule).len(), 1);
-    assert_ne!(of(PartitionBy::Rule), of(PartitionBy::Usual));
+    assert_eq!(partitions_by(PartitionBy::Auto).len(), 1);
+    assert!(partitions_by(PartitionBy::Subject).len() > 80, "{:?}", partitions_by(PartitionBy::Subject));
+    assert_eq!(partitions_by(PartitionBy::Rule).len(), 1);
+    assert_ne!(partitions_by(PartitionBy::Rule), partitions_by(PartitionBy::Auto));
 }
 
 #[test]
 fn the_limits_of_one_subject_are_always_in_one_partition() {
-    for tag in [PartitionBy::Usual, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
+    for tag in [PartitionBy::Auto, PartitionBy::Subject, PartitionBy::Rule, PartitionBy::Constant("checkout".into())] {
         let rules = RuleSet::new([rule("api").with_per(["user"]).with_partition_by(tag.clone())]).unwrap();
         let plan = rules.resolve(&Request::new("").with_attribute("user", "ann"));
         let partitions: BTreeSet<u16> = plan.checks().iter().map(|check| check.key().partition()).collect();

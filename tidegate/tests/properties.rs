@@ -9,7 +9,7 @@ use tidegate::spi::Outcome;
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window};
 
 /// Two seconds before the year 2028, so that histories cross the turn of a month and a year.
-const START: u64 = 1_830_297_598_000_000;
+const START_MICROS: u64 = 1_830_297_598_000_000;
 
 /// One subject of one limit, on a clock of its own.
 struct Subject {
@@ -27,7 +27,7 @@ struct Admitted {
 
 impl Subject {
     fn new(limit: Limit) -> Self {
-        let clock = ManualClock::starting_at(Timestamp::from_micros(START));
+        let clock = ManualClock::starting_at(Timestamp::from_micros(START_MICROS));
         let store = MemoryStore::new().with_clock(clock.clone());
         Self { limiter: Limiter::new(RuleSet::new([Rule::new("r", limit)]).unwrap(), store), clock }
     }
@@ -55,7 +55,7 @@ fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
 /// A subject that has made these requests, and the time of the last.
 fn after(limit: Limit, requests: &[(u64, u64)]) -> (Subject, u64) {
     let subject = Subject::new(limit);
-    let mut now = START;
+    let mut now = START_MICROS;
     for (gap, cost) in requests {
         now += gap;
         subject.set(now);
@@ -66,7 +66,7 @@ fn after(limit: Limit, requests: &[(u64, u64)]) -> (Subject, u64) {
 
 fn run(limit: Limit, requests: &[(u64, u64)]) -> Vec<Admitted> {
     let subject = Subject::new(limit);
-    let mut now = START;
+    let mut now = START_MICROS;
     let mut admitted = Vec::new();
     for (gap, cost) in requests {
         now += gap;
@@ -157,7 +157,7 @@ proptest! {
     fn a_calendar_window_admits_its_limit(limit in 1..20u64, window in calendar(), requests in requests()) {
         let limit = Limit::fixed_window(limit, window).unwrap();
         let admitted = run(limit, &requests);
-        let (before, turn) = (START - 1, START + 2_000_000);
+        let (before, turn) = (START_MICROS - 1, START_MICROS + 2_000_000);
         prop_assert!(units(&admitted, before, turn - 1) <= limit.amount());
         prop_assert!(units(&admitted, turn - 1, u64::MAX) <= limit.amount());
         let (subject, _) = after(limit, &requests);
@@ -185,7 +185,7 @@ proptest! {
     ) {
         let (window, slice) = (1_200_000, 1_200_000 / slices);
         let subject = Subject::new(Limit::sliding_window(limit, Duration::from_micros(window), slices).unwrap());
-        let (mut now, mut admitted) = (START, Vec::new());
+        let (mut now, mut admitted) = (START_MICROS, Vec::new());
         for (gap, cost) in &requests {
             now += gap;
             subject.set(now);
@@ -203,9 +203,9 @@ proptest! {
     #[test]
     fn retry_after_is_exact(limit in limit(), requests in requests(), cost in 1..25u64) {
         let (subject, now) = after(limit, &requests);
-        let asked = subject.peek(cost);
-        match asked.retry_after {
-            None => prop_assert_eq!(asked.admitted, cost <= limit.amount()),
+        let outcome = subject.peek(cost);
+        match outcome.retry_after {
+            None => prop_assert_eq!(outcome.admitted, cost <= limit.amount()),
             Some(retry) => {
                 let retry = retry.as_micros() as u64;
                 prop_assert!(retry > 0);
@@ -221,7 +221,7 @@ proptest! {
     #[test]
     fn remaining_is_the_largest_cost_that_passes(limit in limit(), requests in requests()) {
         let subject = Subject::new(limit);
-        let mut now = START;
+        let mut now = START_MICROS;
         for (gap, cost) in &requests {
             now += gap;
             subject.set(now);

@@ -86,25 +86,25 @@ impl ExpiryRing {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000;
-    const NOON: u64 = 1_790_000_000 * SECOND;
+    const SECOND_MICROS: u64 = 1_000_000;
+    const NOON_MICROS: u64 = 1_790_000_000 * SECOND_MICROS;
 
     fn ring_at_noon() -> ExpiryRing {
         let mut ring = ExpiryRing::new();
-        ring.advance(NOON);
+        ring.advance(NOON_MICROS);
         ring
     }
 
     #[test]
     fn a_key_counts_until_it_expires_and_hardly_longer() {
-        for life in [0, 1, SECOND, 100 * SECOND, 86_400 * SECOND, 31_557_600 * SECOND] {
+        for life in [0, 1, SECOND_MICROS, 100 * SECOND_MICROS, 86_400 * SECOND_MICROS, 31_557_600 * SECOND_MICROS] {
             let mut ring = ring_at_noon();
-            ring.add(NOON + life);
-            ring.advance(NOON + life.saturating_sub(1));
+            ring.add(NOON_MICROS + life);
+            ring.advance(NOON_MICROS + life.saturating_sub(1));
             assert_eq!(ring.count(), 1, "{life}");
-            ring.advance(NOON + life);
+            ring.advance(NOON_MICROS + life);
             assert_eq!(ring.count(), 1, "{life}");
-            ring.advance(NOON + life + (life / 128).max(2 * MIN_SLICE_MICROS));
+            ring.advance(NOON_MICROS + life + (life / 128).max(2 * MIN_SLICE_MICROS));
             assert_eq!(ring.count(), 0, "{life}");
         }
     }
@@ -112,13 +112,13 @@ mod tests {
     #[test]
     fn an_extended_key_counts_once_and_until_its_new_expiry() {
         let mut ring = ring_at_noon();
-        ring.add(NOON + 10 * SECOND);
+        ring.add(NOON_MICROS + 10 * SECOND_MICROS);
         for second in 1..1000 {
-            ring.advance(NOON + second * SECOND);
-            ring.extend(NOON + (second + 9) * SECOND, NOON + (second + 10) * SECOND);
+            ring.advance(NOON_MICROS + second * SECOND_MICROS);
+            ring.extend(NOON_MICROS + (second + 9) * SECOND_MICROS, NOON_MICROS + (second + 10) * SECOND_MICROS);
             assert_eq!(ring.count(), 1, "{second}");
         }
-        ring.advance(NOON + 1011 * SECOND);
+        ring.advance(NOON_MICROS + 1011 * SECOND_MICROS);
         assert_eq!(ring.count(), 0);
     }
 
@@ -126,11 +126,11 @@ mod tests {
     #[test]
     fn a_key_extended_by_another_instance_is_counted_by_exactly_one() {
         let (mut creator, mut extender) = (ring_at_noon(), ring_at_noon());
-        creator.add(NOON + 10 * SECOND);
-        extender.extend(NOON + 10 * SECOND, NOON + 100 * SECOND);
+        creator.add(NOON_MICROS + 10 * SECOND_MICROS);
+        extender.extend(NOON_MICROS + 10 * SECOND_MICROS, NOON_MICROS + 100 * SECOND_MICROS);
         for second in 0..100 {
-            creator.advance(NOON + second * SECOND);
-            extender.advance(NOON + second * SECOND);
+            creator.advance(NOON_MICROS + second * SECOND_MICROS);
+            extender.advance(NOON_MICROS + second * SECOND_MICROS);
             assert_eq!(creator.count() + extender.count(), 1, "{second}");
         }
     }
@@ -139,24 +139,24 @@ mod tests {
     fn doubling_the_slice_width_keeps_all_keys() {
         let mut ring = ring_at_noon();
         for key in 0..1000 {
-            ring.add(NOON + (key % 300) * SECOND / 3);
+            ring.add(NOON_MICROS + (key % 300) * SECOND_MICROS / 3);
         }
-        ring.add(NOON + 86_400 * SECOND);
+        ring.add(NOON_MICROS + 86_400 * SECOND_MICROS);
         assert_eq!(ring.count(), 1001);
-        ring.advance(NOON + 600 * SECOND);
+        ring.advance(NOON_MICROS + 600 * SECOND_MICROS);
         assert_eq!(ring.count(), 1);
     }
 
-    /// The clocks of a cluster's servers differ a little. A clock that is set back for good sets the ring back.
+    /// The clocks of a cluster's servers differ a little. A clock that is set back by more sets the ring back.
     #[test]
     fn keys_survive_a_clock_that_steps_back_and_still_expire() {
         let mut ring = ring_at_noon();
-        ring.add(NOON + 10 * SECOND);
-        ring.advance(NOON - 5 * SECOND);
+        ring.add(NOON_MICROS + 10 * SECOND_MICROS);
+        ring.advance(NOON_MICROS - 5 * SECOND_MICROS);
         assert_eq!(ring.count(), 1);
-        ring.advance(NOON - 86_400 * SECOND);
+        ring.advance(NOON_MICROS - 86_400 * SECOND_MICROS);
         assert_eq!(ring.count(), 1);
-        ring.advance(NOON - 86_400 * SECOND + 11 * SECOND);
+        ring.advance(NOON_MICROS - 86_400 * SECOND_MICROS + 11 * SECOND_MICROS);
         assert_eq!(ring.count(), 0);
     }
 }

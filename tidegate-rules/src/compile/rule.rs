@@ -134,7 +134,7 @@ impl Compiler<'_> {
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             emergency: policy.cap,
             anonymous: anonymous?,
-            tag: spec.tag.as_ref().map_or(Some(PartitionBy::Usual), |tag| self.tag(tag, tenant))?,
+            tag: spec.tag.as_ref().map_or(Some(PartitionBy::Auto), |tag| self.tag(tag, tenant))?,
             security: spec.security.as_ref().map(|security| security.value),
             message: spec.message.as_ref().map(|message| SmolStr::new(message.trim())),
             budget: spec.budget.as_ref().map(|budget| SmolStr::new(&budget.value)),
@@ -161,7 +161,7 @@ impl Compiler<'_> {
     /// By what the keys of the rule are partitioned.
     fn tag(&mut self, at: &Spanned<String>, tenant: TenantUse) -> Option<PartitionBy> {
         match at.as_str() {
-            "tenant" if tenant != TenantUse::No => Some(PartitionBy::Usual),
+            "tenant" if tenant != TenantUse::No => Some(PartitionBy::Auto),
             "tenant" => {
                 let message = "the rule does not count by tenant, so its keys cannot be partitioned by tenant";
                 self.error("tag", &at.span, message).set_help("leave it out, or add `tenant` to `per`");

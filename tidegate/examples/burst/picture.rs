@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::scenario::{Lane, PHASES};
 
 /// The width of the names left of the lanes. The picture fits into a terminal of 80 by 24.
-const MARGIN: usize = 23;
+const NAME_WIDTH: usize = 23;
 const COLUMNS: usize = 52;
 const COLUMN_MILLIS: u64 = 100;
 
@@ -34,9 +34,9 @@ pub(crate) fn draw(sent: &[Duration], lanes: &[Lane], style: Style) -> String {
     let mut lines = vec![
         style.paint(Ink::Strong, &title),
         legend(style),
-        format!("\n{:MARGIN$}{phases}", ""),
-        format!("{:MARGIN$}{}", "sent", per_column(sent).map(|count| style.bar(count)).concat()),
-        style.paint(Ink::Aside, &format!("{:MARGIN$}{seconds}", "")),
+        format!("\n{:NAME_WIDTH$}{phases}", ""),
+        format!("{:NAME_WIDTH$}{}", "sent", per_column(sent).map(|count| style.bar(count)).concat()),
+        style.paint(Ink::Aside, &format!("{:NAME_WIDTH$}{seconds}", "")),
     ];
     lines.extend(lanes.iter().flat_map(|lane| rows(lane, style)));
     lines.push(style.paint(Ink::Strong, &format!("\n{heading}")));
@@ -66,8 +66,8 @@ fn rows(lane: &Lane, style: Style) -> [String; 2] {
     }
     let cross = style.or_ascii("×", "x");
     let refused = denied.map(|count| style.paint(Ink::Denied, if count > 0 { cross } else { " " })).concat();
-    let meaning = style.paint(Ink::Aside, &format!("  {:1$}", lane.meaning, MARGIN - 2));
-    [format!("{:MARGIN$}{through}", lane.limit), meaning + &refused]
+    let meaning = style.paint(Ink::Aside, &format!("  {:1$}", lane.meaning, NAME_WIDTH - 2));
+    [format!("{:NAME_WIDTH$}{through}", lane.limit), meaning + &refused]
 }
 
 fn totals(lane: &Lane) -> String {
@@ -77,7 +77,7 @@ fn totals(lane: &Lane) -> String {
 }
 
 fn table_row(name: &str, [passed, held, denied, busiest, retry]: [String; 5]) -> String {
-    format!("{name:MARGIN$}{passed:>6}{held:>6}{denied:>8}{busiest:>16}{retry:>19}")
+    format!("{name:NAME_WIDTH$}{passed:>6}{held:>6}{denied:>8}{busiest:>16}{retry:>19}")
 }
 
 /// The number of these times in each column. The last column includes later ones.

@@ -159,8 +159,8 @@ impl HeaderPolicy {
     /// Calls `write` with each field of [`headers`](Self::headers), without collecting them.
     pub fn for_each_field(&self, decision: &Decision, mut write: impl FnMut(HeaderField, &str)) {
         let mut text = String::with_capacity(FIELD_CAPACITY_BYTES);
-        let secret = decision.is_security();
-        if let Some(check) = decision.most_restrictive().filter(|_| !secret && decision.degraded().is_none()) {
+        let security = decision.is_security();
+        if let Some(check) = decision.most_restrictive().filter(|_| !security && decision.degraded().is_none()) {
             if let Some(Draft::Draft11) = self.ratelimit {
                 push_policies(&mut text, decision);
                 write(HeaderField::Policy, &text);
@@ -176,20 +176,26 @@ impl HeaderPolicy {
             }
         }
         if let Some(retry) = decision.retry_after() {
-            self.each_retry(&mut text, retry, secret, &mut write);
+            self.for_each_retry_field(&mut text, retry, security, &mut write);
         }
     }
 
     /// Adds `Retry-After`, and `retry-after-ms` if it is on and the rule is no security rule.
-    pub(crate) fn push_retry(&self, headers: &mut Headers, retry: Duration, secret: bool) {
-        self.each_retry(&mut String::new(), retry, secret, &mut |field: HeaderField, text: &str| {
+    pub(crate) fn push_retry(&self, headers: &mut Headers, retry: Duration, security: bool) {
+        self.for_each_retry_field(&mut String::new(), retry, security, &mut |field: HeaderField, text: &str| {
             headers.push((field.name(), text.to_owned()));
         });
     }
 
-    fn each_retry(&self, text: &mut String, retry: Duration, secret: bool, write: &mut impl FnMut(HeaderField, &str)) {
+    fn for_each_retry_field(
+        &self,
+        text: &mut String,
+        retry: Duration,
+        security: bool,
+        write: &mut impl FnMut(HeaderField, &str),
+    ) {
         write_number(text, HeaderField::RetryAfter, retry_seconds(retry), write);
-        if self.retry_after_ms && !secret {
+        if self.retry_after_ms && !security {
             write_number(text, HeaderField::RetryAfterMs, retry_millis(retry), write);
         }
     }

@@ -12,7 +12,7 @@ use crate::plan::Role;
 use crate::{CheckResult, Decision};
 
 const DENIED_MESSAGE: &str = "Too many requests. Retry later.";
-/// For security rules: does not even tell whether waiting helps.
+/// For security rules: does not even say whether waiting helps.
 const SECURITY_MESSAGE: &str = "Too many requests.";
 const PERMANENT_MESSAGE: &str = "The request costs more than the limit ever allows at once. Waiting does not help.";
 const UNAVAILABLE_MESSAGE: &str = "The request cannot be checked against its limits at the moment. Retry later.";

@@ -83,7 +83,7 @@ fn local_gate(check: &Check<'_>, instances: u32) -> Gate {
     match (check.on_failure(), gate.static_limit()) {
         (OnFailure::Static, Some(limit)) => {
             let stem = KeyStem::for_rule(gate.rule(), limit, STATIC_LIMIT_NAME);
-            Gate::from_names(gate.shared_rule().clone(), STATIC_LIMIT_NAME.into(), *limit, gate.role(), stem)
+            Gate::from_names(gate.rule_smol_str().clone(), STATIC_LIMIT_NAME.into(), *limit, gate.role(), stem)
                 .with_security(check.is_security())
         }
         _ => gate.with_limit(gate.limit().share(instances)).with_security(check.is_security()),

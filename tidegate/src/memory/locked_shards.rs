@@ -10,7 +10,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::{Limit, Timestamp};
 
 /// The shard index of overflow buckets.
-const OVERFLOW: usize = usize::MAX;
+const OVERFLOW_SHARD: usize = usize::MAX;
 
 pub(super) struct LockedShards<'s> {
     pub(super) locations: SmallVec<[StateLocation; 1]>,
@@ -46,18 +46,18 @@ impl<'s> LockedShards<'s> {
     /// Uses the overflow bucket `id` for this check, or the next free one if another check of the plan uses that: no two checks
     /// of a plan may share a state.
     pub(super) fn use_overflow(&mut self, index: usize, mut id: u128, overflow: &'s Mutex<Shard>) {
-        while self.locations.iter().any(|location| location.shard == OVERFLOW && location.id == id) {
+        while self.locations.iter().any(|location| location.shard == OVERFLOW_SHARD && location.id == id) {
             id = id.wrapping_add(1);
         }
-        if self.guards.last().is_none_or(|(index, _)| *index != OVERFLOW) {
-            self.guards.push((OVERFLOW, lock(overflow)));
+        if self.guards.last().is_none_or(|(index, _)| *index != OVERFLOW_SHARD) {
+            self.guards.push((OVERFLOW_SHARD, lock(overflow)));
         }
-        self.locations[index] = StateLocation { id, shard: OVERFLOW };
+        self.locations[index] = StateLocation { id, shard: OVERFLOW_SHARD };
     }
 
     /// Whether the state of this check is an overflow bucket.
     pub(super) fn is_overflow(&self, index: usize) -> bool {
-        self.locations[index].shard == OVERFLOW
+        self.locations[index].shard == OVERFLOW_SHARD
     }
 
     /// Removes the state of this check if it has expired.

@@ -86,7 +86,7 @@ impl<'r> Check<'r> {
     }
 
     /// Sets what happens while the store fails.
-    pub(crate) const fn with_policy(mut self, on_failure: OnFailure) -> Self {
+    pub(crate) const fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
         self
     }

@@ -121,7 +121,8 @@ impl Gate {
         &self.rule
     }
 
-    pub(crate) const fn shared_rule(&self) -> &SmolStr {
+    /// The id of the rule, cheap to clone.
+    pub(crate) const fn rule_smol_str(&self) -> &SmolStr {
         &self.rule
     }
 
@@ -130,7 +131,8 @@ impl Gate {
         &self.limit_name
     }
 
-    pub(crate) const fn shared_limit_name(&self) -> &SmolStr {
+    /// The name of the limit, cheap to clone.
+    pub(crate) const fn limit_name_smol_str(&self) -> &SmolStr {
         &self.limit_name
     }
 
@@ -149,7 +151,8 @@ impl Gate {
         self.plan.as_deref().unwrap_or_default()
     }
 
-    pub(crate) fn shared_plan(&self) -> Option<Arc<str>> {
+    /// The plan, cheap to clone.
+    pub(crate) fn plan_arc(&self) -> Option<Arc<str>> {
         self.plan.clone()
     }
 

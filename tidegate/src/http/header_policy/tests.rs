@@ -6,10 +6,10 @@ use crate::spi::{KeyStem, MAX_AMOUNT, Subject};
 use crate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, Window};
 
 /// Half a second past a whole one, so that rounding shows.
-const START: u64 = 1_790_000_000_500_000;
+const START_MICROS: u64 = 1_790_000_000_500_000;
 
 fn store() -> MemoryStore {
-    MemoryStore::new().with_clock(ManualClock::starting_at(Timestamp::from_micros(START)))
+    MemoryStore::new().with_clock(ManualClock::starting_at(Timestamp::from_micros(START_MICROS)))
 }
 
 /// The last of the decisions on requests of these costs.
@@ -30,7 +30,7 @@ fn field<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
     headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
 }
 
-fn standard(decision: &Decision) -> (String, String) {
+fn ratelimit_fields(decision: &Decision) -> (String, String) {
     let headers = HeaderPolicy::new().headers(decision);
     (field(&headers, "ratelimit-policy").unwrap().to_owned(), field(&headers, "ratelimit").unwrap().to_owned())
 }
@@ -39,20 +39,20 @@ fn standard(decision: &Decision) -> (String, String) {
 fn every_limit_is_listed_in_order_with_what_remains() {
     let rules =
         [Rule::new("api", bucket(20, 10)), Rule::new("login", window(5, 600_000)).with_limit("day", window(9, 1))];
-    let (policy, standing) = standard(&decide(rules, &[3]));
+    let (policy, standing) = ratelimit_fields(&decide(rules, &[3]));
     assert_eq!(policy, r#""api";q=20;w=2, "login";q=5;w=600, "login.day";q=9;w=1"#);
     assert_eq!(standing, r#""api";r=17;t=1, "login";r=2;t=400, "login.day";r=6;t=1"#);
 }
 
 #[test]
 fn an_unused_limit_has_no_time() {
-    assert_eq!(standard(&decide([Rule::new("api", bucket(20, 10))], &[0])).1, r#""api";r=20"#);
+    assert_eq!(ratelimit_fields(&decide([Rule::new("api", bucket(20, 10))], &[0])).1, r#""api";r=20"#);
 }
 
 #[test]
 fn a_limit_of_zero_has_no_window() {
     let decision = decide([Rule::new("off", window(0, 1000)), Rule::new("dry", bucket(0, 1))], &[0]);
-    assert_eq!(standard(&decision).0, r#""off";q=0, "dry";q=0"#);
+    assert_eq!(ratelimit_fields(&decision).0, r#""off";q=0, "dry";q=0"#);
 }
 
 /// The policy should be the same in every response, and the next month has another length.
@@ -60,7 +60,7 @@ fn a_limit_of_zero_has_no_window() {
 fn a_calendar_window_is_omitted_from_the_policy() {
     let limit = |window| Limit::fixed_window(5, window).unwrap();
     let rules = [Rule::new("month", limit(Window::MONTH)), Rule::new("year", limit(Window::YEAR))];
-    let (policy, standing) = standard(&decide(rules, &[2]));
+    let (policy, standing) = ratelimit_fields(&decide(rules, &[2]));
     assert_eq!(policy, r#""month";q=5, "year";q=5"#);
     // From 2026-09-21 14:13:20 and a half.
     assert_eq!(standing, r#""month";r=3;t=812800, "year";r=3;t=8761600"#);
@@ -71,7 +71,7 @@ fn a_denying_check_reports_its_retry_and_retry_after_is_the_longest() {
     let rules =
         [Rule::new("slow", window(2, 10_000)), Rule::new("fast", bucket(2, 1)), Rule::new("wide", window(9, 5_000))];
     let decision = decide(rules, &[2, 1]);
-    assert_eq!(standard(&decision).1, r#""slow";r=0;t=10, "fast";r=0;t=1, "wide";r=7;t=5"#);
+    assert_eq!(ratelimit_fields(&decision).1, r#""slow";r=0;t=10, "fast";r=0;t=1, "wide";r=7;t=5"#);
     assert_eq!(field(&HeaderPolicy::new().headers(&decision), "retry-after"), Some("10"));
 }
 
@@ -145,11 +145,11 @@ fn shadow_rules_do_not_appear_in_headers() {
     let all = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Epoch)).with_retry_after_ms(true);
     assert_eq!(all.headers(&decide([shadow()], &[1, 1])), Headers::new());
     assert_eq!(all.headers(&decide([], &[1])), Headers::new());
-    let (policy, standing) = standard(&decide([shadow(), Rule::new("api", bucket(4, 1))], &[1, 1]));
+    let (policy, standing) = ratelimit_fields(&decide([shadow(), Rule::new("api", bucket(4, 1))], &[1, 1]));
     assert_eq!((policy.as_str(), standing.as_str()), (r#""api";q=4;w=4"#, r#""api";r=2;t=2"#));
 }
 
-/// A guesser who sees the numbers of a login limit learns which accounts exist and when to come back with others.
+/// The numbers of a login limit would show an attacker which accounts exist and when the next guesses are possible.
 #[test]
 fn a_security_rule_sends_only_retry_after() {
     let rules = || [Rule::new("api", bucket(9, 1)), Rule::new("login", bucket(1, 1)).with_security()];
@@ -163,7 +163,7 @@ fn a_security_rule_sends_only_retry_after() {
 fn numbers_stay_within_fifteen_digits() {
     let limit = Limit::fixed_window(MAX_AMOUNT, Duration::from_secs(60)).unwrap();
     let decision = decide([Rule::new("huge", limit)], &[1]);
-    let (policy, standing) = standard(&decision);
+    let (policy, standing) = ratelimit_fields(&decision);
     assert_eq!(policy, r#""huge";q=999999999999999;w=60"#);
     assert!(standing.starts_with(r#""huge";r=999999999999999;t="#), "{standing}");
     assert_eq!(field(&HeaderPolicy::new().headers(&decision), "x-ratelimit-remaining"), Some("999999999999999"));
@@ -172,7 +172,7 @@ fn numbers_stay_within_fifteen_digits() {
 #[test]
 fn a_policy_name_is_printable_ascii_and_reversible() {
     let rules = ["a\"b\\c", "grün", "gr%C3%BCn", "x\r\ny: z"].map(|id| Rule::new(id, bucket(1, 1)));
-    let (policy, _) = standard(&decide(rules, &[1]));
+    let (policy, _) = ratelimit_fields(&decide(rules, &[1]));
     let names: Vec<_> = policy.split(", ").map(|item| item.strip_suffix(";q=1;w=1").unwrap()).collect();
     assert_eq!(names, [r#""a\"b\\c""#, r#""gr%C3%BCn""#, r#""gr%25C3%25BCn""#, r#""x%0D%0Ay: z""#]);
 }

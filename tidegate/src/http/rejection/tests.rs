@@ -16,7 +16,7 @@ fn bucket(capacity: u64, per_minute: u64) -> Limit {
 }
 
 /// The decision on a request of this cost, after one of cost 1.
-fn second(rules: impl IntoIterator<Item = Rule>, cost: u64) -> Decision {
+fn second_decision(rules: impl IntoIterator<Item = Rule>, cost: u64) -> Decision {
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store());
     assert!(limiter.check_now(&Request::new("")).is_allowed());
     limiter.check_now(&Request::new("").with_cost(cost))
@@ -29,7 +29,7 @@ fn field<'a>(rejection: &'a Rejection, name: &str) -> Option<&'a str> {
 #[test]
 fn a_rejection_names_the_rule_and_the_time_to_wait() {
     // 7 a minute: the next one in 8,571,428.57 microseconds.
-    let rejection = HeaderPolicy::new().reject(&second([Rule::new("api", bucket(1, 7))], 1), None, None);
+    let rejection = HeaderPolicy::new().reject(&second_decision([Rule::new("api", bucket(1, 7))], 1), None, None);
     assert_eq!(
         rejection.body,
         "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests. Retry later.\",\"rule_id\":\"api\",\
@@ -48,7 +48,7 @@ fn a_problem_document_names_the_limits_that_denied() {
         Rule::new("wide", bucket(9, 60)),
         Rule::new("all", bucket(1, 60)),
     ];
-    let rejection = HeaderPolicy::new().reject(&second(rules, 1), None, PROBLEM);
+    let rejection = HeaderPolicy::new().reject(&second_decision(rules, 1), None, PROBLEM);
     assert_eq!(
         rejection.body,
         "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\"title\":\"Quota exceeded\",\
@@ -77,7 +77,7 @@ fn a_group_that_admits_is_not_among_the_violated_policies() {
 
 #[test]
 fn the_message_of_the_rule_is_escaped_as_json() {
-    let decision = second([Rule::new("zug \"7\"", bucket(1, 60))], 1);
+    let decision = second_decision([Rule::new("zug \"7\"", bucket(1, 60))], 1);
     let body = HeaderPolicy::new().reject(&decision, Some("Nicht \"so\" schnell,\nbitte \u{1f682}"), None).body;
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(body["message"], "Nicht \"so\" schnell,\nbitte \u{1f682}");
@@ -86,7 +86,7 @@ fn the_message_of_the_rule_is_escaped_as_json() {
 
 #[test]
 fn a_permanent_denial_says_that_waiting_does_not_help() {
-    let decision = second([Rule::new("api", bucket(5, 60))], 6);
+    let decision = second_decision([Rule::new("api", bucket(5, 60))], 6);
     let rejection = HeaderPolicy::new().reject(&decision, None, None);
     assert_eq!(
         rejection.body,
@@ -100,16 +100,18 @@ fn a_permanent_denial_says_that_waiting_does_not_help() {
 #[test]
 fn a_security_rule_is_not_named() {
     let rules = || [Rule::new("api", bucket(1, 60)), Rule::new("login", bucket(3, 60)).with_security()];
-    let rejection = HeaderPolicy::new().reject(&second(rules(), 1), None, None);
+    let rejection = HeaderPolicy::new().reject(&second_decision(rules(), 1), None, None);
     assert_eq!(
         rejection.body,
         "{\"error\":\"rate_limit_exceeded\",\"message\":\"Too many requests.\",\"retry_after\":1,\
          \"retry_after_ms\":1000}"
     );
-    let problem = HeaderPolicy::new().reject(&second(rules(), 1), None, PROBLEM).body;
+    let problem = HeaderPolicy::new().reject(&second_decision(rules(), 1), None, PROBLEM).body;
     assert!(!problem.contains("violated-policies") && !problem.contains("api"), "{problem}");
     // Not even the size of the limit is revealed.
-    assert!(HeaderPolicy::new().reject(&second(rules(), 4), None, None).body.contains("\"Too many requests.\""));
+    assert!(
+        HeaderPolicy::new().reject(&second_decision(rules(), 4), None, None).body.contains("\"Too many requests.\"")
+    );
 }
 
 #[test]
