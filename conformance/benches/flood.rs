@@ -16,7 +16,7 @@ use tidegate::{AnonymousBounds, Clock, Limit, MemoryStore, SystemClock};
 use tidegate_redis::RedisOptions;
 use tokio::runtime::Runtime;
 
-const BATCH: usize = 500;
+const BATCH_SIZE: usize = 500;
 const MIB: f64 = 1024.0 * 1024.0;
 
 fn main() {
@@ -49,8 +49,8 @@ fn on_server(kind: Kind, subjects: usize) -> Table {
             (memory, resident(), cpu::server_micros(&mut connection))
         };
         let (mut random, mut passed, before, start) = (Random::new(7), 0, used(), clock.now());
-        for batch in 0..subjects.div_ceil(BATCH) {
-            let size = BATCH.min(subjects - batch * BATCH);
+        for batch in 0..subjects.div_ceil(BATCH_SIZE) {
+            let size = BATCH_SIZE.min(subjects - batch * BATCH_SIZE);
             let plans: Vec<Plan<'_>> = (0..size).map(|_| plan(&gate, random.hash(), cap.is_some())).collect();
             for verdict in runtime.block_on(decide_all(&store, &plans)) {
                 passed += verdict.unwrap().granted();

@@ -19,11 +19,11 @@ use tidegate::{Limit, Limiter, MemoryStore, Rate, Request, Rule, RuleSet};
 
 const RATE: u32 = 1000;
 /// A capacity that is never used up.
-const AMPLE: u32 = 1_000_000_000;
+const AMPLE_CAPACITY: u32 = 1_000_000_000;
 /// A capacity that is used up at once.
-const SCARCE: u32 = 1000;
+const SCARCE_CAPACITY: u32 = 1000;
 /// Consumed before the measurement: ten minutes of refill, so that no bucket expires during the run.
-const SPENT: u32 = 600 * RATE;
+const CONSUMED_TOKENS: u32 = 600 * RATE;
 
 /// The keys and their order.
 struct Workload {
@@ -94,10 +94,10 @@ fn workloads(options: &Options) -> impl Iterator<Item = Workload> {
     let many = [format!("{keys} uniform"), format!("{keys} zipf")];
     // Lazily, so that only one is in memory.
     (0..4).map(move |number| match number {
-        0 => workload(names[0].clone(), 1, AMPLE, Random::uniform),
-        1 => workload(names[1].clone(), 1, SCARCE, Random::uniform),
-        2 => workload(many[0].clone(), keys, AMPLE, Random::uniform),
-        _ => workload(many[1].clone(), keys, AMPLE, Random::zipf),
+        0 => workload(names[0].clone(), 1, AMPLE_CAPACITY, Random::uniform),
+        1 => workload(names[1].clone(), 1, SCARCE_CAPACITY, Random::uniform),
+        2 => workload(many[0].clone(), keys, AMPLE_CAPACITY, Random::uniform),
+        _ => workload(many[1].clone(), keys, AMPLE_CAPACITY, Random::zipf),
     })
 }
 
@@ -106,7 +106,8 @@ fn tidegate(workload: &Workload) -> Limiter<MemoryStore> {
     let rules = RuleSet::new([Rule::new("api", limit).with_per(["user"])]).unwrap();
     let limiter = Limiter::new(rules, MemoryStore::new().with_max_keys(2_000_000));
     for user in &workload.users {
-        let spend = Request::new("read").with_attribute("user", user).with_cost(SPENT.min(workload.capacity).into());
+        let spend =
+            Request::new("read").with_attribute("user", user).with_cost(CONSUMED_TOKENS.min(workload.capacity).into());
         assert!(limiter.check_now(&spend).is_allowed());
     }
     limiter
@@ -124,7 +125,7 @@ fn keyed_governor(workload: &Workload) -> DefaultKeyedRateLimiter<String> {
     let number = |number: u32| NonZeroU32::new(number).unwrap();
     let limiter = RateLimiter::keyed(Quota::per_second(number(RATE)).allow_burst(number(workload.capacity)));
     for user in &workload.users {
-        assert!(limiter.check_key_n(user, number(SPENT.min(workload.capacity))).unwrap().is_ok());
+        assert!(limiter.check_key_n(user, number(CONSUMED_TOKENS.min(workload.capacity))).unwrap().is_ok());
     }
     limiter
 }

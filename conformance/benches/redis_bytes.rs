@@ -17,7 +17,7 @@ use tidegate::{Limit, LimitError, Rate};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Requests of one user that fall into different slices of the same minute.
-const SPREAD: [u64; 4] = [1_000_000, 16_000_000, 34_000_000, 52_000_000];
+const REQUEST_OFFSETS_MICROS: [u64; 4] = [1_000_000, 16_000_000, 34_000_000, 52_000_000];
 
 fn main() {
     let options = Options::from_command_line();
@@ -59,7 +59,7 @@ fn limits(options: &Options) -> Table {
     for seconds in [1, 5, 10, 30] {
         let limit = Limit::sliding_window(100, MINUTE, 60 / seconds);
         let what = format!("sliding window, 1 min by {seconds} s");
-        row(&what, fewer, SPREAD.len(), &takes(limit, fewer, &SPREAD));
+        row(&what, fewer, REQUEST_OFFSETS_MICROS.len(), &takes(limit, fewer, &REQUEST_OFFSETS_MICROS));
     }
     table
 }

@@ -14,7 +14,7 @@ use tidegate::{Clock, OnFailure, SystemClock};
 use tokio::sync::Semaphore;
 
 use self::environment::FaultEnvironment;
-pub use self::fault::{Effect, FAULTS, Fault, Loss, POLICIES};
+pub use self::fault::{Effect, FAULTS, Fault, POLICIES, StateLoss};
 pub use self::load::{Counts, INSTANCES, Scale};
 use self::load::{Instance, Load, request};
 pub use self::outcome::FaultOutcome;
@@ -69,7 +69,7 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
     // A new instance with a generous budget counts what is left.
     let heir = Instance::open(&environment.url, scale.rules(environment.limit), long_timeout_options()).await;
     let requested: u64 = counts.iter().flatten().map(|counts| counts.sent).sum();
-    let sent_on = environment.proxy.as_ref().map(|proxy| (proxy.passed().decisions, requested));
+    let sent_on = environment.proxy.as_ref().map(|proxy| (proxy.forwarded_counts().decisions, requested));
     let mut rows = Vec::new();
     for (place, policy) in POLICIES.into_iter().enumerate() {
         let rest = heir.now().take_up_to(&request(policy), environment.limit).await.unwrap();

@@ -57,7 +57,7 @@ enum Cost {
 
 /// How far time may run backwards in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backwards {
+pub enum BackwardTime {
     /// Never.
     Never,
     /// Without bound.
@@ -202,7 +202,7 @@ impl History {
         clock: &ManualClock,
         one: &impl Store,
         other: &impl Store,
-        backwards: Backwards,
+        backwards: BackwardTime,
     ) -> Result<(), String> {
         static SUBJECTS: AtomicU64 = AtomicU64::new(1);
         // Spread like a hash, since the memory store chooses a shard by the highest bits.
@@ -234,9 +234,9 @@ impl History {
                 Step::Move(by) => {
                     let target = by.from(clock.now().as_micros(), &self.limits[0].0, last_retry);
                     let floor = match backwards {
-                        Backwards::Never => highest,
-                        Backwards::WithinMargin => highest - 2_000_000,
-                        Backwards::Freely => START / 2,
+                        BackwardTime::Never => highest,
+                        BackwardTime::WithinMargin => highest - 2_000_000,
+                        BackwardTime::Freely => START / 2,
                     };
                     let now = target.clamp(floor, Timestamp::MAX.as_micros());
                     highest = highest.max(now);

@@ -41,7 +41,7 @@ pub type Place = u128;
 
 /// The parameters of a request that the model needs.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub struct ModelRequest {
     /// Microseconds since the epoch.
     pub now: u64,
     /// The total cost.
@@ -64,13 +64,13 @@ impl Model {
     }
 
     /// Whether the request fits. The model must be settled.
-    pub fn fits(&self, ask: Ask) -> bool {
-        ask.cost == 0
+    pub fn fits(&self, request: ModelRequest) -> bool {
+        request.cost == 0
             || match self {
-                Self::Bucket(model) => model.fits(ask),
-                Self::Window(model) => model.fits(ask),
-                Self::Log(model) => model.fits(ask),
-                Self::Slices(model) => model.fits(ask),
+                Self::Bucket(model) => model.fits(request),
+                Self::Window(model) => model.fits(request),
+                Self::Log(model) => model.fits(request),
+                Self::Slices(model) => model.fits(request),
             }
     }
 
@@ -132,13 +132,13 @@ impl Model {
 
     fn remaining_within(&self, now: u64, max_delay: u64) -> u64 {
         let max = self.amount();
-        max - first(max, |less| self.fits(Ask { now, cost: max - less, max_delay }))
+        max - first(max, |less| self.fits(ModelRequest { now, cost: max - less, max_delay }))
     }
 
     /// The outcome of a request that was `admitted` or not.
-    pub fn outcome(&self, before: &Self, ask: Ask, admitted: bool) -> Outcome {
-        let Ask { now, cost, max_delay } = ask;
-        let later = |wait: u64| Ask { now: now + wait, cost, max_delay };
+    pub fn outcome(&self, before: &Self, request: ModelRequest, admitted: bool) -> Outcome {
+        let ModelRequest { now, cost, max_delay } = request;
+        let later = |wait: u64| ModelRequest { now: now + wait, cost, max_delay };
         let retry = (!admitted && cost <= self.amount()).then(|| first(u64::MAX >> 11, |wait| self.fits(later(wait))));
         Outcome {
             admitted,

@@ -27,7 +27,7 @@ pub enum NetworkFault {
     /// Closes a connection in the middle of the next reply after a decision was requested, after this many bytes. Other
     /// requests, such as a `PING`, are answered.
     CutReplies(usize),
-    /// Swallows all bytes on existing and new connections. They are closed when the fault ends, since swallowed bytes do not
+    /// Discards all bytes on existing and new connections. They are closed when the fault ends, since discarded bytes do not
     /// come back.
     Blackhole,
     /// Forwards replies byte by byte, with a pause before each.
@@ -40,7 +40,7 @@ pub enum NetworkFault {
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     running: AbortHandle,
 }
 
@@ -58,11 +58,11 @@ pub struct ForwardedCounts {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     server: u16,
     /// Bytes that only a request for a decision contains.
     mark: Vec<u8>,
-    trouble: watch::Sender<NetworkFault>,
+    fault: watch::Sender<NetworkFault>,
     listening: watch::Sender<bool>,
     connections: AtomicU64,
     decisions: AtomicU64,
@@ -78,10 +78,10 @@ impl Proxy {
     pub async fn start(server: u16, mark: &[u8]) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             server,
             mark: mark.to_vec(),
-            trouble: watch::Sender::new(NetworkFault::None),
+            fault: watch::Sender::new(NetworkFault::None),
             listening: watch::Sender::new(true),
             connections: AtomicU64::new(0),
             decisions: AtomicU64::new(0),
@@ -93,10 +93,10 @@ impl Proxy {
     }
 
     /// Injects this fault from now on. Returns once new connections get it.
-    pub async fn make(&self, trouble: NetworkFault) {
-        self.shared.trouble.send_replace(trouble);
+    pub async fn inject(&self, fault: NetworkFault) {
+        self.shared.fault.send_replace(fault);
         let mut listening = self.shared.listening.subscribe();
-        let wanted = trouble != NetworkFault::Refuse;
+        let wanted = fault != NetworkFault::Refuse;
         listening.wait_for(|listening| *listening == wanted).await.expect("the proxy runs");
     }
 
@@ -106,7 +106,7 @@ impl Proxy {
     }
 
     /// The traffic so far.
-    pub fn passed(&self) -> ForwardedCounts {
+    pub fn forwarded_counts(&self) -> ForwardedCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         ForwardedCounts {
             connections: count(&self.shared.connections),
@@ -123,13 +123,13 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<ProxyState>) {
     let address = listener.local_addr().unwrap();
-    let (mut listener, mut trouble) = (Some(listener), shared.trouble.subscribe());
+    let (mut listener, mut fault) = (Some(listener), shared.fault.subscribe());
     // Dropping the proxy drops these tasks, and every connection with them.
     let mut connections = JoinSet::new();
     loop {
-        let refuses = *trouble.borrow_and_update() == NetworkFault::Refuse;
+        let refuses = *fault.borrow_and_update() == NetworkFault::Refuse;
         if refuses {
             listener = None;
             connections.shutdown().await;
@@ -138,15 +138,15 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         }
         shared.listening.send_replace(!refuses);
         let Some(listener) = &listener else {
-            let _ = trouble.changed().await;
+            let _ = fault.changed().await;
             continue;
         };
         tokio::select! {
             accepted = listener.accept() => if let Ok((client, _)) = accepted {
                 shared.connections.fetch_add(1, Ordering::SeqCst);
-                connections.spawn(carry(client, Arc::clone(&shared)));
+                connections.spawn(forward(client, Arc::clone(&shared)));
             },
-            _ = trouble.changed() => {}
+            _ = fault.changed() => {}
         }
         while connections.try_join_next().is_some() {}
     }
@@ -164,13 +164,13 @@ async fn rebind(address: SocketAddr) -> TcpListener {
 }
 
 /// Forwards both directions until one side closes or a fault ends the connection.
-async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
-    let mut trouble = shared.trouble.subscribe();
+async fn forward(client: TcpStream, shared: Arc<ProxyState>) -> io::Result<()> {
+    let mut fault = shared.fault.subscribe();
     let _ = client.set_nodelay(true);
-    if *trouble.borrow_and_update() == NetworkFault::Blackhole {
+    if *fault.borrow_and_update() == NetworkFault::Blackhole {
         // The client gives up by itself; until then its bytes are discarded.
         let (mut from_client, _to_client) = client.into_split();
-        return swallow(&mut from_client, &shared, &mut trouble).await;
+        return discard(&mut from_client, &shared, &mut fault).await;
     }
     let server = TcpStream::connect(("127.0.0.1", shared.server)).await?;
     let _ = server.set_nodelay(true);
@@ -190,8 +190,8 @@ async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
         )
     };
     let blackhole = async {
-        let _ = trouble.wait_for(|trouble| *trouble == NetworkFault::Blackhole).await;
-        let _ = trouble.wait_for(|trouble| *trouble != NetworkFault::Blackhole).await;
+        let _ = fault.wait_for(|fault| *fault == NetworkFault::Blackhole).await;
+        let _ = fault.wait_for(|fault| *fault != NetworkFault::Blackhole).await;
     };
     tokio::select! {
         ended = up => ended.map(drop),
@@ -200,19 +200,19 @@ async fn carry(client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     }
 }
 
-async fn swallow(
+async fn discard(
     from_client: &mut OwnedReadHalf,
-    shared: &Shared,
-    trouble: &mut watch::Receiver<NetworkFault>,
+    shared: &ProxyState,
+    fault: &mut watch::Receiver<NetworkFault>,
 ) -> io::Result<()> {
-    let (mut buffer, mut seen) = (vec![0; 16_384], Seen::default());
+    let (mut buffer, mut seen) = (vec![0; 16_384], MarkCounter::default());
     loop {
         tokio::select! {
             read = from_client.read(&mut buffer) => match read? {
                 0 => return Ok(()),
                 length => { shared.decisions.fetch_add(seen.count(&buffer[..length], &shared.mark), Ordering::SeqCst); }
             },
-            _ = trouble.wait_for(|trouble| *trouble != NetworkFault::Blackhole) => return Ok(()),
+            _ = fault.wait_for(|fault| *fault != NetworkFault::Blackhole) => return Ok(()),
         }
     }
 }
@@ -220,10 +220,10 @@ async fn swallow(
 async fn take_requests(
     mut from_client: OwnedReadHalf,
     line: UnboundedSender<Line>,
-    shared: &Shared,
+    shared: &ProxyState,
     decision_sent: &AtomicBool,
 ) -> io::Result<()> {
-    let (mut buffer, mut seen) = (vec![0; 16_384], Seen::default());
+    let (mut buffer, mut seen) = (vec![0; 16_384], MarkCounter::default());
     loop {
         let length = from_client.read(&mut buffer).await?;
         if length == 0 {
@@ -231,7 +231,7 @@ async fn take_requests(
         }
         let decisions = seen.count(&buffer[..length], &shared.mark);
         shared.decisions.fetch_add(decisions, Ordering::SeqCst);
-        let delay = match *shared.trouble.borrow() {
+        let delay = match *shared.fault.borrow() {
             NetworkFault::Blackhole => continue,
             NetworkFault::DelayRequests(delay) => delay,
             NetworkFault::CutReplies(_) if decisions > 0 => {
@@ -248,14 +248,14 @@ async fn take_requests(
 async fn take_replies(
     mut from_server: OwnedReadHalf,
     line: UnboundedSender<Line>,
-    shared: &Shared,
+    shared: &ProxyState,
     decision_sent: &AtomicBool,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16_384];
     loop {
         let length = from_server.read(&mut buffer).await?;
-        let (trouble, now) = (*shared.trouble.borrow(), Instant::now());
-        match trouble {
+        let (fault, now) = (*shared.fault.borrow(), Instant::now());
+        match fault {
             _ if length == 0 => return Ok(()),
             NetworkFault::Blackhole => {}
             NetworkFault::CutReplies(after) if decision_sent.load(Ordering::SeqCst) => {
@@ -276,15 +276,15 @@ async fn take_replies(
 async fn deliver(
     mut line: UnboundedReceiver<Line>,
     mut to: OwnedWriteHalf,
-    shared: &Shared,
+    shared: &ProxyState,
     count: &AtomicU64,
 ) -> io::Result<()> {
-    let mut trouble = shared.trouble.subscribe();
+    let mut fault = shared.fault.subscribe();
     while let Some((due, bytes)) = line.recv().await {
         if due > Instant::now() {
             tokio::select! {
                 () = sleep_until(due) => {}
-                _ = trouble.wait_for(|trouble| *trouble == NetworkFault::None) => {}
+                _ = fault.wait_for(|fault| *fault == NetworkFault::None) => {}
             }
         }
         to.write_all(&bytes).await?;
@@ -295,9 +295,9 @@ async fn deliver(
 
 /// The tail of what was read so far: a mark may span two reads.
 #[derive(Default)]
-struct Seen(Vec<u8>);
+struct MarkCounter(Vec<u8>);
 
-impl Seen {
+impl MarkCounter {
     fn count(&mut self, bytes: &[u8], mark: &[u8]) -> u64 {
         self.0.extend_from_slice(bytes);
         let found = self.0.windows(mark.len()).filter(|window| *window == mark).count();

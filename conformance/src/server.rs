@@ -257,7 +257,7 @@ impl Server {
     /// Sets the offset of its wall clock from real time, and returns once the server uses it.
     pub fn move_clock(&self, seconds: i64) {
         assert!(self.fake_time, "the server was started with a controllable clock");
-        std::fs::write(self.directory.join(CLOCK), format!("{seconds:+}\n")).unwrap();
+        std::fs::write(self.directory.join(CLOCK_FILE), format!("{seconds:+}\n")).unwrap();
         let (mut connection, host) = (self.connection(), SystemClock::new());
         let moved = |_: &u32| {
             let (now, _): (i64, i64) = redis::cmd("TIME").query(&mut connection).unwrap();
@@ -281,14 +281,14 @@ impl Drop for Server {
 }
 
 /// The file from which libfaketime reads the clock offset.
-const CLOCK: &str = "clock";
+const CLOCK_FILE: &str = "clock";
 
 fn run(kind: Kind, directory: &Path, arguments: &[String], fake_time: bool) -> Child {
     let mut command = Command::new(kind.program());
     command.args(arguments).current_dir(directory).stdin(Stdio::null());
     command.stdout(File::create(directory.join("log")).unwrap());
     if fake_time {
-        let clock = directory.join(CLOCK);
+        let clock = directory.join(CLOCK_FILE);
         std::fs::write(&clock, "+0\n").unwrap();
         // The server's own allocator reads the time before libfaketime is ready, and would hang: preload libc's first.
         let libraries = format!("{} libc.so.6", fake_time_library().display());
@@ -307,8 +307,8 @@ fn fake_time_library() -> PathBuf {
 }
 
 fn new_directory() -> PathBuf {
-    static STARTED: AtomicU32 = AtomicU32::new(0);
-    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    static DIRECTORY_COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = DIRECTORY_COUNT.fetch_add(1, Ordering::Relaxed);
     // In memory where possible: cluster nodes and sentinels write their state files synchronously.
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
@@ -319,10 +319,10 @@ fn new_directory() -> PathBuf {
 
 /// A free port that this process hands out only once. Another process may still take it.
 pub fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    static USED_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-        if GIVEN.lock().unwrap().insert(port) {
+        if USED_PORTS.lock().unwrap().insert(port) {
             return port;
         }
     }

@@ -19,7 +19,7 @@ use tidegate_redis::{AnonymousStats, RedisStore};
 type RedisLimiter = Limiter<RedisStore>;
 
 /// Concurrent requests.
-const BATCH: usize = 500;
+const BATCH_SIZE: usize = 500;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -44,7 +44,7 @@ async fn ask(limiter: &RedisLimiter, ip: &str) -> Decision {
 /// Sends one request for each name concurrently. Returns how many passed, and how many were decided on an overflow bucket.
 async fn flood(limiter: &RedisLimiter, names: impl Iterator<Item = String>) -> (u64, u64) {
     let (names, mut sums): (Vec<String>, _) = (names.collect(), (0, 0));
-    for batch in names.chunks(BATCH) {
+    for batch in names.chunks(BATCH_SIZE) {
         let plans: Vec<_> = batch.iter().map(|name| limiter.plan(&anonymous_request(name))).collect();
         for verdict in decide_all(limiter.store(), &plans).await {
             let verdict = verdict.unwrap();
@@ -83,7 +83,7 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
 
         let (passed, shared) = flood(&limiter, (0..FLOOD).map(|number| format!("stranger {number}"))).await;
         let own = FLOOD - shared;
-        assert!((CAP - 2..CAP + BATCH as u64).contains(&own), "{kind:?}: {own} have a key of their own");
+        assert!((CAP - 2..CAP + BATCH_SIZE as u64).contains(&own), "{kind:?}: {own} have a key of their own");
         assert_eq!(keys(&server), 2 + own + u64::from(PARTITIONS), "{kind:?}: and all others share these buckets");
         // Each overflow bucket admits three.
         assert_eq!(passed, own + 3 * u64::from(PARTITIONS), "{kind:?}");
@@ -313,7 +313,7 @@ async fn the_cap_holds_in_a_cluster() {
     let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(100)), store.clone());
     let (passed, shared) = flood(&limiter, (0..20_000).map(|number| format!("stranger {number}"))).await;
     let own = 20_000 - shared;
-    assert!((100..100 + BATCH as u64).contains(&own), "{own}");
+    assert!((100..100 + BATCH_SIZE as u64).contains(&own), "{own}");
     let all: u64 = cluster.servers.iter().map(keys).sum();
     assert_eq!(all, own + u64::from(PARTITIONS));
     assert_eq!(passed, own + 3 * u64::from(PARTITIONS));

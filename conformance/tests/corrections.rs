@@ -18,13 +18,13 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// A receipt is consumed by its refund and cannot be copied. If it could, this would not compile.
 const _: fn() = || {
-    trait UnlessClone<A> {
-        fn unless() {}
+    trait AmbiguousIfClone<A> {
+        fn check() {}
     }
-    struct Copied;
-    impl<T> UnlessClone<()> for T {}
-    impl<T: Clone> UnlessClone<Copied> for T {}
-    let _ = <Receipt as UnlessClone<_>>::unless;
+    struct IsClone;
+    impl<T> AmbiguousIfClone<()> for T {}
+    impl<T: Clone> AmbiguousIfClone<IsClone> for T {}
+    let _ = <Receipt as AmbiguousIfClone<_>>::check;
 };
 
 /// After a refund, every number is as if the request had not been made.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use conformance::anonymous::{AnonymousCase, AnonymousStore, IgnoreFreeChecks};
-use conformance::history::{self, ALGORITHMS, Backwards, History};
+use conformance::history::{self, ALGORITHMS, BackwardTime, History};
 use conformance::model::ModelStore;
 use conformance::pure_store::PureStore;
 use conformance::server::{Kind, Server};
@@ -26,7 +26,7 @@ const DEFAULT_STEPS: u64 = 10_000;
 
 #[test]
 fn rust_agrees_with_the_model() {
-    each_kind("rust = model", Backwards::Freely, DEFAULT_STEPS * 5, |clock| {
+    each_kind("rust = model", BackwardTime::Freely, DEFAULT_STEPS * 5, |clock| {
         (PureStore::new(clock.clone()), ModelStore::new(clock.clone()))
     });
 }
@@ -44,7 +44,7 @@ fn lua_in_valkey_agrees_with_rust() {
 #[test]
 fn the_memory_store_agrees_with_the_redis_store() {
     let (server, runtime) = (Server::start(Kind::Redis), runtime());
-    each_kind("memory store = redis store", Backwards::WithinMargin, DEFAULT_STEPS, |clock| {
+    each_kind("memory store = redis store", BackwardTime::WithinMargin, DEFAULT_STEPS, |clock| {
         let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
         (MemoryStore::new().with_clock(clock.clone()), store)
     });
@@ -55,7 +55,7 @@ fn the_memory_store_agrees_with_the_redis_store() {
 #[test]
 fn plans_across_slots_agree_with_rust() {
     let (server, runtime) = (Server::start_alone_in_cluster(Kind::Redis), runtime());
-    each_kind("parts in a cluster = rust", Backwards::Never, DEFAULT_STEPS / 2, |clock| {
+    each_kind("parts in a cluster = rust", BackwardTime::Never, DEFAULT_STEPS / 2, |clock| {
         let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
@@ -84,7 +84,7 @@ fn anonymous_subjects_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
         let (server, all) = (Server::start(kind), OnceLock::new());
         each_kind(
             &format!("anonymous_plan in {kind:?} {case:?} = rust"),
-            Backwards::Freely,
+            BackwardTime::Freely,
             DEFAULT_STEPS / 5,
             |clock| {
                 let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
@@ -100,7 +100,7 @@ fn anonymous_subjects_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
 
 fn lua_agrees_with_rust(kind: Kind) {
     let (server, runtime) = (Server::start(kind), runtime());
-    each_kind(&format!("lua in {kind:?} = rust"), Backwards::Freely, DEFAULT_STEPS, |clock| {
+    each_kind(&format!("lua in {kind:?} = rust"), BackwardTime::Freely, DEFAULT_STEPS, |clock| {
         let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
         (store, PureStore::new(clock.clone()))
     });
@@ -109,7 +109,7 @@ fn lua_agrees_with_rust(kind: Kind) {
 /// Runs histories of each kind of limit, and of plans of several, on two stores.
 fn each_kind<A: Store, B: Store>(
     what: &str,
-    backwards: Backwards,
+    backwards: BackwardTime,
     steps: u64,
     stores: impl Fn(&ManualClock) -> (A, B),
 ) {
@@ -132,7 +132,7 @@ fn run_steps(
     clock: &ManualClock,
     one: &impl Store,
     other: &impl Store,
-    backwards: Backwards,
+    backwards: BackwardTime,
 ) -> u64 {
     let (runtime, done) = (runtime(), AtomicU64::new(0));
     let wanted = steps_from_environment();

@@ -13,7 +13,7 @@ use tidegate_redis::RedisStore;
 use tidegate_rules::RuleFile;
 
 /// The Kubernetes version of the schemas.
-const KUBERNETES: &str = "1.34";
+const KUBERNETES_VERSION: &str = "1.34";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/k8s")
@@ -45,7 +45,8 @@ fn manifests(folder: &Path) -> Vec<PathBuf> {
 fn every_manifest_matches_the_kubernetes_schemas() {
     let files = manifests(&root());
     assert!(files.len() >= 7, "{files:?}");
-    let output = tool("kubernetes-validate").args(["--strict", "-k", KUBERNETES]).args(&files).output().unwrap();
+    let output =
+        tool("kubernetes-validate").args(["--strict", "-k", KUBERNETES_VERSION]).args(&files).output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{output_text}");
     assert_eq!(output_text.matches(" passed for resource ").count(), files.len(), "{output_text}");
@@ -57,8 +58,10 @@ fn an_invalid_manifest_is_detected() {
     let wrong =
         fs::read_to_string(root().join("redis/stateful-set.yaml")).unwrap().replace("periodSeconds", "periodSecond");
     fs::write(folder.path().join("wrong.yaml"), wrong).unwrap();
-    let checked =
-        tool("kubernetes-validate").args(["--strict", "-k", KUBERNETES]).arg(folder.path().join("wrong.yaml")).output();
+    let checked = tool("kubernetes-validate")
+        .args(["--strict", "-k", KUBERNETES_VERSION])
+        .arg(folder.path().join("wrong.yaml"))
+        .output();
     assert!(!checked.unwrap().status.success());
 }
 

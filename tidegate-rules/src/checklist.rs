@@ -18,7 +18,7 @@ use crate::{RuleFile, quantity};
 const MAX_METRIC_LABELS: usize = 1_000;
 
 /// Limits with at least this window may be meant for billing.
-const BILLING_PERIOD: Duration = Duration::from_secs(24 * 60 * 60);
+const MIN_BILLING_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What is known about the deployment of the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -323,7 +323,7 @@ fn method() -> Source {
 
 fn billing(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "quotas and billing have their own records";
-    let long = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.max_window() >= BILLING_PERIOD);
+    let long = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.max_window() >= MIN_BILLING_WINDOW);
     match list_rules(rules, long) {
         Some(ids) => {
             let detail = format!(

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_lead_into_objects_unless_a_key_has_them() {
+    fn dots_separate_nested_keys_unless_a_key_contains_them() {
         assert_eq!(claim_in(r#"{"realm":{"org":"a"}}"#, "realm.org").as_deref(), Some("a"));
         assert_eq!(claim_in(r#"{"realm":{"org":"a"},"realm.org":"b"}"#, "realm.org").as_deref(), Some("b"));
         assert_eq!(claim_in(r#"{"realm":{"org":"a"},"realm.org":[]}"#, "realm.org"), None);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_has_no_claims() {
+    fn an_invalid_token_has_no_claims() {
         let good = token(r#"{"sub":"u1"}"#);
         let payload = good.split('.').nth(1).unwrap();
         for bad in [
@@ -169,7 +169,7 @@ mod tests {
 
     /// A name with many dots against keys that match it in every grouping: each object is visited once.
     #[test]
-    fn an_ambiguous_body_costs_no_more_than_its_size() {
+    fn the_work_for_an_ambiguous_body_is_linear_in_its_size() {
         let keys = ["a", "a.a", "a.a.a", "a.a.a.a"].map(|key| format!("\"{key}\":{{\"a\":{{\"a\":{{}}}}}}")).join(",");
         let name = vec!["a"; 2000].join(".");
         assert_eq!(body_field(&format!("{{{keys}}}"), &name), None);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_attributes_that_an_expression_reads_are_known() {
+    fn an_expression_lists_the_attributes_that_it_reads() {
         let text = r#"request.method == request.path + request.host + tenant + user + attr.a || attr["b.c"] == plan
             || request.headers["X-Y"] == client || request.headers.x == action || request.query["Q"] == request.query.R
             || request.cookies["c"] == tenant ? request.size : 1"#;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_announced_attributes_are_read() {
+    fn expressions_read_only_the_attributes_that_they_list() {
         let expression = Expression::compile("request.size + size(tenant) + int(attr.rows)").unwrap();
         let cost = expression.evaluate(&|name| {
             assert!(expression.reads().iter().any(|read| read == name), "{name}");
@@ -589,12 +589,12 @@ mod tests {
     }
 
     #[test]
-    fn no_text_makes_it_panic() {
+    fn no_text_panics() {
         bolero::check!().with_type::<String>().for_each(|text: &String| survive(text));
     }
 
     #[test]
-    fn no_sequence_of_words_makes_it_panic() {
+    fn no_sequence_of_keywords_panics() {
         const WORDS: [&str; 64] = [
             "1",
             "0",

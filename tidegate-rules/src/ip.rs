@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_read_with_whatever_proxies_put_around_it() {
+    fn an_address_is_parsed_with_port_brackets_zone_or_quotes() {
         for (text, expected) in [
             ("1.2.3.4", "1.2.3.4"),
             (" 1.2.3.4\t", "1.2.3.4"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_address_is_none() {
+    fn an_invalid_address_is_none() {
         for text in [
             "",
             "unknown",
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_cannot_be_meant_names_the_one_that_may_be() {
+    fn the_error_of_an_invalid_network_names_the_likely_one() {
         assert_eq!(
             parse_network("10.0.0.1/8").unwrap_err(),
             "\"10.0.0.1/8\" is an address in a network; write 10.0.0.0/8, or 10.0.0.1 for the single address"
@@ -293,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_address_reads_back_in_every_dress(bits in any::<u128>(), small in any::<u32>(), port in any::<u16>()) {
+        fn every_address_parses_in_every_notation(bits in any::<u128>(), small in any::<u32>(), port in any::<u16>()) {
             for ip in [IpAddr::V6(Ipv6Addr::from_bits(bits)), IpAddr::V4(Ipv4Addr::from_bits(small))] {
                 prop_assert_eq!(parse(&ip.to_string()), Some(ip));
                 let with_port = std::net::SocketAddr::new(ip, port).to_string();
@@ -313,7 +313,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_of_the_right_letters_panics(text in "[0-9a-f:.%/\\[\\]\" _]{0,40}") {
+        fn no_text_of_typical_characters_panics(text in "[0-9a-f:.%/\\[\\]\" _]{0,40}") {
             let _ = (parse(&text), parse_network(&text));
         }
     }

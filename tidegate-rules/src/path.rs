@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_what_they_say() {
+    fn patterns_match_the_expected_paths() {
         for (text, matcher, others) in [
             ("/", &["/"][..], &["/a", "*"][..]),
             ("/a/b", &["/a/b"], &["/a", "/a/b/c", "/a/B", "/"]),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_could_never_match_says_what_to_write() {
+    fn the_error_of_an_invalid_pattern_names_a_valid_one() {
         for (text, offset, problem, help) in [
             ("", 0, "starts with a slash", "write /"),
             ("api/x", 0, "starts with a slash", "write /api/x"),
@@ -352,7 +352,7 @@ mod tests {
         }
 
         #[test]
-        fn no_pattern_of_the_right_letters_panics(text in "[ab.%/2e?#*é\\{\\}]{0,20}") {
+        fn no_pattern_of_typical_characters_panics(text in "[ab.%/2e?#*é\\{\\}]{0,20}") {
             match PathPattern::parse(&text) {
                 Ok(pattern) => prop_assert!(pattern.matches(&pattern.example())),
                 Err(error) => prop_assert!(text.is_char_boundary(error.offset)),

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_that_matches_is_found_and_not_only_the_best() {
+    fn every_matching_rule_is_found_not_only_the_most_specific() {
         let (_, path_tree) =
             path_tree(&["*", "/", "/*", "/api/*", "/api/{x}", "/api/users", "/api/users/{id}", "/api"]);
         for (path, expected) in [
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_far_deeper_than_any_pattern_is_no_trouble() {
+    fn a_path_far_deeper_than_any_pattern_does_not_overflow_the_stack() {
         let (_, path_tree) = path_tree(&["/a/*", "/{x}/{y}"]);
         assert_eq!(found(&path_tree, &"/a".repeat(100_000)), [0]);
     }
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tree_finds_what_trying_each_rule_finds(texts in patterns(), path in "((/[abc]){0,4}|/|\\*)") {
+        fn the_tree_finds_the_same_rules_as_trying_each_rule(texts in patterns(), path in "((/[abc]){0,4}|/|\\*)") {
             let texts: Vec<_> = texts.iter().map(|text| if text.is_empty() { "/" } else { text }).collect();
             let (patterns, path_tree) = path_tree(&texts);
             let path = normalize_path(&path);

@@ -16,13 +16,13 @@ const MAX_DECIMALS: usize = 18;
 /// How to write a rate.
 const RATE_HELP: &str = "write 10/s or 100/m";
 
-const SECOND: u64 = 1_000_000;
-const MINUTE: u64 = 60 * SECOND;
-const HOUR: u64 = 60 * MINUTE;
+const SECOND_MICROS: u64 = 1_000_000;
+const MINUTE_MICROS: u64 = 60 * SECOND_MICROS;
+const HOUR_MICROS: u64 = 60 * MINUTE_MICROS;
 /// [`MAX_WINDOW`] in microseconds.
 const MAX_WINDOW_MICROS: u64 = MAX_WINDOW.as_micros() as u64;
 
-const DAY: u64 = 24 * HOUR;
+const DAY_MICROS: u64 = 24 * HOUR_MICROS;
 
 /// A decimal number: `digits` divided by ten to the power of `places`.
 #[derive(Clone, Copy)]
@@ -87,7 +87,7 @@ pub(crate) fn parse_window(text: &str) -> Result<Window, String> {
         _ => None,
     };
     let Some(days) = days else { return parse_duration(text).map(Window::from) };
-    let days = number.times(days).ok().filter(|days| (1..=MAX_WINDOW_MICROS / DAY).contains(days));
+    let days = number.times(days).ok().filter(|days| (1..=MAX_WINDOW_MICROS / DAY_MICROS).contains(days));
     let span = days.map_or_else(String::new, |days| format!(", or {days}d for a fixed length"));
     Err(format!("{text:?} is not a window; write month or year for a calendar one{span}"))
 }
@@ -136,7 +136,7 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
 pub(crate) fn format_duration(span: Duration) -> String {
     let mut rest = span.as_micros();
     let finest = if rest.is_multiple_of(1000) { ("ms", 1000) } else { ("us", 1) };
-    let units = [("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), finest];
+    let units = [("d", DAY_MICROS), ("h", HOUR_MICROS), ("m", MINUTE_MICROS), ("s", SECOND_MICROS), finest];
     let parts = units.into_iter().filter_map(|(unit, length)| {
         let number = rest / u128::from(length);
         rest %= u128::from(length);
@@ -158,7 +158,7 @@ pub(crate) fn format_window(window: Window) -> String {
 /// Formats a rate as [`parse_rate`] reads it: in the shortest of s, m, h and d with an integer amount, else as `7/45s`.
 pub(crate) fn format_rate(rate: Rate) -> String {
     let (amount, period) = (u128::from(rate.amount()), rate.period().as_micros());
-    for (unit, length) in [("s", SECOND), ("m", MINUTE), ("h", HOUR), ("d", DAY)] {
+    for (unit, length) in [("s", SECOND_MICROS), ("m", MINUTE_MICROS), ("h", HOUR_MICROS), ("d", DAY_MICROS)] {
         let units = amount * u128::from(length);
         // A rate near the bound would exceed it in a longer unit.
         if units.is_multiple_of(period) && units / period <= u128::from(MAX_AMOUNT) {
@@ -264,11 +264,11 @@ fn unit_micros(unit: &str) -> Result<u64, String> {
         // The micro sign and the Greek letter look the same but are two characters.
         "us" | "\u{b5}s" | "\u{3bc}s" | "microsecond" | "microseconds" => 1,
         "ms" | "millisecond" | "milliseconds" => 1000,
-        "s" | "sec" | "second" | "seconds" => SECOND,
-        "m" | "min" | "minute" | "minutes" => MINUTE,
-        "h" | "hour" | "hours" => HOUR,
-        "d" | "day" | "days" => DAY,
-        "w" | "week" | "weeks" => 7 * DAY,
+        "s" | "sec" | "second" | "seconds" => SECOND_MICROS,
+        "m" | "min" | "minute" | "minutes" => MINUTE_MICROS,
+        "h" | "hour" | "hours" => HOUR_MICROS,
+        "d" | "day" | "days" => DAY_MICROS,
+        "w" | "week" | "weeks" => 7 * DAY_MICROS,
         _ => return Err(varying_unit(unit).map_or_else(unknown, ToOwned::to_owned)),
     })
 }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
+    fn common_notations_of_durations_are_parsed() {
         for (text, expected) in [
             ("0s", 0),
             ("7us", 7),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_that_cannot_be_meant_says_what_to_write() {
+    fn the_error_of_an_invalid_duration_names_a_valid_one() {
         for (text, expected) in [
             ("", "the duration is empty; write 10s or 10m"),
             ("  ", "the duration is empty; write 10s or 10m"),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_a_duration_or_of_the_calendar() {
+    fn a_window_is_a_duration_or_a_calendar_month_or_year() {
         for (text, expected, shown) in [
             ("month", Window::MONTH, "calendar month (UTC)"),
             (" year ", Window::YEAR, "calendar year (UTC)"),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_several_months_says_what_to_write() {
+    fn the_error_of_a_window_of_several_months_names_a_valid_one() {
         for (text, span) in [
             ("2 months", ", or 60d for a fixed length"),
             ("1 month", ", or 30d for a fixed length"),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_cannot_be_meant_says_what_to_write() {
+    fn the_error_of_an_invalid_rate_names_a_valid_one() {
         for (text, expected) in [
             ("", "\"\" is not a rate, which is an amount per time; write 10/s or 100/m"),
             ("10", "\"10\" is not a rate, which is an amount per time; write 10/s or 100/m"),
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_shown_as_people_write_them() {
+    fn durations_are_formatted_in_common_units() {
         for (micros, expected) in [
             (0, "0s"),
             (90_000_000, "1m30s"),
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_shown_in_the_shortest_unit_that_is_whole() {
+    fn rates_are_formatted_in_the_shortest_unit_with_an_integer_amount() {
         for (text, expected) in [
             ("600/m", "10/s"),
             ("100/m", "100/m"),
@@ -480,22 +480,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_back_as_the_same_duration(micros in prop_oneof![0..=MAX_WINDOW_MICROS, 0..10_000_000_u64]) {
+        fn a_formatted_duration_parses_to_the_same_duration(micros in prop_oneof![0..=MAX_WINDOW_MICROS, 0..10_000_000_u64]) {
             let span = Duration::from_micros(micros);
             prop_assert_eq!(parse_duration(&format_duration(span)), Ok(span));
         }
 
         #[test]
-        fn what_is_shown_reads_back_as_the_same_rate(
+        fn a_formatted_rate_parses_to_the_same_rate(
             amount in prop_oneof![1..=MAX_AMOUNT, 1..1000_u64],
-            period in prop_oneof![1..=MAX_WINDOW_MICROS, (1..1000_u64).prop_map(|seconds| seconds * SECOND)],
+            period in prop_oneof![1..=MAX_WINDOW_MICROS, (1..1000_u64).prop_map(|seconds| seconds * SECOND_MICROS)],
         ) {
             let shown = per(amount, Duration::from_micros(period));
             prop_assert_eq!(parse_rate(&format_rate(shown)), Ok(shown));
         }
 
         #[test]
-        fn no_text_of_the_right_letters_panics(text in "[0-9_.,smhdwkM/ µup]{0,30}") {
+        fn no_text_of_typical_characters_panics(text in "[0-9_.,smhdwkM/ µup]{0,30}") {
             if let Ok(span) = parse_duration(&text) {
                 prop_assert_eq!(parse_duration(&format_duration(span)), Ok(span));
             }

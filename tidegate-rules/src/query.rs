@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_taken_as_they_are_and_the_first_wins() {
+    fn cookies_are_not_decoded_and_the_first_of_a_name_wins() {
         for (header, expected) in [
             ("id=a", Some("a")),
             ("x=1; id=a; id=b", Some("a")),
@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_survives_being_written_in_escapes(name in "\\PC{1,8}", value in "\\PC*") {
+        fn an_escaped_value_decodes_to_the_original(name in "\\PC{1,8}", value in "\\PC*") {
             let escape = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<Vec<_>>().concat();
             let query = format!("a=b&{}={}&c", escape(&name), escape(&value));
             prop_assume!(name != "a");

@@ -226,7 +226,7 @@ mod tests {
 
     /// The tests of explanations have every case.
     #[test]
-    fn a_match_says_whether_the_subject_is_authenticated_and_which_failure_policy_applies() {
+    fn a_match_contains_the_authentication_of_the_subject_and_the_failure_policy() {
         let file = RuleFile::parse(
             "rules.yaml",
             "version: 1\nidentify: { client: [header:x-key, ip], authenticated: x-key }\nrules:\n\

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_brought_as_a_door_joins_them() {
+    fn header_lines_are_joined_as_front_doors_join_them() {
         let headers =
             pairs(&[("X-A", " 1 "), ("Cookie", "a=1"), ("x-a", "2"), ("cookie", "b=2"), ("Host", "h.example")]);
         let sample = SampleRequest { headers, ..SampleRequest::default() };
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_parted_from_its_query_and_loses_its_fragment() {
+    fn a_path_is_split_from_its_query_and_its_fragment_is_dropped() {
         for (path, expected) in [
             ("/a", (Some("/a"), None)),
             ("/a?", (Some("/a"), Some(""))),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_application_knows_is_brought_under_its_own_names() {
+    fn attributes_of_the_application_keep_their_names() {
         let sample = SampleRequest {
             tenant: Some("acme".into()),
             action: Some("export".into()),
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_cannot_pass_for_what_a_door_sees() {
+    fn an_attribute_cannot_have_a_name_that_front_doors_set() {
         for (name, expected) in [
             ("ip", "attributes: `ip` is set by the front door; write it as a field of the request"),
             ("", "attributes: a name is empty"),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_request_can_have_is_refused_without_being_quoted() {
+    fn invalid_fields_are_rejected_without_quoting_their_values() {
         let wrong = [
             SampleRequest { ip: Some("secret.7".into()), ..SampleRequest::default() },
             SampleRequest { path: Some("https://secret.7/a".into()), ..SampleRequest::default() },

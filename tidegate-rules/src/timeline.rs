@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_says_of_the_cost_is_nothing_to_a_rule_that_has_its_own() {
+    fn a_rule_with_its_own_cost_ignores_the_cost_of_the_caller() {
         let own = points("cost: 2, token_bucket: { capacity: 4, refill: 2/d }", 0);
         assert_eq!(own, [(days(0), 2, false), (days(1), 1, false), (days(2), 1, false), (days(4), 2, false)]);
         assert_eq!(points("token_bucket: { capacity: 4, refill: 2/d }", 0), [], "nothing is spent, so nothing happens");
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn months_and_years_are_as_long_as_they_are() {
+    fn months_and_years_have_their_calendar_length() {
         let each = |at: [u64; 4]| at.map(|day| (days(day), 3, false));
         assert_eq!(points("fixed_window: { limit: 3, window: month }", 1), each([0, 31, 59, 90]));
         assert_eq!(points("fixed_window: { limit: 3, window: year }", 1), each([0, 365, 730, 1096]));
     }
 
     #[test]
-    fn it_ends_where_the_clock_does() {
+    fn a_timeline_ends_where_the_clock_does() {
         // The first window ends in 2069, the next one beyond the clock.
         let windows = points("fixed_window: { limit: 3, window: 36500d }", 1);
         assert_eq!(windows, [(days(0), 3, false), (days(36_500 - 20_454), 3, false)]);

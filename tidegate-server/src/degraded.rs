@@ -3,4 +3,4 @@
 use http::HeaderName;
 
 /// `X-Tidegate-Degraded: true`: the store failed, and the request passes by the `on_failure` of its rules.
-pub(crate) const DEGRADED: HeaderName = HeaderName::from_static("x-tidegate-degraded");
+pub(crate) const DEGRADED_HEADER: HeaderName = HeaderName::from_static("x-tidegate-degraded");

@@ -79,7 +79,7 @@ pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failu
         let failed = |error: std::io::Error| Failure::usage(format!("signals cannot be received: {error}"));
         let stopped = reload::stopped().map_err(failed)?;
         let reloading = reload::watch(&server.engine).map_err(failed)?;
-        // What an operator should change is read before the page.
+        // Warnings are printed before the start page.
         log.flush();
         start_page::print(&server, output);
         report_until(&server.engine, stopped).await;

@@ -89,7 +89,7 @@ impl AnyStore {
         }
     }
 
-    /// Checks the servers, and returns what an operator should change.
+    /// Checks the servers, and returns a warning for each harmful setting.
     pub(crate) async fn check_servers(&self) -> Result<Vec<String>, StoreError> {
         match self {
             Self::Memory(_) => Ok(Vec::new()),
@@ -113,7 +113,7 @@ impl AnyStore {
         }
     }
 
-    /// What an operator should change, as found when the store was opened.
+    /// Harmful settings of the servers, found when the store was opened.
     pub fn warnings(&self) -> &[String] {
         match self {
             Self::Memory(_) => &[],

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use conformance::server::Server;
 
 /// Commands per batch; the store is driven in batches of the same size.
-pub(crate) const BATCH: usize = 500;
+pub(crate) const BATCH_SIZE: usize = 500;
 
 /// A connection for commands with one-line replies.
 pub(crate) struct Pipeline {
@@ -28,7 +28,7 @@ impl Pipeline {
         for command in commands {
             command.write_packed_command(&mut self.unsent);
             self.waiting += 1;
-            if self.waiting == BATCH {
+            if self.waiting == BATCH_SIZE {
                 self.flush();
             }
         }

@@ -8,7 +8,7 @@ use tidegate::spi::{Check, Gate, Plan, Subject};
 use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::runtime::Runtime;
 
-use super::{Random, pipeline::BATCH};
+use super::{Random, pipeline::BATCH_SIZE};
 
 /// The first `count` subjects.
 pub(crate) fn subjects(count: usize) -> Vec<Subject> {
@@ -32,7 +32,7 @@ impl StoreDriver {
 
     /// Takes one unit of each subject from all gates. Every take must succeed.
     pub(crate) fn take(&self, gates: &[Gate], subjects: &[Subject]) {
-        for batch in subjects.chunks(BATCH) {
+        for batch in subjects.chunks(BATCH_SIZE) {
             let plan = |subject: &Subject| Plan::new(gates.iter().map(|gate| Check::new(gate, *subject, 1))).unwrap();
             let plans: Vec<Plan<'_>> = batch.iter().map(plan).collect();
             for verdict in self.runtime.block_on(decide_all(&self.store, &plans)) {

@@ -32,22 +32,22 @@ enum Servers {
 }
 
 /// Arguments of a server that loses nothing when it is killed.
-const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+const DURABLE_ARGUMENTS: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 /// Writes one MiB of foreign keys, which is quick enough not to look like silence. The server checks memory once per script, before
 /// it writes.
-const FILL: &str = "local large = string.rep(string.rep('x', 4096), 64) \
+const FILL_SCRIPT: &str = "local large = string.rep(string.rep('x', 4096), 64) \
                     for i = 1, 4 do redis.call('SET', 'foreign:' .. i, large) end";
-const EMPTY: &str = "for i = 1, 4 do redis.call('DEL', 'foreign:' .. i) end";
+const EMPTY_SCRIPT: &str = "for i = 1, 4 do redis.call('DEL', 'foreign:' .. i) end";
 const FLOOD_SUBJECTS: u32 = 5_000;
 
 impl FaultEnvironment {
     /// Starts the servers that `fault` needs.
     pub(super) async fn start(fault: Fault, kind: Kind, scale: &Scale) -> Self {
         let servers = block_in_place(|| match fault {
-            Fault::Unavailable => Servers::One(Server::start_with(kind, &DURABLE)),
+            Fault::Unavailable => Servers::One(Server::start_with(kind, &DURABLE_ARGUMENTS)),
             Fault::Loading => {
                 let often = ["--loading-process-events-interval-bytes", "1024"];
-                Servers::One(Server::start_with(kind, &[&DURABLE[..], &often[..]].concat()))
+                Servers::One(Server::start_with(kind, &[&DURABLE_ARGUMENTS[..], &often[..]].concat()))
             }
             Fault::Busy => Servers::One(Server::start_with(kind, &["--busy-reply-threshold", "5"])),
             Fault::ClusterDown => Servers::One(Server::start_alone_in_cluster(kind)),
@@ -92,7 +92,7 @@ impl FaultEnvironment {
             Fault::Hang => self.server().hang(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().kill()),
             Fault::Loading => block_in_place(|| self.server_mut().restart_with(&["--key-load-delay", "20000"])),
-            Fault::OutOfMemory => self.command(&["EVAL", FILL, "0"]),
+            Fault::OutOfMemory => self.command(&["EVAL", FILL_SCRIPT, "0"]),
             Fault::ReadOnly => self.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]),
             Fault::ClusterDown => self.command(&["CLUSTER", "DELSLOTS", &self.other_slot(scale)]),
             Fault::Busy => block_in_place(|| run_endless_script(self.server())),
@@ -126,7 +126,7 @@ impl FaultEnvironment {
             Fault::Hang => self.server().resume(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().restart_with(&[])),
             Fault::Loading => self.command(&["CONFIG", "SET", "key-load-delay", "0"]),
-            Fault::OutOfMemory => self.command(&["EVAL", EMPTY, "0"]),
+            Fault::OutOfMemory => self.command(&["EVAL", EMPTY_SCRIPT, "0"]),
             Fault::ReadOnly => self.command(&["REPLICAOF", "NO", "ONE"]),
             Fault::ClusterDown => self.command(&["CLUSTER", "ADDSLOTS", &self.other_slot(scale)]),
             Fault::Busy => self.command(&["SCRIPT", "KILL"]),
@@ -153,7 +153,7 @@ impl FaultEnvironment {
     }
 
     async fn set_network_fault(&self, fault: NetworkFault) {
-        self.proxy.as_ref().expect("this fault has a proxy").make(fault).await;
+        self.proxy.as_ref().expect("this fault has a proxy").inject(fault).await;
     }
 
     fn command(&self, words: &[&str]) {
@@ -217,10 +217,10 @@ fn command<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T 
 /// Sets `maxmemory` to half of what the fault writes, without eviction.
 fn set_low_maxmemory(server: &Server) {
     let mut connection = server.connection();
-    command::<redis::Value>(&mut connection, &["EVAL", FILL, "0"]);
+    command::<redis::Value>(&mut connection, &["EVAL", FILL_SCRIPT, "0"]);
     let memory: String = command(&mut connection, &["INFO", "memory"]);
     let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
-    command::<redis::Value>(&mut connection, &["EVAL", EMPTY, "0"]);
+    command::<redis::Value>(&mut connection, &["EVAL", EMPTY_SCRIPT, "0"]);
     let most = used.trim().parse::<u64>().unwrap() - (512 << 10);
     command::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     command::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory", &most.to_string()]);

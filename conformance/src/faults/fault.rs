@@ -90,7 +90,7 @@ pub enum Effect {
 
 /// State that the store has lost after a fault, and so may grant again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum StateLoss {
     /// Nothing.
     Nothing,
     /// The last writes, which had not reached the replica.
@@ -116,11 +116,11 @@ impl Fault {
     }
 
     /// The state that the store has lost afterwards.
-    pub const fn loss(self) -> Loss {
+    pub const fn loss(self) -> StateLoss {
         match self {
-            Self::DataLost => Loss::Everything,
-            Self::Failover | Self::Promotion => Loss::Unreplicated,
-            _ => Loss::Nothing,
+            Self::DataLost => StateLoss::Everything,
+            Self::Failover | Self::Promotion => StateLoss::Unreplicated,
+            _ => StateLoss::Nothing,
         }
     }
 
@@ -136,34 +136,42 @@ impl Fault {
 
     const fn entry(self) -> (&'static str, &'static str, Effect) {
         use Effect::{Outage, SelfHealingOutage, Unnoticed};
-        const SILENT: &[StoreErrorKind] = &[Unavailable];
-        const EITHER: &[StoreErrorKind] = &[Refused, Unavailable];
+        const UNAVAILABLE: &[StoreErrorKind] = &[Unavailable];
+        const REFUSED_OR_UNAVAILABLE: &[StoreErrorKind] = &[Refused, Unavailable];
         match self {
-            Self::Timeout => ("timeout", "packets are dropped in both directions", Outage(SILENT)),
-            Self::Unavailable => ("unavailable", "the server is killed, and restarted with its data", Outage(SILENT)),
-            Self::Hang => ("hang", "the server is paused (SIGSTOP), and resumed later", Outage(SILENT)),
-            Self::Latency => ("latency", "replies take twice the timeout", Outage(SILENT)),
+            Self::Timeout => ("timeout", "packets are dropped in both directions", Outage(UNAVAILABLE)),
+            Self::Unavailable => {
+                ("unavailable", "the server is killed, and restarted with its data", Outage(UNAVAILABLE))
+            }
+            Self::Hang => ("hang", "the server is paused (SIGSTOP), and resumed later", Outage(UNAVAILABLE)),
+            Self::Latency => ("latency", "replies take twice the timeout", Outage(UNAVAILABLE)),
             Self::SlightLatency => ("latency below the timeout", "replies take a fifth of the timeout", Unnoticed),
             Self::Cut => {
-                ("cut mid-reply", "each connection breaks two bytes into the reply to a decision", Outage(SILENT))
+                ("cut mid-reply", "each connection breaks two bytes into the reply to a decision", Outage(UNAVAILABLE))
             }
             Self::Trickle => {
-                ("trickle", "replies come byte by byte, each after a quarter of the timeout", Outage(SILENT))
+                ("trickle", "replies come byte by byte, each after a quarter of the timeout", Outage(UNAVAILABLE))
             }
             Self::NoScript => ("NOSCRIPT", "the scripts are flushed repeatedly", Unnoticed),
-            Self::DataLost => ("data lost", "the server is killed, and restarted empty", Outage(SILENT)),
+            Self::DataLost => ("data lost", "the server is killed, and restarted empty", Outage(UNAVAILABLE)),
             Self::OutOfMemory => {
                 ("OOM", "foreign keys fill the memory of the server, with `noeviction`", Outage(&[Refused]))
             }
-            Self::ReadOnly => ("READONLY", "the server becomes a replica, and a primary again", Outage(EITHER)),
-            Self::Failover => ("sentinel failover", "the primary is killed", SelfHealingOutage(EITHER)),
-            Self::SlotMove => ("MOVED and ASK", "the slot moves to another server and back, twice", Unnoticed),
-            Self::Promotion => {
-                ("promotion", "the primary of the slot is killed; it has a replica", SelfHealingOutage(EITHER))
+            Self::ReadOnly => {
+                ("READONLY", "the server becomes a replica, and a primary again", Outage(REFUSED_OR_UNAVAILABLE))
             }
-            Self::ClusterDown => ("CLUSTERDOWN", "another slot has no server", Outage(EITHER)),
-            Self::Loading => ("LOADING", "the server is killed, and loads its data slowly", Outage(EITHER)),
-            Self::Busy => ("BUSY", "a script does not end", Outage(EITHER)),
+            Self::Failover => ("sentinel failover", "the primary is killed", SelfHealingOutage(REFUSED_OR_UNAVAILABLE)),
+            Self::SlotMove => ("MOVED and ASK", "the slot moves to another server and back, twice", Unnoticed),
+            Self::Promotion => (
+                "promotion",
+                "the primary of the slot is killed; it has a replica",
+                SelfHealingOutage(REFUSED_OR_UNAVAILABLE),
+            ),
+            Self::ClusterDown => ("CLUSTERDOWN", "another slot has no server", Outage(REFUSED_OR_UNAVAILABLE)),
+            Self::Loading => {
+                ("LOADING", "the server is killed, and loads its data slowly", Outage(REFUSED_OR_UNAVAILABLE))
+            }
+            Self::Busy => ("BUSY", "a script does not end", Outage(REFUSED_OR_UNAVAILABLE)),
             Self::ClockJumps => {
                 ("clock jumps", "the clock jumps ten minutes forward, ten back, and to the right time", Unnoticed)
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::OnFailure;
 
-use super::fault::{Effect, Fault, Loss};
+use super::fault::{Effect, Fault, StateLoss};
 use super::load::{Counts, INSTANCES, Scale, slow};
 
 /// The result of one fault under one policy.
@@ -46,10 +46,10 @@ impl FaultOutcome {
             (_, _) => self.counts.passed,
         };
         let by_loss = match self.fault.loss() {
-            Loss::Nothing => 0,
+            StateLoss::Nothing => 0,
             // A primary replicates before it reads the next commands: at most one per worker is unreplicated.
-            Loss::Unreplicated => instances * self.scale.workers as u64,
-            Loss::Everything => self.limit,
+            StateLoss::Unreplicated => instances * self.scale.workers as u64,
+            StateLoss::Everything => self.limit,
         };
         by_policy + by_loss
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::OnFailure;
 
-use super::fault::{Effect, FAULTS, Fault, Loss, POLICIES};
+use super::fault::{Effect, FAULTS, Fault, POLICIES, StateLoss};
 use super::load::{INSTANCES, Scale};
 use super::outcome::FaultOutcome;
 
@@ -132,9 +132,9 @@ fn bound(fault: Fault, policy: OnFailure) -> String {
         _ => "every request during the fault",
     };
     let by_loss = match fault.loss() {
-        Loss::Nothing => "",
-        Loss::Unreplicated => "the unreplicated writes",
-        Loss::Everything => "the limit once more",
+        StateLoss::Nothing => "",
+        StateLoss::Unreplicated => "the unreplicated writes",
+        StateLoss::Everything => "the limit once more",
     };
     match (policy, by_loss) {
         (_, "") => by_policy.to_owned(),

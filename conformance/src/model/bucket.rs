@@ -6,7 +6,7 @@
 
 use tidegate::spi::algorithm::token_bucket::TokenBucket;
 
-use super::{Ask, Place};
+use super::{ModelRequest, Place};
 
 /// What was admitted: (instant, tokens), in the order of admission. Refunds are negative.
 #[derive(Clone, Debug)]
@@ -47,9 +47,9 @@ impl Bucket {
         i128::from(now) * self.rate + i128::from(self.capacity) * self.period
     }
 
-    pub(super) fn fits(&self, ask: Ask) -> bool {
-        let waits = self.leaky && self.delay(ask.now) > ask.max_delay;
-        !waits && self.full(ask.now) + i128::from(ask.cost) * self.period <= self.latest(ask.now)
+    pub(super) fn fits(&self, request: ModelRequest) -> bool {
+        let waits = self.leaky && self.delay(request.now) > request.max_delay;
+        !waits && self.full(request.now) + i128::from(request.cost) * self.period <= self.latest(request.now)
     }
 
     /// The time until the next free slot, rounded up to microseconds.

@@ -2,7 +2,7 @@
 
 use tidegate::spi::algorithm::sliding_log::SlidingLog;
 
-use super::{Ask, Place, too_far_ahead};
+use super::{ModelRequest, Place, too_far_ahead};
 
 /// (instant, cost), in order.
 #[derive(Clone, Debug)]
@@ -41,8 +41,8 @@ impl Log {
         rebase
     }
 
-    pub(super) fn fits(&self, ask: Ask) -> bool {
-        u128::from(self.counted(ask.now)) + u128::from(ask.cost) <= u128::from(self.limit)
+    pub(super) fn fits(&self, request: ModelRequest) -> bool {
+        u128::from(self.counted(request.now)) + u128::from(request.cost) <= u128::from(self.limit)
     }
 
     pub(super) fn spend(&mut self, now: u64, cost: u64) -> Place {

@@ -2,7 +2,7 @@
 
 use tidegate::spi::algorithm::sliding_window::SlidingWindow;
 
-use super::{Ask, Place, too_far_ahead};
+use super::{ModelRequest, Place, too_far_ahead};
 
 /// (slice, cost), and the slice of the last write.
 #[derive(Clone, Debug)]
@@ -55,8 +55,8 @@ impl Slices {
         rebase
     }
 
-    pub(super) fn fits(&self, ask: Ask) -> bool {
-        self.estimate(ask.now) + u128::from(ask.cost) <= u128::from(self.limit)
+    pub(super) fn fits(&self, request: ModelRequest) -> bool {
+        self.estimate(request.now) + u128::from(request.cost) <= u128::from(self.limit)
     }
 
     pub(super) fn spend(&mut self, now: u64, cost: u64) -> Place {

@@ -7,7 +7,7 @@ use tidegate::spi::algorithm::{FractionalMicros, Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Key, Plan, PlanMode, Role, Store, Verdict};
 use tidegate::{Clock, Limit, ManualClock, StoreError};
 
-use super::{Ask, Model, first};
+use super::{Model, ModelRequest, first};
 use crate::pure_store::name;
 
 /// A store that decides by the naive model.
@@ -27,9 +27,9 @@ impl ModelStore {
         let consume = !plan.is_peek();
         let now = self.clock.now();
         let mut models = self.models.lock().unwrap();
-        let ask = |check: &Check<'_>, units: u64| {
+        let request = |check: &Check<'_>, units: u64| {
             let take = plan.take(check, units);
-            Ask {
+            ModelRequest {
                 now: now.as_micros(),
                 cost: take.total(),
                 max_delay: take.max_delay().map_or(u64::MAX, |delay| delay.as_micros() as u64),
@@ -45,7 +45,7 @@ impl ModelStore {
                 (model, rebased)
             })
             .collect();
-        let fits = |index: usize, units: u64| settled[index].0.fits(ask(&plan.checks()[index], units));
+        let fits = |index: usize, units: u64| settled[index].0.fits(request(&plan.checks()[index], units));
         let count_allowed = |units: u64| {
             plan.checks().iter().enumerate().all(|(index, check)| match check.gate().role() {
                 Role::Shadow => true,
@@ -60,17 +60,17 @@ impl ModelStore {
         let mut verdicts = Vec::new();
         for (index, check) in plan.checks().iter().enumerate() {
             let (before, rebased) = &settled[index];
-            let (ask, admitted) = (ask(check, units), fits(index, units));
+            let (request, admitted) = (request(check, units), fits(index, units));
             let each = plan.mode() == PlanMode::CountEach && check.gate().role() != Role::Shadow;
-            let consumed = consume && admitted && ask.cost > 0 && (granted > 0 || each);
+            let consumed = consume && admitted && request.cost > 0 && (granted > 0 || each);
             let mut after = before.clone();
             let mut position = TakePosition::default();
             if consumed {
-                position = outward(check.gate().limit(), after.spend(ask.now, ask.cost));
+                position = outward(check.gate().limit(), after.spend(request.now, request.cost));
             } else if consume && !admitted && each {
-                after.charge(ask.now, ask.cost);
+                after.charge(request.now, request.cost);
             }
-            verdicts.push(CheckVerdict::new(after.outcome(before, ask, admitted), consumed, position));
+            verdicts.push(CheckVerdict::new(after.outcome(before, request, admitted), consumed, position));
             if consumed || (consume && !admitted && (each || *rebased)) {
                 models.insert(name(check.key()), after);
             }

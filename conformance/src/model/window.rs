@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use tidegate::spi::algorithm::fixed_window::FixedWindow;
 
-use super::{Ask, Place, too_far_ahead};
+use super::{ModelRequest, Place, too_far_ahead};
 
 /// The costs that were admitted in the window `index`.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ enum Length {
 }
 
 /// The start of each month from January 1970 on, computed month by month.
-static MONTHS: LazyLock<Vec<u64>> = LazyLock::new(|| {
+static MONTH_STARTS: LazyLock<Vec<u64>> = LazyLock::new(|| {
     let (mut starts, mut day) = (Vec::new(), 0);
     for year in 1970..2500 {
         let leap = year % 400 == 0 || (year % 4 == 0 && year % 100 != 0);
@@ -40,7 +40,7 @@ impl Length {
     fn index_at(self, now: u64) -> u64 {
         match self {
             Self::Micros(length) => now / length,
-            Self::Months(months) => ((MONTHS.partition_point(|start| *start <= now) - 1) / months) as u64,
+            Self::Months(months) => ((MONTH_STARTS.partition_point(|start| *start <= now) - 1) / months) as u64,
         }
     }
 
@@ -48,7 +48,7 @@ impl Length {
     fn start_of(self, index: u64) -> u64 {
         match self {
             Self::Micros(length) => index * length,
-            Self::Months(months) => MONTHS[index as usize * months],
+            Self::Months(months) => MONTH_STARTS[index as usize * months],
         }
     }
 }
@@ -86,8 +86,8 @@ impl Window {
         rebase
     }
 
-    pub(super) fn fits(&self, ask: Ask) -> bool {
-        u128::from(self.counted(ask.now)) + u128::from(ask.cost) <= u128::from(self.limit)
+    pub(super) fn fits(&self, request: ModelRequest) -> bool {
+        u128::from(self.counted(request.now)) + u128::from(request.cost) <= u128::from(self.limit)
     }
 
     pub(super) fn spend(&mut self, now: u64, cost: u64) -> Place {

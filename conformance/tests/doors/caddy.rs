@@ -8,7 +8,7 @@ use crate::client::request;
 use crate::process::program;
 use crate::setup::{Recipe, Setup};
 
-const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: true };
+const CAPABILITIES: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: true };
 
 const CADDY: Recipe = Recipe { folder: "caddy", files: &["Caddyfile"], command: caddy, choices: &[] };
 
@@ -24,12 +24,12 @@ fn caddy(directory: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caddy_limits_by_the_rule_file() {
-    limits(&Setup::open(&CADDY).await, &CAN).await;
+    limits(&Setup::open(&CADDY).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caddy_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Setup::open(&CADDY).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&CADDY).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use crate::process::program;
 use crate::setup::{Recipe, Setup, deployed};
 
 /// When the check fails, Envoy responds by itself, without `Retry-After`.
-const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: false };
+const CAPABILITIES: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: false };
 
 const ENVOY: Recipe = Recipe { folder: "envoy", files: &["envoy.yaml"], command: envoy, choices: &[] };
 
@@ -35,12 +35,12 @@ fn envoy(directory: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_limits_by_the_rule_file() {
-    limits(&Setup::open(&ENVOY).await, &CAN).await;
+    limits(&Setup::open(&ENVOY).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Setup::open(&ENVOY).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&ENVOY).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

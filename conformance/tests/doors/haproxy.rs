@@ -8,7 +8,7 @@ use crate::client::request;
 use crate::process::program;
 use crate::setup::{Recipe, Setup};
 
-const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: true };
+const CAPABILITIES: ProxyCapabilities = ProxyCapabilities { fields: true, body: true, retry_after_failure: true };
 
 const HAPROXY: Recipe =
     Recipe { folder: "haproxy", files: &["haproxy.cfg", "tidegate.lua"], command: haproxy, choices: &[] };
@@ -23,12 +23,12 @@ fn haproxy(_: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_limits_by_the_rule_file() {
-    limits(&Setup::open(&HAPROXY).await, &CAN).await;
+    limits(&Setup::open(&HAPROXY).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn haproxy_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Setup::open(&HAPROXY).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&HAPROXY).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

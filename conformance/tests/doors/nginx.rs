@@ -8,7 +8,7 @@ use crate::client::request;
 use crate::process::program;
 use crate::setup::{Recipe, Setup};
 
-const CAN: ProxyCapabilities = ProxyCapabilities { fields: true, body: false, retry_after_failure: true };
+const CAPABILITIES: ProxyCapabilities = ProxyCapabilities { fields: true, body: false, retry_after_failure: true };
 
 const NGINX: Recipe = Recipe { folder: "nginx", files: &["nginx.conf", "tidegate.conf"], command: nginx, choices: &[] };
 
@@ -24,12 +24,12 @@ fn nginx(directory: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_limits_by_the_rule_file() {
-    limits(&Setup::open(&NGINX).await, &CAN).await;
+    limits(&Setup::open(&NGINX).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Setup::open(&NGINX).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&NGINX).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

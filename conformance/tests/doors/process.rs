@@ -28,10 +28,10 @@ pub(crate) fn program(name: &str) -> PathBuf {
 
 /// A free port that this process hands out only once.
 pub(crate) fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    static USED_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-        if GIVEN.lock().unwrap().insert(port) {
+        if USED_PORTS.lock().unwrap().insert(port) {
             return port;
         }
     }

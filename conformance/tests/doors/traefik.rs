@@ -8,7 +8,7 @@ use crate::client::request;
 use crate::process::program;
 use crate::setup::{Recipe, Setup};
 
-const CAN: ProxyCapabilities = ProxyCapabilities { fields: false, body: true, retry_after_failure: true };
+const CAPABILITIES: ProxyCapabilities = ProxyCapabilities { fields: false, body: true, retry_after_failure: true };
 
 const TRAEFIK: Recipe =
     Recipe { folder: "traefik", files: &["traefik.yaml", "dynamic.yaml"], command: traefik, choices: &[] };
@@ -21,12 +21,12 @@ fn traefik(_: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_limits_by_the_rule_file() {
-    limits(&Setup::open(&TRAEFIK).await, &CAN).await;
+    limits(&Setup::open(&TRAEFIK).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_lets_the_rules_decide_while_the_store_fails() {
-    assert_store_outage(&mut Setup::open(&TRAEFIK).await, &CAN).await;
+    assert_store_outage(&mut Setup::open(&TRAEFIK).await, &CAPABILITIES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,9 +17,9 @@ async fn a_repeated_outage_gives_no_second_share() {
         let limiter = through(&proxy, OnFailure::Local, 20).await.with_instances(4);
         let (mut by_store, mut without) = (0, 0);
         for _ in 0..5 {
-            for trouble in [NetworkFault::Refuse, NetworkFault::None] {
-                proxy.make(trouble).await;
-                until_decided(&limiter, trouble == NetworkFault::None, &mut by_store, &mut without).await;
+            for fault in [NetworkFault::Refuse, NetworkFault::None] {
+                proxy.inject(fault).await;
+                until_decided(&limiter, fault == NetworkFault::None, &mut by_store, &mut without).await;
             }
         }
         assert_eq!((by_store, without), (20, 5), "{kind:?}: the limit, and one share of four");
@@ -33,7 +33,7 @@ async fn the_proxy_injects_each_network_fault() {
     let proxy = Proxy::start(server.port(), b"EVALSHA\r\n").await;
     let limiter = through(&proxy, OnFailure::Closed, 10_000).await;
     let long = Duration::from_secs(60);
-    for trouble in [
+    for fault in [
         NetworkFault::Refuse,
         NetworkFault::Blackhole,
         NetworkFault::CutReplies(1),
@@ -41,21 +41,21 @@ async fn the_proxy_injects_each_network_fault() {
         NetworkFault::DelayRequests(long),
         NetworkFault::Trickle(long),
     ] {
-        proxy.make(trouble).await;
+        proxy.inject(fault).await;
         let error = limiter.check(&Request::new("")).await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{trouble:?}: {error}");
-        let refused = proxy.passed();
-        proxy.make(NetworkFault::None).await;
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{fault:?}: {error}");
+        let refused = proxy.forwarded_counts();
+        proxy.inject(NetworkFault::None).await;
         let (mut by_store, mut without) = (0, 0);
         until_decided(&limiter, true, &mut by_store, &mut without).await;
-        assert!(by_store > 0 && without == 0, "{trouble:?}");
-        let ForwardedCounts { decisions, up, down, .. } = proxy.passed();
-        assert!(decisions > refused.decisions && up > refused.up && down > refused.down, "{trouble:?}");
+        assert!(by_store > 0 && without == 0, "{fault:?}");
+        let ForwardedCounts { decisions, up, down, .. } = proxy.forwarded_counts();
+        assert!(decisions > refused.decisions && up > refused.up && down > refused.down, "{fault:?}");
     }
     // Byte by byte without a pause is harmless with a generous timeout.
-    proxy.make(NetworkFault::Trickle(Duration::ZERO)).await;
+    proxy.inject(NetworkFault::Trickle(Duration::ZERO)).await;
     assert_eq!(count_allowed(&limiter, 1, 50).await, 50);
-    proxy.make(NetworkFault::DelayReplies(Duration::from_millis(1))).await;
+    proxy.inject(NetworkFault::DelayReplies(Duration::from_millis(1))).await;
     assert_eq!(count_allowed(&limiter, 1, 50).await, 50);
 }
 

@@ -9,14 +9,14 @@ use conformance::suite::{key_name, long_timeout_options, one_limit_of_each_kind}
 use tidegate::{Limit, Limiter, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{RedisOptions, RedisStore};
 
-const BUDGET: Duration = Duration::from_millis(200);
-const LONG: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_millis(200);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How the reply gets lost, and how often the server may have counted the decision.
 const REPLY_LOSSES: [(NetworkFault, RangeInclusive<u64>); 4] = [
     (NetworkFault::Blackhole, 0..=0),
-    (NetworkFault::DelayReplies(LONG), 1..=1),
-    (NetworkFault::DelayRequests(LONG), 0..=1),
+    (NetworkFault::DelayReplies(RECOVERY_TIMEOUT), 1..=1),
+    (NetworkFault::DelayRequests(RECOVERY_TIMEOUT), 0..=1),
     (NetworkFault::CutReplies(2), 1..=1),
 ];
 
@@ -26,28 +26,28 @@ async fn a_decision_whose_reply_is_lost_is_sent_once() {
     for kind in KINDS {
         let server = Server::start(kind);
         let direct = server.store_with(long_timeout_options()).await;
-        for (number, (trouble, counted)) in REPLY_LOSSES.into_iter().enumerate() {
+        for (number, (fault, counted)) in REPLY_LOSSES.into_iter().enumerate() {
             for limit in one_limit_of_each_kind(10) {
                 let (rules, pay) = (rules(number, limit), Request::new("pay"));
                 let mark = key_name(Limiter::new(rules.clone(), MemoryStore::new()).plan(&pay).checks()[0].key());
                 let proxy = Proxy::start(server.port(), &mark).await;
                 let url = format!("redis://127.0.0.1:{}", proxy.port());
                 let store =
-                    RedisStore::connect_with(&url, RedisOptions::new().with_timeout(BUDGET).with_heartbeats(false))
+                    RedisStore::connect_with(&url, RedisOptions::new().with_timeout(TIMEOUT).with_heartbeats(false))
                         .await
                         .unwrap();
                 let through = Limiter::new(rules.clone(), store);
-                proxy.make(trouble).await;
+                proxy.inject(fault).await;
                 let error = through.check(&pay).await.unwrap_err();
-                assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?} {trouble:?}: {error}");
-                assert!(error.is_possibly_applied(), "{kind:?} {limit:?} {trouble:?}: {error:?}");
-                proxy.make(NetworkFault::None).await;
+                assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?} {limit:?} {fault:?}: {error}");
+                assert!(error.is_possibly_applied(), "{kind:?} {limit:?} {fault:?}: {error:?}");
+                proxy.inject(NetworkFault::None).await;
                 // After the fault, a client that resends would have done so.
                 let back = async { while through.check(&Request::new("look")).await.is_err() {} };
-                tokio::time::timeout(LONG, back).await.expect("the store recovers");
-                assert_eq!(proxy.passed().decisions, 1, "{kind:?} {limit:?} {trouble:?}");
+                tokio::time::timeout(RECOVERY_TIMEOUT, back).await.expect("the store recovers");
+                assert_eq!(proxy.forwarded_counts().decisions, 1, "{kind:?} {limit:?} {fault:?}");
                 let left = Limiter::new(rules, direct.clone()).peek(&pay).await.unwrap().remaining().unwrap();
-                assert!(counted.contains(&(10 - left)), "{kind:?} {limit:?} {trouble:?}: {left} left");
+                assert!(counted.contains(&(10 - left)), "{kind:?} {limit:?} {fault:?}: {left} left");
             }
         }
     }

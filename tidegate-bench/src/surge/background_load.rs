@@ -15,7 +15,7 @@ use super::simulation::Simulation;
 use crate::traffic::Schedule;
 
 /// Ride requests of the bot per second.
-const BOT_RATE: u32 = 200;
+const BOT_REQUESTS_PER_SECOND: u32 = 200;
 
 /// The user ID of the bot.
 const BOT_USER: &str = "bot";
@@ -37,7 +37,7 @@ const CONVOY_COUNT: u32 = 2;
 
 /// Requests rides under one user ID.
 pub(crate) async fn run_bot(simulation: Arc<Simulation>) {
-    let schedule = Schedule::new(simulation.start, BOT_RATE, simulation.scenario.phase_duration);
+    let schedule = Schedule::new(simulation.start, BOT_REQUESTS_PER_SECOND, simulation.scenario.phase_duration);
     let timeout = BOT_TIMEOUT.min(simulation.scenario.timeout);
     open_loop(simulation, ClientKind::Bot, HeaderValue::from_static(BOT_USER), Endpoint::Ride, timeout, |number| {
         schedule.due(number)

@@ -16,7 +16,7 @@ use super::options::Scenario;
 use super::request_log::{ClientKind, RequestLog, RequestOutcome, SentRequest};
 use crate::traffic::{Connection, Protocol, RequestError};
 
-const USER_ID: HeaderName = HeaderName::from_static("x-user-id");
+const USER_ID_HEADER: HeaderName = HeaderName::from_static("x-user-id");
 
 /// Requests in flight per TCP connection: a usual server default.
 const MAX_STREAMS_PER_CONNECTION: u16 = 200;
@@ -131,7 +131,7 @@ impl GatewayClient {
         let mut request = Request::new(Full::new(Bytes::new()));
         *request.method_mut() = endpoint.method();
         *request.uri_mut() = self.uris[endpoint as usize].clone();
-        request.headers_mut().insert(USER_ID, user.clone());
+        request.headers_mut().insert(USER_ID_HEADER, user.clone());
         match connection.send(request, timeout).await {
             Ok(response) => {
                 self.idle().push(connection);

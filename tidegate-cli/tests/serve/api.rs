@@ -80,7 +80,7 @@ fn a_receipt_requested_in_the_wrong_place_is_a_bad_request() {
     assert!(each["answers"][0]["receipt"].is_string() && each["answers"][1]["receipt"].is_null(), "{each}");
 }
 
-/// Story: 33 checks at once were more than the store takes, which counted as its failure, and they passed.
+/// Trap: 33 checks in one plan exceeded the maximum of the store, which counted as a store failure, so they passed.
 #[test]
 fn an_atomic_batch_with_more_than_32_limits_is_a_bad_request() {
     let server = Running::start(&[]);
@@ -93,7 +93,7 @@ fn an_atomic_batch_with_more_than_32_limits_is_a_bad_request() {
     assert_eq!(server.post("/v1/check/batch", &batch(false, &checks)).0, 200);
 }
 
-/// Whoever could write a receipt would have any limit for nothing.
+/// A client that could forge receipts could refund any limit.
 #[test]
 fn a_changed_or_invented_receipt_is_unknown() {
     let server = Running::start(&[]);

@@ -22,7 +22,7 @@ use crate::{Running, ask};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Says all of it, hears all of the answer. The other side may have stopped reading by then.
+/// Sends `text` and returns the whole response. The server may stop reading before the end.
 fn exchange(address: &str, text: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let _ = stream.write_all(text);
@@ -31,7 +31,7 @@ fn exchange(address: &str, text: &[u8]) -> String {
     String::from_utf8_lossy(&heard).into_owned()
 }
 
-/// A call whose body ends, or does not.
+/// A call with this declared length and this body, which may be shorter.
 fn call(length: usize, body: &[u8]) -> Vec<u8> {
     let head = format!("POST /v1/check HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
@@ -47,7 +47,7 @@ fn slow_clients_time_out_and_other_clients_are_served() {
     assert_eq!(server.check("{}")["allowed"], json!(true), "beside them");
     for mut stream in held {
         let mut heard = Vec::new();
-        // It is closed, with or without a word.
+        // The connection is closed, with or without a response.
         let ended = stream.read_to_end(&mut heard);
         assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
         assert!(!heard.starts_with(b"HTTP/1.1 200"));
@@ -59,7 +59,7 @@ fn slow_clients_time_out_and_other_clients_are_served() {
     assert!(stopped.starts_with("HTTP/1.1 408 ") && stopped.contains("request_timeout"), "{stopped}");
 }
 
-/// The body of a gRPC call, which may stop without an end.
+/// The body of a gRPC call, which may stop before its end.
 struct Sent {
     bytes: Option<Bytes>,
     ends: bool,
@@ -112,7 +112,7 @@ async fn an_endless_grpc_message_times_out_and_other_calls_are_answered() {
     let server = Running::start(&["--request-timeout", "1"]);
     let client = grpc(&server).await;
     let call = |missing, ends| tokio::spawn(status_of(client.clone(), missing, ends));
-    // Some stop in the middle, some after the length, and some have said it all and do not end.
+    // Some stop in the middle of the message, some after its length, and some send all of it but do not end the stream.
     let held: Vec<_> = (0..30).map(|number| call([1, 11, 0][number % 3], false)).collect();
     assert_eq!(call(0, true).await.unwrap(), "0", "beside them, on the same connection");
     for call in held {

@@ -17,7 +17,7 @@ rules:
   - { id: queue, match: { path: /queue }, per: [], leaky_bucket: { rate: 1/h, queue: 5 }, on_failure: open }
 ";
 
-/// What may be asked of a server with these rules, in one file that lives as long.
+/// A server with these rules, and the directory of its rule file.
 fn start() -> (Running, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rules.yaml");
@@ -25,7 +25,7 @@ fn start() -> (Running, TempDir) {
     (Running::with_rules(&file), folder)
 }
 
-/// The whole answer to a call with these lines.
+/// The whole response to a call with these header lines.
 fn ask(server: &Running, target: &str, lines: &str) -> String {
     let mut stream = TcpStream::connect(&server.http).unwrap();
     write!(stream, "GET /v1/forward-auth{target} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n{lines}\r\n")
@@ -77,7 +77,7 @@ fn the_caller_chooses_the_status_of_a_refusal() {
     }
 }
 
-/// Story: nginx was told to set one field, and clients sent the other: they chose the path that they were limited by.
+/// Trap: nginx set one of the headers, and clients sent the other, so they chose the path that was limited.
 #[test]
 fn contradicting_headers_are_refused() {
     let (server, _folder) = start();

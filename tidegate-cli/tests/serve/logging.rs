@@ -65,7 +65,7 @@ fn upstream() -> String {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let mut head = [0; 4096];
-            // A gateway that is gone asks for nothing.
+            // The gateway has closed the connection.
             if stream.read(&mut head).is_ok_and(|bytes| bytes > 0) {
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");
             }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::Running;
 
-/// An authority of its own.
+/// A certificate authority.
 struct Authority {
     certificate: rcgen::Certificate,
     issuer: Issuer<'static, KeyPair>,
@@ -58,8 +58,8 @@ impl Identity {
     }
 }
 
-/// What a connection to `address` says to `text`, and the certificate that it showed.
-fn say(
+/// Sends `text` to `address` over TLS, and returns the response and the server's certificate.
+fn exchange(
     address: &str,
     authority: &Authority,
     client: Option<&Identity>,
@@ -81,14 +81,14 @@ fn say(
     let mut stream = StreamOwned::new(connection, TcpStream::connect(address)?);
     stream.write_all(text.as_bytes())?;
     stream.flush()?;
-    let mut heard = vec![0; 12];
-    stream.read_exact(&mut heard)?;
-    Ok((heard, stream.conn.peer_certificates().unwrap()[0].clone().into_owned()))
+    let mut response = vec![0; 12];
+    stream.read_exact(&mut response)?;
+    Ok((response, stream.conn.peer_certificates().unwrap()[0].clone().into_owned()))
 }
 
-const ASK: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+const REQUEST: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
-/// How a client of HTTP/2 begins: with its settings, none of them.
+/// The start of an HTTP/2 connection: the preface and an empty SETTINGS frame.
 const HTTP2: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 fn folder(authority: &Authority) -> TempDir {
@@ -109,18 +109,18 @@ fn all_addresses_but_the_admin_address_use_tls() {
     let authority = Authority::new();
     let folder = folder(&authority);
     let server = start(&folder, &[]);
-    let (heard, _) = say(&server.http, &authority, None, ASK).unwrap();
-    assert_eq!(heard, b"HTTP/1.1 200");
+    let (response, _) = exchange(&server.http, &authority, None, REQUEST).unwrap();
+    assert_eq!(response, b"HTTP/1.1 200");
     // An HTTP/2 server begins with its settings: a frame of type 4.
-    let (heard, _) = say(&server.grpc, &authority, None, HTTP2).unwrap();
-    assert_eq!(heard[3], 4);
+    let (response, _) = exchange(&server.grpc, &authority, None, HTTP2).unwrap();
+    assert_eq!(response[3], 4);
     assert_eq!(crate::ask(&server.admin, "GET", "/metrics", "").0, 200);
     let mut plain = TcpStream::connect(&server.http).unwrap();
-    plain.write_all(ASK.as_bytes()).unwrap();
-    let mut heard = Vec::new();
-    // A reset is an end as well.
-    let _ = plain.read_to_end(&mut heard);
-    assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
+    plain.write_all(REQUEST.as_bytes()).unwrap();
+    let mut response = Vec::new();
+    // A reset also ends the connection.
+    let _ = plain.read_to_end(&mut response);
+    assert!(!response.starts_with(b"HTTP"), "{response:?}");
 }
 
 #[test]
@@ -132,13 +132,13 @@ fn a_client_authority_requires_its_certificates_except_at_the_gateway() {
     let gateway = ["--gateway", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1"];
     let server = start(&folder, &[&["--tls-client-ca", &client_ca], &gateway[..]].concat());
     let (known, unknown) = (clients.client(), authority.client());
-    assert_eq!(say(&server.http, &authority, Some(&known), ASK).unwrap().0, b"HTTP/1.1 200");
-    assert!(say(&server.http, &authority, Some(&unknown), ASK).is_err());
-    assert!(say(&server.http, &authority, None, ASK).is_err());
-    assert!(say(&server.grpc, &authority, Some(&known), HTTP2).is_ok());
-    assert!(say(&server.grpc, &authority, None, HTTP2).is_err());
+    assert_eq!(exchange(&server.http, &authority, Some(&known), REQUEST).unwrap().0, b"HTTP/1.1 200");
+    assert!(exchange(&server.http, &authority, Some(&unknown), REQUEST).is_err());
+    assert!(exchange(&server.http, &authority, None, REQUEST).is_err());
+    assert!(exchange(&server.grpc, &authority, Some(&known), HTTP2).is_ok());
+    assert!(exchange(&server.grpc, &authority, None, HTTP2).is_err());
     // The gateway requires no certificate, and answers that its upstream cannot be reached.
-    assert_eq!(say(&server.gateway, &authority, None, ASK).unwrap().0, b"HTTP/1.1 502");
+    assert_eq!(exchange(&server.gateway, &authority, None, REQUEST).unwrap().0, b"HTTP/1.1 502");
 }
 
 #[test]
@@ -146,18 +146,18 @@ fn changed_certificates_are_loaded_and_broken_ones_are_not() {
     let authority = Authority::new();
     let folder = folder(&authority);
     let mut server = start(&folder, &[]);
-    let (_, first) = say(&server.http, &authority, None, ASK).unwrap();
+    let (_, first) = exchange(&server.http, &authority, None, REQUEST).unwrap();
     let next = authority.server();
     next.write(folder.path());
     // The first of the two files may have been read before the second was there.
     server.wait_for_log("certificates reloaded");
-    let (_, second) = say(&server.http, &authority, None, ASK).unwrap();
+    let (_, second) = exchange(&server.http, &authority, None, REQUEST).unwrap();
     assert_eq!((&second == next.certificate.der(), second == first), (true, false));
     fs::write(folder.path().join("cert.pem"), "hunter2").unwrap();
     let line = server.wait_for_log("certificates not reloaded, the old ones stay: ");
     assert!(line.contains("cert.pem: ") && !line.contains("hunter2"), "{line}");
-    assert_eq!(say(&server.http, &authority, None, ASK).unwrap().1, second);
-    assert!(say(&server.grpc, &authority, None, HTTP2).is_ok());
+    assert_eq!(exchange(&server.http, &authority, None, REQUEST).unwrap().1, second);
+    assert!(exchange(&server.grpc, &authority, None, HTTP2).is_ok());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::compile::{CompiledFile, CompiledRule};
 use crate::problem::Problem;
 
 /// The comparisons that an example counts as, besides those for its candidates.
-const PER_EXAMPLE: usize = 200;
+const COMPARISONS_PER_EXAMPLE: usize = 200;
 
 /// Tries the examples of every rule in `rules`, which are those that are not disabled.
 pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec<Problem>) {
@@ -24,7 +24,7 @@ pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec
     for rule in rules {
         for example in ExampleRequest::combinations(&rule.matcher.condition) {
             let (met, looked_at) = example.rules(&file.matcher);
-            let Some(less) = left.checked_sub(PER_EXAMPLE + looked_at) else {
+            let Some(less) = left.checked_sub(COMPARISONS_PER_EXAMPLE + looked_at) else {
                 if !lints.iter().any(|problem| problem.code() == NOT_COMPARED) {
                     lints.push(not_tried(rule));
                 }
@@ -100,7 +100,7 @@ mod tests {
 
     /// A file cannot give a rule more limits in a plan than it has itself; the library can.
     #[test]
-    fn a_plan_counts_with_as_many_limits_as_it_has() {
+    fn the_limits_of_a_plan_count_instead_of_those_of_the_rule() {
         let mut file = seventeen();
         assert!(lints(&file).is_empty());
         for rule in &mut file.rules {

@@ -15,7 +15,7 @@ use crate::request_view::RequestView;
 const FILLER: &str = "x";
 
 /// The comparisons that a rule counts as, besides its values.
-const PER_RULE: usize = 4;
+const COMPARISONS_PER_RULE: usize = 4;
 
 /// The most examples of one condition.
 pub(super) const MAX_EXAMPLES: usize = 1_000;
@@ -74,7 +74,7 @@ impl ExampleRequest {
         let mut candidates = RuleIndices::new();
         matcher.index.candidates(&view, &mut candidates);
         let condition = |place: &u32| -> &Condition { &matcher.rules[*place as usize].condition };
-        let looked_at = candidates.iter().map(|place| PER_RULE + weight(condition(place))).sum();
+        let looked_at = candidates.iter().map(|place| COMPARISONS_PER_RULE + weight(condition(place))).sum();
         candidates.retain(|place| condition(place).matches(&view));
         (candidates.into_iter().map(|place| place as usize).collect(), looked_at)
     }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_combination_comes_once_and_every_value_early() {
+    fn every_combination_occurs_once_and_every_value_occurs_early() {
         for lengths in [vec![], vec![1], vec![3, 1, 4], vec![2, 2, 2], vec![5, 3, 6, 2], vec![1, 7]] {
             let all: usize = lengths.iter().product();
             let picked: HashSet<_> = (0..all).map(|number| picks(&lengths, number)).collect();

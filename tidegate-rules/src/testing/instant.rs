@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_instant_is_refused() {
+    fn invalid_start_times_are_rejected() {
         for (text, problem) in [
             ("", "not a valid time"),
             ("yesterday", "not a valid time"),

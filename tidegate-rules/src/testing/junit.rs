@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_name_becomes_markup() {
+    fn names_are_escaped_in_xml() {
         assert_eq!(escape("a<b>&\"c\"\u{0}\u{1b}\u{ffff}é"), "a&lt;b&gt;&amp;&quot;c&quot;\u{fffd}\u{fffd}\u{fffd}é");
     }
 }

@@ -20,7 +20,7 @@ use super::resolve::ResolvedLimits;
 use super::stats::{Event, Stats};
 use super::statuses::{build_statuses, count_hits, is_allowed_by_statuses, ok_status, over_limit_status};
 use super::{metadata, rules};
-use crate::degraded::DEGRADED;
+use crate::degraded::DEGRADED_HEADER;
 
 /// Maximum number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = 100;
@@ -194,7 +194,7 @@ impl<S: Store + 'static> EnvoyService<S> {
             ..RateLimitResponse::default()
         };
         if passes {
-            response.request_headers_to_add = vec![header_value(DEGRADED.as_str(), "true".to_owned())];
+            response.request_headers_to_add = vec![header_value(DEGRADED_HEADER.as_str(), "true".to_owned())];
         } else {
             add_denial(&mut response, limiter, decision);
         }

@@ -138,7 +138,7 @@ impl Stats {
     }
 }
 
-// === impl Counters ===
+// === impl LimitCounters ===
 
 impl LimitCounters {
     /// Counts hits, which may be partly within the limit, partly near it, and partly over it.

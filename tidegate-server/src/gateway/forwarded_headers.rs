@@ -10,7 +10,7 @@ use tidegate::attributes;
 use tidegate::spi::format_address;
 use tidegate_tower::DegradedMode;
 
-use crate::degraded::DEGRADED;
+use crate::degraded::DEGRADED_HEADER;
 use crate::listen::OverTls;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -31,9 +31,9 @@ pub(super) fn add_headers(parts: &mut Parts, peer: Option<IpAddr>, trusted: bool
     if let Some(peer) = peer {
         append_forwarded_for(&mut parts.headers, peer);
     }
-    parts.headers.remove(DEGRADED);
+    parts.headers.remove(DEGRADED_HEADER);
     if parts.extensions.get::<DegradedMode>().is_some() {
-        parts.headers.insert(DEGRADED, HeaderValue::from_static("true"));
+        parts.headers.insert(DEGRADED_HEADER, HeaderValue::from_static("true"));
     }
 }
 

@@ -14,7 +14,7 @@ use super::health;
 use super::metrics_format::MetricsFormat;
 
 /// The index page.
-const PATHS: &str = "\
+const INDEX_PAGE: &str = "\
 /metrics   for Prometheus: text 0.0.4, or OpenMetrics by Accept
 /healthz   the process answers; /readyz: the rules and the store that it decides by
 /rlconfig  the limits of --envoy-config
@@ -23,7 +23,8 @@ const PATHS: &str = "\
 
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
     let envoy = crate::envoy::admin_router(engine.rate_limits());
-    let own = Router::new().route("/", get(async || PATHS)).route("/metrics", get(metrics)).merge(health::router());
+    let own =
+        Router::new().route("/", get(async || INDEX_PAGE)).route("/metrics", get(metrics)).merge(health::router());
     own.with_state(engine).merge(envoy)
 }
 

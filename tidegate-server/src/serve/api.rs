@@ -89,7 +89,7 @@ async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Value, Rejection
     decision_json(engine, &limiter, call.receipt, result)
 }
 
-/// Decides all checks as one plan. Fails if they meet more limits than a plan can have.
+/// Decides all checks as one plan. Fails if more limits apply than a plan can have.
 async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let limiter = engine.limiter();
     let requests: Vec<_> = batch.checks.iter().map(|call| call.attributes.request()).collect();

@@ -1,4 +1,4 @@
-//! Connecting to the store: a server starts whether or not its store answers, since it must also go on without it.
+//! Connecting to the store. A server also starts if its store does not answer, since it must work without the store anyway.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct StoreProbe(Option<JoinHandle<()>>);
 
-/// Opens the store at `url` and warns of what an operator should change there.
+/// Opens the store at `url` and logs a warning for each harmful setting of its servers.
 ///
 /// Fails if the store can never be used. If it does not answer now, it is examined again until it does.
 pub(crate) async fn connect(url: &StoreUrl, arguments: &ServeArgs) -> Result<(AnyStore, StoreProbe), Failure> {
@@ -43,7 +43,7 @@ async fn examine_until_ready(store: AnyStore, timer: impl Timer) {
         match store.check_servers().await {
             Ok(warnings) => return warn(&warnings),
             Err(error) if error.is_transient() => {}
-            // It answers, but cannot be used. An operator may yet mend that, so it is reported once.
+            // The store answers but cannot be used. An operator may fix that, so it is reported once and tried again.
             Err(error) => {
                 let problem = error.to_string();
                 if problem != reported {

@@ -63,7 +63,7 @@ pub(crate) struct RulesStatus {
 }
 
 impl Engine {
-    /// Reads the files, connects to the store, and warns of what an operator should change.
+    /// Reads the files, connects to the store, and logs a warning for each harmful setting.
     pub(crate) async fn open(arguments: &ServeArgs) -> Result<Self, Failure> {
         let url = StoreUrl::parse(&arguments.store).map_err(|why| Failure::usage(format!("--store: {why}")))?;
         let secret = arguments.secret.secret()?;
@@ -139,7 +139,7 @@ impl Engine {
         self.tls.iter().chain(&self.gateway_tls).try_for_each(Tls::reload)
     }
 
-    /// Keeps why a part could not be reloaded, or clears that.
+    /// Stores the reason why a part could not be reloaded, or clears it.
     pub(crate) fn set_part_error(&self, part: Part, error: Option<String>) {
         self.part_errors.lock().unwrap_or_else(PoisonError::into_inner)[part as usize] = error;
     }

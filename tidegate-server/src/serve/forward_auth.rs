@@ -20,7 +20,7 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 
 use super::api::BadRequest;
-use crate::degraded::DEGRADED;
+use crate::degraded::DEGRADED_HEADER;
 
 /// Headers with the original method, as different proxies name them.
 const METHOD_HEADERS: [HeaderName; 2] =
@@ -35,7 +35,7 @@ const TARGET_HEADERS: [HeaderName; 3] = [
 const HOST_HEADERS: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
 
 /// The original status of a refusal, for proxies that pass on only some statuses.
-const DENIED: HeaderName = HeaderName::from_static("x-tidegate-denied");
+const DENIED_HEADER: HeaderName = HeaderName::from_static("x-tidegate-denied");
 
 /// The query parameters of a call, in order.
 type Parameters = Query<Vec<(String, String)>>;
@@ -67,7 +67,7 @@ async fn decide<S: Store + 'static>(
 async fn allow(request: http::Request<()>) -> Result<http::Response<Body>, Infallible> {
     let mut response = http::Response::new(Body::empty());
     if request.extensions().get::<DegradedMode>().is_some() {
-        response.headers_mut().insert(DEGRADED, HeaderValue::from_static("true"));
+        response.headers_mut().insert(DEGRADED_HEADER, HeaderValue::from_static("true"));
     }
     Ok(response)
 }
@@ -114,7 +114,7 @@ fn single_value<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Result<Opti
 
 fn denied(mut response: Response, status: Option<StatusCode>) -> Response {
     let own = HeaderValue::from(response.status().as_u16());
-    response.headers_mut().insert(DENIED, own);
+    response.headers_mut().insert(DENIED_HEADER, own);
     if let Some(status) = status {
         *response.status_mut() = status;
     }

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_text_has_cumulative_buckets_a_count_and_a_sum() {
+    fn the_text_of_a_histogram_has_cumulative_buckets_a_count_and_a_sum() {
         let (histogram, mut registry) = (Histogram::default(), Registry::default());
         registry.register("took", "Time", histogram.clone());
         for micros in [0, 50, 51, 1_000_000, 1_500_000] {

@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn the_guard_waits_until_every_line_is_written() {
         #[derive(Clone, Default)]
-        struct Page(Arc<Mutex<Vec<u8>>>);
-        impl Write for Page {
+        struct LogBuffer(Arc<Mutex<Vec<u8>>>);
+        impl Write for LogBuffer {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0.lock().unwrap().write(bytes)
             }
@@ -147,7 +147,7 @@ mod tests {
                 Ok(())
             }
         }
-        let (mut writer, page) = (LogWriter::default(), Page::default());
+        let (mut writer, page) = (LogWriter::default(), LogBuffer::default());
         let (background, output) = (writer.clone(), page.clone());
         for _ in 0..100 {
             writer.write_all(b"a line\n").unwrap();

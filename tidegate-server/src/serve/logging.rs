@@ -3,7 +3,7 @@
 //! | target | events |
 //! |---|---|
 //! | `tidegate::server` | start, reload, shutdown |
-//! | `tidegate::store` | the store and what an operator should change there |
+//! | `tidegate::store` | failures of the store and harmful settings |
 //! | `tidegate::refusals` | [refused requests](super::refusal_log) |
 //! | `tidegate::access` | requests through the gateway, with `--access-log` |
 
@@ -72,7 +72,7 @@ pub(crate) fn start(arguments: &LogArgs, rust_log: Option<&OsStr>, colour: bool)
     Ok(guard)
 }
 
-/// The level for our own events, and at most warnings of the libraries below. What `RUST_LOG` names goes before both.
+/// The level for our own events, and at most warnings of the libraries below. Directives in `RUST_LOG` override both.
 fn targets(level: LogLevel, rust_log: Option<&OsStr>) -> Result<Targets, Failure> {
     let level = level.filter();
     let base = Targets::new().with_default(level.min(LevelFilter::WARN)).with_target(OWN_TARGETS, level);

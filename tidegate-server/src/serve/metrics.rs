@@ -150,7 +150,7 @@ impl Metrics {
         Self { registry, ..metrics }
     }
 
-    /// Takes over what the rules of a file count by.
+    /// Sets the subject types of the rules of a file.
     pub(crate) fn follow(&self, file: &RuleFile) {
         let types = file.per_by_rule().map(|(rule, names)| (rule.to_owned(), subject_type(&names))).collect();
         *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = types;
@@ -189,7 +189,7 @@ impl Metrics {
             (_, false) => CheckOutcome::Rejected,
         };
         let extra = match outcome {
-            // The share of one instance tells nothing about the whole limit.
+            // The share of one instance does not show the usage of the whole limit.
             CheckOutcome::Allowed if passed && !degraded && self.is_near(check) => Some(ExtraCounter::NearLimit),
             // One of two quotas is used up, and the other let the request pass.
             CheckOutcome::Rejected if passed => None,

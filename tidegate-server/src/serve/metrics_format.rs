@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 
 /// The last line of a page in `OpenMetrics`.
-const END: &str = "# EOF\n";
+const OPEN_METRICS_END: &str = "# EOF\n";
 
 /// A text format of the metrics page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,12 @@ impl MetricsFormat {
 
     /// The page, from parts in `OpenMetrics`, each with or without its end mark.
     pub(crate) fn page(self, parts: &[&str]) -> String {
-        let lines = || parts.iter().flat_map(|part| part.strip_suffix(END).unwrap_or(part).lines());
+        let lines = || parts.iter().flat_map(|part| part.strip_suffix(OPEN_METRICS_END).unwrap_or(part).lines());
         let mut page = String::new();
         match self {
             Self::OpenMetrics => {
                 lines().for_each(|line| page.extend([line, "\n"]));
-                page.push_str(END);
+                page.push_str(OPEN_METRICS_END);
             }
             Self::Prometheus => convert(lines(), &mut page),
         }

@@ -1,5 +1,5 @@
-//! `ProcessCollector`: metrics of the process and its build, read when they are scraped. What the system does not tell is left
-//! out.
+//! `ProcessCollector`: metrics of the process and its build, read when they are scraped. Values that the system does not
+//! provide are left out.
 
 use std::fmt;
 use std::fs;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_tells_memory_descriptors_and_cpu_time() {
+    fn memory_descriptors_and_cpu_time_of_the_process_are_read() {
         assert!(cpu_seconds() > 0.0);
         assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 20));
         let before = open_fds().unwrap();

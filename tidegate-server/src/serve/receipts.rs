@@ -17,11 +17,11 @@ use tidegate::{Clock, Limit, LimitError, Limiter, OnFailure, Rate, Receipt, Stor
 
 use super::api::BadRequest;
 
-/// How long a receipt can be refunded.
-const VALIDITY: Duration = Duration::from_secs(3600);
+/// The time in which a receipt can be refunded.
+const RECEIPT_VALIDITY: Duration = Duration::from_secs(3600);
 
 /// How long the use of a receipt is remembered. Longer than it is valid, since clocks differ.
-const REPLAY_MEMORY: Duration = Duration::from_secs(2 * 3600);
+const REPLAY_RETENTION: Duration = Duration::from_secs(2 * 3600);
 
 /// Longest text that is read. A receipt has at most 32 checks, which are shorter.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -45,7 +45,7 @@ pub(crate) enum RefundOutcome {
     Refunded,
     AlreadyRefunded,
     TooOld,
-    /// The signature is wrong: another fleet wrote the receipt, or somebody changed it.
+    /// The signature is wrong: another fleet issued the receipt, or it was changed.
     Unknown,
 }
 
@@ -54,7 +54,7 @@ impl Receipts {
     /// receipts, since instances could not verify those of each other.
     pub(crate) fn new(key: Option<hmac::Key>, is_shared: bool) -> Result<Self, LimitError> {
         let random = || hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
-        let limit = Limit::token_bucket(1, Rate::new(1, REPLAY_MEMORY)?)?;
+        let limit = Limit::token_bucket(1, Rate::new(1, REPLAY_RETENTION)?)?;
         // No rule has a name with a space in it.
         let owner = "refund once";
         let stem = KeyStem::for_rule(owner, &limit, "");
@@ -95,7 +95,7 @@ impl Receipts {
         let Some((id, written, receipt)) = self.read(text) else { return Ok(RefundOutcome::Unknown) };
         let now = self.clock.now();
         // A receipt from a clock that runs ahead would be valid for longer than its use is remembered.
-        if now.since(written) > VALIDITY || written.since(now) > VALIDITY {
+        if now.since(written) > RECEIPT_VALIDITY || written.since(now) > RECEIPT_VALIDITY {
             return Ok(RefundOutcome::TooOld);
         }
         // A plan of one check always fits.

@@ -28,7 +28,7 @@ const MAX_LINES: u32 = 100;
 /// Rules that are counted one by one. Only limits of an Envoy configuration could be more.
 const MAX_RULES: usize = 10_000;
 
-/// Subjects of a rule that are told apart in a window.
+/// Subjects of a rule that are counted separately in a window.
 const SUBJECT_SLOTS: usize = 16;
 
 /// Writes refusals to the log.
@@ -39,11 +39,11 @@ pub(crate) struct RefusalLog {
     others: Arc<RuleLines>,
     window: AtomicU32,
     lines: AtomicU32,
-    /// Hashes the hash of a subject once more, where the secret is public and anybody could guess the subject behind it.
+    /// Hashes the hash of a subject once more, where the secret is public, so that the subject could be guessed.
     blind: Option<RandomState>,
 }
 
-/// What is known of a rule, and its lines in this window.
+/// A rule, and its lines in this window.
 #[derive(Debug, Default)]
 struct RuleLines {
     subject_type: String,
@@ -55,7 +55,7 @@ struct RuleLines {
     subjects: [AtomicU64; SUBJECT_SLOTS],
 }
 
-/// What a line says beside what is known of the rule.
+/// The fields of a line that depend on the request.
 struct Refusal<'a> {
     rule: &'a str,
     plan: &'a str,
@@ -70,7 +70,7 @@ struct Refusal<'a> {
 }
 
 impl RefusalLog {
-    /// A log of the rules of `file`. With a public secret, the digits of a subject are good for this process only.
+    /// A log of the rules of `file`. With a public secret, the digits of a subject are valid in this process only.
     pub(crate) fn new(file: &RuleFile, is_secret_public: bool) -> Self {
         let log = Self {
             rules: RwLock::default(),
@@ -83,7 +83,7 @@ impl RefusalLog {
         log
     }
 
-    /// Learns what the rules of a file count by and which paths they are for. Counts of the window go on.
+    /// Replaces the subjects and paths of the rules by those of a file. The counts of the window are kept.
     pub(crate) fn follow(&self, file: &RuleFile) {
         let routes: HashMap<&str, String> =
             file.path_patterns().map(|(rule, patterns)| (rule, patterns.join(" "))).collect();
@@ -99,7 +99,7 @@ impl RefusalLog {
         }
     }
 
-    /// Ends the window: reports what was suppressed in it, and lets every rule write again. To be called once a second.
+    /// Ends the window: reports the suppressed counts, and lets every rule write again. To be called once a second.
     pub(crate) fn end_window(&self) {
         self.window.fetch_add(1, Ordering::Relaxed);
         self.lines.store(0, Ordering::Relaxed);
@@ -289,9 +289,9 @@ rules:
 ";
 
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Page {
+    impl Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -310,7 +310,7 @@ rules:
 
     /// What `test` writes to the log as JSON.
     fn captured(test: impl FnOnce()) -> Vec<Value> {
-        let page = Page::default();
+        let page = LogBuffer::default();
         let writer = page.clone();
         let format = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone());
         tracing::subscriber::with_default(format.finish(), test);
@@ -391,7 +391,7 @@ rules:
             let digits = line["subject"].as_str().unwrap();
             assert!(digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{line}");
             let hash = tidegate::Secret::public().hasher(["user"]).subject([Some("hunter2")].into_iter()).to_string();
-            assert!(!is_secret_public || !hash.starts_with(digits), "anybody could guess the subject");
+            assert!(!is_secret_public || !hash.starts_with(digits), "the subject could be guessed");
             assert!(!line.to_string().contains("hunter2") && !line.to_string().contains("/v1/7"), "{line}");
         }
     }

@@ -46,7 +46,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn the_very_value_goes_before_wildcards_in_file_order_before_the_key_alone() {
+async fn an_exact_value_takes_precedence_over_wildcards_and_those_over_the_key_alone() {
     let cases: [Case<Option<u32>>; 22] = [
         (&[("path", "/abc")], Some(11)),
         (&[("path", "/abcd")], Some(12)),
@@ -63,7 +63,7 @@ async fn the_very_value_goes_before_wildcards_in_file_order_before_the_key_alone
         (&[("tenant", "acme"), ("user", "root")], Some(23)),
         (&[("tenant", "acme"), ("user", "root"), ("verb", "DELETE")], Some(24)),
         (&[("tenant", "acme"), ("user", "root"), ("verb", "GET")], None),
-        // Neither a shallower nor a deeper limit applies, and the way is not gone back.
+        // Neither a shallower nor a deeper limit applies, and the lookup does not backtrack.
         (&[("tenant", "acme"), ("user", "ann"), ("verb", "DELETE")], None),
         (&[("tenant", "other")], None),
         (&[("tenant", "other"), ("user", "ann")], Some(25)),
@@ -82,7 +82,7 @@ async fn the_very_value_goes_before_wildcards_in_file_order_before_the_key_alone
 }
 
 #[tokio::test]
-async fn values_count_apart_unless_they_share_a_threshold() {
+async fn values_have_separate_counters_unless_they_share_a_threshold() {
     let yaml = "
 domain: edge
 descriptors:
@@ -113,7 +113,7 @@ descriptors:
     }
 }
 
-/// Joined with `_`, these were one counter.
+/// Joined with `_`, these would share one counter.
 #[tokio::test]
 async fn no_two_descriptors_share_a_counter_by_accident() {
     let yaml = "

@@ -100,7 +100,7 @@ async fn a_store_failure_gives_503_or_400_in_strict_mode() {
 }
 
 #[tokio::test]
-async fn the_health_check_needs_a_configuration_the_store_and_the_servers_consent() {
+async fn the_health_check_requires_a_configuration_a_store_and_a_healthy_server() {
     let is_healthy = Arc::new(AtomicBool::new(true));
     let health = Arc::clone(&is_healthy);
     let service = service(LIMITS, &EnvoyOptions::default()).with_health_check(move || health.load(Ordering::Relaxed));

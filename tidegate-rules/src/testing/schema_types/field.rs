@@ -23,7 +23,7 @@ pub(super) fn non_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deseriali
     Option::deserialize(deserializer)?.ok_or_else(nothing)
 }
 
-// === impl Given ===
+// === impl OptionalField ===
 
 impl<T> Default for OptionalField<T> {
     fn default() -> Self {
@@ -59,7 +59,7 @@ impl<T: JsonSchema> JsonSchema for OptionalField<T> {
     }
 }
 
-// === impl Over ===
+// === impl OverridableField ===
 
 impl<T: Clone> OverridableField<T> {
     /// The value merged over `base`.

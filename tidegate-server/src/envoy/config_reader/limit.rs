@@ -13,7 +13,7 @@ use super::fields::YamlFields;
 use super::{ALGORITHM, COUNT_REFUSED, ConfigReader, DescriptorPath, LIMIT_KEYS, LimitSettings, MULTIPLIER, WINDOW};
 
 /// Slices of a sliding window. Ten divide every unit evenly.
-const SLICES: u64 = 10;
+const SLIDING_WINDOW_SLICES: u64 = 10;
 
 /// The any-of group of all quotas of a request.
 pub(in super::super) const QUOTA_ROLE: Role = Role::AnyOf(0);
@@ -181,7 +181,7 @@ pub(in super::super) fn build_limit(
         }
         "" | "fixed_window" | "token_bucket" => Limit::fixed_window(amount, fixed),
         "sliding_log" => Limit::sliding_log(amount, span),
-        "sliding_window" => Limit::sliding_window(amount, span, SLICES),
+        "sliding_window" => Limit::sliding_window(amount, span, SLIDING_WINDOW_SLICES),
         _ => return None,
     })
 }
