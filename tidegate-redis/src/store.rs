@@ -12,6 +12,7 @@ use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
 use crate::args;
+use crate::batch::{Batch, BatchMode};
 use crate::call::{Call, CallError};
 use crate::cardinality::{CardinalityTracker, OverflowRoute, has_overflow, without_overflow};
 use crate::cross_slot::{RecentDenials, SplitBy};
@@ -19,9 +20,9 @@ use crate::deadline::Deadline;
 use crate::error::timed_out;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
-use crate::reply::Reply;
+use crate::packed_plan::PackedPlan;
+use crate::reply::malformed;
 use crate::router::Router;
-use crate::scripts::{SCRIPTS, is_single_check};
 use crate::slot_map::slot_of;
 use crate::timeouts::Timeouts;
 use crate::timer;
@@ -128,18 +129,11 @@ impl RedisStore {
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
     ) -> Result<Verdict, CallError> {
-        let has_routes = !routes.is_empty();
-        let (verb, script) = if plan.is_peek() {
-            ("EVALSHA_RO", SCRIPTS.peek(has_routes))
-        } else {
-            ("EVALSHA", SCRIPTS.decide(plan, has_routes))
-        };
-        let mut call = Call::script(verb, script, timeouts);
-        let append = if is_single_check(plan) { args::decide_one } else { args::decide };
-        append(&mut call.command, &self.options.prefix, plan, routes, self.injected_now());
-        let reply = self.router.send(slot_of_plan(plan), &call).await?;
-        let parse = if is_single_check(plan) { Reply::parse_single } else { Reply::parse_plan };
-        let reply = parse(plan, has_routes, &reply)?;
+        let packed = PackedPlan::pack(&self.options.prefix, plan, routes);
+        let batch = Batch::new([&packed]);
+        let (command, script) = batch.command(self.injected_now(), BatchMode::Decide);
+        let reply = self.router.send(packed.slot(), &Call { command, script: Some(script), timeouts }).await?;
+        let reply = batch.parse(&reply).pop().unwrap_or_else(|| Err(malformed()))?.into_reply(plan)?;
         let verdict = reply.verdict(plan);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
@@ -165,11 +159,6 @@ pub(crate) async fn within_timeout<T>(
     future: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
 ) -> Result<T, StoreError> {
     timer::timeout(timeout, future).await.unwrap_or_else(|| Err(timed_out()))
-}
-
-/// The slot of the first key. A plan without keys may go to any server.
-fn slot_of_plan(plan: &Plan<'_>) -> u16 {
-    plan.checks().first().map_or(0, |check| slot_of(check.key().partition()))
 }
 
 /// Rejects a plan with too many checks: the reply has one bit for each in one number.
