@@ -4,7 +4,6 @@ use tidegate::StoreError;
 use tidegate::spi::{Plan, Verdict};
 
 use crate::batch::{Batch, BatchMode};
-use crate::call::{Call, CallError};
 use crate::packed_plan::PackedPlan;
 use crate::store::RedisStore;
 use crate::timeouts::Timeouts;
@@ -17,10 +16,11 @@ impl RedisStore {
         let pack = |plan| PackedPlan::pack(&self.options.prefix, plan, &self.cardinality.routes(plan, self.instances()));
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);
+        let timeouts = Timeouts::for_decision(self.options.timeout);
         let slot = packed.first().map_or(0, PackedPlan::slot);
-        let mut reply = self.send_batch(slot, &batch, BatchMode::Decide).await;
+        let mut reply = self.send_batch(slot, &batch, BatchMode::Decide, timeouts).await;
         if reply.as_ref().is_err_and(|failure| failure.out_of_memory) {
-            reply = self.send_batch(slot, &batch, BatchMode::OutOfMemory).await;
+            reply = self.send_batch(slot, &batch, BatchMode::OutOfMemory, timeouts).await;
         }
         let results = match reply {
             Ok(reply) => batch.parse(&reply),
@@ -35,11 +35,5 @@ impl RedisStore {
             Ok(verdict)
         });
         (batch.decided_order(), verdicts.collect())
-    }
-
-    async fn send_batch(&self, slot: u16, batch: &Batch, mode: BatchMode) -> Result<redis::Value, CallError> {
-        let (command, script) = batch.command(self.injected_now(), mode);
-        let timeouts = Timeouts::for_decision(self.options.timeout);
-        self.router.send(slot, &Call { command, script: Some(script), timeouts }).await
     }
 }

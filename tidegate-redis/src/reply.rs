@@ -158,6 +158,9 @@ impl Reply {
         let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states);
         for (check, details) in verdict.checks_mut().iter_mut().zip(&self.details) {
             check.overflowed = details.overflowed;
+            check.unstored = details.unstored;
+            check.skipped = details.unreadable;
+            check.consumed &= !details.unstored;
             if details.unreadable {
                 (check.outcome.remaining, check.outcome.retry_after) = (0, None);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::spi::algorithm::Op;
-use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Role, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
@@ -131,14 +131,29 @@ impl RedisStore {
     ) -> Result<Verdict, CallError> {
         let packed = PackedPlan::pack(&self.options.prefix, plan, routes);
         let batch = Batch::new([&packed]);
-        let (command, script) = batch.command(self.injected_now(), BatchMode::Decide);
-        let reply = self.router.send(packed.slot(), &Call { command, script: Some(script), timeouts }).await?;
+        let mut reply = self.send_batch(packed.slot(), &batch, BatchMode::Decide, timeouts).await;
+        if reply.as_ref().is_err_and(|failure| failure.out_of_memory) {
+            reply = self.send_batch(packed.slot(), &batch, BatchMode::OutOfMemory, timeouts).await;
+        }
+        let reply = reply?;
         let reply = batch.parse(&reply).pop().unwrap_or_else(|| Err(malformed()))?.into_reply(plan)?;
         let verdict = reply.verdict(plan);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
         }
         Ok(verdict)
+    }
+
+    /// Sends `batch`, whose keys are in `slot`.
+    pub(crate) async fn send_batch(
+        &self,
+        slot: u16,
+        batch: &Batch,
+        mode: BatchMode,
+        timeouts: Timeouts,
+    ) -> Result<redis::Value, CallError> {
+        let (command, script) = batch.command(self.injected_now(), mode);
+        self.router.send(slot, &Call { command, script: Some(script), timeouts }).await
     }
 
     /// The timeout of `plan`: its own, but at most that of the store.
@@ -161,12 +176,12 @@ pub(crate) async fn within_timeout<T>(
     timer::timeout(timeout, future).await.unwrap_or_else(|| Err(timed_out()))
 }
 
-/// Rejects a plan with too many checks: the reply has one bit for each in one number.
+/// Rejects a plan with too many checks, which would take the server too long.
 fn require_max_checks(plan: &Plan<'_>) -> Result<(), StoreError> {
-    let checks = plan.checks().len();
-    if checks <= MAX_CHECKS {
+    if !plan.is_too_large() {
         return Ok(());
     }
+    let checks = plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow).count();
     let message = format!("{checks} limits apply to one request; at most {MAX_CHECKS} may: let fewer rules match it");
     Err(StoreError::new(StoreErrorKind::Unexpected, message))
 }
