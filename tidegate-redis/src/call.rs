@@ -21,6 +21,8 @@ pub(crate) struct CallError {
     pub(crate) mid_migration: bool,
     /// The server responded that the user lacks a permission.
     pub(crate) missing_permission: bool,
+    /// The server is out of memory. Nothing ran.
+    pub(crate) out_of_memory: bool,
 }
 
 impl Call {
@@ -43,13 +45,14 @@ impl From<&NodeError> for CallError {
             error: error.into(),
             mid_migration: error.is_mid_migration(),
             missing_permission: error.code() == Some("NOPERM"),
+            out_of_memory: error.code() == Some("OOM"),
         }
     }
 }
 
 impl From<StoreError> for CallError {
     fn from(error: StoreError) -> Self {
-        Self { error, mid_migration: false, missing_permission: false }
+        Self { error, mid_migration: false, missing_permission: false, out_of_memory: false }
     }
 }
 

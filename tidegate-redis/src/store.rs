@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::spi::algorithm::Op;
-use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Role, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
 use crate::args;
+use crate::batch::{Batch, BatchMode};
 use crate::call::{Call, CallError};
 use crate::cardinality::{CardinalityTracker, OverflowRoute, has_overflow, without_overflow};
 use crate::cross_slot::{RecentDenials, SplitBy};
@@ -19,9 +20,9 @@ use crate::deadline::Deadline;
 use crate::error::timed_out;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
-use crate::reply::Reply;
+use crate::packed_plan::PackedPlan;
+use crate::reply::malformed;
 use crate::router::Router;
-use crate::scripts::{SCRIPTS, is_single_check};
 use crate::slot_map::slot_of;
 use crate::timeouts::Timeouts;
 use crate::timer;
@@ -128,23 +129,31 @@ impl RedisStore {
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
     ) -> Result<Verdict, CallError> {
-        let has_routes = !routes.is_empty();
-        let (verb, script) = if plan.is_peek() {
-            ("EVALSHA_RO", SCRIPTS.peek(has_routes))
-        } else {
-            ("EVALSHA", SCRIPTS.decide(plan, has_routes))
-        };
-        let mut call = Call::script(verb, script, timeouts);
-        let append = if is_single_check(plan) { args::decide_one } else { args::decide };
-        append(&mut call.command, &self.options.prefix, plan, routes, self.injected_now());
-        let reply = self.router.send(slot_of_plan(plan), &call).await?;
-        let parse = if is_single_check(plan) { Reply::parse_single } else { Reply::parse_plan };
-        let reply = parse(plan, has_routes, &reply)?;
+        let packed = PackedPlan::pack(&self.options.prefix, plan, routes);
+        let batch = Batch::new([&packed]);
+        let mut reply = self.send_batch(packed.slot(), &batch, BatchMode::Decide, timeouts).await;
+        if reply.as_ref().is_err_and(|failure| failure.out_of_memory) {
+            reply = self.send_batch(packed.slot(), &batch, BatchMode::OutOfMemory, timeouts).await;
+        }
+        let reply = reply?;
+        let reply = batch.parse(&reply).pop().unwrap_or_else(|| Err(malformed()))?.into_reply(plan)?;
         let verdict = reply.verdict(plan);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
         }
         Ok(verdict)
+    }
+
+    /// Sends `batch`, whose keys are in `slot`.
+    pub(crate) async fn send_batch(
+        &self,
+        slot: u16,
+        batch: &Batch,
+        mode: BatchMode,
+        timeouts: Timeouts,
+    ) -> Result<redis::Value, CallError> {
+        let (command, script) = batch.command(self.injected_now(), mode);
+        self.router.send(slot, &Call { command, script: Some(script), timeouts }).await
     }
 
     /// The timeout of `plan`: its own, but at most that of the store.
@@ -167,17 +176,12 @@ pub(crate) async fn within_timeout<T>(
     timer::timeout(timeout, future).await.unwrap_or_else(|| Err(timed_out()))
 }
 
-/// The slot of the first key. A plan without keys may go to any server.
-fn slot_of_plan(plan: &Plan<'_>) -> u16 {
-    plan.checks().first().map_or(0, |check| slot_of(check.key().partition()))
-}
-
-/// Rejects a plan with too many checks: the reply has one bit for each in one number.
+/// Rejects a plan with too many checks, which would take the server too long.
 fn require_max_checks(plan: &Plan<'_>) -> Result<(), StoreError> {
-    let checks = plan.checks().len();
-    if checks <= MAX_CHECKS {
+    if !plan.is_too_large() {
         return Ok(());
     }
+    let checks = plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow).count();
     let message = format!("{checks} limits apply to one request; at most {MAX_CHECKS} may: let fewer rules match it");
     Err(StoreError::new(StoreErrorKind::Unexpected, message))
 }

@@ -287,10 +287,10 @@ impl SimulatedServer {
                 if state.calls.insert(cost, ServedCall { admitted, replied_at: None }).is_some() {
                     state.violation = Some(format!("the call of cost {cost} ran twice"));
                 }
-                let signed_now = if admitted { NOW_MICROS as f64 } else { -(NOW_MICROS as f64) };
+                let letter = if admitted { b";a" } else { b";A" };
                 let window = NOW_MICROS / self.window_micros;
                 let stored = if before == 0 { String::new() } else { format!("{before}{window:010}") };
-                bulk_string(&[&signed_now.to_le_bytes()[..], stored.as_bytes()].concat())
+                bulk_string(&[&(NOW_MICROS as f64).to_le_bytes()[..], letter, stored.as_bytes()].concat())
             }
             _ => b"+OK\r\n".to_vec(),
         }
