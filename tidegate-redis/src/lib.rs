@@ -59,6 +59,7 @@ mod scripts;
 
 mod call;
 mod cluster;
+mod plan_call;
 mod router;
 mod sentinel;
 mod slot_map;
@@ -70,12 +71,18 @@ pub use breaker::BreakerState;
 mod connection;
 mod connector;
 mod deadline;
+mod handshake;
 mod node;
 mod node_factory;
+mod resp;
+mod server_link;
 mod server_state;
 pub use server_state::ServerState;
+mod server_stream;
+mod silence;
 mod timeouts;
 mod timer;
+mod tls;
 
 mod error;
 mod node_error;

@@ -38,7 +38,7 @@ pub(super) struct OpenLink {
     rounds: VecDeque<Round>,
     next_round: u64,
     last_round_end: Instant,
-    /// Whether a round has ended since the last one was sent.
+    /// Whether a round has ended in this turn of the task.
     has_ended_round: bool,
 }
 
@@ -102,6 +102,11 @@ impl OpenLink {
         self.rounds.is_empty() || self.has_ended_round
     }
 
+    /// Forgets that a round has ended.
+    pub(super) const fn end_turn(&mut self) {
+        self.has_ended_round = false;
+    }
+
     /// Sends `call`, and returns until when its caller waits.
     pub(super) fn send_call(&mut self, call: Arc<PendingCall>, now: Instant) -> Instant {
         self.calls += 1;
@@ -114,7 +119,6 @@ impl OpenLink {
     pub(super) fn send_round(&mut self, groups: Vec<Vec<Arc<PendingPlan>>>, context: SendContext) -> Option<Instant> {
         let (number, ahead) = (self.next_round, self.rounds.len());
         self.next_round += 1;
-        self.has_ended_round = false;
         self.rounds.push_back(Round { number, open: groups.len(), sent_at: context.now, ahead });
         let mut first_deadline = None;
         for group in groups {

@@ -312,6 +312,7 @@ impl ConnectionTask {
             let deadline = open.send_round(groups, context);
             first_deadline = first_deadline.into_iter().chain(deadline).min();
         }
+        open.end_turn();
         self.next_deadline = first_deadline;
     }
 
