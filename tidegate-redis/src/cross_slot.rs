@@ -234,11 +234,7 @@ impl RedisStore {
     }
 
     /// Peeks at all parts at once. Returns the verdicts and the first failure.
-    async fn peek_at_parts(
-        &self,
-        parts: &[Part<'_>],
-        timeouts: Timeouts,
-    ) -> (Vec<Option<Verdict>>, Option<CallError>) {
+    async fn peek_at_parts(&self, parts: &[Part<'_>], timeouts: Timeouts) -> (Vec<Option<Verdict>>, Option<CallError>) {
         let peek = async |part: &Part<'_>| self.decide_in_slot(&part.plan.clone().with_peek(), timeouts).await;
         split_results(join_all(parts.iter().map(peek)).await)
     }

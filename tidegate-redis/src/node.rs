@@ -44,7 +44,8 @@ impl Node {
     /// Sends `call`, and with `asking` an `ASKING` before it, for a server that is importing the slot.
     pub(crate) async fn send(&self, call: &Call, asking: bool) -> Result<Value, NodeError> {
         let commands = call.command.get_packed_command();
-        let replies = self.connection.call(RawCall { commands, replies: 1, script: call.script, asking }, call.timeouts);
+        let replies =
+            self.connection.call(RawCall { commands, replies: 1, script: call.script, asking }, call.timeouts);
         only_reply(replies.await?)
     }
 

@@ -77,11 +77,10 @@ impl AbandonedPlan {
     }
 
     fn count_keys(&self, reply: PlanReply, cardinality: &CardinalityTracker) {
-        let check = |check| {
-            let AbandonedCheck { gate, subject, cost, is_anonymous } = check;
+        let checks = self.checks.iter().map(|AbandonedCheck { gate, subject, cost, is_anonymous }| {
             Check::new(gate, *subject, *cost).with_anonymous(*is_anonymous)
-        };
-        let Ok(plan) = Plan::new(self.checks.iter().map(check)) else { return };
+        });
+        let Ok(plan) = Plan::new(checks) else { return };
         let plan = plan.with_mode(self.mode).with_max_units(self.max_units);
         let plan = self.max_delay.map_or(plan.clone(), |delay| plan.with_max_delay(delay));
         if let Ok(reply) = reply.into_reply(&plan) {

@@ -110,7 +110,10 @@ fn announced(line: &[u8]) -> RedisResult<(usize, usize)> {
     let (kind, text) = line.split_first().ok_or_else(|| malformed("a reply has an empty line"))?;
     let values = |factor: usize| {
         let length = length(text)?.unwrap_or(0);
-        length.checked_mul(factor).filter(|values| *values <= MAX_REPLY_BYTES).ok_or_else(|| malformed("a reply is too long"))
+        length
+            .checked_mul(factor)
+            .filter(|values| *values <= MAX_REPLY_BYTES)
+            .ok_or_else(|| malformed("a reply is too long"))
     };
     match kind {
         b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => Ok((0, 0)),

@@ -87,11 +87,6 @@ impl Silence {
         }
     }
 
-    /// Drops the tick under way: nothing is unanswered.
-    pub(crate) fn stop(&mut self) {
-        self.tick = None;
-    }
-
     /// Whether a command with this budget, sent at `sent`, has heard no byte for its budget.
     pub(crate) fn is_silent(&self, sent: CountedTime, budget: Duration) -> bool {
         self.elapsed(sent.max(self.last_byte)) >= budget

@@ -149,12 +149,8 @@ impl RedisStore {
 
     /// The timeouts of a decision on `plan`.
     fn timeouts(&self, plan: &Plan<'_>) -> Timeouts {
-        let mut timeouts = self.call_timeouts();
-        if let Some(timeout) = plan.timeout() {
-            timeouts.setup = timeouts.setup.min(timeout);
-            timeouts = timeouts.with_deadline(Some(timer::after(timer::now(), timeout)));
-        }
-        timeouts
+        let own_deadline = plan.timeout().map(|timeout| timer::after(timer::now(), timeout));
+        self.call_timeouts().with_deadline(own_deadline)
     }
 
     /// The timeouts of a call of this store that starts now, with a deadline for all its attempts.

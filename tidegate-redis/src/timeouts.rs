@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use crate::options::RedisOptions;
 use crate::silence::MAX_UNANSWERED_BUDGETS;
+use crate::timer;
 
 /// Lower bound of the budget of calls at startup, when a server may still be starting.
 const MIN_STARTUP_BUDGET: Duration = Duration::from_secs(5);
@@ -62,6 +63,12 @@ impl Timeouts {
     pub(crate) fn with_deadline(mut self, deadline: Option<Instant>) -> Self {
         self.deadline = [self.deadline, deadline].into_iter().flatten().min();
         self
+    }
+
+    /// How long the call still waits for what it needs before it can be sent.
+    pub(crate) fn setup_left(&self) -> Duration {
+        let left = |deadline: Instant| deadline.saturating_duration_since(timer::now());
+        self.deadline.map_or(self.setup, |deadline| self.setup.min(left(deadline)))
     }
 
     /// The longest time that a call takes once there is a connection.

@@ -3,18 +3,26 @@
 //! subject does not push out others.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-/// A hash of a key.
+/// A hash of a key, with a random seed.
 pub(crate) type KeyHash = u64;
+
+/// A map by [`KeyHash`], which is not hashed again.
+type KeyMap<V> = HashMap<KeyHash, V, BuildHasherDefault<KeyHashHasher>>;
 
 /// How many waiting plans share each key.
 #[derive(Default)]
-pub(crate) struct KeyCounts(HashMap<KeyHash, usize>);
+pub(crate) struct KeyCounts(KeyMap<usize>);
+
+/// Takes a [`KeyHash`] as it is.
+#[derive(Default)]
+struct KeyHashHasher(u64);
 
 impl KeyCounts {
     /// Counts the keys of `plans`.
     pub(crate) fn of_plans<P: IntoIterator<Item = KeyHash>>(plans: impl Iterator<Item = P>) -> Self {
-        let mut counts = HashMap::new();
+        let mut counts = KeyMap::default();
         for key in plans.flatten() {
             *counts.entry(key).or_insert(0) += 1;
         }
@@ -37,13 +45,13 @@ pub(crate) fn choose_crowded<P: IntoIterator<Item = KeyHash>>(
 ) -> Vec<usize> {
     let counts = KeyCounts::of_plans(plans.clone());
     let keys: Vec<KeyHash> = plans.map(|plan| counts.crowd(plan).1).collect();
-    let mut sizes: HashMap<KeyHash, usize> = HashMap::new();
+    let mut sizes = KeyMap::default();
     for key in &keys {
         *sizes.entry(*key).or_insert(0) += 1;
     }
     // A crowd is smaller than its key's count if some of its members are counted under another key.
     let level = level_for(sizes.values().copied().collect(), wanted);
-    let mut kept: HashMap<KeyHash, usize> = HashMap::new();
+    let mut kept = KeyMap::default();
     let mut chosen = Vec::with_capacity(wanted);
     for (index, key) in keys.iter().enumerate() {
         let kept = kept.entry(*key).or_insert(0);
@@ -54,6 +62,31 @@ pub(crate) fn choose_crowded<P: IntoIterator<Item = KeyHash>>(
         }
     }
     chosen
+}
+
+/// Chooses which of more plans than fit are sent next: of each crowd the oldest plan, then of each the second, and so on. So a
+/// plan that is alone with one of its keys does not wait for a flood. Returns for each plan, in the order of arrival, whether
+/// it is chosen.
+pub(crate) fn choose_fairly<P: IntoIterator<Item = KeyHash>>(
+    plans: impl Iterator<Item = P> + Clone,
+    wanted: usize,
+) -> Vec<bool> {
+    let counts = KeyCounts::of_plans(plans.clone());
+    let mut in_line = KeyMap::default();
+    let mut ranks: Vec<(usize, usize)> = Vec::new();
+    for (index, plan) in plans.enumerate() {
+        let before = in_line.entry(counts.crowd(plan).1).or_insert(0);
+        ranks.push((*before, index));
+        *before += 1;
+    }
+    let mut is_chosen = vec![wanted >= ranks.len(); ranks.len()];
+    if wanted < ranks.len() {
+        ranks.select_nth_unstable(wanted);
+        for (_, index) in &ranks[..wanted] {
+            is_chosen[*index] = true;
+        }
+    }
+    is_chosen
 }
 
 /// The largest level, at least 1, such that cutting `sizes` down to it removes `wanted`.
@@ -70,6 +103,22 @@ fn level_for(mut sizes: Vec<usize>, wanted: usize) -> usize {
         }
     }
     1
+}
+
+impl Hasher for KeyHashHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +154,19 @@ mod tests {
     fn the_newest_of_a_crowd_are_chosen() {
         let plans = plans(&[(1, 5), (2, 1)]);
         assert_eq!(choose_crowded(plans.iter().copied(), 2), [3, 4]);
+    }
+
+    #[test]
+    fn a_plan_that_is_alone_with_a_key_is_sent_before_a_flood() {
+        let plans = plans(&[(1, 6), (2, 3), (3, 1)]);
+        let chosen = |wanted| {
+            let chosen = choose_fairly(plans.iter().copied(), wanted);
+            (0..plans.len()).filter(|index| chosen[*index]).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(3), [0, 6, 9], "the oldest of each");
+        assert_eq!(chosen(5), [0, 1, 6, 7, 9]);
+        assert_eq!(chosen(10).len(), 10);
+        assert_eq!(chosen(0), [] as [usize; 0]);
     }
 
     /// One plan may be counted under a key that others have in common with it only in part.

@@ -46,7 +46,7 @@ pub(super) struct WaitLimits {
     setup_until: Instant,
     /// Until when it waits to be sent, unless its own deadline is earlier.
     queue_until: Instant,
-    /// The caller's own deadline.
+    /// The deadline of the caller for everything.
     deadline: Option<Instant>,
     /// The number of connection attempts after which it fails, for a job that waits for the next attempt.
     pub(super) fails_after_attempt: Option<u64>,
@@ -86,10 +86,9 @@ impl WaitLimits {
         self.setup_until <= now
     }
 
-    /// Until when the caller of a job that is sent `now` waits for the reply.
+    /// Until when the caller of a job that is sent `now` waits for the reply. Silence ends the wait much earlier.
     pub(super) fn reply_until(&self, now: Instant) -> Instant {
-        let until = timer::after(now, self.budget.saturating_mul(MAX_UNANSWERED_BUDGETS));
-        self.deadline.map_or(until, |deadline| deadline.min(until))
+        self.deadline.unwrap_or_else(|| timer::after(now, self.budget.saturating_mul(MAX_UNANSWERED_BUDGETS)))
     }
 }
 

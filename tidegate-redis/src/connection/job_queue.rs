@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::crowd::{KeyCounts, choose_crowded};
+use super::crowd::{KeyCounts, choose_crowded, choose_fairly};
 use super::job::{Job, PendingPlan};
 use crate::node_error::NodeError;
 
@@ -94,6 +94,24 @@ impl<J: Job> JobQueue<J> {
         });
         self.waiting = self.waiting.saturating_sub(failed);
         failed
+    }
+}
+
+impl JobQueue<PendingPlan> {
+    /// If more than `wanted` plans wait, puts those in front that are sent next, fairly among subjects.
+    pub(super) fn put_fair_share_in_front(&mut self, wanted: usize) {
+        if self.waiting <= wanted {
+            return;
+        }
+        self.entries.retain(|plan| plan.is_waiting());
+        let chosen = choose_fairly(self.entries.iter().map(|plan| plan.packed.key_hashes()), wanted);
+        let mut behind = VecDeque::with_capacity(self.entries.len());
+        let mut in_front = VecDeque::with_capacity(self.entries.len());
+        for (plan, is_chosen) in self.entries.drain(..).zip(chosen) {
+            if is_chosen { &mut in_front } else { &mut behind }.push_back(plan);
+        }
+        in_front.append(&mut behind);
+        self.entries = in_front;
     }
 }
 

@@ -170,7 +170,12 @@ impl OpenLink {
 /// Receiving
 impl OpenLink {
     /// Assigns `reply` to the oldest command.
-    pub(super) fn receive(&mut self, reply: Value, pacing: &mut Pacing, context: SendContext) -> Result<(), UnexpectedReply> {
+    pub(super) fn receive(
+        &mut self,
+        reply: Value,
+        pacing: &mut Pacing,
+        context: SendContext,
+    ) -> Result<(), UnexpectedReply> {
         let SentCommand { sent, budget, owner } = self.unanswered.pop().ok_or(UnexpectedReply)?;
         self.silence.record_reply();
         match owner {
@@ -227,7 +232,9 @@ impl OpenLink {
         self.calls -= 1;
         let result = match call.loads.error {
             // The script is still missing because it could not be loaded.
-            Some(error) if call.replies.iter().any(|reply| is_error(reply, "NOSCRIPT")) => Err(NodeError::Failed(error)),
+            Some(error) if call.replies.iter().any(|reply| is_error(reply, "NOSCRIPT")) => {
+                Err(NodeError::Failed(error))
+            }
             _ => Ok(call.replies),
         };
         call.call.result.finish(result);

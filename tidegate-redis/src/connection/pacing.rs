@@ -39,7 +39,11 @@ impl Pacing {
     /// How many rounds may be under way to a server with this `budget`.
     pub(crate) fn max_rounds(&self, budget: Duration) -> usize {
         let needed = self.round_trip.as_micros().div_ceil(MAX_COMBINE_WAIT.as_micros());
-        let answered_in_time = (budget / 2).as_micros() / self.gap.as_micros().max(1);
+        let answered_in_time = match self.gap.as_micros() {
+            // Two rounds under way measure it.
+            0 => 2,
+            gap => (budget / 2).as_micros() / gap,
+        };
         usize::try_from(needed.min(answered_in_time)).unwrap_or(MAX_ROUNDS).clamp(1, MAX_ROUNDS)
     }
 }

@@ -14,11 +14,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, RedisResult};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
-use super::ConnectionShared;
+use super::alarm::Alarm;
 use super::open_link::{OpenLink, UnexpectedReply};
 use super::pacing::{MAX_COMBINE_WAIT, Pacing};
+use super::shared::ConnectionShared;
 use crate::batch::MAX_BATCH_PLANS;
 use crate::node_error::{DownReason, NodeError};
 use crate::server_link::ServerLink;
@@ -51,7 +52,9 @@ pub(super) struct ConnectionTask {
 /// The phase of the link.
 enum LinkPhase {
     /// The next attempt starts then.
-    Disconnected { retry_at: Instant },
+    Disconnected {
+        retry_at: Instant,
+    },
     Connecting(Connecting),
     Open(Box<OpenLink>),
 }
@@ -63,14 +66,9 @@ enum Replacement {
     /// It is used as soon as everything on the old one is answered.
     Ready(Box<ServerLink>),
     /// The next one may be made then.
-    CoolingDown { until: Instant },
-}
-
-/// A timer that is armed as rarely as possible.
-struct Alarm {
-    sleep: Pin<Box<Sleep>>,
-    /// `None` if it has fired or was never armed.
-    armed: Option<Instant>,
+    CoolingDown {
+        until: Instant,
+    },
 }
 
 impl ConnectionTask {
@@ -319,7 +317,7 @@ impl ConnectionTask {
     /// Prepares to sleep until the next event. Returns false if there is something to do already.
     fn sleep(&mut self, cx: &mut Context<'_>) -> bool {
         let now = timer::now();
-        let mut wake_at = self.next_deadline;
+        let (mut wake_at, mut tick_at) = (self.next_deadline, None);
         let mut add = |at: Instant| wake_at = Some(wake_at.map_or(at, |first: Instant| first.min(at)));
         if let Replacement::CoolingDown { until } = self.replacement {
             add(until);
@@ -334,6 +332,7 @@ impl ConnectionTask {
                 self.shared.under_way.store(open.unanswered.callers(), Ordering::Relaxed);
                 if let Some(budget) = open.unanswered.min_budget() {
                     let at = open.silence.start_tick(now, budget);
+                    tick_at = Some(at);
                     if !self.tick.arm(at, cx) {
                         return false;
                     }
@@ -359,9 +358,12 @@ impl ConnectionTask {
         }
         let is_replacing = matches!(self.replacement, Replacement::Ready(_));
         let mut state = self.shared.lock();
-        // Without a connection, the deadlines of new jobs have to be known.
-        state.wake_up.plans = if is_connected { plans_to_send } else { 1 };
-        let has_new_deadline = !is_connected && state.first_deadline.is_some();
+        state.wake_up.plans = plans_to_send;
+        state.wake_up.alarm = [wake_at, tick_at].into_iter().flatten().min();
+        let has_new_deadline = match (state.first_deadline, state.wake_up.alarm) {
+            (Some(first), Some(alarm)) => first < alarm,
+            (first, _) => first.is_some(),
+        };
         let has_plans = is_connected && !is_replacing && state.plans.waiting() >= plans_to_send;
         if state.wake_up.has_news || has_new_deadline || has_plans {
             return false;
@@ -390,35 +392,5 @@ impl Drop for ConnectionTask {
             open.fail_all(&NodeError::Failed(error));
         }
         self.shared.under_way.store(0, Ordering::Relaxed);
-    }
-}
-
-// === impl Alarm ===
-
-impl Alarm {
-    fn new(now: Instant) -> Self {
-        Self { sleep: Box::pin(timer::sleep_until(now)), armed: None }
-    }
-
-    /// Makes it fire at `at` or before. Returns false if it has fired already.
-    fn arm(&mut self, at: Instant, cx: &mut Context<'_>) -> bool {
-        if self.armed.is_none_or(|armed| armed > at) {
-            self.sleep.as_mut().reset(at);
-            self.armed = Some(at);
-        }
-        self.sleep.as_mut().poll(cx).is_pending()
-    }
-
-    /// Whether it has fired since it was last armed.
-    fn has_fired(&mut self, cx: &mut Context<'_>) -> bool {
-        let has_fired = self.armed.is_some() && self.sleep.as_mut().poll(cx).is_ready();
-        if has_fired {
-            self.armed = None;
-        }
-        has_fired
-    }
-
-    fn disarm(&mut self) {
-        self.armed = None;
     }
 }
