@@ -177,7 +177,7 @@ mod tests {
 
     fn arguments(batch: &Batch) -> Vec<Vec<u8>> {
         let (command, _) = batch.command(None, BatchMode::Decide);
-        let bytes = |argument| if let redis::Arg::Simple(bytes) = argument { bytes.to_vec() } else { Vec::new() };
+        let bytes = |argument: redis::Arg<&[u8]>| if let redis::Arg::Simple(bytes) = argument { bytes.to_vec() } else { Vec::new() };
         command.args_iter().map(bytes).collect()
     }
 
