@@ -108,7 +108,7 @@ fn with_amount(limit: &Limit, amount: u64) -> Limit {
         Limit::TokenBucket(bucket) => Limit::token_bucket(amount % 200, bucket.refill()),
         Limit::LeakyBucket(leaky) => Limit::leaky_bucket(leaky.bucket().refill(), amount % 200),
         Limit::FixedWindow(window) => Limit::fixed_window(amount % MAX_AMOUNT, window.window()),
-        Limit::SlidingLog(log) => Limit::sliding_log(amount % u64::from(MAX_LOG_LIMIT), log.window()),
+        Limit::SlidingLog(log) => Limit::sliding_log(amount % MAX_LOG_LIMIT, log.window()),
         Limit::SlidingWindow(window) => {
             Limit::sliding_window(amount % MAX_AMOUNT, window.window(), window.slices())
         }
