@@ -65,7 +65,11 @@ fn a_rule_without_a_failure_policy_has_the_default_unless_all_requests_share_its
     assert_eq!((state, detail.as_str()), (Met, "`local`, the default, applies to wide"));
     let everybody = by_address.replace("id: wide, match: {}, per: ip", "id: wide, match: {}, per: []");
     let (state, detail) = item(&everybody, &redis(), "failure policy");
-    assert_eq!((state, detail.contains("whole limit for everybody while the store fails: wide;")), (Unmet, true), "{detail}");
+    assert_eq!(
+        (state, detail.contains("whole limit for everybody while the store fails: wide;")),
+        (Unmet, true),
+        "{detail}"
+    );
     let shared = everybody.replace("cost: 2,", "cost: 2, on_failure: share,");
     assert_eq!(item(&shared, &redis(), "failure policy"), (Met, "every rule has `on_failure`".to_owned()));
 }
@@ -156,7 +160,7 @@ fn a_long_list_of_rules_is_truncated() {
         )
     });
     let text = format!("{GOOD}{}", rules.collect::<String>());
-    let (_, detail) = item(&text, &redis(), "failure policy");
+    let (_, detail) = item(&text, &redis(), "explicit");
     assert!(detail.contains("r7 and 1192 more;"), "{detail}");
     assert_eq!(item(&text, &redis(), "label").0, Unknown);
 }

@@ -35,7 +35,8 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
     if rule.on_overload == OnOverload::Open {
         let message = "while an instance is overloaded, every request passes; a client that floods it overloads it, and has \
                        no limit then";
-        let help = "remove `on_overload: open`: a subject with requests waiting is then refused, others are decided in memory";
+        let help =
+            "remove `on_overload: open`: a subject with requests waiting is then refused, others are decided in memory";
         lints.push(Problem::warning("fails-open", message, rule.on_overload_span.clone()).with_help(help));
     }
     if rule.says_local {
@@ -60,10 +61,15 @@ fn fails_open(rule: &CompiledRule) -> Option<Problem> {
         UncountedRequests::Some(requests) => format!(": those of {requests}"),
     };
     let message = format!("while the store fails, requests pass without a limit{of}; a flood passes as a whole");
-    let help = "set `local`, the default, which admits the limit once more in each instance; or `share`, or a `static` limit";
+    let help =
+        "set `local`, the default, which admits the limit once more in each instance; or `share`, or a `static` limit";
     let says_open = rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Open);
     let span = rule.on_failure_span.clone();
-    let problem = if says_open { Problem::warning("fails-open", message, span) } else { Problem::note("fails-open", message, span) };
+    let problem = if says_open {
+        Problem::warning("fails-open", message, span)
+    } else {
+        Problem::note("fails-open", message, span)
+    };
     Some(problem.with_help(help))
 }
 
@@ -120,9 +126,12 @@ pub(super) fn is_as_strict(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     }
     let (own, other) = (&strict.matcher.on_failure, &rule.matcher.on_failure);
     let least = own.each().map(|(_, policy)| strictness(policy).unwrap_or(0)).min();
-    let most = other.each().map(|(_, policy)| strictness(policy).unwrap_or(u8::MAX)).max();
+    let most = other.each().map(|(_, policy)| strictness(policy).unwrap_or(CLOSED)).max();
     least >= most || (own == other && strict.emergency == rule.emergency)
 }
+
+/// The strictness of `closed`, which refuses whatever a static cap refuses.
+const CLOSED: u8 = 3;
 
 /// A number for policies of which one refuses all that another refuses; `None` for a static cap, which depends on its amount.
 const fn strictness(policy: OnFailure) -> Option<u8> {
@@ -130,7 +139,7 @@ const fn strictness(policy: OnFailure) -> Option<u8> {
         OnFailure::Open | OnFailure::Degraded => Some(0),
         OnFailure::Local => Some(1),
         OnFailure::Share => Some(2),
-        OnFailure::Closed => Some(3),
+        OnFailure::Closed => Some(CLOSED),
         _ => None,
     }
 }
