@@ -13,7 +13,8 @@ impl RedisStore {
     /// cluster, all keys must be in one slot. For tests: [`decide`](tidegate::spi::Store::decide) combines plans by itself.
     #[doc(hidden)]
     pub async fn decide_batch(&self, plans: &[Plan<'_>]) -> (Vec<usize>, Vec<Result<Verdict, StoreError>>) {
-        let pack = |plan| PackedPlan::pack(&self.options.prefix, plan, &self.cardinality.routes(plan, self.instances()));
+        let pack =
+            |plan| PackedPlan::pack(&self.options.prefix, plan, &self.cardinality.routes(plan, self.instances()));
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);
         let timeouts = Timeouts::for_decision(self.options.timeout);

@@ -71,7 +71,9 @@ impl Scripts {
                 script("#!lua", &[dependency, text, &limit], injected_now, body)
             })
         };
-        let adjust = |first_lines: &str| script("#!lua flags=allow-oom", &[&all_limits, first_lines], "ARGV[checks + 1]", ADJUST);
+        let adjust = |first_lines: &str| {
+            script("#!lua flags=allow-oom", &[&all_limits, first_lines], "ARGV[checks + 1]", ADJUST)
+        };
         let decide_batch =
             |first_line: &str, is_full: &str| script(first_line, &[&all_limits, is_full], "ARGV[3]", DECIDE_BATCH);
         Self {
@@ -175,7 +177,14 @@ mod tests {
     /// Every `KEYS[…]` and `ARGV[…]` in the code of `text`, with the number of checks written as n.
     fn used_arguments(text: &str) -> BTreeSet<String> {
         let code = text.lines().map(|line| line.split("--").next().unwrap_or_default());
-        let code = code.collect::<Vec<_>>().join("\n").replace("#KEYS", "n").replace("checks", "n").replace(' ', "");
+        // A local alias of KEYS counts as KEYS.
+        let code = code
+            .collect::<Vec<_>>()
+            .join("\n")
+            .replace("keys[", "KEYS[")
+            .replace("#KEYS", "n")
+            .replace("checks", "n")
+            .replace(' ', "");
         let mut used = BTreeSet::new();
         for array in ["KEYS[", "ARGV["] {
             for (at, _) in code.match_indices(array) {
@@ -208,11 +217,7 @@ mod tests {
 
     #[test]
     fn each_contract_lists_the_fields_of_the_reply() {
-        let bodies = [
-            (DECIDE_ONE, "pack('<dc2c0'"),
-            (ADJUST, "latest = {"),
-            (HEARTBEAT, "return {"),
-        ];
+        let bodies = [(DECIDE_ONE, "pack('<dc2c0'"), (ADJUST, "latest = {"), (HEARTBEAT, "return {")];
         for (body, reply) in bodies {
             let listed = contract(body).last().unwrap().1.split(';').count();
             let (_, fields) = body.rsplit_once(reply).unwrap();
