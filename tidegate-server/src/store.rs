@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, Key, KnownDenial, Plan, Store, Verdict};
 use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{AnonymousStats, RedisOptions, RedisStore, ServerState};
 
@@ -105,6 +105,14 @@ impl AnyStore {
         }
     }
 
+    /// The size of the denial cache, on a shared store.
+    pub(crate) fn denial_cache_entries(&self) -> Option<usize> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => Some(store.denial_cache_entries()),
+        }
+    }
+
     /// The state of its servers; none for the memory store.
     pub(crate) fn servers(&self) -> Vec<ServerState> {
         match self {
@@ -162,6 +170,13 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => store.instances(),
             Self::Redis(store) => store.instances(),
+        }
+    }
+
+    fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
+        match self {
+            Self::Memory(store) => store.known_denial(plan),
+            Self::Redis(store) => store.known_denial(plan),
         }
     }
 }
