@@ -7,6 +7,8 @@ pub(crate) use options::Options;
 mod interleave;
 pub(crate) use interleave::{Contender, best_of};
 pub(crate) mod cpu;
+mod closed_loop;
+pub(crate) use closed_loop::{CallCost, Instance, measure_calls};
 mod random;
 pub(crate) use random::Random;
 mod store_driver;
