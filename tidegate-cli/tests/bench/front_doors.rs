@@ -58,7 +58,7 @@ fn the_front_doors_on_redis_are_compared_with_the_memory_store() {
     assert_eq!((names(&tables[0]), names(&tables[1])), (gateways.map(Value::from).to_vec(), gateways.map(Value::from).to_vec()));
     assert_eq!((names(&tables[2]).len(), names(&tables[3]).len(), tables.len()), (3, 2, 4));
     let passed = |row: usize| tables[0]["rows"][row]["figures"]["passed"].as_f64();
-    assert_eq!((passed(0), passed(1)), (Some(100.0), Some(0.0)), "{report}");
+    assert!(passed(0) >= Some(100.0) && passed(1) == Some(0.0), "{report}");
     for ratio in tables.iter().flat_map(|table| table["ratios"].as_array().unwrap()) {
         assert!(ratio["ratio"].as_f64().unwrap() > 0.0, "{ratio}");
     }

@@ -220,26 +220,26 @@ fn a_check_that_denied_denies_every_plan_it_is_part_of() {
 
 #[test]
 fn only_enforced_checks_that_denied_by_themselves_are_cached() {
-    let stem = hourly("api", 5);
+    let enforced = hourly("api", 5);
     let with_role = |role| {
-        let key = check(&stem, 1).key().stem().clone();
-        Gate::new("api", "", *stem.limit(), role, key)
+        let key = check(&enforced, 1).key().stem().clone();
+        Gate::new("api", "", *enforced.limit(), role, key)
     };
     for role in [Role::Shadow, Role::AnyOf(0)] {
         let (fixture, other) = (Fixture::new(), with_role(role));
         fixture.deny(&plan(&other, 1), &[counted(5)]);
-        assert_eq!(fixture.known(&plan(&stem, 1)), None, "{role:?} is not cached");
-        fixture.deny(&plan(&stem, 1), &[counted(5)]);
+        assert_eq!(fixture.known(&plan(&enforced, 1)), None, "{role:?} is not cached");
+        fixture.deny(&plan(&enforced, 1), &[counted(5)]);
         assert_eq!(fixture.known(&plan(&other, 1)), None, "{role:?} is not answered");
-        assert!(fixture.known(&plan(&stem, 1)).is_some());
+        assert!(fixture.known(&plan(&enforced, 1)).is_some());
     }
     let fixture = Fixture::new();
-    let (peek, count_each) = (plan(&stem, 1).with_peek(), plan(&stem, 1).with_mode(PlanMode::CountEach));
+    let (peek, count_each) = (plan(&enforced, 1).with_peek(), plan(&enforced, 1).with_mode(PlanMode::CountEach));
     for other in [&peek, &count_each] {
         fixture.deny(other, &[counted(5)]);
     }
-    assert_eq!(fixture.known(&plan(&stem, 1)), None);
-    fixture.deny(&plan(&stem, 1), &[counted(5)]);
+    assert_eq!(fixture.known(&plan(&enforced, 1)), None);
+    fixture.deny(&plan(&enforced, 1), &[counted(5)]);
     assert_eq!((fixture.known(&peek), fixture.known(&count_each)), (None, None));
 }
 
