@@ -116,7 +116,7 @@ rules:
     match: { action: pipe }
     per: []
     leaky_bucket: { rate: 1/s, queue: 2 }
-    on_failure: open
+    on_failure: share
 ";
 
     /// The delays that a command waits for, and its exit code. The clock of the store does not advance.

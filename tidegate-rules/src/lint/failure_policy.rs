@@ -119,7 +119,18 @@ pub(super) fn is_as_strict(strict: &CompiledRule, rule: &CompiledRule) -> bool {
         return false;
     }
     let (own, other) = (&strict.matcher.on_failure, &rule.matcher.on_failure);
-    other.each().all(|(_, policy)| policy.lets_pass())
-        || own.each().all(|(_, policy)| policy == OnFailure::Closed)
-        || (own == other && strict.emergency == rule.emergency)
+    let least = own.each().map(|(_, policy)| strictness(policy).unwrap_or(0)).min();
+    let most = other.each().map(|(_, policy)| strictness(policy).unwrap_or(u8::MAX)).max();
+    least >= most || (own == other && strict.emergency == rule.emergency)
+}
+
+/// A number for policies of which one refuses all that another refuses; `None` for a static cap, which depends on its amount.
+const fn strictness(policy: OnFailure) -> Option<u8> {
+    match policy {
+        OnFailure::Open | OnFailure::Degraded => Some(0),
+        OnFailure::Local => Some(1),
+        OnFailure::Share => Some(2),
+        OnFailure::Closed => Some(3),
+        _ => None,
+    }
 }
