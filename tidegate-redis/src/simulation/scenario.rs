@@ -17,6 +17,7 @@ use super::simulated_server::{HEALTHY, ServerBehavior, ServerCounters, Simulated
 use crate::breaker::BreakerState;
 use crate::connector::Endpoint;
 use crate::cross_slot::RecentDenials;
+use crate::denial_cache::DenialCache;
 use crate::heartbeat::Heartbeat;
 use crate::node::Node;
 use crate::options::RedisOptions;
@@ -112,6 +113,7 @@ impl Scenario {
             RedisOptions::new().with_timeout(timeout).with_max_in_flight(max_in_flight).with_heartbeats(false);
         let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options);
         let store = RedisStore {
+            denial_cache: Arc::new(DenialCache::new(None)),
             router: Router::Single(node),
             denials: Arc::new(RecentDenials::new(false)),
             cardinality: Arc::default(),
