@@ -122,8 +122,9 @@ impl Scenario {
             heartbeat: Heartbeat::default(),
         };
         let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
-        let rules =
-            RuleSet::new([Rule::new("api", limit).with_on_failure(policy).with_static_limit(static_limit)]).unwrap();
+        // Every decision must be the server's, or a fallback.
+        let rule = Rule::new("api", limit).with_denial_cache(false);
+        let rules = RuleSet::new([rule.with_on_failure(policy).with_static_limit(static_limit)]).unwrap();
         let limiter = Limiter::new(rules, store)
             .with_instances(INSTANCES)
             .with_fallback_store(MemoryStore::new().with_clock(clock));
