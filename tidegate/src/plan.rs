@@ -16,10 +16,10 @@ pub use check::Check;
 pub use gate::{Gate, Role};
 pub use origin::Origin;
 
-use crate::{OnFailure, StoreError};
 use crate::algorithm::Take;
 use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
+use crate::{OnFailure, StoreError};
 
 /// The largest number of checks in one plan, without shadow checks.
 pub const MAX_CHECKS: usize = 32;
