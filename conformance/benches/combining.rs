@@ -38,7 +38,11 @@ fn main() {
     let options = Options::from_command_line();
     let server = Server::start(Kind::Redis);
     let calls = if options.quick { 2_000 } else { 100_000 };
-    let tables = [one_hot_key(&server, &options, calls), uniform_keys(&server, &options, calls), plans(&server, &options, calls)];
+    let tables = [
+        one_hot_key(&server, &options, calls),
+        uniform_keys(&server, &options, calls),
+        plans(&server, &options, calls),
+    ];
     report(&options, &tables);
 }
 
@@ -50,13 +54,19 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
     let contenders: Vec<Named<'_>> = vec![
         (
             "script for each request",
-            Box::new(|| measure_calls(server, &connections, UNDER_WAY, calls, async |connection, _| run(connection, &script(&hash, 0)).await)),
+            Box::new(|| {
+                measure_calls(server, &connections, UNDER_WAY, calls, async |connection, _| {
+                    run(connection, &script(&hash, 0)).await
+                })
+            }),
         ),
         (
             "INCR for each request",
             Box::new(|| {
                 let incr = cmd("INCR").arg(key_name(0)).take();
-                measure_calls(server, &connections, UNDER_WAY, calls, async |connection, _| run(connection, &incr).await)
+                measure_calls(server, &connections, UNDER_WAY, calls, async |connection, _| {
+                    run(connection, &incr).await
+                })
             }),
         ),
         (
@@ -65,7 +75,9 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
                 let mut pipeline = Pipeline::with_capacity(UNDER_WAY);
                 (0..UNDER_WAY).for_each(|_| _ = pipeline.cmd("INCR").arg(key_name(0)));
                 let batches = pipeline_calls / UNDER_WAY;
-                let cost = measure_calls(server, &connections, 1, batches, async |connection, _| run_all(connection, &pipeline).await);
+                let cost = measure_calls(server, &connections, 1, batches, async |connection, _| {
+                    run_all(connection, &pipeline).await
+                });
                 let each = UNDER_WAY as f64;
                 CallCost {
                     server_micros: cost.server_micros / each,
@@ -155,7 +167,8 @@ fn plans(server: &Server, options: &Options, calls: usize) -> Table {
 fn table(options: &Options, title: &str, contenders: Vec<Named<'_>>) -> Table {
     let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.into_iter().unzip();
     let best = best_of(options.rounds(), &mut runs, |round, best| round.server_micros < best.server_micros);
-    let columns = ["what", "µs CPU of Redis", "to the first row", "µs CPU of the process", "both, to the first row", "a second"];
+    let columns =
+        ["what", "µs CPU of Redis", "to the first row", "µs CPU of the process", "both, to the first row", "a second"];
     let mut table = Table::new(title, columns);
     let first = best[0];
     for (name, cost) in names.into_iter().zip(&best) {
@@ -167,7 +180,9 @@ fn table(options: &Options, title: &str, contenders: Vec<Named<'_>>) -> Table {
             (both(cost) / both(&first), 2),
             (cost.per_second, 0),
         ];
-        table.row([Cell::from(name)].into_iter().chain(numbers.map(|(number, decimals)| Cell::Number(number, decimals))));
+        table.row(
+            [Cell::from(name)].into_iter().chain(numbers.map(|(number, decimals)| Cell::Number(number, decimals))),
+        );
     }
     table
 }

@@ -37,7 +37,9 @@ async fn connect(server: &Server, clock: &ManualClock) -> RedisStore {
 #[test]
 fn the_cache_answers_exactly_what_the_store_would() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for (index, limit) in limits_with_window(10, SECOND).into_iter().chain(limits_with_window(10, 10 * SECOND)).enumerate() {
+    for (index, limit) in
+        limits_with_window(10, SECOND).into_iter().chain(limits_with_window(10, 10 * SECOND)).enumerate()
+    {
         let server = Server::start(KINDS[index % 2]);
         let clock = ManualClock::starting_at(START);
         let store = runtime.block_on(connect(&server, &clock));

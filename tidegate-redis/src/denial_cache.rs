@@ -147,7 +147,10 @@ impl DenialCache {
     }
 
     /// Drops the entries of `keys`, now and when the result is dropped: after the store has replied.
-    pub(crate) fn begin_change<'k, 'r: 'k>(self: &Arc<Self>, keys: impl IntoIterator<Item = &'k Key<'r>>) -> StateChange {
+    pub(crate) fn begin_change<'k, 'r: 'k>(
+        self: &Arc<Self>,
+        keys: impl IntoIterator<Item = &'k Key<'r>>,
+    ) -> StateChange {
         let keys = keys.into_iter().map(KeyId::new).collect();
         let change = StateChange { cache: Arc::clone(self), keys: Some(keys) };
         change.drop_entries();
@@ -171,7 +174,9 @@ impl DenialCache {
             if check_verdict.outcome.admitted || !own_state || !is_cacheable(check) {
                 continue;
             }
-            let Some(ends) = life(check, check_verdict.outcome.retry_after, reply.remaining_ttl(index)) else { continue };
+            let Some(ends) = life(check, check_verdict.outcome.retry_after, reply.remaining_ttl(index)) else {
+                continue;
+            };
             let Some(state) = reply.state(index) else { continue };
             let state = DeniedState::new(plan, check, state, verdict.decided_at(), ticket.sent, ends);
             let (hash, key) = self.locate(check.key());
@@ -254,17 +259,17 @@ impl KeyId {
 impl StateChange {
     fn drop_entries(&self) {
         // First the generations: a denial recorded afterwards is ignored, one recorded before is removed.
-        match &self.keys {
-            Some(keys) => keys.iter().for_each(|key| {
-                self.cache.generations.advance(key);
-                self.cache.remove(*key);
-            }),
-            None => {
-                self.cache.generations.advance_all();
-                for shard in &self.cache.shards {
-                    let mut shard = lock(shard);
-                    self.cache.entries.fetch_sub(shard.clear(), Ordering::Relaxed);
-                }
+        let cache = &self.cache;
+        if let Some(keys) = &self.keys {
+            for key in keys {
+                cache.generations.advance(key);
+                cache.remove(*key);
+            }
+        } else {
+            cache.generations.advance_all();
+            for shard in &cache.shards {
+                let mut shard = lock(shard);
+                cache.entries.fetch_sub(shard.clear(), Ordering::Relaxed);
             }
         }
     }

@@ -166,7 +166,11 @@ impl ServerKind {
                 (process, template)
             }
             Self::Rls { envoy_files } => {
-                let mut process = if envoy_files { serve_files(&program, folder, &[])? } else { serve(&program, folder, RULES, &[])? };
+                let mut process = if envoy_files {
+                    serve_files(&program, folder, &[])?
+                } else {
+                    serve(&program, folder, RULES, &[])?
+                };
                 let template = RequestTemplate::rate_limits(process.read_address("Envoy RLS")?);
                 (process, template)
             }

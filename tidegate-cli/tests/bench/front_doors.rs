@@ -53,9 +53,13 @@ fn the_front_doors_on_redis_are_compared_with_the_memory_store() {
     let line = format!("shared --rounds 1 --requests 50 --seconds 0.2 --rate 100 --baseline {program} --json");
     let report = crate::json(&line);
     let tables = report["tables"].as_array().unwrap();
-    let names = |table: &Value| table["rows"].as_array().unwrap().iter().map(|row| row["name"].clone()).collect::<Vec<_>>();
+    let names =
+        |table: &Value| table["rows"].as_array().unwrap().iter().map(|row| row["name"].clone()).collect::<Vec<_>>();
     let gateways = ["gateway on Redis", "gateway in memory, limit 0"];
-    assert_eq!((names(&tables[0]), names(&tables[1])), (gateways.map(Value::from).to_vec(), gateways.map(Value::from).to_vec()));
+    assert_eq!(
+        (names(&tables[0]), names(&tables[1])),
+        (gateways.map(Value::from).to_vec(), gateways.map(Value::from).to_vec())
+    );
     assert_eq!((names(&tables[2]).len(), names(&tables[3]).len(), tables.len()), (3, 2, 4));
     let passed = |row: usize| tables[0]["rows"][row]["figures"]["passed"].as_f64();
     assert!(passed(0) >= Some(100.0) && passed(1) == Some(0.0), "{report}");

@@ -31,7 +31,14 @@ impl DeniedState {
         life: Duration,
     ) -> Self {
         let (limit, take) = (check.gate().limit(), plan.take(check, 1));
-        Self { limit: *limit, state: after_denial(found, limit, decided_at, take), cost: take.total(), decided_at, sent, life }
+        Self {
+            limit: *limit,
+            state: after_denial(found, limit, decided_at, take),
+            cost: take.total(),
+            decided_at,
+            sent,
+            life,
+        }
     }
 
     /// The denial of `check` at `now`, by the monotonic clock, and its time by the store's clock. `None` if only the store can

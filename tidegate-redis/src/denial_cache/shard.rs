@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::OccupiedEntry;
 
 use super::KeyId;
 use super::denied_state::DeniedState;
@@ -55,7 +56,8 @@ impl Shard {
 
     /// Removes the entry of `key` and returns whether there was one.
     pub(super) fn remove(&mut self, hash: u64, key: &KeyId) -> bool {
-        self.table.find_entry(hash, |entry| entry.key == *key).map(|entry| entry.remove()).is_ok()
+        let entry = self.table.find_entry(hash, |entry| entry.key == *key);
+        entry.map(OccupiedEntry::remove).is_ok()
     }
 
     /// Removes all entries that have ended. Returns how many remain and how many were removed.

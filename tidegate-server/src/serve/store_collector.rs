@@ -76,7 +76,8 @@ impl Collector for StoreCollector {
         }
         if let Some(entries) = self.0.denial_cache_entries() {
             let help = "Denials of the store that are still answered without it";
-            let mut metric = encoder.encode_descriptor("rate_limit_denial_cache_entries", help, None, MetricType::Gauge)?;
+            let mut metric =
+                encoder.encode_descriptor("rate_limit_denial_cache_entries", help, None, MetricType::Gauge)?;
             metric.encode_gauge(&i64::try_from(entries).unwrap_or(i64::MAX))?;
         }
         let servers = self.0.servers();

@@ -60,7 +60,8 @@ pub(super) async fn measure_rate_limit_service(
         (format!("{} / {}", contenders[index].door.name, contenders[0].door.name), best[index][0] / best[0][0])
     };
     let ratios = vec![ratio(1), ratio(2)];
-    let title = format!("Envoy's rate limit service, {ENVOY_CONNECTIONS} connections with {CALLS_PER_CONNECTION} calls each");
+    let title =
+        format!("Envoy's rate limit service, {ENVOY_CONNECTIONS} connections with {CALLS_PER_CONNECTION} calls each");
     Ok(table(&title, &contenders, best, ratios))
 }
 

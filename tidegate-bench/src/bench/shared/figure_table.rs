@@ -20,16 +20,16 @@ impl FigureTable {
     pub(super) fn print(&self, output: &mut Output<'_>) {
         output.line(&self.title);
         let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        let cells = |numbers: &[f64]| -> String {
+        let cells = |numbers: &[f64]| {
             let cell = |(number, (title, decimals)): (&f64, &FigureColumn)| {
-                format!("  {number:>width$.decimals$}", width = title.chars().count())
+                format!("{number:>width$.decimals$}", width = title.chars().count())
             };
-            numbers.iter().zip(&self.columns).map(cell).collect()
+            numbers.iter().zip(&self.columns).map(cell).collect::<Vec<_>>().join("  ")
         };
-        let head: String = self.columns.iter().map(|(title, _)| format!("  {title}")).collect();
-        output.line(output.styled(Style::Bold, format!("{:width$}{head}", "")));
+        let head: Vec<&str> = self.columns.iter().map(|(title, _)| *title).collect();
+        output.line(output.styled(Style::Bold, format!("{:width$}  {}", "", head.join("  "))));
         for (name, numbers) in &self.rows {
-            output.line(format_args!("{name:width$}{}", cells(numbers)));
+            output.line(format_args!("{name:width$}  {}", cells(numbers)));
         }
         for (name, ratio) in &self.ratios {
             output.line(format_args!("{ratio:.2}  {name}"));
@@ -38,7 +38,8 @@ impl FigureTable {
 
     pub(super) fn json(&self) -> Value {
         let row = |(name, numbers): &(String, Vec<f64>)| {
-            let numbers = self.columns.iter().zip(numbers).map(|((title, _), number)| ((*title).to_owned(), json!(number)));
+            let numbers =
+                self.columns.iter().zip(numbers).map(|((title, _), number)| ((*title).to_owned(), json!(number)));
             json!({ "name": name, "figures": numbers.collect::<Map<_, _>>() })
         };
         let ratio = |(name, ratio): &(String, f64)| json!({ "of": name, "ratio": ratio });

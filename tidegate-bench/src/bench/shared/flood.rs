@@ -105,22 +105,28 @@ async fn flood(
         opened.map_err(|error| failed(error.to_string()))
     };
     let (flooding, bystander) = (open(FLOOD_CONNECTIONS).await?, open(BYSTANDER_CONNECTIONS).await?);
-    let (template, counts, stop) =
-        (Arc::new(RequestTemplate::over_limit(door.address)), Arc::new(FloodCounts::default()), Arc::new(AtomicBool::new(false)));
+    let (template, counts, stop) = (
+        Arc::new(RequestTemplate::over_limit(door.address)),
+        Arc::new(FloodCounts::default()),
+        Arc::new(AtomicBool::new(false)),
+    );
     let (before, started) = (servers.spent(door)?, timer.now());
     let mut tasks = JoinSet::new();
     for connection in flooding {
         tasks.spawn(send_until_stopped(connection, Arc::clone(&template), Arc::clone(&counts), Arc::clone(&stop)));
     }
     let template = Arc::new(RequestTemplate::bystander(door.address));
-    let latencies = load::open_loop(bystander, &template, BYSTANDER_RATE, arguments.seconds, timer).await.map_err(failed)?;
+    let latencies =
+        load::open_loop(bystander, &template, BYSTANDER_RATE, arguments.seconds, timer).await.map_err(failed)?;
     stop.store(true, Ordering::Relaxed);
     let seconds = timer.now().since(started).as_secs_f64();
     while tasks.join_next().await.is_some() {}
-    let [passed, refused, other] = [&counts.passed, &counts.refused, &counts.other].map(|count| count.load(Ordering::Relaxed));
+    let [passed, refused, other] =
+        [&counts.passed, &counts.refused, &counts.other].map(|count| count.load(Ordering::Relaxed));
     let micros = servers.spent(door)?.micros_since(before, passed + refused + other);
     let [p50, _, p99, ..] = latencies.micros();
-    let failures = latencies.unanswered() + latencies.statuses().iter().filter(|(status, _)| **status != 200).map(|(_, count)| count).sum::<u64>();
+    let failures = latencies.unanswered()
+        + latencies.statuses().iter().filter(|(status, _)| **status != 200).map(|(_, count)| count).sum::<u64>();
     result.add(&FloodResult {
         passed,
         other,

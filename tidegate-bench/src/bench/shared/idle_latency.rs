@@ -33,12 +33,21 @@ pub(super) async fn measure(
         }
     }
     let ratios = match best[..] {
-        [new, old] => ["p50", "p99"].into_iter().zip(new).zip(old).map(|((name, new), old)| {
-            (format!("{name}, this program / the one of --baseline"), new as f64 / old.max(1) as f64)
-        }).collect(),
+        [new, old] => ["p50", "p99"]
+            .into_iter()
+            .zip(new)
+            .zip(old)
+            .map(|((name, new), old)| {
+                (format!("{name}, this program / the one of --baseline"), new as f64 / old.max(1) as f64)
+            })
+            .collect(),
         _ => Vec::new(),
     };
-    let rows = servers.check_apis.iter().zip(&best).map(|(door, best)| (door.name.clone(), best.map(|micros| micros as f64).to_vec()));
+    let rows = servers
+        .check_apis
+        .iter()
+        .zip(&best)
+        .map(|(door, best)| (door.name.clone(), best.map(|micros| micros as f64).to_vec()));
     let title = format!("One decision at a time, {} a second", arguments.rate);
     Ok(FigureTable { title, columns: vec![("p50 µs", 0), ("p99 µs", 0)], rows: rows.collect(), ratios })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_server::command::Failure;
 
 use super::super::options::BenchArgs;
-use super::super::server_under_test::{ANY_PORT, RULES, Program, serve, serve_files};
+use super::super::server_under_test::{ANY_PORT, Program, RULES, serve, serve_files};
 use crate::traffic::{RedisServer, ServerProcess};
 
 /// The units that a client over its limit gets. On the memory store the limit is 0.
@@ -57,9 +57,9 @@ impl SharedServers {
         let grpc = |name: &str, process, on_redis| FrontDoor::new(name, process, "Envoy RLS", on_redis);
         let mut check_apis = vec![("check API on Redis", this.clone())];
         check_apis.extend(arguments.baseline.clone().map(|path| ("the same of --baseline", Program::at(path))));
-        let check_apis = check_apis.into_iter().map(|(name, program)| {
-            FrontDoor::new(name, serve(&program, folder, RULES, &store)?, "check API", true)
-        });
+        let check_apis = check_apis
+            .into_iter()
+            .map(|(name, program)| FrontDoor::new(name, serve(&program, folder, RULES, &store)?, "check API", true));
         Ok(Self {
             gateway_on_redis: gateway("gateway on Redis", FLOOD_LIMIT, &store)?,
             gateway_in_memory: gateway("gateway in memory, limit 0", 0, &[])?,
@@ -91,7 +91,8 @@ impl FrontDoor {
 impl SpentCpu {
     /// Microseconds since `earlier` for each of `requests`: of the front door, and of Redis.
     pub(super) fn micros_since(self, earlier: Self, requests: u64) -> [f64; 2] {
-        let each = |now: Duration, earlier: Duration| now.saturating_sub(earlier).as_secs_f64() * 1e6 / requests.max(1) as f64;
+        let each =
+            |now: Duration, earlier: Duration| now.saturating_sub(earlier).as_secs_f64() * 1e6 / requests.max(1) as f64;
         [each(self.door, earlier.door), each(self.redis, earlier.redis)]
     }
 }
