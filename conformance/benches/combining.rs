@@ -56,7 +56,7 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
             "script for each request",
             Box::new(|| {
                 measure_calls(server, &connections, UNDER_WAY, calls, async |connection, _| {
-                    run(connection, &script(&hash, 0)).await
+                    run(connection, &script(&hash, 0)).await;
                 })
             }),
         ),
@@ -65,7 +65,7 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
             Box::new(|| {
                 let incr = cmd("INCR").arg(key_name(0)).take();
                 measure_calls(server, &connections, UNDER_WAY, calls, async |connection, _| {
-                    run(connection, &incr).await
+                    run(connection, &incr).await;
                 })
             }),
         ),
@@ -76,7 +76,7 @@ fn one_hot_key(server: &Server, options: &Options, calls: usize) -> Table {
                 (0..UNDER_WAY).for_each(|_| _ = pipeline.cmd("INCR").arg(key_name(0)));
                 let batches = pipeline_calls / UNDER_WAY;
                 let cost = measure_calls(server, &connections, 1, batches, async |connection, _| {
-                    run_all(connection, &pipeline).await
+                    run_all(connection, &pipeline).await;
                 });
                 let each = UNDER_WAY as f64;
                 CallCost {
