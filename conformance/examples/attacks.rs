@@ -21,15 +21,19 @@ async fn main() {
     };
     let chosen: Vec<_> = names.iter().map(by_name).collect();
     let attacks = if chosen.is_empty() { ATTACKS.to_vec() } else { chosen };
-    let mut rows = Vec::new();
-    for (attack, state) in attacks.into_iter().flat_map(|attack| attack.states().into_iter().map(move |state| (attack, state))) {
+    let (mut rows, mut problems) = (Vec::new(), Vec::new());
+    let runs = attacks.into_iter().flat_map(|attack| attack.states().into_iter().map(move |state| (attack, state)));
+    for (attack, state) in runs {
         eprintln!("{}, the store is {}", attack.name(), state.name());
         // In a task, so that all threads of the runtime can run it.
-        rows.push(tokio::spawn(run(attack, state, kind, scale)).await.expect("an attack that ends"));
+        match tokio::spawn(run(attack, state, kind, scale)).await {
+            Ok(row) => rows.push(row),
+            Err(error) => problems.push(format!("{}, the store is {}: {error}", attack.name(), state.name())),
+        }
     }
     let page = figures(&rows, &scale, COMMAND, &format!("Measured on {}, on {kind:?}", page_date()));
     println!("{page}");
-    let problems: Vec<_> = rows.iter().flat_map(AttackOutcome::problems).collect();
+    problems.extend(rows.iter().flat_map(AttackOutcome::problems));
     assert!(problems.is_empty(), "not every bound holds:\n{}", problems.join("\n"));
     if arguments.is_empty() {
         std::fs::write(PAGE, promises() + &page).expect("a page that can be written");
