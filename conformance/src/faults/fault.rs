@@ -5,8 +5,14 @@ use tidegate::OnFailure;
 use tidegate::StoreErrorKind::{self, Refused, Unavailable};
 
 /// The policies, in the order of tables.
-pub const POLICIES: [OnFailure; 5] =
-    [OnFailure::Open, OnFailure::Closed, OnFailure::Local, OnFailure::Degraded, OnFailure::Static];
+pub const POLICIES: [OnFailure; 6] = [
+    OnFailure::Local,
+    OnFailure::Share,
+    OnFailure::Open,
+    OnFailure::Closed,
+    OnFailure::Degraded,
+    OnFailure::Static,
+];
 
 /// A fault of the store or of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,11 +130,6 @@ impl Fault {
         }
     }
 
-    /// Whether the server is reachable but silent, which takes time to notice.
-    pub const fn is_silence(self) -> bool {
-        matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle)
-    }
-
     /// Finds a fault by its name.
     pub fn from_name(name: &str) -> Option<Self> {
         FAULTS.into_iter().find(|fault| fault.name() == name)
@@ -154,9 +155,7 @@ impl Fault {
             }
             Self::NoScript => ("NOSCRIPT", "the scripts are flushed repeatedly", Unnoticed),
             Self::DataLost => ("data lost", "the server is killed, and restarted empty", Outage(UNAVAILABLE)),
-            Self::OutOfMemory => {
-                ("OOM", "foreign keys fill the memory of the server, with `noeviction`", Outage(&[Refused]))
-            }
+            Self::OutOfMemory => ("OOM", "foreign keys fill the memory of the server, with `noeviction`", Unnoticed),
             Self::ReadOnly => {
                 ("READONLY", "the server becomes a replica, and a primary again", Outage(REFUSED_OR_UNAVAILABLE))
             }
