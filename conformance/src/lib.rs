@@ -5,6 +5,7 @@
 
 pub mod anonymous;
 pub mod attacks;
+pub mod batch_history;
 pub mod faults;
 pub mod golden;
 pub mod history;

@@ -23,8 +23,8 @@
 //! In the order in which a call flows:
 //!
 //! 1. `connect` opens a store from a `store_url` and `options`, and checks the servers with `server_info` and `version`.
-//! 2. `store` decides a plan: `cardinality` chooses overflow buckets for anonymous subjects, `args` packs the arguments,
-//!    `scripts` holds the Lua text, `reply` turns the reply into a verdict. `cross_slot` splits plans whose keys are in
+//! 2. `store` decides a plan: `cardinality` chooses overflow buckets for anonymous subjects, `packed_plan` packs the
+//!    plan, `batch` combines plans into one call, `scripts` holds the Lua text, `reply` turns the reply into a verdict. `cross_slot` splits plans whose keys are in
 //!    several slots of a cluster; `adjust` sends charges and refunds.
 //! 3. `router` sends a `call` to the right server: the only one, the primary named by a `sentinel`, or the owner of the
 //!    slot in a `cluster` (by its `slot_map`). A `topology_cache` refreshes what it knows in the background.
@@ -46,16 +46,20 @@ mod store;
 pub use store::RedisStore;
 mod adjust;
 mod args;
+mod batch;
 mod cardinality;
 pub use cardinality::AnonymousStats;
 mod cross_slot;
+mod decide_batch;
 mod forget_prefix;
 mod heartbeat;
+mod packed_plan;
 mod reply;
 mod scripts;
 
 mod call;
 mod cluster;
+mod plan_call;
 mod router;
 mod sentinel;
 mod slot_map;
@@ -67,12 +71,18 @@ pub use breaker::BreakerState;
 mod connection;
 mod connector;
 mod deadline;
+mod handshake;
 mod node;
 mod node_factory;
+mod resp;
+mod server_link;
 mod server_state;
 pub use server_state::ServerState;
+mod server_stream;
+mod silence;
 mod timeouts;
 mod timer;
+mod tls;
 
 mod error;
 mod node_error;

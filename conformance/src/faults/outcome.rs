@@ -90,7 +90,9 @@ impl FaultOutcome {
             (Effect::Outage(_), OnFailure::Local | OnFailure::Share | OnFailure::Static) => {
                 promise(got == (true, true, false), "some pass, and then none");
             }
-            (_, OnFailure::Local | OnFailure::Share | OnFailure::Static) => promise(passed > 0 && refused == 0, "some pass"),
+            (_, OnFailure::Local | OnFailure::Share | OnFailure::Static) => {
+                promise(passed > 0 && refused == 0, "some pass");
+            }
             (_, _) => promise(got == (true, false, false), "open means that all pass"),
         }
         problems
