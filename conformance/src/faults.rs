@@ -70,8 +70,8 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
     let (counts, within_timeout) = (load.stop().await, within_timeout());
     // A new instance with a generous budget counts what is left.
     let heir = Instance::open(&environment.url, scale.rules(environment.limit), long_timeout_options()).await;
-    let of_policy = |counts: &Vec<Counts>| counts.iter().zip(POLICIES).map(|(counts, policy)| counts.sent * checks(policy)).sum();
-    let requested: u64 = counts.iter().map(of_policy).sum::<u64>();
+    let by_policy = counts.iter().flat_map(|counts| counts.iter().zip(POLICIES));
+    let requested: u64 = by_policy.map(|(counts, policy)| counts.sent * checks(policy)).sum();
     let sent_on = environment.proxy.as_ref().map(|proxy| (proxy.forwarded_counts().decisions, requested));
     let mut rows = Vec::new();
     for (place, policy) in POLICIES.into_iter().enumerate() {

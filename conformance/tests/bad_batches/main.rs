@@ -8,7 +8,7 @@ mod shortening_proxy;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use conformance::server::{KINDS, Kind, Server};
+use conformance::server::{KINDS, Server};
 use conformance::suite::{
     MAX_WAIT, key_name, long_timeout_options, one_limit_of_each_kind, wait_until, wait_until_reachable,
 };
