@@ -14,8 +14,8 @@ mod upstream;
 
 use std::sync::Arc;
 
-pub use self::assault::AttackerCounts;
 use self::assault::Assault;
+pub use self::assault::AttackerCounts;
 pub use self::attack::{ATTACKS, Attack, Door, StoreState};
 pub use self::bystander::BystanderCounts;
 use self::bystander::Bystanders;
@@ -38,7 +38,7 @@ pub async fn run(attack: Attack, state: StoreState, kind: Kind, scale: Scale) ->
     target.recover().await;
     let (bystander, breaker_openings) = (bystanders.stop().await, target.breaker_openings());
     let attacker = assault.finish();
+    let within_timeout = state.answers() && witness.saw_answers_within(TIMEOUT).await;
     let slowest_answer = state.answers().then(|| witness.slowest_answer());
-    let within_timeout = state.answers() && witness.saw_answers_within(TIMEOUT);
     AttackOutcome { attack, state, limit, attacker, bystander, breaker_openings, slowest_answer, within_timeout }
 }

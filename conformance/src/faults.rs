@@ -38,14 +38,14 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
     Instance::wait_for_heartbeats(&instances).await;
     let _turn = turns.acquire().await.unwrap();
     let witnesses = Witness::start_all(environment.ports()).await;
-    let within_timeout = || witnesses.iter().all(|witness| witness.saw_answers_within(TIMEOUT));
+    let within_timeout = || Witness::all_saw_answers_within(&witnesses, TIMEOUT);
     let load = Load::start(&instances, scale);
     load.continue_for(scale.before).await;
     let mark = load.counts();
     let fine = mark.iter().flatten().all(|counts| counts.without_store() + counts.late == 0);
     let name = fault.name();
     assert!(
-        fine || !within_timeout(),
+        fine || !within_timeout().await,
         "{name}: decisions were late or without the store before the fault:\n{load:?}"
     );
 
@@ -67,7 +67,7 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
     load.until(&format!("{name}: the store does not recover"), &load.counts(), back).await;
     let recovery = Duration::from_micros(clock.now().as_micros() - mended.as_micros());
 
-    let (counts, within_timeout) = (load.stop().await, within_timeout());
+    let (counts, within_timeout) = (load.stop().await, within_timeout().await);
     // A new instance with a generous budget counts what is left.
     let heir = Instance::open(&environment.url, scale.rules(environment.limit), long_timeout_options()).await;
     let by_policy = counts.iter().flat_map(|counts| counts.iter().zip(POLICIES));

@@ -4,15 +4,17 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::proxy::own_thread;
+use crate::suite::wait_until;
 
 const PING_INTERVAL: Duration = Duration::from_millis(2);
 const PING: &[u8] = b"PING\r\n";
@@ -24,15 +26,23 @@ const ACCURACY: Duration = Duration::from_millis(3);
 /// Sends `PING` to a server every two milliseconds, on a thread of its own, until it is dropped.
 #[derive(Debug)]
 pub struct Witness {
-    slowest_micros: Arc<AtomicU64>,
+    record: Arc<WitnessRecord>,
     thread: Option<Runtime>,
+}
+
+#[derive(Debug, Default)]
+struct WitnessRecord {
+    slowest_micros: AtomicU64,
+    /// Answers so far.
+    answers: AtomicU64,
+    has_ended: AtomicBool,
 }
 
 impl Witness {
     /// Watches the server, or the proxy, on local port `port`. Returns once it has answered.
     pub async fn start(port: u16) -> Self {
-        let (thread, slowest_micros) = (own_thread("witness"), Arc::new(AtomicU64::new(0)));
-        let slowest = Arc::clone(&slowest_micros);
+        let (thread, record) = (own_thread("witness"), Arc::new(WitnessRecord::default()));
+        let recording = Arc::clone(&record);
         let connected = thread.spawn(async move {
             let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
             stream.set_nodelay(true)?;
@@ -42,11 +52,10 @@ impl Witness {
         });
         let stream = connected.await.unwrap().expect("a store that answers");
         thread.spawn(async move {
-            let _ = watch(stream, &slowest).await;
-            // A broken connection is no answer.
-            slowest.store(u64::MAX / 2, Ordering::SeqCst);
+            let _ = watch(stream, &recording).await;
+            recording.has_ended.store(true, Ordering::SeqCst);
         });
-        Self { slowest_micros, thread: Some(thread) }
+        Self { record, thread: Some(thread) }
     }
 
     /// Watches several servers.
@@ -60,12 +69,25 @@ impl Witness {
 
     /// The slowest answer so far, or the longest time for which this thread did not run.
     pub fn slowest_answer(&self) -> Duration {
-        Duration::from_micros(self.slowest_micros.load(Ordering::SeqCst))
+        Duration::from_micros(self.record.slowest_micros.load(Ordering::SeqCst))
     }
 
-    /// Whether every answer so far surely came within `timeout`.
-    pub fn saw_answers_within(&self, timeout: Duration) -> bool {
-        self.slowest_answer() + ACCURACY < timeout
+    /// Whether every answer until now surely came within `timeout`. A broken connection is no answer.
+    pub async fn saw_answers_within(&self, timeout: Duration) -> bool {
+        let is_slow = || self.slowest_answer() + ACCURACY >= timeout || self.record.has_ended.load(Ordering::SeqCst);
+        let answers = || self.record.answers.load(Ordering::SeqCst);
+        // What is slow just now shows in one of the next two answers.
+        let enough = answers() + 2;
+        wait_until("the server does not answer", || is_slow() || answers() >= enough, String::new).await;
+        !is_slow()
+    }
+
+    /// The same of several servers.
+    pub async fn all_saw_answers_within(witnesses: &[Self], timeout: Duration) -> bool {
+        join_all(witnesses.iter().map(|witness| witness.saw_answers_within(timeout)))
+            .await
+            .into_iter()
+            .all(|within| within)
     }
 }
 
@@ -77,8 +99,10 @@ impl Drop for Witness {
     }
 }
 
-async fn watch(mut stream: TcpStream, slowest_micros: &AtomicU64) -> io::Result<()> {
-    let record = |since: Instant| slowest_micros.fetch_max(since.elapsed().as_micros() as u64, Ordering::SeqCst);
+async fn watch(mut stream: TcpStream, recording: &WitnessRecord) -> io::Result<()> {
+    let record = |since: Instant| {
+        recording.slowest_micros.fetch_max(since.elapsed().as_micros() as u64, Ordering::SeqCst);
+    };
     let (mut unanswered, mut received, mut buffer) = (VecDeque::new(), 0, [0; 4096]);
     let mut pace = interval(PING_INTERVAL);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -87,7 +111,7 @@ async fn watch(mut stream: TcpStream, slowest_micros: &AtomicU64) -> io::Result<
             due = pace.tick() => {
                 record(due);
                 // A server that has stopped answering shows before its answer comes.
-                unanswered.front().copied().map(record);
+                unanswered.front().copied().into_iter().for_each(record);
                 stream.write_all(PING).await?;
                 unanswered.push_back(Instant::now());
             }
@@ -99,7 +123,8 @@ async fn watch(mut stream: TcpStream, slowest_micros: &AtomicU64) -> io::Result<
                 received += length;
                 while received >= PONG_BYTES {
                     received -= PONG_BYTES;
-                    unanswered.pop_front().map(record);
+                    unanswered.pop_front().into_iter().for_each(record);
+                    recording.answers.fetch_add(1, Ordering::SeqCst);
                 }
             }
         }

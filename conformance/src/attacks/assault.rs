@@ -119,7 +119,7 @@ impl Assault {
             Attack::MadeUpKeys => self.fill_store().await,
             Attack::ExhaustedClients => self.flood(requests, |client, _| format!("{ATTACKER}-{client}")).await,
             Attack::SubjectFlood => self.flood(requests, |client, number| format!("{NOISE}-{client}-{number}")).await,
-            Attack::SlowReads => self.send_without_reading().await,
+            Attack::SlowReads => self.send_without_reading(),
         }
     }
 
@@ -258,7 +258,8 @@ impl Assault {
                 pace.tick().await;
                 // Beyond that, the newest ones replace the oldest: a breaker may try the server with any call.
                 for limiter in limiters.iter().cycle().take(20) {
-                    let (limiter, key) = (Arc::clone(limiter), format!("{NOISE}-{}", count.fetch_add(1, Ordering::SeqCst)));
+                    let (limiter, key) =
+                        (Arc::clone(limiter), format!("{NOISE}-{}", count.fetch_add(1, Ordering::SeqCst)));
                     let mut call: Pin<Box<dyn Future<Output = Answer> + Send>> =
                         Box::pin(async move { check(&limiter, "", &key).await });
                     if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -279,7 +280,7 @@ impl Assault {
     }
 
     /// Sends many requests on each connection and reads no response.
-    async fn send_without_reading(&mut self) {
+    fn send_without_reading(&mut self) {
         let Scale { connections, requests, .. } = self.scale;
         let gateway = self.target.instances[0].gateway;
         for _ in 0..connections {

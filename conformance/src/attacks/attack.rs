@@ -137,9 +137,11 @@ impl Attack {
             Self::HeldFutures => {
                 ("held futures", "calls that are polled once and kept; a patient caller beside them", Library)
             }
-            Self::MadeUpKeys => {
-                ("made-up keys", "new API keys until the store is full, then a key that was used up before, and a new one", Gateway)
-            }
+            Self::MadeUpKeys => (
+                "made-up keys",
+                "new API keys until the store is full, then a key that was used up before, and a new one",
+                Gateway,
+            ),
             Self::ExhaustedClients => {
                 ("exhausted clients", "clients that have used up their limits, one connection each", Gateway)
             }

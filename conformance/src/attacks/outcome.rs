@@ -63,7 +63,10 @@ impl AttackOutcome {
         }
         let passed = || self.attacker.passed.iter();
         promise(!self.attacker.passed.is_empty(), "the attacker sent nothing");
-        promise(passed().all(|(subject, passed)| *passed <= self.bound_of(subject)), "the attacker got more than the bound");
+        promise(
+            passed().all(|(subject, passed)| *passed <= self.bound_of(subject)),
+            "the attacker got more than the bound",
+        );
         promise(self.bystander.allowed == self.bystander.asked, "a bystander within its limit was refused");
         if self.within_timeout {
             let got_its_limit = |(subject, passed): (&String, &u64)| *passed >= self.limit || !self.is_exact(subject);

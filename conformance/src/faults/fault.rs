@@ -124,6 +124,12 @@ impl Fault {
         }
     }
 
+    /// Whether the server is reachable but silent, which takes time to notice, most of all on a busy machine. Calls may be refused as
+    /// overloaded until then.
+    pub const fn is_silence(self) -> bool {
+        matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle)
+    }
+
     /// Finds a fault by its name.
     pub fn from_name(name: &str) -> Option<Self> {
         FAULTS.into_iter().find(|fault| fault.name() == name)

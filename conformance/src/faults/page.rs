@@ -40,6 +40,8 @@ const NOTES: &str = "
 - *Failover* and *promotion*: replication is asynchronous. A killed primary loses its last writes that were not replicated: at most
   the decisions in flight, unless the replica lags. A primary that is partitioned but alive would keep answering;
   `min-replicas-to-write 1` prevents that.
+- *Timeout*, *hang*, *latency* and *trickle*: until it is certain that the server is silent, calls wait. On a busy machine some wait too
+  long and are [overloaded](failure.md#overload) instead: their subjects are refused with 503 if they have several calls waiting.
 - *Clock jumps*: a forward step counts as elapsed time and refills; a backward step refunds nothing and locks no subject out.
 
 ";

@@ -57,7 +57,8 @@ async fn four_busy_instances_admit_exactly_the_limit() {
         let server = Server::start(kind);
         let witness = Witness::start(server.port()).await;
         for limit in one_limit_of_each_kind(LIMIT) {
-            let (all, mut running, mut limiters) = (Arc::new(Barrier::new(INSTANCES * CALLERS)), JoinSet::new(), Vec::new());
+            let (all, mut running, mut limiters) =
+                (Arc::new(Barrier::new(INSTANCES * CALLERS)), JoinSet::new(), Vec::new());
             for _ in 0..INSTANCES {
                 let rules = RuleSet::new([Rule::new(limit.algorithm().as_str(), limit)]).unwrap();
                 limiters.push(Arc::new(Limiter::new(rules, server.store().await)));
@@ -75,7 +76,7 @@ async fn four_busy_instances_admit_exactly_the_limit() {
                 });
             }
             let passed: u64 = running.join_all().await.into_iter().sum();
-            let within_timeout = witness.saw_answers_within(TIMEOUT);
+            let within_timeout = witness.saw_answers_within(TIMEOUT).await;
             let most = if within_timeout { LIMIT } else { (1 + INSTANCES as u64) * LIMIT };
             let case = format!("{kind:?} {limit:?}, slowest answer {:?}", witness.slowest_answer());
             assert!((LIMIT..=most).contains(&passed), "{case}: {passed} of {LIMIT}");

@@ -13,7 +13,9 @@ fn docs_attacks_md_states_what_the_suite_asserts() {
 #[test]
 fn docs_attacks_md_has_figures_for_every_attack_and_state() {
     let (_, figures) = PAGE.split_once(FIGURES).expect("figures");
-    for (attack, state) in ATTACKS.into_iter().flat_map(|attack| attack.states().into_iter().map(move |state| (attack, state))) {
+    for (attack, state) in
+        ATTACKS.into_iter().flat_map(|attack| attack.states().into_iter().map(move |state| (attack, state)))
+    {
         let start = row_start(attack, &state.name());
         assert!(figures.contains(&start), "{start}: `make attacks` measures it");
     }

@@ -48,7 +48,10 @@ async fn a_connection_that_dies_with_calls_under_way_charges_none_twice() {
             assert!(possibly > 0, "{kind:?} {limit:?}: {results:?}");
             wait_until_reachable(&limiter).await;
             let spent = 1_000 - left(&limiter, "ann").await;
-            assert!((allowed..=allowed + possibly).contains(&spent), "{kind:?} {limit:?}: {allowed}, {possibly}, {spent}");
+            assert!(
+                (allowed..=allowed + possibly).contains(&spent),
+                "{kind:?} {limit:?}: {allowed}, {possibly}, {spent}"
+            );
         }
     }
 }
@@ -88,9 +91,10 @@ async fn an_unreadable_value_of_a_shadow_rule_does_not_open_the_enforced_one() {
     for kind in KINDS {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
-        for (limit, shadow) in one_limit_of_each_kind(LIMIT).into_iter().flat_map(|limit| {
-            one_limit_of_each_kind(LIMIT).into_iter().map(move |shadow| (limit, shadow))
-        }) {
+        for (limit, shadow) in one_limit_of_each_kind(LIMIT)
+            .into_iter()
+            .flat_map(|limit| one_limit_of_each_kind(LIMIT).into_iter().map(move |shadow| (limit, shadow)))
+        {
             let name = format!("{}-{}", limit.algorithm(), shadow.algorithm());
             let shadow = Rule::new(format!("shadow-{name}"), shadow).with_per(["user"]).with_mode(RuleMode::Shadow);
             // The enforced rule leaves its failure policy at the default.
@@ -98,7 +102,8 @@ async fn an_unreadable_value_of_a_shadow_rule_does_not_open_the_enforced_one() {
             set_unreadable(&limiter, 1, "ann", &mut connection);
             let results = finish(start_calls(&limiter, &["ann"], CALLS)).await;
             let allowed = count(&results, |result| result.as_ref().is_ok_and(Decision::is_allowed));
-            let degraded = count(&results, |result| result.as_ref().is_ok_and(|decision| decision.degraded().is_some()));
+            let degraded =
+                count(&results, |result| result.as_ref().is_ok_and(|decision| decision.degraded().is_some()));
             assert_eq!((allowed, degraded), (LIMIT, 0), "{kind:?} {limit:?}: {results:?}");
         }
     }
@@ -182,7 +187,8 @@ async fn a_moving_slot_does_not_change_what_passes() {
         let two = ["first", "second"].map(|name| closed(name, limit(100)).with_action("two"));
         let limiter = limiter([one].into_iter().chain(two), &store);
         let name = key_name(limiter.plan(&action_of("one")).checks()[0].key());
-        let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut cluster.servers[0].connection()).unwrap();
+        let slot: u16 =
+            redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut cluster.servers[0].connection()).unwrap();
         let moved = Arc::new(AtomicBool::new(false));
         let mut running = JoinSet::new();
         for action in ["one", "two"].into_iter().cycle().take(32) {
@@ -215,7 +221,10 @@ async fn a_moving_slot_does_not_change_what_passes() {
         for action in ["one", "two"] {
             let of_action = counts.iter().filter(|(of, _)| *of == action).map(|(_, counts)| counts);
             let (allowed, possibly) = of_action.fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.2));
-            assert!(allowed <= 100 && allowed + possibly >= 100, "{kind:?} {action}: {allowed}, {possibly} without an answer");
+            assert!(
+                allowed <= 100 && allowed + possibly >= 100,
+                "{kind:?} {action}: {allowed}, {possibly} without an answer"
+            );
         }
     }
 }

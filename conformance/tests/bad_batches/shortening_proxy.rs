@@ -62,7 +62,8 @@ impl Drop for ShorteningProxy {
 async fn forward(client: TcpStream, server: u16, state: Arc<State>) -> io::Result<()> {
     let server = TcpStream::connect(("127.0.0.1", server)).await?;
     client.set_nodelay(true)?;
-    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) = (client.into_split(), server.into_split());
+    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+        (client.into_split(), server.into_split());
     let down = async {
         let (mut received, mut buffer) = (Vec::new(), [0; 16_384]);
         loop {
@@ -90,7 +91,8 @@ fn shorten(received: &mut Vec<u8>, state: &State) -> Vec<u8> {
     let mut shortened = Vec::new();
     while let Some(line_end) = received.windows(2).position(|window| window == b"\r\n").map(|at| at + 2) {
         let is_bulk = received[0] == b'$' && received[1] != b'-';
-        let text_bytes = std::str::from_utf8(&received[1..line_end - 2]).ok().and_then(|number| number.parse::<usize>().ok());
+        let text_bytes =
+            std::str::from_utf8(&received[1..line_end - 2]).ok().and_then(|number| number.parse::<usize>().ok());
         let reply_bytes = line_end + text_bytes.filter(|_| is_bulk).map_or(0, |bytes| bytes + 2);
         if received.len() < reply_bytes {
             break;
@@ -98,9 +100,10 @@ fn shorten(received: &mut Vec<u8>, state: &State) -> Vec<u8> {
         let reply: Vec<u8> = received.drain(..reply_bytes).collect();
         // The time comes first, in eight bytes of any value.
         let results = if is_bulk { &reply[(line_end + 8).min(reply_bytes)..] } else { &[] };
-        let separators = results.iter().filter(|byte| **byte == SEPARATOR).count();
-        match results.iter().rposition(|byte| *byte == SEPARATOR) {
-            Some(last) if separators > 1 => {
+        let is_separator = |byte: &u8| *byte == SEPARATOR;
+        let first = results.iter().position(is_separator);
+        match results.iter().rposition(is_separator) {
+            Some(last) if first < Some(last) => {
                 let text = &reply[line_end..line_end + 8 + last];
                 shortened.extend_from_slice(format!("${}\r\n", text.len()).as_bytes());
                 shortened.extend_from_slice(text);
