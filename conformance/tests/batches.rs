@@ -55,11 +55,8 @@ async fn anonymous_subjects_over_the_cap_share_an_overflow_bucket_in_a_batch() {
                 }
             }
             let two_checks = || Plan::new([check(9), check(10)]).unwrap();
-            let plans: Vec<Plan<'_>> = [1, 3, 4, 1, 3, 3, 2, 5]
-                .map(plan)
-                .into_iter()
-                .chain([two_checks(), two_checks(), plan(2).with_peek()])
-                .collect();
+            let plans: Vec<Plan<'_>> =
+                [1, 3, 4, 1, 3, 3, 2, 5].map(plan).into_iter().chain([two_checks(), two_checks(), plan(2).with_peek()]).collect();
             let (order, verdicts) = results[0].0.decide_batch(&plans).await;
             results[0].1 = order.iter().map(|index| verdicts[*index].clone().unwrap()).collect();
             for index in order {
@@ -82,8 +79,7 @@ async fn a_batch_reads_every_key_once_and_writes_every_changed_key_once() {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for limit in one_limit_of_each_kind(10) {
-            let (tenant, client) =
-                (Gate::for_rule("tenant", one_limit_of_each_kind(1000)[0]), Gate::for_rule("client", limit));
+            let (tenant, client) = (Gate::for_rule("tenant", one_limit_of_each_kind(1000)[0]), Gate::for_rule("client", limit));
             let plan = |number: u128| {
                 let checks = [Check::new(&tenant, subject(1000), 1), Check::new(&client, subject(number % 4), 1)];
                 Plan::new(checks).unwrap()
@@ -91,17 +87,9 @@ async fn a_batch_reads_every_key_once_and_writes_every_changed_key_once() {
             let plans: Vec<Plan<'_>> = (0..256).map(plan).collect();
             let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
             let (_, verdicts) = store.decide_batch(&plans).await;
-            assert_eq!(
-                verdicts.iter().filter(|verdict| verdict.as_ref().unwrap().granted() == 1).count(),
-                40,
-                "{limit:?}"
-            );
+            assert_eq!(verdicts.iter().filter(|verdict| verdict.as_ref().unwrap().granted() == 1).count(), 40, "{limit:?}");
             let expected = [("evalsha", 1), ("get", 5), ("psetex", 5), ("time", 1)];
-            assert_eq!(
-                calls(&mut connection),
-                expected.map(|(name, count)| (name.to_owned(), count)).into(),
-                "{kind:?} {limit:?}"
-            );
+            assert_eq!(calls(&mut connection), expected.map(|(name, count)| (name.to_owned(), count)).into(), "{kind:?} {limit:?}");
             let _: () = redis::cmd("FLUSHDB").query(&mut connection).unwrap();
         }
     }
@@ -127,12 +115,10 @@ async fn batches_of_several_instances_get_exactly_the_limit() {
                         let size = [1, 2, 7, 64][(task + round) % 4];
                         let plan = || Plan::new([Check::new(&gate, subject(7), 1)]).unwrap();
                         // A peek in between is decided on its own and consumes nothing.
-                        let plans: Vec<_> =
-                            (0..size).map(|index| if index % 9 == 8 { plan().with_peek() } else { plan() }).collect();
+                        let plans: Vec<_> = (0..size).map(|index| if index % 9 == 8 { plan().with_peek() } else { plan() }).collect();
                         let (_, verdicts) = store.decide_batch(&plans).await;
                         let consumed = |verdict: &Verdict| verdict.checks()[0].consumed;
-                        admitted +=
-                            verdicts.iter().filter(|verdict| consumed(verdict.as_ref().unwrap())).count() as u64;
+                        admitted += verdicts.iter().filter(|verdict| consumed(verdict.as_ref().unwrap())).count() as u64;
                     }
                     admitted
                 });
@@ -198,11 +184,7 @@ async fn an_unreadable_value_fails_only_the_plans_that_enforce_it() {
                     Ok(verdict) => {
                         let shadow_checks = plan.checks().iter().zip(verdict.checks());
                         for (check, result) in shadow_checks.filter(|(check, _)| check.gate().role() == Role::Shadow) {
-                            assert!(
-                                !result.outcome.admitted && !result.consumed,
-                                "{:?} {result:?}",
-                                check.gate().rule()
-                            );
+                            assert!(!result.outcome.admitted && !result.consumed, "{:?} {result:?}", check.gate().rule());
                         }
                         Some(verdict.granted())
                     }

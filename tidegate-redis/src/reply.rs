@@ -193,7 +193,8 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     let (letter, text) = text.split_first()?;
     let (value, mut text) = text.split_at(text.iter().take_while(|byte| is_state_byte(**byte)).count());
     // The script has read the state without an error, so one that cannot be decoded is a malformed reply.
-    let state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(check.gate().limit(), value)? };
+    let state =
+        if value.is_empty() { StoredState::Fresh } else { StoredState::decode(check.gate().limit(), value)? };
     let kind = letter.to_ascii_lowercase();
     if !matches!(kind, b'a' | b's' | b'n' | b'o' | b'u') || *letter == b'u' {
         return None;

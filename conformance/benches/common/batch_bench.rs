@@ -86,9 +86,7 @@ impl BatchBench {
             match choice {
                 KeyChoice::Hot => Plan::new([check(client, 0)]),
                 KeyChoice::Uniform => Plan::new([check(client, index)]),
-                KeyChoice::TenantClientRule => {
-                    Plan::new([check(tenant, index % 10), check(client, index), check(rule, 0)])
-                }
+                KeyChoice::TenantClientRule => Plan::new([check(tenant, index % 10), check(client, index), check(rule, 0)]),
             }
             .unwrap()
         };
