@@ -109,7 +109,9 @@ fn with_amount(limit: &Limit, amount: u64) -> Limit {
         Limit::LeakyBucket(leaky) => Limit::leaky_bucket(leaky.bucket().refill(), amount % 200),
         Limit::FixedWindow(window) => Limit::fixed_window(amount % MAX_AMOUNT, window.window()),
         Limit::SlidingLog(log) => Limit::sliding_log(amount % MAX_LOG_LIMIT, log.window()),
-        Limit::SlidingWindow(window) => Limit::sliding_window(amount % MAX_AMOUNT, window.window(), window.slices()),
+        Limit::SlidingWindow(window) => {
+            Limit::sliding_window(amount % MAX_AMOUNT, window.window(), window.slices())
+        }
         _ => Ok(*limit),
     };
     changed.unwrap_or(*limit)
@@ -124,8 +126,7 @@ impl BatchHistory {
     /// Replays the history. The error describes the first plan whose verdict in the batch differs.
     pub async fn agree(&self, clock: &ManualClock, stores: &BatchStores, anonymous: Anonymous) -> Result<(), String> {
         static HISTORIES: AtomicU64 = AtomicU64::new(1);
-        let number = u128::from(HISTORIES.fetch_add(1, Ordering::Relaxed))
-            .wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
+        let number = u128::from(HISTORIES.fetch_add(1, Ordering::Relaxed)).wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
         let gates = |is_changed: bool| -> Vec<Gate> {
             let gate = |(index, spec): (usize, &GateSpec)| spec.gate(index, is_changed, anonymous);
             self.gates.iter().enumerate().map(gate).collect()
@@ -149,8 +150,7 @@ impl BatchHistory {
                 let (plan, verdict) = (&plans[index], verdicts[index].as_ref().unwrap());
                 let differs = |other: &Verdict, by: &str| {
                     let place = format!("round {number}, plan {index} of {}, at {:?}", plans.len(), clock.now());
-                    (verdict != other)
-                        .then(|| format!("{place}: {plan:#?}\nin the batch:\n{verdict:#?}\n{by}:\n{other:#?}"))
+                    (verdict != other).then(|| format!("{place}: {plan:#?}\nin the batch:\n{verdict:#?}\n{by}:\n{other:#?}"))
                 };
                 let single = stores.single.decide(plan).await.unwrap();
                 let problem = differs(&single, "alone")
@@ -163,10 +163,7 @@ impl BatchHistory {
             }
             let counted = [&stores.batch, &stores.single].map(RedisStore::anonymous_stats);
             if counted[0] != counted[1] {
-                return Err(format!(
-                    "round {number}: keys counted\nin the batch: {:#?}\nalone: {:#?}",
-                    counted[0], counted[1]
-                ));
+                return Err(format!("round {number}: keys counted\nin the batch: {:#?}\nalone: {:#?}", counted[0], counted[1]));
             }
         }
         Ok(())

@@ -81,8 +81,11 @@ async fn a_decision_without_a_reply_is_an_error_and_is_not_sent_again() {
                 assert!(error.is_transient() && error.is_possibly_applied(), "{kind:?} {limit:?}: {error:?}");
             }
             resume(&mut connection);
-            // The server still had the three calls in its buffer: each is charged once.
-            assert_eq!(left(&patient).await, 7, "{kind:?} {limit:?}");
+            // The server had the three plans in its buffer, and may have dropped them with the connection: each is charged at
+            // most once.
+            let left = left(&patient).await;
+            assert!((7..=10).contains(&left), "{kind:?} {limit:?}: {left} left");
+            let _: () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
         }
     }
 }
@@ -232,10 +235,8 @@ async fn a_full_server_decides_the_subjects_that_it_knows_and_writes_no_new_key(
             assert_eq!(limiter.take_up_to(&Request::new(""), 3).await.unwrap().granted(), 3, "{kind:?} {limit:?}");
             assert_eq!(left(&limiter).await, 2, "{kind:?} {limit:?}");
             let known = limiter.plan(&Request::new(""));
-            let plan = |check: Check<'_>| Plan::new(known.checks().iter().copied().chain([check])).unwrap();
-            for (plan, unstored) in
-                [(plan(new), true), (Plan::new([new]).unwrap(), true), (plan(new).with_peek(), false)]
-            {
+            let plan = || Plan::new(known.checks().iter().copied().chain([new])).unwrap();
+            for (plan, unstored) in [(plan(), true), (Plan::new([new]).unwrap(), true), (plan().with_peek(), false)] {
                 let verdict = store.decide(&plan).await.unwrap();
                 let last = verdict.checks().last().unwrap();
                 assert_eq!((verdict.granted(), last.unstored), (1, unstored), "{kind:?} {limit:?}");

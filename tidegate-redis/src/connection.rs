@@ -33,7 +33,7 @@ use crate::timer;
 use job::{PendingCall, PendingPlan, WaitLimits};
 pub(crate) use pending::Epilogue;
 use pending::Pending;
-use shared::{ConnectionShared, ConnectionState, WakeUp};
+use shared::{ConnectionShared, ConnectionState, TaskLifecycle, WakeUp};
 use task::ConnectionTask;
 
 /// The connection to one server. Clones share it; its task ends when the last one is dropped.
@@ -157,9 +157,9 @@ impl Connection {
 
     /// The limits of a job that is submitted now, or why it must not be sent. Starts the task if there is none.
     fn admit(&self, state: &mut ConnectionState, timeouts: Timeouts) -> Result<WaitLimits, NodeError> {
-        if !state.has_task {
+        if state.lifecycle == TaskLifecycle::NotRunning {
             let runtime = Handle::try_current().map_err(|_| NodeError::Down(Arc::clone(&state.reason)))?;
-            state.has_task = true;
+            state.lifecycle = TaskLifecycle::Running;
             state.wake_up = WakeUp::new();
             runtime.spawn(ConnectionTask::new(Arc::clone(self.shared())));
         }
@@ -177,7 +177,7 @@ impl Connection {
 impl Drop for ConnectionHandle {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        state.is_closed = true;
+        state.lifecycle = TaskLifecycle::Closed;
         let waker = state.wake_up.take();
         drop(state);
         wake(waker);

@@ -187,7 +187,8 @@ impl ReplyParser<'_> {
             }
             b'|' => {
                 for _ in 0..length(text)?.unwrap_or(0) {
-                    (self.value(depth + 1)?, self.value(depth + 1)?);
+                    self.value(depth + 1)?;
+                    self.value(depth + 1)?;
                 }
                 self.value(depth + 1)
             }

@@ -78,7 +78,9 @@ impl Scripts {
                 script("#!lua", &[dependency, text, &limit], injected_now, body)
             })
         };
-        let adjust = |first_lines: &str| script("#!lua flags=allow-oom", &[&all_limits, first_lines], "ARGV[checks + 1]", ADJUST);
+        let adjust = |first_lines: &str| {
+            script("#!lua flags=allow-oom", &[&all_limits, first_lines], "ARGV[checks + 1]", ADJUST)
+        };
         let decide_batch =
             |first_line: &str, is_full: &str| script(first_line, &[&all_limits, is_full], "ARGV[3]", DECIDE_BATCH);
         Self {
@@ -233,11 +235,7 @@ mod tests {
 
     #[test]
     fn each_contract_lists_the_fields_of_the_reply() {
-        let bodies = [
-            (DECIDE_ONE, "pack('<dc2c0'"),
-            (ADJUST, "latest = {"),
-            (HEARTBEAT, "return {"),
-        ];
+        let bodies = [(DECIDE_ONE, "pack('<dc2c0'"), (ADJUST, "latest = {"), (HEARTBEAT, "return {")];
         for (body, reply) in bodies {
             let listed = contract(body).last().unwrap().1.split(';').count();
             let (_, fields) = body.rsplit_once(reply).unwrap();

@@ -140,7 +140,7 @@ impl OpenLink {
         self.push(sent.call.waits.budget, ReplyOwner::Call(sent));
     }
 
-    fn write_batch(&mut self, sent: SentBatch, context: SendContext) {
+    fn write_batch(&mut self, sent: Box<SentBatch>, context: SendContext) {
         let budget = sent.plans.iter().map(|plan| plan.plan.waits.budget).min().unwrap_or(context.budget);
         if sent.plans.iter().any(|plan| plan.plan.asking) {
             self.write_asking(budget);
@@ -184,10 +184,9 @@ impl OpenLink {
             ReplyOwner::ScriptLoad => {
                 if let (Err(error), Some(next)) = (reply.extract_error(), self.unanswered.oldest_mut()) {
                     match &mut next.owner {
-                        ReplyOwner::Call(SentCall { loads, .. }) | ReplyOwner::Batch(SentBatch { loads, .. }) => {
-                            loads.error = Some(error);
-                        }
-                        _ => {}
+                        ReplyOwner::Call(sent) => sent.loads.error = Some(error),
+                        ReplyOwner::Batch(sent) => sent.loads.error = Some(error),
+                        ReplyOwner::Nobody | ReplyOwner::ScriptLoad | ReplyOwner::Trial => {}
                     }
                 }
             }
@@ -243,7 +242,7 @@ impl OpenLink {
     /// Sends the plans of a batch that ran nothing again, if that may succeed, and fails them otherwise.
     fn retry_batch(
         &mut self,
-        mut sent: SentBatch,
+        mut sent: Box<SentBatch>,
         error: RedisError,
         budget: Duration,
         pacing: &mut Pacing,
@@ -312,9 +311,9 @@ impl OpenLink {
 }
 
 impl SentBatch {
-    fn new(plans: Vec<SentPlan>, mode: BatchMode, round: u64) -> Self {
+    fn new(plans: Vec<SentPlan>, mode: BatchMode, round: u64) -> Box<Self> {
         let batch = Batch::new(plans.iter().map(|plan| &*plan.plan.packed));
-        Self { batch, plans, mode, loads: ScriptLoads::default(), round }
+        Box::new(Self { batch, plans, mode, loads: ScriptLoads::default(), round })
     }
 }
 

@@ -47,7 +47,6 @@ impl<T> Pending<T> {
         poll_fn(|cx| {
             let mut state = self.lock();
             match &state.phase {
-                Phase::Expired => Poll::Ready(Err(NodeError::TimedOut)),
                 Phase::Finished(_) => match std::mem::replace(&mut state.phase, Phase::Taken) {
                     Phase::Finished(result) => Poll::Ready(result),
                     _ => Poll::Ready(Err(NodeError::TimedOut)),
@@ -58,7 +57,9 @@ impl<T> Pending<T> {
                     }
                     Poll::Pending
                 }
-                Phase::Withdrawn | Phase::Abandoned(_) | Phase::Taken => Poll::Ready(Err(NodeError::TimedOut)),
+                Phase::Expired | Phase::Withdrawn | Phase::Abandoned(_) | Phase::Taken => {
+                    Poll::Ready(Err(NodeError::TimedOut))
+                }
             }
         })
         .await

@@ -48,11 +48,19 @@ pub(super) struct ConnectionState {
     /// The earliest time until which a job waits, of those that the task has not seen yet.
     pub(super) first_deadline: Option<Instant>,
     pub(super) wake_up: WakeUp,
-    pub(super) has_task: bool,
+    pub(super) lifecycle: TaskLifecycle,
     /// Whether the connection should be replaced by a new one.
     pub(super) is_replace_requested: bool,
-    /// Whether the last handle was dropped.
-    pub(super) is_closed: bool,
+}
+
+/// Whether the task runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TaskLifecycle {
+    /// The next job starts it.
+    NotRunning,
+    Running,
+    /// The last handle was dropped.
+    Closed,
 }
 
 /// When the task has to be woken.
@@ -79,9 +87,8 @@ impl ConnectionShared {
             calls: JobQueue::new(options.max_waiting),
             first_deadline: None,
             wake_up: WakeUp::new(),
-            has_task: false,
+            lifecycle: TaskLifecycle::NotRunning,
             is_replace_requested: false,
-            is_closed: false,
         };
         Self {
             connector,

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::alarm::Alarm;
 use super::open_link::{OpenLink, UnexpectedReply};
 use super::pacing::{MAX_COMBINE_WAIT, Pacing};
-use super::shared::ConnectionShared;
+use super::shared::{ConnectionShared, TaskLifecycle};
 use crate::batch::MAX_BATCH_PLANS;
 use crate::node_error::{DownReason, NodeError};
 use crate::server_link::ServerLink;
@@ -94,7 +94,7 @@ impl Future for ConnectionTask {
         for _ in 0..MAX_TURNS {
             {
                 let mut state = task.shared.lock();
-                if state.is_closed {
+                if state.lifecycle == TaskLifecycle::Closed {
                     return Poll::Ready(());
                 }
                 state.wake_up.has_news = false;
@@ -378,9 +378,9 @@ impl Drop for ConnectionTask {
     fn drop(&mut self) {
         let error: RedisError = io::Error::from(io::ErrorKind::BrokenPipe).into();
         let mut state = self.shared.lock();
-        state.has_task = false;
         state.is_connected = false;
-        if !state.is_closed {
+        if state.lifecycle == TaskLifecycle::Running {
+            state.lifecycle = TaskLifecycle::NotRunning;
             state.breaker.record_lost();
             state.reason = Arc::new(DownReason::CONNECTION_LOST);
         }

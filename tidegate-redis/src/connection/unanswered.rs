@@ -36,7 +36,7 @@ pub(super) enum ReplyOwner {
     /// The trial of a new connection.
     Trial,
     Call(SentCall),
-    Batch(SentBatch),
+    Batch(Box<SentBatch>),
 }
 
 /// Commands of one caller.

@@ -51,11 +51,13 @@ impl CallerMood {
         let result = match self {
             Self::Patient | Self::Hurried(_) => Some(call.as_mut().await),
             Self::HangsUp(wait) if !wait.is_zero() => timer::timeout(wait, call.as_mut()).await,
-            Self::HangsUp(_) | Self::Holds => poll_fn(|cx| match call.as_mut().poll(cx) {
-                Poll::Ready(result) => Poll::Ready(Some(result)),
-                Poll::Pending => Poll::Ready(None),
-            })
-            .await,
+            Self::HangsUp(_) | Self::Holds => {
+                poll_fn(|cx| match call.as_mut().poll(cx) {
+                    Poll::Ready(result) => Poll::Ready(Some(result)),
+                    Poll::Pending => Poll::Ready(None),
+                })
+                .await
+            }
         };
         result.ok_or(call)
     }

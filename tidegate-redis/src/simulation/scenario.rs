@@ -189,7 +189,8 @@ impl Scenario {
             timer::sleep(millis(&mut rng, 30)).await;
             let burst = rng.u64(1..=max_burst);
             let calls = (0..burst).map(|_| {
-                let mood = if user == BYSTANDER { CallerMood::Patient } else { CallerMood::draw(&mut rng, self.budget) };
+                let mood =
+                    if user == BYSTANDER { CallerMood::Patient } else { CallerMood::draw(&mut rng, self.budget) };
                 self.call(&user, mood)
             });
             for result in join_all(calls.collect::<Vec<_>>()).await {
@@ -239,13 +240,18 @@ impl Scenario {
         let (took, state) = (start.at.elapsed(), self.server_state());
         let expect = |holds: bool, promise: &str| {
             let failure = || {
-                format!("{promise}: {user}, cost {cost}, timeout {timeout:?}, {start:?}, took {took:?}, now {state:?}, got {result:?}")
+                format!(
+                    "{promise}: {user}, cost {cost}, timeout {timeout:?}, {start:?}, took {took:?}, now {state:?}, got {result:?}"
+                )
             };
             if holds { Ok(()) } else { Err(failure()) }
         };
         let is_silent = start.counters == self.server.counters() && !self.server.has_trickled();
         expect(took <= timeout.unwrap_or(self.queue_wait + self.budget * 4), "no call takes longer than it may")?;
-        expect(!is_silent || took <= self.budget * 3 / 2, "no call waits for a silent server for longer than its budget")?;
+        expect(
+            !is_silent || took <= self.budget * 3 / 2,
+            "no call waits for a silent server for longer than its budget",
+        )?;
         let fails_fast = start.server.breaker != BreakerState::Open || took.is_zero();
         expect(fails_fast, "calls fail at once while the breaker is open")?;
         let given_up = self.server.is_healthy_since_connect() && state.breaker == BreakerState::Open;
@@ -266,11 +272,19 @@ impl Scenario {
             return Ok(());
         };
         expect(!replied, "a reply that has arrived is used")?;
-        expect(timeout.is_some() || kind != StoreErrorKind::Unavailable || state.opened > start.server.opened || start.server.breaker != BreakerState::Closed,
-            "without a deadline of its own, a call fails as unavailable only if the breaker opens")?;
+        expect(
+            timeout.is_some()
+                || kind != StoreErrorKind::Unavailable
+                || state.opened > start.server.opened
+                || start.server.breaker != BreakerState::Closed,
+            "without a deadline of its own, a call fails as unavailable only if the breaker opens",
+        )?;
         let is_overload = kind == StoreErrorKind::Overloaded;
         expect(!self.answers_in_time || timeout.is_some() || is_overload, "a server that answers in time decides")?;
-        expect(!self.answers_in_time || user != BYSTANDER, "a flood by others does not affect a plan that is alone with its key")?;
+        expect(
+            !self.answers_in_time || user != BYSTANDER,
+            "a flood by others does not affect a plan that is alone with its key",
+        )?;
         if is_overload || result.as_ref().is_err_and(|error| !error.is_possibly_applied()) {
             self.sums.lock().unwrap().not_applied.push(cost);
         }
