@@ -85,7 +85,7 @@ impl Connection {
         let plan = {
             let mut state = self.shared().lock();
             let waits = self.admit(&mut state, timeouts)?;
-            let plan = Arc::new(PendingPlan { packed: Arc::clone(plan), asking, waits, result: Pending::new() });
+            let plan = Arc::new(PendingPlan::new(plan, asking, waits));
             let ConnectionState { plans, crowd_control, .. } = &mut *state;
             let mut refused = 0;
             let pushed = crowd_control.push(plans, Arc::clone(&plan), &mut refused);

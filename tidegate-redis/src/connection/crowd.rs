@@ -64,29 +64,32 @@ pub(crate) fn choose_crowded<P: IntoIterator<Item = KeyHash>>(
     chosen
 }
 
-/// Chooses which of more plans than fit are sent next: of each crowd the oldest plan, then of each the second, and so on. So a
-/// plan that is alone with one of its keys does not wait for a flood. Returns for each plan, in the order of arrival, whether
-/// it is chosen.
+/// Chooses which of more plans than fit are sent next, and in which order: of each crowd the oldest plan, then of each the
+/// second, and so on. So a plan that is alone with one of its keys does not wait for a flood. Calls `crowded` with the index of
+/// each plan that is not alone.
 pub(crate) fn choose_fairly<P: IntoIterator<Item = KeyHash>>(
     plans: impl Iterator<Item = P> + Clone,
     wanted: usize,
-) -> Vec<bool> {
+    mut crowded: impl FnMut(usize),
+) -> Vec<usize> {
     let counts = KeyCounts::of_plans(plans.clone());
     let mut in_line = KeyMap::default();
     let mut ranks: Vec<(usize, usize)> = Vec::new();
     for (index, plan) in plans.enumerate() {
-        let before = in_line.entry(counts.crowd(plan).1).or_insert(0);
+        let (crowd, key) = counts.crowd(plan);
+        if crowd > 1 {
+            crowded(index);
+        }
+        let before = in_line.entry(key).or_insert(0);
         ranks.push((*before, index));
         *before += 1;
     }
-    let mut is_chosen = vec![wanted >= ranks.len(); ranks.len()];
     if wanted < ranks.len() {
         ranks.select_nth_unstable(wanted);
-        for (_, index) in &ranks[..wanted] {
-            is_chosen[*index] = true;
-        }
+        ranks.truncate(wanted);
     }
-    is_chosen
+    ranks.sort_unstable();
+    ranks.into_iter().map(|(_, index)| index).collect()
 }
 
 /// The largest level, at least 1, such that cutting `sizes` down to it removes `wanted`.
@@ -159,14 +162,14 @@ mod tests {
     #[test]
     fn a_plan_that_is_alone_with_a_key_is_sent_before_a_flood() {
         let plans = plans(&[(1, 6), (2, 3), (3, 1)]);
-        let chosen = |wanted| {
-            let chosen = choose_fairly(plans.iter().copied(), wanted);
-            (0..plans.len()).filter(|index| chosen[*index]).collect::<Vec<_>>()
-        };
+        let chosen = |wanted| choose_fairly(plans.iter().copied(), wanted, |_| {});
         assert_eq!(chosen(3), [0, 6, 9], "the oldest of each");
-        assert_eq!(chosen(5), [0, 1, 6, 7, 9]);
+        assert_eq!(chosen(5), [0, 6, 9, 1, 7]);
         assert_eq!(chosen(10).len(), 10);
         assert_eq!(chosen(0), [] as [usize; 0]);
+        let mut crowded = Vec::new();
+        choose_fairly(plans.iter().copied(), 1, |index| crowded.push(index));
+        assert_eq!(crowded, (0..9).collect::<Vec<_>>(), "all but the last");
     }
 
     /// One plan may be counted under a key that others have in common with it only in part.

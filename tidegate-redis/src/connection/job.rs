@@ -1,6 +1,7 @@
 //! What callers hand to the task of a connection: [`PendingPlan`]s, which are combined, and [`PendingCall`]s, which are not.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use redis::Value;
@@ -21,6 +22,8 @@ pub(crate) struct PendingPlan {
     /// Whether `ASKING` precedes it, for a server that is importing the slot. Such a plan is sent alone.
     pub(super) asking: bool,
     pub(super) waits: WaitLimits,
+    /// Whether it has waited together with another plan of its subject, which may have been sent since.
+    pub(super) was_crowded: AtomicBool,
     pub(super) result: Pending<PlanReply>,
 }
 
@@ -60,6 +63,12 @@ pub(super) trait Job {
     fn fail_unsent(&self, error: NodeError) -> bool;
 
     fn is_waiting(&self) -> bool;
+}
+
+impl PendingPlan {
+    pub(super) fn new(packed: &Arc<PackedPlan>, asking: bool, waits: WaitLimits) -> Self {
+        Self { packed: Arc::clone(packed), asking, waits, was_crowded: AtomicBool::new(false), result: Pending::new() }
+    }
 }
 
 impl WaitLimits {

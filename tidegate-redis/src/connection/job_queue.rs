@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::crowd::{KeyCounts, choose_crowded, choose_fairly};
 use super::job::{Job, PendingPlan};
@@ -104,13 +105,11 @@ impl JobQueue<PendingPlan> {
             return;
         }
         self.entries.retain(|plan| plan.is_waiting());
-        let chosen = choose_fairly(self.entries.iter().map(|plan| plan.packed.key_hashes()), wanted);
-        let mut behind = VecDeque::with_capacity(self.entries.len());
-        let mut in_front = VecDeque::with_capacity(self.entries.len());
-        for (plan, is_chosen) in self.entries.drain(..).zip(chosen) {
-            if is_chosen { &mut in_front } else { &mut behind }.push_back(plan);
-        }
-        in_front.append(&mut behind);
+        let keys = self.entries.iter().map(|plan| plan.packed.key_hashes());
+        let chosen = choose_fairly(keys, wanted, |index| self.entries[index].was_crowded.store(true, Ordering::Relaxed));
+        let mut entries: Vec<Option<Arc<PendingPlan>>> = self.entries.drain(..).map(Some).collect();
+        let mut in_front: VecDeque<_> = chosen.into_iter().filter_map(|index| entries[index].take()).collect();
+        in_front.extend(entries.into_iter().flatten());
         self.entries = in_front;
     }
 }

@@ -173,7 +173,10 @@ impl ConnectionShared {
         let mut failed = 0;
         if state.plans.iter().any(|plan| is_due(plan.waits())) {
             let counts = KeyCounts::of_plans(state.plans.iter().map(|plan| plan.packed.key_hashes()));
-            let is_crowded = |plan: &PendingPlan| counts.crowd(plan.packed.key_hashes()).0 > 1;
+            // The last plan of a flood is alone only because the others were sent.
+            let is_crowded = |plan: &PendingPlan| {
+                plan.was_crowded.load(Ordering::Relaxed) || counts.crowd(plan.packed.key_hashes()).0 > 1
+            };
             failed += state.plans.fail(|plan| is_due(plan.waits()).then(|| error(is_crowded(plan))));
         }
         failed += state.calls.fail(|call| is_due(call.waits()).then(|| error(false)));
