@@ -134,8 +134,7 @@ impl BatchSize {
 
 /// A call of `decide_one.lua` or `decide_anonymous.lua`.
 fn single_check_command(plan: &PackedPlan, check: &PackedCheck, now: Option<Timestamp>) -> (Cmd, &'static Script) {
-    let has_route = check.has_max_ttl || check.overflow.is_some();
-    let script = SCRIPTS.decide_single(check.algorithm, has_route);
+    let script = SCRIPTS.decide_single(check.algorithm, check.has_route());
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(script.hash()).arg(1 + usize::from(check.overflow.is_some())).arg(plan.part(&check.key));
     if let Some(overflow) = &check.overflow {
@@ -143,7 +142,7 @@ fn single_check_command(plan: &PackedPlan, check: &PackedCheck, now: Option<Time
     }
     let (header, arguments) = plan.part(&check.limit).split_at(LIMIT_HEADER_BYTES);
     cmd.arg(&arguments[..8 * LIMITS[check.algorithm - 1].2]);
-    if has_route {
+    if check.has_route() {
         cmd.arg(&header[16..]);
     }
     append_injected_now(&mut cmd, now);

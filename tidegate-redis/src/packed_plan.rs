@@ -32,8 +32,6 @@ pub(crate) struct PackedPlan {
     slot: u16,
     pub(crate) is_peek: bool,
     pub(crate) counts_each: bool,
-    /// Whether several plans equal to this one can be decided as one of several units.
-    is_repeatable: bool,
     pub(crate) units: u64,
     log_checks: usize,
     pub(crate) checks: SmallVec<[PackedCheck; 1]>,
@@ -45,8 +43,10 @@ pub(crate) struct PackedPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedCheck {
     pub(crate) algorithm: usize,
-    pub(crate) is_shadow: bool,
+    pub(crate) role: Role,
     pub(crate) has_max_ttl: bool,
+    /// Whether taking n units at once is the same as taking n times one, and the state is part of the reply.
+    pub(crate) is_additive: bool,
     pub(crate) limit: PackedRange,
     pub(crate) key: PackedRange,
     pub(crate) overflow: Option<PackedRange>,
@@ -68,19 +68,13 @@ impl PackedPlan {
         for (index, check) in plan.checks().iter().enumerate() {
             checks.push(PackedCheck::pack(&mut bytes, prefix, plan, check, routes.get(index).copied()));
         }
-        let algorithms = || plan.checks().iter().map(|check| check.gate().limit().algorithm());
-        let is_additive =
-            |kind| matches!(kind, Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow);
-        let is_plain = plan.mode() == PlanMode::AllOrNothing && plan.max_units() == 1 && !plan.is_peek();
+        let is_log = |check: &&Check<'_>| check.gate().limit().algorithm() == Algorithm::SlidingLog;
         Self {
             slot: plan.checks().first().map_or(0, |check| slot_of(check.key().partition())),
             is_peek: plan.is_peek(),
             counts_each: plan.mode() == PlanMode::CountEach,
-            is_repeatable: is_plain
-                && algorithms().all(is_additive)
-                && plan.checks().iter().all(|check| check.gate().role() == Role::Enforced),
             units: plan.max_units(),
-            log_checks: algorithms().filter(|kind| *kind == Algorithm::SlidingLog).count(),
+            log_checks: plan.checks().iter().filter(is_log).count(),
             checks,
             bytes,
         }
@@ -106,22 +100,31 @@ impl PackedPlan {
         self.checks.iter().map(|check| check.key.hash)
     }
 
+    /// Whether it consumes one unit, all or nothing.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.is_peek && !self.counts_each && self.units == 1
+    }
+
+    /// Whether several plans equal to this one can be decided as one plan of as many units.
+    fn is_repeatable(&self) -> bool {
+        self.is_plain() && self.checks.iter().all(|check| check.role == Role::Enforced && check.is_additive)
+    }
+
     /// Whether it can be decided together with `other`, as one plan of two units.
     pub(crate) fn is_repeat_of(&self, other: &Self) -> bool {
-        self.is_repeatable && other.is_repeatable && self.checks == other.checks && self.bytes == other.bytes
+        self.is_repeatable() && other.is_repeatable() && self.checks == other.checks && self.bytes == other.bytes
     }
 
     /// The same hash for plans that [repeat](Self::is_repeat_of) each other. `None` for a plan that is never repeated.
     pub(crate) fn repeat_hash(&self) -> Option<u64> {
         let combine = |hash: u64, check: &PackedCheck| hash.rotate_left(9) ^ check.key.hash ^ check.limit.hash;
-        self.is_repeatable.then(|| self.checks.iter().fold(0, combine))
+        self.is_repeatable().then(|| self.checks.iter().fold(0, combine))
     }
 
     /// The only check of a plan that a script for one check decides.
     pub(crate) fn single_check(&self) -> Option<&PackedCheck> {
-        let is_plain = !self.is_peek && !self.counts_each && self.units == 1;
         // These scripts do not know the role: an unreadable state would fail the plan of a shadow check.
-        self.checks.first().filter(|check| is_plain && self.checks.len() == 1 && !check.is_shadow)
+        self.checks.first().filter(|check| self.is_plain() && self.checks.len() == 1 && check.role != Role::Shadow)
     }
 
     pub(crate) fn part(&self, range: &PackedRange) -> &[u8] {
@@ -130,6 +133,11 @@ impl PackedPlan {
 }
 
 impl PackedCheck {
+    /// Whether its key has a maximum TTL or an overflow bucket, as keys of unauthenticated subjects may have.
+    pub(crate) const fn has_route(&self) -> bool {
+        self.has_max_ttl || self.overflow.is_some()
+    }
+
     fn pack(
         bytes: &mut Vec<u8>,
         prefix: &str,
@@ -154,8 +162,12 @@ impl PackedCheck {
         });
         Self {
             algorithm,
-            is_shadow: check.gate().role() == Role::Shadow,
+            role: check.gate().role(),
             has_max_ttl: max_ttl_micros.is_some(),
+            is_additive: matches!(
+                check.gate().limit().algorithm(),
+                Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow
+            ),
             limit,
             key: PackedRange::append(bytes, |bytes| check.key().write_name(prefix, bytes)),
             overflow: route

@@ -44,6 +44,8 @@ struct CheckDetails {
     unstored: bool,
     /// A shadow check whose state is unreadable.
     unreadable: bool,
+    /// The units that earlier plans of the batch took from the state in the reply.
+    taken: u64,
     /// The milliseconds that a state with a maximum TTL had left.
     ttl_millis: Option<u64>,
 }
@@ -79,13 +81,14 @@ impl PlanReply {
         }
         let mut granted = None;
         if let Some(rest) = text.strip_prefix(b"g") {
-            let (digits, rest) = rest.split_at(rest.iter().take_while(|byte| byte.is_ascii_digit()).count());
-            (granted, text) = (Some(parse_number(digits).ok_or_else(malformed)?), rest);
+            let (number, rest) = take_number(rest).ok_or_else(malformed)?;
+            (granted, text) = (Some(number), rest);
         }
         let (mut states, mut details) = (SmallVec::new(), SmallVec::new());
         for check in plan.checks() {
-            let (state, detail, rest) = parse_check(check, text).ok_or_else(malformed)?;
-            states.push(state);
+            let ((admitted, state), detail, rest) = parse_check(check, text).ok_or_else(malformed)?;
+            let state = if detail.taken > 0 { take(plan, check, self.now, state, detail.taken) } else { Some(state) };
+            states.push((admitted, state.ok_or_else(malformed)?));
             details.push(detail);
             text = rest;
         }
@@ -199,18 +202,35 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     if !matches!(kind, b'a' | b's' | b'n' | b'o' | b'u') || *letter == b'u' {
         return None;
     }
-    let mut ttl_millis = None;
+    let (mut taken, mut ttl_millis) = (0, None);
+    if let Some(rest) = text.strip_prefix(b"t") {
+        (taken, text) = take_number(rest)?;
+    }
     if let Some(rest) = text.strip_prefix(b"m") {
-        let (digits, rest) = rest.split_at(rest.iter().take_while(|byte| byte.is_ascii_digit()).count());
-        (ttl_millis, text) = (Some(parse_number(digits)?), rest);
+        let (number, rest) = take_number(rest)?;
+        (ttl_millis, text) = (Some(number), rest);
     }
     let details = CheckDetails {
         overflowed: matches!(kind, b's' | b'o'),
         unstored: matches!(kind, b'n' | b'o'),
         unreadable: kind == b'u',
+        taken,
         ttl_millis,
     };
     Some(((letter.is_ascii_lowercase(), state), details, text))
+}
+
+/// `state` after `units` of `check` were taken. `None` if it does not have them, or is a log.
+fn take(plan: &Plan<'_>, check: &Check<'_>, now: Timestamp, state: StoredState, units: u64) -> Option<StoredState> {
+    let state = match state {
+        StoredState::Fresh => None,
+        StoredState::State(state) => Some(state),
+        // Takes from logs are never counted: their state is not part of the reply.
+        StoredState::Log(_) => return None,
+    };
+    let result = algorithm::apply(state.as_ref(), check.gate().limit(), now, Op::Take(plan.take(check, units)));
+    let after = result.change.map(State::new).or(state);
+    result.admitted.then(|| after.map_or(StoredState::Fresh, StoredState::State))
 }
 
 /// The TTL that the key of `check` has after `state` was written, with the margin for the clock.
@@ -222,6 +242,12 @@ fn ttl_millis(check: &Check<'_>, state: &State, now: Timestamp) -> Option<u64> {
 
 const fn is_state_byte(byte: u8) -> bool {
     byte.is_ascii_digit() || byte == b','
+}
+
+/// The number at the start of `text`, and the rest.
+fn take_number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (digits, rest) = text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count());
+    Some((parse_number(digits)?, rest))
 }
 
 fn parse_number(digits: &[u8]) -> Option<u64> {

@@ -2,12 +2,16 @@
 
 use redis::Cmd;
 use tidegate::Timestamp;
+use tidegate::spi::Role;
 
 use super::BatchMode;
 use super::index_table::IndexTable;
 use crate::args::append_injected_now;
-use crate::packed_plan::{LIMIT_BYTES, PackedPlan, PackedRange};
+use crate::packed_plan::{LIMIT_BYTES, PackedCheck, PackedPlan, PackedRange};
 use crate::scripts::{SCRIPTS, Script};
+
+/// From this many plans on that share a key, their takes are counted instead of applied one by one.
+const MIN_COUNTED_PLANS: usize = 3;
 
 /// The arguments of `decide_batch.lua`.
 #[derive(Debug)]
@@ -28,18 +32,64 @@ struct Parts {
     table: IndexTable,
 }
 
+/// The numbers of a check's parts, from 1; the overflow bucket is 0 if there is none.
+#[derive(Clone, Copy)]
+struct CheckParts {
+    limit: u16,
+    key: u16,
+    overflow: u16,
+}
+
+/// How many plans take from a key, all with the same limit. 0 if the limits differ, or if takes cannot be counted.
+#[derive(Clone, Copy, Default)]
+struct KeyUse {
+    limit: u16,
+    plans: usize,
+}
+
+/// How the script decides a plan: the first number of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlanKind {
+    /// One check without a route.
+    SingleCheck = 0,
+    /// Only enforced checks, without routes.
+    Enforced = 1,
+    /// All or nothing.
+    AllOrNothing = 2,
+    /// Any plan.
+    General = 3,
+}
+
 impl BatchArguments {
     /// Packs plans, each with the number of times that it is decided.
     pub(super) fn pack<'p>(plans: impl Iterator<Item = (&'p PackedPlan, u64)> + Clone) -> Self {
         let keys = plans.clone().map(|(plan, _)| plan.keys()).sum();
         let mut arguments = Self {
             keys: Parts::with_capacity(keys, 48 * keys),
-            plans: Vec::with_capacity(8 * keys),
+            plans: Vec::with_capacity(10 * keys),
             limits: Parts::with_capacity(keys, 4 * LIMIT_BYTES),
             is_peek: plans.clone().next().is_some() && plans.clone().all(|(plan, _)| plan.is_peek),
         };
+        let (mut parts, mut uses) = (Vec::with_capacity(keys), vec![KeyUse::default(); keys + 1]);
+        for (plan, repeats) in plans.clone() {
+            let is_enforced = PlanKind::new(plan, repeats) == PlanKind::Enforced;
+            for check in &plan.checks {
+                let numbers = CheckParts {
+                    limit: arguments.limits.index_of(plan, &check.limit),
+                    key: arguments.keys.index_of(plan, &check.key),
+                    overflow: check.overflow.map_or(0, |overflow| arguments.keys.index_of(plan, &overflow)),
+                };
+                if is_enforced && check.is_additive {
+                    uses[usize::from(numbers.key)].add(numbers.limit);
+                }
+                parts.push(numbers);
+            }
+        }
+        let mut parts = &parts[..];
         for (plan, repeats) in plans {
-            arguments.push_plan(plan, repeats);
+            let (own, rest) = parts.split_at(plan.checks.len());
+            arguments.push_plan(plan, repeats, own, &uses);
+            parts = rest;
         }
         arguments
     }
@@ -63,29 +113,25 @@ impl BatchArguments {
         (cmd, script)
     }
 
-    fn push_plan(&mut self, plan: &PackedPlan, repeats: u64) {
-        let is_plain = !plan.is_peek && !plan.counts_each;
-        match &plan.checks[..] {
-            [check] if is_plain && plan.units.max(repeats) == 1 && check.overflow.is_none() && !check.has_max_ttl => {
-                let limit = self.limits.index_of(plan, &check.limit);
-                let key = self.keys.index_of(plan, &check.key);
-                return self.push_all([0, limit, key]);
+    fn push_plan(&mut self, plan: &PackedPlan, repeats: u64, parts: &[CheckParts], uses: &[KeyUse]) {
+        // Only a plan of one unit is repeated.
+        let (kind, units, checks) = (PlanKind::new(plan, repeats), plan.units.max(repeats), parts.len() as u16);
+        match kind {
+            PlanKind::SingleCheck => self.push_all([kind as u16]),
+            PlanKind::Enforced | PlanKind::AllOrNothing => self.push_all([kind as u16, units as u16, checks]),
+            PlanKind::General => {
+                self.push_all([kind as u16, u16::from(!plan.is_peek), u16::from(plan.counts_each)]);
+                self.push_all([0, 16, 32, 48].map(|bits| (units >> bits) as u16));
+                self.push_all([checks]);
             }
-            // Only a plan of one unit is repeated.
-            checks => match u16::try_from(plan.units.max(repeats)) {
-                Ok(units) if is_plain => self.push_all([1, units, checks.len() as u16]),
-                _ => {
-                    self.push_all([2, u16::from(!plan.is_peek), u16::from(plan.counts_each)]);
-                    self.push_all([0, 16, 32, 48].map(|bits| (plan.units >> bits) as u16));
-                    self.push_all([checks.len() as u16]);
-                }
-            },
         }
-        for check in &plan.checks {
-            let limit = self.limits.index_of(plan, &check.limit);
-            let key = self.keys.index_of(plan, &check.key);
-            let overflow = check.overflow.map_or(0, |overflow| self.keys.index_of(plan, &overflow));
-            self.push_all([limit, key, overflow]);
+        for CheckParts { limit, key, overflow } in parts {
+            let is_counted = || uses[usize::from(*key)].plans >= MIN_COUNTED_PLANS;
+            match kind {
+                PlanKind::SingleCheck => self.push_all([*limit, *key]),
+                PlanKind::Enforced => self.push_all([*limit, *key, u16::from(is_counted())]),
+                PlanKind::AllOrNothing | PlanKind::General => self.push_all([*limit, *key, *overflow]),
+            }
         }
     }
 
@@ -93,6 +139,28 @@ impl BatchArguments {
         for number in numbers {
             self.plans.extend_from_slice(&number.to_le_bytes());
         }
+    }
+}
+
+impl PlanKind {
+    fn new(plan: &PackedPlan, repeats: u64) -> Self {
+        let has_routes = plan.checks.iter().any(PackedCheck::has_route);
+        let is_enforced = || plan.checks.iter().all(|check| check.role == Role::Enforced);
+        match plan.units.max(repeats) {
+            1 if plan.is_plain() && !has_routes && plan.checks.len() == 1 => Self::SingleCheck,
+            0..=0xffff if plan.is_plain() && !has_routes && is_enforced() => Self::Enforced,
+            0..=0xffff if !plan.is_peek && !plan.counts_each => Self::AllOrNothing,
+            _ => Self::General,
+        }
+    }
+}
+
+impl KeyUse {
+    fn add(&mut self, limit: u16) {
+        let is_first = self.limit == 0;
+        self.plans = if is_first || self.limit == limit { self.plans + 1 } else { 0 };
+        // No limit has this number, so that the next use differs too.
+        self.limit = if self.plans > 0 { limit } else { u16::MAX };
     }
 }
 

@@ -247,7 +247,8 @@ impl Scenario {
             if holds { Ok(()) } else { Err(failure()) }
         };
         let is_silent = start.counters == self.server.counters() && !self.server.has_trickled();
-        expect(took <= timeout.unwrap_or(self.queue_wait + self.budget * 4), "no call takes longer than it may")?;
+        let longest = self.queue_wait + self.budget * 4;
+        expect(took <= timeout.unwrap_or(longest), "no call takes longer than it may")?;
         expect(
             !is_silent || took <= self.budget * 3 / 2,
             "no call waits for a silent server for longer than its budget",
@@ -272,12 +273,11 @@ impl Scenario {
             return Ok(());
         };
         expect(!replied, "a reply that has arrived is used")?;
+        let has_opened =
+            state.opened > start.server.opened || start.server.breaker != BreakerState::Closed || took >= longest;
         expect(
-            timeout.is_some()
-                || kind != StoreErrorKind::Unavailable
-                || state.opened > start.server.opened
-                || start.server.breaker != BreakerState::Closed,
-            "without a deadline of its own, a call fails as unavailable only if the breaker opens",
+            timeout.is_some() || kind != StoreErrorKind::Unavailable || has_opened,
+            "a call fails as unavailable only if the breaker opens or its time is over",
         )?;
         let is_overload = kind == StoreErrorKind::Overloaded;
         expect(!self.answers_in_time || timeout.is_some() || is_overload, "a server that answers in time decides")?;
