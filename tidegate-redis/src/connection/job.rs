@@ -55,6 +55,14 @@ pub(super) struct WaitLimits {
     pub(super) fails_after_attempt: Option<u64>,
 }
 
+/// Which waits end a job that is not sent yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitsOver {
+    /// The deadline of the caller, and every wait if there is no connection.
+    Deadline,
+    Any,
+}
+
 /// A job in a queue.
 pub(super) trait Job {
     fn waits(&self) -> &WaitLimits;
@@ -88,6 +96,11 @@ impl WaitLimits {
     pub(super) fn unsent_until(&self, is_connected: bool) -> Instant {
         let until = if is_connected { self.queue_until } else { self.setup_until };
         self.deadline.map_or(until, |deadline| deadline.min(until))
+    }
+
+    /// Whether the deadline of the caller has passed.
+    pub(super) fn is_deadline_over(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
     /// Whether the job has waited for a connection for as long as it may, whatever its own deadline is.

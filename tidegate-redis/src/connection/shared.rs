@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::crowd::KeyCounts;
-use super::job::{Job, PendingCall, PendingPlan, WaitLimits};
+use super::job::{Job, PendingCall, PendingPlan, WaitLimits, WaitsOver};
 use super::job_queue::{CrowdControl, JobQueue};
 use super::open_link::SendContext;
 use super::pacing::MAX_COMBINE_WAIT;
@@ -159,10 +159,13 @@ impl ConnectionShared {
     }
 
     /// Fails the jobs that have waited for too long to be sent, and returns the first deadline of the others.
-    pub(super) fn expire_unsent(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn expire_unsent(&self, now: Instant, waits_over: WaitsOver) -> Option<Instant> {
         let mut state = self.lock();
         let is_connected = state.is_connected;
-        let is_due = |waits: &WaitLimits| waits.unsent_until(is_connected) <= now;
+        let is_due = |waits: &WaitLimits| match waits_over {
+            WaitsOver::Deadline if is_connected => waits.is_deadline_over(now),
+            _ => waits.unsent_until(is_connected) <= now,
+        };
         let is_slow_connect = |waits: &WaitLimits| !is_connected && waits.is_setup_over(now);
         let has_slow_connect = state.plans.iter().any(|plan| is_slow_connect(plan.waits()))
             || state.calls.iter().any(|call| is_slow_connect(call.waits()));

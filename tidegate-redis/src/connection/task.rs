@@ -16,6 +16,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError, RedisResult};
 use tokio::time::Instant;
 
+use super::job::WaitsOver;
 use super::alarm::Alarm;
 use super::open_link::{OpenLink, UnexpectedReply};
 use super::pacing::{MAX_COMBINE_WAIT, Pacing};
@@ -118,9 +119,11 @@ impl ConnectionTask {
         self.alarm.has_fired(cx);
         self.drive_link(cx);
         self.drive_replacement(cx);
-        // Nothing is read any more in this round, so the time may be looked at.
-        self.expire_jobs();
+        // Nothing is read any more in this round, so the time may be looked at. A plan that has waited only because this process was
+        // busy is sent; a caller that has gone by its own deadline is not charged.
+        self.expire_jobs(WaitsOver::Deadline);
         self.send_jobs();
+        self.expire_jobs(WaitsOver::Any);
         if let LinkPhase::Open(open) = &mut self.phase
             && let Poll::Ready(Err(error)) = open.link.poll_write(cx)
         {
@@ -276,12 +279,12 @@ impl ConnectionTask {
 /// Jobs
 impl ConnectionTask {
     /// Ends the wait of callers whose deadline has passed.
-    fn expire_jobs(&mut self) {
+    fn expire_jobs(&mut self, waits_over: WaitsOver) {
         let now = timer::now();
         if self.next_deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
-        let unsent = self.shared.expire_unsent(now);
+        let unsent = self.shared.expire_unsent(now, waits_over);
         let sent = match &self.phase {
             LinkPhase::Open(open) => open.unanswered.expire(now),
             _ => None,
