@@ -246,7 +246,7 @@ impl Scenario {
             };
             if holds { Ok(()) } else { Err(failure()) }
         };
-        let is_silent = start.counters == self.server.counters() && !self.server.has_trickled();
+        let is_silent = start.counters == self.server.counters();
         let longest = self.queue_wait + self.budget * 4;
         expect(took <= timeout.unwrap_or(longest), "no call takes longer than it may")?;
         expect(

@@ -53,7 +53,7 @@ impl ScriptCall {
             // Every plan has a cost of its own, so none is repeated.
             let tail = match kind {
                 0 => tail,
-                1 => tail.strip_prefix(&[1, 1]).expect("one unit and one check"),
+                1 | 2 => tail.strip_prefix(&[1, 1]).expect("one unit and one check"),
                 _ => panic!("neither peeks nor several units are simulated"),
             };
             let [limit, key] = [tail[0], tail[1]];

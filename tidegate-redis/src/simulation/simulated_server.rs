@@ -71,7 +71,6 @@ struct SimulatedState {
     /// By cost.
     calls: BTreeMap<u64, ServedCall>,
     counters: ServerCounters,
-    has_trickled: bool,
     violation: Option<String>,
 }
 
@@ -80,6 +79,8 @@ struct SimulatedState {
 pub(crate) struct ServerCounters {
     pub(crate) connections: u64,
     pub(crate) replies: u64,
+    /// Parts of replies.
+    pub(crate) parts: u64,
     pub(crate) lost_connections: u64,
 }
 
@@ -113,7 +114,6 @@ impl SimulatedServer {
             taken: BTreeMap::new(),
             calls: BTreeMap::new(),
             counters: ServerCounters::default(),
-            has_trickled: false,
             violation: None,
         };
         Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
@@ -127,7 +127,6 @@ impl SimulatedServer {
             state.scripts.clear();
         }
         state.healthy_since = (behavior == HEALTHY).then(|| state.healthy_since.unwrap_or_else(timer::now));
-        state.has_trickled |= behavior == ServerBehavior::Trickles;
         state.behavior = behavior;
         self.changed.notify_waiters();
     }
@@ -156,11 +155,6 @@ impl SimulatedServer {
         let answered_trial = |connected: Instant| connected.elapsed() > Duration::from_millis(2);
         let since = state.healthy_since.zip(state.connected_at);
         since.is_some_and(|(healthy, connected)| healthy < connected && answered_trial(connected))
-    }
-
-    /// Whether it sends single bytes, or did so on the current connection.
-    pub(crate) fn has_trickled(&self) -> bool {
-        self.lock().has_trickled
     }
 
     /// A violation that the server itself has noticed, such as a call that ran twice.
@@ -202,6 +196,7 @@ impl SimulatedServer {
                             if self.lock().incarnation != incarnation || stream.write_all(&part).await.is_err() {
                                 return;
                             }
+                            self.lock().counters.parts += 1;
                         }
                         self.record_replied(&costs);
                     }
