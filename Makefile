@@ -5,7 +5,7 @@
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
 .PHONY: help tools redis proxies faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
-	load differential fuzz figures figures-age faults api
+	load differential fuzz figures figures-age faults attacks api
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -126,6 +126,9 @@ figures-age: ## Lists published figures that are older than the code they measur
 
 faults: tools ## Causes every fault under load, prints the results, and writes docs/faults.md
 	cargo run --release -p conformance --example faults
+
+attacks: tools ## Carries out every attack at full size, prints the results, and writes docs/attacks.md
+	cargo run --release -p conformance --example attacks
 
 tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
 
