@@ -134,8 +134,8 @@ impl Scale {
                 .with_on_failure(policy)
                 .with_static_limit(slow(self.cap))
         };
-        let strangers = Rule::new("flood", limit).with_action("flood").with_per(["address"]);
-        RuleSet::new(POLICIES.map(rule).into_iter().chain([strangers])).unwrap()
+        let anonymous = Rule::new("flood", limit).with_action("flood").with_per(["address"]);
+        RuleSet::new(POLICIES.map(rule).into_iter().chain([anonymous])).unwrap()
     }
 }
 

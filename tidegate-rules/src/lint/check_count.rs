@@ -31,9 +31,9 @@ pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec
                 return;
             };
             left = less;
-            let Some((checks, place)) = too_many(&met, rules) else { continue };
-            if !example.is_exempt(&file.matcher) && reported.insert(place) {
-                lints.push(problem(checks, rules[place]));
+            let Some((checks, index)) = too_many(&met, rules) else { continue };
+            if !example.is_exempt(&file.matcher) && reported.insert(index) {
+                lints.push(problem(checks, rules[index]));
             }
         }
     }
@@ -42,8 +42,8 @@ pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec
 /// The number of limits of these rules, and the first rule beyond the bound; `None` if they stay within it.
 fn too_many(met: &[usize], rules: &[&CompiledRule]) -> Option<(usize, usize)> {
     let (mut checks, mut first, mut budgets) = (0, None, HashSet::new());
-    for place in met {
-        let rule = rules[*place];
+    for index in met {
+        let rule = rules[*index];
         // Rules that share a budget have one check; a rule in shadow mode has its own.
         let shared = rule.budget.as_ref().filter(|_| rule.mode != RuleMode::Shadow);
         if shared.is_some_and(|budget| !budgets.insert(budget)) {
@@ -51,10 +51,10 @@ fn too_many(met: &[usize], rules: &[&CompiledRule]) -> Option<(usize, usize)> {
         }
         checks += max_checks(rule);
         if checks > MAX_CHECKS && first.is_none() {
-            first = Some(*place);
+            first = Some(*index);
         }
     }
-    first.map(|place| (checks, place))
+    first.map(|index| (checks, index))
 }
 
 /// The most checks that a rule adds in any plan.
