@@ -26,8 +26,10 @@ async fn check(port: u16) -> Value {
 async fn a_receipt_is_refunded_once_by_any_instance() {
     for kind in KINDS {
         let (store, one, other) = (Server::start(kind), TempDir::new().unwrap(), TempDir::new().unwrap());
-        let (one, other) =
-            (Tidegate::start(one.path(), &store.url(), &[]).await, Tidegate::start(other.path(), &store.url(), &[]).await);
+        let (one, other) = (
+            Tidegate::start(one.path(), &store.url(), &[]).await,
+            Tidegate::start(other.path(), &store.url(), &[]).await,
+        );
         let decided = check(one.http).await;
         assert_eq!(decided["allowed"], json!(true), "{decided}");
         assert_eq!(check(other.http).await["allowed"], json!(false), "they share the store");

@@ -35,8 +35,7 @@ async fn a_distant_store_decides_every_call_whose_deadline_and_budget_allow_it()
         let (folder, url) = (deployed("envoy/ratelimit"), format!("redis://127.0.0.1:{}", proxy.port()));
         let flags = ["--envoy-config", folder.to_str().unwrap(), "--store-budget", "2000"];
         let tidegate = Tidegate::start(directory.path(), &url, &flags).await;
-        let mut client =
-            RateLimitServiceClient::connect(format!("http://127.0.0.1:{}", tidegate.grpc)).await.unwrap();
+        let mut client = RateLimitServiceClient::connect(format!("http://127.0.0.1:{}", tidegate.grpc)).await.unwrap();
         let mut codes = Vec::new();
         for _ in 0..8 {
             let mut call = Request::new(ride());

@@ -62,7 +62,8 @@ impl Setup {
         let directory = TempDir::new().unwrap();
         let service = Service::start().await;
         let store = Server::start(Kind::Redis);
-        let Tidegate { process: tidegate, http, grpc, .. } = Tidegate::start(directory.path(), &store.url(), flags).await;
+        let Tidegate { process: tidegate, http, grpc, .. } =
+            Tidegate::start(directory.path(), &store.url(), flags).await;
         // Another process may take the proxy's port first: then the proxy exits, and is started on another port.
         for _ in 0..20 {
             let ports = Ports { proxy: free_port(), questions: free_port(), service: service.port(), http, grpc };

@@ -64,8 +64,7 @@ impl Fleet {
                 runtime.spawn(open(storage.clone())).await.map_err(|error| start_failure(&error))??;
             fleet.addresses.push(listener.address().map_err(|error| start_failure(&error))?);
             let gateway = gateway(backend)?;
-            let limiter =
-                Limiter::new(rules.clone(), store).with_secret(&Secret::public()).with_instances(instances);
+            let limiter = Limiter::new(rules.clone(), store).with_secret(&Secret::public()).with_instances(instances);
             let layer = LimitLayer::new(limiter.with_observer(Arc::clone(&fleet.metrics.admissions)));
             let (mut stopping, metrics) = (stopping.clone(), Arc::clone(&fleet.metrics));
             let stopped = async move { drop(stopping.changed().await) };

@@ -95,7 +95,13 @@ impl<'n> NodeDeserializer<'n> {
 
     /// An error at this node.
     fn error(&self, code: &'static str, message: impl Into<String>) -> DecodeError {
-        DecodeError { code, message: message.into(), help: None, missing: None, position: Some(Box::new(self.position())) }
+        DecodeError {
+            code,
+            message: message.into(),
+            help: None,
+            missing: None,
+            position: Some(Box::new(self.position())),
+        }
     }
 
     fn position(&self) -> DecodePosition {

@@ -105,7 +105,9 @@ impl RefusalLog {
         self.lines.store(0, Ordering::Relaxed);
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         let mut summaries = 0;
-        for (rule, rule_lines) in rules.iter().map(|(rule, rule_lines)| (&**rule, rule_lines)).chain([("other", &self.others)]) {
+        for (rule, rule_lines) in
+            rules.iter().map(|(rule, rule_lines)| (&**rule, rule_lines)).chain([("other", &self.others)])
+        {
             rule_lines.lines.store(0, Ordering::Relaxed);
             if summaries == MAX_LINES || rule_lines.suppressed.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -164,7 +166,8 @@ impl RefusalLog {
         if rules.len() >= MAX_RULES && !rules.contains_key(rule) {
             return Arc::clone(&self.others);
         }
-        let rule_lines = rules.entry(rule.into()).or_insert_with(|| Arc::new(RuleLines::new("descriptor".to_owned(), None)));
+        let rule_lines =
+            rules.entry(rule.into()).or_insert_with(|| Arc::new(RuleLines::new("descriptor".to_owned(), None)));
         Arc::clone(rule_lines)
     }
 
