@@ -126,7 +126,7 @@ pub fn bucket_of<'r>(key: &Key<'r>) -> Key<'r> {
 
 /// Identifies a subject under a limit.
 fn identity(key: &Key<'_>) -> u128 {
-    key.stem().id() ^ key.subject().hash()
+    key.id()
 }
 
 impl Store for AnonymousStore {

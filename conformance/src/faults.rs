@@ -51,9 +51,9 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
     environment.inject(fault, &scale, &instances, &load).await;
     let seen = |policy: OnFailure, counts: &Counts| match fault.effect() {
         Effect::Unnoticed => counts.by_store() >= scale.during,
-        // `local` and `static` must be seen to reach their bound.
+        // `local`, `share` and `static` must be seen to reach their bounds.
         Effect::Outage(_) => {
-            let ends = matches!(policy, OnFailure::Local | OnFailure::Static);
+            let ends = matches!(policy, OnFailure::Local | OnFailure::Share | OnFailure::Static);
             counts.without_store() >= scale.during && (!ends || counts.held > 0)
         }
         Effect::SelfHealingOutage(_) => counts.without_store() > 0,

@@ -34,7 +34,10 @@ pub(crate) fn run(arguments: &CheckArgs, output: &mut Output<'_>) -> Result<Exit
         let limiter = Limiter::new(file.rules().clone(), store).with_secret(&secret);
         decide_all(&limiter, &file, &request, arguments, &tokio_timer(), output).await
     });
-    result.map_err(|error| Failure::Store { error, meanwhile: meanwhile(file.rules(), &request) })
+    result.map_err(|error| {
+        let meanwhile = meanwhile(file.rules(), &request, &error);
+        Failure::Store { error, meanwhile }
+    })
 }
 
 /// Decides the request `--times` times, and prints each decision.
@@ -84,11 +87,11 @@ async fn decide(limiter: &Limiter<impl Store>, request: &Request<'_>, peek: bool
 }
 
 /// What front doors do with the request while the store fails.
-fn meanwhile(rules: &RuleSet, request: &Request<'_>) -> &'static str {
+fn meanwhile(rules: &RuleSet, request: &Request<'_>, error: &StoreError) -> &'static str {
     let plan = rules.resolve(request);
-    if plan.fails_closed() {
+    if plan.fails_closed(error) {
         "Until it answers, front doors reject this request with 503, as `on_failure` of a matching rule says."
-    } else if plan.policies().any(|(_, policy)| !policy.lets_pass()) {
+    } else if plan.policies(error).any(|(_, policy)| !policy.lets_pass()) {
         "Until it answers, each instance decides this request on its own, as `on_failure` of a matching rule says."
     } else {
         "Until it answers, front doors let this request pass, as `on_failure` of the matching rules says."
@@ -113,7 +116,7 @@ rules:
     match: { action: pipe }
     per: []
     leaky_bucket: { rate: 1/s, queue: 2 }
-    on_failure: open
+    on_failure: share
 ";
 
     /// The delays that a command waits for, and its exit code. The clock of the store does not advance.

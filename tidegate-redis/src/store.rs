@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::spi::algorithm::Op;
-use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Role, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
@@ -172,12 +172,12 @@ fn slot_of_plan(plan: &Plan<'_>) -> u16 {
     plan.checks().first().map_or(0, |check| slot_of(check.key().partition()))
 }
 
-/// Rejects a plan with too many checks: the reply has one bit for each in one number.
+/// Rejects a plan with too many checks: the reply has one bit for each, and for each shadow check, in one number.
 fn require_max_checks(plan: &Plan<'_>) -> Result<(), StoreError> {
-    let checks = plan.checks().len();
-    if checks <= MAX_CHECKS {
+    if !plan.is_too_large() {
         return Ok(());
     }
+    let checks = plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow).count();
     let message = format!("{checks} limits apply to one request; at most {MAX_CHECKS} may: let fewer rules match it");
     Err(StoreError::new(StoreErrorKind::Unexpected, message))
 }

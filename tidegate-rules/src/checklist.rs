@@ -65,14 +65,17 @@ impl RuleFile {
     /// rules:
     ///   - id: search
     ///     match: { path: /search }
-    ///     per: [ip]
+    ///     per: []
     ///     cost: 1
     ///     token_bucket: { capacity: 20, refill: 10/s }
     /// ")?;
     /// let items = file.checklist(&Deployment::new().with_secret(true).with_store("memory:"));
     /// let unmet: Vec<_> = items.iter().filter(|item| item.state == ChecklistState::Unmet).collect();
     /// assert_eq!(unmet.len(), 1);
-    /// assert_eq!(unmet[0].detail, "no `on_failure`: search; add it to each");
+    /// assert_eq!(
+    ///     unmet[0].detail,
+    ///     "each instance admits the whole limit for everybody while the store fails: search; set `share`"
+    /// );
     /// # Ok::<(), tidegate_rules::Report>(())
     /// ```
     pub fn checklist(&self, deployment: &Deployment) -> Vec<ChecklistItem> {
@@ -228,20 +231,23 @@ fn latency() -> ChecklistItem {
 
 fn failure(rules: &[&CompiledRule]) -> ChecklistItem {
     const NAME: &str = "every rule has a failure policy";
-    if let Some(ids) = list_rules(rules, |rule| !rule.has_policy) {
-        let detail = format!("no `on_failure`: {ids}; add it to each");
-        return ChecklistItem::unmet(NAME, detail);
-    }
     let open = |rule: &CompiledRule| {
         security::is_security(rule) && failure_policy::uncounted_requests(rule) != UncountedRequests::None
     };
     if let Some(ids) = list_rules(rules, open) {
         return ChecklistItem::unmet(
             NAME,
-            format!("guesses are not limited while the store fails: {ids}; set `closed` or `local`"),
+            format!("guesses are not limited while the store fails: {ids}; set `share` or `closed`"),
         );
     }
-    ChecklistItem::met(NAME, "every rule has `on_failure`")
+    if let Some(ids) = list_rules(rules, failure_policy::is_local_for_everybody) {
+        let detail = format!("each instance admits the whole limit for everybody while the store fails: {ids}; set `share`");
+        return ChecklistItem::unmet(NAME, detail);
+    }
+    match list_rules(rules, |rule| !rule.has_policy) {
+        Some(ids) => ChecklistItem::met(NAME, format!("`local`, the default, applies to {ids}")),
+        None => ChecklistItem::met(NAME, "every rule has `on_failure`"),
+    }
 }
 
 fn shadow(rules: &[&CompiledRule]) -> ChecklistItem {

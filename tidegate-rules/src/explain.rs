@@ -4,7 +4,7 @@
 use std::fmt::{self, Write};
 
 use tidegate::spi::Match;
-use tidegate::{Limit, OnFailure, Request, RuleMode, RuleSet, Secret};
+use tidegate::{Limit, OnFailure, OnOverload, Request, RuleMode, RuleSet, Secret};
 
 use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;
@@ -77,6 +77,8 @@ pub struct RuleEffect {
     pub cost: u64,
     /// The failure policy that applies to the request while the store fails.
     pub on_failure: OnFailure,
+    /// What happens to the request while an instance is overloaded.
+    pub on_overload: OnOverload,
     /// The limit of one instance in words, if the policy is [static](OnFailure::Static).
     pub emergency: Option<String>,
     /// Its limits, with their keys.
@@ -173,6 +175,7 @@ impl RuleFile {
             anonymous: rule_subject.anonymous,
             cost,
             on_failure,
+            on_overload: rule.on_overload,
             emergency: rule.emergency.as_ref().filter(|_| on_failure == OnFailure::Static).map(describe_limit),
             limits: checks
                 .iter()

@@ -17,15 +17,18 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 26] = [
+pub(crate) const CODES: [&str; 29] = [
     "colon-segment",
     "cost-above-limit",
     "duplicate-rule",
     "exempt-by-header",
+    "fails-open",
     "fixed-window-on-security",
     "forgeable-cost",
     "free-until-settled",
     "huge-log",
+    "local-changed",
+    "local-for-everybody",
     "login-by-ip-alone",
     "long-queue",
     "looks-like-security",
@@ -70,6 +73,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
     identity::lint(file, problems, &mut lints);
     for rule in &rules {
         security::lint(rule, &mut lints);
+        failure_policy::lint(rule, &mut lints);
         limits::lint(rule, &mut lints);
         lints.extend(anonymous::lint(file, rule));
     }

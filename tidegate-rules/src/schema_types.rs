@@ -20,7 +20,7 @@ pub(crate) use identify::{IdentifySpec, SourcesSpec};
 pub(crate) use limit::{
     FixedWindowSpec, LeakyBucketSpec, LimitSpec, SlidingLogSpec, SlidingWindowSpec, TokenBucketSpec,
 };
-pub(crate) use on_failure::{OnFailureSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticCapSpec};
+pub(crate) use on_failure::{OnFailureSpec, OnOverloadSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticCapSpec};
 pub(crate) use route_table::RouteTableSpec;
 pub(crate) use scalar::{Amount, TextScalar};
 
@@ -95,9 +95,13 @@ pub(crate) struct RuleSpec {
     pub(crate) cost: Option<Spanned<CostSpec>>,
     /// Shares one limit with every rule of the same budget.
     pub(crate) budget: Option<Spanned<String>>,
-    /// What happens while the store fails: a policy (`open` if missing, `closed`, `local`, `degraded`), `{ static: 100/s }`, or
-    /// a table by method or route.
+    /// What happens while the store fails: a policy (`local` if missing, `share`, `closed`, `degraded`, `open`),
+    /// `{ static: 100/s }`, or a table by method or route.
     pub(crate) on_failure: Option<Spanned<OnFailureSpec>>,
+    /// What happens while an instance is overloaded, because too many requests wait for the store. `policy` if missing.
+    pub(crate) on_overload: Option<Spanned<OnOverloadSpec>>,
+    /// Whether an instance may deny a subject by itself for up to a second after the store denied it. True if missing.
+    pub(crate) denial_cache: Option<Spanned<bool>>,
     /// Bounds for unauthenticated subjects.
     pub(crate) anonymous: Option<Spanned<AnonymousSpec>>,
     /// Whether it is enforced.

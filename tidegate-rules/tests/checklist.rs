@@ -11,7 +11,7 @@ rules:
   per: ip
   cost: 1
   token_bucket: { capacity: 20, refill: 10/s }
-  on_failure: open
+  on_failure: share
 ";
 
 fn redis() -> Deployment {
@@ -47,16 +47,27 @@ fn a_password_in_the_address_of_the_store_is_not_repeated() {
 }
 
 #[test]
-fn missing_match_cost_and_failure_policy_are_reported() {
+fn missing_match_and_cost_are_reported() {
     let limit = "token_bucket: { capacity: 20, refill: 10/s }";
-    let unmatched = with_rule(&format!("id: wide, per: ip, cost: 2, on_failure: open, {limit}"));
+    let unmatched = with_rule(&format!("id: wide, per: ip, cost: 2, {limit}"));
     let (state, detail) = item(&unmatched, &redis(), "explicit");
     assert_eq!((state, detail.contains("match: wide;")), (Unmet, true), "{detail}");
     let match_all = unmatched.replace("id: wide,", "id: wide, match: {},");
     assert_eq!(item(&match_all, &redis(), "explicit").0, Met);
     assert_eq!(item(&match_all.replace("cost: 2, ", ""), &redis(), "explicit").0, Unknown);
-    let (state, detail) = item(&match_all.replace("on_failure: open, ", ""), &redis(), "failure policy");
-    assert_eq!((state, detail.contains("no `on_failure`: wide;")), (Unmet, true), "{detail}");
+}
+
+#[test]
+fn a_rule_without_a_failure_policy_has_the_default_unless_all_requests_share_its_limit() {
+    let limit = "token_bucket: { capacity: 20, refill: 10/s }";
+    let by_address = with_rule(&format!("id: wide, match: {{}}, per: ip, cost: 2, {limit}"));
+    let (state, detail) = item(&by_address, &redis(), "failure policy");
+    assert_eq!((state, detail.as_str()), (Met, "`local`, the default, applies to wide"));
+    let everybody = by_address.replace("id: wide, match: {}, per: ip", "id: wide, match: {}, per: []");
+    let (state, detail) = item(&everybody, &redis(), "failure policy");
+    assert_eq!((state, detail.contains("whole limit for everybody while the store fails: wide;")), (Unmet, true), "{detail}");
+    let shared = everybody.replace("cost: 2,", "cost: 2, on_failure: share,");
+    assert_eq!(item(&shared, &redis(), "failure policy"), (Met, "every rule has `on_failure`".to_owned()));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Secret, StoreError, StoreErrorKind};
+use tidegate::{Limiter, ManualClock, MemoryStore, OnFailure, OnOverload, Rate, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rules::{Report, RuleEffect, RuleFile, RuleStatus};
 
 const LIMIT: &str = "per: [attr:who], token_bucket: { capacity: 4, refill: 1/h }";
@@ -45,13 +45,32 @@ fn failing(file: &RuleFile, instances: u32) -> (impl Fn(&Request<'_>) -> Option<
 
 #[test]
 fn a_policy_name_applies_to_every_request() {
-    for expected in [OnFailure::Open, OnFailure::Closed, OnFailure::Local, OnFailure::Degraded] {
+    for expected in [OnFailure::Local, OnFailure::Share, OnFailure::Open, OnFailure::Closed, OnFailure::Degraded] {
         let file = rule(expected.as_str());
         assert_eq!(policy(&file, "GET", "/"), expected);
         assert_eq!(policy(&file, "POST", "/x"), expected);
     }
     let without = RuleFile::parse("rules.yaml", &format!("version: 1\nrules:\n- {{ id: a, {LIMIT} }}\n")).unwrap();
-    assert_eq!(policy(&without, "GET", "/"), OnFailure::Open);
+    assert_eq!(policy(&without, "GET", "/"), OnFailure::Local);
+}
+
+#[test]
+fn on_overload_and_denial_cache_are_settings_of_a_rule() {
+    let gate = |settings: &str| {
+        let text = format!("version: 1\nrules:\n- {{ id: a, {LIMIT}{settings} }}\n");
+        let file = RuleFile::parse("rules.yaml", &text).unwrap_or_else(|report| panic!("{report}"));
+        let plan = file.rules().resolve(&request("GET", "/"));
+        let gate = plan.checks()[0].gate();
+        (gate.on_overload(), gate.denial_cache())
+    };
+    assert_eq!(gate(""), (OnOverload::Policy, true));
+    assert_eq!(gate(", on_overload: policy, denial_cache: true"), (OnOverload::Policy, true));
+    assert_eq!(gate(", on_overload: open"), (OnOverload::Open, true));
+    assert_eq!(gate(", denial_cache: false"), (OnOverload::Policy, false));
+    for wrong in ["on_overload: closed", "on_overload: opn", "denial_cache: 1", "denial_cache: off"] {
+        let text = format!("version: 1\nrules:\n- {{ id: a, {LIMIT}, {wrong} }}\n");
+        assert!(RuleFile::parse("rules.yaml", &text).is_err(), "{wrong}");
+    }
 }
 
 #[test]
@@ -87,7 +106,7 @@ fn a_static_cap_is_written_as_a_rate() {
     }
 }
 
-const TABLE: &str = "{ GET: open, POST /api/pay: closed, POST: { static: 2/h }, /api/stats: degraded, default: local }";
+const TABLE: &str = "{ GET: open, POST /api/pay: closed, POST: { static: 2/h }, /api/stats: degraded, default: share }";
 
 #[test]
 fn the_first_matching_route_of_a_table_decides() {
@@ -98,11 +117,11 @@ fn the_first_matching_route_of_a_table_decides() {
     assert_eq!(policy(&file, "POST", "/api//./pay/"), OnFailure::Closed, "paths are compared in their normal form");
     assert_eq!(policy(&file, "POST", "/api/stats"), OnFailure::Static);
     assert_eq!(policy(&file, "PUT", "/api/stats"), OnFailure::Degraded);
-    assert_eq!(policy(&file, "PUT", "/api/pay"), OnFailure::Local);
+    assert_eq!(policy(&file, "PUT", "/api/pay"), OnFailure::Share);
     assert_eq!(
         policy(&rule("{ POST: closed }"), "PUT", "/"),
-        OnFailure::Open,
-        "a request that matches no route is open"
+        OnFailure::Local,
+        "a request that matches no route has the default"
     );
 }
 
@@ -190,7 +209,7 @@ fn an_explanation_shows_the_failure_policy_of_the_request() {
         let RuleStatus::Applies(applied) = &explanation.rules[0].status else { panic!("it applies") };
         applied.clone()
     };
-    assert_eq!(explained("PUT", "/").on_failure, OnFailure::Local);
+    assert_eq!(explained("PUT", "/").on_failure, OnFailure::Share);
     assert_eq!(explained("GET", "/").emergency, None);
     let capped = explained("POST", "/");
     assert_eq!(capped.on_failure, OnFailure::Static);
@@ -203,7 +222,7 @@ fn the_schema_accepts_every_form_of_on_failure() {
     let schema = serde_json::from_str(&tidegate_rules::schema()).expect("JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
     let json = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).expect("YAML");
-    for good in ["local", "{ static: 5/s }", TABLE, "{ default: { static: 5/s } }", "{ /a/*: closed }"] {
+    for good in ["local", "share", "{ static: 5/s }", TABLE, "{ default: { static: 5/s } }", "{ /a/*: closed }"] {
         assert!(validator.is_valid(&json(&text(good))), "{good}");
     }
     for bad in [

@@ -9,7 +9,7 @@ rules:
     match: { path: /api/* }
     per: [ip]
     token_bucket: { capacity: 4, refill: 1/h }
-    on_failure: { GET: open, POST /api/pay: closed, POST: { static: 3/m }, default: local }
+    on_failure: { GET: open, POST /api/pay: closed, POST: { static: 3/m }, default: share }
     message: Slowly.
   - id: pay
     match: { path: /api/pay }
@@ -49,7 +49,7 @@ fn every_policy_can_be_expected() {
 }
 
 #[test]
-fn the_local_share_is_the_limit_divided_by_the_instances() {
+fn a_share_is_the_limit_divided_by_the_instances() {
     let steps = "      - { send: 3, store_fails: true, expect: { allowed: 2, denied: api } }\n";
     assert_eq!(failures("instances: 2\n", steps), []);
     assert_eq!(failures("", steps).len(), 1);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, Key, KnownDenial, Plan, Store, Verdict};
 use tidegate::{MemoryStore, StoreError};
 use tidegate_redis::{AnonymousStats, RedisOptions, RedisStore, ServerState};
 
@@ -162,6 +162,13 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => store.instances(),
             Self::Redis(store) => store.instances(),
+        }
+    }
+
+    fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
+        match self {
+            Self::Memory(store) => store.known_denial(plan),
+            Self::Redis(store) => store.known_denial(plan),
         }
     }
 }

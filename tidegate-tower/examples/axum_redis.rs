@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use axum::{Router, routing::get};
-use tidegate::{Clock, Limit, Limiter, OnFailure, Rate, Rule, RuleSet, Secret, SystemClock};
+use tidegate::{Clock, Limit, Limiter, Rate, Rule, RuleSet, Secret, SystemClock};
 use tidegate_redis::RedisStore;
 use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
@@ -15,8 +15,7 @@ use tokio::net::TcpListener;
 /// Starts one of the servers.
 async fn start(redis: &str, run: &str) -> Result<SocketAddr, Box<dyn Error>> {
     let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(5, Rate::per_hour(1)?)?)
-        .with_per(["header:x-api-key"])
-        .with_on_failure(OnFailure::Open)])?;
+        .with_per(["header:x-api-key"])])?;
     // All servers need the same secret, so that they count the same subjects. Here each run has a new one, so that it
     // starts with full limits.
     let limiter = Limiter::new(rules, RedisStore::connect(redis).await?).with_secret(&Secret::new(run));

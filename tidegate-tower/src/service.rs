@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{Request, Response, response};
 use tidegate::http::{HeaderPolicy, Rejection};
 use tidegate::spi::{Origin, Store};
-use tidegate::{Decision, Receipt, Rule, StoreErrorKind};
+use tidegate::{Decision, Receipt, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::header_value;
@@ -163,7 +163,7 @@ async fn check<S: Store, B>(settings: &Settings, active: &ActiveLimiter<S>, part
     match result {
         Ok(decision) if decision.is_allowed() => CheckOutcome::Admit(Admission::new(settings, active, decision)),
         Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, parts, &decision)),
-        Err(_) => CheckOutcome::Reject(reject_unavailable(settings, active, parts)),
+        Err(error) => CheckOutcome::Reject(reject_unavailable(settings, active, parts, &error)),
     }
 }
 
@@ -180,13 +180,14 @@ fn reject_denied<S: Store, B>(
     reject(settings, parts, rejection)
 }
 
-/// The response to a request with a closed rule while the store fails.
+/// The response to a request that is refused, since the store fails or this instance is overloaded.
 fn reject_unavailable<S: Store, B>(
     settings: &Settings,
     active: &ActiveLimiter<S>,
     parts: &Parts,
+    error: &StoreError,
 ) -> Response<ResponseBody<B>> {
-    reject(settings, parts, header_policy(settings, active).reject_unavailable(accept(parts).as_deref()))
+    reject(settings, parts, header_policy(settings, active).reject_unavailable(error, accept(parts).as_deref()))
 }
 
 /// The rejection as a response in the protocol of the client.

@@ -1,17 +1,19 @@
 //! `Decision`: the result of a request, with everything that a front door needs for its response.
 
-use std::sync::Arc;
+mod check_result;
+
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::algorithm::{Calendar, Outcome, TakePosition};
+pub use check_result::CheckResult;
+
 use crate::limit::Algorithm;
-use crate::plan::{Check, Plan, Role};
+use crate::plan::{Gate, Plan, Role};
 use crate::receipt::Receipt;
-use crate::spi::{CheckVerdict, Subject, Verdict};
-use crate::{StoreErrorKind, Timestamp, Window};
+use crate::spi::{KnownDenial, Subject, Verdict};
+use crate::{StoreErrorKind, Timestamp};
 
 /// The result of a request.
 ///
@@ -47,6 +49,8 @@ pub struct Decision {
     delay: Duration,
     checks: SmallVec<[CheckResult; 1]>,
     degraded: Option<StoreErrorKind>,
+    /// The index in the plan of the only check, if the denial was known without a call.
+    known_denial: Option<u16>,
     /// Whether a security rule applied that is not among the checks.
     security: bool,
     /// Further rules that share a check through a budget.
@@ -65,28 +69,6 @@ pub(crate) struct BudgetShare {
     pub(crate) cost: u64,
 }
 
-/// The result of one check, with its rule, limit and subject.
-#[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
-pub struct CheckResult {
-    pub(crate) rule: SmolStr,
-    pub(crate) limit_name: SmolStr,
-    /// `None` for most rules.
-    pub(crate) plan: Option<Arc<str>>,
-    pub(crate) security: bool,
-    pub(crate) window: Calendar,
-    pub(crate) algorithm: Algorithm,
-    pub(crate) role: Role,
-    pub(crate) subject: Subject,
-    pub(crate) partition: u16,
-    pub(crate) cost: u64,
-    pub(crate) consumed: bool,
-    pub(crate) anonymous: bool,
-    pub(crate) overflowed: bool,
-    pub(crate) position: TakePosition,
-    pub(crate) outcome: Outcome,
-}
-
 impl Decision {
     /// The decision from the verdict of a store on `plan`.
     #[inline(always)]
@@ -102,6 +84,7 @@ impl Decision {
                 delay: if enforced && granted > 0 { result.outcome.delay } else { Duration::ZERO },
                 checks: SmallVec::from_buf([CheckResult::new(check, result)]),
                 degraded: None,
+                known_denial: None,
                 security: false,
                 budget_shares,
             };
@@ -111,21 +94,59 @@ impl Decision {
         let enforced = checks.iter().filter(|check| granted > 0 && check.role != Role::Shadow);
         let delay = enforced.map(|check| check.outcome.delay).max().unwrap_or_default();
         let most_restrictive = most_restrictive_index(&checks, granted > 0);
-        Self { granted, decided_at, most_restrictive, delay, checks, degraded: None, security: false, budget_shares }
+        Self {
+            granted,
+            decided_at,
+            most_restrictive,
+            delay,
+            checks,
+            degraded: None,
+            known_denial: None,
+            security: false,
+            budget_shares,
+        }
     }
 
-    /// Marks a decision that was made without the store. `security` is whether a security rule applied.
+    /// The decision on `plan` by a denial that the store knows; `None` if the plan has no such check.
+    pub(crate) fn from_known_denial(plan: &Plan<'_>, known: &KnownDenial) -> Option<Self> {
+        let check = plan.checks().get(known.check)?;
+        Some(Self {
+            granted: 0,
+            decided_at: known.decided_at,
+            most_restrictive: Some(0),
+            delay: Duration::ZERO,
+            checks: SmallVec::from_buf([CheckResult::new(check, &known.verdict)]),
+            degraded: None,
+            known_denial: u16::try_from(known.check).ok(),
+            security: plan.is_security(),
+            budget_shares: Vec::new(),
+        })
+    }
+
+    /// Marks a decision whose checks were all made without the store. `security` is whether a security rule applied.
+    pub(crate) fn made_locally(mut self, kind: StoreErrorKind, security: bool) -> Self {
+        self.checks.iter_mut().for_each(|check| check.local = true);
+        self.degraded_by(kind, security)
+    }
+
+    /// Marks a decision of which some checks were made without the store.
     pub(crate) fn degraded_by(mut self, kind: StoreErrorKind, security: bool) -> Self {
         (self.degraded, self.security) = (Some(kind), security);
         self
     }
 
-    /// How the store failed, if the decision was made without it.
+    /// How the store failed, if the decision was made without it, or without it in part.
     ///
-    /// The numbers of such a decision are those of this instance alone, which front doors do not show, and its
-    /// [receipt](Self::into_receipt) is empty.
+    /// The numbers of such a decision are those of this instance alone, which front doors do not show. What was consumed in its
+    /// memory is not part of the [receipt](Self::into_receipt).
     pub const fn degraded(&self) -> Option<StoreErrorKind> {
         self.degraded
+    }
+
+    /// The index in the plan of the check that denies the request, if the store denied the same request a moment ago and was not
+    /// asked again. It is then the only one of [`checks`](Self::checks).
+    pub fn known_denial(&self) -> Option<usize> {
+        self.known_denial.map(usize::from)
     }
 
     /// Whether the request passes.
@@ -214,140 +235,59 @@ impl Decision {
         &self.checks
     }
 
+    /// The result of the check with this index in the plan. `None` if it was not decided, because another
+    /// [denial was known](Self::known_denial), or if the decision is [degraded](Self::degraded).
+    pub fn check(&self, index: usize) -> Option<&CheckResult> {
+        let place = match self.known_denial() {
+            Some(known) => (known == index).then_some(0)?,
+            None => index,
+        };
+        self.checks.get(place).filter(|_| self.degraded.is_none())
+    }
+
     /// The shadow rules that would have rejected the request.
     pub fn shadow_would_reject(&self) -> impl Iterator<Item = &str> {
-        let rejecting = self.checks.iter().filter(|check| check.role == Role::Shadow && !check.outcome.admitted);
+        let rejecting =
+            self.checks.iter().filter(|check| check.role == Role::Shadow && !check.skipped && !check.outcome.admitted);
         // The limits of one rule are adjacent; the rule is named once.
         let mut last = None;
         rejecting.map(CheckResult::rule).filter(move |rule| last.replace(*rule) != Some(*rule))
     }
 
-    /// The receipt for a later refund or settlement. It is empty for a denied or [degraded](Self::degraded) decision. It takes the
-    /// decision, so that nothing is refunded twice.
+    /// The shadow checks of `plan`, of which this is the decision, that were not decided: those that the plan
+    /// [left out](Plan::skipped_shadow), those that the store could not decide, and all of them if the store was not asked or failed.
+    pub fn skipped_shadow<'p>(&self, plan: &'p Plan<'_>) -> impl Iterator<Item = &'p Gate> {
+        // Without the store, a decision has no shadow checks, and so fewer checks than a plan that has some.
+        let by_store = self.checks.len() == plan.checks().len();
+        let is_skipped = move |index: usize| !by_store || self.checks[index].skipped;
+        let shadow = plan.checks().iter().enumerate().filter(|(_, check)| check.is_shadow());
+        let undecided = shadow.filter(move |(index, _)| is_skipped(*index)).map(|(_, check)| check.gate());
+        undecided.chain(plan.skipped_shadow().iter().copied())
+    }
+
+    /// The receipt for a later refund or settlement. It is empty for a denied decision, and for one that was made without the store.
+    /// It takes the decision, so that nothing is refunded twice.
     pub fn into_receipt(self) -> Receipt {
         self.consumed()
     }
 
     pub(crate) fn consumed(&self) -> Receipt {
-        if self.degraded.is_some() {
-            return Receipt::empty();
-        }
         // A check without a cost consumed nothing, but a settlement may charge it.
         let free = |check: &CheckResult| check.cost == 0 && self.is_allowed() && check.role != Role::Shadow;
-        let taken = self.checks.iter().enumerate().filter(|(_, check)| check.consumed || free(check));
+        let taken = self.checks.iter().enumerate().filter(|(_, check)| !check.local && (check.consumed || free(check)));
         Receipt::new(self.granted.max(1), taken, &self.budget_shares)
+    }
+
+    /// The same decision with at least this delay.
+    pub(crate) fn with_delay(mut self, delay: Duration) -> Self {
+        self.delay = self.delay.max(delay);
+        self
     }
 
     /// The same decision with no units granted.
     pub(crate) fn without_units(mut self) -> Self {
         self.granted = 0;
         self
-    }
-}
-
-impl CheckResult {
-    #[inline(always)]
-    fn new(check: &Check<'_>, result: &CheckVerdict) -> Self {
-        let gate = check.gate();
-        Self {
-            rule: gate.rule_smol_str().clone(),
-            limit_name: gate.limit_name_smol_str().clone(),
-            plan: gate.plan_arc(),
-            security: check.is_security(),
-            window: gate.window(),
-            algorithm: gate.limit().algorithm(),
-            role: gate.role(),
-            subject: check.key().subject(),
-            partition: check.key().partition(),
-            cost: check.cost(),
-            consumed: result.consumed,
-            anonymous: check.is_anonymous(),
-            overflowed: result.overflowed,
-            position: result.position,
-            outcome: result.outcome,
-        }
-    }
-
-    /// The id of the rule.
-    pub fn rule(&self) -> &str {
-        &self.rule
-    }
-
-    /// The name of the limit within its rule, often empty.
-    pub fn limit_name(&self) -> &str {
-        &self.limit_name
-    }
-
-    /// The plan of the limit, often empty.
-    pub fn plan(&self) -> &str {
-        self.plan.as_deref().unwrap_or_default()
-    }
-
-    /// Whether responses must not contain details about it.
-    pub const fn is_security(&self) -> bool {
-        self.security
-    }
-
-    /// The window of the limit; for a bucket, the time to refill completely, rounded up.
-    pub const fn window(&self) -> Window {
-        Window::from_calendar(self.window)
-    }
-
-    /// The kind of limit.
-    pub const fn algorithm(&self) -> Algorithm {
-        self.algorithm
-    }
-
-    /// How it counts in the plan.
-    pub const fn role(&self) -> Role {
-        self.role
-    }
-
-    /// The subject, hashed.
-    pub const fn subject(&self) -> Subject {
-        self.subject
-    }
-
-    /// The cost of one unit.
-    pub const fn cost(&self) -> u64 {
-        self.cost
-    }
-
-    /// Whether the cost was consumed.
-    pub const fn is_consumed(&self) -> bool {
-        self.consumed
-    }
-
-    /// Whether the subject is unauthenticated.
-    pub const fn is_anonymous(&self) -> bool {
-        self.anonymous
-    }
-
-    /// Whether it was decided on an overflow bucket, which new subjects share when there are too many. A
-    /// [refund](crate::Limiter::refund) does not return units to such a bucket.
-    pub const fn is_overflowed(&self) -> bool {
-        self.overflowed
-    }
-
-    /// Admitted or not, with limit, remaining, retry, reset and delay.
-    pub const fn outcome(&self) -> &Outcome {
-        &self.outcome
-    }
-
-    /// The retry for comparison: a permanent denial is the longest.
-    fn retry(&self) -> Duration {
-        if self.outcome.admitted { Duration::ZERO } else { self.outcome.retry_after.unwrap_or(Duration::MAX) }
-    }
-
-    /// When a denied request could proceed. In a leaky bucket that is the next free slot, whenever the request is admitted: the
-    /// time until the bucket is empty.
-    fn proceeds_after(&self) -> Duration {
-        if self.algorithm == Algorithm::LeakyBucket { self.outcome.reset_after } else { self.retry() }
-    }
-
-    /// The number of further requests of the same cost that would pass.
-    fn further(&self) -> u64 {
-        self.outcome.remaining.checked_div(self.cost).unwrap_or(u64::MAX)
     }
 }
 

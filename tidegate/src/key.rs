@@ -49,8 +49,15 @@ pub struct Key<'r> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyStem {
     text: String,
+    /// A hash of the text. It also decides the partition of a limit without a subject, so it must not change.
     seed: u128,
+    /// Another hash of the text, with a key of its own: a subject that is made from `seed` must not cancel it out in
+    /// [`Key::id`].
+    id_seed: u128,
 }
+
+/// The key of the hash for [`KeyStem::id_seed`]. Ids live in the memory of a process only.
+const ID_HASH_KEY: [u8; 16] = *b"tidegate key ids";
 
 impl KeyStem {
     /// The stem of a limit that belongs to one rule.
@@ -84,7 +91,8 @@ impl KeyStem {
             escape(&mut text, name);
         }
         let seed = SipHasher24::new().hash(text.as_bytes()).as_u128();
-        Self { text, seed }
+        let id_seed = SipHasher24::new_with_key(&ID_HASH_KEY).hash(text.as_bytes()).as_u128();
+        Self { text, seed, id_seed }
     }
 
     /// A hash of the stem.
@@ -153,15 +161,16 @@ impl<'r> Key<'r> {
         name.extend_from_slice(&self.subject.hash().to_be_bytes());
     }
 
-    /// A hash of the key, for the memory store.
+    /// A hash of the limit and the subject, for tables in the memory of a process. The partition and the
+    /// [overflow buckets](Self::overflow) of shared stores are not part of it.
     #[inline(always)]
-    pub(crate) const fn id(&self) -> u128 {
-        self.stem.seed ^ self.subject.hash()
+    pub const fn id(&self) -> u128 {
+        self.stem.id_seed ^ self.subject.hash()
     }
 
     /// The overflow bucket of this limit in the memory store.
     pub(crate) const fn overflow_id(&self) -> u128 {
-        self.stem.seed
+        self.stem.id_seed
     }
 }
 
@@ -228,6 +237,22 @@ mod tests {
         assert_eq!(name(&bucket), name(&Key::new(&stem, bob, bob).overflow(0)));
         assert_ne!(name(&bucket), name(&Key::new(&stem, ann, ann).overflow(1)));
         assert_ne!(name(&bucket), name(&Key::new(&stem, ann, Subject::from_hash(0))));
+    }
+
+    /// Regression: the tag of a limit was its seed, and as a subject it cancelled the seed out: all such keys had the id 0.
+    #[test]
+    fn limits_without_a_subject_have_different_ids_in_memory() {
+        let limit = Limit::token_bucket(20, Rate::per_second(10).unwrap()).unwrap();
+        let stems = ["a", "b"].map(|rule| KeyStem::for_rule(rule, &limit, "static"));
+        let ids = stems.each_ref().map(|stem| Key::new(stem, stem.own_tag(), stem.own_tag()).id());
+        assert_ne!(ids[0], ids[1]);
+        for (stem, id) in stems.iter().zip(ids) {
+            let key = |subject| Key::new(stem, stem.own_tag(), subject);
+            assert!(id != 0 && id != key(Subject::from_hash(0)).id() && id != key(Subject::from_hash(stem.id())).overflow_id());
+        }
+        // A subject of one limit does not have the id of another limit's subject, in whichever way they are paired.
+        let crossed = [(0, 1), (1, 0)].map(|(stem, tag)| Key::new(&stems[stem], stems[tag].own_tag(), stems[tag].own_tag()).id());
+        assert_ne!(crossed[0], crossed[1]);
     }
 
     #[test]

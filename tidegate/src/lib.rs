@@ -24,7 +24,7 @@
 //! | for | see |
 //! |---|---|
 //! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`Receipt`], [`AcquireOutcome`] |
-//! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`AnonymousBounds`], [`PartitionBy`] |
+//! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`AnonymousBounds`], [`PartitionBy`] |
 //! | limits | [`Limit`], [`Rate`], [`Window`], [`Algorithm`] |
 //! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
 //! | time, and tests of your own limits | [`ManualClock`], [`SystemClock`], [`SleepTimer`], [`Timestamp`] |
@@ -48,6 +48,7 @@ mod limiter;
 mod matcher;
 mod memory;
 mod observer;
+mod on_failure;
 mod plan;
 mod rate;
 mod receipt;
@@ -66,10 +67,11 @@ pub use decision::{CheckResult, Decision};
 pub use limit::{Algorithm, Limit, LimitError};
 pub use limiter::{AcquireOutcome, Limiter};
 pub use memory::MemoryStore;
+pub use on_failure::{OnFailure, OnOverload};
 pub use rate::Rate;
 pub use receipt::Receipt;
 pub use request::Request;
-pub use rule::{AnonymousBounds, OnFailure, PartitionBy, Rule, RuleMode};
+pub use rule::{AnonymousBounds, PartitionBy, Rule, RuleMode};
 pub use rule_set::{RuleError, RuleSet};
 pub use store::{StoreError, StoreErrorKind};
 pub use subject::Secret;

@@ -3,6 +3,7 @@
 
 mod acquire;
 mod fallback;
+mod unstored;
 mod wait_queue;
 
 use std::borrow::Borrow;
@@ -10,9 +11,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::plan::Plan;
-use crate::store::{Adjustment, Store, StoreError};
+use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 pub use acquire::AcquireOutcome;
 use fallback::Fallback;
+use unstored::UnstoredChecks;
 use wait_queue::WaitQueue;
 
 use crate::spi::{Observer, Verdict};
@@ -81,7 +83,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Sets the number of instances, in case the store does not count them. While the store fails, each instance grants its
-    /// [share](crate::Limit::share) of a [local](crate::OnFailure::Local) rule.
+    /// [share](crate::Limit::share) of a rule that [shares](crate::OnFailure::Share) its limit.
     pub fn with_instances(mut self, instances: u32) -> Self {
         self.fallback.instances = instances;
         self
@@ -125,24 +127,53 @@ impl<S: Store> Limiter<S> {
         if plan.checks().is_empty() {
             return Ok(self.pass(plan));
         }
+        if let Some(denial) = self.known_denial(plan) {
+            return Ok(denial);
+        }
         match self.observe_error(self.store.decide(plan).await) {
+            Ok(verdict) if verdict.checks().iter().any(|check| check.unstored) => self.finish_unstored(plan, verdict),
             Ok(verdict) => Ok(self.finish(plan, &verdict)),
             Err(error) => self.fall_back(plan, error),
         }
     }
 
-    /// Decides a plan without the store, as its rules require after the store failed with `error`. Returns the error if a rule
-    /// is closed then. For callers that give up on the store themselves, such as after a timeout of their own.
+    /// Decides a plan without the store, as its rules require after the store failed with `error`, unless a denial is
+    /// [known](Store::known_denial). Returns the error if a rule is closed then. For callers that give up on the store themselves, such as after a timeout of their own.
     pub fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
-        let observer = self.observer.as_ref().filter(|_| plan.is_observed());
-        if let Some(observer) = observer {
-            observer.undecided(plan, &error);
+        if let Some(denial) = self.known_denial(plan) {
+            return Ok(denial);
         }
+        self.observe_undecided(plan, &error);
         let decision = self.fallback.decide(plan, error, self.store.instances())?;
-        if let Some(observer) = observer {
-            observer.decided(plan, &decision);
+        Ok(self.observe(plan, decision))
+    }
+
+    /// The decision on a plan by a denial that the store knows without a call.
+    #[inline(always)]
+    fn known_denial(&self, plan: &Plan<'_>) -> Option<Decision> {
+        if plan.is_peek() {
+            return None;
         }
-        Ok(decision)
+        let known = self.store.known_denial(plan)?;
+        Decision::from_known_denial(plan, &known).map(|decision| self.observe(plan, decision))
+    }
+
+    /// Decides the checks for which a full store had no state in memory, too. The request passes only if both pass.
+    fn finish_unstored(&self, plan: &Plan<'_>, verdict: Verdict) -> Result<Decision, StoreError> {
+        let Some(unstored) = UnstoredChecks::new(plan, &verdict) else {
+            // A denial stands, since a fresh state denies least; and without enforced checks there is nothing to decide.
+            return Ok(self.finish(plan, &verdict));
+        };
+        let error = StoreError::new(StoreErrorKind::Refused, "the store is full and has no state of the subject");
+        self.observe_undecided(unstored.plan(), &error);
+        let decided = self.fallback.decide(unstored.plan(), error, self.store.instances());
+        let granted = decided.as_ref().map_or(0, Decision::granted);
+        let refunds = unstored.refunds(plan, &verdict, granted);
+        if !refunds.is_empty() {
+            self.store.adjust_soon(&refunds);
+        }
+        let decision = decided?;
+        Ok(self.observe(plan, if granted == 0 { decision } else { unstored.merge(plan, verdict, &decision) }))
     }
 
     /// Checks that the store responds. A failure is observed.
@@ -240,11 +271,21 @@ impl<S> Limiter<S> {
 
     #[inline(always)]
     fn finish(&self, plan: &Plan<'_>, verdict: &Verdict) -> Decision {
-        let decision = Decision::new(plan, verdict);
+        self.observe(plan, Decision::new(plan, verdict))
+    }
+
+    #[inline(always)]
+    fn observe(&self, plan: &Plan<'_>, decision: Decision) -> Decision {
         if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed()) {
             observer.decided(plan, &decision);
         }
         decision
+    }
+
+    fn observe_undecided(&self, plan: &Plan<'_>, error: &StoreError) {
+        if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed()) {
+            observer.undecided(plan, error);
+        }
     }
 
     fn observe_error<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {

@@ -10,7 +10,8 @@ use crate::{Decision, StoreError};
 /// It is called during each request, so it must not block. It sees subjects only as hashes.
 pub trait Observer: Send + Sync {
     /// A request was decided. Not called for peeks. If the store failed, the decision contains only the checks that this
-    /// instance made itself, while `plan` contains all of them.
+    /// instance made itself, and after a [known denial](Decision::known_denial) only the one that denies, while `plan` contains all of
+    /// them. [`Decision::skipped_shadow`] lists the shadow checks that were not decided.
     fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
         let _ = (plan, decision);
     }

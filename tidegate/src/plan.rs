@@ -16,13 +16,16 @@ pub use check::Check;
 pub use gate::{Gate, Role};
 pub use origin::Origin;
 
-use crate::OnFailure;
+use crate::{OnFailure, StoreError};
 use crate::algorithm::Take;
 use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
 
-/// The largest number of checks in one plan.
+/// The largest number of checks in one plan, without shadow checks.
 pub const MAX_CHECKS: usize = 32;
+
+/// The largest number of shadow checks in one plan. Further ones are [left out](Plan::skipped_shadow).
+pub const MAX_SHADOW_CHECKS: usize = 20;
 
 /// The checks of one request, and how they combine.
 #[derive(Clone, Debug)]
@@ -40,6 +43,8 @@ pub struct Plan<'r> {
     origin: Origin,
     /// Further rules that share a check through a budget.
     budget_shares: Vec<BudgetShare>,
+    /// The shadow checks that were left out.
+    skipped_shadow: Vec<&'r Gate>,
 }
 
 /// How the checks of a plan combine.
@@ -62,27 +67,29 @@ pub enum PlanError {
         /// The rule of the second check.
         rule: String,
     },
-    /// More than [`MAX_CHECKS`].
+    /// More than [`MAX_CHECKS`], not counting shadow checks.
     TooManyChecks {
-        /// The number of checks.
+        /// The number of checks, without shadow checks.
         checks: usize,
     },
 }
 
 /// Building a plan
 impl<'r> Plan<'r> {
-    /// A plan of these checks, in this order. Their keys must differ.
+    /// A plan of these checks, in this order. Their keys must differ. Shadow checks after the first [`MAX_SHADOW_CHECKS`] are
+    /// [left out](Self::skipped_shadow).
     pub fn new(checks: impl IntoIterator<Item = Check<'r>>) -> Result<Self, PlanError> {
-        let checks: SmallVec<[Check<'r>; 1]> = checks.into_iter().collect();
-        if checks.len() > MAX_CHECKS {
-            return Err(PlanError::TooManyChecks { checks: checks.len() });
-        }
-        for (index, check) in checks.iter().enumerate() {
-            if checks[..index].iter().any(|earlier| earlier.key() == check.key()) {
+        let mut plan = Self::from_distinct(SmallVec::new());
+        for check in checks {
+            if plan.checks.iter().any(|earlier| earlier.key() == check.key()) {
                 return Err(PlanError::SharedKey { rule: check.gate().rule().to_owned() });
             }
+            plan.add(check, false);
         }
-        Ok(Self::from_distinct(checks))
+        match plan.enforced().count() {
+            checks if checks > MAX_CHECKS => Err(PlanError::TooManyChecks { checks }),
+            _ => Ok(plan),
+        }
     }
 
     #[inline(always)]
@@ -98,6 +105,7 @@ impl<'r> Plan<'r> {
             requests: 1,
             origin: Origin::default(),
             budget_shares: Vec::new(),
+            skipped_shadow: Vec::new(),
         }
     }
 
@@ -114,6 +122,9 @@ impl<'r> Plan<'r> {
                     cost: check.cost(),
                 });
             }
+            None if check.is_shadow() && self.shadow().count() >= MAX_SHADOW_CHECKS => {
+                self.skipped_shadow.push(check.gate());
+            }
             None => self.checks.push(check),
         }
     }
@@ -121,14 +132,17 @@ impl<'r> Plan<'r> {
     /// Merges two plans into one that passes as a whole or not at all. The costs of checks with the same key add up.
     pub fn merge(mut self, other: &Plan<'r>) -> Self {
         self.requests += other.requests;
+        self.skipped_shadow.extend_from_slice(&other.skipped_shadow);
         for (index, check) in other.checks.iter().enumerate() {
             let at = self.checks.iter().position(|own| own.key() == check.key()).unwrap_or(self.checks.len());
             let parts = || other.budget_shares.iter().filter(|part| part.check == index);
             // The costs of rules that share the check are added separately.
             let own = check.cost().saturating_sub(parts().map(|part| part.cost).fold(0, u64::saturating_add));
             self.add(check.with_cost(own), true);
+            // A shadow check may have been left out.
+            let Some(joined) = self.checks.get_mut(at) else { continue };
             for part in parts() {
-                self.checks[at].add_cost(part.cost);
+                joined.add_cost(part.cost);
                 self.budget_shares.push(BudgetShare { check: at, ..part.clone() });
             }
         }
@@ -154,10 +168,10 @@ impl<'r> Plan<'r> {
         self
     }
 
-    /// Sets what happens while the store fails, for all checks, in place of what their rules say.
+    /// Sets what happens while the store fails or this instance is overloaded, for all checks, in place of what their rules say.
     pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         for check in &mut self.checks {
-            *check = check.with_on_failure(on_failure);
+            *check = check.with_policy(on_failure);
         }
         self
     }
@@ -210,25 +224,41 @@ impl<'r> Plan<'r> {
         self.mode
     }
 
-    /// Whether the request is refused while the store fails, because a rule is closed then. True for a plan with more than
-    /// [`MAX_CHECKS`], which no store can decide.
-    pub fn fails_closed(&self) -> bool {
-        self.checks.len() > MAX_CHECKS || self.enforced().any(Check::fails_closed)
+    /// Whether the request is refused after the store failed with `error`, because a rule is closed then. True for a plan with more
+    /// than [`MAX_CHECKS`], which no store decides.
+    pub fn fails_closed(&self, error: &StoreError) -> bool {
+        self.is_too_large() || self.policies(error).any(|(_, policy)| policy == OnFailure::Closed)
     }
 
-    /// What each rule requires while the store fails, in the order of the checks. Without shadow rules.
-    pub fn policies(&self) -> impl Iterator<Item = (&str, OnFailure)> {
-        self.enforced().map(|check| (check.gate().rule(), check.on_failure()))
+    /// What each rule requires after the store failed with `error`, in the order of the checks. Without shadow rules.
+    pub fn policies(&self, error: &StoreError) -> impl Iterator<Item = (&str, OnFailure)> {
+        self.enforced().map(|check| (check.gate().rule(), check.policy(error)))
     }
 
-    fn enforced(&self) -> impl Iterator<Item = &Check<'r>> {
-        self.checks.iter().filter(|check| check.gate().role() != Role::Shadow)
+    /// Whether there are more than [`MAX_CHECKS`], not counting shadow checks. No store decides such a plan.
+    pub fn is_too_large(&self) -> bool {
+        self.checks.len() > MAX_CHECKS && self.enforced().count() > MAX_CHECKS
+    }
+
+    /// The checks that affect the request.
+    pub(crate) fn enforced(&self) -> impl Iterator<Item = &Check<'r>> {
+        self.checks.iter().filter(|check| !check.is_shadow())
+    }
+
+    /// The shadow checks.
+    pub(crate) fn shadow(&self) -> impl Iterator<Item = &Check<'r>> {
+        self.checks.iter().filter(|check| check.is_shadow())
+    }
+
+    /// The shadow checks that were left out, because there are more than [`MAX_SHADOW_CHECKS`].
+    pub fn skipped_shadow(&self) -> &[&'r Gate] {
+        &self.skipped_shadow
     }
 
     /// The same plan with other checks, all or nothing. Their keys must differ.
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
-        let Self { max_units, max_delay, peek, requests, .. } = *self;
-        Plan { max_units, max_delay, peek, requests, ..Plan::from_distinct(checks.collect()) }
+        let Self { max_units, max_delay, peek, observed, requests, origin, .. } = *self;
+        Plan { max_units, max_delay, peek, observed, requests, origin, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has for the decision, if set.
@@ -312,7 +342,7 @@ impl fmt::Display for PlanError {
         match self {
             Self::SharedKey { rule } => write!(f, "rule {rule:?}: another check of the plan has the same key"),
             Self::TooManyChecks { checks } => {
-                write!(f, "{checks} checks in one plan; at most {MAX_CHECKS}")
+                write!(f, "{checks} checks in one plan, without those in shadow mode; at most {MAX_CHECKS}")
             }
         }
     }

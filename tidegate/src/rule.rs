@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::Limit;
+use crate::{Limit, OnFailure, OnOverload};
 
 /// Whether a rule is applied, reported or ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,24 +17,6 @@ pub enum RuleMode {
     Disabled,
     /// The rule counts requests and reports which ones it would reject, but rejects none.
     Shadow,
-}
-
-/// What happens to a request while the store fails. It never applies to a denial.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnFailure {
-    /// The request passes.
-    #[default]
-    Open,
-    /// The request is refused as a failure of the service (503).
-    Closed,
-    /// This instance decides alone, in memory, with its [share](crate::Limit::share) of the limit.
-    Local,
-    /// The request passes while this instance is within the [static limit](Rule::with_static_limit) of the rule, which counts all
-    /// subjects together.
-    Static,
-    /// The request passes, and the application learns that the decision is degraded.
-    Degraded,
 }
 
 /// Bounds for unauthenticated subjects such as addresses, which are free to create.
@@ -86,6 +68,8 @@ pub struct Rule {
     pub(crate) mode: RuleMode,
     pub(crate) budget: Option<SmolStr>,
     pub(crate) on_failure: OnFailure,
+    pub(crate) on_overload: OnOverload,
+    pub(crate) denial_cache: bool,
     pub(crate) static_limit: Option<Limit>,
     pub(crate) anonymous: Option<AnonymousBounds>,
     pub(crate) partition_by: PartitionBy,
@@ -116,6 +100,8 @@ impl Rule {
             mode: RuleMode::default(),
             budget: None,
             on_failure: OnFailure::default(),
+            on_overload: OnOverload::default(),
+            denial_cache: true,
             static_limit: None,
             anonymous: None,
             partition_by: PartitionBy::Auto,
@@ -172,6 +158,19 @@ impl Rule {
     /// Sets what happens while the store fails.
     pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
+        self
+    }
+
+    /// Sets what happens while this instance is overloaded.
+    pub fn with_on_overload(mut self, on_overload: OnOverload) -> Self {
+        self.on_overload = on_overload;
+        self
+    }
+
+    /// Sets whether a store may deny a request in the process, without a call, for up to a second after it denied the same one. A
+    /// refund on another instance is seen at the end of that second.
+    pub fn with_denial_cache(mut self, denial_cache: bool) -> Self {
+        self.denial_cache = denial_cache;
         self
     }
 
@@ -257,6 +256,16 @@ impl Rule {
         self.on_failure
     }
 
+    /// What happens while this instance is overloaded.
+    pub const fn on_overload(&self) -> OnOverload {
+        self.on_overload
+    }
+
+    /// Whether a store may deny a request in the process, shortly after it denied the same one.
+    pub const fn denial_cache(&self) -> bool {
+        self.denial_cache
+    }
+
     /// The limit of one instance under [`OnFailure::Static`].
     pub const fn static_limit(&self) -> Option<&Limit> {
         self.static_limit.as_ref()
@@ -314,38 +323,5 @@ impl Default for AnonymousBounds {
     /// One million subjects, each remembered as long as its limit lasts.
     fn default() -> Self {
         Self::new(1_000_000)
-    }
-}
-
-impl OnFailure {
-    /// The name in rule files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Closed => "closed",
-            Self::Local => "local",
-            Self::Degraded => "degraded",
-            Self::Static => "static",
-        }
-    }
-
-    /// The stricter of two policies.
-    pub(crate) const fn stricter(self, other: Self) -> Self {
-        if self.strictness() < other.strictness() { other } else { self }
-    }
-
-    const fn strictness(self) -> u8 {
-        match self {
-            Self::Open => 0,
-            Self::Degraded => 1,
-            Self::Static => 2,
-            Self::Local => 3,
-            Self::Closed => 4,
-        }
-    }
-
-    /// Whether all requests pass while the store fails.
-    pub const fn lets_pass(self) -> bool {
-        matches!(self, Self::Open | Self::Degraded)
     }
 }

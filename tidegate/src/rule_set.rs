@@ -15,10 +15,10 @@ use crate::http::HeaderPolicy;
 use crate::key::{Key, KeyStem};
 use crate::limit::MAX_AMOUNT;
 use crate::plan::{Check, Gate, MAX_CHECKS, Plan, Role};
-use crate::rule::{OnFailure, PartitionBy, Rule, RuleMode};
+use crate::rule::{PartitionBy, Rule, RuleMode};
 use crate::spi::{Match, Matcher, Subject};
 use crate::subject::SubjectHasher;
-use crate::{Limit, Request, Secret};
+use crate::{Limit, OnFailure, Request, Secret};
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
 const MAX_NAME_BYTES: usize = 64;
@@ -122,12 +122,16 @@ impl RuleSet {
         }
     }
 
-    /// Rejects rules that give a request more than [`MAX_CHECKS`].
+    /// Rejects rules that give a request more than [`MAX_CHECKS`]. Shadow rules do not count.
     fn check_sizes(&self) -> Result<(), RuleError> {
         for matching in self.by_action.values().chain([&self.for_any]) {
-            let checks: usize = matching.iter().map(|index| self.rules[*index as usize].max_checks()).sum();
-            if let Some(last) = matching.last().filter(|_| checks > MAX_CHECKS) {
-                let rule = self.rules[*last as usize].rule.id.clone();
+            let enforced = || {
+                let rules = matching.iter().map(|index| &self.rules[*index as usize]);
+                rules.filter(|indexed| indexed.rule.mode != RuleMode::Shadow)
+            };
+            let checks: usize = enforced().map(IndexedRule::max_checks).sum();
+            if let Some(last) = enforced().last().filter(|_| checks > MAX_CHECKS) {
+                let rule = last.rule.id.clone();
                 let problem = format!("with it {checks} limits apply to one request; at most {MAX_CHECKS} may");
                 return Err(RuleError { rule, problem });
             }
@@ -331,6 +335,8 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
         let gate = gate
             .with_plan(plan)
             .with_on_failure(rule.on_failure)
+            .with_on_overload(rule.on_overload)
+            .with_denial_cache(rule.denial_cache)
             .with_static_limit(rule.static_limit)
             .with_security(rule.security);
         gate.with_anonymous(rule.anonymous.unwrap_or_default())

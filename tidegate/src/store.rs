@@ -10,7 +10,8 @@ use crate::Limit;
 use crate::algorithm::Op;
 use crate::key::Key;
 use crate::plan::{Check, Gate};
-use crate::spi::{Plan, Verdict};
+use crate::Timestamp;
+use crate::spi::{CheckVerdict, Plan, Verdict};
 
 /// Keeps the state of limits and decides plans.
 ///
@@ -34,6 +35,14 @@ pub trait Store: Send + Sync {
 
     /// The number of instances that share the store, if it counts them. While the store fails, it is the last known number.
     fn instances(&self) -> Option<u32> {
+        None
+    }
+
+    /// A check of `plan` that denies the request, known from an earlier denial without a call. [`Limiter`](crate::Limiter) asks
+    /// for it before it calls [`decide`](Self::decide), and again if that fails; never for a peek.
+    #[inline(always)]
+    fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
+        let _ = plan;
         None
     }
 }
@@ -63,6 +72,10 @@ impl<S: Store> Store for Arc<S> {
     fn instances(&self) -> Option<u32> {
         S::instances(self)
     }
+
+    fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
+        S::known_denial(self, plan)
+    }
 }
 
 /// A charge or a refund for one key.
@@ -79,12 +92,24 @@ pub struct Adjustment<'r> {
     pub anonymous: Option<&'r Gate>,
 }
 
+/// A denial that a store knows without a call, because it denied the same request a moment ago and the limit has not recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownDenial {
+    /// The index of the check in the plan.
+    pub check: usize,
+    /// The result of the check, by its state at `decided_at`.
+    pub verdict: CheckVerdict,
+    /// The time of the denial, by the clock of the store.
+    pub decided_at: Timestamp,
+}
+
 /// A failure of a store: its kind, a message, whether the operation may have been applied, and its cause.
 #[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
     message: Cow<'static, str>,
     possibly_applied: bool,
+    crowded: bool,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -94,7 +119,7 @@ pub struct StoreError {
 pub enum StoreErrorKind {
     /// The store is unreachable, closed the connection, or did not respond in time.
     Unavailable,
-    /// Too many calls are waiting for the store, so this one was not sent.
+    /// This instance is overloaded: the store answers, but too many plans wait for it, so this one was not sent.
     Overloaded,
     /// The store responds but cannot serve now: it is loading, out of memory, busy, demoted or without its replicas.
     Refused,
@@ -130,12 +155,19 @@ impl<'r> Adjustment<'r> {
 impl StoreError {
     /// An error after which the operation is known not to be applied.
     pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), possibly_applied: false, source: None }
+        Self { kind, message: message.into(), possibly_applied: false, crowded: false, source: None }
     }
 
     /// Marks the error of an operation that may have been applied.
     pub fn with_possibly_applied(mut self) -> Self {
         self.possibly_applied = true;
+        self
+    }
+
+    /// Marks an [overload](StoreErrorKind::Overloaded) in which the subject itself had other plans waiting. The request is refused
+    /// then, unless its rules are [open](crate::OnOverload::Open).
+    pub fn with_crowded(mut self) -> Self {
+        self.crowded = true;
         self
     }
 
@@ -153,6 +185,11 @@ impl StoreError {
     /// Whether the same call may succeed later without intervention.
     pub const fn is_transient(&self) -> bool {
         matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Overloaded | StoreErrorKind::Refused)
+    }
+
+    /// Whether the subject had other plans waiting when this instance was overloaded.
+    pub const fn is_crowded(&self) -> bool {
+        self.crowded
     }
 
     /// Whether the operation may have been applied. It must not be repeated then, or it could count twice.

@@ -26,12 +26,17 @@ pub struct CheckVerdict {
     pub position: TakePosition,
     /// Whether the check was decided on the overflow bucket that new subjects share when there are too many.
     pub overflowed: bool,
+    /// Whether the store was full and had no state of the subject: the check was decided on a fresh state, and nothing was written.
+    /// The limiter decides it again in its own memory.
+    pub unstored: bool,
+    /// Whether a shadow check could not be decided, such as on an unreadable state. Its outcome means nothing then.
+    pub skipped: bool,
 }
 
 impl CheckVerdict {
     /// The result of a check that was decided on the subject's own state.
     pub const fn new(outcome: Outcome, consumed: bool, position: TakePosition) -> Self {
-        Self { outcome, consumed, position, overflowed: false }
+        Self { outcome, consumed, position, overflowed: false, unstored: false, skipped: false }
     }
 }
 
@@ -50,6 +55,11 @@ impl Verdict {
     /// The number of units granted; 0 is a denial.
     pub const fn granted(&self) -> u64 {
         self.granted
+    }
+
+    /// Sets the number of units granted.
+    pub(crate) const fn set_granted(&mut self, granted: u64) {
+        self.granted = granted;
     }
 
     /// The result of each check, in the order of the plan.

@@ -11,8 +11,8 @@ use sfv::{FieldType, List, ListEntry, Parser};
 use tidegate::http::{HeaderPolicy, Headers, Rejection, ResetFormat};
 use tidegate::spi::{MAX_AMOUNT, Role};
 use tidegate::{
-    CheckResult, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet, Timestamp,
-    Window,
+    CheckResult, Decision, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleMode, RuleSet,
+    StoreError, StoreErrorKind, Timestamp, Window,
 };
 
 const START_MICROS: u64 = 1_790_000_000_123_456;
@@ -246,7 +246,8 @@ fn the_examples_of_the_http_page_are_what_is_sent() {
     assert!(limiter.check_now(&Request::new("login")).is_allowed());
     clock.advance(Duration::from_secs(3));
     shows(&denied(&Request::new("login"), None));
-    let failed = policy.reject_unavailable(None);
+    let error = StoreError::new(StoreErrorKind::Unavailable, "it is down");
+    let failed = policy.reject_unavailable(&error, None);
     shows(&response_text("503 Service Unavailable", &failed.headers, &failed.body));
 }
 
@@ -285,7 +286,8 @@ proptest! {
     #[test]
     fn any_accept_field_gets_a_body_that_parses(accept in r"[\s\S]{0,60}", named in any::<bool>()) {
         let accept = if named { format!("{accept},application/problem+json;q=0.5") } else { accept };
-        let rejection = HeaderPolicy::new().reject_unavailable(Some(&accept));
+        let error = StoreError::new(StoreErrorKind::Unavailable, "it is down");
+        let rejection = HeaderPolicy::new().reject_unavailable(&error, Some(&accept));
         let body: Map<String, Value> = serde_json::from_str(&rejection.body).unwrap();
         let problem = field(&rejection.headers, "content-type") == Some("application/problem+json");
         prop_assert_eq!(body.contains_key("error"), !problem);

@@ -40,7 +40,8 @@ impl FaultOutcome {
         let instances = INSTANCES as u64;
         let by_policy = match (self.fault.effect(), self.policy) {
             (Effect::Unnoticed, _) | (_, OnFailure::Closed) => 0,
-            (_, OnFailure::Local) => instances * slow(self.limit).share(INSTANCES as u32).amount(),
+            (_, OnFailure::Local) => instances * self.limit,
+            (_, OnFailure::Share) => instances * slow(self.limit).share(INSTANCES as u32).amount(),
             (_, OnFailure::Static) => instances * self.scale.cap,
             // Everything passes, and each is flagged.
             (_, _) => self.counts.passed,
@@ -82,10 +83,12 @@ impl FaultOutcome {
                 promise(allowed + self.rest == self.limit, "the admitted units differ from the counted ones");
             }
             (_, OnFailure::Closed) => promise(got == (false, false, true), "closed means refused, and nothing else"),
-            (Effect::Outage(_), OnFailure::Local | OnFailure::Static) => {
+            (Effect::Outage(_), OnFailure::Local | OnFailure::Share | OnFailure::Static) => {
                 promise(got == (true, true, false), "some pass, and then none");
             }
-            (_, OnFailure::Local | OnFailure::Static) => promise(passed > 0 && refused == 0, "some pass"),
+            (_, OnFailure::Local | OnFailure::Share | OnFailure::Static) => {
+                promise(passed > 0 && refused == 0, "some pass");
+            }
             (_, _) => promise(got == (true, false, false), "open means that all pass"),
         }
         problems

@@ -118,7 +118,8 @@ fn time(span: Duration) -> String {
 const fn got(policy: OnFailure) -> &'static str {
     match policy {
         OnFailure::Closed => "an error: refused with 503",
-        OnFailure::Local => "allowed up to the instance's share, then denied; degraded",
+        OnFailure::Local => "allowed up to the limit in each instance, then denied; degraded",
+        OnFailure::Share => "allowed up to the instance's share, then denied; degraded",
         OnFailure::Static => "allowed up to the instance's cap, then denied; degraded",
         _ => "allowed; degraded",
     }
@@ -127,7 +128,8 @@ const fn got(policy: OnFailure) -> &'static str {
 fn bound(fault: Fault, policy: OnFailure) -> String {
     let by_policy = match policy {
         OnFailure::Closed => "0",
-        OnFailure::Local => "the share of each instance, together the limit",
+        OnFailure::Local => "the limit for each instance",
+        OnFailure::Share => "the share of each instance, together the limit",
         OnFailure::Static => "the cap of each instance",
         _ => "every request during the fault",
     };

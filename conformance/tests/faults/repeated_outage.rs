@@ -14,7 +14,7 @@ async fn a_repeated_outage_gives_no_second_share() {
     for kind in KINDS {
         let server = Server::start(kind);
         let proxy = Proxy::start(server.port(), b"EVALSHA\r\n").await;
-        let limiter = through(&proxy, OnFailure::Local, 20).await.with_instances(4);
+        let limiter = through(&proxy, OnFailure::Share, 20).await.with_instances(4);
         let (mut by_store, mut without) = (0, 0);
         for _ in 0..5 {
             for fault in [NetworkFault::Refuse, NetworkFault::None] {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::faults::{FAULTS, FaultOutcome, Scale, run};
+use conformance::faults::{FAULTS, FaultOutcome, POLICIES, Scale, run};
 use conformance::server::KINDS;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -27,7 +27,7 @@ async fn every_fault_has_its_documented_effect() {
                 Ok(rows) => rows,
                 Err(error) => return vec![format!("{kind:?}, {}: {error}", fault.name())],
             };
-            assert_eq!(rows.len(), 5, "one for each policy");
+            assert_eq!(rows.len(), POLICIES.len(), "one for each policy");
             rows.iter().flat_map(FaultOutcome::problems).map(|problem| format!("{kind:?}, {problem}")).collect()
         });
     }

@@ -6,7 +6,7 @@ mod explanation_json;
 
 use std::time::Duration;
 
-use tidegate::{RuleMode, Secret};
+use tidegate::{OnOverload, RuleMode, Secret};
 use tidegate_rules::{
     Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint, sanitize,
 };
@@ -81,6 +81,9 @@ fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, output: &mut Output<'
     }
     let cap = effect.emergency.as_ref().map(|cap| format!(", {cap}, for all subjects together")).unwrap_or_default();
     output.line(format_args!("    on failure {}{cap}", effect.on_failure.as_str()));
+    if effect.on_overload == OnOverload::Open {
+        output.line(format_args!("    overloaded requests pass while an instance is overloaded"));
+    }
 }
 
 fn subject_part(part: &SubjectPart) -> String {

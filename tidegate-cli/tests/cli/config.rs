@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 const RULES: &str =
-    "version: 1\nrules: [{ id: a, per: [], fixed_window: { limit: 1, window: 1h }, on_failure: open }]\n";
+    "version: 1\nrules: [{ id: a, per: [], fixed_window: { limit: 1, window: 1h }, on_failure: share }]\n";
 
 /// `tidegate check` with this config file, these arguments and this variable.
 fn check(config: &str, arguments: &[&str], variable: Option<(&str, &str)>) -> Output {

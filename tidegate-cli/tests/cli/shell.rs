@@ -25,7 +25,7 @@ rules:
     match: { method: POST, path: /rides }
     per: [client]
     token_bucket: { capacity: 3, refill: 1/d }
-    on_failure: open
+    on_failure: share
     anonymous: { forget_after: 3d }
   - id: login
     match: { action: login }
@@ -38,12 +38,12 @@ rules:
     per: []
     fixed_window: { limit: 1, window: 365d }
     mode: shadow
-    on_failure: open
+    on_failure: share
   - id: locations
     match: { path: /locations }
     per: []
     leaky_bucket: { rate: 3/m, queue: 1 }
-    on_failure: open
+    on_failure: share
   - id: old
     match: { path: /old }
     per: [ip]

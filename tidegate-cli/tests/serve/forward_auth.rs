@@ -12,9 +12,9 @@ const RULES: &str = "\
 version: 1
 identify: { client: [header:x-api-key, ip], trusted_proxies: [127.0.0.0/8] }
 rules:
-  - { id: rides, match: { method: POST, path: /rides }, per: [client], fixed_window: { limit: 1, window: 1h }, on_failure: open }
-  - { id: shop, match: { host: shop.example }, per: [], fixed_window: { limit: 1, window: 1h }, on_failure: open }
-  - { id: queue, match: { path: /queue }, per: [], leaky_bucket: { rate: 1/h, queue: 5 }, on_failure: open }
+  - { id: rides, match: { method: POST, path: /rides }, per: [client], fixed_window: { limit: 1, window: 1h }, on_failure: share }
+  - { id: shop, match: { host: shop.example }, per: [], fixed_window: { limit: 1, window: 1h }, on_failure: share }
+  - { id: queue, match: { path: /queue }, per: [], leaky_bucket: { rate: 1/h, queue: 5 }, on_failure: share }
 ";
 
 /// A server with these rules, and the directory of its rule file.

@@ -16,7 +16,7 @@ use crate::Running;
 const RULES: &str = "\
 version: 1
 rules:
-  - { id: shop, match: { host: shop.example }, per: [host], sliding_log: { limit: 1, window: 30d }, on_failure: open }
+  - { id: shop, match: { host: shop.example }, per: [host], sliding_log: { limit: 1, window: 30d }, on_failure: share }
 ";
 
 /// Spellings of `shop.example`.

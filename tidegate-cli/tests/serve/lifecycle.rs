@@ -9,7 +9,7 @@ use crate::{Running, ask};
 
 fn rules(capacity: u32) -> String {
     format!(
-        "version: 1\nrules:\n- {{ id: all, per: [], token_bucket: {{ capacity: {capacity}, refill: 1/h }}, on_failure: open }}\n"
+        "version: 1\nrules:\n- {{ id: all, per: [], token_bucket: {{ capacity: {capacity}, refill: 1/h }}, on_failure: share }}\n"
     )
 }
 

@@ -15,12 +15,12 @@ rules:
     match: { path: '/v1/{item}' }
     per: [header:x-api-key]
     fixed_window: { limit: 1, window: 1h }
-    on_failure: open
+    on_failure: share
   - id: edge
     match: { action: edge }
     per: [attr:user]
     fixed_window: { limit: 1, window: 1h }
-    on_failure: open
+    on_failure: share
 ";
 
 /// What must appear in no line: subjects, secrets, and queries.

@@ -96,7 +96,14 @@ impl Scenario {
     pub(super) fn new(rng: &mut Rng) -> Self {
         let limit = Limit::fixed_window(LIMIT, Duration::from_secs(86_400)).unwrap();
         let static_limit = Limit::fixed_window(STATIC_LIMIT, Duration::from_secs(86_400)).unwrap();
-        let policies = [OnFailure::Open, OnFailure::Closed, OnFailure::Local, OnFailure::Static, OnFailure::Degraded];
+        let policies = [
+            OnFailure::Local,
+            OnFailure::Share,
+            OnFailure::Open,
+            OnFailure::Closed,
+            OnFailure::Static,
+            OnFailure::Degraded,
+        ];
         let policy = pick(rng, &policies);
         let timeout = Duration::from_millis(pick(rng, &[25, 25, 25, 15, 60]));
         let max_in_flight = pick(rng, &[1, 2, 4, 1024]);
@@ -271,8 +278,12 @@ impl Scenario {
         }
         let kinds = [StoreErrorKind::Unavailable, StoreErrorKind::Overloaded, StoreErrorKind::Refused];
         let is_prescribed = match self.policy {
-            OnFailure::Open | OnFailure::Degraded => decision.is_allowed(),
-            OnFailure::Local => self.by_fallback.load(Ordering::Relaxed) <= LIMIT / u64::from(INSTANCES),
+            // An overload opens no rule.
+            OnFailure::Open | OnFailure::Degraded => {
+                decision.is_allowed() || decision.degraded() == Some(StoreErrorKind::Overloaded)
+            }
+            OnFailure::Local => self.by_fallback.load(Ordering::Relaxed) <= LIMIT,
+            OnFailure::Share => self.by_fallback.load(Ordering::Relaxed) <= LIMIT / u64::from(INSTANCES),
             OnFailure::Static => self.calls_by_fallback.load(Ordering::Relaxed) <= STATIC_LIMIT,
             _ => false,
         };

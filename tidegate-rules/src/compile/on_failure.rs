@@ -46,6 +46,7 @@ impl Compiler<'_> {
             PolicyName::Open => Some(OnFailure::Open),
             PolicyName::Closed => Some(OnFailure::Closed),
             PolicyName::Local => Some(OnFailure::Local),
+            PolicyName::Share => Some(OnFailure::Share),
             PolicyName::Degraded => Some(OnFailure::Degraded),
             PolicyName::Static => {
                 let message = "`static` needs a limit";

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use tidegate::{AnonymousBounds, Limit, PartitionBy, Rule, RuleMode};
+use tidegate::{AnonymousBounds, Limit, OnOverload, PartitionBy, Rule, RuleMode};
 
 use super::on_failure::CompiledPolicy;
 use super::{Compiler, Overrides};
@@ -11,7 +11,7 @@ use crate::cost::Cost;
 use crate::identity::Identity;
 use crate::read::Spanned;
 use crate::request_matcher::{RuleMatcher, TenantUse};
-use crate::schema_types::{self, ModeSpec, ScopeSpec};
+use crate::schema_types::{self, ModeSpec, OnOverloadSpec, PolicyName, ScopeSpec};
 use crate::source_file::Span;
 use crate::suggest::nearest;
 
@@ -24,6 +24,10 @@ pub(crate) struct CompiledRule {
     pub(crate) mode: RuleMode,
     /// Whether the file has a failure policy for it.
     pub(crate) has_policy: bool,
+    /// Whether that policy says `local` in so many words, for all requests or for some.
+    pub(crate) says_local: bool,
+    pub(crate) on_overload: OnOverload,
+    pub(crate) denial_cache: bool,
     /// The limit of one instance where the policy is `static`.
     pub(crate) emergency: Option<Limit>,
     /// The bounds for unauthenticated subjects, if the file has them.
@@ -44,6 +48,7 @@ pub(crate) struct CompiledRule {
     pub(crate) limit_spans: Vec<Span>,
     pub(crate) cost_span: Span,
     pub(crate) on_failure_span: Span,
+    pub(crate) on_overload_span: Span,
 }
 
 impl CompiledRule {
@@ -57,7 +62,9 @@ impl CompiledRule {
             .with_per(self.matcher.names())
             .with_mode(self.mode)
             .with_partition_by(self.tag.clone())
-            .with_on_failure(self.matcher.on_failure.otherwise);
+            .with_on_failure(self.matcher.on_failure.otherwise)
+            .with_on_overload(self.on_overload)
+            .with_denial_cache(self.denial_cache);
         for (plan, limits) in &self.plans {
             rule = rule.with_plan(plan.clone(), limits.clone());
         }
@@ -132,6 +139,12 @@ impl Compiler<'_> {
                 ModeSpec::Shadow => RuleMode::Shadow,
             }),
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
+            says_local: spec.on_failure.as_ref().is_some_and(|policy| policy.contains(PolicyName::Local)),
+            on_overload: spec.on_overload.as_ref().map_or(OnOverload::default(), |at| match at.value {
+                OnOverloadSpec::Policy => OnOverload::Policy,
+                OnOverloadSpec::Open => OnOverload::Open,
+            }),
+            denial_cache: spec.denial_cache.as_ref().is_none_or(|at| at.value),
             emergency: policy.cap,
             anonymous: anonymous?,
             tag: spec.tag.as_ref().map_or(Some(PartitionBy::Auto), |tag| self.tag(tag, tenant))?,
@@ -147,6 +160,7 @@ impl Compiler<'_> {
             limit_spans: limit_spans(spec),
             cost_span: span(spec.cost.as_ref().map(|cost| cost.span.clone())),
             on_failure_span: span(spec.on_failure.as_ref().map(|policy| policy.span.clone())),
+            on_overload_span: span(spec.on_overload.as_ref().map(|policy| policy.span.clone())),
         })
     }
 

@@ -1,10 +1,10 @@
-//! The lint `too-many-checks`: requests to which more limits apply than one decision may have. Tries every path and method of
-//! a rule.
+//! The lint `too-many-checks`: requests to which more limits apply than one decision may have, enforced ones or those in shadow
+//! mode. Tries every path and method of a rule.
 
 use std::collections::HashSet;
 
 use tidegate::RuleMode;
-use tidegate::spi::MAX_CHECKS;
+use tidegate::spi::{MAX_CHECKS, MAX_SHADOW_CHECKS};
 
 use super::example_request::ExampleRequest;
 use super::{MAX_COMPARISONS, NOT_COMPARED};
@@ -17,7 +17,9 @@ const COMPARISONS_PER_EXAMPLE: usize = 200;
 /// Tries the examples of every rule in `rules`, which are those that are not disabled.
 pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec<Problem>) {
     // Most files stay below the bound even if all rules apply.
-    if rules.iter().map(|rule| max_checks(rule)).sum::<usize>() <= MAX_CHECKS {
+    let of_mode = |shadow: bool| rules.iter().filter(move |rule| (rule.mode == RuleMode::Shadow) == shadow);
+    let sum = |shadow| of_mode(shadow).map(|rule| max_checks(rule)).sum::<usize>();
+    if sum(false) <= MAX_CHECKS && sum(true) <= MAX_SHADOW_CHECKS {
         return;
     }
     let (mut left, mut reported) = (MAX_COMPARISONS, HashSet::new());
@@ -31,26 +33,30 @@ pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec
                 return;
             };
             left = less;
-            let Some((checks, index)) = too_many(&met, rules) else { continue };
-            if !example.is_exempt(&file.matcher) && reported.insert(index) {
-                lints.push(problem(checks, rules[index]));
+            let counts = [count(&met, rules, false), count(&met, rules, true)];
+            for (checks, index) in counts.into_iter().flatten() {
+                if !example.is_exempt(&file.matcher) && reported.insert(index) {
+                    lints.push(problem(checks, rules[index]));
+                }
             }
         }
     }
 }
 
-/// The number of limits of these rules, and the first rule beyond the bound; `None` if they stay within it.
-fn too_many(met: &[usize], rules: &[&CompiledRule]) -> Option<(usize, usize)> {
+/// The number of limits of those of these rules that are in shadow mode, or of those that are not, and the first rule beyond the
+/// bound; `None` if they stay within it.
+fn count(met: &[usize], rules: &[&CompiledRule], shadow: bool) -> Option<(usize, usize)> {
+    let max = if shadow { MAX_SHADOW_CHECKS } else { MAX_CHECKS };
     let (mut checks, mut first, mut budgets) = (0, None, HashSet::new());
-    for index in met {
+    for index in met.iter().filter(|index| (rules[**index].mode == RuleMode::Shadow) == shadow) {
         let rule = rules[*index];
         // Rules that share a budget have one check; a rule in shadow mode has its own.
-        let shared = rule.budget.as_ref().filter(|_| rule.mode != RuleMode::Shadow);
+        let shared = rule.budget.as_ref().filter(|_| !shadow);
         if shared.is_some_and(|budget| !budgets.insert(budget)) {
             continue;
         }
         checks += max_checks(rule);
-        if checks > MAX_CHECKS && first.is_none() {
+        if checks > max && first.is_none() {
             first = Some(*index);
         }
     }
@@ -63,6 +69,14 @@ fn max_checks(rule: &CompiledRule) -> usize {
 }
 
 fn problem(checks: usize, rule: &CompiledRule) -> Problem {
+    if rule.mode == RuleMode::Shadow {
+        let message = format!(
+            "{checks} limits in shadow mode apply to one request, including this one; the first {MAX_SHADOW_CHECKS} are \
+             decided, the others skipped"
+        );
+        let problem = Problem::warning("too-many-checks", message, rule.id_span.clone());
+        return problem.with_help("try fewer rules in shadow mode at a time, or narrow `match`");
+    }
     let message = format!("{checks} limits apply to one request, including this one; the maximum is {MAX_CHECKS}");
     let problem = Problem::error("too-many-checks", message, rule.id_span.clone());
     problem.with_help("narrow `match`, or combine rules that count by the same subject")

@@ -1,12 +1,14 @@
-//! Failure policies in lints and the checklist: which requests pass without limits while the store fails, and whether one rule
-//! is as strict as another then.
+//! Failure policies in lints and the checklist: which requests pass without limits while the store fails, whether instances
+//! together admit more than a limit for everybody, and whether one rule is as strict as another then.
 
 use smol_str::SmolStr;
-use tidegate::OnFailure;
+use tidegate::{OnFailure, OnOverload, RuleMode};
 
-use super::list_names;
+use super::{list_names, security};
 use crate::compile::CompiledRule;
 use crate::condition::is_method;
+use crate::problem::Problem;
+use crate::request_matcher::TenantUse;
 use crate::route_table::RouteEntry;
 
 /// The most comparisons of routes with the methods and paths of a rule. Beyond it, some requests are assumed to pass.
@@ -19,6 +21,57 @@ pub(crate) enum UncountedRequests {
     All,
     /// A description of the routes that pass, and of requests that match no route.
     Some(String),
+}
+
+pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
+    // A rule in shadow mode refuses nothing in any case.
+    if rule.mode == RuleMode::Shadow {
+        return;
+    }
+    // For a security rule, `security-fails-open` says it.
+    if !security::is_security(rule) {
+        lints.extend(fails_open(rule));
+    }
+    if rule.on_overload == OnOverload::Open {
+        let message = "while an instance is overloaded, every request passes; a client that floods it overloads it, and has \
+                       no limit then";
+        let help = "remove `on_overload: open`: a subject with requests waiting is then refused, others are decided in memory";
+        lints.push(Problem::warning("fails-open", message, rule.on_overload_span.clone()).with_help(help));
+    }
+    if rule.says_local {
+        let message = "`local` has changed: each instance applies the whole limit while the store fails, no longer its share of it";
+        let help = "write `share` for the limit divided by the instances; `local` is the default now, so leave it out if it is \
+                    intended";
+        lints.push(Problem::warning("local-changed", message, rule.on_failure_span.clone()).with_help(help));
+    }
+    if is_local_for_everybody(rule) {
+        let message = "all requests share the limit, and while the store fails each instance admits all of it: twelve instances \
+                       admit twelve times as much";
+        let help = "set `on_failure: share`, which divides it by the instances";
+        lints.push(Problem::warning("local-for-everybody", message, rule.on_failure_span.clone()).with_help(help));
+    }
+}
+
+/// Requests that are not limited while the store fails.
+fn fails_open(rule: &CompiledRule) -> Option<Problem> {
+    let of = match uncounted_requests(rule) {
+        UncountedRequests::None => return None,
+        UncountedRequests::All => String::new(),
+        UncountedRequests::Some(requests) => format!(": those of {requests}"),
+    };
+    let message = format!("while the store fails, requests pass without a limit{of}; a flood passes as a whole");
+    let help = "set `local`, the default, which admits the limit once more in each instance; or `share`, or a `static` limit";
+    let says_open = rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Open);
+    let span = rule.on_failure_span.clone();
+    let problem = if says_open { Problem::warning("fails-open", message, span) } else { Problem::note("fails-open", message, span) };
+    Some(problem.with_help(help))
+}
+
+/// Whether all requests share the limits of a rule, of which each instance applies the whole while the store fails.
+pub(crate) fn is_local_for_everybody(rule: &CompiledRule) -> bool {
+    let is_local = |(_, policy): (Option<&RouteEntry<OnFailure>>, OnFailure)| policy == OnFailure::Local;
+    let for_everybody = rule.matcher.per.is_empty() && rule.matcher.tenant != TenantUse::Subject;
+    for_everybody && rule.mode != RuleMode::Shadow && rule.matcher.on_failure.each().any(is_local)
 }
 
 /// Finds the requests of a rule that pass without a limit while the store fails.
@@ -62,8 +115,22 @@ fn or_any<T>(values: &[T]) -> Vec<Option<&T>> {
 
 /// Whether `strict` refuses every request that `rule` refuses while the store fails, given limits at least as strict.
 pub(super) fn is_as_strict(strict: &CompiledRule, rule: &CompiledRule) -> bool {
+    if strict.on_overload == OnOverload::Open && rule.on_overload != OnOverload::Open {
+        return false;
+    }
     let (own, other) = (&strict.matcher.on_failure, &rule.matcher.on_failure);
-    other.each().all(|(_, policy)| policy.lets_pass())
-        || own.each().all(|(_, policy)| policy == OnFailure::Closed)
-        || (own == other && strict.emergency == rule.emergency)
+    let least = own.each().map(|(_, policy)| strictness(policy).unwrap_or(0)).min();
+    let most = other.each().map(|(_, policy)| strictness(policy).unwrap_or(u8::MAX)).max();
+    least >= most || (own == other && strict.emergency == rule.emergency)
+}
+
+/// A number for policies of which one refuses all that another refuses; `None` for a static cap, which depends on its amount.
+const fn strictness(policy: OnFailure) -> Option<u8> {
+    match policy {
+        OnFailure::Open | OnFailure::Degraded => Some(0),
+        OnFailure::Local => Some(1),
+        OnFailure::Share => Some(2),
+        OnFailure::Closed => Some(3),
+        _ => None,
+    }
 }

@@ -42,11 +42,11 @@ fn fails_open(rule: &CompiledRule) -> Option<Problem> {
     let (message, help) = match failure_policy::uncounted_requests(rule) {
         UncountedRequests::None => return None,
         UncountedRequests::All => {
-            ("guesses are not limited while the store fails".to_owned(), "set `on_failure: closed` or `local`")
+            ("guesses are not limited while the store fails".to_owned(), "set `on_failure: share` or `closed`")
         }
         UncountedRequests::Some(requests) => (
             format!("guesses are not limited while the store fails: those of {requests}"),
-            "set `closed` or `local` for them too, and `default` for requests that match no route; move other requests to a \
+            "set `share` or `closed` for them too, and `default` for requests that match no route; move other requests to a \
              rule of their own",
         ),
     };

@@ -34,7 +34,7 @@ pub(crate) enum PolicyTableSpec {
 #[derive(Debug, Default, JsonSchema)]
 #[schemars(rename = "PolicyRoutes")]
 pub(crate) struct PolicyRoutesSpec {
-    /// The policy for all other requests. `open` if missing.
+    /// The policy for all other requests. `local` if missing.
     pub(crate) default: Option<PolicySpec>,
     #[schemars(flatten, with = "std::collections::BTreeMap<String, PolicySpec>")]
     pub(crate) routes: RouteTableSpec<PolicySpec>,
@@ -59,16 +59,18 @@ pub(crate) struct StaticCapSpec {
 }
 
 /// A policy without settings.
-#[derive(Clone, Copy, Debug, serde::Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "PolicyWord")]
 pub(crate) enum PolicyName {
-    /// Requests pass.
+    /// Each instance decides alone, with the whole limit.
+    Local,
+    /// Each instance decides alone, with its share of the limit.
+    Share,
+    /// Requests pass, however many there are.
     Open,
     /// Requests are refused with 503.
     Closed,
-    /// Each instance decides alone, with its share of the limit.
-    Local,
     /// Requests pass, and decisions are marked as degraded.
     Degraded,
     /// Without its limit: accepted by the reader, so that the error can say what to write.
@@ -82,6 +84,30 @@ impl OnFailureSpec {
         let Self::Map(PolicyTableSpec::Routes(table)) = self else { return false };
         table.default.is_none() && table.routes.is_empty()
     }
+
+    /// Whether it has this policy, for all requests or for some.
+    pub(crate) fn contains(&self, name: PolicyName) -> bool {
+        let is_name = |spec: &PolicySpec| matches!(spec, PolicySpec::Text(word) if word.value == name);
+        match self {
+            Self::Text(word) => word.value == name,
+            Self::Map(PolicyTableSpec::Cap(_)) => false,
+            Self::Map(PolicyTableSpec::Routes(table)) => {
+                table.default.iter().any(is_name) || table.routes.iter().any(|(_, spec)| is_name(spec))
+            }
+        }
+    }
+}
+
+/// What happens while an instance is overloaded.
+#[derive(Clone, Copy, Debug, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "OnOverload")]
+pub(crate) enum OnOverloadSpec {
+    /// A subject with other requests waiting is refused with 503. Any other is decided by `on_failure`, with the whole limit in
+    /// memory in place of `open` and `degraded`.
+    Policy,
+    /// Requests pass, however many there are.
+    Open,
 }
 
 impl<'de> Deserialize<'de> for PolicyTableSpec {

@@ -1,6 +1,6 @@
 //! Hints on a failed assertion: a likely reason, from the decision and the rules.
 
-use tidegate::CheckResult;
+use tidegate::{CheckResult, StoreError};
 
 use super::assertions::DecidedStep;
 use super::suite::{CountAssertion, DecisionField, FieldAssertion};
@@ -61,9 +61,9 @@ fn why_not_rule(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
 
 /// Why a rule that applies has no check: the store fails, and its policy lets requests pass.
 fn lets_pass(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
-    step.decision.degraded()?;
+    let error = StoreError::new(step.decision.degraded()?, "the store fails");
     let plan = step.rules.rules().resolve(step.request);
-    let (_, policy) = plan.policies().find(|(id, _)| *id == rule)?;
+    let (_, policy) = plan.policies(&error).find(|(id, _)| *id == rule)?;
     Some(format!("the store fails, and `{rule}` is {} then", policy.as_str()))
 }
 

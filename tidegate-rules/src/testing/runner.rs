@@ -73,19 +73,19 @@ impl SuiteRunner<'_> {
             clock.set(self.start.plus(at));
             let decision = match (step.store_fails, step.peek) {
                 (true, _) => without_store(limiter, &request),
-                (_, true) => Some(peek(limiter, &request)),
-                _ => Some(limiter.check_now(&request)),
+                (_, true) => Ok(peek(limiter, &request)),
+                _ => Ok(limiter.check_now(&request)),
             };
             // Decisions while the store fails do not cover the limits.
             decision.iter().filter(|_| !step.store_fails).for_each(|decision| self.cover(decision));
-            counts_so_far.add(decision.as_ref());
+            counts_so_far.add(decision.as_ref().ok());
             last = Some(decision);
         }
         let (Some(expectation), Some(decision)) = (&step.expectation, last) else { return Vec::new() };
         let (rules, request, counts_so_far) = (self.rules, &request, &counts_so_far);
         let result = match &decision {
-            Some(decision) => StepResult::Decided(DecidedStep { rules, request, decision, actual: counts_so_far, at }),
-            None => StepResult::Unavailable(UnavailableStep { rules, request }),
+            Ok(decision) => StepResult::Decided(DecidedStep { rules, request, decision, actual: counts_so_far, at }),
+            Err(error) => StepResult::Unavailable(UnavailableStep { rules, request, error }),
         };
         let mismatches = assertions::check(expectation, &result, counts_so_far);
         mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, number, at)).collect()
@@ -123,11 +123,11 @@ fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {
     limiter.check_plan_now(&limiter.plan(request).with_peek())
 }
 
-/// The decision on a request while the store fails; `None` if a rule is closed then.
-fn without_store(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Option<Decision> {
+/// The decision on a request while the store fails; an error if a rule is closed then.
+fn without_store(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Result<Decision, StoreError> {
     let plan = limiter.plan(request);
     if plan.checks().is_empty() {
-        return Some(limiter.check_now(request));
+        return Ok(limiter.check_now(request));
     }
-    limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "simulated by the test")).ok()
+    limiter.fall_back(&plan, StoreError::new(StoreErrorKind::Unavailable, "simulated by the test"))
 }

@@ -2,7 +2,7 @@
 //! then. There is no decision to compare.
 
 use tidegate::http::Rejection;
-use tidegate::{OnFailure, Request};
+use tidegate::{OnFailure, Request, StoreError};
 
 use super::assertions;
 use super::suite::DecisionField;
@@ -12,6 +12,7 @@ use crate::RuleFile;
 pub(super) struct UnavailableStep<'s> {
     pub(super) rules: &'s RuleFile,
     pub(super) request: &'s Request<'s>,
+    pub(super) error: &'s StoreError,
 }
 
 impl UnavailableStep<'_> {
@@ -32,12 +33,12 @@ impl UnavailableStep<'_> {
     /// The rule that refuses it.
     pub(super) fn note(&self) -> Option<String> {
         let plan = self.rules.rules().resolve(self.request);
-        let (rule, _) = plan.policies().find(|(_, policy)| *policy == OnFailure::Closed)?;
+        let (rule, _) = plan.policies(self.error).find(|(_, policy)| *policy == OnFailure::Closed)?;
         Some(format!("the store fails, and `{rule}` is closed then"))
     }
 
     /// The response that a front door would send.
     fn answer(&self) -> Rejection {
-        self.rules.rules().header_policy().reject_unavailable(None)
+        self.rules.rules().header_policy().reject_unavailable(self.error, None)
     }
 }

@@ -3,6 +3,7 @@
 mod amounts;
 mod anonymous;
 mod cost;
+mod failure;
 mod identity;
 mod reachability;
 mod security;
@@ -33,5 +34,6 @@ const fn case(
 /// The cases of all modules.
 pub(crate) fn cases() -> impl Iterator<Item = &'static Case> {
     let first = identity::IDENTITY.iter().chain(&cost::COST).chain(&security::SECURITY);
-    first.chain(&reachability::REACHABILITY).chain(&amounts::LIMITS).chain(&anonymous::ANONYMOUS)
+    let second = reachability::REACHABILITY.iter().chain(&failure::FAILURE);
+    first.chain(second).chain(&amounts::LIMITS).chain(&anonymous::ANONYMOUS)
 }

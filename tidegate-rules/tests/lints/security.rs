@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const SECURITY: [Case; 12] = [
+pub(super) const SECURITY: [Case; 11] = [
     case(
         "looks-like-security",
         Severity::Note,
@@ -52,30 +52,23 @@ pub(super) const SECURITY: [Case; 12] = [
     case(
         "security-fails-open",
         Severity::Warning,
-        (3, 9),
-        "rules:\n- { id: a, per: attr:account, security: true, sliding_log: { limit: 5, window: 10m } }",
-        ("security: true", "security: true, on_failure: closed"),
-    ),
-    case(
-        "security-fails-open",
-        Severity::Warning,
         (3, 43),
         "rules:\n- { id: a, per: attr:account, on_failure: degraded, security: true, sliding_log: { limit: 5, window: 10m } }",
-        ("degraded", "local"),
+        ("degraded", "share"),
     ),
     case(
         "security-fails-open",
         Severity::Warning,
         (3, 45),
-        "rules:\n- { id: a, per: attr:account, on_failure: { GET /pin: open, default: local }, security: true, sliding_log: { limit: 5, window: 10m } }",
+        "rules:\n- { id: a, per: attr:account, on_failure: { GET /pin: open, default: share }, security: true, sliding_log: { limit: 5, window: 10m } }",
         ("open", "{ static: 10/s }"),
     ),
     case(
         "security-fails-open",
         Severity::Warning,
         (3, 77),
-        "rules:\n- { id: a, per: attr:account, match: { method: [POST, PUT] }, on_failure: { POST: closed }, security: true, sliding_log: { limit: 5, window: 10m } }",
-        ("POST: closed", "POST: closed, PUT: local"),
+        "rules:\n- { id: a, per: attr:account, match: { method: [POST, PUT] }, on_failure: { POST: closed, default: open }, security: true, sliding_log: { limit: 5, window: 10m } }",
+        ("POST: closed", "POST: closed, PUT: share"),
     ),
     case(
         "login-by-ip-alone",

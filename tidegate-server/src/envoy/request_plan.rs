@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::spi::algorithm::{self, Op, StateView, Take};
 use tidegate::spi::{Adjustment, Check, Origin, Plan, PlanError, PlanMode, Store};
-use tidegate::{Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
+use tidegate::{CheckResult, Decision, Limiter, OnFailure, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 use super::descriptor_tree::ConfiguredLimit;
@@ -77,11 +77,18 @@ pub(super) enum DecideError {
     Invalid(String),
     /// The store failed, and a limit fails closed.
     Unavailable,
+    /// This instance is overloaded, and the request is refused.
+    Overloaded(StoreError),
     /// The store failed, and the fallback decided.
     Degraded(Box<Decision>),
 }
 
 impl DecideError {
+    /// The store failed with `error`, and the limits refuse the request.
+    fn refused(error: StoreError) -> Self {
+        if error.kind() == StoreErrorKind::Overloaded { Self::Overloaded(error) } else { Self::Unavailable }
+    }
+
     pub(super) fn too_many_checks(error: &PlanError) -> Self {
         Self::Invalid(format!("too many limits apply to the request: {error}"))
     }
@@ -126,7 +133,7 @@ impl RequestPlan<'_> {
         let mut outcome = PlanOutcome { allowed: passes, consumed: None, peeked, refunded, before };
         let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
         if !is_done && (passes || strict) {
-            let decision = limiter.check_plan(plan).await.map_err(|_| DecideError::Unavailable)?;
+            let decision = limiter.check_plan(plan).await.map_err(DecideError::refused)?;
             match decision.degraded() {
                 None => {}
                 Some(_) if passes => return Err(DecideError::Degraded(Box::new(decision))),
@@ -166,20 +173,19 @@ impl RequestPlan<'_> {
 
     /// The result by the failure policies of the limits.
     fn decide_without_store<S: Store>(&self, limiter: &Limiter<S>, error: StoreError) -> DecideError {
-        if self.refund.as_ref().is_some_and(Plan::fails_closed) {
-            return DecideError::Unavailable;
+        if self.refund.as_ref().is_some_and(|refund| refund.fails_closed(&error)) {
+            return DecideError::refused(error);
         }
         if let Some(peek) = &self.peek {
-            let same = StoreError::new(error.kind(), "the store failed");
-            match limiter.fall_back(&peek.clone().with_peek(), same) {
+            match limiter.fall_back(&peek.clone().with_peek(), error.clone()) {
                 Ok(decision) if decision.is_allowed() => {}
                 Ok(decision) => return DecideError::Degraded(Box::new(decision)),
-                Err(_) => return DecideError::Unavailable,
+                Err(error) => return DecideError::refused(error),
             }
         }
         match limiter.fall_back(&self.consume, error) {
             Ok(decision) => DecideError::Degraded(Box::new(decision)),
-            Err(_) => DecideError::Unavailable,
+            Err(error) => DecideError::refused(error),
         }
     }
 
@@ -189,7 +195,7 @@ impl RequestPlan<'_> {
         limiter: &Limiter<S>,
         decision: Option<&Decision>,
     ) -> Result<(), StoreError> {
-        let is_consumed = |index: usize| decision.is_some_and(|decision| decision.checks()[index].is_consumed());
+        let is_consumed = |index: usize| decision.and_then(|decision| decision.check(index)).is_some_and(CheckResult::is_consumed);
         let charged = self.descriptors.iter().filter(|descriptor| descriptor.counts_denied());
         let mut indexes: Vec<usize> = charged.flat_map(|descriptor| descriptor.checks.iter().copied()).collect();
         indexes.sort_unstable();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use smallvec::SmallVec;
-use tidegate::spi::{Check, Gate, Subject};
+use tidegate::spi::{Check, Gate, Plan, Subject};
 
 use super::config::EnvoyConfig;
 use super::config_reader::{build_limit, gate, role};
@@ -85,16 +85,23 @@ impl<'c> ResolvedLimits<'c> {
 
     /// The plan of the request, with one check for each counter.
     pub(super) fn request_plan(&mut self, strict: bool) -> Result<RequestPlan<'_>, DecideError> {
-        let descriptors: SmallVec<[DescriptorPlan<'_>; 1]> =
+        let mut descriptors: SmallVec<[DescriptorPlan<'_>; 1]> =
             std::mem::take(&mut self.descriptors).into_iter().map(shorten_lifetime).collect();
-        let (consume, refund) = (&self.consume, &self.refund);
+        let (consume_counters, refund_counters) = (&self.consume, &self.refund);
+        let consume = plan(consume_counters.checks(0), strict)?;
+        let refund = if refund_counters.0.is_empty() { None } else { Some(plan(refund_counters.checks(0), strict)?) };
+        for descriptor in &mut descriptors {
+            match (descriptor.mode, &refund) {
+                (HitsMode::Refund, Some(refund)) => refund_counters.update_indexes(&mut descriptor.checks, refund),
+                _ => consume_counters.update_indexes(&mut descriptor.checks, &consume),
+            }
+        }
         let peeks =
             descriptors.iter().any(|descriptor| descriptor.mode == HitsMode::Peek && !descriptor.checks.is_empty());
-        let peek = if peeks { Some(plan(consume.checks(1), strict)?) } else { None };
-        let refund = if refund.0.is_empty() { None } else { Some(plan(refund.checks(0), strict)?) };
+        let peek = if peeks { Some(plan(consume_counters.checks(1), strict)?) } else { None };
         // In strict mode the store counts a denied addend up to the limit; the number before cannot be derived afterwards.
-        let peeks_before = strict && consume.0.iter().any(|counter| counter.cost > 1);
-        Ok(RequestPlan { consume: plan(consume.checks(0), strict)?, peek, refund, descriptors, peeks_before })
+        let peeks_before = strict && consume_counters.0.iter().any(|counter| counter.cost > 1);
+        Ok(RequestPlan { consume, peek, refund, descriptors, peeks_before })
     }
 }
 
@@ -117,6 +124,18 @@ impl<'c> CounterList<'c> {
 
     fn checks(&self, min_cost: u64) -> impl Iterator<Item = Check<'_>> {
         self.0.iter().map(move |counter| counter.check(min_cost))
+    }
+
+    /// Turns indexes of counters into those of their checks in `plan`, which leaves out shadow checks if there are too many.
+    fn update_indexes(&self, indexes: &mut SmallVec<[usize; 1]>, plan: &Plan<'_>) {
+        if plan.skipped_shadow().is_empty() {
+            return;
+        }
+        let find = |index: &usize| {
+            let check = self.0.get(*index)?.check(0);
+            plan.checks().iter().position(|other| other.key() == check.key())
+        };
+        *indexes = indexes.iter().filter_map(find).collect();
     }
 }
 

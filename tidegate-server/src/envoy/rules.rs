@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tidegate::attributes::{HOST, IP, METHOD, PATH, QUERY, normalize_host, split_target};
-use tidegate::spi::{Check, MAX_CHECKS, Plan, PlanError, Store};
+use tidegate::spi::{Check, Plan, PlanError, Role, Store};
 use tidegate::{Limiter, Request};
 
 use super::pb::{Entry, RateLimitRequest};
@@ -64,23 +64,27 @@ fn peek_plan<'r>(
         return Ok(None);
     }
     let mut checks: Vec<Check<'r>> = consume.checks().to_vec();
-    for (descriptor, peek) in peeks {
+    for (_, peek) in peeks {
         for check in peek.checks() {
             if !checks.iter().any(|existing| existing.key() == check.key()) {
                 checks.push(*check);
             }
         }
-        descriptors[*descriptor].checks = check_indexes(peek, &checks);
     }
-    plan(checks, strict).map(Some)
+    let plan = plan(checks, strict)?;
+    for (descriptor, peek) in peeks {
+        descriptors[*descriptor].checks = check_indexes(peek, plan.checks());
+    }
+    Ok(Some(plan))
 }
 
 /// Rejects a plan with too many checks.
 fn validate_size(plan: Plan<'_>) -> Result<Plan<'_>, DecideError> {
-    match plan.checks().len() {
-        checks if checks > MAX_CHECKS => Err(DecideError::too_many_checks(&PlanError::TooManyChecks { checks })),
-        _ => Ok(plan),
+    if !plan.is_too_large() {
+        return Ok(plan);
     }
+    let checks = plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow).count();
+    Err(DecideError::too_many_checks(&PlanError::TooManyChecks { checks }))
 }
 
 /// The indexes of a plan's checks in `checks`.

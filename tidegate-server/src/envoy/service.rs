@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::http::Headers;
 use tidegate::spi::Store;
-use tidegate::{Clock, Decision, Limiter, Rule, SystemClock};
+use tidegate::{Clock, Decision, Limiter, Rule, StoreError, SystemClock};
 use tidegate_tower::Handle;
 use tonic::{Code as Grpc, Request, Response, Status};
 
@@ -137,11 +137,14 @@ impl<S: Store + 'static> EnvoyService<S> {
         self.stats.record_request(self.clock.now().since(started));
         match result {
             Err(DecideError::Invalid(_)) => self.stats.count(Event::ServiceError),
-            Err(DecideError::Unavailable | DecideError::Degraded(_)) => self.stats.count(Event::StoreError),
+            Err(DecideError::Unavailable | DecideError::Overloaded(_) | DecideError::Degraded(_)) => {
+                self.stats.count(Event::StoreError);
+            }
             Ok(_) => {}
         }
         match result {
             Err(DecideError::Degraded(decision)) => Ok(self.degraded_response(&limiter, request, &decision)),
+            Err(DecideError::Overloaded(error)) => Ok(self.overloaded_response(&limiter, request, &error)),
             result => result,
         }
     }
@@ -210,6 +213,29 @@ impl<S: Store + 'static> EnvoyService<S> {
         response
     }
 
+    /// The response while this instance is overloaded. Envoy lets a request pass after an error, unless it is configured
+    /// otherwise, and a client must not get past its limits by overloading this instance: so it is no error.
+    fn overloaded_response(
+        &self,
+        limiter: &Limiter<S>,
+        request: &RateLimitRequest,
+        error: &StoreError,
+    ) -> RateLimitResponse {
+        let rejection = limiter.rules().header_policy().reject_unavailable(error, None);
+        let statuses = request.descriptors.iter().map(|_| over_limit_status()).collect();
+        if self.shadow {
+            self.stats.count(Event::GlobalShadow);
+            return RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..RateLimitResponse::default() };
+        }
+        RateLimitResponse {
+            overall_code: Code::OverLimit.into(),
+            statuses,
+            response_headers_to_add: header_values(rejection.headers),
+            raw_body: rejection.body.into_bytes(),
+            ..RateLimitResponse::default()
+        }
+    }
+
     async fn decide_by_config(
         &self,
         limiter: &Limiter<S>,
@@ -257,7 +283,7 @@ impl<S: Store + 'static> EnvoyService<S> {
         let code = match error {
             _ if self.strict => Grpc::Unknown,
             DecideError::Invalid(_) => Grpc::InvalidArgument,
-            DecideError::Unavailable | DecideError::Degraded(_) => Grpc::Unavailable,
+            DecideError::Unavailable | DecideError::Overloaded(_) | DecideError::Degraded(_) => Grpc::Unavailable,
         };
         Status::new(code, error.to_string())
     }
@@ -344,7 +370,7 @@ impl fmt::Display for DecideError {
         match self {
             Self::Invalid(problem) => f.write_str(problem),
             // The store's error may contain host names; only the observer gets it.
-            Self::Unavailable | Self::Degraded(_) => {
+            Self::Unavailable | Self::Overloaded(_) | Self::Degraded(_) => {
                 f.write_str("the limits cannot be checked at the moment; retry later")
             }
         }

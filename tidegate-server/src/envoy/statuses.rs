@@ -65,8 +65,8 @@ pub(super) fn count_hits(
     for (plan, descriptor) in descriptors.iter().zip(&request.descriptors) {
         let (HitsMode::Consume, [index]) = (plan.mode, &plan.checks[..]) else { continue };
         let decision = outcome.decision(HitsMode::Consume);
-        let Some(check) = decision.and_then(|decision| decision.checks().get(*index)) else { continue };
-        let before = outcome.before.as_ref().and_then(|before| before.checks().get(*index)).unwrap_or(check);
+        let Some(check) = decision.and_then(|decision| decision.check(*index)) else { continue };
+        let before = outcome.before.as_ref().and_then(|before| before.check(*index)).unwrap_or(check);
         // The numbers of a decision include what it consumed; those of a peek do not.
         let consumed = if before.is_consumed() { before.cost() } else { 0 };
         let state = before.outcome();
@@ -114,7 +114,7 @@ fn build_status(descriptor: &DescriptorPlan<'_>, outcome: &PlanOutcome, strict: 
     let Some(decision) = outcome.decision(descriptor.mode) else {
         return if matches!(descriptor.limit, AppliedLimit::Unlimited) { unlimited_status() } else { ok_status() };
     };
-    let mut checks = descriptor.checks.iter().filter_map(|index| decision.checks().get(*index));
+    let mut checks = descriptor.checks.iter().filter_map(|index| decision.check(*index));
     let (check, limit) = match &descriptor.limit {
         AppliedLimit::None => return ok_status(),
         AppliedLimit::Unlimited => return unlimited_status(),

@@ -14,7 +14,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use tidegate::http::Rejection;
-use tidegate::spi::{MAX_CHECKS, Origin};
+use tidegate::spi::{MAX_CHECKS, Origin, Role};
 use tidegate::{Decision, Limiter, Request, StoreError};
 
 use super::engine::Engine;
@@ -68,7 +68,7 @@ async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respon
         Ok(RefundOutcome::AlreadyRefunded) => "already refunded",
         Ok(RefundOutcome::TooOld) => "too old",
         Ok(RefundOutcome::Unknown) => return Ok(unknown_receipt()),
-        Err(_) => return Ok(rejected(limiter.rules().header_policy().reject_unavailable(None))),
+        Err(error) => return Ok(rejected(limiter.rules().header_policy().reject_unavailable(&error, None))),
     };
     Ok(Json(json!({ "refunded": false, "reason": reason })).into_response())
 }
@@ -96,8 +96,8 @@ async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<V
     let mut plans = requests.iter().map(|request| limiter.plan(request).with_origin(origin(request)));
     let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.merge(&plan));
-    let limits = plan.checks().len();
-    if limits > MAX_CHECKS {
+    if plan.is_too_large() {
+        let limits = plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow).count();
         return Err(BadRequest::new(format!(
             "checks: together they meet {limits} limits; at most {MAX_CHECKS} if atomic"
         )));
@@ -126,7 +126,7 @@ fn decision_json(
             }
             Ok(answer)
         }
-        Err(_) => Err(limiter.rules().header_policy().reject_unavailable(None)),
+        Err(error) => Err(limiter.rules().header_policy().reject_unavailable(&error, None)),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate::spi::{Adjustment, Key, Plan, Store, Verdict};
+use tidegate::spi::{Adjustment, Key, KnownDenial, Plan, Store, Verdict};
 use tidegate::{Clock, StoreError, StoreErrorKind, SystemClock, Timestamp};
 
 use super::metrics::{Metrics, StoreCall};
@@ -94,5 +94,9 @@ impl Store for InstrumentedStore {
 
     fn instances(&self) -> Option<u32> {
         self.store.instances()
+    }
+
+    fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
+        self.store.known_denial(plan)
     }
 }

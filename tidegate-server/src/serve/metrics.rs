@@ -252,8 +252,8 @@ impl Observer for Metrics {
         self.no_rule.inc();
     }
 
-    fn undecided(&self, plan: &Plan<'_>, _: &StoreError) {
-        for (rule, policy) in plan.policies() {
+    fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
+        for (rule, policy) in plan.policies(error) {
             self.fallback.get_or_create(&FallbackLabels { rule: rule.to_owned(), policy: policy.as_str() }).inc();
         }
     }

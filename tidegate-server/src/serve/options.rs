@@ -34,7 +34,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MS", env = "TIDEGATE_STORE_BUDGET", value_parser = value_parser!(u64).range(1..=60_000))]
     pub(crate) store_budget: Option<u64>,
     /// Number of instances to assume until they have counted each other in the store: while the store fails, a rule with
-    /// `on_failure: local` allows each instance its limit divided by this number
+    /// `on_failure: share` allows each instance its limit divided by this number
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
     pub(crate) instances: u32,
     /// Address of the check API

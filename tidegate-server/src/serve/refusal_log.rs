@@ -234,19 +234,19 @@ impl Observer for RefusalLog {
             self.refuse(&Refusal::from_check(check, decision, plan.origin()));
         }
         for check in decision.checks() {
-            if check.role() == Role::Shadow && !check.outcome().admitted {
+            if check.role() == Role::Shadow && !check.is_skipped() && !check.outcome().admitted {
                 self.refuse(&Refusal::from_check(check, decision, plan.origin()));
             }
         }
     }
 
-    /// Logs a request that a closed rule refuses, since the store failed: no decision follows.
+    /// Logs a request that a closed rule refuses, since the store failed or this instance is overloaded: no decision follows.
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
-        if !plan.fails_closed() {
+        if !plan.fails_closed(error) {
             return;
         }
         let enforced = || plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow);
-        let closed = enforced().find(|check| check.on_failure() == OnFailure::Closed).or_else(|| enforced().next());
+        let closed = enforced().find(|check| check.policy(error) == OnFailure::Closed).or_else(|| enforced().next());
         let Some(check) = closed else { return };
         let gate = check.gate();
         self.refuse(&Refusal {
@@ -256,7 +256,7 @@ impl Observer for RefusalLog {
             subject: check.key().subject(),
             limit: gate.limit().amount(),
             retry_after_ms: None,
-            reason: "closed",
+            reason: if error.is_crowded() { "overloaded" } else { "closed" },
             mode: "enforced",
             degraded: Some(error.kind().as_str()),
             origin: plan.origin(),

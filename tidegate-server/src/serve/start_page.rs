@@ -11,7 +11,6 @@ rules:
     match: { path: /hello }
     per: [client]
     token_bucket: { capacity: 3, refill: 6/m }
-    on_failure: open
 ";
 
 /// Prints the addresses of the server, and commands to try.

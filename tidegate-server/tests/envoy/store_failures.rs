@@ -19,12 +19,17 @@ use crate::{EnvoyClient, config_files, handle, hit, no_rules, with_hits};
 #[derive(Default)]
 pub(crate) struct UnavailableStore {
     hangs: bool,
+    /// Whether it fails since the subject has other plans waiting.
+    crowded: bool,
 }
 
 impl UnavailableStore {
     async fn error<T>(&self) -> Result<T, StoreError> {
         if self.hangs {
             std::future::pending::<()>().await;
+        }
+        if self.crowded {
+            return Err(StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait").with_crowded());
         }
         Err(StoreError::new(StoreErrorKind::Unavailable, "10.0.0.7 is unreachable"))
     }
@@ -79,7 +84,7 @@ pub(crate) fn service_with_rules() -> EnvoyService<Arc<UnavailableStore>> {
 #[tokio::test]
 async fn a_store_that_hangs_does_not_exceed_the_timeout_of_envoy() {
     let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-    let hanging = EnvoyService::from_rules(handle(file.rules().clone(), Arc::new(UnavailableStore { hangs: true })));
+    let hanging = EnvoyService::from_rules(handle(file.rules().clone(), Arc::new(UnavailableStore { hangs: true, ..UnavailableStore::default() })));
     let mut client = EnvoyClient::connect(hanging).await;
     for hits in [0, 1] {
         let response = client.send(with_hits(hit("open", &[&[("k", "v")]]), 0, hits)).await.unwrap();
@@ -141,6 +146,33 @@ async fn every_limit_of_an_envoy_configuration_fails_closed() {
         let mut client = EnvoyClient::connect(service).await;
         assert_eq!(client.send(hit("edge", &[&[("k", "v")]])).await.unwrap_err().code(), code);
         assert_eq!(client.summary(hit("edge", &[&[("other", "v")]])).await, "OK: OK 0");
+    }
+}
+
+/// Envoy lets requests pass after an error, so that a client who overloads the server would pass without a limit.
+#[tokio::test]
+async fn a_subject_with_other_requests_waiting_is_over_its_limit_and_no_error() {
+    let crowded = || Arc::new(UnavailableStore { crowded: true, ..UnavailableStore::default() });
+    let file = RuleFile::parse("rules.yaml", RULES).unwrap();
+    let by_rules = || EnvoyService::from_rules(handle(file.rules().clone(), crowded()));
+    let mut client = EnvoyClient::connect(by_rules()).await;
+    for domain in ["open", "closed", "local"] {
+        for hits in [0, 1] {
+            let response = client.send(with_hits(hit(domain, &[&[("k", "v")]]), 0, hits)).await.unwrap();
+            assert_eq!(crate::summarize(&response), "OVER_LIMIT: OVER_LIMIT 0", "{domain}");
+            let retry = &response.response_headers_to_add[0];
+            assert_eq!((retry.key.as_str(), retry.value.as_str()), ("retry-after", "1"));
+            assert!(response.raw_body.starts_with(br#"{"error":"overloaded","#), "{response:?}");
+        }
+    }
+    let mut shadow = EnvoyClient::connect(by_rules().with_shadow(true)).await;
+    assert_eq!(shadow.summary(hit("open", &[&[("k", "v")]])).await, "OK: OVER_LIMIT 0");
+    let text = "domain: edge\ndescriptors:\n  - { key: k, rate_limit: { unit: day, requests_per_unit: 1 } }\n";
+    for strict in [false, true] {
+        let config = ConfigHandle::new(config_files::parse(text).unwrap());
+        let service = EnvoyService::from_config(handle(no_rules(), crowded()), config).with_strict(strict);
+        let summary = EnvoyClient::connect(service).await.summary(hit("edge", &[&[("k", "v")]])).await;
+        assert_eq!(summary, "OVER_LIMIT: OVER_LIMIT 0", "strict: {strict}");
     }
 }
 

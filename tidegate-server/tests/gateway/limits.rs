@@ -156,8 +156,8 @@ async fn without_the_store_an_open_rule_marks_the_request_and_a_closed_rule_give
 }
 
 #[tokio::test]
-async fn without_the_store_a_local_rule_admits_the_share_of_this_instance() {
-    let rules = RuleSet::new([Rule::new("api", burst_limit(4)).with_on_failure(OnFailure::Local)]).unwrap();
+async fn without_the_store_a_rule_admits_the_share_of_this_instance() {
+    let rules = RuleSet::new([Rule::new("api", burst_limit(4)).with_on_failure(OnFailure::Share)]).unwrap();
     let limiter = Limiter::new(rules, UnavailableStore).with_instances(2);
     let gateway = gateway_with_limits(mirror(), LimitLayer::new(limiter)).await;
     for _ in 0..2 {

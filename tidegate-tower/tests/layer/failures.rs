@@ -19,31 +19,26 @@ use crate::{TestResponse, app, burst, limiter, request_with_key, send};
 pub(crate) struct FailingStore {
     store: MemoryStore,
     adjustments_only: bool,
-}
-
-impl FailingStore {
-    fn error() -> StoreError {
-        StoreError::new(StoreErrorKind::Unavailable, "the server went away")
-    }
+    error: StoreError,
 }
 
 impl Store for FailingStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        if self.adjustments_only { self.store.decide(plan).await } else { Err(Self::error()) }
+        if self.adjustments_only { self.store.decide(plan).await } else { Err(self.error.clone()) }
     }
 
     async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        Err(Self::error())
+        Err(self.error.clone())
     }
 
     fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
 
     async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
-        Err(Self::error())
+        Err(self.error.clone())
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        Err(Self::error())
+        Err(self.error.clone())
     }
 }
 
@@ -62,8 +57,18 @@ pub(crate) fn failing_layer(
     rules: impl IntoIterator<Item = Rule>,
     adjustments_only: bool,
 ) -> (LimitLayer<FailingStore>, FailureCount) {
+    let error = StoreError::new(StoreErrorKind::Unavailable, "the server went away");
+    failing_layer_with(error, rules, adjustments_only)
+}
+
+/// The same with this error.
+pub(crate) fn failing_layer_with(
+    error: StoreError,
+    rules: impl IntoIterator<Item = Rule>,
+    adjustments_only: bool,
+) -> (LimitLayer<FailingStore>, FailureCount) {
     let failures = FailureCount::default();
-    let store = FailingStore { store: MemoryStore::new(), adjustments_only };
+    let store = FailingStore { store: MemoryStore::new(), adjustments_only, error };
     let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store).with_observer(failures.clone());
     (LimitLayer::new(limiter), failures)
 }
@@ -101,6 +106,26 @@ async fn a_closed_rule_rejects_the_request_with_503() {
     );
     assert_eq!(response.json()["error"], "temporarily_unavailable");
     assert!(!response.body.contains("went away"), "{response:?}");
+}
+
+#[tokio::test]
+async fn a_subject_with_other_requests_waiting_is_rejected_with_503() {
+    for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Closed] {
+        let crowded = StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait").with_crowded();
+        let layer = failing_layer_with(crowded, [Rule::new("api", burst(9)).with_on_failure(policy)], false).0;
+        let response = send(&app(layer), request_with_key("k1")).await;
+        assert_eq!((response.status, response.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, Some("1")));
+        assert_eq!(response.json()["error"], "overloaded", "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_overloaded_instance_decides_by_the_whole_limit_even_if_the_rule_is_open() {
+    let overloaded = StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait");
+    let rule = Rule::new("api", burst(1)).with_on_failure(OnFailure::Open);
+    let app = app(failing_layer_with(overloaded, [rule], false).0);
+    assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::OK);
+    assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test]

@@ -9,13 +9,14 @@ use super::header_policy::{self, Headers};
 use crate::decision::RETRY_AFTER_FAILURE;
 use crate::http::HeaderPolicy;
 use crate::plan::Role;
-use crate::{CheckResult, Decision};
+use crate::{CheckResult, Decision, StoreError, StoreErrorKind};
 
 const DENIED_MESSAGE: &str = "Too many requests. Retry later.";
 /// For security rules: does not even say whether waiting helps.
 const SECURITY_MESSAGE: &str = "Too many requests.";
 const PERMANENT_MESSAGE: &str = "The request costs more than the limit ever allows at once. Waiting does not help.";
 const UNAVAILABLE_MESSAGE: &str = "The request cannot be checked against its limits at the moment. Retry later.";
+const OVERLOADED_MESSAGE: &str = "Too many requests wait to be checked against their limits. Retry later.";
 
 /// The maximum number of media ranges read from an `Accept` field. Browsers send fewer than ten.
 const MAX_MEDIA_RANGES: usize = 64;
@@ -98,21 +99,22 @@ impl HeaderPolicy {
         Rejection { status: 429, message: message.to_owned(), headers: format.add_fields(self.headers(decision)), body }
     }
 
-    /// The response while the store fails and a rule is closed then: 503, since the client is not at fault.
-    pub fn reject_unavailable(&self, accept: Option<&str>) -> Rejection {
+    /// The response if the store failed with `error` and the request is refused then: 503, since no limit is exceeded. The body
+    /// says whether this instance is [overloaded](StoreErrorKind::Overloaded).
+    pub fn reject_unavailable(&self, error: &StoreError, accept: Option<&str>) -> Rejection {
+        let (name, title, message) = match error.kind() {
+            StoreErrorKind::Overloaded => ("overloaded", "Overloaded", OVERLOADED_MESSAGE),
+            _ => ("temporarily_unavailable", "Temporarily unavailable", UNAVAILABLE_MESSAGE),
+        };
         let format = BodyFormat::preferred(accept);
         let members = match format {
-            BodyFormat::Json => {
-                JsonObject::new().with("error", "temporarily_unavailable").with("message", UNAVAILABLE_MESSAGE)
-            }
-            BodyFormat::Problem => {
-                JsonObject::problem("temporary-reduced-capacity", "Temporarily unavailable", 503, UNAVAILABLE_MESSAGE)
-            }
+            BodyFormat::Json => JsonObject::new().with("error", name).with("message", message),
+            BodyFormat::Problem => JsonObject::problem("temporary-reduced-capacity", title, 503, message),
         };
         let body = members.retry(Some(RETRY_AFTER_FAILURE)).finish();
         let mut headers = Headers::new();
         self.push_retry(&mut headers, RETRY_AFTER_FAILURE, false);
-        Rejection { status: 503, message: UNAVAILABLE_MESSAGE.to_owned(), headers: format.add_fields(headers), body }
+        Rejection { status: 503, message: message.to_owned(), headers: format.add_fields(headers), body }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `Fallback`: decides plans while the store fails.
 //!
-//! If a rule is closed, the request is refused. Otherwise the checks of local and static rules form a smaller plan, which is
+//! If a rule is closed, the request is refused. Otherwise the checks of local, share and static rules form a smaller plan, which is
 //! decided in the memory of this instance; open and degraded rules let the request pass. The decision is marked as degraded and
 //! has an empty receipt, since nothing was consumed in the store.
 
@@ -23,6 +23,14 @@ pub(crate) struct Fallback {
     pub(crate) instances: u32,
 }
 
+/// A check that this instance decides, with its gate in memory.
+struct LocalCheck<'p, 'r> {
+    check: &'p Check<'r>,
+    gate: Gate,
+    /// Whether it is the static limit of its rule.
+    is_static: bool,
+}
+
 impl Fallback {
     /// A fallback for a single instance.
     pub(crate) fn new() -> Self {
@@ -42,50 +50,60 @@ impl Fallback {
         error: StoreError,
         counted_instances: Option<u32>,
     ) -> Result<Decision, StoreError> {
-        if plan.fails_closed() {
+        if plan.fails_closed(&error) {
             return Err(error);
         }
         let instances = counted_instances.unwrap_or(self.instances);
-        let gates: Vec<(Gate, &Check<'_>)> =
-            local_checks(plan).map(|check| (local_gate(check, instances), check)).collect();
-        let local_plan = plan.with_checks(gates.iter().map(|(gate, check)| match check.on_failure() {
-            // A static limit counts requests, whatever their cost; a cost of 0 consumes nothing.
-            OnFailure::Static => {
-                let requests = if check.cost() == 0 { 0 } else { plan.requests() };
-                Check::from_key(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), requests)
-            }
-            _ => Check::from_key(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous()),
-        }));
+        let checks = local_checks(plan, &error, instances);
+        let local_plan = plan.with_checks(checks.iter().map(|local| local.check(plan)));
         let store = self.store.get_or_init(MemoryStore::new);
         let verdict = store.decide_now(&local_plan);
-        Ok(Decision::new(&local_plan, &verdict).degraded_by(error.kind(), plan.is_security()))
+        Ok(Decision::new(&local_plan, &verdict).made_locally(error.kind(), plan.is_security()))
     }
 }
 
 /// The checks that this instance decides. A static rule has one check, even with several limits.
-fn local_checks<'p, 'r>(plan: &'p Plan<'r>) -> impl Iterator<Item = &'p Check<'r>> {
-    let is_same_rule = |one: &Check<'_>, other: &Check<'_>| one.gate().rule() == other.gate().rule();
-    plan.checks().iter().enumerate().filter_map(move |(index, check)| {
-        let earlier = &plan.checks()[..index];
-        let counts = check.gate().role() != Role::Shadow
-            && match check.on_failure() {
-                OnFailure::Local => true,
-                OnFailure::Static => !earlier.iter().any(|earlier| is_same_rule(earlier, check)),
-                OnFailure::Open | OnFailure::Degraded | OnFailure::Closed => false,
-            };
-        counts.then_some(check)
-    })
+fn local_checks<'p, 'r>(plan: &'p Plan<'r>, error: &StoreError, instances: u32) -> Vec<LocalCheck<'p, 'r>> {
+    let mut checks: Vec<LocalCheck<'p, 'r>> = Vec::new();
+    for check in plan.enforced().filter(|check| !is_passed_by_group(plan, check, error)) {
+        let gate = check.gate();
+        let local = |limit| gate.with_limit(limit).with_security(check.is_security());
+        let (gate, is_static) = match (check.policy(error), gate.static_limit()) {
+            (OnFailure::Static, Some(limit)) => {
+                if checks.iter().any(|earlier| earlier.is_static && earlier.gate.rule() == gate.rule()) {
+                    continue;
+                }
+                let stem = KeyStem::for_rule(gate.rule(), limit, STATIC_LIMIT_NAME);
+                let name = STATIC_LIMIT_NAME.into();
+                let cap = Gate::from_names(gate.rule_smol_str().clone(), name, *limit, gate.role(), stem);
+                (cap.with_security(check.is_security()), true)
+            }
+            (OnFailure::Local, _) => (local(*gate.limit()), false),
+            (OnFailure::Share, _) => (local(gate.limit().share(instances)), false),
+            (OnFailure::Open | OnFailure::Degraded | OnFailure::Closed | OnFailure::Static, _) => continue,
+        };
+        checks.push(LocalCheck { check, gate, is_static });
+    }
+    checks
 }
 
-/// The gate for `check` in this instance: the share of its limit, or the static limit of its rule.
-fn local_gate(check: &Check<'_>, instances: u32) -> Gate {
-    let gate = check.gate();
-    match (check.on_failure(), gate.static_limit()) {
-        (OnFailure::Static, Some(limit)) => {
-            let stem = KeyStem::for_rule(gate.rule(), limit, STATIC_LIMIT_NAME);
-            Gate::from_names(gate.rule_smol_str().clone(), STATIC_LIMIT_NAME.into(), *limit, gate.role(), stem)
-                .with_security(check.is_security())
+/// Whether `check` is in a group of which another member lets the request pass: the group denies only if all its members do.
+fn is_passed_by_group(plan: &Plan<'_>, check: &Check<'_>, error: &StoreError) -> bool {
+    let role = check.gate().role();
+    let passes = |other: &Check<'_>| other.gate().role() == role && other.policy(error).lets_pass();
+    matches!(role, Role::AnyOf(_)) && plan.enforced().any(passes)
+}
+
+impl LocalCheck<'_, '_> {
+    /// The check of `plan` in memory.
+    fn check<'s>(&'s self, plan: &Plan<'_>) -> Check<'s> {
+        let Self { check, gate, is_static } = self;
+        if *is_static {
+            // It counts requests, whatever their cost, unless all of them are free.
+            let is_free = |other: &Check<'_>| other.gate().rule() != gate.rule() || other.cost() == 0;
+            let requests = if plan.enforced().all(is_free) { 0 } else { plan.requests() };
+            return Check::from_key(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), requests);
         }
-        _ => gate.with_limit(gate.limit().share(instances)).with_security(check.is_security()),
+        Check::from_key(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous())
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::Gate;
+use super::{Gate, Role};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
 use crate::spi::Subject;
-use crate::{OnFailure, Timestamp};
+use crate::{OnFailure, OnOverload, StoreError, Timestamp};
 
 /// A cost that no limit admits. Larger costs saturate at it.
 const IMPOSSIBLE_COST: u64 = MAX_AMOUNT + 1;
@@ -19,14 +19,24 @@ pub struct Check<'r> {
     cost: u64,
     /// That of the gate, or of a stricter rule that shares the check.
     on_failure: OnFailure,
+    on_overload: OnOverload,
+    denial_cache: bool,
     security: bool,
     anonymous: bool,
 }
 
 impl<'r> Check<'r> {
     pub(crate) fn from_key(gate: &'r Gate, key: Key<'r>, cost: u64) -> Self {
-        let (on_failure, security) = (gate.on_failure(), gate.is_security());
-        Self { gate, key, cost: cost.min(IMPOSSIBLE_COST), on_failure, security, anonymous: false }
+        Self {
+            gate,
+            key,
+            cost: cost.min(IMPOSSIBLE_COST),
+            on_failure: gate.on_failure(),
+            on_overload: gate.on_overload(),
+            denial_cache: gate.denial_cache(),
+            security: gate.is_security(),
+            anonymous: false,
+        }
     }
 
     /// A check of `gate` for a subject that decides its own partition.
@@ -37,6 +47,11 @@ impl<'r> Check<'r> {
     /// The limit and its rule.
     pub const fn gate(&self) -> &'r Gate {
         self.gate
+    }
+
+    /// Whether it has no effect on the request.
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.gate.role() == Role::Shadow
     }
 
     /// The key of its state.
@@ -54,12 +69,22 @@ impl<'r> Check<'r> {
         self.on_failure
     }
 
-    /// Whether the request is refused while the store fails. So is one under a static rule without a static limit.
-    pub(super) fn fails_closed(&self) -> bool {
-        match self.on_failure {
-            OnFailure::Closed => true,
-            OnFailure::Static => self.gate.static_limit().is_none(),
-            OnFailure::Open | OnFailure::Degraded | OnFailure::Local => false,
+    /// What happens while this instance is overloaded.
+    pub const fn on_overload(&self) -> OnOverload {
+        self.on_overload
+    }
+
+    /// Whether a store may deny the check in the process, for this rule and all that share the check.
+    pub const fn denial_cache(&self) -> bool {
+        self.denial_cache
+    }
+
+    /// What happens to a request after the store failed with `error`: [`on_failure`](Self::on_failure), or what
+    /// [`on_overload`](Self::on_overload) makes of it. A static rule without a static limit is closed.
+    pub const fn policy(&self, error: &StoreError) -> OnFailure {
+        match self.on_failure.after(error, self.on_overload) {
+            OnFailure::Static if self.gate.static_limit().is_none() => OnFailure::Closed,
+            policy => policy,
         }
     }
 
@@ -85,6 +110,12 @@ impl<'r> Check<'r> {
         self.forget_after().map_or(u64::MAX, |after| now.plus(after).as_micros())
     }
 
+    /// Sets what happens while the store fails or this instance is overloaded, in place of what the rule says.
+    pub(crate) const fn with_policy(mut self, on_failure: OnFailure) -> Self {
+        (self.on_failure, self.on_overload) = (on_failure, OnOverload::Policy);
+        self
+    }
+
     /// Sets what happens while the store fails.
     pub(crate) const fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
@@ -106,6 +137,8 @@ impl<'r> Check<'r> {
     pub(super) fn join(&mut self, other: &Self) {
         self.add_cost(other.cost);
         self.on_failure = self.on_failure.stricter(other.on_failure);
+        self.on_overload = self.on_overload.stricter(other.on_overload);
+        self.denial_cache &= other.denial_cache;
         self.security |= other.security;
         self.anonymous &= other.anonymous;
     }

@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 use crate::algorithm::Calendar;
 use crate::key::KeyStem;
 use crate::spi::Subject;
-use crate::{AnonymousBounds, Limit, OnFailure};
+use crate::{AnonymousBounds, Limit, OnFailure, OnOverload};
 
 /// How a check counts in its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Gate {
     stem: KeyStem,
     plan: Option<Arc<str>>,
     on_failure: OnFailure,
+    on_overload: OnOverload,
+    denial_cache: bool,
     static_limit: Option<Limit>,
     security: bool,
     anonymous: AnonymousBounds,
@@ -61,6 +63,8 @@ impl Gate {
             stem,
             plan: None,
             on_failure: OnFailure::default(),
+            on_overload: OnOverload::default(),
+            denial_cache: true,
             static_limit: None,
             security: false,
             anonymous: AnonymousBounds::default(),
@@ -92,6 +96,18 @@ impl Gate {
     /// Sets what happens while the store fails.
     pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
+        self
+    }
+
+    /// Sets what happens while this instance is overloaded.
+    pub fn with_on_overload(mut self, on_overload: OnOverload) -> Self {
+        self.on_overload = on_overload;
+        self
+    }
+
+    /// Sets whether a store may deny a request in the process, shortly after it denied the same one.
+    pub fn with_denial_cache(mut self, denial_cache: bool) -> Self {
+        self.denial_cache = denial_cache;
         self
     }
 
@@ -159,6 +175,16 @@ impl Gate {
     /// What happens while the store fails.
     pub const fn on_failure(&self) -> OnFailure {
         self.on_failure
+    }
+
+    /// What happens while this instance is overloaded.
+    pub const fn on_overload(&self) -> OnOverload {
+        self.on_overload
+    }
+
+    /// Whether a store may deny a request in the process, shortly after it denied the same one.
+    pub const fn denial_cache(&self) -> bool {
+        self.denial_cache
     }
 
     /// The limit of one instance under [`OnFailure::Static`], for all subjects together.

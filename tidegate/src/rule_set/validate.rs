@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use smol_str::SmolStr;
 
 use super::{MAX_NAME_BYTES, RuleError};
-use crate::Limit;
 use crate::limit::MAX_AMOUNT;
-use crate::rule::{OnFailure, Rule};
+use crate::rule::Rule;
+use crate::{Limit, OnFailure};
 
 /// Validates `rule` by itself and together with the rules before it.
 pub(super) fn check(

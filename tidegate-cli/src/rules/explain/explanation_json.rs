@@ -29,6 +29,7 @@ struct RuleJson<'e> {
     anonymous: Option<bool>,
     cost: Option<u64>,
     on_failure: Option<&'static str>,
+    on_overload: Option<&'static str>,
     /// The limit of one instance while the store fails, if `on_failure` is `static`.
     emergency: Option<&'e str>,
     limits: Option<Vec<LimitJson<'e>>>,
@@ -105,6 +106,7 @@ impl<'e> RuleJson<'e> {
             anonymous: effect.map(|effect| effect.anonymous),
             cost: effect.map(|effect| effect.cost),
             on_failure: effect.map(|effect| effect.on_failure.as_str()),
+            on_overload: effect.map(|effect| effect.on_overload.as_str()),
             emergency: effect.and_then(|effect| effect.emergency.as_deref()),
             limits: effect.map(limits),
         }

@@ -137,7 +137,8 @@ fn a_security_rule_reports_whole_seconds_only() {
 
 #[test]
 fn a_store_failure_is_a_503_with_a_retry() {
-    let rejection = HeaderPolicy::new().with_retry_after_ms(true).reject_unavailable(None);
+    let error = StoreError::new(StoreErrorKind::Unavailable, "it is down");
+    let rejection = HeaderPolicy::new().with_retry_after_ms(true).reject_unavailable(&error, None);
     assert_eq!(
         rejection.body,
         "{\"error\":\"temporarily_unavailable\",\"message\":\"The request cannot be checked against its limits at \
@@ -147,11 +148,25 @@ fn a_store_failure_is_a_503_with_a_retry() {
     assert_eq!(field(&rejection, "retry-after-ms"), Some("1000"));
     assert_eq!(field(&rejection, "cache-control"), Some("no-store"));
 
-    let problem = HeaderPolicy::new().reject_unavailable(PROBLEM);
+    let problem = HeaderPolicy::new().reject_unavailable(&error, PROBLEM);
     let body: Value = serde_json::from_str(&problem.body).unwrap();
     assert_eq!(body["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
     assert_eq!((&body["status"], &body["retry_after"]), (&Value::from(503), &Value::from(1)));
     assert_eq!(field(&problem, "content-type"), Some("application/problem+json"));
+}
+
+#[test]
+fn an_overload_is_a_503_that_says_so() {
+    let error = StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait").with_crowded();
+    let rejection = HeaderPolicy::new().reject_unavailable(&error, None);
+    assert_eq!(
+        rejection.body,
+        "{\"error\":\"overloaded\",\"message\":\"Too many requests wait to be checked against their limits. Retry \
+         later.\",\"retry_after\":1,\"retry_after_ms\":1000}"
+    );
+    assert_eq!((rejection.status, field(&rejection, "retry-after")), (503, Some("1")));
+    let problem: Value = serde_json::from_str(&HeaderPolicy::new().reject_unavailable(&error, PROBLEM).body).unwrap();
+    assert_eq!((&problem["title"], &problem["status"]), (&Value::from("Overloaded"), &Value::from(503)));
 }
 
 #[test]

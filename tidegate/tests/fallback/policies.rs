@@ -1,103 +1,16 @@
-//! Decisions while the store fails: each failure policy, and the policies of several rules together.
+//! Each failure policy, and the policies of several rules together.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::http::HeaderPolicy;
-use tidegate::spi::{Adjustment, Key, Observer, Plan, Store, Verdict};
+use tidegate::spi::{Observer, Plan};
 use tidegate::{
-    Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError,
-    StoreErrorKind,
+    Decision, Limit, ManualClock, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError, StoreErrorKind,
 };
 
-/// A store with a switch for failures and a number of instances.
-#[derive(Clone)]
-struct SwitchableStore {
-    memory: Arc<MemoryStore>,
-    fails: Arc<AtomicBool>,
-    instances: Arc<AtomicU32>,
-}
-
-impl SwitchableStore {
-    fn new(clock: &ManualClock) -> Self {
-        let memory = Arc::new(MemoryStore::new().with_clock(clock.clone()));
-        Self { memory, fails: Arc::default(), instances: Arc::default() }
-    }
-
-    fn failing(clock: &ManualClock) -> Self {
-        let store = Self::new(clock);
-        store.fails.store(true, Ordering::Relaxed);
-        store
-    }
-
-    fn state(&self) -> Result<(), StoreError> {
-        if self.fails.load(Ordering::Relaxed) {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is down"));
-        }
-        Ok(())
-    }
-}
-
-impl Store for SwitchableStore {
-    async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
-        self.state()?;
-        self.memory.decide(plan).await
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        self.state()?;
-        self.memory.adjust(adjustments).await
-    }
-
-    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        self.memory.adjust_soon(adjustments);
-    }
-
-    async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
-        self.state()?;
-        self.memory.forget(keys).await
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        self.state()
-    }
-
-    fn instances(&self) -> Option<u32> {
-        Some(self.instances.load(Ordering::Relaxed)).filter(|instances| *instances > 0)
-    }
-}
-
-/// Polls a future once: nothing here waits.
-fn poll_once<T>(future: impl Future<Output = T>) -> T {
-    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the future is pending"),
-    }
-}
-
-fn limiter(
-    store: &SwitchableStore,
-    clock: &ManualClock,
-    rules: impl IntoIterator<Item = Rule>,
-) -> Limiter<SwitchableStore> {
-    let memory = MemoryStore::new().with_clock(clock.clone());
-    Limiter::new(RuleSet::new(rules).unwrap(), store.clone()).with_fallback_store(memory)
-}
-
-/// A bucket that does not refill during the test.
-fn bucket(capacity: u64) -> Limit {
-    Limit::token_bucket(capacity, Rate::per_hour(1).unwrap()).unwrap()
-}
-
-/// How many of `times` requests pass; `None` if one returns an error.
-fn passed(limiter: &Limiter<SwitchableStore>, request: &Request<'_>, times: usize) -> Option<usize> {
-    let decisions: Option<Vec<Decision>> = (0..times).map(|_| poll_once(limiter.check(request)).ok()).collect();
-    decisions.map(|decisions| decisions.iter().filter(|decision| decision.is_allowed()).count())
-}
+use crate::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 
 #[test]
 fn each_failure_policy_admits_as_many_requests_as_documented() {
@@ -107,10 +20,11 @@ fn each_failure_policy_admits_as_many_requests_as_documented() {
         (OnFailure::Degraded, Some(30)),
         (OnFailure::Closed, None),
         (OnFailure::Local, Some(20)),
+        (OnFailure::Share, Some(5)),
         (OnFailure::Static, Some(7)),
     ] {
         let rule = Rule::new("api", bucket(20)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(7));
-        let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
+        let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]).with_instances(4);
         let ann = Request::new("").with_attribute("user", "ann");
         assert_eq!(passed(&limiter, &ann, 30), expected, "{policy:?}");
         if expected.is_some() {
@@ -121,9 +35,41 @@ fn each_failure_policy_admits_as_many_requests_as_documented() {
 }
 
 #[test]
+fn without_a_policy_each_instance_applies_the_whole_limit_to_each_subject() {
+    let clock = ManualClock::default();
+    let rule = Rule::new("api", bucket(3)).with_per(["user"]);
+    assert_eq!(rule.on_failure(), OnFailure::Local);
+    let store = SwitchableStore::failing(&clock);
+    store.instances.store(12, Ordering::Relaxed);
+    let limiter = limiter(&store, &clock, [rule]);
+    for user in ["ann", "bob"] {
+        assert_eq!(passed(&limiter, &Request::new("").with_attribute("user", user), 9), Some(3), "{user}");
+    }
+}
+
+/// Regression: both static limits had one key, since its subject cancelled its name out.
+#[test]
+fn static_rules_count_separately() {
+    let clock = ManualClock::default();
+    let rule = |id, action, cap| {
+        let rule = Rule::new(id, bucket(9)).with_action(action).with_on_failure(OnFailure::Static);
+        rule.with_static_limit(bucket(cap))
+    };
+    let limiter = limiter(
+        &SwitchableStore::failing(&clock),
+        &clock,
+        [rule("login", "login", 3), rule("search", "search", 1000), rule("vote", "vote", 5)],
+    );
+    assert_eq!(passed(&limiter, &Request::new("search"), 400), Some(400));
+    assert_eq!(passed(&limiter, &Request::new("login"), 400), Some(3));
+    assert_eq!(passed(&limiter, &Request::new("vote"), 400), Some(5));
+    assert_eq!(passed(&limiter, &Request::new("search"), 1000), Some(600));
+}
+
+#[test]
 fn a_local_rule_counts_each_subject_and_a_static_rule_counts_all_together() {
     let clock = ManualClock::default();
-    for (policy, expected) in [(OnFailure::Local, 2), (OnFailure::Static, 0)] {
+    for (policy, expected) in [(OnFailure::Local, 2), (OnFailure::Share, 2), (OnFailure::Static, 0)] {
         let rule = Rule::new("api", bucket(2)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(2));
         let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]);
         assert_eq!(passed(&limiter, &Request::new("").with_attribute("user", "ann"), 5), Some(2));
@@ -135,7 +81,7 @@ fn a_local_rule_counts_each_subject_and_a_static_rule_counts_all_together() {
 fn a_share_depends_on_the_instances_last_counted_by_the_store_or_else_configured() {
     let clock = ManualClock::default();
     let store = SwitchableStore::failing(&clock);
-    let rules = || [Rule::new("api", bucket(20)).with_on_failure(OnFailure::Local)];
+    let rules = || [Rule::new("api", bucket(20)).with_on_failure(OnFailure::Share)];
     let configured = limiter(&store, &clock, rules()).with_instances(4);
     assert_eq!(passed(&configured, &Request::new(""), 30), Some(5));
     store.instances.store(3, Ordering::Relaxed);
@@ -149,7 +95,7 @@ fn a_share_depends_on_the_instances_last_counted_by_the_store_or_else_configured
 fn a_denial_by_the_store_does_not_use_the_fallback() {
     let clock = ManualClock::default();
     let store = SwitchableStore::new(&clock);
-    for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Degraded] {
+    for policy in [OnFailure::Open, OnFailure::Local, OnFailure::Share, OnFailure::Degraded] {
         let limiter = limiter(&store, &clock, [Rule::new("api", bucket(0)).with_on_failure(policy)]);
         let denied = poll_once(limiter.check(&Request::new(""))).unwrap();
         assert!(!denied.is_allowed() && denied.degraded().is_none(), "{policy:?}");
@@ -176,7 +122,7 @@ fn local_and_static_rules_consume_all_or_nothing() {
     let rules = [
         Rule::new("user", bucket(10)).with_per(["user"]).with_on_failure(OnFailure::Local),
         Rule::new("all", bucket(50)).with_on_failure(OnFailure::Static).with_static_limit(bucket(3)),
-        Rule::new("open", bucket(0)),
+        Rule::new("open", bucket(0)).with_on_failure(OnFailure::Open),
     ];
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules);
     let ann = Request::new("").with_attribute("user", "ann");
@@ -248,7 +194,7 @@ fn a_degraded_decision_has_no_receipt_and_no_limit_headers() {
 #[test]
 fn a_cost_above_the_share_of_an_instance_is_no_permanent_denial() {
     let clock = ManualClock::default();
-    let rule = Rule::new("api", bucket(20)).with_on_failure(OnFailure::Local);
+    let rule = Rule::new("api", bucket(20)).with_on_failure(OnFailure::Share);
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, [rule]).with_instances(4);
     let denied = poll_once(limiter.check(&Request::new("").with_cost(8))).unwrap();
     assert!(!denied.is_allowed() && !denied.is_permanent());
@@ -282,15 +228,15 @@ fn the_observer_sees_the_failure_the_policies_and_the_decision() {
         fn store_failed(&self, error: &StoreError) {
             self.0.lock().unwrap().push(error.to_string());
         }
-        fn undecided(&self, plan: &Plan<'_>, _: &StoreError) {
-            self.0.lock().unwrap().extend(plan.policies().map(|(rule, policy)| format!("{rule} {}", policy.as_str())));
+        fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
+            self.0.lock().unwrap().extend(plan.policies(error).map(|(rule, policy)| format!("{rule} {}", policy.as_str())));
         }
     }
     let (clock, events) = (ManualClock::default(), EventLog::default());
     let rules = [Rule::new("api", bucket(0)).with_on_failure(OnFailure::Local), Rule::new("all", bucket(9))];
     let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules).with_observer(events.clone());
     assert_eq!(passed(&limiter, &Request::new(""), 1), Some(0));
-    assert_eq!(*events.0.lock().unwrap(), ["the store is down", "api local", "all open", "false Some(Unavailable)"]);
+    assert_eq!(*events.0.lock().unwrap(), ["the store is down", "api local", "all local", "false Some(Unavailable)"]);
 }
 
 #[test]

@@ -1,0 +1,72 @@
+//! `UnstoredChecks`: the checks of a plan for which a full store had no state. The store decided them on a fresh state and wrote
+//! nothing, so this instance decides them once more in its memory.
+
+use crate::Decision;
+use crate::algorithm::Op;
+use crate::plan::{Check, Plan, PlanMode, Role};
+use crate::spi::{CheckVerdict, Verdict};
+use crate::store::Adjustment;
+
+pub(super) struct UnstoredChecks<'r> {
+    /// The checks to decide in memory, for the units that the store granted.
+    plan: Plan<'r>,
+}
+
+impl<'r> UnstoredChecks<'r> {
+    /// The checks that `verdict` leaves to this instance; `None` if it denies the request, or leaves none that affects it.
+    pub(super) fn new(plan: &Plan<'r>, verdict: &Verdict) -> Option<Self> {
+        if verdict.granted() == 0 {
+            return None;
+        }
+        let results = || plan.checks().iter().zip(verdict.checks());
+        // The store has a state of another member, and that one admits the request.
+        let is_satisfied = |role: Role| {
+            let admits =
+                |(check, result): (&Check<'_>, &CheckVerdict)| check.gate().role() == role && is_stored_pass(result);
+            matches!(role, Role::AnyOf(_)) && results().any(admits)
+        };
+        let decides = |(check, result): &(&Check<'r>, &CheckVerdict)| {
+            result.unstored && !check.is_shadow() && !is_satisfied(check.gate().role())
+        };
+        let unstored = plan.with_checks(results().filter(decides).map(|(check, _)| *check));
+        let unstored = unstored.with_max_units(verdict.granted());
+        (!unstored.checks().is_empty()).then_some(Self { plan: unstored })
+    }
+
+    /// The plan to decide in memory.
+    pub(super) const fn plan(&self) -> &Plan<'r> {
+        &self.plan
+    }
+
+    /// Gives back what the store consumed for units that this instance did not grant, so that such a request consumes nothing.
+    pub(super) fn refunds(&self, plan: &Plan<'r>, verdict: &Verdict, granted: u64) -> Vec<Adjustment<'r>> {
+        let surplus = verdict.granted().saturating_sub(granted);
+        if surplus == 0 || plan.mode() == PlanMode::CountEach {
+            return Vec::new();
+        }
+        let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {
+            let refundable = result.consumed && !result.unstored && !result.overflowed;
+            let cost = check.cost().saturating_mul(surplus);
+            refundable.then(|| Adjustment::new(check, Op::Refund { cost, position: result.position }))
+        };
+        plan.checks().iter().zip(verdict.checks()).filter_map(refund).collect()
+    }
+
+    /// The decision on the whole `plan`, after this instance granted its part as `local`.
+    pub(super) fn merge(&self, plan: &Plan<'r>, mut verdict: Verdict, local: &Decision) -> Decision {
+        verdict.set_granted(local.granted());
+        for result in verdict.checks_mut().iter_mut().filter(|result| result.unstored) {
+            result.consumed = false;
+        }
+        let decision = Decision::new(plan, &verdict).with_delay(local.delay());
+        match local.degraded() {
+            Some(kind) => decision.degraded_by(kind, plan.is_security()),
+            None => decision,
+        }
+    }
+}
+
+/// Whether the store has a state for the check that admits the request.
+const fn is_stored_pass(result: &CheckVerdict) -> bool {
+    !result.unstored && result.outcome.admitted
+}

@@ -1,0 +1,13 @@
+//! Decisions without the store: while it fails, while the instance is overloaded, by denials that it knows, and for subjects that a
+//! full store has no room for.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod bounds;
+mod flood;
+mod known_denials;
+mod overload;
+mod policies;
+mod shadow;
+mod store;
+mod unstored;
