@@ -152,7 +152,11 @@ enum Effect {
     Passes,
     Refuses,
     /// A limit in memory, under a key.
-    Limits { key: String, limit: Limit, cost: u64 },
+    Limits {
+        key: String,
+        limit: Limit,
+        cost: u64,
+    },
 }
 
 /// The memory of an instance, by definition.
@@ -226,7 +230,8 @@ impl NaiveFallback {
         let fits = |(key, limit, cost): &(String, Limit, u64), units: u64, models: &HashMap<String, Model>| {
             model(key, limit, models).fits(request(*cost, units))
         };
-        let passes = |units: u64| counted.iter().all(|group| group.iter().any(|member| fits(member, units, &self.models)));
+        let passes =
+            |units: u64| counted.iter().all(|group| group.iter().any(|member| fits(member, units, &self.models)));
         let granted = (1..=step.max_units).rev().find(|units| passes(*units)).unwrap_or(0);
         if granted == 0 || step.peek {
             return Some(granted);
@@ -312,7 +317,9 @@ fn naive_checks_with_budgets(rules: &[RuleSpec], step: &Step) -> Vec<NaiveCheck>
             .position(|other| *other == policy)
     };
     let mut checks: Vec<NaiveCheck> = Vec::new();
-    for (rule, mut check) in rules.iter().flat_map(|rule| rule.limits.iter().map(move |_| rule)).zip(naive_checks(rules, step)) {
+    for (rule, mut check) in
+        rules.iter().flat_map(|rule| rule.limits.iter().map(move |_| rule)).zip(naive_checks(rules, step))
+    {
         if let (Some(budget), Role::Enforced) = (rule.budget, rule.role) {
             let name = check.key.split(' ').nth(1).unwrap().to_owned();
             check.key = format!("budget {budget} {name} {}", SUBJECTS[step.subject]);
@@ -349,7 +356,7 @@ fn for_rule_set(mut rules: Vec<RuleSpec>) -> Vec<RuleSpec> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
 
     #[test]
     fn decisions_without_the_store_agree_with_the_model(

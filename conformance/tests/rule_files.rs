@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use conformance::suite::{AnyStore, StoreFixture, limits_with_window, on_every_store};
-use tidegate::{Limiter, OnFailure, Request, Secret};
+use tidegate::{Limiter, OnFailure, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rules::RuleFile;
 
 const FILE: &str = "
@@ -112,9 +112,9 @@ async fn a_changed_file_keeps_the_consumption_and_an_invalid_one_changes_nothing
 #[tokio::test]
 async fn a_plan_has_the_failure_policies_of_its_rule_file() {
     let fixture = StoreFixture::in_memory();
-    let limiter = limiter(&fixture, FILE);
-    assert!(!limiter.plan(&request("GET", "/api/rides", "blue")).fails_closed());
-    assert!(limiter.plan(&request("POST", "/api/rides", "blue")).fails_closed());
+    let (limiter, failure) = (limiter(&fixture, FILE), StoreError::new(StoreErrorKind::Unavailable, "it is down"));
+    assert!(!limiter.plan(&request("GET", "/api/rides", "blue")).fails_closed(&failure));
+    assert!(limiter.plan(&request("POST", "/api/rides", "blue")).fails_closed(&failure));
     assert!(OnFailure::Degraded.lets_pass() && !OnFailure::Local.lets_pass());
 }
 

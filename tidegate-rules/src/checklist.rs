@@ -241,7 +241,8 @@ fn failure(rules: &[&CompiledRule]) -> ChecklistItem {
         );
     }
     if let Some(ids) = list_rules(rules, failure_policy::is_local_for_everybody) {
-        let detail = format!("each instance admits the whole limit for everybody while the store fails: {ids}; set `share`");
+        let detail =
+            format!("each instance admits the whole limit for everybody while the store fails: {ids}; set `share`");
         return ChecklistItem::unmet(NAME, detail);
     }
     match list_rules(rules, |rule| !rule.has_policy) {

@@ -65,7 +65,11 @@ fn a_rule_without_a_failure_policy_has_the_default_unless_all_requests_share_its
     assert_eq!((state, detail.as_str()), (Met, "`local`, the default, applies to wide"));
     let everybody = by_address.replace("id: wide, match: {}, per: ip", "id: wide, match: {}, per: []");
     let (state, detail) = item(&everybody, &redis(), "failure policy");
-    assert_eq!((state, detail.contains("whole limit for everybody while the store fails: wide;")), (Unmet, true), "{detail}");
+    assert_eq!(
+        (state, detail.contains("whole limit for everybody while the store fails: wide;")),
+        (Unmet, true),
+        "{detail}"
+    );
     let shared = everybody.replace("cost: 2,", "cost: 2, on_failure: share,");
     assert_eq!(item(&shared, &redis(), "failure policy"), (Met, "every rule has `on_failure`".to_owned()));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Limiter, ManualClock, MemoryStore, Request, Secret};
+use tidegate::{Limiter, ManualClock, MemoryStore, Request, Secret, StoreError, StoreErrorKind};
 use tidegate_rules::{RuleFile, RuleStatus};
 
 const LIMIT: &str = "per: [], token_bucket: { capacity: 5, refill: 1/s }";
@@ -41,6 +41,10 @@ fn rules(conditions: &[&str]) -> RuleFile {
         let _ = writeln!(text, "- {{ id: r{place}, match: {{ {condition} }}, {LIMIT} }}");
     }
     parse(&text)
+}
+
+fn failure() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "it is down")
 }
 
 #[test]
@@ -180,7 +184,7 @@ fn rules_that_share_a_budget_share_a_bucket() {
     let post = request("", &[("method", "POST"), ("tenant", "acme")]);
     assert_eq!(limiter.check_now(&post).remaining(), Some(6));
     assert_eq!(limiter.check_now(&get).remaining(), Some(5));
-    assert!(!limiter.plan(&get).fails_closed() && limiter.plan(&post).fails_closed());
+    assert!(!limiter.plan(&get).fails_closed(&failure()) && limiter.plan(&post).fails_closed(&failure()));
 }
 
 #[test]
@@ -240,7 +244,7 @@ fn rules_that_share_a_budget_keep_their_own_settings() {
         parse(&format!("rules:\n{}{}", rule("strict", strict), rule("lenient", "cost: 100"))),
     ] {
         let limiter = Limiter::new(file.rules().clone(), MemoryStore::new().with_clock(ManualClock::default()));
-        assert!(limiter.plan(&Request::new("")).fails_closed());
+        assert!(limiter.plan(&Request::new("")).fails_closed(&failure()));
         let decision = limiter.check_now(&Request::new(""));
         assert!(decision.is_security());
         assert_eq!(decision.remaining(), Some(400));

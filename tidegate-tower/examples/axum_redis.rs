@@ -14,8 +14,8 @@ use tokio::net::TcpListener;
 
 /// Starts one of the servers.
 async fn start(redis: &str, run: &str) -> Result<SocketAddr, Box<dyn Error>> {
-    let rules = RuleSet::new([Rule::new("api", Limit::token_bucket(5, Rate::per_hour(1)?)?)
-        .with_per(["header:x-api-key"])])?;
+    let rules =
+        RuleSet::new([Rule::new("api", Limit::token_bucket(5, Rate::per_hour(1)?)?).with_per(["header:x-api-key"])])?;
     // All servers need the same secret, so that they count the same subjects. Here each run has a new one, so that it
     // starts with full limits.
     let limiter = Limiter::new(rules, RedisStore::connect(redis).await?).with_secret(&Secret::new(run));

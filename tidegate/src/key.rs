@@ -248,10 +248,15 @@ mod tests {
         assert_ne!(ids[0], ids[1]);
         for (stem, id) in stems.iter().zip(ids) {
             let key = |subject| Key::new(stem, stem.own_tag(), subject);
-            assert!(id != 0 && id != key(Subject::from_hash(0)).id() && id != key(Subject::from_hash(stem.id())).overflow_id());
+            assert!(
+                id != 0
+                    && id != key(Subject::from_hash(0)).id()
+                    && id != key(Subject::from_hash(stem.id())).overflow_id()
+            );
         }
         // A subject of one limit does not have the id of another limit's subject, in whichever way they are paired.
-        let crossed = [(0, 1), (1, 0)].map(|(stem, tag)| Key::new(&stems[stem], stems[tag].own_tag(), stems[tag].own_tag()).id());
+        let crossed =
+            [(0, 1), (1, 0)].map(|(stem, tag)| Key::new(&stems[stem], stems[tag].own_tag(), stems[tag].own_tag()).id());
         assert_ne!(crossed[0], crossed[1]);
     }
 

@@ -131,7 +131,7 @@ impl<S: Store> Limiter<S> {
             return Ok(denial);
         }
         match self.observe_error(self.store.decide(plan).await) {
-            Ok(verdict) if verdict.checks().iter().any(|check| check.unstored) => self.finish_unstored(plan, verdict),
+            Ok(verdict) if verdict.checks().iter().any(|check| check.unstored) => self.finish_unstored(plan, &verdict),
             Ok(verdict) => Ok(self.finish(plan, &verdict)),
             Err(error) => self.fall_back(plan, error),
         }
@@ -159,21 +159,21 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides the checks for which a full store had no state in memory, too. The request passes only if both pass.
-    fn finish_unstored(&self, plan: &Plan<'_>, verdict: Verdict) -> Result<Decision, StoreError> {
-        let Some(unstored) = UnstoredChecks::new(plan, &verdict) else {
+    fn finish_unstored(&self, plan: &Plan<'_>, verdict: &Verdict) -> Result<Decision, StoreError> {
+        let Some(unstored) = UnstoredChecks::new(plan, verdict) else {
             // A denial stands, since a fresh state denies least; and without enforced checks there is nothing to decide.
-            return Ok(self.finish(plan, &verdict));
+            return Ok(self.finish(plan, verdict));
         };
         let error = StoreError::new(StoreErrorKind::Refused, "the store is full and has no state of the subject");
         self.observe_undecided(unstored.plan(), &error);
         let decided = self.fallback.decide(unstored.plan(), error, self.store.instances());
         let granted = decided.as_ref().map_or(0, Decision::granted);
-        let refunds = unstored.refunds(plan, &verdict, granted);
+        let refunds = unstored.refunds(granted);
         if !refunds.is_empty() {
             self.store.adjust_soon(&refunds);
         }
         let decision = decided?;
-        Ok(self.observe(plan, if granted == 0 { decision } else { unstored.merge(plan, verdict, &decision) }))
+        Ok(self.observe(plan, if granted == 0 { decision } else { unstored.merge(&decision) }))
     }
 
     /// Checks that the store responds. A failure is observed.

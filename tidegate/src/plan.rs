@@ -16,10 +16,10 @@ pub use check::Check;
 pub use gate::{Gate, Role};
 pub use origin::Origin;
 
-use crate::{OnFailure, StoreError};
 use crate::algorithm::Take;
 use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
+use crate::{OnFailure, StoreError};
 
 /// The largest number of checks in one plan, without shadow checks.
 pub const MAX_CHECKS: usize = 32;
@@ -113,19 +113,17 @@ impl<'r> Plan<'r> {
     #[inline]
     pub(crate) fn add(&mut self, check: Check<'r>, may_be_shared: bool) {
         let shared = self.checks.iter_mut().enumerate().find(|(_, other)| may_be_shared && other.key() == check.key());
-        match shared {
-            Some((index, other)) => {
-                other.join(&check);
-                self.budget_shares.push(BudgetShare {
-                    check: index,
-                    rule: check.gate().rule_smol_str().clone(),
-                    cost: check.cost(),
-                });
-            }
-            None if check.is_shadow() && self.shadow().count() >= MAX_SHADOW_CHECKS => {
-                self.skipped_shadow.push(check.gate());
-            }
-            None => self.checks.push(check),
+        if let Some((index, other)) = shared {
+            other.join(&check);
+            self.budget_shares.push(BudgetShare {
+                check: index,
+                rule: check.gate().rule_smol_str().clone(),
+                cost: check.cost(),
+            });
+        } else if check.is_shadow() && self.shadow().count() >= MAX_SHADOW_CHECKS {
+            self.skipped_shadow.push(check.gate());
+        } else {
+            self.checks.push(check);
         }
     }
 

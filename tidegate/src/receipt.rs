@@ -65,10 +65,6 @@ impl Receipt {
         Self { entries: taken.map(entry).collect() }
     }
 
-    pub(crate) fn empty() -> Self {
-        Self { entries: SmallVec::new() }
-    }
-
     /// Whether there is nothing to refund.
     pub fn is_empty(&self) -> bool {
         self.entries.iter().all(|entry| entry.refundable() == 0)
@@ -230,7 +226,7 @@ mod tests {
         let mut receipt = receipt();
         receipt.entries.iter_mut().for_each(|entry| entry.overflowed = true);
         assert!(receipt.is_empty());
-        assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Some(Receipt::empty()));
+        assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Some(Receipt { entries: SmallVec::new() }));
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl RuleSet {
                 rules.filter(|indexed| indexed.rule.mode != RuleMode::Shadow)
             };
             let checks: usize = enforced().map(IndexedRule::max_checks).sum();
-            if let Some(last) = enforced().last().filter(|_| checks > MAX_CHECKS) {
+            if let Some(last) = enforced().next_back().filter(|_| checks > MAX_CHECKS) {
                 let rule = last.rule.id.clone();
                 let problem = format!("with it {checks} limits apply to one request; at most {MAX_CHECKS} may");
                 return Err(RuleError { rule, problem });

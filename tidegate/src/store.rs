@@ -7,10 +7,10 @@ use std::future::Future;
 use std::sync::Arc;
 
 use crate::Limit;
+use crate::Timestamp;
 use crate::algorithm::Op;
 use crate::key::Key;
 use crate::plan::{Check, Gate};
-use crate::Timestamp;
 use crate::spi::{CheckVerdict, Plan, Verdict};
 
 /// Keeps the state of limits and decides plans.

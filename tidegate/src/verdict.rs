@@ -17,6 +17,7 @@ pub struct Verdict {
 /// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct CheckVerdict {
     /// Admitted or not, with limit, remaining, retry, reset and delay.
     pub outcome: Outcome,

@@ -5,14 +5,8 @@ use tidegate::OnFailure;
 use tidegate::StoreErrorKind::{self, Refused, Unavailable};
 
 /// The policies, in the order of tables.
-pub const POLICIES: [OnFailure; 6] = [
-    OnFailure::Local,
-    OnFailure::Share,
-    OnFailure::Open,
-    OnFailure::Closed,
-    OnFailure::Degraded,
-    OnFailure::Static,
-];
+pub const POLICIES: [OnFailure; 6] =
+    [OnFailure::Local, OnFailure::Share, OnFailure::Open, OnFailure::Closed, OnFailure::Degraded, OnFailure::Static];
 
 /// A fault of the store or of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -17,6 +17,7 @@ use crate::suggest::nearest;
 
 /// A compiled rule, with positions for lints.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(crate) struct CompiledRule {
     pub(crate) matcher: RuleMatcher,
     pub(crate) limits: Vec<(SmolStr, Limit)>,

@@ -35,7 +35,8 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
     if rule.on_overload == OnOverload::Open {
         let message = "while an instance is overloaded, every request passes; a client that floods it overloads it, and has \
                        no limit then";
-        let help = "remove `on_overload: open`: a subject with requests waiting is then refused, others are decided in memory";
+        let help =
+            "remove `on_overload: open`: a subject with requests waiting is then refused, others are decided in memory";
         lints.push(Problem::warning("fails-open", message, rule.on_overload_span.clone()).with_help(help));
     }
     if rule.says_local {
@@ -60,10 +61,15 @@ fn fails_open(rule: &CompiledRule) -> Option<Problem> {
         UncountedRequests::Some(requests) => format!(": those of {requests}"),
     };
     let message = format!("while the store fails, requests pass without a limit{of}; a flood passes as a whole");
-    let help = "set `local`, the default, which admits the limit once more in each instance; or `share`, or a `static` limit";
+    let help =
+        "set `local`, the default, which admits the limit once more in each instance; or `share`, or a `static` limit";
     let says_open = rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Open);
     let span = rule.on_failure_span.clone();
-    let problem = if says_open { Problem::warning("fails-open", message, span) } else { Problem::note("fails-open", message, span) };
+    let problem = if says_open {
+        Problem::warning("fails-open", message, span)
+    } else {
+        Problem::note("fails-open", message, span)
+    };
     Some(problem.with_help(help))
 }
 

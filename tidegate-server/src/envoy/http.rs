@@ -44,7 +44,9 @@ async fn decide<S: Store + 'static>(State(service): State<EnvoyService<S>>, body
             };
             (status, [(CONTENT_TYPE, "application/json")], json::format_response(&response).to_string()).into_response()
         }
-        Err(error @ (DecideError::Unavailable | DecideError::Overloaded(_) | DecideError::Degraded(_))) if !service.is_strict() => {
+        Err(error @ (DecideError::Unavailable | DecideError::Overloaded(_) | DecideError::Degraded(_)))
+            if !service.is_strict() =>
+        {
             (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")], error.to_string()).into_response()
         }
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),

@@ -195,7 +195,8 @@ impl RequestPlan<'_> {
         limiter: &Limiter<S>,
         decision: Option<&Decision>,
     ) -> Result<(), StoreError> {
-        let is_consumed = |index: usize| decision.and_then(|decision| decision.check(index)).is_some_and(CheckResult::is_consumed);
+        let is_consumed =
+            |index: usize| decision.and_then(|decision| decision.check(index)).is_some_and(CheckResult::is_consumed);
         let charged = self.descriptors.iter().filter(|descriptor| descriptor.counts_denied());
         let mut indexes: Vec<usize> = charged.flat_map(|descriptor| descriptor.checks.iter().copied()).collect();
         indexes.sort_unstable();

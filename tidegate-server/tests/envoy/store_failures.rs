@@ -84,7 +84,10 @@ pub(crate) fn service_with_rules() -> EnvoyService<Arc<UnavailableStore>> {
 #[tokio::test]
 async fn a_store_that_hangs_does_not_exceed_the_timeout_of_envoy() {
     let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-    let hanging = EnvoyService::from_rules(handle(file.rules().clone(), Arc::new(UnavailableStore { hangs: true, ..UnavailableStore::default() })));
+    let hanging = EnvoyService::from_rules(handle(
+        file.rules().clone(),
+        Arc::new(UnavailableStore { hangs: true, ..UnavailableStore::default() }),
+    ));
     let mut client = EnvoyClient::connect(hanging).await;
     for hits in [0, 1] {
         let response = client.send(with_hits(hit("open", &[&[("k", "v")]]), 0, hits)).await.unwrap();

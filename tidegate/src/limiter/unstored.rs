@@ -7,14 +7,17 @@ use crate::plan::{Check, Plan, PlanMode, Role};
 use crate::spi::{CheckVerdict, Verdict};
 use crate::store::Adjustment;
 
-pub(super) struct UnstoredChecks<'r> {
+pub(super) struct UnstoredChecks<'p, 'r> {
+    whole: &'p Plan<'r>,
+    /// What the store decided.
+    verdict: &'p Verdict,
     /// The checks to decide in memory, for the units that the store granted.
-    plan: Plan<'r>,
+    unstored: Plan<'r>,
 }
 
-impl<'r> UnstoredChecks<'r> {
+impl<'p, 'r> UnstoredChecks<'p, 'r> {
     /// The checks that `verdict` leaves to this instance; `None` if it denies the request, or leaves none that affects it.
-    pub(super) fn new(plan: &Plan<'r>, verdict: &Verdict) -> Option<Self> {
+    pub(super) fn new(plan: &'p Plan<'r>, verdict: &'p Verdict) -> Option<Self> {
         if verdict.granted() == 0 {
             return None;
         }
@@ -30,16 +33,17 @@ impl<'r> UnstoredChecks<'r> {
         };
         let unstored = plan.with_checks(results().filter(decides).map(|(check, _)| *check));
         let unstored = unstored.with_max_units(verdict.granted());
-        (!unstored.checks().is_empty()).then_some(Self { plan: unstored })
+        (!unstored.checks().is_empty()).then_some(Self { whole: plan, verdict, unstored })
     }
 
     /// The plan to decide in memory.
     pub(super) const fn plan(&self) -> &Plan<'r> {
-        &self.plan
+        &self.unstored
     }
 
     /// Gives back what the store consumed for units that this instance did not grant, so that such a request consumes nothing.
-    pub(super) fn refunds(&self, plan: &Plan<'r>, verdict: &Verdict, granted: u64) -> Vec<Adjustment<'r>> {
+    pub(super) fn refunds(&self, granted: u64) -> Vec<Adjustment<'r>> {
+        let Self { whole: plan, verdict, .. } = self;
         let surplus = verdict.granted().saturating_sub(granted);
         if surplus == 0 || plan.mode() == PlanMode::CountEach {
             return Vec::new();
@@ -52,8 +56,9 @@ impl<'r> UnstoredChecks<'r> {
         plan.checks().iter().zip(verdict.checks()).filter_map(refund).collect()
     }
 
-    /// The decision on the whole `plan`, after this instance granted its part as `local`.
-    pub(super) fn merge(&self, plan: &Plan<'r>, mut verdict: Verdict, local: &Decision) -> Decision {
+    /// The decision on the whole plan, after this instance granted its part as `local`.
+    pub(super) fn merge(&self, local: &Decision) -> Decision {
+        let (plan, mut verdict) = (self.whole, self.verdict.clone());
         verdict.set_granted(local.granted());
         for result in verdict.checks_mut().iter_mut().filter(|result| result.unstored) {
             result.consumed = false;

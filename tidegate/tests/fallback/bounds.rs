@@ -45,7 +45,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn admitted(policy: OnFailure, limit: u64, cap: u64, steps: &[Step]) -> [u64; 2] {
     let clock = ManualClock::default();
     let store = SwitchableStore::new(&clock);
-    let rule = Rule::new("api", bucket(limit)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(cap));
+    let rule =
+        Rule::new("api", bucket(limit)).with_per(["user"]).with_on_failure(policy).with_static_limit(bucket(cap));
     let instances: Vec<_> = (0..3)
         .map(|_| {
             let memory = tidegate::MemoryStore::new().with_clock(clock.clone());
@@ -58,7 +59,9 @@ fn admitted(policy: OnFailure, limit: u64, cap: u64, steps: &[Step]) -> [u64; 2]
         let error = match state {
             StoreState::Answers | StoreState::IsFull => None,
             StoreState::Fails(kind) => Some(StoreError::new(*kind, "it fails")),
-            StoreState::IsOverloaded { crowded: false } => Some(StoreError::new(StoreErrorKind::Overloaded, "it waits")),
+            StoreState::IsOverloaded { crowded: false } => {
+                Some(StoreError::new(StoreErrorKind::Overloaded, "it waits"))
+            }
             StoreState::IsOverloaded { crowded: true } => {
                 Some(StoreError::new(StoreErrorKind::Overloaded, "it waits").with_crowded())
             }
@@ -76,6 +79,8 @@ fn admitted(policy: OnFailure, limit: u64, cap: u64, steps: &[Step]) -> [u64; 2]
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
     #[test]
     fn instances_exceed_a_limit_at_most_by_the_bound_of_their_policy(steps in steps(), limit in 0..9u64, cap in 0..9u64) {
         // The share of three instances, at least one.

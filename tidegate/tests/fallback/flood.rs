@@ -6,7 +6,7 @@ use tidegate::{AnonymousBounds, Limiter, ManualClock, MemoryStore, OnFailure, Re
 use crate::store::{SwitchableStore, bucket, passed, poll_once};
 
 /// Keys in the memory of the fallback. Smaller than [`DEFAULT_MAX_KEYS`], so that the test is short; the bounds are proportional.
-const MAX_KEYS: usize = DEFAULT_MAX_KEYS / 10;
+const MAX_KEYS: usize = DEFAULT_MAX_KEYS / 50;
 
 /// A limiter without its store that counts addresses, which anyone can make up, and authenticated users.
 fn limiter_without_store(clock: &ManualClock, policy: OnFailure) -> Limiter<SwitchableStore> {
@@ -43,7 +43,11 @@ fn made_up_addresses_do_not_push_a_bystander_out_of_the_memory_of_the_fallback()
         let passed = flood(&limiter);
         // Three quarters of the keys, each with one request of a limit of three, and then one overflow bucket.
         assert!(passed <= MAX_KEYS * 3 / 4 + 3, "{policy:?}: {passed}");
-        assert_eq!(address(&limiter, "192.0.2.1", 9), 1, "{policy:?}: a known address keeps its state, spent and unspent");
+        assert_eq!(
+            address(&limiter, "192.0.2.1", 9),
+            1,
+            "{policy:?}: a known address keeps its state, spent and unspent"
+        );
         assert_eq!(user(&limiter, "ann", 9), 0, "{policy:?}: a user's spent limit stays spent");
         for new in ["bob", "cleo", "dan"] {
             assert_eq!(user(&limiter, new, 9), 3, "{policy:?}: a new user has a limit of their own");

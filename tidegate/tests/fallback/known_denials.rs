@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::spi::algorithm::TakePosition;
-use tidegate::spi::{CheckVerdict, KnownDenial, Observer, Outcome, Plan};
+use tidegate::spi::{CheckVerdict, Gate, KnownDenial, Observer, Outcome, Plan};
 use tidegate::{
-    Decision, ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind, Timestamp,
+    CheckResult, Decision, ManualClock, OnFailure, Request, Rule, RuleMode, StoreError, StoreErrorKind, Timestamp,
 };
 
 use crate::store::{SwitchableStore, bucket, limiter, poll_once};
@@ -42,9 +42,12 @@ fn a_known_denial_needs_no_call_and_names_its_rule() {
     let denied = poll_once(limiter.check(&Request::new(""))).unwrap();
     assert!(!denied.is_allowed() && denied.degraded().is_none());
     assert_eq!((denied.rule(), denied.retry_after()), (Some("user"), Some(Duration::from_secs(7))));
-    assert_eq!((denied.reset_after(), denied.decided_at()), (Some(Duration::from_secs(90)), Timestamp::from_micros(42)));
+    assert_eq!(
+        (denied.reset_after(), denied.decided_at()),
+        (Some(Duration::from_secs(90)), Timestamp::from_micros(42))
+    );
     assert_eq!((denied.checks().len(), denied.known_denial()), (1, Some(1)));
-    assert_eq!(denied.check(1).map(|check| check.rule()), Some("user"));
+    assert_eq!(denied.check(1).map(CheckResult::rule), Some("user"));
     assert!(denied.check(0).is_none() && denied.check(2).is_none());
     assert_eq!(store.decisions.load(Ordering::Relaxed), 0);
     assert!(denied.into_receipt().is_empty());
@@ -97,7 +100,7 @@ fn the_observer_sees_a_known_denial_and_the_shadow_checks_that_it_skips() {
     struct EventLog(Arc<Mutex<Vec<String>>>);
     impl Observer for EventLog {
         fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
-            let skipped: Vec<_> = decision.skipped_shadow(plan).map(|gate| gate.rule()).collect();
+            let skipped: Vec<_> = decision.skipped_shadow(plan).map(Gate::rule).collect();
             self.0.lock().unwrap().push(format!("{:?} skips {skipped:?}", decision.known_denial()));
         }
         fn undecided(&self, _: &Plan<'_>, _: &StoreError) {
@@ -116,7 +119,7 @@ fn the_observer_sees_a_known_denial_and_the_shadow_checks_that_it_skips() {
     assert!(!limiter.fall_back(&limiter.plan(&request), error).unwrap().is_allowed());
     assert_eq!(
         *events.0.lock().unwrap(),
-        [r#"None skips []"#, r#"Some(1) skips ["trial"]"#, r#"Some(1) skips ["trial"]"#],
+        ["None skips []", r#"Some(1) skips ["trial"]"#, r#"Some(1) skips ["trial"]"#],
         "a known denial is decided, so no policy applies"
     );
 }

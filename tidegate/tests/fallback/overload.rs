@@ -1,20 +1,12 @@
 //! Overload of the instance is no failure of the store: no rule is open then, unless it says so.
 
 use tidegate::http::HeaderPolicy;
-use tidegate::{
-    ManualClock, OnFailure, OnOverload, Request, Rule, RuleMode, StoreError, StoreErrorKind,
-};
+use tidegate::{ManualClock, OnFailure, OnOverload, Request, Rule, RuleMode, StoreError, StoreErrorKind};
 
 use crate::store::{SwitchableStore, bucket, limiter, passed, poll_once};
 
-const POLICIES: [OnFailure; 6] = [
-    OnFailure::Local,
-    OnFailure::Share,
-    OnFailure::Open,
-    OnFailure::Closed,
-    OnFailure::Static,
-    OnFailure::Degraded,
-];
+const POLICIES: [OnFailure; 6] =
+    [OnFailure::Local, OnFailure::Share, OnFailure::Open, OnFailure::Closed, OnFailure::Static, OnFailure::Degraded];
 
 fn overloaded() -> StoreError {
     StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait")
@@ -28,9 +20,7 @@ fn rule(policy: OnFailure) -> Rule {
 fn an_overloaded_instance_applies_the_whole_limit_in_place_of_open_and_degraded() {
     let clock = ManualClock::default();
     let ann = Request::new("").with_attribute("user", "ann");
-    for (policy, expected) in
-        POLICIES.into_iter().zip([Some(20), Some(5), Some(20), None, Some(7), Some(20)])
-    {
+    for (policy, expected) in POLICIES.into_iter().zip([Some(20), Some(5), Some(20), None, Some(7), Some(20)]) {
         let store = SwitchableStore::failing_with(&clock, overloaded());
         let limiter = limiter(&store, &clock, [rule(policy)]).with_instances(4);
         assert_eq!(passed(&limiter, &ann, 30), expected, "{policy:?}");

@@ -229,7 +229,10 @@ fn the_observer_sees_the_failure_the_policies_and_the_decision() {
             self.0.lock().unwrap().push(error.to_string());
         }
         fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
-            self.0.lock().unwrap().extend(plan.policies(error).map(|(rule, policy)| format!("{rule} {}", policy.as_str())));
+            self.0
+                .lock()
+                .unwrap()
+                .extend(plan.policies(error).map(|(rule, policy)| format!("{rule} {}", policy.as_str())));
         }
     }
     let (clock, events) = (ManualClock::default(), EventLog::default());
