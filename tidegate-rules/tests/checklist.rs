@@ -160,7 +160,7 @@ fn a_long_list_of_rules_is_truncated() {
         )
     });
     let text = format!("{GOOD}{}", rules.collect::<String>());
-    let (_, detail) = item(&text, &redis(), "failure policy");
+    let (_, detail) = item(&text, &redis(), "explicit");
     assert!(detail.contains("r7 and 1192 more;"), "{detail}");
     assert_eq!(item(&text, &redis(), "label").0, Unknown);
 }

@@ -143,8 +143,8 @@ fn contradictory_fields_are_errors() {
     );
     assert_eq!(errors("rules: []"), ["1:1 version"]);
     assert_eq!(errors("version: 2\nrules: []"), ["1:10 version"]);
-    let shared = "rules:\n- { id: a, per: [], budget: b, fixed_window: { limit: 1, window: 1s } }\n\
-                  - { id: b, per: [], budget: b, fixed_window: { limit: 2, window: 1s } }";
+    let shared = "rules:\n- { id: a, per: ip, budget: b, fixed_window: { limit: 1, window: 1s } }\n\
+                  - { id: b, per: ip, budget: b, fixed_window: { limit: 2, window: 1s } }";
     assert_eq!(file(shared), ["4:9 rule"]);
     let scoped = "rules:\n- { id: a, per: [client], budget: b, fixed_window: { limit: 1, window: 1s } }\n\
                   - { id: b, per: [tenant, client], budget: b, fixed_window: { limit: 1, window: 1s } }";

@@ -126,9 +126,12 @@ pub(super) fn is_as_strict(strict: &CompiledRule, rule: &CompiledRule) -> bool {
     }
     let (own, other) = (&strict.matcher.on_failure, &rule.matcher.on_failure);
     let least = own.each().map(|(_, policy)| strictness(policy).unwrap_or(0)).min();
-    let most = other.each().map(|(_, policy)| strictness(policy).unwrap_or(u8::MAX)).max();
+    let most = other.each().map(|(_, policy)| strictness(policy).unwrap_or(CLOSED)).max();
     least >= most || (own == other && strict.emergency == rule.emergency)
 }
+
+/// The strictness of `closed`, which refuses whatever a static cap refuses.
+const CLOSED: u8 = 3;
 
 /// A number for policies of which one refuses all that another refuses; `None` for a static cap, which depends on its amount.
 const fn strictness(policy: OnFailure) -> Option<u8> {
@@ -136,7 +139,7 @@ const fn strictness(policy: OnFailure) -> Option<u8> {
         OnFailure::Open | OnFailure::Degraded => Some(0),
         OnFailure::Local => Some(1),
         OnFailure::Share => Some(2),
-        OnFailure::Closed => Some(3),
+        OnFailure::Closed => Some(CLOSED),
         _ => None,
     }
 }
