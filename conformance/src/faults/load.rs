@@ -126,8 +126,8 @@ impl Scale {
                 rule(policy, "-wide", &[slow(2 * self.wide)], 10 * self.cap),
             ],
         };
-        let strangers = Rule::new("flood", slow(limit)).with_action("flood").with_per(["address"]);
-        RuleSet::new(POLICIES.into_iter().flat_map(of_policy).chain([strangers])).unwrap()
+        let anonymous = Rule::new("flood", slow(limit)).with_action("flood").with_per(["address"]);
+        RuleSet::new(POLICIES.into_iter().flat_map(of_policy).chain([anonymous])).unwrap()
     }
 }
 

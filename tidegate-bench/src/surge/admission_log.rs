@@ -81,12 +81,26 @@ impl AdmissionLog {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let by_name: BTreeMap<_, _> = entries.iter().collect();
         let audits = by_name.into_iter().filter_map(|(rule, entries)| {
-            let (_, limit) = rules.rule(rule)?.limits().next()?;
-            let (capacity, rate) = bucket_parameters(limit)?;
+            let (capacity, rate) = bucket_of(rules, rule)?;
             Some(audit_rule(rule, entries, capacity, rate))
         });
         audits.collect()
     }
+
+    /// Compares the admissions of one subject with its limit under `rule`; `None` if the rule has no bucket.
+    pub(crate) fn audit_subject(&self, rules: &RuleSet, rule: &str, subject: Subject) -> Option<LimitAudit> {
+        let (capacity, rate) = bucket_of(rules, rule)?;
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_rule = entries.get(rule).map_or(&[][..], Vec::as_slice);
+        let of_subject: Vec<_> = of_rule.iter().filter(|entry| entry.subject == subject).copied().collect();
+        Some(audit_rule(rule, &of_subject, capacity, rate))
+    }
+}
+
+/// Capacity and refill rate of the first limit of a rule, if it is a bucket.
+fn bucket_of(rules: &RuleSet, rule: &str) -> Option<(u64, Rate)> {
+    let (_, limit) = rules.rule(rule)?.limits().next()?;
+    bucket_parameters(limit)
 }
 
 /// Capacity and refill rate of a bucket. A leaky bucket admits what a token bucket admits, only later.

@@ -64,7 +64,7 @@ impl Fleet {
                 runtime.spawn(open(storage.clone())).await.map_err(|error| start_failure(&error))??;
             fleet.addresses.push(listener.address().map_err(|error| start_failure(&error))?);
             let gateway = gateway(backend)?;
-            let limiter = Limiter::new(rules.clone(), store).with_secret(&Secret::public());
+            let limiter = Limiter::new(rules.clone(), store).with_secret(&Secret::public()).with_instances(instances);
             let layer = LimitLayer::new(limiter.with_observer(Arc::clone(&fleet.metrics.admissions)));
             let (mut stopping, metrics) = (stopping.clone(), Arc::clone(&fleet.metrics));
             let stopped = async move { drop(stopping.changed().await) };
@@ -96,17 +96,14 @@ impl FleetMetrics {
     }
 }
 
-/// How long a gateway waits for the store: twenty times the default. Everything runs on one machine, and one that is kept busy
-/// must not look like a store that does not answer.
-const STORE_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// Opens the store and the listener of one gateway.
 async fn open(storage: LimitStorage) -> Result<(AnyStore, Listener), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
     let store = match storage {
         LimitStorage::PerGateway => AnyStore::Memory(Arc::new(MemoryStore::new())),
         LimitStorage::Shared { url, prefix } => {
-            let options = RedisOptions::new().with_prefix(&prefix).with_timeout(STORE_TIMEOUT).with_heartbeats(false);
+            // The timeouts are those of `tidegate serve` by default.
+            let options = RedisOptions::new().with_prefix(&prefix).with_heartbeats(false);
             AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
         }
     };
@@ -144,6 +141,7 @@ mod tests {
         let timer: Arc<dyn Timer> = Arc::new(tidegate_server::command::tokio_timer());
         let scenario = Scenario {
             users: 1,
+            flood_connections: 0,
             seed: 1,
             phase_duration: Duration::from_secs(1),
             arrivals_per_second: 1,
