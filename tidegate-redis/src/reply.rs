@@ -180,7 +180,7 @@ impl Reply {
 
     /// How long the store still keeps the state of the check at `index`, if it has a maximum TTL.
     pub(crate) fn remaining_ttl(&self, index: usize) -> Option<Duration> {
-        self.marks.get(index).and_then(|millis| u64::try_from(*millis).ok()).map(Duration::from_millis)
+        self.details.get(index)?.ttl_millis.map(Duration::from_millis)
     }
 
     /// When the key of a check would have expired before this decision, in microseconds. `None` if there was no key.
