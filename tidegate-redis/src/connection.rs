@@ -4,6 +4,7 @@
 
 mod alarm;
 mod crowd;
+mod expiry;
 mod job;
 mod job_queue;
 mod open_link;

@@ -50,17 +50,9 @@ pub(super) struct WaitLimits {
     /// Until when it waits to be sent, unless its own deadline is earlier.
     queue_until: Instant,
     /// The deadline of the caller for everything.
-    deadline: Option<Instant>,
+    pub(super) deadline: Option<Instant>,
     /// The number of connection attempts after which it fails, for a job that waits for the next attempt.
     pub(super) fails_after_attempt: Option<u64>,
-}
-
-/// Which waits end a job that is not sent yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WaitsOver {
-    /// The deadline of the caller, and every wait if there is no connection.
-    Deadline,
-    Any,
 }
 
 /// A job in a queue.
@@ -101,6 +93,11 @@ impl WaitLimits {
     /// Whether the deadline of the caller has passed.
     pub(super) fn is_deadline_over(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Whether the job has waited to be sent for as long as it may, whatever its own deadline is.
+    pub(super) fn is_queue_wait_over(&self, now: Instant) -> bool {
+        self.queue_until <= now
     }
 
     /// Whether the job has waited for a connection for as long as it may, whatever its own deadline is.

@@ -106,7 +106,8 @@ impl JobQueue<PendingPlan> {
         }
         self.entries.retain(|plan| plan.is_waiting());
         let keys = self.entries.iter().map(|plan| plan.packed.key_hashes());
-        let chosen = choose_fairly(keys, wanted, |index| self.entries[index].was_crowded.store(true, Ordering::Relaxed));
+        let chosen =
+            choose_fairly(keys, wanted, |index| self.entries[index].was_crowded.store(true, Ordering::Relaxed));
         let mut entries: Vec<Option<Arc<PendingPlan>>> = self.entries.drain(..).map(Some).collect();
         let mut in_front: VecDeque<_> = chosen.into_iter().filter_map(|index| entries[index].take()).collect();
         in_front.extend(entries.into_iter().flatten());

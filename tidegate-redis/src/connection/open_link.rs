@@ -34,6 +34,7 @@ pub(super) struct OpenLink {
     pub(super) has_answered: bool,
     /// When the trial was sent.
     pub(super) opened_at: Instant,
+    pub(super) last_byte_at: Instant,
     calls: usize,
     rounds: VecDeque<Round>,
     next_round: u64,
@@ -76,6 +77,7 @@ impl OpenLink {
             is_tried: false,
             has_answered: false,
             opened_at: context.now,
+            last_byte_at: context.now,
             calls: 0,
             rounds: VecDeque::new(),
             next_round: 0,

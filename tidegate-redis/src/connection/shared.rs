@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::crowd::KeyCounts;
-use super::job::{Job, PendingCall, PendingPlan, WaitLimits, WaitsOver};
+use super::job::{Job, PendingCall, PendingPlan, WaitLimits};
 use super::job_queue::{CrowdControl, JobQueue};
 use super::open_link::SendContext;
 use super::pacing::MAX_COMBINE_WAIT;
 use crate::batch::{BatchSize, MAX_BATCH_PLANS};
-use crate::breaker::{Breaker, BreakerState};
+use crate::breaker::Breaker;
 use crate::connector::Connector;
 use crate::node_error::{DownReason, NodeError};
 use crate::options::RedisOptions;
@@ -156,43 +155,6 @@ impl ConnectionShared {
         self.batches.fetch_add(groups.len() as u64, Ordering::Relaxed);
         self.batched_plans.fetch_add(size.plans() as u64, Ordering::Relaxed);
         Some(groups).filter(|groups| !groups.is_empty())
-    }
-
-    /// Fails the jobs that have waited for too long to be sent, and returns the first deadline of the others.
-    pub(super) fn expire_unsent(&self, now: Instant, waits_over: WaitsOver) -> Option<Instant> {
-        let mut state = self.lock();
-        let is_connected = state.is_connected;
-        let is_due = |waits: &WaitLimits| match waits_over {
-            WaitsOver::Deadline if is_connected => waits.is_deadline_over(now),
-            _ => waits.unsent_until(is_connected) <= now,
-        };
-        let is_slow_connect = |waits: &WaitLimits| !is_connected && waits.is_setup_over(now);
-        let has_slow_connect = state.plans.iter().any(|plan| is_slow_connect(plan.waits()))
-            || state.calls.iter().any(|call| is_slow_connect(call.waits()));
-        let reason = Arc::clone(&state.reason);
-        let error = |is_crowded: bool| {
-            if is_connected { NodeError::Overloaded { is_crowded } } else { NodeError::Down(Arc::clone(&reason)) }
-        };
-        let mut failed = 0;
-        if state.plans.iter().any(|plan| is_due(plan.waits())) {
-            let counts = KeyCounts::of_plans(state.plans.iter().map(|plan| plan.packed.key_hashes()));
-            // The last plan of a flood is alone only because the others were sent.
-            let is_crowded = |plan: &PendingPlan| {
-                plan.was_crowded.load(Ordering::Relaxed) || counts.crowd(plan.packed.key_hashes()).0 > 1
-            };
-            failed += state.plans.fail(|plan| is_due(plan.waits()).then(|| error(is_crowded(plan))));
-        }
-        failed += state.calls.fail(|call| is_due(call.waits()).then(|| error(false)));
-        if is_connected {
-            self.overloaded.fetch_add(failed as u64, Ordering::Relaxed);
-        } else if has_slow_connect && state.breaker.state() == BreakerState::Closed {
-            // The first connection takes longer than callers wait. Further callers fail at once until it is made.
-            state.breaker.record_slow_connect();
-            state.fail_waiting();
-        }
-        let plans = state.plans.iter().map(|plan| plan.waits().unsent_until(is_connected)).min();
-        let calls = state.calls.iter().map(|call| call.waits().unsent_until(is_connected)).min();
-        [plans, calls].into_iter().flatten().min()
     }
 }
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError, RedisResult};
 use tokio::time::Instant;
 
-use super::job::WaitsOver;
 use super::alarm::Alarm;
+use super::expiry::{Expiry, WaitsOver};
 use super::open_link::{OpenLink, UnexpectedReply};
 use super::pacing::{MAX_COMBINE_WAIT, Pacing};
 use super::shared::{ConnectionShared, TaskLifecycle};
@@ -48,6 +48,8 @@ pub(super) struct ConnectionTask {
     alarm: Alarm,
     /// The first deadline of a job.
     next_deadline: Option<Instant>,
+    /// Whether jobs wait only because the server has sent nothing since they arrived.
+    any_overdue: bool,
 }
 
 /// The phase of the link.
@@ -83,6 +85,7 @@ impl ConnectionTask {
             tick: Alarm::new(now),
             alarm: Alarm::new(now),
             next_deadline: None,
+            any_overdue: false,
         }
     }
 }
@@ -156,6 +159,10 @@ impl ConnectionTask {
         let context = self.shared.send_context();
         if outcome.any_byte {
             open.silence.record_byte();
+            open.last_byte_at = context.now;
+            if self.any_overdue {
+                self.next_deadline = Some(context.now);
+            }
         }
         let (was_tried, had_answered) = (open.is_tried, open.has_answered);
         let mut end = outcome.end;
@@ -284,17 +291,16 @@ impl ConnectionTask {
         if self.next_deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
-        let unsent = self.shared.expire_unsent(now, waits_over);
-        let sent = match &self.phase {
-            LinkPhase::Open(open) => open.unanswered.expire(now),
-            _ => None,
-        };
-        self.next_deadline = [unsent, sent].into_iter().flatten().min();
+        let open = if let LinkPhase::Open(open) = &self.phase { Some(open) } else { None };
+        let last_byte_at = open.filter(|open| open.is_tried).map(|open| open.last_byte_at);
+        let waiting = self.shared.expire_unsent(Expiry { now, waits_over, last_byte_at });
+        let sent = open.and_then(|open| open.unanswered.expire(now));
+        self.next_deadline = [waiting.first_deadline, sent].into_iter().flatten().min();
+        self.any_overdue = waiting.any_overdue;
     }
 
     /// Sends the jobs that may be sent now.
     fn send_jobs(&mut self) {
-        let context = self.shared.send_context();
         let LinkPhase::Open(open) = &mut self.phase else { return };
         if !open.is_tried || matches!(self.replacement, Replacement::Ready(_)) {
             return;
@@ -303,14 +309,15 @@ impl ConnectionTask {
         while open.has_room_for_call()
             && let Some(call) = self.shared.next_call()
         {
-            let deadline = open.send_call(call, context.now);
+            let deadline = open.send_call(call, timer::now());
             first_deadline = first_deadline.into_iter().chain([deadline]).min();
         }
-        let max_rounds = self.pacing.max_rounds(context.budget);
+        let max_rounds = self.pacing.max_rounds(self.shared.budget());
         while open.rounds() < max_rounds
-            && let Some(groups) = self.shared.next_round(open.has_no_round_or_ended_one(), context.now)
+            && let Some(groups) = self.shared.next_round(open.has_no_round_or_ended_one(), timer::now())
         {
-            let deadline = open.send_round(groups, context);
+            // The time is read after the plans were taken, so that no plan is decided at a time before it was submitted.
+            let deadline = open.send_round(groups, self.shared.send_context());
             first_deadline = first_deadline.into_iter().chain(deadline).min();
         }
         open.end_turn();
