@@ -4,6 +4,7 @@
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 pub mod anonymous;
+pub mod batch_history;
 pub mod faults;
 pub mod golden;
 pub mod history;

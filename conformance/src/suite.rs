@@ -109,7 +109,8 @@ pub async fn wait_until_reachable<S: Store>(limiter: &Limiter<S>) {
 /// Options with timeouts that are not reached even on a busy machine, and without heartbeat keys.
 pub fn long_timeout_options() -> RedisOptions {
     let long = Duration::from_secs(60);
-    RedisOptions::new().with_timeout(long).with_connection_timeout(long).with_heartbeats(false)
+    let options = RedisOptions::new().with_timeout(long).with_queue_wait(long).with_connection_timeout(long);
+    options.with_heartbeats(false)
 }
 
 /// The name under which a Redis store with the default prefix keeps `key`.
