@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use tempfile::TempDir;
+use tidegate::StoreError;
 use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_server::command::Failure;
 
@@ -18,6 +19,9 @@ const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
 /// Attempts to start a server, each on another port.
 const MAX_START_ATTEMPTS: u32 = 5;
+
+/// Attempts to connect to a store, of a second each.
+const MAX_CONNECT_ATTEMPTS: u32 = 5;
 
 /// The store that the gateways share.
 pub(crate) struct SharedStore {
@@ -78,11 +82,22 @@ impl SharedStore {
     pub(crate) async fn delete_keys(&self) -> Result<u64, Failure> {
         let Some(url) = self.url.as_ref().filter(|_| self.is_external) else { return Ok(0) };
         let failed = |error| Failure::Store { error, meanwhile: "" };
-        let store =
-            RedisStore::connect_with(url, RedisOptions::new().with_prefix(&self.prefix).with_heartbeats(false)).await;
-        let store = store.map_err(failed)?;
+        let store = connect(url, &self.prefix).await.map_err(failed)?;
         store.forget_prefix().await.map_err(failed)
     }
+}
+
+/// Connects to the store at `url`, with the timeouts that `tidegate serve` has by default. Tries several times, since on a busy
+/// machine a server that has just started may be late.
+pub(crate) async fn connect(url: &str, prefix: &str) -> Result<RedisStore, StoreError> {
+    let store = RedisStore::open(url, RedisOptions::new().with_prefix(prefix).with_heartbeats(false))?;
+    for _ in 1..MAX_CONNECT_ATTEMPTS {
+        match store.check_servers().await {
+            Err(error) if error.is_transient() => {}
+            checked => return checked.map(|_| store),
+        }
+    }
+    store.check_servers().await.map(|_| store)
 }
 
 /// The program with its version, such as `redis-server 7.0.15`.
