@@ -340,7 +340,7 @@ impl fmt::Display for PlanError {
         match self {
             Self::SharedKey { rule } => write!(f, "rule {rule:?}: another check of the plan has the same key"),
             Self::TooManyChecks { checks } => {
-                write!(f, "{checks} checks in one plan, without those in shadow mode; at most {MAX_CHECKS}")
+                write!(f, "{checks} checks in one plan; at most {MAX_CHECKS}")
             }
         }
     }

@@ -18,7 +18,7 @@ Rules that apply
     cost       1
     limit      token bucket: 3 at once, then 1/d
     key        KEY
-    on failure open
+    on failure share
 
 Rules that do not apply
   login      no action, the rule requires login
