@@ -5,7 +5,7 @@
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
 .PHONY: help tools redis proxies faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
-	load differential fuzz figures figures-age faults api mutants mutants-sample
+	load differential fuzz figures figures-age faults attacks api mutants mutants-sample
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
@@ -125,13 +125,18 @@ figures: tools ## Measures the published figures, with the profile that ships
 	cargo bench --profile dist -p conformance --bench redis_cpu
 	cargo bench --profile dist -p conformance --bench slices
 	cargo bench --profile dist -p conformance --bench flood
+	cargo bench --profile dist -p conformance --bench combining
 	cargo run --profile dist --bin tidegate -- bench
+	cargo run --profile dist --bin tidegate -- bench shared $(if $(BASELINE),--baseline $(BASELINE))
 
 figures-age: ## Lists published figures that are older than the code they measure; exit code 1 if there are any
 	@scripts/check-figures
 
 faults: tools ## Causes every fault under load, prints the results, and writes docs/faults.md
 	cargo run --release -p conformance --example faults
+
+attacks: tools ## Carries out every attack at full size, prints the results, and writes docs/attacks.md
+	cargo run --release -p conformance --example attacks
 
 tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
 

@@ -32,16 +32,17 @@ fn measure(kind: Kind, options: &Options) -> Table {
         ("uniform keys: INCR", Box::new(|| bench.incr(KeyChoice::Uniform))),
         ("uniform keys: lean GCRA script for each request", Box::new(|| bench.lean_script(KeyChoice::Uniform, 1))),
         ("uniform keys: batches of 64", Box::new(|| bench.batches(KeyChoice::Uniform))),
-        ("tenant, client and rule: three scripts for each request", Box::new(|| bench.lean_script(KeyChoice::Uniform, 3))),
+        (
+            "tenant, client and rule: three scripts for each request",
+            Box::new(|| bench.lean_script(KeyChoice::Uniform, 3)),
+        ),
         ("tenant, client and rule: batches of 64", Box::new(|| bench.batches(KeyChoice::TenantClientRule))),
     ];
     let (names, mut runs): (Vec<_>, Vec<_>) = contenders.into_iter().unzip();
     let best = best_of(options.rounds(), &mut runs, |round, best| round < best);
     let scripts = [1, 1, 1, 4, 4, 4, 6, 6];
-    let mut table = Table::new(
-        format!("{kind:?}: CPU time of the server for one decision"),
-        ["what", "µs CPU", "to the scripts"],
-    );
+    let mut table =
+        Table::new(format!("{kind:?}: CPU time of the server for one decision"), ["what", "µs CPU", "to the scripts"]);
     for (index, name) in names.into_iter().enumerate() {
         let ratio = best[index] / best[scripts[index]];
         table.row([Cell::Text(name.to_owned()), Cell::Number(best[index], 2), Cell::Number(ratio, 3)]);

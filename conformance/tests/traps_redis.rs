@@ -126,14 +126,15 @@ async fn a_decision_costs_one_read_and_at_most_one_write_for_each_key() {
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
         for limit in one_limit_of_each_kind(10) {
             let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
-            let limiter = Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store.clone());
+            let rule = Rule::new("api", limit).with_denial_cache(false);
+            let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store.clone());
             assert_eq!(count_allowed(&limiter, 1, 25).await, 10);
             let expected = [("evalsha", 25), ("get", 25), ("psetex", 10), ("time", 25)];
             assert_eq!(calls(&mut connection), to_map(&expected), "{kind:?} {limit:?}");
             for _ in 0..5 {
                 assert_eq!(left(&limiter).await, 0);
             }
-            let expected = [("evalsha", 25), ("evalsha_ro", 5), ("get", 30), ("psetex", 10), ("time", 30)];
+            let expected = [("evalsha", 25), ("evalsha_ro", 5), ("get", 25), ("mget", 5), ("psetex", 10), ("time", 30)];
             assert_eq!(calls(&mut connection), to_map(&expected), "{kind:?} {limit:?}");
         }
     }

@@ -118,8 +118,7 @@ impl BatchSize {
             keys: self.keys + plan.keys(),
             log_checks: self.log_checks + plan.log_checks(),
         };
-        let fits =
-            sum.plans <= MAX_BATCH_PLANS && sum.keys <= MAX_BATCH_KEYS && sum.log_checks <= MAX_BATCH_LOG_CHECKS;
+        let fits = sum.plans <= MAX_BATCH_PLANS && sum.keys <= MAX_BATCH_KEYS && sum.log_checks <= MAX_BATCH_LOG_CHECKS;
         if fits || self.plans == 0 {
             *self = sum;
         }
@@ -176,13 +175,16 @@ mod tests {
 
     fn arguments(batch: &Batch) -> Vec<Vec<u8>> {
         let (command, _) = batch.command(None, BatchMode::Decide);
-        let bytes = |argument: redis::Arg<&[u8]>| if let redis::Arg::Simple(bytes) = argument { bytes.to_vec() } else { Vec::new() };
+        let bytes = |argument: redis::Arg<&[u8]>| {
+            if let redis::Arg::Simple(bytes) = argument { bytes.to_vec() } else { Vec::new() }
+        };
         command.args_iter().map(bytes).collect()
     }
 
     #[test]
     fn keys_limits_and_equal_plans_are_sent_once() {
-        let (tenant, client) = (gate("tenant", token_bucket(), Role::Enforced), gate("client", token_bucket(), Role::Enforced));
+        let (tenant, client) =
+            (gate("tenant", token_bucket(), Role::Enforced), gate("client", token_bucket(), Role::Enforced));
         let plans: Vec<PackedPlan> = (0..60).map(|number| pack(&plan(&[&tenant, &client], number % 20))).collect();
         let batch = Batch::new(&plans);
         let arguments = arguments(&batch);
@@ -222,7 +224,8 @@ mod tests {
     #[test]
     fn a_batch_is_bounded_in_plans_keys_and_sliding_logs() {
         let fill = |limit: Limit, checks: usize| {
-            let gates: Vec<Gate> = (0..checks).map(|number| gate(&format!("r{number}"), limit, Role::Enforced)).collect();
+            let gates: Vec<Gate> =
+                (0..checks).map(|number| gate(&format!("r{number}"), limit, Role::Enforced)).collect();
             let plan = pack(&plan(&gates.iter().collect::<Vec<_>>(), 1));
             let mut size = BatchSize::default();
             while size.try_add(&plan) {}
@@ -243,13 +246,13 @@ mod tests {
             let bytes = [&1.8e15_f64.to_le_bytes()[..], texts.as_bytes()].concat();
             let replies = batch.parse(&Value::BulkString(bytes));
             assert_eq!(replies.len(), plans.len());
-            let granted = |(reply, plan): (Result<PlanReply, StoreError>, &Plan<'_>)| {
-                match reply.and_then(|reply| reply.into_reply(plan)) {
-                    Ok(reply) => Some(reply.verdict(plan).granted()),
-                    Err(error) => {
-                        assert_eq!(error.is_possibly_applied(), error.kind() != StoreErrorKind::Unreadable, "{error}");
-                        None
-                    }
+            let granted = |(reply, plan): (Result<PlanReply, StoreError>, &Plan<'_>)| match reply
+                .and_then(|reply| reply.into_reply(plan))
+            {
+                Ok(reply) => Some(reply.verdict(plan).granted()),
+                Err(error) => {
+                    assert_eq!(error.is_possibly_applied(), error.kind() != StoreErrorKind::Unreadable, "{error}");
+                    None
                 }
             };
             replies.into_iter().zip(&plans).map(granted).collect()

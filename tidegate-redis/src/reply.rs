@@ -1,6 +1,8 @@
 //! `PlanReply` and `Reply`: the replies of the scripts, and the verdicts that the library's functions compute from them.
 //! `decide_batch.lua` describes the format.
 
+use std::time::Duration;
+
 use redis::Value;
 use smallvec::SmallVec;
 use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState};
@@ -171,6 +173,16 @@ impl Reply {
         verdict
     }
 
+    /// The state that the check at `index` was decided on.
+    pub(crate) fn state(&self, index: usize) -> Option<&StoredState> {
+        self.states.get(index).map(|(_, state)| state)
+    }
+
+    /// How long the store still keeps the state of the check at `index`, if it has a maximum TTL.
+    pub(crate) fn remaining_ttl(&self, index: usize) -> Option<Duration> {
+        self.details.get(index)?.ttl_millis.map(Duration::from_millis)
+    }
+
     /// When the key of a check would have expired before this decision, in microseconds. `None` if there was no key.
     pub(crate) fn previous_expiry(&self, index: usize, check: &Check<'_>) -> Option<u64> {
         let expiry = self.states.get(index)?.1.expiry(check.gate().limit(), self.now)?;
@@ -196,8 +208,7 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     let (letter, text) = text.split_first()?;
     let (value, mut text) = text.split_at(text.iter().take_while(|byte| is_state_byte(**byte)).count());
     // The script has read the state without an error, so one that cannot be decoded is a malformed reply.
-    let state =
-        if value.is_empty() { StoredState::Fresh } else { StoredState::decode(check.gate().limit(), value)? };
+    let state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(check.gate().limit(), value)? };
     let kind = letter.to_ascii_lowercase();
     if !matches!(kind, b'a' | b's' | b'n' | b'o' | b'u') || *letter == b'u' {
         return None;

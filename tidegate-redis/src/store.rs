@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tidegate::spi::algorithm::Op;
-use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Role, Store, Verdict};
+use tidegate::spi::{Adjustment, Key, KnownDenial, MAX_CHECKS, Plan, Role, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
@@ -15,6 +15,7 @@ use crate::call::{Call, CallError};
 use crate::cardinality::{CardinalityTracker, OverflowRoute, has_overflow, without_overflow};
 use crate::cross_slot::{RecentDenials, SplitBy};
 use crate::deadline::Deadline;
+use crate::denial_cache::DenialCache;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
 use crate::packed_plan::PackedPlan;
@@ -47,6 +48,7 @@ use crate::timer;
 pub struct RedisStore {
     pub(crate) router: Router,
     pub(crate) denials: Arc<RecentDenials>,
+    pub(crate) denial_cache: Arc<DenialCache>,
     pub(crate) cardinality: Arc<CardinalityTracker>,
     pub(crate) options: RedisOptions,
     pub(crate) warnings: Arc<[String]>,
@@ -75,6 +77,7 @@ impl Store for RedisStore {
                 "an adjustment must be a charge or a refund, not a take",
             ));
         }
+        let _change = self.begin_adjustment(adjustments);
         self.send_adjustments(&self.prepare_adjustments(adjustments)).await
     }
 
@@ -83,6 +86,7 @@ impl Store for RedisStore {
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        let _change = self.denial_cache.begin_change(keys);
         // In a cluster one by one: keys of a slot that is being migrated may be on two servers.
         let groups = group_by(keys, |_, _| !self.router.is_cluster());
         let calls = groups.iter().map(async |keys| {
@@ -102,6 +106,10 @@ impl Store for RedisStore {
 
     fn instances(&self) -> Option<u32> {
         self.instances()
+    }
+
+    fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
+        self.denial_cache.known_denial(plan)
     }
 }
 
@@ -127,10 +135,12 @@ impl RedisStore {
     ) -> Result<Verdict, CallError> {
         let packed = Arc::new(PackedPlan::pack(&self.options.prefix, plan, routes));
         let call = PlanCall { packed, plan, cardinality: &self.cardinality, timeouts };
+        let ticket = self.denial_cache.ticket(plan);
         let reply = self.router.send(call.packed.slot(), &call).await?.into_reply(plan)?;
         let verdict = reply.verdict(plan);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
+            self.denial_cache.record(plan, &reply, &verdict, ticket);
         }
         Ok(verdict)
     }

@@ -86,7 +86,9 @@ impl BatchBench {
             match choice {
                 KeyChoice::Hot => Plan::new([check(client, 0)]),
                 KeyChoice::Uniform => Plan::new([check(client, index)]),
-                KeyChoice::TenantClientRule => Plan::new([check(tenant, index % 10), check(client, index), check(rule, 0)]),
+                KeyChoice::TenantClientRule => {
+                    Plan::new([check(tenant, index % 10), check(client, index), check(rule, 0)])
+                }
             }
             .unwrap()
         };

@@ -301,7 +301,6 @@ impl ConnectionTask {
 
     /// Sends the jobs that may be sent now.
     fn send_jobs(&mut self) {
-        let context = self.shared.send_context();
         let LinkPhase::Open(open) = &mut self.phase else { return };
         if !open.is_tried || matches!(self.replacement, Replacement::Ready(_)) {
             return;
@@ -310,14 +309,15 @@ impl ConnectionTask {
         while open.has_room_for_call()
             && let Some(call) = self.shared.next_call()
         {
-            let deadline = open.send_call(call, context.now);
+            let deadline = open.send_call(call, timer::now());
             first_deadline = first_deadline.into_iter().chain([deadline]).min();
         }
-        let max_rounds = self.pacing.max_rounds(context.budget);
+        let max_rounds = self.pacing.max_rounds(self.shared.budget());
         while open.rounds() < max_rounds
-            && let Some(groups) = self.shared.next_round(open.has_no_round_or_ended_one(), context.now)
+            && let Some(groups) = self.shared.next_round(open.has_no_round_or_ended_one(), timer::now())
         {
-            let deadline = open.send_round(groups, context);
+            // The time is read after the plans were taken, so that no plan is decided at a time before it was submitted.
+            let deadline = open.send_round(groups, self.shared.send_context());
             first_deadline = first_deadline.into_iter().chain(deadline).min();
         }
         open.end_turn();

@@ -20,6 +20,7 @@ use super::simulated_server::{HEALTHY, ServerBehavior, ServerCounters, Simulated
 use crate::breaker::BreakerState;
 use crate::connector::Endpoint;
 use crate::cross_slot::RecentDenials;
+use crate::denial_cache::DenialCache;
 use crate::heartbeat::Heartbeat;
 use crate::node::Node;
 use crate::options::RedisOptions;
@@ -125,6 +126,7 @@ impl Scenario {
             .with_heartbeats(false);
         let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options, true);
         let store = RedisStore {
+            denial_cache: Arc::new(DenialCache::new(None)),
             router: Router::Single(node),
             denials: Arc::new(RecentDenials::new(false)),
             cardinality: Arc::default(),
@@ -133,7 +135,9 @@ impl Scenario {
             heartbeat: Heartbeat::default(),
         };
         let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
-        let rule = Rule::new("api", limit).with_per(["user"]).with_on_failure(policy).with_static_limit(static_limit);
+        // Every decision must be the server's, or a fallback.
+        let rule = Rule::new("api", limit).with_per(["user"]).with_denial_cache(false);
+        let rule = rule.with_on_failure(policy).with_static_limit(static_limit);
         let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store)
             .with_instances(INSTANCES)
             .with_fallback_store(MemoryStore::new().with_clock(clock));
