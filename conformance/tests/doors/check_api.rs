@@ -120,6 +120,8 @@ async fn a_server_starts_without_its_store_and_uses_it_once_it_is_up() {
         (&json!(false), &json!("closed")),
         "{with}"
     );
+    let queue = |field: &str| with["store"]["servers"][0][field].clone();
+    assert_eq!((queue("waiting"), queue("in_flight")), (json!(0), json!(0)), "{with}");
     // The startup warnings appear now.
     until("the warnings", async || tidegate.output().contains("allkeys-lru").then_some(())).await;
     let counted = async || (ready().await.json()["store"]["instances"] == json!(1)).then_some(());
