@@ -48,7 +48,7 @@ async fn a_receipt_is_refunded_once_by_any_instance() {
 #[tokio::test]
 async fn a_known_denial_is_answered_counted_and_logged_like_any_other() {
     let (store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
-    let tidegate = Tidegate::start(directory.path(), &store, &["--log-format", "json"]).await;
+    let tidegate = Tidegate::start(directory.path(), &store.url(), &["--log-format", "json"]).await;
     assert_eq!(check(tidegate.http).await["allowed"], json!(true));
     let denied = check(tidegate.http).await;
     let rule = denied["rule"].as_str().unwrap().to_owned();
