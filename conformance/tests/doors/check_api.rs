@@ -48,7 +48,7 @@ async fn a_receipt_is_refunded_once_by_any_instance() {
 #[tokio::test]
 async fn a_known_denial_is_answered_counted_and_logged_like_any_other() {
     let (store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
-    let tidegate = Tidegate::start(directory.path(), &store, &["--log-format", "json"]).await;
+    let tidegate = Tidegate::start(directory.path(), &store.url(), &["--log-format", "json"]).await;
     assert_eq!(check(tidegate.http).await["allowed"], json!(true));
     let denied = check(tidegate.http).await;
     let rule = denied["rule"].as_str().unwrap().to_owned();
@@ -120,6 +120,8 @@ async fn a_server_starts_without_its_store_and_uses_it_once_it_is_up() {
         (&json!(false), &json!("closed")),
         "{with}"
     );
+    let queue = |field: &str| with["store"]["servers"][0][field].clone();
+    assert_eq!((queue("waiting"), queue("in_flight")), (json!(0), json!(0)), "{with}");
     // The startup warnings appear now.
     until("the warnings", async || tidegate.output().contains("allkeys-lru").then_some(())).await;
     let counted = async || (ready().await.json()["store"]["instances"] == json!(1)).then_some(());

@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use tidegate::spi::{Observer, Plan, Subject};
-use tidegate::{Decision, Limit, Rate, RuleSet, StoreError};
+use tidegate::{Decision, Limit, Rate, RuleSet, StoreError, StoreErrorKind};
 
 /// The log of all gateways of a phase.
 #[derive(Default)]
 pub(crate) struct AdmissionLog {
     entries: Mutex<HashMap<String, Vec<Admission>>>,
     store_failures: AtomicU64,
+    overloads: AtomicU64,
     undecided: AtomicU64,
 }
 
@@ -56,8 +57,10 @@ impl Observer for AdmissionLog {
         }
     }
 
-    fn store_failed(&self, _: &StoreError) {
-        self.store_failures.fetch_add(1, Ordering::Relaxed);
+    fn store_failed(&self, error: &StoreError) {
+        let is_overload = error.kind() == StoreErrorKind::Overloaded;
+        let count = if is_overload { &self.overloads } else { &self.store_failures };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     fn undecided(&self, _: &Plan<'_>, _: &StoreError) {
@@ -69,6 +72,11 @@ impl AdmissionLog {
     /// Number of store failures.
     pub(crate) fn store_failures(&self) -> u64 {
         self.store_failures.load(Ordering::Relaxed)
+    }
+
+    /// Number of calls to the store that a gateway could not send in time.
+    pub(crate) fn overloads(&self) -> u64 {
+        self.overloads.load(Ordering::Relaxed)
     }
 
     /// Requests decided without the store. If admitted, they are logged with the time of the gateway.

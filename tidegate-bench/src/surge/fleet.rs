@@ -7,7 +7,6 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use http::StatusCode;
 use tidegate::{Clock, Limiter, MemoryStore, RuleSet, Secret, StoreError, Timer};
-use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_server::command::Failure;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_server::{AnyStore, ConnectionLimits, Listener};
@@ -17,6 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::admission_log::AdmissionLog;
+use super::shared_store;
 use crate::traffic::{histogram, micros};
 
 /// Longer than any phase, so that no request meets a connection that is being closed as idle.
@@ -102,9 +102,7 @@ async fn open(storage: LimitStorage) -> Result<(AnyStore, Listener), Failure> {
     let store = match storage {
         LimitStorage::PerGateway => AnyStore::Memory(Arc::new(MemoryStore::new())),
         LimitStorage::Shared { url, prefix } => {
-            // The timeouts are those of `tidegate serve` by default.
-            let options = RedisOptions::new().with_prefix(&prefix).with_heartbeats(false);
-            AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
+            AnyStore::Redis(shared_store::connect(&url, &prefix).await.map_err(failed)?)
         }
     };
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.map_err(|error| start_failure(&error))?;

@@ -67,6 +67,8 @@ pub(crate) struct PhaseResults {
     /// What the ride-request rule admitted of the flood; `None` in a phase without one.
     pub(crate) flood_limit: Option<LimitAudit>,
     pub(crate) store_failures: u64,
+    /// Calls to the store that a gateway could not send in time.
+    pub(crate) overloads: u64,
     /// Requests decided without the store.
     pub(crate) undecided: u64,
     pub(crate) load: LoadStats,
@@ -189,6 +191,7 @@ impl PhaseResults {
             limits: fleet.admissions.audit(rules),
             flood_limit: audit_flood(fleet, rules).filter(|_| has_flood),
             store_failures: fleet.admissions.store_failures(),
+            overloads: fleet.admissions.overloads(),
             undecided: fleet.admissions.undecided(),
             load: LoadStats::new(request_log, cpu),
             timeline: timeline(request_log, samples, duration),
@@ -225,9 +228,11 @@ impl PhaseResults {
             ));
         }
         if self.undecided > 0 {
-            let (undecided, failures) = (self.undecided, self.store_failures);
-            warnings
-                .push(format!("{undecided} requests were decided without the store, which failed {failures} times"));
+            let Self { undecided, store_failures, overloads, .. } = self;
+            warnings.push(format!(
+                "{undecided} requests were decided without the store, which failed {store_failures} times, while a gateway was \
+                 overloaded {overloads} times"
+            ));
         }
         warnings
     }

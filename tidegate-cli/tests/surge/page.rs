@@ -25,7 +25,8 @@ fn open_in_browser(dir: &WorkDir, page: &Path, more: &[&str]) -> (String, String
 fn a_browser_shows_all_plots_and_tables_without_errors() {
     let dir = WorkDir::new();
     let output = dir.run("--users 20 --instances 2 --flood 50 --seconds 2 --seed 41 --report page.html --json");
-    assert_eq!(output.code, Some(0), "{}", output.err);
+    // A busy machine may miss a goal, and the page is complete then, too.
+    assert!(matches!(output.code, Some(0 | 1)), "{}", output.err);
     let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
     let page = dir.path("page.html");
 

@@ -37,5 +37,6 @@ async fn ready(State(engine): State<Arc<Engine>>) -> Response {
 }
 
 fn server_json(server: &ServerState) -> Value {
-    json!({ "address": server.address, "breaker": server.breaker.as_str(), "in_flight": server.in_flight })
+    let (address, breaker) = (&server.address, server.breaker.as_str());
+    json!({ "address": address, "breaker": breaker, "waiting": server.waiting, "in_flight": server.in_flight })
 }

@@ -29,10 +29,14 @@ pub struct ServeArgs {
     /// redis+cluster://; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
-    /// Timeout of a decision on a shared store, in milliseconds; after it, each rule does what its `on_failure` says
-    /// [default: 25]
+    /// Time after which a server of a shared store that owes a reply counts as failed, in milliseconds; then each rule does what
+    /// its `on_failure` says [default: 25]
     #[arg(long, value_name = "MS", env = "TIDEGATE_STORE_BUDGET", value_parser = value_parser!(u64).range(1..=60_000))]
     pub(crate) store_budget: Option<u64>,
+    /// Maximum time that a decision waits to be sent while a shared store answers others, in milliseconds; after it, this
+    /// instance is overloaded, and each rule does what its `on_overload` says
+    #[arg(long, value_name = "MS", env = "TIDEGATE_QUEUE_WAIT", value_parser = value_parser!(u64).range(1..=60_000), default_value_t = 250)]
+    pub(crate) queue_wait: u64,
     /// Number of instances to assume until they have counted each other in the store: while the store fails, a rule with
     /// `on_failure: share` allows each instance its limit divided by this number
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
@@ -110,7 +114,7 @@ impl ServeArgs {
 
     /// How a shared store uses its servers.
     pub(crate) fn redis_options(&self) -> RedisOptions {
-        let options = RedisOptions::new();
+        let options = RedisOptions::new().with_queue_wait(Duration::from_millis(self.queue_wait));
         match self.store_budget {
             Some(millis) => options.with_timeout(Duration::from_millis(millis)),
             None => options,
@@ -195,9 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_flag_the_store_has_its_default_timeout() {
-        assert_eq!(parse("serve").redis_options().timeout(), RedisOptions::new().timeout());
-        let options = parse("serve --store-budget 100").redis_options();
-        assert_eq!(options.timeout(), Duration::from_millis(100));
+    fn without_flags_the_store_has_its_default_times() {
+        let times = |options: RedisOptions| (options.timeout(), options.queue_wait());
+        assert_eq!(times(parse("serve").redis_options()), times(RedisOptions::new()));
+        let options = parse("serve --store-budget 100 --queue-wait 40").redis_options();
+        assert_eq!(times(options), (Duration::from_millis(100), Duration::from_millis(40)));
     }
 }
