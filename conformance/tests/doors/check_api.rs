@@ -90,7 +90,7 @@ async fn without_a_store_the_failure_policies_decide_and_the_metrics_count_it() 
     assert_eq!(refund.status, 404, "what is no receipt needs no store");
     let admin = SocketAddr::from(([127, 0, 0, 1], tidegate.admin));
     let metrics = request("GET /metrics").try_send(admin).await.unwrap().body;
-    for policy in ["degraded", "closed"] {
+    for policy in ["local", "closed"] {
         let line = metrics.lines().find(|line| line.contains(&format!("policy=\"{policy}\"")));
         assert!(line.is_some_and(|line| line.starts_with("rate_limit_fallback_total{rule=\"")), "{metrics}");
     }
