@@ -117,7 +117,9 @@ figures: tools ## Measures the published figures, with the profile that ships
 	cargo bench --profile dist -p conformance --bench redis_cpu
 	cargo bench --profile dist -p conformance --bench slices
 	cargo bench --profile dist -p conformance --bench flood
+	cargo bench --profile dist -p conformance --bench combining
 	cargo run --profile dist --bin tidegate -- bench
+	cargo run --profile dist --bin tidegate -- bench shared $(if $(BASELINE),--baseline $(BASELINE))
 
 figures-age: ## Lists published figures that are older than the code they measure; exit code 1 if there are any
 	@scripts/check-figures

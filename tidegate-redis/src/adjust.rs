@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::call::{Call, CallError};
 use crate::cardinality::{OverflowRoute, PossibleNewKey, has_overflow, without_overflow};
+use crate::denial_cache::StateChange;
 use crate::scripts::SCRIPTS;
 use crate::slot_map::slot_of;
 use crate::store::{RedisStore, within_timeout};
@@ -74,7 +75,17 @@ impl RedisStore {
     ) -> Option<JoinHandle<Result<(), StoreError>>> {
         let runtime = Handle::try_current().ok().filter(|_| !adjustments.is_empty())?;
         let (store, prepared) = (self.clone(), self.prepare_adjustments(adjustments));
-        Some(runtime.spawn(async move { store.send_adjustments(&prepared).await }))
+        let change = self.begin_adjustment(adjustments);
+        Some(runtime.spawn(async move {
+            let result = store.send_adjustments(&prepared).await;
+            drop(change);
+            result
+        }))
+    }
+
+    /// Drops cached denials of the keys, until the adjustments are made and the result is dropped.
+    pub(crate) fn begin_adjustment(&self, adjustments: &[Adjustment<'_>]) -> StateChange {
+        self.denial_cache.begin_change(adjustments.iter().map(|adjustment| &adjustment.key))
     }
 
     fn adjust_call(&self, adjustments: &[Adjustment<'_>], routes: &[OverflowRoute<'_>]) -> AdjustCall {

@@ -7,6 +7,7 @@ use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
 use tidegate::{AnonymousBounds, Limit, StoreError, StoreErrorKind, SystemClock};
 
 use crate::cross_slot::RecentDenials;
+use crate::denial_cache::DenialCache;
 use crate::error::not_applied;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
@@ -49,9 +50,11 @@ impl RedisStore {
         options.validate()?;
         let router = Router::new(StoreUrl::parse(url)?, &options)?;
         let denials = Arc::new(RecentDenials::new(router.is_cluster()));
+        let denial_cache = Arc::new(DenialCache::new(options.clock.clone()));
         let heartbeat = Heartbeat::default();
         heartbeat.start(&router, &options);
-        Ok(Self { router, denials, cardinality: Arc::default(), options, warnings: Arc::default(), heartbeat })
+        let (cardinality, warnings) = (Arc::default(), Arc::default());
+        Ok(Self { router, denials, denial_cache, cardinality, options, warnings, heartbeat })
     }
 
     /// Checks every primary: version, role and permissions. Loads the scripts. Returns warnings about settings that an

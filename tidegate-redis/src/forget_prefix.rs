@@ -19,6 +19,7 @@ impl RedisStore {
     /// Scans all keys of the servers, 1000 at a time.
     pub async fn forget_prefix(&self) -> Result<u64, StoreError> {
         let (pattern, timeouts) = (prefix_pattern(&self.options.prefix), Timeouts::for_startup(&self.options));
+        let _change = self.denial_cache.begin_change_of_all();
         let mut deleted = 0;
         for (_, node) in self.router.primaries(timeouts).await? {
             let mut cursor = 0;

@@ -23,14 +23,15 @@
 //! In the order in which a call flows:
 //!
 //! 1. `connect` opens a store from a `store_url` and `options`, and checks the servers with `server_info` and `version`.
-//! 2. `store` decides a plan: `cardinality` chooses overflow buckets for anonymous subjects, `args` packs the arguments,
+//! 2. `denial_cache` refuses what the store denied a moment ago, before anything is sent.
+//! 3. `store` decides a plan: `cardinality` chooses overflow buckets for anonymous subjects, `args` packs the arguments,
 //!    `scripts` holds the Lua text, `reply` turns the reply into a verdict. `cross_slot` splits plans whose keys are in
 //!    several slots of a cluster; `adjust` sends charges and refunds.
-//! 3. `router` sends a `call` to the right server: the only one, the primary named by a `sentinel`, or the owner of the
+//! 4. `router` sends a `call` to the right server: the only one, the primary named by a `sentinel`, or the owner of the
 //!    slot in a `cluster` (by its `slot_map`). A `topology_cache` refreshes what it knows in the background.
-//! 4. `node` is one server, made by the `node_factory` at an `address`. Its `connection` is made by a `connector` in the
+//! 5. `node` is one server, made by the `node_factory` at an `address`. Its `connection` is made by a `connector` in the
 //!    background, and a `breaker` decides whether calls are sent. `timeouts`, `deadline` and `timer` bound every wait.
-//! 5. `node_error` and `error` turn failures into store errors.
+//! 6. `node_error` and `error` turn failures into store errors.
 //!
 //! `heartbeat` counts the instances that share the store. The limits themselves are defined in `tidegate`, in Rust and in
 //! Lua; this crate owns input and output.
@@ -49,6 +50,7 @@ mod args;
 mod cardinality;
 pub use cardinality::AnonymousStats;
 mod cross_slot;
+mod denial_cache;
 mod forget_prefix;
 mod heartbeat;
 mod reply;

@@ -1,5 +1,7 @@
 //! `Reply`: parses the replies of the scripts, and computes the verdict from them with the library's functions.
 
+use std::time::Duration;
+
 use redis::Value;
 use smallvec::SmallVec;
 use tidegate::spi::algorithm::{CLOCK_MARGIN, StoredState};
@@ -78,6 +80,16 @@ impl Reply {
             check.overflowed = *mark < 0;
         }
         verdict
+    }
+
+    /// The state that the check at `index` was decided on.
+    pub(crate) fn state(&self, index: usize) -> Option<&StoredState> {
+        self.states.get(index).map(|(_, state)| state)
+    }
+
+    /// How long the store still keeps the state of the check at `index`, if it has a maximum TTL.
+    pub(crate) fn remaining_ttl(&self, index: usize) -> Option<Duration> {
+        self.marks.get(index).and_then(|millis| u64::try_from(*millis).ok()).map(Duration::from_millis)
     }
 
     /// When the key of a check would have expired before this decision, in microseconds. `None` if there was no key.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::spi::algorithm::Op;
-use tidegate::spi::{Adjustment, Key, MAX_CHECKS, Plan, Role, Store, Verdict};
+use tidegate::spi::{Adjustment, Key, KnownDenial, MAX_CHECKS, Plan, Role, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
@@ -16,6 +16,7 @@ use crate::call::{Call, CallError};
 use crate::cardinality::{CardinalityTracker, OverflowRoute, has_overflow, without_overflow};
 use crate::cross_slot::{RecentDenials, SplitBy};
 use crate::deadline::Deadline;
+use crate::denial_cache::DenialCache;
 use crate::error::timed_out;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
@@ -45,6 +46,7 @@ use crate::timer;
 pub struct RedisStore {
     pub(crate) router: Router,
     pub(crate) denials: Arc<RecentDenials>,
+    pub(crate) denial_cache: Arc<DenialCache>,
     pub(crate) cardinality: Arc<CardinalityTracker>,
     pub(crate) options: RedisOptions,
     pub(crate) warnings: Arc<[String]>,
@@ -77,6 +79,7 @@ impl Store for RedisStore {
                 "an adjustment must be a charge or a refund, not a take",
             ));
         }
+        let _change = self.begin_adjustment(adjustments);
         self.send_adjustments(&self.prepare_adjustments(adjustments)).await
     }
 
@@ -85,6 +88,7 @@ impl Store for RedisStore {
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
+        let _change = self.denial_cache.begin_change(keys);
         // In a cluster one by one: keys of a slot that is being migrated may be on two servers.
         let groups = group_by(keys, |_, _| !self.router.is_cluster());
         let calls = groups.iter().map(async |keys| {
@@ -105,6 +109,10 @@ impl Store for RedisStore {
 
     fn instances(&self) -> Option<u32> {
         self.instances()
+    }
+
+    fn known_denial(&self, plan: &Plan<'_>) -> Option<KnownDenial> {
+        self.denial_cache.known_denial(plan)
     }
 }
 
@@ -137,12 +145,14 @@ impl RedisStore {
         let mut call = Call::script(verb, script, timeouts);
         let append = if is_single_check(plan) { args::decide_one } else { args::decide };
         append(&mut call.command, &self.options.prefix, plan, routes, self.injected_now());
+        let ticket = self.denial_cache.ticket(plan);
         let reply = self.router.send(slot_of_plan(plan), &call).await?;
         let parse = if is_single_check(plan) { Reply::parse_single } else { Reply::parse_plan };
         let reply = parse(plan, has_routes, &reply)?;
         let verdict = reply.verdict(plan);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
+            self.denial_cache.record(plan, &reply, &verdict, ticket);
         }
         Ok(verdict)
     }

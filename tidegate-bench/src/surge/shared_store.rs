@@ -1,23 +1,11 @@
 //! `SharedStore`: the store that the gateways of a run share: a server started for it, a store of the user, or none. It stops its own
 //! server, and deletes only its own keys.
 
-use std::io;
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-
-use tempfile::TempDir;
 use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_server::command::Failure;
 
 use super::fleet::LimitStorage;
-use crate::traffic::ServerProcess;
-
-/// Server programs, in the order in which they are tried.
-const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
-
-/// Attempts to start a server, each on another port.
-const MAX_START_ATTEMPTS: u32 = 5;
+use crate::traffic::RedisServer;
 
 /// The store that the gateways share.
 pub(crate) struct SharedStore {
@@ -26,8 +14,8 @@ pub(crate) struct SharedStore {
     prefix: String,
     /// A description for the report.
     pub(crate) name: String,
-    /// The server of this run, dropped before the folder it runs in.
-    server: Option<(ServerProcess, TempDir)>,
+    /// The server of this run.
+    server: Option<RedisServer>,
     /// Whether it is a store of the user, so that keys must be deleted at the end.
     is_external: bool,
 }
@@ -39,12 +27,9 @@ impl SharedStore {
             let name = "the store of --store".to_owned();
             return Ok(Self { url: Some(url), prefix, name, server: None, is_external: true });
         }
-        for program in PROGRAMS {
-            if let Some((server, folder, port)) = start(program)? {
-                let url = Some(format!("redis://127.0.0.1:{port}"));
-                let name = format!("{}, started for this run", version(program));
-                return Ok(Self { url, prefix, name, server: Some((server, folder)), is_external: false });
-            }
+        if let Some(server) = RedisServer::start()? {
+            let (url, name) = (Some(server.url()), format!("{}, started for this run", server.version()));
+            return Ok(Self { url, prefix, name, server: Some(server), is_external: false });
         }
         let name = "the memory of one gateway".to_owned();
         Ok(Self { url: None, prefix, name, server: None, is_external: false })
@@ -52,7 +37,7 @@ impl SharedStore {
 
     /// The process ID of the server of this run.
     pub(crate) fn process_id(&self) -> Option<u32> {
-        self.server.as_ref().map(|(server, _)| server.id())
+        self.server.as_ref().map(|server| server.process().id())
     }
 
     /// Whether gateways can share limits.
@@ -82,41 +67,5 @@ impl SharedStore {
             RedisStore::connect_with(url, RedisOptions::new().with_prefix(&self.prefix).with_heartbeats(false)).await;
         let store = store.map_err(failed)?;
         store.forget_prefix().await.map_err(failed)
-    }
-}
-
-/// The program with its version, such as `redis-server 7.0.15`.
-fn version(program: &str) -> String {
-    let stdout = Command::new(program).arg("--version").output().map(|output| output.stdout);
-    let text = String::from_utf8_lossy(&stdout.unwrap_or_default()).into_owned();
-    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
-    version.map_or(program.to_owned(), |version| format!("{program} {version}"))
-}
-
-/// Starts a server without persistence; `None` if the program is not installed.
-fn start(program: &str) -> Result<Option<(ServerProcess, TempDir, u16)>, Failure> {
-    let failed = |error: io::Error| Failure::usage(format!("cannot start {program}: {error}"));
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        let folder = tempfile::tempdir().map_err(failed)?;
-        // Another process may take the port first; the next attempt uses another one.
-        let address = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map_err(failed)?;
-        let port = address.port().to_string();
-        let memory = ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction"];
-        let mut command = Command::new(program);
-        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]).args(memory);
-        // In its own process group: Ctrl-C goes to this process, which then stops the server.
-        command.current_dir(folder.path()).process_group(0);
-        let mut server = match ServerProcess::start(&mut command) {
-            Ok(server) => server,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
-        match server.wait_until_listening(address) {
-            Ok(()) => return Ok(Some((server, folder, address.port()))),
-            Err(_) if attempts < MAX_START_ATTEMPTS => {}
-            Err(failure) => return Err(failure),
-        }
     }
 }

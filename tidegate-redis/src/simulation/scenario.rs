@@ -17,6 +17,7 @@ use super::simulated_server::{HEALTHY, ServerBehavior, ServerCounters, Simulated
 use crate::breaker::BreakerState;
 use crate::connector::Endpoint;
 use crate::cross_slot::RecentDenials;
+use crate::denial_cache::DenialCache;
 use crate::heartbeat::Heartbeat;
 use crate::node::Node;
 use crate::options::RedisOptions;
@@ -112,6 +113,7 @@ impl Scenario {
             RedisOptions::new().with_timeout(timeout).with_max_in_flight(max_in_flight).with_heartbeats(false);
         let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options);
         let store = RedisStore {
+            denial_cache: Arc::new(DenialCache::new(None)),
             router: Router::Single(node),
             denials: Arc::new(RecentDenials::new(false)),
             cardinality: Arc::default(),
@@ -120,8 +122,9 @@ impl Scenario {
             heartbeat: Heartbeat::default(),
         };
         let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
-        let rules =
-            RuleSet::new([Rule::new("api", limit).with_on_failure(policy).with_static_limit(static_limit)]).unwrap();
+        // Every decision must be the server's, or a fallback.
+        let rule = Rule::new("api", limit).with_denial_cache(false);
+        let rules = RuleSet::new([rule.with_on_failure(policy).with_static_limit(static_limit)]).unwrap();
         let limiter = Limiter::new(rules, store)
             .with_instances(INSTANCES)
             .with_fallback_store(MemoryStore::new().with_clock(clock));

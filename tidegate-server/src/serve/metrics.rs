@@ -30,6 +30,8 @@ pub(crate) struct Metrics {
     fallback: Family<FallbackLabels, Counter>,
     degraded: Family<DegradedLabels, Counter>,
     overflow: Family<RuleLabel, Counter>,
+    denial_cache_hits: Family<RuleLabel, Counter>,
+    shadow_skipped: Family<RuleLabel, Counter>,
     no_rule: Counter,
     latency: Family<CallLabels, Histogram>,
     errors: Family<ErrorLabels, Counter>,
@@ -115,6 +117,8 @@ impl Metrics {
             fallback: Family::default(),
             degraded: Family::default(),
             overflow: Family::default(),
+            denial_cache_hits: Family::default(),
+            shadow_skipped: Family::default(),
             no_rule: Counter::default(),
             latency: Family::default(),
             errors: Family::default(),
@@ -137,6 +141,10 @@ impl Metrics {
         registry.register("rate_limit_degraded", degraded, metrics.degraded.clone());
         let overflow = "Checks of unauthenticated subjects in a shared overflow bucket";
         registry.register("rate_limit_overflow", overflow, metrics.overflow.clone());
+        let hits = "Requests that a rule rejected without a call to the store, which had denied the same a moment ago";
+        registry.register("rate_limit_denial_cache_hits", hits, metrics.denial_cache_hits.clone());
+        let skipped = "Checks of shadow rules that were not decided: the request was rejected without the store, or the store failed";
+        registry.register("rate_limit_shadow_skipped", skipped, metrics.shadow_skipped.clone());
         registry.register("rate_limit_no_rule", "Requests that matched no rule", metrics.no_rule.clone());
         registry.register(
             "rate_limit_store_latency_seconds",
@@ -180,7 +188,8 @@ impl Metrics {
         self.reloads.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    fn count(&self, check: &CheckResult, passed: bool, degraded: bool) {
+    fn count(&self, check: &CheckResult, decision: &Decision) {
+        let (passed, degraded) = (decision.is_allowed(), decision.degraded().is_some());
         let (rule, algorithm) = (check.rule(), check.algorithm().as_str());
         let outcome = match (check.role(), check.outcome().admitted) {
             (Role::Shadow, true) => CheckOutcome::ShadowAllowed,
@@ -207,6 +216,10 @@ impl Metrics {
             if let Some(extra) = extra {
                 counters.extra(extra, || self.extra(extra, rule.to_owned())).inc();
             }
+            if decision.known_denial().is_some() {
+                let known = ExtraCounter::KnownDenial;
+                counters.extra(known, || self.extra(known, rule.to_owned())).inc();
+            }
         });
     }
 
@@ -214,6 +227,7 @@ impl Metrics {
         match extra {
             ExtraCounter::NearLimit => self.near_limit.get_or_create(&RuleLabel { rule }).clone(),
             ExtraCounter::Shadow => self.shadow_rejected.get_or_create(&RuleLabel { rule }).clone(),
+            ExtraCounter::KnownDenial => self.denial_cache_hits.get_or_create(&RuleLabel { rule }).clone(),
             ExtraCounter::Limit => self.rejected(rule, "limit"),
             ExtraCounter::Permanent => self.rejected(rule, "permanent"),
         }
@@ -239,9 +253,11 @@ pub(crate) fn subject_type(names: &[&str]) -> String {
 }
 
 impl Observer for Metrics {
-    fn decided(&self, _: &Plan<'_>, decision: &Decision) {
-        let (passed, degraded) = (decision.is_allowed(), decision.degraded().is_some());
-        decision.checks().iter().for_each(|check| self.count(check, passed, degraded));
+    fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
+        decision.checks().iter().for_each(|check| self.count(check, decision));
+        for gate in decision.skipped_shadow(plan) {
+            self.shadow_skipped.get_or_create(&RuleLabel { rule: gate.rule().to_owned() }).inc();
+        }
         if let Some(reason) = decision.degraded() {
             let (outcome, reason) = (if decision.is_allowed() { "allowed" } else { "rejected" }, reason.as_str());
             self.degraded.get_or_create(&DegradedLabels { outcome, reason }).inc();

@@ -25,6 +25,8 @@ pub(crate) enum ExtraCounter {
     Permanent,
     /// Rejected by a shadow rule.
     Shadow,
+    /// Rejected without a call to the store, which had denied it a moment ago.
+    KnownDenial,
 }
 
 /// The counters that checks have used so far, one entry for each rule. The values belong to the metric families.
@@ -36,7 +38,7 @@ pub(crate) struct RuleCounters(RwLock<HashMap<Box<str>, Vec<CounterSet>>>);
 pub(crate) struct CounterSet {
     algorithm: &'static str,
     outcomes: [OnceLock<Counter>; 4],
-    extras: [OnceLock<Counter>; 4],
+    extras: [OnceLock<Counter>; 5],
 }
 
 impl RuleCounters {

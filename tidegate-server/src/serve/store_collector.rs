@@ -1,5 +1,5 @@
-//! `StoreCollector`: metrics of a shared store, read when they are scraped: its servers, its instances, and its keys of
-//! unauthenticated subjects.
+//! `StoreCollector`: metrics of a shared store, read when they are scraped: its servers, its instances, its denial cache, and its
+//! keys of unauthenticated subjects.
 
 use std::fmt;
 
@@ -73,6 +73,12 @@ impl Collector for StoreCollector {
             let help = "Instances that share the store, by their heartbeats";
             let mut metric = encoder.encode_descriptor("rate_limit_instances", help, None, MetricType::Gauge)?;
             metric.encode_gauge(&i64::from(instances))?;
+        }
+        if let Some(entries) = self.0.denial_cache_entries() {
+            let help = "Denials of the store that are still answered without it";
+            let mut metric =
+                encoder.encode_descriptor("rate_limit_denial_cache_entries", help, None, MetricType::Gauge)?;
+            metric.encode_gauge(&i64::try_from(entries).unwrap_or(i64::MAX))?;
         }
         let servers = self.0.servers();
         encode_each(&mut encoder, &SERVER_METRICS, &servers, |server| ServerLabel { server: server.address.clone() })?;
