@@ -100,7 +100,7 @@ impl RedisStore {
         let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(1));
         let gate = Gate::for_rule("start probe", limit).with_anonymous(bounds);
         // These calls may take longer than decisions.
-        let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).response, ..self.options.clone() };
+        let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).budget, ..self.options.clone() };
         let store = Self { options, ..self.clone() };
         for partition in self.router.one_partition_per_primary() {
             let check = Check::new(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
@@ -111,9 +111,10 @@ impl RedisStore {
             let results = [
                 store.decide(&plan).await.map(drop),
                 store.decide(&anonymous).await.map(drop),
-                store.decide(&plan.clone().with_peek()).await.map(drop),
                 store.adjust(&charge).await,
                 store.forget(&[*check.key()]).await,
+                // Without a key, a batch needs one more command.
+                store.decide(&plan.clone().with_peek()).await.map(drop),
             ];
             let mut errors = results.into_iter().filter_map(Result::err);
             errors.find(|error| error.kind() == StoreErrorKind::Denied).map_or(Ok(()), Err)?;
