@@ -15,10 +15,13 @@ use arguments::BatchArguments;
 use index_table::IndexTable;
 
 /// Bounds of a batch: a server decides nothing else while it decides one.
+#[allow(dead_code, reason = "for the task that combines plans")]
 pub(crate) const MAX_BATCH_PLANS: usize = 256;
 /// The sum over all plans: a key that several plans share counts for each.
+#[allow(dead_code, reason = "for the task that combines plans")]
 pub(crate) const MAX_BATCH_KEYS: usize = 512;
 /// Likewise.
+#[allow(dead_code, reason = "for the task that combines plans")]
 pub(crate) const MAX_BATCH_LOG_CHECKS: usize = 16;
 
 /// Plans that one script call decides.
@@ -48,6 +51,7 @@ pub(crate) enum BatchMode {
 
 /// Counts plans, up to the bounds of a batch.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(dead_code, reason = "for the task that combines plans")]
 pub(crate) struct BatchSize {
     plans: usize,
     keys: usize,
@@ -110,6 +114,7 @@ impl Batch {
     }
 }
 
+#[allow(dead_code, reason = "for the task that combines plans")]
 impl BatchSize {
     /// Counts `plan`, if the batch has room for it. A batch without plans has room for any.
     pub(crate) fn try_add(&mut self, plan: &PackedPlan) -> bool {
@@ -180,6 +185,9 @@ mod tests {
         };
         command.args_iter().map(bytes).collect()
     }
+
+    /// The characters of a reply, the frequent ones more often.
+    const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugtm!0123456789,";
 
     #[test]
     fn keys_limits_and_equal_plans_are_sent_once() {
@@ -288,7 +296,6 @@ mod tests {
         plans.extend([plan(&all[..1], 1), plan(&all[..1], 1).with_max_units(9), plan(&all, 1), plan(&all[2..3], 1)]);
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);
-        const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugm!0123456789,";
         bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|(is_plausible, bytes)| {
             let letter = |byte: &u8| ALPHABET[usize::from(*byte) % ALPHABET.len()];
             let bytes = match is_plausible {
