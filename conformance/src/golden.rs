@@ -97,7 +97,8 @@ fn parse_rule(text: &str) -> Option<Rule> {
         "sliding_window" => Limit::sliding_window(number("limit")?, window()?, number("slices")?),
         _ => return None,
     };
-    let mut rule = Rule::new(name, limit.ok()?).with_per(["user"]);
+    // Rows show the results of all checks, of which a known denial has one.
+    let mut rule = Rule::new(name, limit.ok()?).with_per(["user"]).with_denial_cache(false);
     if let Some(cost) = number("cost") {
         rule = rule.with_cost(cost);
     }

@@ -81,8 +81,11 @@ async fn a_decision_without_a_reply_is_an_error_and_is_not_sent_again() {
                 assert!(error.is_transient() && error.is_possibly_applied(), "{kind:?} {limit:?}: {error:?}");
             }
             resume(&mut connection);
-            // The server still had the three calls in its buffer: each is charged once.
-            assert_eq!(left(&patient).await, 7, "{kind:?} {limit:?}");
+            // The server had the three plans in its buffer, and may have dropped them with the connection: each is charged at
+            // most once.
+            let left = left(&patient).await;
+            assert!((7..=10).contains(&left), "{kind:?} {limit:?}: {left} left");
+            let _: () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
         }
     }
 }

@@ -16,6 +16,7 @@ mod nginx;
 mod options;
 mod request_template;
 mod server_under_test;
+mod shared;
 mod upstream;
 mod url;
 
@@ -46,6 +47,9 @@ pub fn run(arguments: &BenchArgs, output: &mut Output<'_>) -> Result<Exit, Failu
     let timer = Arc::new(tokio_timer());
     if let Some(url) = &arguments.url_load.url {
         return run_until_signal(url::run(arguments, url, &timer, output));
+    }
+    if arguments.targets == [Target::Shared] {
+        return shared::run(arguments, &timer, output);
     }
     let cores = CoreAssignment::choose(arguments.server_core, arguments.load_core)?;
     let failed = |error: std::io::Error| Failure::usage(format!("cannot prepare the measurement: {error}"));
@@ -92,6 +96,11 @@ fn print_notes(
     if arguments.includes(Target::Nginx) && !servers.iter().any(|server| server.kind.is_nginx()) {
         output.info("nginx is left out: it is not installed");
     }
+    print_core_notes(cores, pinned, output);
+}
+
+/// Prints what makes figures doubtful.
+fn print_core_notes(cores: &CoreAssignment, pinned: bool, output: &mut Output<'_>) {
     match cores.assigned() {
         Some((server, load)) if pinned && server == load => {
             output.warn("servers and load share a CPU core, so they slow each other down");

@@ -1,6 +1,7 @@
 //! What all load is made of: request schedules, client connections, server processes and latency histograms.
 
 mod connection;
+mod redis_server;
 mod schedule;
 mod server_process;
 
@@ -10,6 +11,7 @@ use hdrhistogram::Histogram;
 use tidegate_server::command::Failure;
 
 pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, HttpResponse, Protocol, RequestError};
+pub(crate) use redis_server::RedisServer;
 pub(crate) use schedule::Schedule;
 pub(crate) use server_process::ServerProcess;
 

@@ -3,14 +3,14 @@
 mod arguments;
 mod index_table;
 
-use redis::{Cmd, Script, Value};
+use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tidegate::{StoreError, Timestamp};
 
 use crate::args::append_injected_now;
 use crate::packed_plan::{LIMIT_HEADER_BYTES, PackedCheck, PackedPlan};
 use crate::reply::{PlanReply, Repeat, malformed, split_reply};
-use crate::scripts::{LIMITS, SCRIPTS};
+use crate::scripts::{LIMITS, SCRIPTS, Script};
 use arguments::BatchArguments;
 use index_table::IndexTable;
 
@@ -140,7 +140,7 @@ impl BatchSize {
 fn single_check_command(plan: &PackedPlan, check: &PackedCheck, now: Option<Timestamp>) -> (Cmd, &'static Script) {
     let script = SCRIPTS.decide_single(check.algorithm, check.has_route());
     let mut cmd = redis::cmd("EVALSHA");
-    cmd.arg(script.get_hash()).arg(1 + usize::from(check.overflow.is_some())).arg(plan.part(&check.key));
+    cmd.arg(script.hash()).arg(1 + usize::from(check.overflow.is_some())).arg(plan.part(&check.key));
     if let Some(overflow) = &check.overflow {
         cmd.arg(plan.part(overflow));
     }
@@ -282,6 +282,7 @@ mod tests {
     /// Whatever a server or a proxy answers: a result or an error for each plan, never a panic.
     #[test]
     fn any_reply_gives_one_result_for_each_plan() {
+        const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugm!0123456789,";
         let window = Duration::from_secs(60);
         let limits = [
             token_bucket(),

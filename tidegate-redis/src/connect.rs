@@ -7,6 +7,7 @@ use tidegate::spi::{Adjustment, Check, Gate, Plan, Store, Subject};
 use tidegate::{AnonymousBounds, Limit, StoreError, StoreErrorKind, SystemClock};
 
 use crate::cross_slot::RecentDenials;
+use crate::denial_cache::DenialCache;
 use crate::error::not_applied;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
@@ -49,9 +50,11 @@ impl RedisStore {
         options.validate()?;
         let router = Router::new(StoreUrl::parse(url)?, &options)?;
         let denials = Arc::new(RecentDenials::new(router.is_cluster()));
+        let denial_cache = Arc::new(DenialCache::new(options.clock.clone()));
         let heartbeat = Heartbeat::default();
         heartbeat.start(&router, &options);
-        Ok(Self { router, denials, cardinality: Arc::default(), options, warnings: Arc::default(), heartbeat })
+        let (cardinality, warnings) = (Arc::default(), Arc::default());
+        Ok(Self { router, denials, denial_cache, cardinality, options, warnings, heartbeat })
     }
 
     /// Checks every primary: version, role and permissions. Loads the scripts. Returns warnings about settings that an
@@ -97,7 +100,7 @@ impl RedisStore {
         let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(1));
         let gate = Gate::for_rule("start probe", limit).with_anonymous(bounds);
         // These calls may take longer than decisions.
-        let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).response, ..self.options.clone() };
+        let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).budget, ..self.options.clone() };
         let store = Self { options, ..self.clone() };
         for partition in self.router.one_partition_per_primary() {
             let check = Check::new(&gate, Subject::from_hash(u128::from(partition) << 96), 1);

@@ -6,7 +6,6 @@ use tidegate::spi::{Plan, Verdict};
 use crate::batch::{Batch, BatchMode};
 use crate::packed_plan::PackedPlan;
 use crate::store::RedisStore;
-use crate::timeouts::Timeouts;
 
 impl RedisStore {
     /// Decides `plans` by one script call. Also returns the indexes of the plans in the order in which they were decided. In a
@@ -17,7 +16,7 @@ impl RedisStore {
             |plan| PackedPlan::pack(&self.options.prefix, plan, &self.cardinality.routes(plan, self.instances()));
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);
-        let timeouts = Timeouts::for_decision(self.options.timeout);
+        let timeouts = self.call_timeouts();
         let slot = packed.first().map_or(0, PackedPlan::slot);
         let mut reply = self.send_batch(slot, &batch, BatchMode::Decide, timeouts).await;
         if reply.as_ref().is_err_and(|failure| failure.out_of_memory) {

@@ -1,6 +1,8 @@
 //! `PlanReply` and `Reply`: the replies of the scripts, and the verdicts that the library's functions compute from them.
 //! `decide_batch.lua` describes the format.
 
+use std::time::Duration;
+
 use redis::Value;
 use smallvec::SmallVec;
 use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState};
@@ -165,6 +167,16 @@ impl Reply {
             }
         }
         verdict
+    }
+
+    /// The state that the check at `index` was decided on.
+    pub(crate) fn state(&self, index: usize) -> Option<&StoredState> {
+        self.states.get(index).map(|(_, state)| state)
+    }
+
+    /// How long the store still keeps the state of the check at `index`, if it has a maximum TTL.
+    pub(crate) fn remaining_ttl(&self, index: usize) -> Option<Duration> {
+        self.details.get(index)?.ttl_millis.map(Duration::from_millis)
     }
 
     /// When the key of a check would have expired before this decision, in microseconds. `None` if there was no key.

@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use redis::Script;
+use redis::Cmd;
 use tidegate::spi::algorithm::lua;
 use tidegate::{Algorithm, Limit};
 
@@ -49,6 +49,13 @@ pub(crate) struct Scripts {
     peek_batch: Script,
     adjust: ScriptVariants,
     heartbeat: Script,
+}
+
+/// A script with the hash that `EVALSHA` takes.
+#[derive(Debug)]
+pub(crate) struct Script {
+    hash: String,
+    text: String,
 }
 
 /// A script in two variants.
@@ -120,6 +127,24 @@ impl Scripts {
     }
 }
 
+impl Script {
+    fn new(text: String) -> Self {
+        Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
+    }
+
+    /// The hash that `EVALSHA` takes.
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The command that loads the script into a server.
+    pub(crate) fn load_command(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(&self.text);
+        command
+    }
+}
+
 impl ScriptVariants {
     const fn choose(&self, with_routes: bool) -> &Script {
         if with_routes { &self.with_routes } else { &self.without_routes }
@@ -129,7 +154,7 @@ impl ScriptVariants {
 /// Composes a script. `injected_now` is the argument in which tests pass a time.
 fn script(first_line: &str, parts: &[&str], injected_now: &str, body: &str) -> Script {
     let now = format!("local now = {injected_now}\n");
-    Script::new(&lua::compose(first_line, &[parts, &[&now, TIME, body]].concat()))
+    Script::new(lua::compose(first_line, &[parts, &[&now, TIME, body]].concat()))
 }
 
 /// The `struct.unpack` format of `numbers` doubles.

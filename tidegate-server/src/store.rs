@@ -105,6 +105,14 @@ impl AnyStore {
         }
     }
 
+    /// The size of the denial cache, on a shared store.
+    pub(crate) fn denial_cache_entries(&self) -> Option<usize> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => Some(store.denial_cache_entries()),
+        }
+    }
+
     /// The state of its servers; none for the memory store.
     pub(crate) fn servers(&self) -> Vec<ServerState> {
         match self {

@@ -1,5 +1,6 @@
 //! The flags of `tidegate bench`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -17,7 +18,7 @@ use clap::{Args, ValueEnum};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
-    /// What to measure [default: everything available]
+    /// What to measure [default: everything available, without shared]
     #[arg(value_enum, value_name = "TARGET", conflicts_with = "url")]
     pub(crate) targets: Vec<Target>,
     /// Rounds for the CPU time; all servers take turns in each
@@ -41,6 +42,9 @@ pub struct BenchArgs {
     /// CPU core of the load [default: the second]
     #[arg(long, value_name = "CORE", conflicts_with = "url")]
     pub(crate) load_core: Option<usize>,
+    /// Another build of this program, to compare the latency of a decision with (shared)
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "url")]
+    pub(crate) baseline: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -77,6 +81,8 @@ pub(crate) enum Target {
     Gateway,
     /// nginx, with and without `limit_req`, in front of the same upstream
     Nginx,
+    /// Only if named, and alone: the front doors on a Redis server, compared with the memory store; a flood, a client over its limit
+    Shared,
     /// Internal: runs the gRPC server that always answers OK.
     #[value(hide = true)]
     ServeNothing,
@@ -89,8 +95,14 @@ impl BenchArgs {
         if url.is_none() && (method.is_some() || !header.is_empty() || data.is_some()) {
             return Some("--method, --header and --data need --url");
         }
-        let serves = self.targets.contains(&Target::ServeNothing);
-        (serves && self.targets.len() > 1).then_some("serve-nothing cannot be combined with other targets")
+        if self.baseline.is_some() && !self.targets.contains(&Target::Shared) {
+            return Some("--baseline needs the target shared");
+        }
+        let is_combined = |target: Target| self.targets.contains(&target) && self.targets.len() > 1;
+        if is_combined(Target::Shared) {
+            return Some("shared cannot be combined with other targets");
+        }
+        is_combined(Target::ServeNothing).then_some("serve-nothing cannot be combined with other targets")
     }
 
     /// Whether this target is to be measured.
@@ -113,6 +125,7 @@ Examples:
   tidegate bench                                # everything, in about two minutes
   tidegate bench rls gateway --json
   tidegate bench gateway --requests 100000 --connections 64
+  tidegate bench shared --baseline ./tidegate-0.1   # on Redis, in about four minutes
   tidegate bench --url http://127.0.0.1:3000/search --rate 500 --seconds 30
   tidegate bench --url http://127.0.0.1:8080/v1/check -d '{\"path\":\"/hello\"}'";
 

@@ -47,6 +47,8 @@ enum ExpectedResponse {
     Passed {
         limited: bool,
     },
+    /// A denial by the gateway.
+    Denied,
 }
 
 /// Constructors
@@ -95,6 +97,21 @@ impl RequestTemplate {
         }
     }
 
+    /// A request of a client that has used up its limit; any response counts as correct.
+    pub(crate) fn over_limit(server: SocketAddr) -> Self {
+        Self { method: Method::GET, ..Self::post(server, "/flood/items") }
+    }
+
+    /// The same, which must be denied.
+    pub(crate) fn denied(server: SocketAddr) -> Self {
+        Self { expected: ExpectedResponse::Denied, ..Self::over_limit(server) }
+    }
+
+    /// A request that a gateway forwards for another client; any response counts as correct.
+    pub(crate) fn bystander(server: SocketAddr) -> Self {
+        Self { expected: ExpectedResponse::Any, ..Self::gateway(server, true) }
+    }
+
     /// Any request; every response counts as correct.
     pub(crate) fn any(authority: String, uri: Uri, method: Method, headers: HeaderMap, body: Bytes) -> Self {
         Self {
@@ -134,11 +151,12 @@ impl RequestTemplate {
         if matches!(self.expected, ExpectedResponse::Any) {
             return None;
         }
-        if response.status != 200 {
+        let expected = if matches!(self.expected, ExpectedResponse::Denied) { 429 } else { 200 };
+        if response.status != expected {
             return Some(format!("a response has status {}", response.status.as_u16()));
         }
         match self.expected {
-            ExpectedResponse::Any => None,
+            ExpectedResponse::Any | ExpectedResponse::Denied => None,
             ExpectedResponse::WithinLimits => {
                 let decoded =
                     response.body.get(GRPC_PREFIX_BYTES..).and_then(|body| RateLimitResponse::decode(body).ok());

@@ -1,7 +1,7 @@
 //! `ServerUnderTest`: a running server to measure, with the requests for it.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::{fs, io};
@@ -14,7 +14,7 @@ use super::request_template::RequestTemplate;
 use crate::traffic::ServerProcess;
 
 /// Limits that count every request and deny none. Each descriptor matches one rule, a check matches both.
-const RULES: &str = "\
+pub(crate) const RULES: &str = "\
 version: 1
 rules:
   - id: client
@@ -52,7 +52,7 @@ rules:
 ";
 
 /// Port 0: the system chooses a free port.
-const ANY_PORT: &str = "127.0.0.1:0";
+pub(crate) const ANY_PORT: &str = "127.0.0.1:0";
 
 /// No limits at all.
 const NO_RULES: &str = "version: 1\nrules: []\n";
@@ -73,6 +73,10 @@ pub(crate) enum ServerKind {
         limits: bool,
     },
 }
+
+/// A build of this program.
+#[derive(Clone)]
+pub(crate) struct Program(PathBuf);
 
 /// A running server, and the requests for it.
 pub(crate) struct ServerUnderTest {
@@ -154,26 +158,31 @@ impl ServerKind {
 
     /// Starts a server of this kind; `None` if the program is not installed.
     fn start(self, folder: &Path, upstream: SocketAddr) -> Result<Option<(ServerProcess, RequestTemplate)>, Failure> {
+        let program = Program::this()?;
         Ok(Some(match self {
             Self::Baseline => {
-                let mut process = start_self(&["bench", "serve-nothing"])?;
+                let mut process = program.start(&["bench", "serve-nothing"])?;
                 let template = RequestTemplate::rate_limits(process.read_address("Envoy RLS")?);
                 (process, template)
             }
             Self::Rls { envoy_files } => {
-                let mut process = if envoy_files { serve_files(folder)? } else { serve(folder, RULES, &[])? };
+                let mut process = if envoy_files {
+                    serve_files(&program, folder, &[])?
+                } else {
+                    serve(&program, folder, RULES, &[])?
+                };
                 let template = RequestTemplate::rate_limits(process.read_address("Envoy RLS")?);
                 (process, template)
             }
             Self::Check => {
-                let mut process = serve(folder, RULES, &[])?;
+                let mut process = serve(&program, folder, RULES, &[])?;
                 let template = RequestTemplate::check(process.read_address("check API")?);
                 (process, template)
             }
             Self::Gateway { limits } => {
                 let rules = if limits { GATEWAY_RULES } else { NO_RULES };
                 let url = format!("http://{upstream}");
-                let mut process = serve(folder, rules, &["--gateway", ANY_PORT, "--upstream", &url])?;
+                let mut process = serve(&program, folder, rules, &["--gateway", ANY_PORT, "--upstream", &url])?;
                 let template = RequestTemplate::gateway(process.read_address("gateway")?, limits);
                 (process, template)
             }
@@ -185,33 +194,48 @@ impl ServerKind {
     }
 }
 
-/// Starts `tidegate serve` with these rules and flags.
-fn serve(folder: &Path, rules: &str, more: &[&str]) -> Result<ServerProcess, Failure> {
+/// Starts `serve` with these rules and flags.
+pub(crate) fn serve(program: &Program, folder: &Path, rules: &str, more: &[&str]) -> Result<ServerProcess, Failure> {
     let file = folder.join(format!("rules-{}.yaml", fs::read_dir(folder).map_or(0, Iterator::count)));
     fs::write(&file, rules).map_err(|error| write_failure(&error))?;
     let file = file.display().to_string();
     let arguments =
         ["serve", "--rules", &file, "--http", ANY_PORT, "--grpc", ANY_PORT, "--admin", ANY_PORT, "--drain", "0"];
-    start_self(&[&arguments, more].concat())
+    program.start(&[&arguments, more].concat())
 }
 
-/// Starts `tidegate serve` with Envoy's configuration files.
-fn serve_files(folder: &Path) -> Result<ServerProcess, Failure> {
+/// Starts `serve` with Envoy's configuration files and these flags.
+pub(crate) fn serve_files(program: &Program, folder: &Path, more: &[&str]) -> Result<ServerProcess, Failure> {
     let files = folder.join("envoy");
     fs::create_dir_all(&files).map_err(|error| write_failure(&error))?;
     fs::write(files.join("bench.yaml"), ENVOY_FILE).map_err(|error| write_failure(&error))?;
-    serve(folder, NO_RULES, &["--envoy-config", &files.display().to_string()])
+    serve(program, folder, NO_RULES, &[&["--envoy-config", &files.display().to_string()], more].concat())
 }
 
 fn write_failure(error: &io::Error) -> Failure {
     Failure::usage(format!("cannot write the rules of the measurement: {error}"))
 }
 
-/// Starts this program without the environment variables of the user.
-fn start_self(arguments: &[&str]) -> Result<ServerProcess, Failure> {
-    let started = std::env::current_exe()
-        .and_then(|program| ServerProcess::start(Command::new(program).args(arguments).env_clear()));
-    started.map_err(|error| Failure::usage(format!("cannot start tidegate: {error}")))
+fn start_failure(error: &io::Error) -> Failure {
+    Failure::usage(format!("cannot start tidegate: {error}"))
+}
+
+impl Program {
+    /// This program.
+    pub(crate) fn this() -> Result<Self, Failure> {
+        std::env::current_exe().map(Self).map_err(|error| start_failure(&error))
+    }
+
+    /// The program at `path`.
+    pub(crate) const fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Starts it without the environment variables of the user.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Result<ServerProcess, Failure> {
+        let started = ServerProcess::start(Command::new(&self.0).args(arguments).env_clear());
+        started.map_err(|error| start_failure(&error))
+    }
 }
 
 #[cfg(test)]

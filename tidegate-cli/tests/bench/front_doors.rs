@@ -47,6 +47,27 @@ fn the_table_shows_the_chosen_servers() {
     assert!(!err.contains('\r'), "progress is for terminals only: {err}");
 }
 
+#[test]
+fn the_front_doors_on_redis_are_compared_with_the_memory_store() {
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let line = format!("shared --rounds 1 --requests 50 --seconds 0.2 --rate 100 --baseline {program} --json");
+    let report = crate::json(&line);
+    let tables = report["tables"].as_array().unwrap();
+    let names =
+        |table: &Value| table["rows"].as_array().unwrap().iter().map(|row| row["name"].clone()).collect::<Vec<_>>();
+    let gateways = ["gateway on Redis", "gateway in memory, limit 0"];
+    assert_eq!(
+        (names(&tables[0]), names(&tables[1])),
+        (gateways.map(Value::from).to_vec(), gateways.map(Value::from).to_vec())
+    );
+    assert_eq!((names(&tables[2]).len(), names(&tables[3]).len(), tables.len()), (3, 2, 4));
+    let passed = |row: usize| tables[0]["rows"][row]["figures"]["passed"].as_f64();
+    assert!(passed(0) >= Some(100.0) && passed(1) == Some(0.0), "{report}");
+    for ratio in tables.iter().flat_map(|table| table["ratios"].as_array().unwrap()) {
+        assert!(ratio["ratio"].as_f64().unwrap() > 0.0, "{ratio}");
+    }
+}
+
 /// Trap: servers that outlive the program keep their ports and their CPU core busy.
 #[test]
 fn a_signal_stops_all_started_servers() {
@@ -87,6 +108,8 @@ fn bad_arguments_are_rejected_before_anything_starts() {
         ("rls --server-core 999", "--server-core 999: this process cannot use that core; available: "),
         ("rls --load-core 5000", "--load-core 5000: this process cannot use that core"),
         ("rls serve-nothing", "serve-nothing cannot be combined"),
+        ("rls shared", "shared cannot be combined"),
+        ("rls --baseline x", "--baseline needs the target shared"),
         ("rls --url http://127.0.0.1:1/", "--url"),
         ("rls -d x", "--url"),
     ] {

@@ -1,6 +1,6 @@
 //! `BatchArguments`: the arguments of `decide_batch.lua`.
 
-use redis::{Cmd, Script};
+use redis::Cmd;
 use tidegate::Timestamp;
 use tidegate::spi::Role;
 
@@ -8,7 +8,7 @@ use super::BatchMode;
 use super::index_table::IndexTable;
 use crate::args::append_injected_now;
 use crate::packed_plan::{LIMIT_BYTES, PackedCheck, PackedPlan, PackedRange};
-use crate::scripts::SCRIPTS;
+use crate::scripts::{SCRIPTS, Script};
 
 /// From this many plans on that share a key, their takes are counted instead of applied one by one.
 const MIN_COUNTED_PLANS: usize = 3;
@@ -102,7 +102,7 @@ impl BatchArguments {
         };
         let bytes = self.keys.bytes.len() + self.plans.len() + self.limits.bytes.len();
         let mut cmd = Cmd::with_capacity(self.keys.ends.len() + 6, bytes + 80);
-        cmd.arg(verb).arg(script.get_hash()).arg(self.keys.ends.len());
+        cmd.arg(verb).arg(script.hash()).arg(self.keys.ends.len());
         let mut start = 0;
         for (end, _) in &self.keys.ends {
             cmd.arg(&self.keys.bytes[start..*end]);

@@ -25,6 +25,8 @@ pub(crate) enum ExtraCounter {
     Permanent,
     /// Rejected by a shadow rule.
     Shadow,
+    /// Rejected without a call to the store, which had denied it a moment ago.
+    KnownDenial,
 }
 
 /// The counters that checks have used so far, one entry for each rule. The values belong to the metric families.
@@ -36,27 +38,27 @@ pub(crate) struct RuleCounters(RwLock<HashMap<Box<str>, Vec<CounterSet>>>);
 pub(crate) struct CounterSet {
     algorithm: &'static str,
     outcomes: [OnceLock<Counter>; 4],
-    extras: [OnceLock<Counter>; 4],
+    extras: [OnceLock<Counter>; 5],
 }
 
 impl RuleCounters {
     /// Calls `count` with the counters of a rule.
     pub(crate) fn with(&self, rule: &str, algorithm: &'static str, count: impl FnOnce(&CounterSet)) {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counters) = find(known.get(rule), algorithm) {
+        let by_rule = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = find(by_rule.get(rule), algorithm) {
             return count(counters);
         }
-        drop(known);
+        drop(by_rule);
         {
-            let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            let of_rule = known.entry(rule.into()).or_default();
+            let mut by_rule = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let of_rule = by_rule.entry(rule.into()).or_default();
             // Another thread may have added it in between.
             if find(Some(of_rule), algorithm).is_none() {
                 of_rule.push(CounterSet { algorithm, outcomes: Default::default(), extras: Default::default() });
             }
         }
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counters) = find(known.get(rule), algorithm) {
+        let by_rule = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = find(by_rule.get(rule), algorithm) {
             count(counters);
         }
     }

@@ -1,0 +1,93 @@
+//! A closed loop: callers that each make their next call after the reply, and the CPU time that this costs both processes.
+
+use std::cell::Cell as Counter;
+use std::thread;
+
+use conformance::server::Server;
+use futures_util::future::join_all;
+use rustix::time::{ClockId, clock_gettime};
+use tidegate::{Clock, SystemClock};
+use tokio::runtime::{Builder, Runtime};
+
+use super::cpu;
+
+/// The part of the calls that is made before the measurement begins.
+const WARM_UP_SHARE: usize = 10;
+
+/// One instance: a client with a runtime on a thread of its own.
+pub(crate) struct Instance<C> {
+    runtime: Runtime,
+    client: C,
+}
+
+/// What one call costs.
+#[derive(Clone, Copy)]
+pub(crate) struct CallCost {
+    /// CPU microseconds of the server's main thread.
+    pub(crate) server_micros: f64,
+    /// CPU microseconds of this process.
+    pub(crate) process_micros: f64,
+    /// Calls in a second of wall time.
+    pub(crate) per_second: f64,
+}
+
+impl<C: Sync> Instance<C> {
+    pub(crate) fn new(connect: impl AsyncFnOnce() -> C) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let client = runtime.block_on(connect());
+        Self { runtime, client }
+    }
+
+    /// Makes the calls with the numbers from `first` on, with this many `callers`.
+    fn run(&self, callers: usize, first: usize, calls: usize, call: &impl AsyncFn(&C, usize)) {
+        let next = Counter::new(0);
+        let callers = (0..callers).map(async |_| {
+            loop {
+                let number = next.replace(next.get() + 1);
+                if number >= calls {
+                    return;
+                }
+                call(&self.client, first + number).await;
+            }
+        });
+        self.runtime.block_on(join_all(callers));
+    }
+}
+
+/// Measures `calls` calls, spread over the instances, each with this many callers. The server is emptied first.
+pub(crate) fn measure_calls<C: Sync>(
+    server: &Server,
+    instances: &[Instance<C>],
+    callers: usize,
+    calls: usize,
+    call: impl AsyncFn(&C, usize) + Sync,
+) -> CallCost {
+    let run = |calls: usize| {
+        thread::scope(|scope| {
+            for (index, instance) in instances.iter().enumerate() {
+                let (calls, call) = (calls / instances.len(), &call);
+                scope.spawn(move || instance.run(callers, index * calls, calls, call));
+            }
+        });
+    };
+    let mut connection = server.connection();
+    redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
+    run(calls / WARM_UP_SHARE);
+    let clock = SystemClock::new();
+    let mut spent = || (cpu::server_micros(&mut connection), process_micros(), clock.now());
+    let before = spent();
+    run(calls);
+    let after = spent();
+    let each = |micros: f64| micros / calls as f64;
+    CallCost {
+        server_micros: each(after.0 - before.0),
+        process_micros: each(after.1 - before.1),
+        per_second: calls as f64 / after.2.since(before.2).as_secs_f64(),
+    }
+}
+
+/// CPU microseconds of this process, including threads that have ended.
+fn process_micros() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}

@@ -1,0 +1,191 @@
+//! A flood by one client over its limit, on many connections at once, beside a bystander: what passes, the CPU time of a refusal,
+//! and the latency of the bystander.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tidegate::Timer;
+use tidegate_server::command::Failure;
+use tokio::task::JoinSet;
+
+use super::super::load;
+use super::super::options::BenchArgs;
+use super::super::request_template::RequestTemplate;
+use super::figure_table::FigureTable;
+use super::servers::{FrontDoor, SharedServers};
+use crate::traffic::{Connection, DEFAULT_TIMEOUT, Protocol};
+
+/// Connections of the flood, each with one request under way.
+const FLOOD_CONNECTIONS: u16 = 1000;
+
+/// Connections and requests a second of the bystander.
+const BYSTANDER_CONNECTIONS: u16 = 8;
+const BYSTANDER_RATE: u32 = 100;
+
+/// Files that this process may need: the flood on two gateways, and some more.
+const NEEDED_FILES: u64 = 2 * FLOOD_CONNECTIONS as u64 + 500;
+
+/// The responses to a flood.
+#[derive(Default)]
+struct FloodCounts {
+    passed: AtomicU64,
+    refused: AtomicU64,
+    other: AtomicU64,
+}
+
+/// The results of one gateway: totals of passes and other responses, and the best round of everything else.
+struct FloodResult {
+    passed: u64,
+    other: u64,
+    refused_per_second: f64,
+    micros: [f64; 2],
+    bystander_micros: [u64; 2],
+    bystander_failures: u64,
+}
+
+/// Raises the limit of open files as far as the flood needs, which it passes on to the servers.
+pub(super) fn raise_file_limit() -> Result<(), Failure> {
+    let limits = getrlimit(Resource::Nofile);
+    let suffices = |limit: Option<u64>| limit.is_none_or(|limit| limit >= NEEDED_FILES);
+    let raised = Rlimit { current: Some(NEEDED_FILES), ..limits };
+    if suffices(limits.current) || (suffices(limits.maximum) && setrlimit(Resource::Nofile, raised).is_ok()) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("the flood needs {NEEDED_FILES} open files; raise the limit (`ulimit -n`)")))
+}
+
+/// Floods both gateways in turn.
+pub(super) async fn measure(
+    arguments: &BenchArgs,
+    servers: &SharedServers,
+    timer: &Arc<impl Timer + 'static>,
+) -> Result<FigureTable, Failure> {
+    let doors = [&servers.gateway_on_redis, &servers.gateway_in_memory];
+    let mut results = [(); 2].map(|()| FloodResult::new());
+    for _ in 0..arguments.rounds {
+        for (door, result) in doors.iter().zip(&mut results) {
+            flood(arguments, servers, door, timer, result).await?;
+        }
+    }
+    let columns = vec![
+        ("passed", 0),
+        ("neither 200 nor 429", 0),
+        ("refused a second", 0),
+        ("µs CPU of the gateway", 2),
+        ("of Redis", 2),
+        ("bystander's p50 µs", 0),
+        ("p99 µs", 0),
+        ("not 200", 0),
+    ];
+    let cpu = |result: &FloodResult| result.micros.iter().sum::<f64>();
+    let ratios = vec![
+        ("CPU time of a refusal, on Redis with Redis / in memory".to_owned(), cpu(&results[0]) / cpu(&results[1])),
+        (
+            "p99 of the bystander, on Redis / in memory".to_owned(),
+            results[0].bystander_micros[1] as f64 / results[1].bystander_micros[1].max(1) as f64,
+        ),
+    ];
+    let rows = doors.iter().zip(&results).map(|(door, result)| (door.name.clone(), result.figures()));
+    let title = format!("A flood by one client over {FLOOD_CONNECTIONS} connections, and a bystander");
+    Ok(FigureTable { title, columns, rows: rows.collect(), ratios })
+}
+
+/// One round at one gateway.
+async fn flood(
+    arguments: &BenchArgs,
+    servers: &SharedServers,
+    door: &FrontDoor,
+    timer: &Arc<impl Timer + 'static>,
+    result: &mut FloodResult,
+) -> Result<(), Failure> {
+    let failed = |reason: String| Failure::usage(format!("{}: {reason}; there are no figures", door.name));
+    let open = async |count| {
+        let opened = Connection::open_many(Protocol::Http1, &door.address.to_string(), count).await;
+        opened.map_err(|error| failed(error.to_string()))
+    };
+    let (flooding, bystander) = (open(FLOOD_CONNECTIONS).await?, open(BYSTANDER_CONNECTIONS).await?);
+    let (template, counts, stop) = (
+        Arc::new(RequestTemplate::over_limit(door.address)),
+        Arc::new(FloodCounts::default()),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (before, started) = (servers.spent(door)?, timer.now());
+    let mut tasks = JoinSet::new();
+    for connection in flooding {
+        tasks.spawn(send_until_stopped(connection, Arc::clone(&template), Arc::clone(&counts), Arc::clone(&stop)));
+    }
+    let template = Arc::new(RequestTemplate::bystander(door.address));
+    let latencies =
+        load::open_loop(bystander, &template, BYSTANDER_RATE, arguments.seconds, timer).await.map_err(failed)?;
+    stop.store(true, Ordering::Relaxed);
+    let seconds = timer.now().since(started).as_secs_f64();
+    while tasks.join_next().await.is_some() {}
+    let [passed, refused, other] =
+        [&counts.passed, &counts.refused, &counts.other].map(|count| count.load(Ordering::Relaxed));
+    let micros = servers.spent(door)?.micros_since(before, passed + refused + other);
+    let [p50, _, p99, ..] = latencies.micros();
+    let failures = latencies.unanswered()
+        + latencies.statuses().iter().filter(|(status, _)| **status != 200).map(|(_, count)| count).sum::<u64>();
+    result.add(&FloodResult {
+        passed,
+        other,
+        refused_per_second: refused as f64 / seconds,
+        micros,
+        bystander_micros: [p50, p99],
+        bystander_failures: failures,
+    });
+    Ok(())
+}
+
+/// Sends the next request as soon as the last one is answered.
+async fn send_until_stopped(
+    mut connection: Connection,
+    template: Arc<RequestTemplate>,
+    counts: Arc<FloodCounts>,
+    stop: Arc<AtomicBool>,
+) {
+    while !stop.load(Ordering::Relaxed) {
+        let response = connection.send(template.request(0), DEFAULT_TIMEOUT).await;
+        let count = match response.map(|response| response.status.as_u16()) {
+            Ok(200) => &counts.passed,
+            Ok(429) => &counts.refused,
+            _ => &counts.other,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl FloodResult {
+    const fn new() -> Self {
+        Self {
+            passed: 0,
+            other: 0,
+            refused_per_second: 0.0,
+            micros: [f64::MAX; 2],
+            bystander_micros: [u64::MAX; 2],
+            bystander_failures: 0,
+        }
+    }
+
+    /// Adds a round.
+    fn add(&mut self, round: &Self) {
+        self.passed += round.passed;
+        self.other += round.other;
+        self.bystander_failures += round.bystander_failures;
+        self.refused_per_second = self.refused_per_second.max(round.refused_per_second);
+        if round.micros.iter().sum::<f64>() < self.micros.iter().sum() {
+            self.micros = round.micros;
+        }
+        for (best, micros) in self.bystander_micros.iter_mut().zip(round.bystander_micros) {
+            *best = micros.min(*best);
+        }
+    }
+
+    fn figures(&self) -> Vec<f64> {
+        let [p50, p99] = self.bystander_micros;
+        let [door, redis] = self.micros;
+        let (passed, other, failures) = (self.passed as f64, self.other as f64, self.bystander_failures as f64);
+        vec![passed, other, self.refused_per_second, door, redis, p50 as f64, p99 as f64, failures]
+    }
+}
