@@ -15,13 +15,10 @@ use arguments::BatchArguments;
 use index_table::IndexTable;
 
 /// Bounds of a batch: a server decides nothing else while it decides one.
-#[allow(dead_code, reason = "for the task that combines plans")]
 pub(crate) const MAX_BATCH_PLANS: usize = 256;
 /// The sum over all plans: a key that several plans share counts for each.
-#[allow(dead_code, reason = "for the task that combines plans")]
 pub(crate) const MAX_BATCH_KEYS: usize = 512;
 /// Likewise.
-#[allow(dead_code, reason = "for the task that combines plans")]
 pub(crate) const MAX_BATCH_LOG_CHECKS: usize = 16;
 
 /// Plans that one script call decides.
@@ -51,7 +48,6 @@ pub(crate) enum BatchMode {
 
 /// Counts plans, up to the bounds of a batch.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(dead_code, reason = "for the task that combines plans")]
 pub(crate) struct BatchSize {
     plans: usize,
     keys: usize,
@@ -114,7 +110,6 @@ impl Batch {
     }
 }
 
-#[allow(dead_code, reason = "for the task that combines plans")]
 impl BatchSize {
     /// Counts `plan`, if the batch has room for it. A batch without plans has room for any.
     pub(crate) fn try_add(&mut self, plan: &PackedPlan) -> bool {
@@ -282,7 +277,6 @@ mod tests {
     /// Whatever a server or a proxy answers: a result or an error for each plan, never a panic.
     #[test]
     fn any_reply_gives_one_result_for_each_plan() {
-        const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugm!0123456789,";
         let window = Duration::from_secs(60);
         let limits = [
             token_bucket(),

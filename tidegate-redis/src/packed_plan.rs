@@ -33,7 +33,6 @@ pub(crate) struct PackedPlan {
     pub(crate) is_peek: bool,
     pub(crate) counts_each: bool,
     pub(crate) units: u64,
-    #[allow(dead_code, reason = "for the task that combines plans")]
     log_checks: usize,
     pub(crate) checks: SmallVec<[PackedCheck; 1]>,
     /// For each check its limit, the name of its key, and the name of its overflow bucket, if any.
@@ -92,13 +91,11 @@ impl PackedPlan {
     }
 
     /// The number of its sliding logs, which take the most time to decide.
-    #[allow(dead_code, reason = "for the task that combines plans")]
     pub(crate) const fn log_checks(&self) -> usize {
         self.log_checks
     }
 
     /// A hash of the key of each check, the same in all plans of this process.
-    #[allow(dead_code, reason = "for the task that combines plans")]
     pub(crate) fn key_hashes(&self) -> impl Iterator<Item = u64> {
         self.checks.iter().map(|check| check.key.hash)
     }
