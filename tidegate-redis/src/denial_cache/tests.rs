@@ -1,3 +1,5 @@
+//! Denials are recorded as scripts reply with them, on a clock that the test moves.
+
 use std::sync::Arc;
 use std::time::Duration;
 
