@@ -5,13 +5,14 @@
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
 .PHONY: help tools redis proxies faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
-	load differential fuzz figures figures-age faults api
+	load differential fuzz figures figures-age faults attacks api mutants mutants-sample
 
 VALKEY_VERSION := 9.1.2.post2
 ENVOY_VERSION := 1.40.0
 TRAEFIK_VERSION := 3.7.15
 CADDY_VERSION := 2.11.7
 DENY_VERSION := 0.20.2
+MUTANTS_VERSION := 27.1.0
 SCHEMATHESIS_VERSION := 4.32.5
 LOCUST_VERSION := 2.47.0
 KUBERNETES_VALIDATE_VERSION := 1.37.0
@@ -21,6 +22,7 @@ ENVOY := .tools/envoy-$(ENVOY_VERSION)
 TRAEFIK := .tools/traefik-$(TRAEFIK_VERSION)
 CADDY := .tools/caddy-$(CADDY_VERSION)
 DENY := .tools/cargo-deny-$(DENY_VERSION)
+MUTANTS := .tools/cargo-mutants-$(MUTANTS_VERSION)
 PROMTOOL := .tools/bin/promtool
 PYTHON := .tools/python-$(SCHEMATHESIS_VERSION)-$(LOCUST_VERSION)-$(KUBERNETES_VALIDATE_VERSION)
 
@@ -45,7 +47,7 @@ endef
 help: ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: tools lint docs unit loom deny sizes links scripts examples ## Everything that must pass before a commit
+test: tools lint docs unit loom mutants-sample deny sizes links scripts examples ## Everything that must pass before a commit
 	@echo "note: $$(scripts/check-figures 2>&1 | tail -n 1) \`make figures-age\` lists them; it does not fail the tests."
 
 lint: ## Formatting and clippy, where any warning fails
@@ -60,6 +62,12 @@ unit: ## Runs every test: units, documentation examples, stores on real servers,
 
 loom: ## Tests the memory store under every interleaving of two threads
 	RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test loom --target-dir target/loom
+
+mutants-sample: $(MUTANTS) ## Makes a few small changes to the code, in about two minutes; fails if no test notices one
+	scripts/mutants --sample
+
+mutants: $(MUTANTS) ## Makes every such change to the algorithms, the fallback, the breaker and batches; takes hours
+	scripts/mutants
 
 deny: $(DENY) ## Checks licences, origins and security advisories of the dependencies
 	.tools/bin/cargo-deny check licenses bans sources
@@ -127,7 +135,10 @@ figures-age: ## Lists published figures that are older than the code they measur
 faults: tools ## Causes every fault under load, prints the results, and writes docs/faults.md
 	cargo run --release -p conformance --example faults
 
-tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
+attacks: tools ## Carries out every attack at full size, prints the results, and writes docs/attacks.md
+	cargo run --release -p conformance --example attacks
+
+tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
 
 # The packages may start servers on ports 6379 and 80. That does no harm: the tests start their own on free ports.
 redis:
@@ -182,4 +193,9 @@ $(PROMTOOL):
 $(DENY):
 	@.tools/bin/cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(DENY_VERSION)' || \
 		cargo install --locked cargo-deny --version $(DENY_VERSION) --root .tools
+	touch $@
+
+$(MUTANTS):
+	@.tools/bin/cargo-mutants --version 2>/dev/null | grep -qx 'cargo-mutants $(MUTANTS_VERSION)' || \
+		cargo install --locked cargo-mutants --version $(MUTANTS_VERSION) --root .tools
 	touch $@

@@ -11,7 +11,7 @@ use tidegate::{Algorithm, Clock, Limit, ManualClock, Rate, Timestamp, Window};
 use std::time::Duration;
 
 /// The start of every history: in September 2026.
-const START: u64 = 1_790_000_000_123_456;
+pub(crate) const START: u64 = 1_790_000_000_123_456;
 
 /// The random history of one subject.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ enum Step {
 
 /// How time moves.
 #[derive(Clone, Copy, Debug)]
-enum TimeMove {
+pub(crate) enum TimeMove {
     Micros(i64),
     /// In eighths of the first limit's window.
     Spans(i64),
@@ -49,7 +49,7 @@ enum TimeMove {
 
 /// The cost of a request.
 #[derive(Clone, Copy, Debug)]
-enum Cost {
+pub(crate) enum Cost {
     Units(u64),
     /// The limit's amount, plus or minus a few units.
     Amount(i64),
@@ -76,10 +76,9 @@ pub fn single_check_histories(algorithm: Algorithm) -> BoxedStrategy<History> {
 
 /// Histories of plans of one to four checks of any kind, role and mode.
 pub fn plan_histories() -> BoxedStrategy<History> {
-    let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow), 1 => (0..2u8).prop_map(Role::AnyOf)];
     let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
     let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
-    (prop::collection::vec((kind, role), 1..5), mode, prop::collection::vec(step(), 1..40))
+    (prop::collection::vec((kind, role()), 1..5), mode, prop::collection::vec(step(), 1..40))
         .prop_map(|(limits, mode, steps)| History { limits, mode, steps })
         .boxed()
 }
@@ -122,7 +121,7 @@ pub const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::SlidingWindow,
 ];
 
-fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
+pub(crate) fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
     match algorithm {
         Algorithm::TokenBucket => {
             (amount(MAX_AMOUNT), rate()).prop_filter_map("span", |(c, r)| Limit::token_bucket(c, r).ok()).boxed()
@@ -146,7 +145,7 @@ fn calendar_window() -> impl Strategy<Value = Limit> {
     (amount(MAX_AMOUNT), window).prop_map(|(limit, window)| Limit::fixed_window(limit, window).unwrap())
 }
 
-fn amount(max: u64) -> impl Strategy<Value = u64> {
+pub(crate) fn amount(max: u64) -> impl Strategy<Value = u64> {
     prop_oneof![1 => 0..2u64, 4 => 1..6u64, 3 => 1..200u64, 1 => 1..=max.min(20_000_000), 1 => max - 3..=max]
 }
 
@@ -161,22 +160,40 @@ fn span() -> impl Strategy<Value = Duration> {
         .prop_map(Duration::from_micros)
 }
 
-fn step() -> impl Strategy<Value = Step> {
+/// How time moves between two steps.
+pub(crate) fn time_move() -> impl Strategy<Value = TimeMove> {
     let little = -2..=2i64;
-    let units = prop_oneof![5 => Just(1), 1 => Just(0), 3 => 2..6u64, 1 => any::<u64>()];
-    let cost = prop_oneof![5 => units.prop_map(Cost::Units), 1 => little.clone().prop_map(Cost::Amount)].boxed();
     let forward = prop_oneof![0..2000i64, -3..0i64, 0..5_000_000i64];
-    let time = prop_oneof![
+    prop_oneof![
         4 => forward.prop_map(TimeMove::Micros),
         4 => (-3..12i64).prop_map(TimeMove::Spans),
         1 => (-40..200i64).prop_map(TimeMove::Spans),
         1 => (little.clone(), any::<bool>()).prop_map(|(more, back)| TimeMove::Margin(more, back)),
         3 => little.prop_map(TimeMove::Retry),
-    ];
-    let delay = prop_oneof![4 => Just(None), 1 => (0..5_000_000u64).prop_map(Some)];
+    ]
+}
+
+/// The cost of a request: often 1, sometimes 0 or about the limit.
+pub(crate) fn cost() -> impl Strategy<Value = Cost> {
+    let units = prop_oneof![5 => Just(1), 1 => Just(0), 3 => 2..6u64, 1 => any::<u64>()];
+    prop_oneof![5 => units.prop_map(Cost::Units), 1 => (-2..=2i64).prop_map(Cost::Amount)]
+}
+
+/// The longest delay that a request accepts, in microseconds.
+pub(crate) fn max_delay() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![4 => Just(None), 1 => (0..5_000_000u64).prop_map(Some)]
+}
+
+/// The role of a check.
+pub(crate) fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow), 1 => (0..2u8).prop_map(Role::AnyOf)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = cost().boxed();
     prop_oneof![
-        6 => time.prop_map(Step::Move),
-        9 => (cost.clone(), delay).prop_map(|(cost, delay)| Step::Take(cost, delay)),
+        6 => time_move().prop_map(Step::Move),
+        9 => (cost.clone(), max_delay()).prop_map(|(cost, delay)| Step::Take(cost, delay)),
         2 => (cost.clone(), prop_oneof![1..10u64, any::<u64>()]).prop_map(|(cost, most)| Step::TakeUpTo(cost, most)),
         1 => cost.clone().prop_map(Step::Peek),
         1 => cost.prop_map(Step::Charge),
@@ -291,7 +308,7 @@ fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
 }
 
 impl Cost {
-    fn of(self, gate: &Gate) -> u64 {
+    pub(crate) fn of(self, gate: &Gate) -> u64 {
         match self {
             Self::Units(units) => units,
             Self::Amount(more) => gate.limit().amount().saturating_add_signed(more),
@@ -300,7 +317,7 @@ impl Cost {
 }
 
 impl TimeMove {
-    fn from(self, now: u64, limit: &Limit, last_retry: Option<Duration>) -> u64 {
+    pub(crate) fn from(self, now: u64, limit: &Limit, last_retry: Option<Duration>) -> u64 {
         if let Self::Boundary(seconds, more) = self {
             return (seconds * 1_000_000).saturating_add_signed(more);
         }

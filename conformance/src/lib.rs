@@ -1,16 +1,20 @@
 //! Shared by the tests that span several crates: fixtures that start real servers, the naive model of every limit, random
-//! histories, golden histories, and the fault suite. Not published.
+//! histories, golden histories, the fault suite, and the attack suite. Not published.
 
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 pub mod anonymous;
+pub mod attacks;
+pub mod batch_history;
 pub mod faults;
 pub mod golden;
 pub mod history;
 pub mod model;
+pub mod page_date;
 pub mod proxy;
 pub mod pure_store;
 pub mod server;
 pub mod suite;
 pub mod test_ca;
 pub mod topology;
+pub mod witness;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -42,6 +43,8 @@ pub struct Proxy {
     port: u16,
     shared: Arc<ProxyState>,
     running: AbortHandle,
+    /// The thread of its own, if it has one.
+    thread: Option<Runtime>,
 }
 
 /// Counts of the forwarded traffic.
@@ -89,7 +92,15 @@ impl Proxy {
             down: AtomicU64::new(0),
         });
         let running = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
-        Self { port, shared, running }
+        Self { port, shared, running, thread: None }
+    }
+
+    /// Starts a proxy on a thread of its own, so that it is as quick when the runtime of the test is busy.
+    pub async fn start_on_thread(server: u16, mark: &[u8]) -> Self {
+        let (thread, mark) = (own_thread("proxy"), mark.to_vec());
+        let mut proxy = thread.spawn(async move { Self::start(server, &mark).await }).await.unwrap();
+        proxy.thread = Some(thread);
+        proxy
     }
 
     /// Injects this fault from now on. Returns once new connections get it.
@@ -120,7 +131,15 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.running.abort();
+        if let Some(thread) = self.thread.take() {
+            thread.shutdown_background();
+        }
     }
+}
+
+/// A runtime with one thread.
+pub(crate) fn own_thread(name: &str) -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build().unwrap()
 }
 
 async fn accept(listener: TcpListener, shared: Arc<ProxyState>) {

@@ -168,6 +168,13 @@ impl Server {
         assert!((0..1_000_000).find(answers).is_some(), "{command} {argument} never says {text}");
     }
 
+    /// How often it has replied with this error.
+    pub fn errors(&self, code: &str) -> u64 {
+        let stats: String = redis::cmd("INFO").arg("errorstats").query(&mut self.connection()).unwrap();
+        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
+        found.map_or(0, |count| count.trim().parse().unwrap())
+    }
+
     /// Its cluster bus port.
     pub fn bus(&self) -> u16 {
         let setting: (String, u16) =

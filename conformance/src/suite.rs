@@ -9,11 +9,15 @@ use tidegate::spi::{Key, Plan, Store, Verdict};
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, Timestamp};
 use tidegate_redis::RedisOptions;
 pub use tidegate_server::AnyStore;
+use tokio::time::{interval, timeout};
 
 use crate::server::{Kind, Server};
 
 /// Where every clock starts: a midnight in September 2026, so that windows of a day and shorter begin there.
 pub const START: Timestamp = Timestamp::from_micros(20_717 * 86_400_000_000);
+
+/// The maximum time that a test waits for a condition.
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A store with its own clock, for one behaviour.
 #[derive(Debug)]
@@ -109,7 +113,8 @@ pub async fn wait_until_reachable<S: Store>(limiter: &Limiter<S>) {
 /// Options with timeouts that are not reached even on a busy machine, and without heartbeat keys.
 pub fn long_timeout_options() -> RedisOptions {
     let long = Duration::from_secs(60);
-    RedisOptions::new().with_timeout(long).with_connection_timeout(long).with_heartbeats(false)
+    let options = RedisOptions::new().with_timeout(long).with_queue_wait(long).with_connection_timeout(long);
+    options.with_heartbeats(false)
 }
 
 /// The name under which a Redis store with the default prefix keeps `key`.
@@ -128,6 +133,17 @@ pub async fn until(condition: impl Fn() -> bool) {
         tokio::task::yield_now().await;
     }
     panic!("the condition never became true");
+}
+
+/// Waits until `condition` holds, and panics with `problem` and `details` if that takes longer than [`MAX_WAIT`].
+pub async fn wait_until(problem: &str, condition: impl Fn() -> bool, details: impl Fn() -> String) {
+    let looking = async {
+        let mut pause = interval(Duration::from_millis(2));
+        while !condition() {
+            pause.tick().await;
+        }
+    };
+    assert!(timeout(MAX_WAIT, looking).await.is_ok(), "{problem}:\n{}", details());
 }
 
 impl StoreFixture {

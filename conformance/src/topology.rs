@@ -142,9 +142,7 @@ impl Cluster {
 
     /// How often a server has replied with this error.
     pub fn errors(&self, index: usize, code: &str) -> u64 {
-        let stats: String = redis::cmd("INFO").arg("errorstats").query(&mut self.servers[index].connection()).unwrap();
-        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
-        found.map_or(0, |count| count.trim().parse().unwrap())
+        self.servers[index].errors(code)
     }
 }
 

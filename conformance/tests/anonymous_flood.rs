@@ -81,7 +81,7 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
             assert!(ask(&limiter, ip).await.is_allowed());
         }
 
-        let (passed, shared) = flood(&limiter, (0..FLOOD).map(|number| format!("stranger {number}"))).await;
+        let (passed, shared) = flood(&limiter, (0..FLOOD).map(|number| format!("anonymous {number}"))).await;
         let own = FLOOD - shared;
         assert!((CAP - 2..CAP + BATCH_SIZE as u64).contains(&own), "{kind:?}: {own} have a key of their own");
         assert_eq!(keys(&server), 2 + own + u64::from(PARTITIONS), "{kind:?}: and all others share these buckets");
@@ -311,13 +311,13 @@ async fn the_cap_holds_in_a_cluster() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let store = RedisStore::connect_with(&cluster.url(), long_timeout_options()).await.unwrap();
     let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(100)), store.clone());
-    let (passed, shared) = flood(&limiter, (0..20_000).map(|number| format!("stranger {number}"))).await;
+    let (passed, shared) = flood(&limiter, (0..20_000).map(|number| format!("anonymous {number}"))).await;
     let own = 20_000 - shared;
     assert!((100..100 + BATCH_SIZE as u64).contains(&own), "{own}");
     let all: u64 = cluster.servers.iter().map(keys).sum();
     assert_eq!(all, own + u64::from(PARTITIONS));
     assert_eq!(passed, own + 3 * u64::from(PARTITIONS));
-    assert!(!overflowed(&ask(&limiter, "stranger 0").await));
+    assert!(!overflowed(&ask(&limiter, "anonymous 0").await));
 
     let rate = Rate::per_hour(1).unwrap();
     let wide = Rule::new("wide", Limit::token_bucket(5, rate).unwrap()).with_per(["ip"]).with_anonymous(cap(1));

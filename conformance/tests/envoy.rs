@@ -28,6 +28,9 @@ descriptors:
   - { key: dark, shadow_mode: true, rate_limit: { unit: minute, requests_per_unit: 5 } }
 ";
 
+/// Longer than any decision, even if this machine is busy.
+const NO_TIMEOUT: Duration = Duration::from_secs(60);
+
 struct Envoy {
     service: EnvoyService<AnyStore>,
     stats: Stats,
@@ -39,7 +42,8 @@ impl Envoy {
         let options = EnvoyOptions::default().with_strict(strict).with_stats(&stats);
         let config = ConfigHandle::new(EnvoyConfig::parse([("edge.yaml", yaml)], &options).unwrap());
         let limiter = Limiter::new(RuleSet::new([]).unwrap(), fixture.store.clone());
-        Self { service: EnvoyService::from_config(Handle::new(limiter), config).with_strict(strict), stats }
+        let service = EnvoyService::from_config(Handle::new(limiter), config).with_strict(strict);
+        Self { service: service.with_max_decision_time(NO_TIMEOUT), stats }
     }
 
     /// The code and the remaining hits for each descriptor, given as key and hits; negative hits refund.

@@ -18,8 +18,11 @@ use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
 
 type RedisLimiter = Limiter<RedisStore>;
 
-/// The server hangs. The first calls time out; then all others fail without a byte being sent, until the server continues. What it
-/// had received counts once.
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(600);
+
+/// The server hangs. One budget later it counts as silent: the call under way fails, and all others fail without a byte being sent,
+/// until the server continues. What it had received counts once.
 #[tokio::test]
 async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
     for kind in KINDS {
@@ -28,13 +31,10 @@ async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
         let limiter = limiter(one_limit_of_each_kind(100)[0], &store);
         assert_eq!(count_allowed(&limiter, 1, 10).await, 10, "{kind:?}");
         signal(&server, Signal::STOP);
-        let mut possibly = 0;
-        for _ in 0..3 {
-            let error = limiter.check(&Request::new("")).await.unwrap_err();
-            assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?}: {error}");
-            possibly += u64::from(error.is_possibly_applied());
-        }
-        assert_eq!((breaker(&store), possibly), (BreakerState::Open, 3), "{kind:?}");
+        let error = limiter.check(&Request::new("")).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{kind:?}: {error}");
+        assert!(error.is_possibly_applied(), "{kind:?}: {error:?}");
+        assert_eq!(breaker(&store), BreakerState::Open, "{kind:?}");
         for _ in 0..1000 {
             let error = limiter.check(&Request::new("")).await.unwrap_err();
             assert!(!error.is_possibly_applied() && error.is_transient(), "{kind:?}: {error:?}");
@@ -42,7 +42,7 @@ async fn a_hanging_server_gets_no_calls_until_it_answers_again() {
         signal(&server, Signal::CONT);
         wait_until_reachable(&limiter).await;
         let spent = 100 - left(&limiter).await;
-        assert!((10..=13).contains(&spent), "{kind:?}: {spent}");
+        assert!((10..=11).contains(&spent), "{kind:?}: {spent}");
         assert_eq!(breaker(&store), BreakerState::Closed, "{kind:?}");
         assert!(store.server_states()[0].opened >= 1, "{kind:?}");
     }
@@ -69,28 +69,67 @@ async fn refused_commands_do_not_open_the_breaker() {
     }
 }
 
-/// A call above the in-flight cap is not sent.
+/// While the server answers late, plans wait. When too many wait, those of the subject with the most of them are refused, and were
+/// not sent. A subject that is alone keeps its place.
 #[tokio::test]
-async fn a_call_above_the_in_flight_cap_fails_at_once() {
+async fn the_subject_with_the_most_waiting_plans_is_refused_first() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(long_timeout_options().with_max_in_flight(2)).await;
+    let store = server.store_with(long_timeout_options().with_queue_wait(LONG).with_max_waiting(4)).await;
+    let rule = Rule::new("api", one_limit_of_each_kind(10)[0]).with_per(["user"]).with_on_failure(OnFailure::Local);
+    let limiter = Arc::new(Limiter::new(RuleSet::new([rule]).unwrap(), store.clone()));
+    let mut connection = server.connection();
+    let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(&mut connection).unwrap();
+    let ask = |user: &'static str| {
+        let limiter = Arc::clone(&limiter);
+        tokio::spawn(async move { limiter.check(&request_of(user)).await })
+    };
+    let state = || store.server_states().remove(0);
+    let mut waiting = vec![ask("flood")];
+    until(|| state().in_flight == 1).await;
+    for expected in 1..=4 {
+        waiting.push(ask("flood"));
+        until(|| state().waiting == expected).await;
+    }
+    // The fifth of the flood is refused, whatever the policy says.
+    let error = ask("flood").await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Overloaded, false), "{error}");
+    assert!(error.is_crowded() && state().overloaded == 1, "{error:?} {:?}", state());
+    // The bystander takes the place of one of the flood.
+    let bystander = ask("bystander");
+    until(|| state().overloaded == 2).await;
+    assert_eq!((state().waiting, breaker(&store)), (4, BreakerState::Closed));
+    let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(&mut connection).unwrap();
+    assert!(bystander.await.unwrap().unwrap().is_allowed());
+    let mut allowed = 0;
+    for waiting in waiting {
+        match waiting.await.unwrap() {
+            Ok(decision) => allowed += u64::from(decision.is_allowed() && decision.degraded().is_none()),
+            Err(error) => assert!(error.is_crowded(), "{error}"),
+        }
+    }
+    let left = limiter.peek(&request_of("flood")).await.unwrap().remaining();
+    assert_eq!((allowed, left), (4, Some(6)), "what was refused consumed nothing");
+    assert_eq!((state().in_flight, state().waiting), (0, 0));
+}
+
+/// A plan that waits for longer than it may is overloaded, not failed: the server is well, and the breaker stays closed.
+#[tokio::test]
+async fn a_plan_that_waits_too_long_is_overloaded() {
+    let server = Server::start(Kind::Redis);
+    let store = server.store_with(long_timeout_options().with_queue_wait(Duration::from_millis(50))).await;
     let limiter = Arc::new(limiter(one_limit_of_each_kind(10)[0], &store));
     let mut connection = server.connection();
     let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(&mut connection).unwrap();
-    let ask = || {
+    let under_way = tokio::spawn({
         let limiter = Arc::clone(&limiter);
-        tokio::spawn(async move { limiter.check(&Request::new("")).await })
-    };
-    let waiting = [ask(), ask()];
-    until(|| store.server_states()[0].in_flight == 2).await;
-    let error = ask().await.unwrap().unwrap_err();
+        async move { limiter.check(&Request::new("")).await }
+    });
+    until(|| store.server_states()[0].in_flight == 1).await;
+    let error = limiter.check(&Request::new("")).await.unwrap_err();
     assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Overloaded, false), "{error}");
-    assert_eq!((store.server_states()[0].overloaded, breaker(&store)), (1, BreakerState::Closed));
     let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(&mut connection).unwrap();
-    for waiting in waiting {
-        assert!(waiting.await.unwrap().unwrap().is_allowed());
-    }
-    assert_eq!((left(&limiter).await, store.server_states()[0].in_flight), (8, 0));
+    assert!(under_way.await.unwrap().unwrap().is_allowed());
+    assert_eq!((left(&limiter).await, breaker(&store)), (9, BreakerState::Closed));
 }
 
 /// A store is opened before its server is up. Until then every decision fails at once; then it works by itself.

@@ -134,7 +134,7 @@ async fn a_decision_costs_one_read_and_at_most_one_write_for_each_key() {
             for _ in 0..5 {
                 assert_eq!(left(&limiter).await, 0);
             }
-            let expected = [("evalsha", 25), ("evalsha_ro", 5), ("get", 30), ("psetex", 10), ("time", 30)];
+            let expected = [("evalsha", 25), ("evalsha_ro", 5), ("get", 25), ("mget", 5), ("psetex", 10), ("time", 30)];
             assert_eq!(calls(&mut connection), to_map(&expected), "{kind:?} {limit:?}");
         }
     }

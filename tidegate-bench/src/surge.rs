@@ -1,7 +1,7 @@
 //! `tidegate surge`: simulates a crowd against a service of limited capacity, four times, each with different limits.
 //!
 //! ```text
-//! options ──▶ shared store ──▶ phase: riders, background load ──▶ simulation ──▶ fleet ──▶ backend     four times
+//! options ──▶ shared store ──▶ phase: riders, background load, flood ──▶ simulation ──▶ fleet ──▶ backend     four times
 //!                                                                   │ request log  └ admission log   └ matching, position index
 //!                                                                   └────────────────────┴──▶ results ──▶ goals ──▶ console │ page
 //! ```
@@ -16,9 +16,11 @@ mod console;
 mod cpu;
 mod endpoint;
 mod fleet;
+mod flood;
 mod format;
 mod goals;
 mod matching;
+mod open_files;
 mod options;
 mod page;
 mod phase;
@@ -58,6 +60,7 @@ pub fn run(arguments: &SurgeArgs, output: &mut Output<'_>) -> Result<Exit, Failu
         let _guard = crowd_runtime.enter();
         stop_signal().map_err(|error| traffic::signal_failure(&error))?
     };
+    open_files::raise_limit(arguments.flood)?;
     let report_file = ReportFile::reserve(&arguments.report)?;
     let store = SharedStore::open(url, format!("surge{:08x}", timer.now().as_micros() as u32))?;
     let context = RunContext {

@@ -1,7 +1,5 @@
 //! Adjustments: charges and refunds, one script call for each slot. They are never denied.
 
-use std::pin::pin;
-
 use futures_util::future::join_all;
 use tidegate::StoreError;
 use tidegate::spi::Adjustment;
@@ -13,8 +11,7 @@ use crate::cardinality::{OverflowRoute, PossibleNewKey, has_overflow, without_ov
 use crate::denial_cache::StateChange;
 use crate::scripts::SCRIPTS;
 use crate::slot_map::slot_of;
-use crate::store::{RedisStore, within_timeout};
-use crate::timeouts::Timeouts;
+use crate::store::RedisStore;
 use crate::{args, reply};
 
 /// The adjustments of one slot, ready to be sent.
@@ -55,7 +52,7 @@ impl RedisStore {
         prepared.collect()
     }
 
-    /// Sends adjustments within the store's timeout.
+    /// Sends adjustments.
     pub(crate) async fn send_adjustments(&self, prepared: &[SlotAdjustments]) -> Result<(), StoreError> {
         let calls = prepared.iter().map(async |SlotAdjustments { slot, call, by_key }| {
             match self.send_adjust_call(*slot, call).await {
@@ -65,7 +62,7 @@ impl RedisStore {
                 result => Ok(result?),
             }
         });
-        first_error(within_timeout(self.options.timeout, pin!(async { Ok(join_all(calls).await) })).await?)
+        first_error(join_all(calls).await)
     }
 
     /// Sends adjustments in a task of their own, which continues if the caller stops waiting. `None` without a tokio runtime.
@@ -89,8 +86,7 @@ impl RedisStore {
     }
 
     fn adjust_call(&self, adjustments: &[Adjustment<'_>], routes: &[OverflowRoute<'_>]) -> AdjustCall {
-        let timeouts = Timeouts::for_decision(self.options.timeout);
-        let mut call = Call::script("EVALSHA", SCRIPTS.adjust(has_overflow(routes)), timeouts);
+        let mut call = Call::script("EVALSHA", SCRIPTS.adjust(has_overflow(routes)), self.call_timeouts());
         args::adjust(&mut call.command, &self.options.prefix, adjustments, routes, self.injected_now());
         AdjustCall { call, possible_new_keys: adjustments.iter().map(PossibleNewKey::from_adjustment).collect() }
     }

@@ -1,10 +1,10 @@
-//! The arguments of the scripts: keys, and numbers packed as little-endian doubles, the number type of Lua.
+//! The arguments of `adjust.lua`, and numbers packed as little-endian doubles, the number type of Lua.
 
 use std::time::Duration;
 
 use redis::Cmd;
 use tidegate::spi::algorithm::{Op, TakePosition};
-use tidegate::spi::{Adjustment, Check, Key, Plan, PlanMode, Role};
+use tidegate::spi::{Adjustment, Check, Key, Plan};
 use tidegate::{Limit, Timestamp};
 
 use crate::cardinality::{OverflowRoute, has_overflow};
@@ -12,61 +12,6 @@ use crate::scripts::algorithm_number;
 
 /// Initial capacity of a key's name, which is rarely longer.
 const KEY_NAME_CAPACITY_BYTES: usize = 48;
-
-/// Appends the arguments of `decide_one.lua`, or with `routes` those of `decide_anonymous.lua`.
-pub(crate) fn decide_one(
-    cmd: &mut Cmd,
-    prefix: &str,
-    plan: &Plan<'_>,
-    routes: &[OverflowRoute<'_>],
-    now: Option<Timestamp>,
-) {
-    let [check] = plan.checks() else { return };
-    let overflow = routes.first().and_then(|route| route.overflow);
-    cmd.arg(1 + usize::from(overflow.is_some())).arg(key_name(prefix, check.key()));
-    if let Some(overflow) = overflow {
-        cmd.arg(key_name(prefix, &overflow));
-    }
-    let mut numbers = PackedNumbers::default();
-    numbers.push_take(plan, check);
-    cmd.arg(numbers.into_bytes());
-    if let [route] = routes {
-        let mut numbers = PackedNumbers::default();
-        numbers.push_micros(route.max_ttl_micros);
-        cmd.arg(numbers.into_bytes());
-    }
-    append_injected_now(cmd, now);
-}
-
-/// Appends the arguments of `decide.lua`, to decide or to peek. With `routes`, those of its variant for anonymous subjects.
-pub(crate) fn decide(
-    cmd: &mut Cmd,
-    prefix: &str,
-    plan: &Plan<'_>,
-    routes: &[OverflowRoute<'_>],
-    now: Option<Timestamp>,
-) {
-    append_keys(cmd, prefix, plan.checks().iter().map(Check::key), routes);
-    let mut numbers = PackedNumbers::default();
-    numbers.push(plan.max_units());
-    numbers.push(u64::from(plan.mode() == PlanMode::CountEach));
-    for route in routes {
-        numbers.push_micros(route.max_ttl_micros);
-    }
-    cmd.arg(numbers.into_bytes());
-    for check in plan.checks() {
-        let mut numbers = PackedNumbers::default();
-        numbers.push(algorithm_number(check.gate().limit()) as u64);
-        numbers.push(match check.gate().role() {
-            Role::Shadow => 1,
-            Role::AnyOf(group) => 2 + u64::from(group),
-            _ => 0,
-        });
-        numbers.push_take(plan, check);
-        cmd.arg(numbers.into_bytes());
-    }
-    append_injected_now(cmd, now);
-}
 
 /// Appends the arguments of `adjust.lua`. With an overflow bucket in `routes`, those of its variant for anonymous subjects.
 pub(crate) fn adjust(
@@ -85,12 +30,13 @@ pub(crate) fn adjust(
             // `RedisStore::adjust` rejects all other operations.
             _ => (3, 0, TakePosition::default()),
         };
-        let mut numbers = PackedNumbers::default();
+        let mut bytes = Vec::new();
+        let mut numbers = PackedNumbers(&mut bytes);
         numbers.push(algorithm_number(limit) as u64);
         numbers.push(op_number);
         numbers.push_micros(routes.get(index).and_then(|route| route.max_ttl_micros));
         numbers.push_limit(limit, cost, None, position);
-        cmd.arg(numbers.into_bytes());
+        cmd.arg(bytes);
     }
     append_injected_now(cmd, now);
 }
@@ -118,18 +64,18 @@ fn append_keys<'k>(
     }
 }
 
-fn append_injected_now(cmd: &mut Cmd, now: Option<Timestamp>) {
+/// Appends the time that a test injects.
+pub(crate) fn append_injected_now(cmd: &mut Cmd, now: Option<Timestamp>) {
     if let Some(now) = now {
         cmd.arg(now.as_micros());
     }
 }
 
 /// Numbers as `struct.unpack` of the scripts reads them. All are integers below 2^53 or infinite.
-#[derive(Default)]
-struct PackedNumbers(Vec<u8>);
+pub(crate) struct PackedNumbers<'b>(pub(crate) &'b mut Vec<u8>);
 
-impl PackedNumbers {
-    fn push(&mut self, number: u64) {
+impl PackedNumbers<'_> {
+    pub(crate) fn push(&mut self, number: u64) {
         self.push_f64(number as f64);
     }
 
@@ -144,11 +90,11 @@ impl PackedNumbers {
     }
 
     /// A duration in microseconds; `None` is infinite.
-    fn push_micros(&mut self, micros: Option<u64>) {
+    pub(crate) fn push_micros(&mut self, micros: Option<u64>) {
         self.push_f64(micros.filter(|micros| *micros < 1 << 53).map_or(f64::INFINITY, |micros| micros as f64));
     }
 
-    fn push_take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
+    pub(crate) fn push_take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
         let take = plan.take(check, 1);
         self.push_limit(check.gate().limit(), take.cost, take.max_delay(), TakePosition::default());
     }
@@ -184,10 +130,6 @@ impl PackedNumbers {
     fn push_bucket(&mut self, bucket: &tidegate::spi::algorithm::token_bucket::TokenBucket, cost: u64) {
         let (span, burst) = (bucket.span(cost), bucket.burst());
         self.push_all(&[span.micros, span.part, bucket.refill().amount(), burst.micros, burst.part]);
-    }
-
-    fn into_bytes(self) -> Vec<u8> {
-        self.0
     }
 }
 

@@ -1,9 +1,13 @@
 //! `Call`: one command with its script and its timeouts, as the router sends it; and `CallError`, if that fails.
 
-use redis::{Cmd, Script};
+use std::future::Future;
+
+use redis::{Cmd, Value};
 use tidegate::StoreError;
 
+use crate::node::Node;
 use crate::node_error::NodeError;
+use crate::scripts::Script;
 use crate::timeouts::Timeouts;
 
 /// A command, the script that it runs, if any, and its timeouts.
@@ -21,13 +25,15 @@ pub(crate) struct CallError {
     pub(crate) mid_migration: bool,
     /// The server responded that the user lacks a permission.
     pub(crate) missing_permission: bool,
+    /// The server is out of memory. Nothing ran.
+    pub(crate) out_of_memory: bool,
 }
 
 impl Call {
     /// A call of `script` with `verb` (`EVALSHA` or `EVALSHA_RO`). Keys and arguments are appended later.
     pub(crate) fn script(verb: &str, script: &'static Script, timeouts: Timeouts) -> Self {
         let mut command = redis::cmd(verb);
-        command.arg(script.get_hash());
+        command.arg(script.hash());
         Self { command, script: Some(script), timeouts }
     }
 
@@ -37,19 +43,42 @@ impl Call {
     }
 }
 
+/// Something that can be sent to one server.
+pub(crate) trait NodeRequest: Sync {
+    type Reply: Send;
+
+    fn timeouts(&self) -> Timeouts;
+
+    /// Sends it to `node`, and with `asking` an `ASKING` before it, for a server that is importing the slot.
+    fn send_to(&self, node: &Node, asking: bool) -> impl Future<Output = Result<Self::Reply, NodeError>> + Send;
+}
+
+impl NodeRequest for Call {
+    type Reply = Value;
+
+    fn timeouts(&self) -> Timeouts {
+        self.timeouts
+    }
+
+    async fn send_to(&self, node: &Node, asking: bool) -> Result<Value, NodeError> {
+        node.send(self, asking).await
+    }
+}
+
 impl From<&NodeError> for CallError {
     fn from(error: &NodeError) -> Self {
         Self {
             error: error.into(),
             mid_migration: error.is_mid_migration(),
             missing_permission: error.code() == Some("NOPERM"),
+            out_of_memory: error.code() == Some("OOM"),
         }
     }
 }
 
 impl From<StoreError> for CallError {
     fn from(error: StoreError) -> Self {
-        Self { error, mid_migration: false, missing_permission: false }
+        Self { error, mid_migration: false, missing_permission: false, out_of_memory: false }
     }
 }
 

@@ -8,7 +8,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::address::Address;
-use crate::call::{Call, CallError};
+use crate::call::{CallError, NodeRequest};
 use crate::error::not_applied;
 use crate::node::Node;
 use crate::node_error::NodeError;
@@ -52,12 +52,12 @@ impl Cluster {
     }
 
     /// Sends `call` to the owner of `slot`, and follows redirects.
-    pub(crate) async fn send(self: &Arc<Self>, slot: u16, call: &Call) -> Result<Value, CallError> {
-        let (mut address, mut generation) = self.owner(slot, call.timeouts).await?;
+    pub(crate) async fn send<R: NodeRequest>(self: &Arc<Self>, slot: u16, call: &R) -> Result<R::Reply, CallError> {
+        let (mut address, mut generation) = self.owner(slot, call.timeouts()).await?;
         let mut asking = false;
         let mut attempts = 1;
         loop {
-            let error = match self.node(&address)?.send(call, asking).await {
+            let error = match call.send_to(&self.node(&address), asking).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
@@ -71,7 +71,7 @@ impl Cluster {
                     self.map.mark_stale(generation);
                     *self.hint.lock().unwrap_or_else(PoisonError::into_inner) = Some(target.clone());
                     // The target is known, so the call does not wait for the refresh that this starts.
-                    generation = self.map(call.timeouts).await?.1;
+                    generation = self.map(call.timeouts()).await?.1;
                     (address, asking) = (target, false);
                 }
                 None => {
@@ -82,7 +82,7 @@ impl Cluster {
                     if error.down_reason().is_none() {
                         return Err(CallError::from(&error));
                     }
-                    let (next, newer) = self.owner(slot, call.timeouts).await?;
+                    let (next, newer) = self.owner(slot, call.timeouts()).await?;
                     if next == address {
                         return Err(CallError::from(&error));
                     }
@@ -95,7 +95,7 @@ impl Cluster {
     /// Every primary that owns slots.
     pub(crate) async fn primaries(self: &Arc<Self>, timeouts: Timeouts) -> Result<Vec<(Address, Node)>, StoreError> {
         let (map, _) = self.map(timeouts).await?;
-        map.primaries().into_iter().map(|address| Ok((address.clone(), self.node(address)?))).collect()
+        Ok(map.primaries().into_iter().map(|address| (address.clone(), self.node(address))).collect())
     }
 
     /// The owner of `slot` by the cached map, without a query.
@@ -155,7 +155,7 @@ impl Cluster {
 
     async fn query_map_from(&self, address: &Address) -> Result<SlotMap, StoreError> {
         let timeouts = self.factory.topology_timeouts();
-        let reply = self.node(address)?.query::<Value>(redis::cmd("CLUSTER").arg("SLOTS"), timeouts).await;
+        let reply = self.node(address).query::<Value>(redis::cmd("CLUSTER").arg("SLOTS"), timeouts).await;
         let reply = reply.map_err(|error| match error.redis_error().and_then(RedisError::detail) {
             Some(detail) if detail.contains("cluster support disabled") => {
                 let message = "the server is not part of a cluster: write redis:// instead of redis+cluster://";
@@ -181,14 +181,14 @@ impl Cluster {
         }
     }
 
-    fn node(&self, address: &Address) -> Result<Node, StoreError> {
+    fn node(&self, address: &Address) -> Node {
         let mut nodes = self.nodes();
         if let Some(node) = nodes.get(address) {
-            return Ok(node.clone());
+            return node.clone();
         }
-        let node = self.factory.node_at(address)?;
+        let node = self.factory.node_at(address);
         nodes.insert(address.clone(), node.clone());
-        Ok(node)
+        node
     }
 
     fn nodes(&self) -> MutexGuard<'_, HashMap<Address, Node>> {

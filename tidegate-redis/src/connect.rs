@@ -100,7 +100,7 @@ impl RedisStore {
         let bounds = AnonymousBounds::default().with_forget_after(Duration::from_secs(1));
         let gate = Gate::for_rule("start probe", limit).with_anonymous(bounds);
         // These calls may take longer than decisions.
-        let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).response, ..self.options.clone() };
+        let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).budget, ..self.options.clone() };
         let store = Self { options, ..self.clone() };
         for partition in self.router.one_partition_per_primary() {
             let check = Check::new(&gate, Subject::from_hash(u128::from(partition) << 96), 1);

@@ -1,339 +1,217 @@
-//! `Connection`: the connection to one server, with its breaker and its limit of calls in flight. A background task makes
-//! connections, independently of callers. While there is none, calls fail at once; nothing is queued.
+//! `Connection`: the connection to one server. A [task](task) owns it: callers hand it plans and calls and wait; what callers
+//! do afterwards changes nothing for anybody else. While there is no connection, calls fail at once; nothing is kept to be
+//! sent later, except while the first connection is being made.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+mod alarm;
+mod crowd;
+mod expiry;
+mod job;
+mod job_queue;
+mod open_link;
+mod pacing;
+mod pending;
+mod shared;
+mod task;
+mod unanswered;
 
-use redis::RedisResult;
-use redis::aio::MultiplexedConnection;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+use redis::Value;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
-use crate::breaker::{Breaker, BreakerState, CallOutcome, Ticket};
+use crate::breaker::BreakerState;
 use crate::connector::Connector;
-use crate::node_error::{DownReason, NodeError};
+use crate::node_error::NodeError;
 use crate::options::RedisOptions;
+use crate::packed_plan::PackedPlan;
+use crate::reply::PlanReply;
+use crate::scripts::Script;
 use crate::server_state::ServerState;
 use crate::timeouts::Timeouts;
 use crate::timer;
+use job::{PendingCall, PendingPlan, WaitLimits};
+pub(crate) use pending::Epilogue;
+use pending::Pending;
+use shared::{ConnectionShared, ConnectionState, TaskLifecycle, WakeUp};
+use task::ConnectionTask;
 
-/// Shortest time between two replacements of a working connection (see [`Connection::replace`]).
-const MIN_REPLACE_INTERVAL: Duration = Duration::from_millis(100);
-
-/// The connection to one server. Clones share it.
+/// The connection to one server. Clones share it; its task ends when the last one is dropped.
 #[derive(Clone)]
-pub(crate) struct Connection(Arc<ConnectionInner>);
+pub(crate) struct Connection(Arc<ConnectionHandle>);
 
-/// One admitted call. Dropped without [`finish`](Self::finish), it counts as a timeout if it has waited long enough.
-pub(crate) struct ActiveCall {
-    pub(crate) connection: MultiplexedConnection,
-    ticket: Option<Ticket>,
-    since: Instant,
-    permit: InFlightPermit,
+/// Ends the task when it is dropped.
+struct ConnectionHandle(Arc<ConnectionShared>);
+
+/// Withdraws a job when its caller goes away, or leaves an epilogue for its result.
+struct PlanGuard<'c, F: Fn() -> Option<Epilogue<PlanReply>>> {
+    connection: &'c Connection,
+    plan: Arc<PendingPlan>,
+    epilogue: F,
 }
 
-struct ConnectionInner {
-    connector: Arc<Connector>,
-    /// The response timeout of a decision without a timeout of its own.
-    response_timeout: Duration,
-    max_in_flight: usize,
-    in_flight: AtomicUsize,
-    overloaded: AtomicU64,
-    /// Whether a [`ReconnectTask`] runs. Atomic, since the task may end while another thread holds the lock.
-    reconnecting: AtomicBool,
-    state: Mutex<ConnectionState>,
-    /// Notified when a connection attempt or a trial call has ended.
-    changed: Notify,
+/// Likewise, for a call.
+struct CallGuard<'c> {
+    connection: &'c Connection,
+    call: Arc<PendingCall>,
 }
 
-struct ConnectionState {
-    breaker: Breaker,
-    /// `None` before the first connection and while the breaker is open.
-    connection: Option<MultiplexedConnection>,
-    /// Why there is no connection.
-    reason: Arc<DownReason>,
-    /// The number of finished connection attempts.
-    attempts: u64,
-    task: Option<AbortHandle>,
-}
-
-/// Counts one call in flight until it is dropped.
-struct InFlightPermit(Arc<ConnectionInner>);
-
-/// Whether a call may be sent.
-enum Admission {
-    Admitted(MultiplexedConnection, Ticket),
-    /// The first connection is being made.
-    Connecting(Ticket),
-    Down(Arc<DownReason>),
-}
-
-/// The background task that connects. Clears the reconnecting flag when it ends, even if it is aborted.
-struct ReconnectTask {
-    inner: Weak<ConnectionInner>,
-    /// Whether the flag has been cleared.
-    finished: bool,
+/// Commands that are not combined with others.
+pub(crate) struct RawCall {
+    pub(crate) commands: Vec<u8>,
+    /// How many replies they have.
+    pub(crate) replies: usize,
+    /// The script of the only command. If the server does not know it, it is loaded and the command sent again.
+    pub(crate) script: Option<&'static Script>,
+    /// Whether `ASKING` precedes the only command.
+    pub(crate) asking: bool,
 }
 
 impl Connection {
     /// Does not connect yet: the first call does.
-    pub(crate) fn new(connector: Connector, options: &RedisOptions) -> Self {
-        let state = ConnectionState {
-            breaker: Breaker::default(),
-            connection: None,
-            reason: Arc::new(DownReason::NOT_CONNECTED_YET),
-            attempts: 0,
-            task: None,
-        };
-        Self(Arc::new(ConnectionInner {
-            connector: Arc::new(connector),
-            response_timeout: Timeouts::for_decision(options.timeout).response,
-            max_in_flight: options.max_in_flight,
-            in_flight: AtomicUsize::new(0),
-            overloaded: AtomicU64::new(0),
-            reconnecting: AtomicBool::new(false),
-            state: Mutex::new(state),
-            changed: Notify::new(),
-        }))
+    pub(crate) fn new(connector: Connector, options: &RedisOptions, combines_slots: bool) -> Self {
+        Self(Arc::new(ConnectionHandle(Arc::new(ConnectionShared::new(connector, options, combines_slots)))))
     }
 
-    /// Admits one call, or returns why it must not be sent.
-    pub(crate) async fn begin_call(&self, timeouts: Timeouts) -> Result<ActiveCall, NodeError> {
-        let permit = InFlightPermit::acquire(&self.0)?;
-        let since = timer::now();
-        let (mut connection, ticket) = match self.admit() {
-            Admission::Admitted(connection, ticket) => (connection, ticket),
-            Admission::Down(reason) if !timeouts.waits_for_retry => return Err(NodeError::Down(reason)),
-            first => self.wait_for_connection(timeouts, since, first).await?,
+    /// Decides `plan`, together with others if there are any. If the caller goes away after the plan was sent, `epilogue` says
+    /// what is done with its reply.
+    pub(crate) async fn decide(
+        &self,
+        plan: &Arc<PackedPlan>,
+        asking: bool,
+        timeouts: Timeouts,
+        epilogue: impl Fn() -> Option<Epilogue<PlanReply>> + Send,
+    ) -> Result<PlanReply, NodeError> {
+        let plan = {
+            let mut state = self.shared().lock();
+            let waits = self.admit(&mut state, timeouts)?;
+            let plan = Arc::new(PendingPlan::new(plan, asking, waits));
+            let ConnectionState { plans, crowd_control, .. } = &mut *state;
+            let mut refused = 0;
+            let pushed = crowd_control.push(plans, Arc::clone(&plan), &mut refused);
+            refused += usize::from(pushed.is_err());
+            self.shared().overloaded.fetch_add(refused as u64, Ordering::Relaxed);
+            pushed?;
+            state.record_submission(&plan.waits);
+            let until = plan.waits.unsent_until(state.is_connected);
+            let is_before_alarm = state.wake_up.alarm.is_none_or(|alarm| until < alarm);
+            let wakes = is_before_alarm || state.plans.waiting() >= state.wake_up.plans;
+            let waker = if wakes { state.wake_up.waker.take() } else { None };
+            drop(state);
+            wake(waker);
+            plan
         };
-        connection.set_response_timeout(timeouts.response);
-        Ok(ActiveCall { connection, ticket: Some(ticket), since, permit })
+        let guard = PlanGuard { connection: self, plan, epilogue };
+        guard.plan.result.wait().await
+    }
+
+    /// Sends the commands of `call`, and returns their replies.
+    pub(crate) async fn call(&self, call: RawCall, timeouts: Timeouts) -> Result<Vec<Value>, NodeError> {
+        let call = {
+            let mut state = self.shared().lock();
+            let waits = self.admit(&mut state, timeouts)?;
+            if state.calls.is_full() {
+                self.shared().overloaded.fetch_add(1, Ordering::Relaxed);
+                return Err(NodeError::Overloaded { is_crowded: false });
+            }
+            let RawCall { commands, replies, script, asking } = call;
+            let call = Arc::new(PendingCall { commands, replies, script, asking, waits, result: Pending::new() });
+            state.calls.push(Arc::clone(&call));
+            state.record_submission(&call.waits);
+            let waker = state.wake_up.take();
+            drop(state);
+            wake(waker);
+            call
+        };
+        let guard = CallGuard { connection: self, call };
+        guard.call.result.wait().await
     }
 
     /// Replaces a connection that still works by a new one, in the background: the host name may resolve to another
     /// server by now.
     pub(crate) fn replace(&self) {
-        let mut state = self.0.lock();
-        if state.connection.is_some() {
-            self.0.start_reconnecting(&mut state, true);
+        let mut state = self.shared().lock();
+        if state.is_connected && !state.is_replace_requested {
+            state.is_replace_requested = true;
+            let waker = state.wake_up.take();
+            drop(state);
+            wake(waker);
         }
     }
 
     /// A snapshot for operators.
     pub(crate) fn state(&self, address: &str) -> ServerState {
-        let state = self.0.lock();
+        let shared = self.shared();
+        let state = shared.lock();
         ServerState {
             address: address.to_owned(),
             breaker: state.breaker.state(),
             opened: state.breaker.opened(),
-            in_flight: self.0.in_flight.load(Ordering::Relaxed),
-            overloaded: self.0.overloaded.load(Ordering::Relaxed),
+            in_flight: shared.under_way.load(Ordering::Relaxed),
+            waiting: state.plans.waiting() + state.calls.waiting(),
+            overloaded: shared.overloaded.load(Ordering::Relaxed),
+            batches: shared.batches.load(Ordering::Relaxed),
+            batched_plans: shared.batched_plans.load(Ordering::Relaxed),
         }
     }
 
-    /// Waits for the first connection, or with `waits_for_retry` for the end of the next connection attempt.
-    async fn wait_for_connection(
-        &self,
-        timeouts: Timeouts,
-        since: Instant,
-        first: Admission,
-    ) -> Result<(MultiplexedConnection, Ticket), NodeError> {
-        let attempts_before = self.0.lock().attempts;
-        let admitted = async {
-            loop {
-                let changed = self.0.changed.notified();
-                let mut changed = std::pin::pin!(changed);
-                changed.as_mut().enable();
-                match self.admit() {
-                    Admission::Admitted(connection, ticket) => return Ok((connection, ticket)),
-                    Admission::Down(reason)
-                        if !timeouts.waits_for_retry || self.0.lock().attempts > attempts_before =>
-                    {
-                        return Err(NodeError::Down(reason));
-                    }
-                    Admission::Down(_) | Admission::Connecting(_) => changed.await,
-                }
-            }
-        };
-        if let Some(admitted) = timer::timeout(timeouts.setup, admitted).await {
-            return admitted;
+    /// The limits of a job that is submitted now, or why it must not be sent. Starts the task if there is none.
+    fn admit(&self, state: &mut ConnectionState, timeouts: Timeouts) -> Result<WaitLimits, NodeError> {
+        if state.lifecycle == TaskLifecycle::NotRunning {
+            let runtime = Handle::try_current().map_err(|_| NodeError::Down(Arc::clone(&state.reason)))?;
+            state.lifecycle = TaskLifecycle::Running;
+            state.wake_up = WakeUp::new();
+            runtime.spawn(ConnectionTask::new(Arc::clone(self.shared())));
         }
-        if let Admission::Connecting(ticket) = first {
-            self.0.record(ticket, self.0.outcome_without_response(since), DownReason::NOT_CONNECTED_YET);
+        if state.breaker.state() != BreakerState::Closed && !timeouts.waits_for_retry {
+            return Err(NodeError::Down(Arc::clone(&state.reason)));
         }
-        Err(NodeError::Down(Arc::clone(&self.0.lock().reason)))
+        Ok(WaitLimits::new(timeouts, timer::now(), state.attempts))
     }
 
-    fn admit(&self) -> Admission {
+    fn shared(&self) -> &Arc<ConnectionShared> {
+        &self.0.0
+    }
+}
+
+impl Drop for ConnectionHandle {
+    fn drop(&mut self) {
         let mut state = self.0.lock();
-        if state.connection.is_none() {
-            self.0.start_reconnecting(&mut state, false);
-        }
-        if state.connection.is_none() && state.breaker.state() == BreakerState::Closed {
-            return Admission::Connecting(state.breaker.ticket());
-        }
-        let Some(connection) = state.connection.clone() else {
-            return Admission::Down(Arc::clone(&state.reason));
-        };
-        match state.breaker.admit() {
-            Some(ticket) => Admission::Admitted(connection, ticket),
-            None => Admission::Down(Arc::clone(&state.reason)),
-        }
+        state.lifecycle = TaskLifecycle::Closed;
+        let waker = state.wake_up.take();
+        drop(state);
+        wake(waker);
     }
 }
 
-// === impl ActiveCall ===
-
-impl ActiveCall {
-    /// Records the outcome of the call and passes its result on.
-    pub(crate) fn finish<T>(mut self, result: RedisResult<T>) -> Result<T, NodeError> {
-        let inner = &self.permit.0;
-        let (outcome, reason) = match &result {
-            Ok(_) => (CallOutcome::Responded, DownReason::NOT_CONNECTED_YET),
-            Err(error) if error.code().is_some() => (CallOutcome::Responded, DownReason::NOT_CONNECTED_YET),
-            Err(error) if error.is_timeout() => (inner.outcome_without_response(self.since), DownReason::TIMED_OUT),
-            Err(_) => (CallOutcome::Disconnected, DownReason::CONNECTION_LOST),
-        };
-        if let Some(ticket) = self.ticket.take() {
-            self.permit.0.record(ticket, outcome, reason);
-        }
-        result.map_err(NodeError::Failed)
-    }
-}
-
-impl Drop for ActiveCall {
+impl<F: Fn() -> Option<Epilogue<PlanReply>>> Drop for PlanGuard<'_, F> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            let inner = &self.permit.0;
-            inner.record(ticket, inner.outcome_without_response(self.since), DownReason::TIMED_OUT);
-        }
-    }
-}
-
-// === impl InFlightPermit ===
-
-impl InFlightPermit {
-    fn acquire(inner: &Arc<ConnectionInner>) -> Result<Self, NodeError> {
-        let mut in_flight = inner.in_flight.load(Ordering::Relaxed);
-        while in_flight < inner.max_in_flight {
-            match inner.in_flight.compare_exchange_weak(in_flight, in_flight + 1, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => return Ok(Self(Arc::clone(inner))),
-                Err(current) => in_flight = current,
+        // Withdrawn under the lock of the queue, which counts the jobs that wait.
+        if self.plan.result.is_waiting() {
+            let mut state = self.connection.shared().lock();
+            if self.plan.result.withdraw() {
+                return state.plans.record_withdrawn();
             }
         }
-        inner.overloaded.fetch_add(1, Ordering::Relaxed);
-        Err(NodeError::Overloaded)
+        self.plan.result.abandon(&self.epilogue);
     }
 }
 
-impl Drop for InFlightPermit {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if self.call.result.is_waiting() {
+            let mut state = self.connection.shared().lock();
+            if self.call.result.withdraw() {
+                return state.calls.record_withdrawn();
+            }
+        }
+        self.call.result.abandon(|| None);
     }
 }
 
-// === impl ConnectionInner ===
-
-impl ConnectionInner {
-    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The outcome of a call that got no response. Less than a quarter of the response timeout proves nothing: callers
-    /// with short deadlines must not open the breaker for all others.
-    fn outcome_without_response(&self, since: Instant) -> CallOutcome {
-        if since.elapsed() >= self.response_timeout / 4 { CallOutcome::TimedOut } else { CallOutcome::Unknown }
-    }
-
-    /// Starts the [`ReconnectTask`], unless it runs already. Outside of a tokio runtime, where an [`ActiveCall`] may be
-    /// dropped, the next call starts it.
-    fn start_reconnecting(self: &Arc<Self>, state: &mut ConnectionState, replaces: bool) {
-        if let Ok(runtime) = Handle::try_current()
-            && !self.reconnecting.swap(true, Ordering::AcqRel)
-        {
-            let task = ReconnectTask { inner: Arc::downgrade(self), finished: false };
-            state.task = Some(runtime.spawn(task.run(Arc::clone(&self.connector), replaces)).abort_handle());
-        }
-    }
-
-    /// Records how a call ended. If that opens the breaker, drops the connection for `reason`.
-    fn record(self: &Arc<Self>, ticket: Ticket, outcome: CallOutcome, reason: DownReason) {
-        let mut state = self.lock();
-        let before = state.breaker.state();
-        if state.breaker.record(ticket, outcome) {
-            state.connection = None;
-            state.reason = Arc::new(reason);
-            self.start_reconnecting(&mut state, false);
-        }
-        if before == BreakerState::HalfOpen {
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// Records the result of a connection attempt.
-    fn record_attempt(&self, attempt: RedisResult<MultiplexedConnection>) {
-        let mut state = self.lock();
-        state.attempts += 1;
-        match attempt {
-            Ok(connection) => {
-                state.connection = Some(connection);
-                state.breaker.record_connected();
-            }
-            // The attempt was to replace a connection that still works.
-            Err(_) if state.connection.is_some() => {}
-            Err(error) => {
-                state.reason = Arc::new(DownReason::from_connect_error(error));
-                state.breaker.record_connect_failure();
-            }
-        }
-        self.changed.notify_waiters();
-    }
-}
-
-impl Drop for ConnectionInner {
-    fn drop(&mut self) {
-        if let Some(task) = self.lock().task.take() {
-            task.abort();
-        }
-    }
-}
-
-// === impl ReconnectTask ===
-
-impl ReconnectTask {
-    /// Connects until there is a connection. One that `replaces` a working connection tries once.
-    async fn run(mut self, connector: Arc<Connector>, replaces: bool) {
-        loop {
-            let Some(delay) = self.inner.upgrade().map(|inner| inner.lock().breaker.reconnect_delay()) else { return };
-            timer::sleep(delay).await;
-            let attempt = connector.connect().await;
-            let Some(inner) = self.inner.upgrade() else { return };
-            inner.record_attempt(attempt);
-            drop(inner);
-            if replaces {
-                timer::sleep(MIN_REPLACE_INTERVAL).await;
-            }
-            let Some(inner) = self.inner.upgrade() else { return };
-            let state = inner.lock();
-            if state.connection.is_some() {
-                // Under the lock: a call that finds no connection from now on starts another task.
-                inner.reconnecting.store(false, Ordering::Release);
-                self.finished = true;
-                return;
-            }
-        }
-    }
-}
-
-impl Drop for ReconnectTask {
-    fn drop(&mut self) {
-        if let (Some(inner), false) = (self.inner.upgrade(), self.finished) {
-            inner.reconnecting.store(false, Ordering::Release);
-            inner.changed.notify_waiters();
-        }
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
     }
 }

@@ -1,27 +1,29 @@
-//! `Connector`: makes connections to one server. It keeps none of them.
+//! `Connector`: opens connections to one server. It keeps none of them.
 
+use std::io;
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, RedisResult};
+use redis::{ConnectionInfo, RedisResult};
 
+use crate::handshake::shake_hands;
 use crate::options::RedisOptions;
-use crate::timeouts::Timeouts;
+use crate::server_link::ServerLink;
+use crate::server_stream::ServerStream;
+use crate::timer;
+use crate::tls::TrustedCertificates;
 
-/// The driver's own queue is never larger than this, whatever the limit of calls in flight.
-const MAX_PIPELINE_BUFFER_COMMANDS: usize = 1 << 16;
-
-/// Makes connections to one server.
+/// Opens connections to one server.
 pub(crate) struct Connector {
     endpoint: Endpoint,
-    config: AsyncConnectionConfig,
-    /// How long the first `PING` on a connection may take.
-    ping_timeout: Duration,
+    connection_timeout: Duration,
 }
 
 /// What is connected to.
 pub(crate) enum Endpoint {
-    Server(Box<Client>),
+    Server {
+        info: Box<ConnectionInfo>,
+        trusted: TrustedCertificates,
+    },
     /// A server that exists only in the simulation.
     #[cfg(test)]
     Simulated(std::sync::Arc<crate::simulation::SimulatedServer>),
@@ -29,26 +31,28 @@ pub(crate) enum Endpoint {
 
 impl Connector {
     pub(crate) fn new(endpoint: Endpoint, options: &RedisOptions) -> Self {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(options.connection_timeout))
-            // Each call sets its own.
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(options.max_in_flight.min(MAX_PIPELINE_BUFFER_COMMANDS));
-        Self { endpoint, config, ping_timeout: Timeouts::for_decision(options.timeout).response }
+        Self { endpoint, connection_timeout: options.connection_timeout }
     }
 
-    /// Makes a connection and waits until it has answered a `PING`. An error reply counts too: the server may be
-    /// loading, or forbid the command.
-    pub(crate) async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        let mut connection = match &self.endpoint {
-            Endpoint::Server(client) => client.get_multiplexed_async_connection_with_config(&self.config).await?,
-            #[cfg(test)]
-            Endpoint::Simulated(server) => crate::simulation::SimulatedServer::connect(server, &self.config).await?,
+    /// Opens a connection and exchanges the first commands. Whether the server answers scripts is not known yet.
+    pub(crate) async fn connect(&self) -> RedisResult<ServerLink> {
+        let connecting = async {
+            match &self.endpoint {
+                Endpoint::Server { info, trusted } => {
+                    let mut link = ServerLink::new(ServerStream::open(info.addr(), trusted).await?);
+                    shake_hands(&mut link, info.redis_settings()).await?;
+                    Ok(link)
+                }
+                #[cfg(test)]
+                Endpoint::Simulated(server) => Ok(ServerLink::new(server.connect().await?)),
+            }
         };
-        connection.set_response_timeout(self.ping_timeout);
-        match connection.req_packed_command(&redis::cmd("PING")).await {
-            Err(error) if error.code().is_none() => Err(error),
-            _ => Ok(connection),
-        }
+        let timed_out = || Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        timer::timeout(self.connection_timeout, connecting).await.unwrap_or_else(timed_out)
+    }
+
+    /// How long a connection attempt and the first reply may take.
+    pub(crate) const fn connection_timeout(&self) -> Duration {
+        self.connection_timeout
     }
 }

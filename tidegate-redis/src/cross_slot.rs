@@ -20,7 +20,6 @@ use tidegate::{StoreError, StoreErrorKind};
 
 use crate::call::CallError;
 use crate::deadline::Deadline;
-use crate::error::timed_out;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
 use crate::timeouts::Timeouts;
@@ -189,14 +188,12 @@ impl RedisStore {
 
     /// Decides a part within the time of the next call.
     async fn decide_part(&self, part: &Plan<'_>, deadline: Deadline) -> Result<Verdict, CallError> {
-        let verdict =
-            timer::timeout(deadline.time_for_next_call(), self.decide_in_slot(part, deadline.timeouts())).await;
-        verdict.unwrap_or_else(|| Err(timed_out().into()))
+        self.decide_in_slot(part, deadline.next_call()).await
     }
 
     /// Peeks at a part. `None` if that fails or takes longer than `limit`.
     async fn peek_part(&self, part: &Plan<'_>, limit: Duration, deadline: Deadline) -> Option<Verdict> {
-        timer::timeout(limit, self.decide_in_slot(&part.clone().with_peek(), deadline.timeouts())).await?.ok()
+        self.decide_in_slot(&part.clone().with_peek(), deadline.timeouts_for(limit)).await.ok()
     }
 
     /// How many of the requested units all parts have. If a part denies, failures of other parts are ignored.
@@ -207,7 +204,7 @@ impl RedisStore {
         }
         // Half of the time is left for taking the units.
         let parts = split(plan, split_by, UnitRequest::UpTo(requested), &self.denials);
-        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.time_for_next_call() / 2).await;
+        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.half()).await;
         let all: Vec<&Part<'_>> = parts.iter().collect();
         match failure {
             None => Ok(granted_by_all(&all, &verdicts, requested)),
@@ -227,7 +224,7 @@ impl RedisStore {
         // First the units that all parts have, then each part's result for that many.
         let units = self.available_units(plan, split_by, deadline).await?;
         let parts = split(plan, split_by, UnitRequest::Exactly(units.max(1)), &self.denials);
-        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.time_for_next_call()).await;
+        let (verdicts, failure) = self.peek_at_parts(&parts, deadline.next_call()).await;
         // Unlike a decision, a peek reports a failure even if another part denies.
         if let Some(failure) = failure {
             return Err(failure);
@@ -236,13 +233,9 @@ impl RedisStore {
         Ok(merge(plan, granted.min(units), &parts, verdicts))
     }
 
-    /// Peeks at all parts at once within `limit`. Returns the verdicts and the first failure.
-    async fn peek_at_parts(&self, parts: &[Part<'_>], limit: Duration) -> (Vec<Option<Verdict>>, Option<CallError>) {
-        let peek = async |part: &Part<'_>| {
-            let peek = part.plan.clone().with_peek();
-            let verdict = timer::timeout(limit, self.decide_in_slot(&peek, Timeouts::for_decision(limit))).await;
-            verdict.unwrap_or_else(|| Err(timed_out().into()))
-        };
+    /// Peeks at all parts at once. Returns the verdicts and the first failure.
+    async fn peek_at_parts(&self, parts: &[Part<'_>], timeouts: Timeouts) -> (Vec<Option<Verdict>>, Option<CallError>) {
+        let peek = async |part: &Part<'_>| self.decide_in_slot(&part.plan.clone().with_peek(), timeouts).await;
         split_results(join_all(parts.iter().map(peek)).await)
     }
 }

@@ -13,7 +13,8 @@ use tidegate::{StoreError, StoreErrorKind};
 use crate::reply::unreadable;
 
 /// The permissions that a user needs, as `ACL SETUSER` takes them.
-pub(crate) const PERMISSIONS: &str = "+evalsha +evalsha_ro +script|load +time +get +psetex +pttl +del +info";
+pub(crate) const PERMISSIONS: &str =
+    "+evalsha +evalsha_ro +script|load +time +get +mget +exists +psetex +pttl +del +info";
 
 pub(crate) const CONNECTION_REFUSED: &str = "nothing listens at the address of the store; is it up?";
 pub(crate) const NO_RESPONSE: &str = "the store did not answer in time";

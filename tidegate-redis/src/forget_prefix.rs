@@ -1,9 +1,8 @@
 //! `RedisStore::forget_prefix`: deletes all keys of a prefix, for test runs and simulations that had one of their own.
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tidegate::StoreError;
 
-use crate::call::Call;
 use crate::node::Node;
 use crate::store::RedisStore;
 use crate::timeouts::Timeouts;
@@ -44,13 +43,13 @@ async fn unlink(node: &Node, keys: &[Vec<u8>], timeouts: Timeouts) -> Result<u64
     if keys.is_empty() {
         return Ok(0);
     }
-    let call = |key: &Vec<u8>| {
+    let unlink = |key: &Vec<u8>| {
         let mut command = redis::cmd("UNLINK");
         command.arg(key);
-        Call::command(command, timeouts)
+        command
     };
-    let calls: Vec<Call> = keys.iter().map(call).collect();
-    let replies = node.send_each(&calls.iter().collect::<Vec<_>>()).await.map_err(|error| StoreError::from(&error))?;
+    let commands: Vec<Cmd> = keys.iter().map(unlink).collect();
+    let replies = node.send_each(&commands, timeouts).await.map_err(|error| StoreError::from(&error))?;
     let mut deleted = 0;
     for reply in replies {
         deleted += u64::from(reply.map_err(|error| StoreError::from(&error))? == Value::Int(1));

@@ -100,9 +100,9 @@ async fn run(router: Router, options: RedisOptions, instances: Arc<AtomicU32>) {
     let instance_id = RandomState::new().hash_one(std::process::id()).to_le_bytes();
     let mut recent = RecentCounts::default();
     loop {
-        let reply = timer::timeout(options.timeout, send_heartbeat(&router, &options, instance_id)).await;
+        let reply = send_heartbeat(&router, &options, instance_id).await;
         let count = match reply {
-            Some(Ok(Value::Array(fields))) => match fields.as_slice() {
+            Ok(Value::Array(fields)) => match fields.as_slice() {
                 [Value::Int(count)] => u32::try_from(*count).ok(),
                 _ => None,
             },
@@ -117,7 +117,7 @@ async fn run(router: Router, options: RedisOptions, instances: Arc<AtomicU32>) {
 
 async fn send_heartbeat(router: &Router, options: &RedisOptions, instance_id: [u8; 8]) -> Result<Value, CallError> {
     let numbers = [INSTANCE_TTL.as_micros() as f64, f64::from(MAX_INSTANCES)].map(f64::to_le_bytes).concat();
-    let mut call = Call::script("EVALSHA", SCRIPTS.heartbeat(), Timeouts::for_decision(options.timeout));
+    let mut call = Call::script("EVALSHA", SCRIPTS.heartbeat(), Timeouts::for_background(options));
     call.command.arg(1).arg(format!("{}{KEY_VERSION}{{00}}@instances", options.prefix)).arg(&instance_id).arg(numbers);
     if let Some(clock) = &options.clock {
         call.command.arg(clock.now().as_micros());

@@ -24,13 +24,15 @@
 //!
 //! 1. `connect` opens a store from a `store_url` and `options`, and checks the servers with `server_info` and `version`.
 //! 2. `denial_cache` refuses what the store denied a moment ago, before anything is sent.
-//! 3. `store` decides a plan: `cardinality` chooses overflow buckets for anonymous subjects, `args` packs the arguments,
-//!    `scripts` holds the Lua text, `reply` turns the reply into a verdict. `cross_slot` splits plans whose keys are in
+//! 3. `store` decides a plan: `cardinality` chooses overflow buckets for anonymous subjects, `packed_plan` packs the
+//!    plan, `batch` combines plans into one call, `scripts` holds the Lua text, `reply` turns the reply into a verdict. `cross_slot` splits plans whose keys are in
 //!    several slots of a cluster; `adjust` sends charges and refunds.
-//! 4. `router` sends a `call` to the right server: the only one, the primary named by a `sentinel`, or the owner of the
+//! 4. `router` sends a `plan_call` or another `call` to the right server: the only one, the primary named by a `sentinel`, or the owner of the
 //!    slot in a `cluster` (by its `slot_map`). A `topology_cache` refreshes what it knows in the background.
-//! 5. `node` is one server, made by the `node_factory` at an `address`. Its `connection` is made by a `connector` in the
-//!    background, and a `breaker` decides whether calls are sent. `timeouts`, `deadline` and `timer` bound every wait.
+//! 5. `node` is one server, made by the `node_factory` at an `address`. A task owns its `connection`: it sends waiting plans
+//!    together, judges `silence`, and opens the `breaker`. A `connector` opens a `server_stream`, over `tls` if needed, with a
+//!    `handshake`; a `server_link` writes commands to it and parses replies by `resp`. `timeouts`, `deadline` and `timer` bound
+//!    every wait.
 //! 6. `node_error` and `error` turn failures into store errors.
 //!
 //! `heartbeat` counts the instances that share the store. The limits themselves are defined in `tidegate`, in Rust and in
@@ -47,17 +49,21 @@ mod store;
 pub use store::RedisStore;
 mod adjust;
 mod args;
+mod batch;
 mod cardinality;
 pub use cardinality::AnonymousStats;
 mod cross_slot;
+mod decide_batch;
 mod denial_cache;
 mod forget_prefix;
 mod heartbeat;
+mod packed_plan;
 mod reply;
 mod scripts;
 
 mod call;
 mod cluster;
+mod plan_call;
 mod router;
 mod sentinel;
 mod slot_map;
@@ -69,12 +75,18 @@ pub use breaker::BreakerState;
 mod connection;
 mod connector;
 mod deadline;
+mod handshake;
 mod node;
 mod node_factory;
+mod resp;
+mod server_link;
 mod server_state;
 pub use server_state::ServerState;
+mod server_stream;
+mod silence;
 mod timeouts;
 mod timer;
+mod tls;
 
 mod error;
 mod node_error;

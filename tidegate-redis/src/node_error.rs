@@ -8,7 +8,7 @@ use tidegate::{StoreError, StoreErrorKind};
 
 use crate::error::{
     CONNECTION_LOST, CONNECTION_REFUSED, ErrorCause, NO_RESPONSE, is_connection_lost, is_unresolved, store_error,
-    tls_error,
+    timed_out, tls_error,
 };
 
 /// Why a call to one server got no reply.
@@ -16,10 +16,17 @@ use crate::error::{
 pub(crate) enum NodeError {
     /// It was not sent: there is no connection to the server.
     Down(Arc<DownReason>),
-    /// It was not sent: too many calls are in flight.
-    Overloaded,
+    /// It was not sent: too many others wait, or it has waited for too long while the server answered others.
+    Overloaded {
+        /// Whether other plans of the same subject were waiting.
+        is_crowded: bool,
+    },
+    /// It was sent, and its caller's deadline has passed. That says nothing about the server.
+    TimedOut,
     /// It was sent, and the server or the connection reported this error.
     Failed(RedisError),
+    /// It was sent and answered; its own part of the reply is an error.
+    Rejected(StoreError),
 }
 
 /// Why there is no connection to a server.
@@ -38,7 +45,7 @@ impl NodeError {
     pub(crate) const fn down_reason(&self) -> Option<&Arc<DownReason>> {
         match self {
             Self::Down(reason) => Some(reason),
-            Self::Overloaded | Self::Failed(_) => None,
+            _ => None,
         }
     }
 
@@ -46,7 +53,7 @@ impl NodeError {
     pub(crate) const fn redis_error(&self) -> Option<&RedisError> {
         match self {
             Self::Failed(error) => Some(error),
-            Self::Down(_) | Self::Overloaded => None,
+            _ => None,
         }
     }
 
@@ -55,27 +62,19 @@ impl NodeError {
         self.redis_error().and_then(RedisError::code)
     }
 
-    /// Whether the server did not respond: there is no connection, it was lost, or the call timed out.
+    /// Whether the server did not respond: there is no connection, it was lost, or the server is silent.
     pub(crate) fn is_unresponsive(&self) -> bool {
         match self {
             Self::Down(_) => true,
-            Self::Overloaded => false,
             Self::Failed(error) => error.code().is_none(),
+            Self::Overloaded { .. } | Self::TimedOut | Self::Rejected(_) => false,
         }
-    }
-
-    /// Whether the server does not know the script. Nothing ran, so the call may be sent again after loading it.
-    pub(crate) fn is_noscript(&self) -> bool {
-        self.is_server_error(ServerErrorKind::NoScript)
     }
 
     /// Whether the slot is being migrated and the keys of the call are on two servers (`TRYAGAIN`). Nothing ran.
     pub(crate) fn is_mid_migration(&self) -> bool {
-        self.is_server_error(ServerErrorKind::TryAgain)
-    }
-
-    fn is_server_error(&self, kind: ServerErrorKind) -> bool {
-        self.redis_error().is_some_and(|error| error.kind() == ErrorKind::Server(kind))
+        let is_try_again = |error: &RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain);
+        self.redis_error().is_some_and(is_try_again)
     }
 }
 
@@ -86,10 +85,13 @@ impl From<&NodeError> for StoreError {
                 Some(error) => error.clone(),
                 None => Self::new(reason.kind, reason.message.clone()),
             },
-            NodeError::Overloaded => {
-                Self::new(StoreErrorKind::Overloaded, "too many calls to the store are in flight already")
+            NodeError::Overloaded { is_crowded } => {
+                let error = Self::new(StoreErrorKind::Overloaded, "too many requests wait for the store");
+                if *is_crowded { error.with_crowded() } else { error }
             }
+            NodeError::TimedOut => timed_out(),
             NodeError::Failed(error) => store_error(error),
+            NodeError::Rejected(error) => error.clone(),
         }
     }
 }
@@ -116,6 +118,17 @@ impl DownReason {
         };
         let store_error = StoreError::new(reason.kind, reason.message.clone()).with_source(ErrorCause::new(&error));
         Self { error: Some(error), store_error: Some(store_error), ..reason }
+    }
+
+    /// The reason for the `error` that ended a connection.
+    pub(crate) fn from_lost_connection(error: &RedisError) -> Self {
+        if error.is_timeout() {
+            Self::TIMED_OUT
+        } else if is_connection_lost(error) {
+            Self::CONNECTION_LOST
+        } else {
+            Self::unavailable("the store does not speak its protocol; is there a proxy in front of it?")
+        }
     }
 
     /// Whether the server rejected the user or the password.

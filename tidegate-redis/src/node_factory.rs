@@ -1,39 +1,38 @@
 //! `NodeFactory`: makes the [`Node`]s of one store, which share credentials, TLS settings and options.
 
-use std::sync::Arc;
-
-use redis::io::tcp::TcpSettings;
-use redis::{Client, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, TlsCertificates};
+use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::address::Address;
 use crate::connector::Endpoint;
-use crate::error::store_error;
 use crate::node::Node;
 use crate::options::RedisOptions;
-use crate::store_url::StoreUrl;
+use crate::store_url::{StoreUrl, Topology};
 use crate::timeouts::Timeouts;
+use crate::tls::TrustedCertificates;
 
 /// Makes the nodes of one store.
 #[derive(Clone)]
 pub(crate) struct NodeFactory {
     info: ConnectionInfo,
-    /// The CA certificates to trust, as PEM. `None` trusts those of the system.
-    ca: Option<Arc<[u8]>>,
+    trusted: TrustedCertificates,
     options: RedisOptions,
+    /// Whether plans of several slots may be in one batch.
+    combines_slots: bool,
 }
 
 impl NodeFactory {
     /// Reads the CA file, if `url` names one.
     pub(crate) fn new(url: &StoreUrl, options: &RedisOptions) -> Result<Self, StoreError> {
-        let info = url.info.clone().set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let ca = url.ca.as_deref().map(read_ca).transpose()?;
+        let info = url.info.clone();
+        let trusted = url.ca.as_deref().map_or(Ok(TrustedCertificates::of_system()), read_ca)?;
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // The client library uses the process-wide crypto provider, and panics if two are compiled in and none is
-            // installed. A provider that the application has installed stays.
+            // TLS uses the process-wide crypto provider, and panics if two are compiled in and none is installed. A provider
+            // that the application has installed stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        Ok(Self { info, ca, options: options.clone() })
+        let combines_slots = !matches!(url.topology, Topology::Cluster);
+        Ok(Self { info, trusted, options: options.clone(), combines_slots })
     }
 
     /// The same factory with other credentials.
@@ -43,12 +42,12 @@ impl NodeFactory {
     }
 
     /// The first server of the URL. Nothing is connected yet.
-    pub(crate) fn first_node(&self) -> Result<Node, StoreError> {
+    pub(crate) fn first_node(&self) -> Node {
         self.node(self.info.clone())
     }
 
     /// The server at `address`. Nothing is connected yet.
-    pub(crate) fn node_at(&self, address: &Address) -> Result<Node, StoreError> {
+    pub(crate) fn node_at(&self, address: &Address) -> Node {
         let (host, port) = (address.host.clone(), address.port);
         let addr = match self.info.addr() {
             ConnectionAddr::TcpTls { .. } => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -59,31 +58,21 @@ impl NodeFactory {
 
     /// The timeouts of topology queries.
     pub(crate) fn topology_timeouts(&self) -> Timeouts {
-        Timeouts::for_topology(&self.options)
+        Timeouts::for_background(&self.options)
     }
 
-    fn node(&self, info: ConnectionInfo) -> Result<Node, StoreError> {
+    fn node(&self, info: ConnectionInfo) -> Node {
         let address = info.addr().to_string();
-        let client = match &self.ca {
-            Some(ca) => {
-                let certificates = TlsCertificates { client_tls: None, root_cert: Some(ca.to_vec()) };
-                Client::build_with_tls(info, certificates)
-            }
-            None => Client::open(info),
-        };
-        let client = client.map_err(|error| store_error(&error))?;
-        Ok(Node::new(&address, Endpoint::Server(Box::new(client)), &self.options))
+        let endpoint = Endpoint::Server { info: Box::new(info), trusted: self.trusted.clone() };
+        Node::new(&address, endpoint, &self.options, self.combines_slots)
     }
 }
 
-fn read_ca(path: &str) -> Result<Arc<[u8]>, StoreError> {
+fn read_ca(path: &str) -> Result<TrustedCertificates, StoreError> {
     let unusable = |reason: String| {
         let message = format!("the CA file of the store, {path:?}, cannot be used: {reason}");
         StoreError::new(StoreErrorKind::Unexpected, message)
     };
     let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
-    if !pem.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") {
-        return Err(unusable("there is no certificate in it; it must be PEM".to_owned()));
-    }
-    Ok(pem.into())
+    TrustedCertificates::from_pem(&pem).map_err(unusable)
 }

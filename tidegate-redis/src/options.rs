@@ -11,7 +11,8 @@ pub const DEFAULT_PREFIX: &str = "tg";
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 const DEFAULT_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
-const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
+const DEFAULT_QUEUE_WAIT: Duration = Duration::from_millis(250);
+const DEFAULT_MAX_WAITING: usize = 4096;
 const MAX_PREFIX_BYTES: usize = 32;
 
 /// How a store uses its servers.
@@ -28,21 +29,23 @@ pub struct RedisOptions {
     pub(crate) prefix: Arc<str>,
     pub(crate) timeout: Duration,
     pub(crate) connection_timeout: Duration,
-    pub(crate) max_in_flight: usize,
+    pub(crate) queue_wait: Duration,
+    pub(crate) max_waiting: usize,
     pub(crate) heartbeats: bool,
     pub(crate) clock: Option<Arc<dyn Clock>>,
 }
 
 /// Setting options
 impl RedisOptions {
-    /// The defaults: prefix [`DEFAULT_PREFIX`], a timeout of 25 ms, one second for a connection, at most 1024 calls in
-    /// flight to one server.
+    /// The defaults: prefix [`DEFAULT_PREFIX`], a budget of 25 ms, one second for a connection, at most 4,096 plans that wait
+    /// for one server, for at most 250 ms.
     pub fn new() -> Self {
         Self {
             prefix: DEFAULT_PREFIX.into(),
             timeout: DEFAULT_TIMEOUT,
             connection_timeout: DEFAULT_CONNECTION_TIMEOUT,
-            max_in_flight: DEFAULT_MAX_IN_FLIGHT,
+            queue_wait: DEFAULT_QUEUE_WAIT,
+            max_waiting: DEFAULT_MAX_WAITING,
             heartbeats: true,
             clock: None,
         }
@@ -54,9 +57,10 @@ impl RedisOptions {
         self
     }
 
-    /// Sets how long a decision or an adjustment may take in total. After that it fails as possibly applied. A server that
-    /// has not responded within four fifths of the timeout counts as silent. A plan may set a
-    /// [shorter timeout](tidegate::spi::Plan::with_timeout).
+    /// Sets the budget of a server: one that sends no byte for this long while it owes a reply counts as silent, and so does
+    /// one that owes the same reply for four times as long. Time in which this process itself was too busy to notice a reply
+    /// does not count. A plan may set a [timeout](tidegate::spi::Plan::with_timeout) of its own, which says nothing about the
+    /// server.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -68,10 +72,17 @@ impl RedisOptions {
         self
     }
 
-    /// Sets how many calls may be in flight to one server. Further calls fail at once as
-    /// [overloaded](StoreErrorKind::Overloaded). A batch counts as one call.
-    pub fn with_max_in_flight(mut self, calls: usize) -> Self {
-        self.max_in_flight = calls;
+    /// Sets how long a plan may wait to be sent while the server answers others. After that it fails as
+    /// [overloaded](StoreErrorKind::Overloaded), and has consumed nothing.
+    pub fn with_queue_wait(mut self, wait: Duration) -> Self {
+        self.queue_wait = wait;
+        self
+    }
+
+    /// Sets how many plans may wait for one server. When there are more, plans of the subjects with the most plans waiting
+    /// fail as [overloaded](StoreErrorKind::Overloaded).
+    pub fn with_max_waiting(mut self, plans: usize) -> Self {
+        self.max_waiting = plans;
         self
     }
 
@@ -97,7 +108,7 @@ impl RedisOptions {
         &self.prefix
     }
 
-    /// How long a decision may take.
+    /// The budget of a server.
     pub const fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -107,9 +118,14 @@ impl RedisOptions {
         self.connection_timeout
     }
 
-    /// How many calls may be in flight to one server.
-    pub const fn max_in_flight(&self) -> usize {
-        self.max_in_flight
+    /// How long a plan may wait to be sent.
+    pub const fn queue_wait(&self) -> Duration {
+        self.queue_wait
+    }
+
+    /// How many plans may wait for one server.
+    pub const fn max_waiting(&self) -> usize {
+        self.max_waiting
     }
 
     /// Whether the store sends heartbeats.
@@ -123,8 +139,9 @@ impl RedisOptions {
         if self.prefix.len() > MAX_PREFIX_BYTES || self.prefix.contains(is_forbidden) {
             return invalid("the prefix must be at most 32 visible ASCII characters without braces");
         }
-        if self.timeout.is_zero() || self.connection_timeout.is_zero() || self.max_in_flight == 0 {
-            return invalid("the timeout, the connection timeout and the calls in flight must be greater than zero");
+        let times = [self.timeout, self.connection_timeout, self.queue_wait];
+        if times.iter().any(Duration::is_zero) || self.max_waiting == 0 {
+            return invalid("the timeouts, the queue wait and the waiting plans must be greater than zero");
         }
         Ok(())
     }
@@ -142,7 +159,8 @@ impl fmt::Debug for RedisOptions {
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)
             .field("connection_timeout", &self.connection_timeout)
-            .field("max_in_flight", &self.max_in_flight)
+            .field("queue_wait", &self.queue_wait)
+            .field("max_waiting", &self.max_waiting)
             .field("heartbeats", &self.heartbeats)
             .finish_non_exhaustive()
     }

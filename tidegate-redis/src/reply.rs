@@ -1,73 +1,158 @@
-//! `Reply`: parses the replies of the scripts, and computes the verdict from them with the library's functions.
+//! `PlanReply` and `Reply`: the replies of the scripts, and the verdicts that the library's functions compute from them.
+//! `decide_batch.lua` describes the format.
 
 use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::{CLOCK_MARGIN, StoredState};
-use tidegate::spi::{Check, Plan, Verdict};
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState};
+use tidegate::spi::{Check, Plan, Role, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::args::micros;
 
-/// The reply of a script to a plan.
+/// The part of a script's reply that answers one plan. It borrows nothing, and is small enough to be copied.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanReply {
+    now: Timestamp,
+    repeat: Repeat,
+    text: SmallVec<[u8; 64]>,
+}
+
+/// Equal plans are decided as one plan of several units: the plan with this index, of so many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repeat {
+    pub(crate) index: u64,
+    pub(crate) count: u64,
+}
+
+/// The decoded reply to a plan.
+#[derive(Debug)]
 pub(crate) struct Reply {
     /// The script's time.
     pub(crate) now: Timestamp,
     granted: u64,
     /// For each check, whether it admits, and the state it was decided on.
     states: SmallVec<[(bool, StoredState); 1]>,
-    /// For each check of a plan with overflow routes: -1 if the overflow bucket decided, otherwise the milliseconds that a
-    /// state with a maximum TTL had left.
-    marks: SmallVec<[i64; 1]>,
+    details: SmallVec<[CheckDetails; 1]>,
 }
 
-/// Parsing
-impl Reply {
-    /// Parses the reply of `decide_one.lua`, or with `has_routes` that of `decide_anonymous.lua`.
-    pub(crate) fn parse_single(plan: &Plan<'_>, has_routes: bool, reply: &Value) -> Result<Self, StoreError> {
-        let (Value::BulkString(bytes), [check]) = (reply, plan.checks()) else { return Err(malformed()) };
-        let (now, mut state) = take_double(bytes)?;
-        let mut marks = SmallVec::new();
-        if has_routes {
-            let (mark, rest) = take_double(state)?;
-            (marks, state) = (SmallVec::from_buf([mark as i64]), rest);
-        }
-        let state = if state.is_empty() { StoredState::Fresh } else { decode(check, state)? };
-        // The sign of now says whether the check admits. A single shadow check grants the request either way.
-        let admitted = now.is_sign_positive();
-        let granted = plan.granted(|_| u64::from(admitted));
-        Ok(Self {
-            now: Timestamp::from_micros(now.abs() as u64),
-            granted,
-            states: SmallVec::from_buf([(admitted, state)]),
-            marks,
-        })
+/// How a check was decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CheckDetails {
+    /// On the overflow bucket.
+    overflowed: bool,
+    /// On a key that does not exist, on a full server: nothing was written.
+    unstored: bool,
+    /// A shadow check whose state is unreadable.
+    unreadable: bool,
+    /// The units that earlier plans of the batch took from the state in the reply.
+    taken: u64,
+    /// The milliseconds that a state with a maximum TTL had left.
+    ttl_millis: Option<u64>,
+}
+
+/// Splits the reply of a script into its time and one text for each of `count` plans. The last texts may be missing, but there
+/// are never more.
+pub(crate) fn split_reply(reply: &Value, count: usize) -> Result<(Timestamp, Vec<&[u8]>), StoreError> {
+    let Value::BulkString(bytes) = reply else { return Err(malformed()) };
+    let (now, texts) = bytes.split_first_chunk().ok_or_else(malformed)?;
+    let now = f64::from_le_bytes(*now);
+    let is_microseconds = now >= 0.0 && now < (1_u64 << 53) as f64;
+    let mut parts = texts.split(|byte| *byte == b';');
+    // Every text is preceded by its semicolon.
+    let is_empty_before_first = parts.next().is_some_and(<[u8]>::is_empty);
+    let texts: Vec<&[u8]> = parts.collect();
+    if !is_microseconds || !is_empty_before_first || texts.len() > count {
+        return Err(malformed());
+    }
+    Ok((Timestamp::from_micros(now as u64), texts))
+}
+
+impl PlanReply {
+    pub(crate) fn new(now: Timestamp, repeat: Repeat, text: &[u8]) -> Self {
+        Self { now, repeat, text: SmallVec::from_slice(text) }
     }
 
-    /// Parses the reply of `decide.lua`, to a decision or a peek.
-    pub(crate) fn parse_plan(plan: &Plan<'_>, has_routes: bool, reply: &Value) -> Result<Self, StoreError> {
-        let Value::Array(fields) = reply else { return Err(malformed()) };
-        let [now, bits, granted, rest @ ..] = fields.as_slice() else { return Err(malformed()) };
-        let (now, bits, granted) = (number(now)?, number(bits)?, number(granted)?);
-        let checks = plan.checks().len();
-        if rest.len() != if has_routes { 2 * checks } else { checks } {
+    /// Decodes the reply to `plan`, which must be the plan that was sent.
+    pub(crate) fn into_reply(self, plan: &Plan<'_>) -> Result<Reply, StoreError> {
+        let mut text = &self.text[..];
+        if let Some(rest) = text.strip_prefix(b"!") {
+            let check = parse_number(rest).ok_or_else(malformed)?;
+            return Reply::unreadable(plan, self.now, check);
+        }
+        let mut granted = None;
+        if let Some(rest) = text.strip_prefix(b"g") {
+            let (number, rest) = take_number(rest).ok_or_else(malformed)?;
+            (granted, text) = (Some(number), rest);
+        }
+        let (mut states, mut details) = (SmallVec::new(), SmallVec::new());
+        for check in plan.checks() {
+            let ((admitted, state), detail, rest) = parse_check(check, text).ok_or_else(malformed)?;
+            let state = if detail.taken > 0 { take(plan, check, self.now, state, detail.taken) } else { Some(state) };
+            states.push((admitted, state.ok_or_else(malformed)?));
+            details.push(detail);
+            text = rest;
+        }
+        let max_units = plan.max_units().max(self.repeat.count);
+        if !text.is_empty() || granted.is_some() != (max_units > 1) || granted > Some(max_units) {
             return Err(malformed());
         }
-        let (values, marks) = rest.split_at(checks);
-        let mut states = Vec::with_capacity(checks);
-        for (index, (check, value)) in plan.checks().iter().zip(values).enumerate() {
-            let state = match value {
-                Value::Nil => StoredState::Fresh,
-                Value::BulkString(bytes) => decode(check, bytes)?,
-                _ => return Err(malformed()),
-            };
-            states.push((bits >> index & 1 == 1, state));
+        let reply = Reply { now: self.now, granted: granted.unwrap_or_default(), states, details };
+        if self.repeat.count > 1 {
+            return reply.into_repeat(plan, self.repeat).ok_or_else(malformed);
         }
-        let mark = |mark: &Value| if let Value::Int(mark) = mark { Ok(*mark) } else { Err(malformed()) };
-        let marks = marks.iter().map(mark).collect::<Result<Vec<i64>, _>>()?;
-        let (states, marks) = (states.into_iter().collect(), marks.into_iter().collect());
-        Ok(Self { now: Timestamp::from_micros(now), granted, states, marks })
+        let granted = granted.unwrap_or_else(|| plan.granted(|index| u64::from(reply.states[index].0)));
+        Ok(Reply { granted, ..reply })
+    }
+}
+
+/// Decoding
+impl Reply {
+    /// The reply if the state of the check with this number, from 1, is unreadable: an error, unless it is a shadow check.
+    fn unreadable(plan: &Plan<'_>, now: Timestamp, check: u64) -> Result<Self, StoreError> {
+        match plan.checks() {
+            [only] if only.gate().role() == Role::Shadow => {
+                let details = CheckDetails { unreadable: true, ..CheckDetails::default() };
+                Ok(Self {
+                    now,
+                    granted: plan.granted(|_| 0),
+                    states: SmallVec::from_buf([(false, StoredState::Fresh)]),
+                    details: SmallVec::from_buf([details]),
+                })
+            }
+            _ => Err(unreadable(check)),
+        }
+    }
+
+    /// The reply to one of several equal plans, from the reply to all of them: the states found, and the units granted. Every
+    /// plan is one unit, so those before it have taken as many units as were granted to them.
+    fn into_repeat(self, plan: &Plan<'_>, repeat: Repeat) -> Option<Self> {
+        let Self { now, granted, mut states, mut details } = self;
+        let granted_before = repeat.index.min(granted);
+        let is_granted = repeat.index < granted;
+        for (check, ((admitted, found), detail)) in plan.checks().iter().zip(states.iter_mut().zip(&mut details)) {
+            let limit = check.gate().limit();
+            let mut state = match std::mem::replace(found, StoredState::Fresh) {
+                StoredState::Fresh => None,
+                StoredState::State(state) => Some(state),
+                // Logs are never decided together: their state is not part of the reply.
+                StoredState::Log(_) => return None,
+            };
+            if repeat.index > 0 {
+                let take = Op::Take(plan.take(check, granted_before.max(1)));
+                let result = algorithm::apply(state.as_ref(), limit, now, take);
+                // If nothing was granted, only a state that had to be rebased was written.
+                if let Some(change) = result.change.filter(|_| granted_before > 0 || !result.admitted) {
+                    state = Some(State::new(change));
+                }
+                detail.ttl_millis = state.as_ref().and_then(|state| ttl_millis(check, state, now));
+            }
+            *admitted =
+                is_granted || algorithm::apply(state.as_ref(), limit, now, Op::Take(plan.take(check, 1))).admitted;
+            *found = state.map_or(StoredState::Fresh, StoredState::State);
+        }
+        Some(Self { now, granted: u64::from(is_granted), states, details })
     }
 }
 
@@ -76,8 +161,14 @@ impl Reply {
     /// The verdict on `plan`.
     pub(crate) fn verdict(&self, plan: &Plan<'_>) -> Verdict {
         let mut verdict = Verdict::replay(plan, self.now, self.granted, &self.states);
-        for (check, mark) in verdict.checks_mut().iter_mut().zip(&self.marks) {
-            check.overflowed = *mark < 0;
+        for (check, details) in verdict.checks_mut().iter_mut().zip(&self.details) {
+            check.overflowed = details.overflowed;
+            check.unstored = details.unstored;
+            check.skipped = details.unreadable;
+            check.consumed &= !details.unstored;
+            if details.unreadable {
+                (check.outcome.remaining, check.outcome.retry_after) = (0, None);
+            }
         }
         verdict
     }
@@ -89,14 +180,14 @@ impl Reply {
 
     /// How long the store still keeps the state of the check at `index`, if it has a maximum TTL.
     pub(crate) fn remaining_ttl(&self, index: usize) -> Option<Duration> {
-        self.marks.get(index).and_then(|millis| u64::try_from(*millis).ok()).map(Duration::from_millis)
+        self.details.get(index)?.ttl_millis.map(Duration::from_millis)
     }
 
     /// When the key of a check would have expired before this decision, in microseconds. `None` if there was no key.
     pub(crate) fn previous_expiry(&self, index: usize, check: &Check<'_>) -> Option<u64> {
         let expiry = self.states.get(index)?.1.expiry(check.gate().limit(), self.now)?;
-        let remaining = self.marks.get(index).filter(|_| check.forget_after().is_some());
-        Some(match remaining.and_then(|millis| u64::try_from(*millis).ok()) {
+        let ttl = self.details.get(index).filter(|_| check.forget_after().is_some());
+        Some(match ttl.and_then(|details| details.ttl_millis) {
             Some(millis) => self.now.as_micros().saturating_add(millis.saturating_mul(1_000)),
             None => expiry.saturating_add(micros(CLOCK_MARGIN)),
         })
@@ -112,14 +203,66 @@ pub(crate) fn parse_adjust(reply: &Value) -> Result<(Timestamp, Vec<usize>), Sto
     Ok((Timestamp::from_micros(number(now)?), indexes.collect::<Result<_, _>>()?))
 }
 
-fn take_double(bytes: &[u8]) -> Result<(f64, &[u8]), StoreError> {
-    let (number, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
-    Ok((f64::from_le_bytes(*number), rest))
+/// Parses the result of a check at the start of `text`, and returns the rest.
+fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredState), CheckDetails, &'t [u8])> {
+    let (letter, text) = text.split_first()?;
+    let (value, mut text) = text.split_at(text.iter().take_while(|byte| is_state_byte(**byte)).count());
+    // The script has read the state without an error, so one that cannot be decoded is a malformed reply.
+    let state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(check.gate().limit(), value)? };
+    let kind = letter.to_ascii_lowercase();
+    if !matches!(kind, b'a' | b's' | b'n' | b'o' | b'u') || *letter == b'u' {
+        return None;
+    }
+    let (mut taken, mut ttl_millis) = (0, None);
+    if let Some(rest) = text.strip_prefix(b"t") {
+        (taken, text) = take_number(rest)?;
+    }
+    if let Some(rest) = text.strip_prefix(b"m") {
+        let (number, rest) = take_number(rest)?;
+        (ttl_millis, text) = (Some(number), rest);
+    }
+    let details = CheckDetails {
+        overflowed: matches!(kind, b's' | b'o'),
+        unstored: matches!(kind, b'n' | b'o'),
+        unreadable: kind == b'u',
+        taken,
+        ttl_millis,
+    };
+    Some(((letter.is_ascii_lowercase(), state), details, text))
 }
 
-/// Decodes a state. The script has read it without an error, so one that cannot be decoded is a malformed reply.
-fn decode(check: &Check<'_>, bytes: &[u8]) -> Result<StoredState, StoreError> {
-    StoredState::decode(check.gate().limit(), bytes).ok_or_else(malformed)
+/// `state` after `units` of `check` were taken. `None` if it does not have them, or is a log.
+fn take(plan: &Plan<'_>, check: &Check<'_>, now: Timestamp, state: StoredState, units: u64) -> Option<StoredState> {
+    let state = match state {
+        StoredState::Fresh => None,
+        StoredState::State(state) => Some(state),
+        // Takes from logs are never counted: their state is not part of the reply.
+        StoredState::Log(_) => return None,
+    };
+    let result = algorithm::apply(state.as_ref(), check.gate().limit(), now, Op::Take(plan.take(check, units)));
+    let after = result.change.map(State::new).or(state);
+    result.admitted.then(|| after.map_or(StoredState::Fresh, StoredState::State))
+}
+
+/// The TTL that the key of `check` has after `state` was written, with the margin for the clock.
+fn ttl_millis(check: &Check<'_>, state: &State, now: Timestamp) -> Option<u64> {
+    let max_ttl = micros(check.forget_after()?);
+    let left = algorithm::expiry(state, check.gate().limit()).saturating_sub(now.as_micros());
+    Some(left.min(max_ttl).saturating_add(micros(CLOCK_MARGIN)) / 1_000)
+}
+
+const fn is_state_byte(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte == b','
+}
+
+/// The number at the start of `text`, and the rest.
+fn take_number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (digits, rest) = text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count());
+    Some((parse_number(digits)?, rest))
+}
+
+fn parse_number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 fn number(value: &Value) -> Result<u64, StoreError> {
@@ -130,7 +273,7 @@ fn number(value: &Value) -> Result<u64, StoreError> {
 }
 
 /// The error for a key whose value no version of this store has written. `check` counts from 1.
-pub(crate) fn unreadable(check: usize) -> StoreError {
+pub(crate) fn unreadable(check: u64) -> StoreError {
     let message = format!(
         "the value under the key of check {check} is not one that this version writes; it was left as it is. \
          Delete it, upgrade this instance, or give the store a prefix of its own"
@@ -138,7 +281,8 @@ pub(crate) fn unreadable(check: usize) -> StoreError {
     StoreError::new(StoreErrorKind::Unreadable, message)
 }
 
-fn malformed() -> StoreError {
+/// The error for a reply that is not one of ours.
+pub(crate) fn malformed() -> StoreError {
     let message = "the reply of the script is malformed; is there a proxy in front of the server?";
     StoreError::new(StoreErrorKind::Unexpected, message).with_possibly_applied()
 }

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use redis::Value;
 use tidegate::spi::PARTITIONS;
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::address::Address;
-use crate::call::{Call, CallError};
+use crate::call::{Call, CallError, NodeRequest};
 use crate::cluster::Cluster;
 use crate::node::Node;
 use crate::node_factory::NodeFactory;
@@ -32,10 +31,10 @@ impl Router {
     pub(crate) fn new(url: StoreUrl, options: &RedisOptions) -> Result<Self, StoreError> {
         let factory = NodeFactory::new(&url, options)?;
         Ok(match url.topology {
-            Topology::Single => Self::Single(factory.first_node()?),
+            Topology::Single => Self::Single(factory.first_node()),
             Topology::Sentinel { name, credentials } => {
                 let sentinels = factory.clone().with_credentials(credentials);
-                Self::Sentinel(Arc::new(Sentinel::new(factory, &sentinels, &url.addresses, name)?))
+                Self::Sentinel(Arc::new(Sentinel::new(factory, &sentinels, &url.addresses, name)))
             }
             Topology::Cluster => Self::Cluster(Arc::new(Cluster::new(factory, url.addresses))),
         })
@@ -47,10 +46,10 @@ impl Router {
     }
 
     /// Sends `call`, whose keys are all in `slot`.
-    pub(crate) async fn send(&self, slot: u16, call: &Call) -> Result<Value, CallError> {
+    pub(crate) async fn send<R: NodeRequest>(&self, slot: u16, call: &R) -> Result<R::Reply, CallError> {
         match self {
             Self::Single(node) => {
-                let reply = node.send(call, false).await;
+                let reply = call.send_to(node, false).await;
                 // After a failover the host name may resolve to another server.
                 if reply.as_ref().is_err_and(|error| matches!(error.code(), Some("READONLY" | "MASTERDOWN"))) {
                     node.reconnect();

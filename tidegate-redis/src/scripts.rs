@@ -4,25 +4,28 @@
 
 use std::sync::LazyLock;
 
-use redis::Script;
+use redis::Cmd;
 use tidegate::spi::algorithm::lua;
-use tidegate::spi::{Plan, PlanMode};
 use tidegate::{Algorithm, Limit};
 
 const DECIDE_ONE: &str = include_str!("scripts/decide_one.lua");
 const DECIDE_ANONYMOUS: &str = include_str!("scripts/decide_anonymous.lua");
-const DECIDE: &str = include_str!("scripts/decide.lua");
+const DECIDE_BATCH: &str = include_str!("scripts/decide_batch.lua");
 const TIME: &str = include_str!("scripts/time.lua");
 const ADJUST: &str = include_str!("scripts/adjust.lua");
 const HEARTBEAT: &str = include_str!("scripts/heartbeat.lua");
 
-/// The first lines of the two variants of a script: with overflow routes there is a second key for each check.
+/// The first lines of the two variants of `adjust.lua`: with overflow routes there is a second key for each check.
 const WITHOUT_ROUTES: &str = "local ANONYMOUS, checks = false, #KEYS\n";
 const WITH_ROUTES: &str = "local ANONYMOUS, checks = true, #KEYS / 2\n";
 
+/// The first line of the variants of `decide_batch.lua`.
+const NOT_FULL: &str = "local FULL = false\n";
+const FULL: &str = "local FULL = true\n";
+
 /// The limits in the order of their [algorithm numbers](algorithm_number): name, text, and how many numbers the function
 /// takes after `units`.
-const LIMITS: [(&str, &str, usize); 5] = [
+pub(crate) const LIMITS: [(&str, &str, usize); 5] = [
     ("token_bucket", lua::TOKEN_BUCKET, 6),
     ("leaky_bucket", lua::LEAKY_BUCKET, 8),
     ("fixed_window", lua::FIXED_WINDOW, 4),
@@ -39,13 +42,23 @@ pub(crate) struct Scripts {
     decide_one: [Script; 5],
     /// `decide_anonymous.lua` for each limit.
     decide_anonymous: [Script; 5],
-    decide: ScriptVariants,
-    peek: ScriptVariants,
+    decide_batch: Script,
+    /// `decide_batch.lua` for a server without memory.
+    decide_batch_full: Script,
+    /// `decide_batch.lua` for peeks only, which replicas and full servers accept.
+    peek_batch: Script,
     adjust: ScriptVariants,
     heartbeat: Script,
 }
 
-/// A script for any number of checks, in two variants.
+/// A script with the hash that `EVALSHA` takes.
+#[derive(Debug)]
+pub(crate) struct Script {
+    hash: String,
+    text: String,
+}
+
+/// A script in two variants.
 struct ScriptVariants {
     without_routes: Script,
     with_routes: Script,
@@ -65,33 +78,38 @@ impl Scripts {
                 script("#!lua", &[dependency, text, &limit], injected_now, body)
             })
         };
-        let variants = |first_line: &str, constants: &str, injected_now: &str, body: &str| ScriptVariants {
-            without_routes: script(first_line, &[&all_limits, constants, WITHOUT_ROUTES], injected_now, body),
-            with_routes: script(first_line, &[&all_limits, constants, WITH_ROUTES], injected_now, body),
+        let adjust = |first_lines: &str| {
+            script("#!lua flags=allow-oom", &[&all_limits, first_lines], "ARGV[checks + 1]", ADJUST)
         };
+        let decide_batch =
+            |first_line: &str, is_full: &str| script(first_line, &[&all_limits, is_full], "ARGV[3]", DECIDE_BATCH);
         Self {
             decide_one: for_each_limit(DECIDE_ONE, "ARGV[2]"),
             decide_anonymous: for_each_limit(DECIDE_ANONYMOUS, "ARGV[3]"),
-            decide: variants("#!lua", "local CONSUME = true\n", "ARGV[checks + 2]", DECIDE),
-            peek: variants("#!lua flags=no-writes", "local CONSUME = false\n", "ARGV[checks + 2]", DECIDE),
-            adjust: variants("#!lua flags=allow-oom", "", "ARGV[checks + 1]", ADJUST),
+            decide_batch: decide_batch("#!lua", NOT_FULL),
+            decide_batch_full: decide_batch("#!lua flags=allow-oom", FULL),
+            peek_batch: decide_batch("#!lua flags=no-writes", NOT_FULL),
+            adjust: ScriptVariants { without_routes: adjust(WITHOUT_ROUTES), with_routes: adjust(WITH_ROUTES) },
             heartbeat: script("#!lua", &[], "ARGV[3]", HEARTBEAT),
         }
     }
 
-    /// The script that decides `plan`, with or without overflow routes.
-    pub(crate) fn decide(&self, plan: &Plan<'_>, has_routes: bool) -> &Script {
-        match plan.checks() {
-            [check] if is_single_check(plan) => {
-                let scripts = if has_routes { &self.decide_anonymous } else { &self.decide_one };
-                &scripts[algorithm_number(check.gate().limit()) - 1]
-            }
-            _ => self.decide.choose(has_routes),
-        }
+    /// The script for a plan of one check with this [algorithm number](algorithm_number), with or without a route.
+    pub(crate) fn decide_single(&self, algorithm: usize, has_route: bool) -> &Script {
+        let scripts = if has_route { &self.decide_anonymous } else { &self.decide_one };
+        &scripts[algorithm - 1]
     }
 
-    pub(crate) const fn peek(&self, has_routes: bool) -> &Script {
-        self.peek.choose(has_routes)
+    pub(crate) const fn decide_batch(&self) -> &Script {
+        &self.decide_batch
+    }
+
+    pub(crate) const fn decide_batch_full(&self) -> &Script {
+        &self.decide_batch_full
+    }
+
+    pub(crate) const fn peek_batch(&self) -> &Script {
+        &self.peek_batch
     }
 
     pub(crate) const fn adjust(&self, has_overflow: bool) -> &Script {
@@ -103,12 +121,27 @@ impl Scripts {
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
-        let variants = [&self.decide, &self.peek, &self.adjust].into_iter();
-        self.decide_one
-            .iter()
-            .chain(&self.decide_anonymous)
-            .chain(variants.flat_map(|script| [&script.without_routes, &script.with_routes]))
-            .chain([&self.heartbeat])
+        let batches = [&self.decide_batch, &self.decide_batch_full, &self.peek_batch];
+        let others = [&self.adjust.without_routes, &self.adjust.with_routes, &self.heartbeat];
+        self.decide_one.iter().chain(&self.decide_anonymous).chain(batches).chain(others)
+    }
+}
+
+impl Script {
+    fn new(text: String) -> Self {
+        Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
+    }
+
+    /// The hash that `EVALSHA` takes.
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The command that loads the script into a server.
+    pub(crate) fn load_command(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(&self.text);
+        command
     }
 }
 
@@ -118,15 +151,10 @@ impl ScriptVariants {
     }
 }
 
-/// Whether `plan` is decided by a script for a single check.
-pub(crate) fn is_single_check(plan: &Plan<'_>) -> bool {
-    !plan.is_peek() && plan.checks().len() == 1 && plan.max_units() == 1 && plan.mode() == PlanMode::AllOrNothing
-}
-
 /// Composes a script. `injected_now` is the argument in which tests pass a time.
 fn script(first_line: &str, parts: &[&str], injected_now: &str, body: &str) -> Script {
     let now = format!("local now = {injected_now}\n");
-    Script::new(&lua::compose(first_line, &[parts, &[&now, TIME, body]].concat()))
+    Script::new(lua::compose(first_line, &[parts, &[&now, TIME, body]].concat()))
 }
 
 /// The `struct.unpack` format of `numbers` doubles.
@@ -154,8 +182,10 @@ mod tests {
 
     use super::*;
     use crate::args;
+    use crate::batch::{Batch, BatchMode};
+    use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
     use tidegate::Rate;
-    use tidegate::spi::{Adjustment, Check, Gate, Subject};
+    use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
 
     /// The contract at the top of a script, as (label, text), with continuation lines joined.
     fn contract(text: &str) -> Vec<(String, String)> {
@@ -172,7 +202,14 @@ mod tests {
     /// Every `KEYS[…]` and `ARGV[…]` in the code of `text`, with the number of checks written as n.
     fn used_arguments(text: &str) -> BTreeSet<String> {
         let code = text.lines().map(|line| line.split("--").next().unwrap_or_default());
-        let code = code.collect::<Vec<_>>().join("\n").replace("#KEYS", "n").replace("checks", "n").replace(' ', "");
+        // A local alias of KEYS counts as KEYS.
+        let code = code
+            .collect::<Vec<_>>()
+            .join("\n")
+            .replace("keys[", "KEYS[")
+            .replace("#KEYS", "n")
+            .replace("checks", "n")
+            .replace(' ', "");
         let mut used = BTreeSet::new();
         for array in ["KEYS[", "ARGV["] {
             for (at, _) in code.match_indices(array) {
@@ -187,7 +224,7 @@ mod tests {
         let bodies = [
             (DECIDE_ONE, "ARGV[2]"),
             (DECIDE_ANONYMOUS, "ARGV[3]"),
-            (DECIDE, "ARGV[n+2]"),
+            (DECIDE_BATCH, "ARGV[3]"),
             (ADJUST, "ARGV[n+1]"),
             (HEARTBEAT, "ARGV[3]"),
         ];
@@ -205,13 +242,7 @@ mod tests {
 
     #[test]
     fn each_contract_lists_the_fields_of_the_reply() {
-        let bodies = [
-            (DECIDE_ONE, "pack('<dc0'"),
-            (DECIDE_ANONYMOUS, "pack('<ddc0'"),
-            (DECIDE, "reply = {"),
-            (ADJUST, "latest = {"),
-            (HEARTBEAT, "return {"),
-        ];
+        let bodies = [(DECIDE_ONE, "pack('<dc2c0'"), (ADJUST, "latest = {"), (HEARTBEAT, "return {")];
         for (body, reply) in bodies {
             let listed = contract(body).last().unwrap().1.split(';').count();
             let (_, fields) = body.rsplit_once(reply).unwrap();
@@ -238,24 +269,21 @@ mod tests {
             let gate = Gate::for_rule("r", limit);
             let check = Check::new(&gate, Subject::from_hash(1), 1);
             let plan = Plan::new([check]).unwrap();
-            let last_arg_bytes = |append: &dyn Fn(&mut redis::Cmd)| {
-                let mut command = redis::Cmd::new();
-                append(&mut command);
-                command
-                    .args_iter()
-                    .last()
-                    .and_then(|arg| if let redis::Arg::Simple(bytes) = arg { Some(bytes.len()) } else { None })
+            let last_argument_bytes = |command: &redis::Cmd| match command.args_iter().last() {
+                Some(redis::Arg::Simple(bytes)) => bytes.len(),
+                _ => 0,
             };
-            assert_eq!(last_arg_bytes(&|command| args::decide_one(command, "tg", &plan, &[], None)), Some(8 * numbers));
-            assert_eq!(
-                last_arg_bytes(&|command| args::decide(command, "tg", &plan, &[], None)),
-                Some(8 * (numbers + 2))
-            );
+            let packed = PackedPlan::pack("tg", &plan, &[]);
+            let decide_one = Batch::new([&packed]).command(None, BatchMode::Decide).0;
+            assert_eq!(last_argument_bytes(&decide_one), 8 * numbers);
+            let other = PackedPlan::pack("tg", &plan.clone().with_peek(), &[]);
+            let decide_batch = Batch::new([&packed, &other]).command(None, BatchMode::Decide).0;
+            assert_eq!(last_argument_bytes(&decide_batch), LIMIT_BYTES, "both plans have the same limit");
+            assert!(LIMIT_HEADER_BYTES + 8 * numbers <= LIMIT_BYTES);
             let charge = [Adjustment::charge(&check)];
-            assert_eq!(
-                last_arg_bytes(&|command| args::adjust(command, "tg", &charge, &[], None)),
-                Some(8 * (numbers + 3))
-            );
+            let mut adjust = redis::Cmd::new();
+            args::adjust(&mut adjust, "tg", &charge, &[], None);
+            assert_eq!(last_argument_bytes(&adjust), 8 * (numbers + 3));
         }
     }
 }

@@ -8,7 +8,7 @@ use redis::Value;
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::address::Address;
-use crate::call::{Call, CallError};
+use crate::call::{CallError, NodeRequest};
 use crate::error::{denied, not_applied, store_error, unavailable};
 use crate::node::Node;
 use crate::node_error::NodeError;
@@ -43,15 +43,15 @@ impl Sentinel {
         sentinel_factory: &NodeFactory,
         addresses: &[Address],
         name: String,
-    ) -> Result<Self, StoreError> {
-        let sentinels = addresses.iter().map(|address| sentinel_factory.node_at(address)).collect::<Result<_, _>>()?;
-        Ok(Self { factory, sentinels, first: AtomicUsize::new(0), name, primary: TopologyCache::new() })
+    ) -> Self {
+        let sentinels = addresses.iter().map(|address| sentinel_factory.node_at(address)).collect();
+        Self { factory, sentinels, first: AtomicUsize::new(0), name, primary: TopologyCache::new() }
     }
 
     /// Sends `call` to the primary.
-    pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Value, CallError> {
-        let (primary, generation) = self.primary(call.timeouts).await?;
-        let reply = primary.node.send(call, false).await;
+    pub(crate) async fn send<R: NodeRequest>(self: &Arc<Self>, call: &R) -> Result<R::Reply, CallError> {
+        let (primary, generation) = self.primary(call.timeouts()).await?;
+        let reply = call.send_to(&primary.node, false).await;
         self.retry_on_new_primary(call, generation, reply).await
     }
 
@@ -67,28 +67,28 @@ impl Sentinel {
 
     /// Passes on the `reply` of the primary of `generation`. If the call did not run there, and another server is the
     /// primary now, sends it to that one.
-    async fn retry_on_new_primary(
+    async fn retry_on_new_primary<R: NodeRequest>(
         self: &Arc<Self>,
-        call: &Call,
+        call: &R,
         generation: Generation,
-        reply: Result<Value, NodeError>,
-    ) -> Result<Value, CallError> {
+        reply: Result<R::Reply, NodeError>,
+    ) -> Result<R::Reply, CallError> {
         let error = match reply {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
         let primary = if is_demoted(&error) {
-            self.primary.get_newer(generation, call.timeouts, self.refresh()).await
+            self.primary.get_newer(generation, call.timeouts(), self.refresh()).await
         } else if error.is_unresponsive() {
             self.primary.mark_stale(generation);
-            self.primary(call.timeouts).await
+            self.primary(call.timeouts()).await
         } else {
             return Err(CallError::from(&error));
         };
         let did_not_run = is_demoted(&error) || error.down_reason().is_some();
         match primary {
             Ok((primary, newer)) if newer > generation && did_not_run => {
-                let reply = primary.node.send(call, false).await;
+                let reply = call.send_to(&primary.node, false).await;
                 if reply.as_ref().is_err_and(|error| is_demoted(error) || error.is_unresponsive()) {
                     self.primary.mark_stale(newer);
                 }
@@ -142,7 +142,7 @@ impl Sentinel {
         // The node of the same address keeps its connection, breaker and counts.
         let node = match previous.filter(|primary| primary.address == address) {
             Some(primary) => primary.node.clone(),
-            None => self.factory.node_at(&address)?,
+            None => self.factory.node_at(&address),
         };
         match self.is_primary(&node).await {
             Ok(true) => Ok(Primary { address, node }),
@@ -171,6 +171,7 @@ fn is_demoted(error: &NodeError) -> bool {
 fn sentinel_error(error: &NodeError) -> StoreError {
     let redis_error = match error {
         NodeError::Failed(redis_error) => redis_error,
+        NodeError::TimedOut => return unavailable(NO_SENTINEL),
         NodeError::Down(reason) if reason.is_authentication() => {
             return denied("a sentinel rejects its user or password");
         }
@@ -178,7 +179,7 @@ fn sentinel_error(error: &NodeError) -> StoreError {
             return unavailable("the host name of a sentinel cannot be resolved; is it right, and does DNS know it?");
         }
         NodeError::Down(reason) if reason.is_unavailable() => return unavailable(NO_SENTINEL),
-        NodeError::Down(_) | NodeError::Overloaded => return error.into(),
+        _ => return error.into(),
     };
     match redis_error.code() {
         Some("NOAUTH") => denied("a sentinel requires a password of its own; add ?sentinel_password=… to the URL"),

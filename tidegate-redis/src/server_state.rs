@@ -16,10 +16,16 @@ pub struct ServerState {
     pub breaker: BreakerState,
     /// How often the breaker has opened.
     pub opened: u64,
-    /// Calls in flight.
+    /// Plans and calls that were sent and are not answered yet.
     pub in_flight: usize,
-    /// Calls that failed without being sent because too many were in flight.
+    /// Plans and calls that wait to be sent.
+    pub waiting: usize,
+    /// Plans and calls that failed without being sent, because too many waited or they had waited for too long.
     pub overloaded: u64,
+    /// Script calls that decided plans.
+    pub batches: u64,
+    /// The plans that these calls decided.
+    pub batched_plans: u64,
 }
 
 /// Monitoring

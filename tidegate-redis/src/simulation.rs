@@ -1,8 +1,10 @@
-//! Runs the client side against a server that responds late, partly or not at all, in simulated time: the real limiter,
-//! store, breaker, connection and client library. Each seed is one scenario, and reproduces it exactly.
+//! Runs the client side against a server that responds late, partly or not at all, with callers that go away at any time, in
+//! simulated time: the real limiter, store, connection task and breaker. Each seed is one scenario, and reproduces it exactly.
 
+mod caller;
 mod random;
 mod scenario;
+mod script_call;
 mod simulated_server;
 
 use std::panic::AssertUnwindSafe;
@@ -13,11 +15,11 @@ use fastrand::Rng;
 
 use crate::timer;
 use random::{millis, pick};
-use scenario::Scenario;
+use scenario::{BYSTANDER, Scenario};
 pub(crate) use simulated_server::SimulatedServer;
 
 /// How many scenarios `cargo test` runs, unless `TIDEGATE_SCENARIOS` sets another number.
-const DEFAULT_SCENARIOS: u64 = 4_000;
+const DEFAULT_SCENARIOS: u64 = 2_000;
 
 #[test]
 fn the_client_keeps_its_promises_whatever_the_server_does() {
@@ -41,9 +43,8 @@ fn the_client_keeps_its_promises_whatever_the_server_does() {
 fn the_same_seed_reproduces_the_same_scenario() {
     let results = |seed| {
         let scenario = run(seed).unwrap();
-        let counts = [&scenario.costs, &scenario.by_store, &scenario.by_fallback];
-        let counts = counts.map(|count| count.load(Ordering::Relaxed));
-        (counts, scenario.server.taken(), scenario.limiter.store().server_states())
+        let sums = scenario.sums.lock().unwrap().clone();
+        (scenario.costs.load(Ordering::Relaxed), sums, scenario.server.taken(), scenario.server_state())
     };
     for seed in 1..20 {
         assert_eq!(results(seed), results(seed), "seed {seed}");
@@ -66,12 +67,17 @@ fn run(seed: u64) -> Result<Arc<Scenario>, String> {
         let mut rng = Rng::with_seed(seed);
         let scenario = Arc::new(Scenario::new(&mut rng));
         let (callers, end) = (pick(&mut rng, &[1, 2, 3, 8]), timer::now() + millis(&mut rng, 500));
-        let mut tasks: Vec<_> = (0..callers)
-            .map(|number| {
-                let rng = Rng::with_seed(seed ^ (number + 1) << 32);
-                tokio::spawn(Arc::clone(&scenario).run_caller(rng, end))
-            })
-            .collect();
+        let max_burst = pick(&mut rng, &[1, 1, 3, 40]);
+        let mut tasks = Vec::new();
+        for number in 0..=callers {
+            let rng = Rng::with_seed(seed ^ (number + 1) << 32);
+            // The users of several callers are the same; the bystander is alone.
+            let (user, max_burst) = match number {
+                0 => (BYSTANDER.to_owned(), 1),
+                number => (format!("user {}", number % 2), max_burst),
+            };
+            tasks.push(tokio::spawn(Arc::clone(&scenario).run_caller(rng, user, max_burst, end)));
+        }
         tasks.push(tokio::spawn(Arc::clone(&scenario).run_server(rng, end)));
         for task in tasks {
             task.await.map_err(|error| format!("a task panicked: {error}"))??;

@@ -1,9 +1,7 @@
 //! `RedisStore`: decides a whole plan by one script call. The router chooses the server.
 
 use std::fmt;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use tidegate::spi::algorithm::Op;
@@ -12,17 +10,17 @@ use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
 use crate::args;
+use crate::batch::{Batch, BatchMode};
 use crate::call::{Call, CallError};
 use crate::cardinality::{CardinalityTracker, OverflowRoute, has_overflow, without_overflow};
 use crate::cross_slot::{RecentDenials, SplitBy};
 use crate::deadline::Deadline;
 use crate::denial_cache::DenialCache;
-use crate::error::timed_out;
 use crate::heartbeat::Heartbeat;
 use crate::options::RedisOptions;
-use crate::reply::Reply;
+use crate::packed_plan::PackedPlan;
+use crate::plan_call::PlanCall;
 use crate::router::Router;
-use crate::scripts::{SCRIPTS, is_single_check};
 use crate::slot_map::slot_of;
 use crate::timeouts::Timeouts;
 use crate::timer;
@@ -40,8 +38,12 @@ use crate::timer;
 /// for a moment: while a request that a later slot denies is being decided, it holds units of the earlier slots. If the
 /// refund fails, these units stay taken until the limit has refilled.
 ///
-/// No decision takes longer than its [timeout](RedisOptions::with_timeout). After three calls in a row without a response the
-/// circuit breaker opens, and decisions fail at once until the server has answered again.
+/// Plans that are decided at the same time are combined: one script call decides all of them, in one atomic step. A decision
+/// whose caller goes away before it was sent consumes nothing; one that was sent stays.
+///
+/// A server that sends nothing for its [budget](RedisOptions::with_timeout) is silent: the circuit breaker opens, and decisions
+/// fail at once until the server has answered again. While the server answers, decisions wait for each other, at most
+/// [as many](RedisOptions::with_max_waiting) and [as long](RedisOptions::with_queue_wait) as the options say.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) router: Router,
@@ -56,20 +58,16 @@ pub struct RedisStore {
 impl Store for RedisStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         require_max_checks(plan)?;
-        let timeout = self.timeout(plan);
-        let deadline = Deadline::after(timeout);
-        let verdict = async {
-            if self.is_cross_slot(plan) {
-                return Box::pin(self.decide_cross_slot(plan, SplitBy::Slot, deadline)).await;
+        let timeouts = self.timeouts(plan);
+        if self.is_cross_slot(plan) {
+            return Box::pin(self.decide_cross_slot(plan, SplitBy::Slot, Deadline::new(timeouts))).await;
+        }
+        match self.decide_in_slot(plan, timeouts).await {
+            Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
+                Box::pin(self.decide_cross_slot(plan, SplitBy::Key, Deadline::new(timeouts))).await
             }
-            match self.decide_in_slot(plan, Timeouts::for_decision(timeout)).await {
-                Err(failure) if failure.mid_migration && plan.checks().len() > 1 => {
-                    Box::pin(self.decide_cross_slot(plan, SplitBy::Key, deadline)).await
-                }
-                verdict => Ok(verdict?),
-            }
-        };
-        within_timeout(timeout, pin!(verdict)).await
+            verdict => Ok(verdict?),
+        }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -97,14 +95,13 @@ impl Store for RedisStore {
                 command.arg(args::key_name(&self.options.prefix, key));
             }
             let slot = keys.first().map_or(0, |key| slot_of(key.partition()));
-            self.router.send(slot, &Call::command(command, Timeouts::for_decision(self.options.timeout))).await
+            self.router.send(slot, &Call::command(command, self.call_timeouts())).await
         });
-        first_error(within_timeout(self.options.timeout, pin!(async { Ok(join_all(calls).await) })).await?)
+        first_error(join_all(calls).await)
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        let ping = async { self.router.ping(Timeouts::for_decision(self.options.timeout)).await };
-        within_timeout(self.options.timeout, pin!(ping)).await
+        self.router.ping(self.call_timeouts()).await
     }
 
     fn instances(&self) -> Option<u32> {
@@ -136,19 +133,10 @@ impl RedisStore {
         routes: &[OverflowRoute<'_>],
         timeouts: Timeouts,
     ) -> Result<Verdict, CallError> {
-        let has_routes = !routes.is_empty();
-        let (verb, script) = if plan.is_peek() {
-            ("EVALSHA_RO", SCRIPTS.peek(has_routes))
-        } else {
-            ("EVALSHA", SCRIPTS.decide(plan, has_routes))
-        };
-        let mut call = Call::script(verb, script, timeouts);
-        let append = if is_single_check(plan) { args::decide_one } else { args::decide };
-        append(&mut call.command, &self.options.prefix, plan, routes, self.injected_now());
+        let packed = Arc::new(PackedPlan::pack(&self.options.prefix, plan, routes));
+        let call = PlanCall { packed, plan, cardinality: &self.cardinality, timeouts };
         let ticket = self.denial_cache.ticket(plan);
-        let reply = self.router.send(slot_of_plan(plan), &call).await?;
-        let parse = if is_single_check(plan) { Reply::parse_single } else { Reply::parse_plan };
-        let reply = parse(plan, has_routes, &reply)?;
+        let reply = self.router.send(call.packed.slot(), &call).await?.into_reply(plan)?;
         let verdict = reply.verdict(plan);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
@@ -157,9 +145,28 @@ impl RedisStore {
         Ok(verdict)
     }
 
-    /// The timeout of `plan`: its own, but at most that of the store.
-    fn timeout(&self, plan: &Plan<'_>) -> Duration {
-        plan.timeout().map_or(self.options.timeout, |timeout| timeout.min(self.options.timeout))
+    /// Sends `batch`, whose keys are in `slot`.
+    pub(crate) async fn send_batch(
+        &self,
+        slot: u16,
+        batch: &Batch,
+        mode: BatchMode,
+        timeouts: Timeouts,
+    ) -> Result<redis::Value, CallError> {
+        let (command, script) = batch.command(self.injected_now(), mode);
+        self.router.send(slot, &Call { command, script: Some(script), timeouts }).await
+    }
+
+    /// The timeouts of a decision on `plan`.
+    fn timeouts(&self, plan: &Plan<'_>) -> Timeouts {
+        let own_deadline = plan.timeout().map(|timeout| timer::after(timer::now(), timeout));
+        self.call_timeouts().with_deadline(own_deadline)
+    }
+
+    /// The timeouts of a call of this store that starts now, with a deadline for all its attempts.
+    pub(crate) fn call_timeouts(&self) -> Timeouts {
+        let timeouts = Timeouts::for_decision(&self.options);
+        timeouts.with_deadline(Some(timer::after(timer::now(), timeouts.total())))
     }
 
     /// The time of the injected clock. `None` means the server's.
@@ -168,21 +175,7 @@ impl RedisStore {
     }
 }
 
-/// The output of `future`, or an error that says "possibly applied" if it takes longer than `timeout`. Takes a pinned
-/// reference, since these futures are large and each outer future would copy them.
-pub(crate) async fn within_timeout<T>(
-    timeout: Duration,
-    future: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
-) -> Result<T, StoreError> {
-    timer::timeout(timeout, future).await.unwrap_or_else(|| Err(timed_out()))
-}
-
-/// The slot of the first key. A plan without keys may go to any server.
-fn slot_of_plan(plan: &Plan<'_>) -> u16 {
-    plan.checks().first().map_or(0, |check| slot_of(check.key().partition()))
-}
-
-/// Rejects a plan with too many checks: the reply has one bit for each, and for each shadow check, in one number.
+/// Rejects a plan with too many checks, which would take the server too long.
 fn require_max_checks(plan: &Plan<'_>) -> Result<(), StoreError> {
     if !plan.is_too_large() {
         return Ok(());

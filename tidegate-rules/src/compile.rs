@@ -193,10 +193,10 @@ impl Compiler<'_> {
 
     /// Reports plans with limits for rules that do not exist.
     fn check_plan_rules(&mut self, file: &schema_types::RuleFileSpec) {
-        let known: HashSet<&str> = file.rules.iter().map(|rule| rule.id.as_str()).collect();
+        let rule_ids: HashSet<&str> = file.rules.iter().map(|rule| rule.id.as_str()).collect();
         for (plan, named) in &file.plans {
             for (id, limits) in named {
-                if self.problems.len() < MAX_PROBLEMS && !self.partial && !known.contains(id.as_str()) {
+                if self.problems.len() < MAX_PROBLEMS && !self.partial && !rule_ids.contains(id.as_str()) {
                     let help = suggest(id, file.rules.iter().map(|rule| rule.id.as_str()));
                     let message = format!("plan `{plan}` has a limit for rule `{id}`, which does not exist");
                     self.error("unknown-rule", &limits.span, message).set_help(help);
@@ -245,7 +245,7 @@ impl Compiler<'_> {
     }
 
     fn tenants(&mut self, file: &schema_types::RuleFileSpec) -> HashMap<SmolStr, SmolStr> {
-        let known: HashSet<&str> = file.plans.keys().map(String::as_str).collect();
+        let plan_names: HashSet<&str> = file.plans.keys().map(String::as_str).collect();
         let is_matched = |name: &str| {
             let matches_plan = |rule: &Spanned<schema_types::RuleSpec>| {
                 rule.r#match.as_ref().is_some_and(|condition| condition.plan.0.iter().any(|plan| plan.as_str() == name))
@@ -253,9 +253,9 @@ impl Compiler<'_> {
             file.rules.iter().any(matches_plan)
         };
         for plan in file.tenants.values().chain(&file.default_plan) {
-            if !known.contains(plan.as_str()) && !is_matched(plan) {
+            if !plan_names.contains(plan.as_str()) && !is_matched(plan) {
                 let message = format!("plan `{}` has no limits, and no rule matches it", plan.value);
-                self.error("unknown-plan", &plan.span, message).set_help(suggest(plan, known.iter().copied()));
+                self.error("unknown-plan", &plan.span, message).set_help(suggest(plan, plan_names.iter().copied()));
             }
         }
         let entry = |(tenant, plan): (&String, &Spanned<String>)| (SmolStr::new(tenant), SmolStr::new(&plan.value));

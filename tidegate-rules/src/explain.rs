@@ -126,7 +126,7 @@ impl RuleFile {
             client_ip: view.client().map(|ip| ip.to_string()),
             tenant: view.tenant().map(str::to_owned),
             plan: view.plan().to_owned(),
-            exempt: exempt.map(|place| self.exempt_lines[place]),
+            exempt: exempt.map(|index| self.exempt_lines[index]),
             rules: explained.collect(),
             timeline: timeline(&rules, request),
         }
@@ -147,12 +147,12 @@ impl RuleFile {
         let rule_subject = rule.matcher.subject(view);
         let cost = rule.matcher.cost.units(view, &self.matcher);
         // Resolved alone: of rules that share a budget only the first has a check in the plan.
-        let place = self.matcher.rules.iter().position(|matcher| matcher.id == rule.matcher.id).unwrap_or_default();
+        let index = self.matcher.rules.iter().position(|matcher| matcher.id == rule.matcher.id).unwrap_or_default();
         let values = rule_subject.values(&rule.matcher);
         let policy = rule.matcher.on_failure.find(view);
         let on_failure = policy.unwrap_or(rule.matcher.on_failure.otherwise);
         let plan = rules.resolve_match(Match {
-            rule: place,
+            rule: index,
             plan: view.plan(),
             values: &values,
             cost,

@@ -125,7 +125,7 @@ mod tests {
     type Attributes = &'static [(&'static str, &'static str)];
 
     fn evaluate(expression: &Expression, attributes: &[(&str, &str)]) -> Result<i64, String> {
-        let find = |name: &str| attributes.iter().find(|(known, _)| *known == name);
+        let find = |name: &str| attributes.iter().find(|(attribute, _)| *attribute == name);
         expression.evaluate(&|name| find(name).map(|(_, value)| Cow::Borrowed(*value)))
     }
 

@@ -61,13 +61,13 @@ impl Index {
             *shared.entry(entry).or_default() += 1;
         }
         let (mut index, mut remainders) = (Self::default(), Vec::new());
-        for (place, condition) in conditions.enumerate() {
+        for (rule, condition) in conditions.enumerate() {
             let largest_share = |choice: &IndexChoice| choice.entries.iter().map(|entry| shared[entry]).max();
             let left = if let Some(choice) = index_choices(condition).into_iter().min_by_key(largest_share) {
-                choice.entries.into_iter().for_each(|entry| index.add(entry, place as u32));
+                choice.entries.into_iter().for_each(|entry| index.add(entry, rule as u32));
                 remainder(condition, choice.field)
             } else {
-                index.always.push(place as u32);
+                index.always.push(rule as u32);
                 condition.clone()
             };
             remainders.push((!left.covers(&Condition::default())).then(|| Box::new(left)));
@@ -75,19 +75,19 @@ impl Index {
         (index, remainders)
     }
 
-    fn add(&mut self, entry: IndexKey, place: u32) {
+    fn add(&mut self, entry: IndexKey, rule: u32) {
         let map = match entry {
             IndexKey::Path(pattern) => {
                 self.has_paths = true;
-                return self.paths.add(&pattern, place);
+                return self.paths.add(&pattern, rule);
             }
             IndexKey::Header(name, value) => {
-                let known = self.headers.iter().position(|(known, _)| *known == name);
-                let known = known.unwrap_or_else(|| {
+                let index = self.headers.iter().position(|(header, _)| *header == name);
+                let index = index.unwrap_or_else(|| {
                     self.headers.push((name, HashMap::new()));
                     self.headers.len() - 1
                 });
-                return self.headers[known].1.entry(value).or_default().push(place);
+                return self.headers[index].1.entry(value).or_default().push(rule);
             }
             IndexKey::Action(value) => (&mut self.actions, value),
             IndexKey::Host(value) => (&mut self.hosts, value),
@@ -96,7 +96,7 @@ impl Index {
             IndexKey::Plan(value) => (&mut self.plans, value),
             IndexKey::Method(value) => (&mut self.methods, value),
         };
-        map.0.entry(map.1).or_default().push(place);
+        map.0.entry(map.1).or_default().push(rule);
     }
 
     /// Appends every rule that may apply, in order, each once.
@@ -179,8 +179,8 @@ fn index_choices(condition: &Condition) -> Vec<IndexChoice> {
         (IndexField::Plan, each(&condition.plans, IndexKey::Plan)),
         (IndexField::Method, each(&condition.methods, IndexKey::Method)),
     ];
-    let headers = condition.headers.iter().enumerate().map(|(place, (name, values))| {
-        (IndexField::Header(place), values.iter().map(|value| IndexKey::Header(name.clone(), value.clone())).collect())
+    let headers = condition.headers.iter().enumerate().map(|(index, (name, values))| {
+        (IndexField::Header(index), values.iter().map(|value| IndexKey::Header(name.clone(), value.clone())).collect())
     });
     let ways =
         fixed.into_iter().chain(headers).filter(|(_, entries): &(IndexField, Vec<IndexKey>)| !entries.is_empty());
@@ -197,7 +197,7 @@ fn remainder(condition: &Condition, field: IndexField) -> Condition {
         IndexField::Tenant => rest.tenants.clear(),
         IndexField::Plan => rest.plans.clear(),
         IndexField::Method => rest.methods.clear(),
-        IndexField::Header(place) => drop(rest.headers.remove(place)),
+        IndexField::Header(index) => drop(rest.headers.remove(index)),
     }
     rest
 }

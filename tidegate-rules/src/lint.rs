@@ -91,7 +91,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
 fn lint_overlapping(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec<Problem>) {
     let exempt: usize = file.matcher.exempt.iter().map(example_request::weight).sum();
     let mut left = MAX_COMPARISONS;
-    for (place, rule) in rules.iter().enumerate() {
+    for (index, rule) in rules.iter().enumerate() {
         let (beside, looked_at) = ExampleRequest::first(&rule.matcher.condition).rules(&file.matcher);
         let beside: Vec<(usize, &CompiledRule)> = beside.into_iter().map(|other| (other, rules[other])).collect();
         let others = beside.iter().map(|(_, other)| weight(other)).fold(exempt, usize::saturating_add);
@@ -108,8 +108,8 @@ fn lint_overlapping(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Ve
             lints.push(exemption);
             continue;
         }
-        lints.extend(reachability::redundant_rule(place, rule, &beside));
-        lints.extend(security::by_address_alone(place, rule, &beside));
+        lints.extend(reachability::redundant_rule(index, rule, &beside));
+        lints.extend(security::by_address_alone(index, rule, &beside));
     }
 }
 

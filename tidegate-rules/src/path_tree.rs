@@ -60,30 +60,30 @@ impl PathTree {
     /// Appends every rule with a pattern that matches a path in its normal form, once per pattern, in no particular order.
     ///
     /// The work grows with the number of nodes that the path reaches, at most two from each, not with the number of rules.
-    pub(crate) fn find(&self, normal_path: &str, found: &mut RuleIndices) {
-        found.extend_from_slice(&self.everything);
+    pub(crate) fn find(&self, normal_path: &str, matches: &mut RuleIndices) {
+        matches.extend_from_slice(&self.everything);
         if let Some(rules) = self.exact.get(normal_path) {
-            found.extend_from_slice(rules);
+            matches.extend_from_slice(rules);
         }
         if !is_asterisk(normal_path) {
-            self.root.find(normal_path, found);
+            self.root.find(normal_path, matches);
         }
     }
 }
 
 impl PathNode {
     // Recursion is bounded by the deepest pattern, whatever the path.
-    fn find(&self, path: &str, found: &mut RuleIndices) {
+    fn find(&self, path: &str, matches: &mut RuleIndices) {
         let Some((first, rest)) = first_segment(path) else {
-            found.extend_from_slice(&self.here);
+            matches.extend_from_slice(&self.here);
             return;
         };
-        found.extend_from_slice(&self.below);
+        matches.extend_from_slice(&self.below);
         if let Some(node) = self.literals.get(first) {
-            node.find(rest, found);
+            node.find(rest, matches);
         }
         if let Some(node) = &self.any {
-            node.find(rest, found);
+            node.find(rest, matches);
         }
     }
 }
@@ -104,11 +104,11 @@ mod tests {
         (patterns, path_tree)
     }
 
-    fn found(path_tree: &PathTree, path: &str) -> Vec<u32> {
-        let mut found = RuleIndices::new();
-        path_tree.find(path, &mut found);
-        found.sort_unstable();
-        found.into_vec()
+    fn find_rules(path_tree: &PathTree, path: &str) -> Vec<u32> {
+        let mut matches = RuleIndices::new();
+        path_tree.find(path, &mut matches);
+        matches.sort_unstable();
+        matches.into_vec()
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             ("/api/users/7", &[0, 2, 3, 6]),
             ("/api/users/7/x", &[0, 2, 3]),
         ] {
-            assert_eq!(found(&path_tree, path), expected, "{path}");
+            assert_eq!(find_rules(&path_tree, path), expected, "{path}");
         }
     }
 
@@ -135,15 +135,15 @@ mod tests {
         for (pattern, rule) in [("/a", 7), ("/a", 8), ("/b", 7), ("/{x}", 7)] {
             path_tree.add(&PathPattern::parse(pattern).unwrap(), rule);
         }
-        assert_eq!(found(&path_tree, "/a"), [7, 7, 8]);
-        assert_eq!(found(&path_tree, "/b"), [7, 7]);
-        assert_eq!(found(&PathTree::default(), "/a"), [0; 0]);
+        assert_eq!(find_rules(&path_tree, "/a"), [7, 7, 8]);
+        assert_eq!(find_rules(&path_tree, "/b"), [7, 7]);
+        assert_eq!(find_rules(&PathTree::default(), "/a"), [0; 0]);
     }
 
     #[test]
     fn a_path_far_deeper_than_any_pattern_does_not_overflow_the_stack() {
         let (_, path_tree) = path_tree(&["/a/*", "/{x}/{y}"]);
-        assert_eq!(found(&path_tree, &"/a".repeat(100_000)), [0]);
+        assert_eq!(find_rules(&path_tree, &"/a".repeat(100_000)), [0]);
     }
 
     fn patterns() -> impl Strategy<Value = Vec<String>> {
@@ -158,7 +158,7 @@ mod tests {
             let path = normalize_path(&path);
             let tried: Vec<u32> =
                 (0..).zip(&patterns).filter(|(_, pattern)| pattern.matches(&path)).map(|(rule, _)| rule).collect();
-            prop_assert_eq!(found(&path_tree, &path), tried);
+            prop_assert_eq!(find_rules(&path_tree, &path), tried);
         }
     }
 
@@ -167,10 +167,10 @@ mod tests {
         let (patterns, path_tree) = path_tree(&["/", "/*", "/{x}", "/a/{x}/*", "/{x}/b"]);
         bolero::check!().with_type::<String>().for_each(|text| {
             // Even one that is not in its normal form.
-            let _ = found(&path_tree, text);
+            let _ = find_rules(&path_tree, text);
             let path = normalize_path(text);
             assert_eq!(
-                found(&path_tree, &path).len(),
+                find_rules(&path_tree, &path).len(),
                 patterns.iter().filter(|pattern| pattern.matches(&path)).count()
             );
         });

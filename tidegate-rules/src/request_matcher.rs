@@ -73,8 +73,8 @@ impl RequestMatcher {
     pub(crate) fn exemption(&self, view: &RequestView<'_, '_>) -> Option<usize> {
         let mut candidates = RuleIndices::new();
         self.exempt_index.candidates(view, &mut candidates);
-        let applies = |place: &u32| self.exempt_rest[*place as usize].as_ref().is_none_or(|rest| rest.matches(view));
-        candidates.into_iter().find(applies).map(|place| place as usize)
+        let applies = |index: &u32| self.exempt_rest[*index as usize].as_ref().is_none_or(|rest| rest.matches(view));
+        candidates.into_iter().find(applies).map(|index| index as usize)
     }
 
     /// An identity by its name.
@@ -178,17 +178,17 @@ impl Matcher for RequestMatcher {
         let view = RequestView::new(request, self);
         let mut candidates = RuleIndices::new();
         self.index.candidates(&view, &mut candidates);
-        candidates.retain(|place| self.rules[*place as usize].rest.as_ref().is_none_or(|rest| rest.matches(&view)));
+        candidates.retain(|index| self.rules[*index as usize].rest.as_ref().is_none_or(|rest| rest.matches(&view)));
         if candidates.is_empty() || self.exemption(&view).is_some() {
             return;
         }
-        for place in candidates {
-            let rule = &self.rules[place as usize];
+        for index in candidates {
+            let rule = &self.rules[index as usize];
             let subject = rule.subject(&view);
             let cost = rule.cost.units(&view, self);
             let values = subject.values(rule);
             add(Match {
-                rule: place as usize,
+                rule: index as usize,
                 plan: view.plan(),
                 values: &values,
                 cost,

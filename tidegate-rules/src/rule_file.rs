@@ -93,8 +93,8 @@ impl RuleFile {
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {
-            let place = compiled.iter().find(|rule| rule.matcher.id == error.rule()).map(|rule| rule.id_span.clone());
-            problems.push(Problem::error("rule", error.to_string(), place.unwrap_or(0..0)));
+            let span = compiled.iter().find(|rule| rule.matcher.id == error.rule()).map(|rule| rule.id_span.clone());
+            problems.push(Problem::error("rule", error.to_string(), span.unwrap_or(0..0)));
         }
         let report = Report::new(source, problems);
         match rules {

@@ -77,7 +77,7 @@ impl SourceFile {
 
 /// The start of the character that a byte belongs to, or the end of the text.
 pub(crate) fn boundary(text: &str, byte: usize) -> usize {
-    (0..=byte.min(text.len())).rev().find(|place| text.is_char_boundary(*place)).unwrap_or_default()
+    (0..=byte.min(text.len())).rev().find(|offset| text.is_char_boundary(*offset)).unwrap_or_default()
 }
 
 pub(crate) fn check_size(size: u64) -> Result<(), String> {

@@ -8,18 +8,18 @@
 /// assert_eq!(suggest("drian", ["http", "drain"].into_iter()), "did you mean `drain`?");
 /// assert_eq!(suggest("x", ["http", "drain"].into_iter()), "valid are `http`, `drain`");
 /// ```
-pub fn suggest<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
-    if let Some(candidate) = nearest(name, known.clone()) {
+pub fn suggest<'k>(name: &str, candidates: impl Iterator<Item = &'k str> + Clone) -> String {
+    if let Some(candidate) = nearest(name, candidates.clone()) {
         return format!("did you mean `{candidate}`?");
     }
-    let names: Vec<String> = known.map(|candidate| format!("`{candidate}`")).collect();
+    let names: Vec<String> = candidates.map(|candidate| format!("`{candidate}`")).collect();
     if names.is_empty() { "there are none".into() } else { format!("valid are {}", names.join(", ")) }
 }
 
 /// The most similar name by edit distance, if it is similar enough.
-pub(crate) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(name: &str, candidates: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let name: String = name.chars().take(64).collect();
     let distance = |candidate: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &candidate.to_lowercase());
-    let best = known.map(|candidate| (distance(candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
+    let best = candidates.map(|candidate| (distance(candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
     (best.0 <= 1 + best.1.len() / 4).then_some(best.1)
 }

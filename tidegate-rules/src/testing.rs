@@ -120,8 +120,8 @@ pub fn run_tests(path: &Path) -> Result<TestRun, Report> {
             Problem::error("rules", message, file.rules.span.clone()).with_help("the path is relative to this file"),
         );
     }
-    let known = rules.as_ref().ok().and_then(|rules| rules.as_ref().ok());
-    let ids = known.map(|rules| rules.ids().map(str::to_owned).collect());
+    let valid_rules = rules.as_ref().ok().and_then(|rules| rules.as_ref().ok());
+    let ids = valid_rules.map(|rules| rules.ids().map(str::to_owned).collect());
     let suite = suite::TestSuite::new(&file, ids, &mut problems);
     match rules {
         Ok(rules) if problems.is_empty() => Ok(runner::run(&suite, &rules?, &source, &beside)),

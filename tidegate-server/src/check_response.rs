@@ -48,20 +48,20 @@ impl<'d> CheckResponse<'d> {
     /// Converts a decision.
     pub fn new(decision: &'d Decision) -> Self {
         // Without the store the remaining amount is unknown; only the time to retry is reported.
-        let known = decision.degraded().is_none();
+        let by_store = decision.degraded().is_none();
         Self {
             allowed: decision.is_allowed(),
             rule: decision.rule(),
-            limit: decision.limit().filter(|_| known),
-            remaining: decision.remaining().filter(|_| known),
+            limit: decision.limit().filter(|_| by_store),
+            remaining: decision.remaining().filter(|_| by_store),
             retry_after_ms: decision.retry_after().map(whole_millis),
-            reset_after_ms: decision.reset_after().filter(|_| known).map(whole_millis),
+            reset_after_ms: decision.reset_after().filter(|_| by_store).map(whole_millis),
             delay_ms: whole_millis(decision.delay()),
             permanent: decision.is_permanent(),
-            degraded: !known,
+            degraded: !by_store,
             degraded_reason: decision.degraded().map(StoreErrorKind::as_str),
             shadow_would_reject: decision.shadow_would_reject().collect(),
-            checks: decision.checks().iter().filter(|_| known).map(CheckJson::new).collect(),
+            checks: decision.checks().iter().filter(|_| by_store).map(CheckJson::new).collect(),
         }
     }
 }

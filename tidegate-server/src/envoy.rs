@@ -40,6 +40,7 @@ mod statuses;
 mod unit;
 
 pub use config::{ConfigHandle, EnvoyConfig};
+pub(crate) use deadline::DEFAULT_MAX_DECISION_TIME;
 pub(crate) use grpc_server::{GrpcFuture, GrpcServer, unimplemented};
 pub use http::{admin_router, router};
 pub use options::EnvoyOptions;

@@ -11,6 +11,8 @@ mod log_writer;
 mod logging;
 mod refusal_log;
 mod start_page;
+mod status_log;
+use status_log::StatusLog;
 
 mod engine;
 use engine::Engine;
@@ -52,8 +54,7 @@ use crate::failure::Failure;
 use crate::listen::{Listener, Tasks, Tls};
 use crate::output::Output;
 
-/// Interval of the report on the store, and window of the refusal log. With a shorter one, a store that comes and goes would
-/// fill the log.
+/// Interval of the status log, and window of the refusal log. With a shorter one, a store that comes and goes would fill the log.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A server that is running.
@@ -94,24 +95,17 @@ pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failu
     })
 }
 
-/// Reports a store that stops answering or answers again, and refusals that were suppressed, until `stopped`.
+/// Logs changes of the store's status, and refusals that were suppressed, until `stopped`.
 async fn report_until(engine: &Engine, stopped: impl Future<Output = ()>) {
     let mut stopped = std::pin::pin!(stopped);
-    let (mut was_up, mut interval) = (true, tokio::time::interval(REPORT_INTERVAL));
+    let (mut status_log, mut interval) = (StatusLog::new(), tokio::time::interval(REPORT_INTERVAL));
     loop {
         tokio::select! {
             () = &mut stopped => return,
             _ = interval.tick() => {}
         }
         engine.refusals().end_window();
-        let is_up = engine.store().is_up();
-        if was_up && !is_up {
-            let error = engine.store().last_error();
-            tracing::warn!(target: "tidegate::store", "the store fails: {error}. Each rule does what its on_failure says");
-        } else if !was_up && is_up {
-            tracing::info!(target: "tidegate::store", "the store answers again");
-        }
-        was_up = is_up;
+        status_log.update(engine.store());
     }
 }
 

@@ -1,6 +1,6 @@
 //! `Plan`: the checks of one request, and how their results combine.
 //!
-//! `tidegate-redis/src/scripts/decide.lua` contains the same logic in Lua.
+//! `tidegate-redis/src/scripts/decide_batch.lua` contains the same logic in Lua.
 
 mod check;
 mod gate;

@@ -124,7 +124,8 @@ impl Fault {
         }
     }
 
-    /// Whether the server is reachable but silent, which takes time to notice.
+    /// Whether the server is reachable but silent, which takes time to notice, most of all on a busy machine. Calls may be refused as
+    /// overloaded until then.
     pub const fn is_silence(self) -> bool {
         matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle)
     }
@@ -154,9 +155,7 @@ impl Fault {
             }
             Self::NoScript => ("NOSCRIPT", "the scripts are flushed repeatedly", Unnoticed),
             Self::DataLost => ("data lost", "the server is killed, and restarted empty", Outage(UNAVAILABLE)),
-            Self::OutOfMemory => {
-                ("OOM", "foreign keys fill the memory of the server, with `noeviction`", Outage(&[Refused]))
-            }
+            Self::OutOfMemory => ("OOM", "foreign keys fill the memory of the server, with `noeviction`", Unnoticed),
             Self::ReadOnly => {
                 ("READONLY", "the server becomes a replica, and a primary again", Outage(REFUSED_OR_UNAVAILABLE))
             }

@@ -13,7 +13,8 @@ use tidegate_redis::{RedisOptions, RedisStore};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::fault::{Fault, POLICIES};
+use super::fault::POLICIES;
+use crate::suite::{one_limit_of_each_kind, wait_until};
 
 /// The number of instances.
 pub const INSTANCES: usize = 2;
@@ -21,17 +22,10 @@ pub const INSTANCES: usize = 2;
 /// The tenant of all requests. Its keys lie in one slot.
 pub(super) const TENANT: &str = "acme";
 
-/// The maximum time that a test waits for a condition.
-const CONDITION_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// The amount of load, and the limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// The decision budget for faults in which the server is silent.
-    pub budget: Duration,
-    /// The decision budget for other faults, where no decision has to wait for it.
-    pub calm_budget: Duration,
-    /// A decision counts as late after this time: too long for any busy machine, and less than the second budget.
+    /// A decision counts as late after this time, which is too long for any busy machine.
     pub late: Duration,
     /// Concurrent workers per instance and policy.
     pub workers: usize,
@@ -86,57 +80,68 @@ pub(super) struct Load {
 }
 
 impl Scale {
-    /// Light load and generous budgets, so that a busy machine is not mistaken for a fault.
+    /// Light load.
     pub const fn for_tests() -> Self {
         Self {
-            budget: Duration::from_millis(500),
-            calm_budget: Duration::from_secs(30),
             late: Duration::from_secs(20),
             workers: 2,
             pace: Duration::from_millis(10),
             tight: 60,
-            wide: 100_000,
+            wide: 50_000,
             cap: 10,
             before: 5,
             during: 40,
         }
     }
 
-    /// The default budget and more load.
+    /// More load.
     pub const fn for_figures() -> Self {
         Self {
-            budget: Duration::from_millis(25),
-            calm_budget: Duration::from_millis(25),
             late: Duration::from_secs(1),
             workers: 4,
             pace: Duration::from_millis(10),
             tight: 500,
-            wide: 100_000,
+            wide: 50_000,
             cap: 100,
             before: 20,
             during: 500,
         }
     }
 
-    /// The store options for `fault`.
-    pub fn options(&self, fault: Fault) -> RedisOptions {
-        RedisOptions::new().with_timeout(if fault.is_silence() { self.budget } else { self.calm_budget })
-    }
-
-    /// One rule per policy, all with the same limit, and one rule for anonymous subjects.
+    /// The rules of each policy, all with the same limit, and one rule for anonymous subjects. Half of the policies have one limit; the
+    /// others have a limit of each kind and a second rule, so that every fault meets small and large plans.
     pub fn rules(&self, limit: u64) -> RuleSet {
-        let limit = slow(limit);
-        let rule = |policy: OnFailure| {
-            let name = policy.as_str();
-            Rule::new(name, limit)
-                .with_action(name)
+        let rule = |policy: OnFailure, second: &str, limits: &[Limit], cap: u64| {
+            let limits = limits.iter().map(|limit| (limit.algorithm().as_str(), *limit));
+            Rule::from_limits(format!("{}{second}", policy.as_str()), limits)
+                .with_action(policy.as_str())
                 .with_per(["tenant"])
                 .with_on_failure(policy)
-                .with_static_limit(slow(self.cap))
+                .with_static_limit(slow(cap))
         };
-        let strangers = Rule::new("flood", limit).with_action("flood").with_per(["address"]);
-        RuleSet::new(POLICIES.map(rule).into_iter().chain([strangers])).unwrap()
+        let of_policy = |policy: OnFailure| match policy {
+            OnFailure::Open | OnFailure::Degraded => vec![rule(policy, "", &[slow(limit)], self.cap)],
+            _ => vec![
+                rule(policy, "", &one_limit_of_each_kind(limit), self.cap),
+                rule(policy, "-wide", &[slow(2 * self.wide)], 10 * self.cap),
+            ],
+        };
+        let anonymous = Rule::new("flood", slow(limit)).with_action("flood").with_per(["address"]);
+        RuleSet::new(POLICIES.into_iter().flat_map(of_policy).chain([anonymous])).unwrap()
     }
+}
+
+/// The timeout of a decision: the default.
+pub(super) const TIMEOUT: Duration = Duration::from_millis(25);
+
+/// The store options of an instance.
+pub(super) fn options() -> RedisOptions {
+    RedisOptions::new().with_timeout(TIMEOUT)
+}
+
+/// The number of checks in a plan of this policy.
+pub(super) const fn checks(policy: OnFailure) -> u64 {
+    if matches!(policy, OnFailure::Open | OnFailure::Degraded) { 1 } else { 6 }
 }
 
 /// A limit of `amount` with a refill too slow to matter.
@@ -173,7 +178,7 @@ impl Instance {
     pub(super) async fn wait_for_heartbeats(instances: &[Arc<Self>]) {
         let counts = || instances.iter().map(|instance| instance.now().store().instances()).collect::<Vec<_>>();
         let known = || counts().iter().all(|count| *count == Some(INSTANCES as u32));
-        until("the instances have not counted each other", known, || format!("{:?}", counts())).await;
+        wait_until("the instances have not counted each other", known, || format!("{:?}", counts())).await;
     }
 
     /// The current limiter.
@@ -281,7 +286,7 @@ impl Load {
             let rows = counts.iter().flatten().zip(mark.iter().flatten());
             rows.zip(POLICIES.into_iter().cycle()).all(|((now, then), policy)| condition(policy, &now.since(then)))
         };
-        until(what, holds, || format!("{self:?}")).await;
+        wait_until(what, holds, || format!("{self:?}")).await;
     }
 
     /// Waits until each instance made `decisions` more decisions under each policy.
@@ -338,15 +343,4 @@ async fn send_request(instance: &Instance, policy: OnFailure, scale: &Scale, cou
     let decision = timeout(scale.late, limiter.check(&request(policy))).await.ok();
     let latency_micros = clock.now().as_micros().saturating_sub(start.as_micros());
     counts.lock().unwrap().add(decision, Duration::from_micros(latency_micros));
-}
-
-/// Waits until `condition` holds, and panics with `what` and `details` if that takes too long.
-pub(super) async fn until(what: &str, condition: impl Fn() -> bool, details: impl Fn() -> String) {
-    let looking = async {
-        let mut pause = interval(Duration::from_millis(2));
-        while !condition() {
-            pause.tick().await;
-        }
-    };
-    assert!(timeout(CONDITION_TIMEOUT, looking).await.is_ok(), "{what}:\n{}", details());
 }

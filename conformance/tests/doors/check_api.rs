@@ -26,8 +26,10 @@ async fn check(port: u16) -> Value {
 async fn a_receipt_is_refunded_once_by_any_instance() {
     for kind in KINDS {
         let (store, one, other) = (Server::start(kind), TempDir::new().unwrap(), TempDir::new().unwrap());
-        let (one, other) =
-            (Tidegate::start(one.path(), &store, &[]).await, Tidegate::start(other.path(), &store, &[]).await);
+        let (one, other) = (
+            Tidegate::start(one.path(), &store.url(), &[]).await,
+            Tidegate::start(other.path(), &store.url(), &[]).await,
+        );
         let decided = check(one.http).await;
         assert_eq!(decided["allowed"], json!(true), "{decided}");
         assert_eq!(check(other.http).await["allowed"], json!(false), "they share the store");
@@ -78,7 +80,7 @@ async fn a_known_denial_is_answered_counted_and_logged_like_any_other() {
 #[tokio::test]
 async fn without_a_store_the_failure_policies_decide_and_the_metrics_count_it() {
     let (mut store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
-    let tidegate = Tidegate::start(directory.path(), &store, &[]).await;
+    let tidegate = Tidegate::start(directory.path(), &store.url(), &[]).await;
     store.kill();
     let ride = check(tidegate.http).await;
     assert_eq!((&ride["allowed"], &ride["degraded"]), (&json!(true), &json!(true)));
@@ -99,7 +101,7 @@ async fn without_a_store_the_failure_policies_decide_and_the_metrics_count_it() 
 async fn a_server_starts_without_its_store_and_uses_it_once_it_is_up() {
     let (mut store, directory) = (Server::start(KINDS[0]), TempDir::new().unwrap());
     store.kill();
-    let tidegate = Tidegate::start(directory.path(), &store, &[]).await;
+    let tidegate = Tidegate::start(directory.path(), &store.url(), &[]).await;
     assert!(tidegate.output().contains("nothing listens at the address of the store"), "{}", tidegate.output());
     let http = SocketAddr::from(([127, 0, 0, 1], tidegate.http));
     let ready = || async { request("GET /readyz").try_send(http).await.expect("an answer") };
@@ -118,6 +120,8 @@ async fn a_server_starts_without_its_store_and_uses_it_once_it_is_up() {
         (&json!(false), &json!("closed")),
         "{with}"
     );
+    let queue = |field: &str| with["store"]["servers"][0][field].clone();
+    assert_eq!((queue("waiting"), queue("in_flight")), (json!(0), json!(0)), "{with}");
     // The startup warnings appear now.
     until("the warnings", async || tidegate.output().contains("allkeys-lru").then_some(())).await;
     let counted = async || (ready().await.json()["store"]["instances"] == json!(1)).then_some(());

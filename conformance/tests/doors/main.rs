@@ -5,7 +5,7 @@
 //!                              └──▶ tidegate serve ──▶ redis-server
 //! ```
 //!
-//! Each test client has its own address in 127.0.0.0/8.
+//! Each test client has its own address in 127.0.0.0/8. Some tests call `tidegate serve` directly.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -18,5 +18,6 @@ mod envoy;
 mod haproxy;
 mod nginx;
 mod process;
+mod rate_limit_service;
 mod setup;
 mod traefik;

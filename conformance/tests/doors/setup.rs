@@ -62,7 +62,8 @@ impl Setup {
         let directory = TempDir::new().unwrap();
         let service = Service::start().await;
         let store = Server::start(Kind::Redis);
-        let Tidegate { process: tidegate, http, grpc, .. } = Tidegate::start(directory.path(), &store, flags).await;
+        let Tidegate { process: tidegate, http, grpc, .. } =
+            Tidegate::start(directory.path(), &store.url(), flags).await;
         // Another process may take the proxy's port first: then the proxy exits, and is started on another port.
         for _ in 0..20 {
             let ports = Ports { proxy: free_port(), questions: free_port(), service: service.port(), http, grpc };
@@ -103,10 +104,10 @@ pub(crate) fn deployed(path: &str) -> PathBuf {
 }
 
 impl Tidegate {
-    /// Starts it with this store.
-    pub(crate) async fn start(directory: &Path, store: &Server, flags: &[&str]) -> Self {
+    /// Starts it with the store at this URL.
+    pub(crate) async fn start(directory: &Path, store: &str, flags: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate-under-test"));
-        command.args(["serve", "--store", &store.url(), "--secret", "s1", "--rules"]).arg(deployed("rules.yaml"));
+        command.args(["serve", "--store", store, "--secret", "s1", "--rules"]).arg(deployed("rules.yaml"));
         command.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
         let mut process = Process::start(&mut command, directory, "tidegate");
         let said = until("tidegate listens", async || {

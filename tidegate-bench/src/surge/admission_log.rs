@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use tidegate::spi::{Observer, Plan, Subject};
-use tidegate::{Decision, Limit, Rate, RuleSet, StoreError};
+use tidegate::{Decision, Limit, Rate, RuleSet, StoreError, StoreErrorKind};
 
 /// The log of all gateways of a phase.
 #[derive(Default)]
 pub(crate) struct AdmissionLog {
     entries: Mutex<HashMap<String, Vec<Admission>>>,
     store_failures: AtomicU64,
+    overloads: AtomicU64,
     undecided: AtomicU64,
 }
 
@@ -56,8 +57,10 @@ impl Observer for AdmissionLog {
         }
     }
 
-    fn store_failed(&self, _: &StoreError) {
-        self.store_failures.fetch_add(1, Ordering::Relaxed);
+    fn store_failed(&self, error: &StoreError) {
+        let is_overload = error.kind() == StoreErrorKind::Overloaded;
+        let count = if is_overload { &self.overloads } else { &self.store_failures };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     fn undecided(&self, _: &Plan<'_>, _: &StoreError) {
@@ -71,6 +74,11 @@ impl AdmissionLog {
         self.store_failures.load(Ordering::Relaxed)
     }
 
+    /// Number of calls to the store that a gateway could not send in time.
+    pub(crate) fn overloads(&self) -> u64 {
+        self.overloads.load(Ordering::Relaxed)
+    }
+
     /// Requests decided without the store. If admitted, they are logged with the time of the gateway.
     pub(crate) fn undecided(&self) -> u64 {
         self.undecided.load(Ordering::Relaxed)
@@ -81,12 +89,26 @@ impl AdmissionLog {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let by_name: BTreeMap<_, _> = entries.iter().collect();
         let audits = by_name.into_iter().filter_map(|(rule, entries)| {
-            let (_, limit) = rules.rule(rule)?.limits().next()?;
-            let (capacity, rate) = bucket_parameters(limit)?;
+            let (capacity, rate) = bucket_of(rules, rule)?;
             Some(audit_rule(rule, entries, capacity, rate))
         });
         audits.collect()
     }
+
+    /// Compares the admissions of one subject with its limit under `rule`; `None` if the rule has no bucket.
+    pub(crate) fn audit_subject(&self, rules: &RuleSet, rule: &str, subject: Subject) -> Option<LimitAudit> {
+        let (capacity, rate) = bucket_of(rules, rule)?;
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_rule = entries.get(rule).map_or(&[][..], Vec::as_slice);
+        let of_subject: Vec<_> = of_rule.iter().filter(|entry| entry.subject == subject).copied().collect();
+        Some(audit_rule(rule, &of_subject, capacity, rate))
+    }
+}
+
+/// Capacity and refill rate of the first limit of a rule, if it is a bucket.
+fn bucket_of(rules: &RuleSet, rule: &str) -> Option<(u64, Rate)> {
+    let (_, limit) = rules.rule(rule)?.limits().next()?;
+    bucket_parameters(limit)
 }
 
 /// Capacity and refill rate of a bucket. A leaky bucket admits what a token bucket admits, only later.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use http::StatusCode;
 use tidegate::{Clock, Limiter, MemoryStore, RuleSet, Secret, StoreError, Timer};
-use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_server::command::Failure;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_server::{AnyStore, ConnectionLimits, Listener};
@@ -17,6 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::admission_log::AdmissionLog;
+use super::shared_store;
 use crate::traffic::{histogram, micros};
 
 /// Longer than any phase, so that no request meets a connection that is being closed as idle.
@@ -64,7 +64,7 @@ impl Fleet {
                 runtime.spawn(open(storage.clone())).await.map_err(|error| start_failure(&error))??;
             fleet.addresses.push(listener.address().map_err(|error| start_failure(&error))?);
             let gateway = gateway(backend)?;
-            let limiter = Limiter::new(rules.clone(), store).with_secret(&Secret::public());
+            let limiter = Limiter::new(rules.clone(), store).with_secret(&Secret::public()).with_instances(instances);
             let layer = LimitLayer::new(limiter.with_observer(Arc::clone(&fleet.metrics.admissions)));
             let (mut stopping, metrics) = (stopping.clone(), Arc::clone(&fleet.metrics));
             let stopped = async move { drop(stopping.changed().await) };
@@ -96,18 +96,13 @@ impl FleetMetrics {
     }
 }
 
-/// How long a gateway waits for the store: twenty times the default. Everything runs on one machine, and one that is kept busy
-/// must not look like a store that does not answer.
-const STORE_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// Opens the store and the listener of one gateway.
 async fn open(storage: LimitStorage) -> Result<(AnyStore, Listener), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
     let store = match storage {
         LimitStorage::PerGateway => AnyStore::Memory(Arc::new(MemoryStore::new())),
         LimitStorage::Shared { url, prefix } => {
-            let options = RedisOptions::new().with_prefix(&prefix).with_timeout(STORE_TIMEOUT).with_heartbeats(false);
-            AnyStore::Redis(RedisStore::connect_with(&url, options).await.map_err(failed)?)
+            AnyStore::Redis(shared_store::connect(&url, &prefix).await.map_err(failed)?)
         }
     };
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.map_err(|error| start_failure(&error))?;
@@ -144,6 +139,7 @@ mod tests {
         let timer: Arc<dyn Timer> = Arc::new(tidegate_server::command::tokio_timer());
         let scenario = Scenario {
             users: 1,
+            flood_connections: 0,
             seed: 1,
             phase_duration: Duration::from_secs(1),
             arrivals_per_second: 1,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::format::{format_count, format_factor, format_percent, format_time};
-use super::results::PhaseResults;
+use super::results::{PhaseResults, RIDE_RULE};
 
 /// One goal, with its result.
 #[derive(Clone, Debug, Serialize)]
@@ -32,12 +32,21 @@ pub(crate) fn evaluate(phases: &[PhaseResults], judges_times: bool, decides_atom
             3 => "phase 3: no client gets more than capacity and refill allow",
             _ => "phase 4: no client gets more than capacity and refill allow",
         };
-        let factor = after.limit("ride-request").map_or(0.0, |audit| audit.factor);
+        let factor = after.limit(RIDE_RULE).map_or(0.0, |audit| audit.factor);
         let overshoot = format_count(after.overshoot());
         let result = format!("{overshoot} requests over a limit, at most {} of it", format_factor(factor));
         // Only the last phase has two rules for one request.
-        let reached = (decides_atomically || after.phase == 3).then_some(after.overshoot() == 0);
-        goals.push(Goal { text, result, reached });
+        let judged = |reached| (decides_atomically || after.phase == 3).then_some(reached);
+        goals.push(Goal { text, result, reached: judged(after.overshoot() == 0) });
+        if let Some(audit) = &after.flood_limit {
+            let text = match after.phase {
+                3 => "phase 3: a flood by one bot passes its limit and no more",
+                _ => "phase 4: a flood by one bot passes its limit and no more",
+            };
+            let (sent, passed) = (format_count(after.flood.requests), format_count(audit.admitted));
+            let result = format!("{passed} of {sent} requests, {} of its limit", format_factor(audit.factor));
+            goals.push(Goal { text, result, reached: judged(audit.overshoot == 0) });
+        }
     }
     goals
 }

@@ -12,8 +12,8 @@ use tidegate_server::command::Failure;
 ///
 /// Starts a ride-hailing service that can match about 150 riders a second, several gateways in front of it, and a Redis server
 /// that the gateways share. Then it simulates the same crowd four times: without limits, with limits that each gateway keeps
-/// for itself, with the same limits shared, and with an additional limit for all riders together. Everything listens on free
-/// ports of this machine and stops with the command.
+/// for itself, with the same limits shared, and with an additional limit for all riders together. In the last two phases, a bot
+/// floods the gateways over 1,000 connections. Everything listens on free ports of this machine and stops with the command.
 ///
 /// Exit code: 0 if every evaluated goal was reached (see the end of the output), 1 if not, 2 for wrong arguments
 /// or after a signal, 3 if the store of --store failed at the start.
@@ -29,6 +29,9 @@ pub struct SurgeArgs {
     /// Number of gateways
     #[arg(long, value_name = "N", default_value_t = DEFAULT_INSTANCES, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) instances: u32,
+    /// Connections of a bot that floods the gateways in the last two phases; 0 for no flood
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_FLOOD, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub(crate) flood: u32,
     /// Duration of each of the four phases, in seconds [default: 45, or 12 with --quick]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: Option<u32>,
@@ -51,6 +54,8 @@ pub struct SurgeArgs {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scenario {
     pub(crate) users: u32,
+    /// Connections of the flood in the phases that have one.
+    pub(crate) flood_connections: u32,
     pub(crate) seed: u64,
     pub(crate) phase_duration: Duration,
     /// Riders that arrive each second, until all are there.
@@ -63,6 +68,7 @@ pub(crate) struct Scenario {
 
 const DEFAULT_USERS: u32 = 2000;
 const DEFAULT_INSTANCES: u32 = 12;
+const DEFAULT_FLOOD: u32 = 1000;
 const DEFAULT_SEED: u64 = 1;
 const DEFAULT_PHASE_SECONDS: u32 = 45;
 const DEFAULT_QUICK_PHASE_SECONDS: u32 = 12;
@@ -74,6 +80,7 @@ impl SurgeArgs {
         let (arrivals_per_second, timeout_seconds) = if self.quick { (500, 6) } else { (200, 30) };
         Scenario {
             users: self.users,
+            flood_connections: self.flood,
             seed: self.seed,
             phase_duration: Duration::from_secs(seconds.into()),
             arrivals_per_second,
@@ -91,6 +98,7 @@ impl SurgeArgs {
         let counts = [
             ("--users", u64::from(self.users), u64::from(DEFAULT_USERS)),
             ("--instances", u64::from(self.instances), u64::from(DEFAULT_INSTANCES)),
+            ("--flood", u64::from(self.flood), u64::from(DEFAULT_FLOOD)),
         ];
         let seconds = self.seconds.map(|seconds| ("--seconds", u64::from(seconds), 0));
         for (flag, value, default) in counts.into_iter().chain(seconds).chain([("--seed", self.seed, DEFAULT_SEED)]) {

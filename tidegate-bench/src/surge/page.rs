@@ -6,7 +6,7 @@ use super::cpu::CpuUsage;
 use super::format::{format_count, format_factor};
 use super::plot::{Plot, Scale, Series};
 use super::report::Report;
-use super::results::{PhaseResults, TimelinePoint};
+use super::results::{PhaseResults, RIDE_RULE, TimelinePoint};
 use super::table::{Table, escape_html};
 
 const STYLE: &str = include_str!("page.css");
@@ -55,9 +55,16 @@ fn intro(report: &Report) -> String {
         // Writing to a string does not fail, here and below.
         let _ = writeln!(warnings, "<p class=\"warning\">{}</p>", escape_html(warning));
     }
+    let flood = match report.flood_connections {
+        0 => String::new(),
+        connections => {
+            let connections = format_count(connections.into());
+            format!("; in the last two phases, another bot floods them over {connections} connections")
+        }
+    };
     format!(
         "<h1>The concert, before and after</h1>\n<p class=\"lead\">{} riders, a bot and convoys of drivers use a service that \
-         can match 150 riders a second, through {}. Store: {}. Four phases of {} seconds, each with different \
+         can match 150 riders a second, through {}{flood}. Store: {}. Four phases of {} seconds, each with different \
          limits.</p>\n{stopped}{warnings}",
         format_count(report.users.into()),
         if report.instances == 1 { "one gateway".to_owned() } else { format!("{} gateways", report.instances) },
@@ -198,7 +205,7 @@ fn bars(phases: &[PhaseResults]) -> String {
 }
 
 fn factor(results: &PhaseResults) -> Option<f64> {
-    results.limit("ride-request").map(|audit| audit.factor)
+    results.limit(RIDE_RULE).map(|audit| audit.factor)
 }
 
 fn outro(report: &Report) -> String {

@@ -16,8 +16,9 @@ use super::fleet::{Fleet, LimitStorage};
 use super::options::Scenario;
 use super::results::{Observations, PhaseResults};
 use super::shared_store::SharedStore;
-use super::simulation::Simulation;
-use super::{background_load, riders};
+use super::simulation::{OwnConnection, Simulation};
+use super::{background_load, flood, riders};
+use crate::traffic::RequestError;
 
 /// Pause between the last preparation and the start of a phase.
 const START_DELAY: Duration = Duration::from_millis(100);
@@ -105,6 +106,11 @@ impl Phase {
         Ok(RuleFile::parse(self.rule_file().unwrap_or("no rules"), text)?.rules().clone())
     }
 
+    /// Whether a bot floods the gateways. Limits that each gateway keeps for itself do not stop it.
+    pub(crate) const fn has_flood(self) -> bool {
+        matches!(self, Self::Shared | Self::Capacity)
+    }
+
     fn limit_storage(self, store: &SharedStore) -> LimitStorage {
         match self {
             Self::NoLimits | Self::PerGateway => LimitStorage::PerGateway,
@@ -126,11 +132,14 @@ impl Phase {
         let storage = self.limit_storage(store);
         let fleet = Fleet::start(gateway_runtime, instances, backend.address, &rules, &storage, timer).await?;
         let mut simulation = Simulation::new(&fleet.addresses, Arc::clone(timer), scenario);
-        simulation.connect().await.map_err(|error| Failure::usage(format!("cannot reach a gateway: {error}")))?;
+        let unreachable = |error: RequestError| Failure::usage(format!("cannot reach a gateway: {error}"));
+        simulation.connect().await.map_err(unreachable)?;
+        let flood_connections = if self.has_flood() { scenario.flood_connections } else { 0 };
+        let flood = flood::connect(&simulation, flood_connections).await.map_err(unreachable)?;
         simulation.start_at(timer.now().plus(START_DELAY));
         let simulation = Arc::new(simulation);
 
-        let (cpu_before, mut crowd) = (CpuSample::now(store.process_id()), spawn_crowd(&simulation));
+        let (cpu_before, mut crowd) = (CpuSample::now(store.process_id()), spawn_crowd(&simulation, flood));
         let samples = Arc::new(Mutex::new(Vec::new()));
         crowd.spawn(sample_service(Arc::clone(&simulation), Arc::clone(&backend.components), Arc::clone(&samples)));
         let stopped = tokio::select! {
@@ -159,8 +168,8 @@ impl Phase {
     }
 }
 
-/// Starts all clients.
-fn spawn_crowd(simulation: &Arc<Simulation>) -> JoinSet<()> {
+/// Starts all clients, those of the flood with their connections.
+fn spawn_crowd(simulation: &Arc<Simulation>, flood: Vec<OwnConnection>) -> JoinSet<()> {
     let mut crowd = JoinSet::new();
     for number in 0..simulation.scenario.users {
         crowd.spawn(riders::run_rider(Arc::clone(simulation), number));
@@ -172,6 +181,9 @@ fn spawn_crowd(simulation: &Arc<Simulation>) -> JoinSet<()> {
         crowd.spawn(background_load::run_clerk(Arc::clone(simulation), number));
     }
     crowd.spawn(background_load::run_bot(Arc::clone(simulation)));
+    for connection in flood {
+        crowd.spawn(flood::run_connection(Arc::clone(simulation), connection));
+    }
     crowd
 }
 

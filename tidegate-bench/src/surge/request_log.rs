@@ -15,13 +15,13 @@ pub(crate) struct RequestLog {
     in_flight: HashMap<u64, SentRequest>,
     last_id: u64,
     /// By [`ClientKind`], then by endpoint.
-    counts: [[OutcomeCounts; Endpoint::ALL.len()]; 3],
+    counts: [[OutcomeCounts; Endpoint::ALL.len()]; ClientKind::COUNT],
     /// By the second in which requests of riders were due.
     seconds: Vec<SecondCounts>,
     /// Rides of each rider.
     rides: Vec<u32>,
     /// Microseconds from when a request was due to when it was sent, by [`ClientKind`].
-    send_delays: [Histogram<u64>; 3],
+    send_delays: [Histogram<u64>; ClientKind::COUNT],
 }
 
 /// The kind of client that sends a request.
@@ -32,6 +32,8 @@ pub(crate) enum ClientKind {
     Bot,
     /// Drivers and clerks.
     Staff,
+    /// The bot with many connections.
+    Flood,
 }
 
 /// A request in flight.
@@ -190,11 +192,17 @@ impl ClientKind {
     /// Stands for all riders.
     pub(crate) const RIDERS: Self = Self::Rider(0);
 
+    /// One of each kind.
+    pub(crate) const ALL: [Self; Self::COUNT] = [Self::RIDERS, Self::Bot, Self::Staff, Self::Flood];
+
+    const COUNT: usize = 4;
+
     const fn index(self) -> usize {
         match self {
             Self::Rider(_) => 0,
             Self::Bot => 1,
             Self::Staff => 2,
+            Self::Flood => 3,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::backend::ServiceComponents;
 use super::cpu::CpuUsage;
 use super::endpoint::Endpoint;
 use super::fleet::FleetMetrics;
+use super::flood;
 use super::matching::WORKERS;
 use super::phase::{Phase, RunContext, ServiceSample};
 use super::request_log::{ClientKind, OutcomeCounts, RequestLog};
@@ -27,6 +28,9 @@ const MAX_CPU_SHARE: f64 = 0.9;
 
 /// With a larger CPU usage of other programs they disturb the run.
 const MAX_OTHERS_CPU_SHARE: f64 = 0.1;
+
+/// The rule that limits the ride requests of each user.
+pub(crate) const RIDE_RULE: &str = "ride-request";
 
 /// Points in the curve of rides per rider.
 const MAX_CURVE_POINTS: usize = 200;
@@ -55,11 +59,16 @@ pub(crate) struct PhaseResults {
     /// All requests of riders; the goals are about these.
     pub(crate) riders: RequestStats,
     pub(crate) bot: RequestStats,
+    pub(crate) flood: RequestStats,
     pub(crate) crowd: RiderStats,
     pub(crate) refusals_at_server: LatencySummary,
     pub(crate) service: ServiceStats,
     pub(crate) limits: Vec<LimitAudit>,
+    /// What the ride-request rule admitted of the flood; `None` in a phase without one.
+    pub(crate) flood_limit: Option<LimitAudit>,
     pub(crate) store_failures: u64,
+    /// Calls to the store that a gateway could not send in time.
+    pub(crate) overloads: u64,
     /// Requests decided without the store.
     pub(crate) undecided: u64,
     pub(crate) load: LoadStats,
@@ -162,24 +171,27 @@ impl PhaseResults {
     ) -> Self {
         let Observations { service, fleet, rules, samples, cpu, elapsed } = *observations;
         let duration = elapsed.min(context.scenario.phase_duration);
-        let all_clients = [ClientKind::RIDERS, ClientKind::Bot, ClientKind::Staff];
         let stats = |name, clients: &[ClientKind], endpoint| {
             RequestStats::new(name, &request_log.count(clients, endpoint), duration)
         };
+        let has_flood = phase.has_flood() && context.scenario.flood_connections > 0;
         Self {
             phase: phase.number(),
             title: phase.title(),
             rules: phase.rule_file(),
             instances: context.instances,
             seconds: duration.as_secs_f64(),
-            endpoints: Endpoint::ALL.map(|endpoint| stats(endpoint.name(), &all_clients, Some(endpoint))).into(),
+            endpoints: Endpoint::ALL.map(|endpoint| stats(endpoint.name(), &ClientKind::ALL, Some(endpoint))).into(),
             riders: stats("riders", &[ClientKind::RIDERS], None),
             bot: stats("bot", &[ClientKind::Bot], None),
+            flood: stats("flood", &[ClientKind::Flood], None),
             crowd: RiderStats::new(request_log.rides()),
             refusals_at_server: LatencySummary::new(&fleet.refusals()),
             service: ServiceStats::new(service, samples, duration),
             limits: fleet.admissions.audit(rules),
+            flood_limit: audit_flood(fleet, rules).filter(|_| has_flood),
             store_failures: fleet.admissions.store_failures(),
+            overloads: fleet.admissions.overloads(),
             undecided: fleet.admissions.undecided(),
             load: LoadStats::new(request_log, cpu),
             timeline: timeline(request_log, samples, duration),
@@ -216,9 +228,11 @@ impl PhaseResults {
             ));
         }
         if self.undecided > 0 {
-            let (undecided, failures) = (self.undecided, self.store_failures);
-            warnings
-                .push(format!("{undecided} requests were decided without the store, which failed {failures} times"));
+            let Self { undecided, store_failures, overloads, .. } = self;
+            warnings.push(format!(
+                "{undecided} requests were decided without the store, which failed {store_failures} times, while a gateway was \
+                 overloaded {overloads} times"
+            ));
         }
         warnings
     }
@@ -312,6 +326,14 @@ impl LoadStats {
         let too_late = late.count_between(bound, late.high()) as f64 / late.len().max(1) as f64;
         Self { late: LatencySummary::new(&late), too_late, late_staff: LatencySummary::new(&staff), cpu }
     }
+}
+
+/// What the ride-request rule admitted of the flood.
+fn audit_flood(fleet: &FleetMetrics, rules: &RuleSet) -> Option<LimitAudit> {
+    let request = flood::ride_request();
+    let plan = rules.resolve(&request);
+    let check = plan.checks().iter().find(|check| check.gate().rule() == RIDE_RULE)?;
+    fleet.admissions.audit_subject(rules, RIDE_RULE, check.key().subject())
 }
 
 fn timeline(request_log: &RequestLog, samples: &[ServiceSample], duration: Duration) -> Vec<TimelinePoint> {

@@ -1,11 +1,15 @@
 //! `SharedStore`: the store that the gateways of a run share: a server started for it, a store of the user, or none. It stops its own
 //! server, and deletes only its own keys.
 
+use tidegate::StoreError;
 use tidegate_redis::{RedisOptions, RedisStore};
 use tidegate_server::command::Failure;
 
 use super::fleet::LimitStorage;
 use crate::traffic::RedisServer;
+
+/// Attempts to connect to a store, of a second each.
+const MAX_CONNECT_ATTEMPTS: u32 = 5;
 
 /// The store that the gateways share.
 pub(crate) struct SharedStore {
@@ -63,9 +67,20 @@ impl SharedStore {
     pub(crate) async fn delete_keys(&self) -> Result<u64, Failure> {
         let Some(url) = self.url.as_ref().filter(|_| self.is_external) else { return Ok(0) };
         let failed = |error| Failure::Store { error, meanwhile: "" };
-        let store =
-            RedisStore::connect_with(url, RedisOptions::new().with_prefix(&self.prefix).with_heartbeats(false)).await;
-        let store = store.map_err(failed)?;
+        let store = connect(url, &self.prefix).await.map_err(failed)?;
         store.forget_prefix().await.map_err(failed)
     }
+}
+
+/// Connects to the store at `url`, with the timeouts that `tidegate serve` has by default. Tries several times, since on a busy
+/// machine a server that has just started may be late.
+pub(crate) async fn connect(url: &str, prefix: &str) -> Result<RedisStore, StoreError> {
+    let store = RedisStore::open(url, RedisOptions::new().with_prefix(prefix).with_heartbeats(false))?;
+    for _ in 1..MAX_CONNECT_ATTEMPTS {
+        match store.check_servers().await {
+            Err(error) if error.is_transient() => {}
+            checked => return checked.map(|_| store),
+        }
+    }
+    store.check_servers().await.map(|_| store)
 }

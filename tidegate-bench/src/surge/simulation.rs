@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HOST, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Request, StatusCode, Uri};
 use http_body_util::Full;
 use tidegate::{Timer, Timestamp};
@@ -14,7 +14,7 @@ use tidegate::{Timer, Timestamp};
 use super::endpoint::Endpoint;
 use super::options::Scenario;
 use super::request_log::{ClientKind, RequestLog, RequestOutcome, SentRequest};
-use crate::traffic::{Connection, Protocol, RequestError};
+use crate::traffic::{Connection, HttpResponse, Protocol, RequestError};
 
 const USER_ID_HEADER: HeaderName = HeaderName::from_static("x-user-id");
 
@@ -37,6 +37,13 @@ struct GatewayClient {
     authority: String,
     uris: [Uri; Endpoint::ALL.len()],
     idle: Mutex<Vec<Connection>>,
+}
+
+/// A connection that one client keeps for itself, over HTTP/1.1.
+pub(crate) struct OwnConnection {
+    /// The index of its gateway.
+    gateway: usize,
+    connection: Connection,
 }
 
 /// The outcome of a request, as its client sees it.
@@ -94,8 +101,42 @@ impl Simulation {
         timeout: Duration,
     ) -> RequestResult {
         let gateway = &self.gateways[self.next_gateway.fetch_add(1, Ordering::Relaxed) % self.gateways.len()];
+        self.log(client, endpoint, due, gateway.send(user, endpoint, timeout)).await
+    }
+
+    /// Opens a connection of its own to a gateway; the numbers of connections spread them over all gateways.
+    pub(crate) async fn open_own_connection(&self, number: usize) -> Result<OwnConnection, RequestError> {
+        let gateway = number % self.gateways.len();
+        let connections = Connection::open_many(Protocol::Http1, &self.gateways[gateway].authority, 1).await?;
+        let connection = connections.into_iter().next().ok_or(RequestError::Unreachable)?;
+        Ok(OwnConnection { gateway, connection })
+    }
+
+    /// Sends a request over a connection of its own, and waits for the response.
+    pub(crate) async fn send_over(
+        &self,
+        connection: &mut OwnConnection,
+        client: ClientKind,
+        user: &HeaderValue,
+        endpoint: Endpoint,
+        due: Timestamp,
+        timeout: Duration,
+    ) -> RequestResult {
+        let request = self.gateways[connection.gateway].http1_request(user, endpoint);
+        let exchange = async { outcome(&connection.connection.send(request, timeout).await) };
+        self.log(client, endpoint, due, exchange).await
+    }
+
+    /// Records an exchange in the request log.
+    async fn log(
+        &self,
+        client: ClientKind,
+        endpoint: Endpoint,
+        due: Timestamp,
+        exchange: impl Future<Output = (RequestOutcome, Option<Duration>)>,
+    ) -> RequestResult {
         let id = self.request_log().begin(SentRequest { client, endpoint, due, sent: self.timer.now() });
-        let (outcome, retry_after) = gateway.send(user, endpoint, timeout).await;
+        let (outcome, retry_after) = exchange.await;
         let at = self.timer.now();
         self.request_log().end(id, at, outcome);
         RequestResult { at, outcome, retry_after }
@@ -128,24 +169,19 @@ impl GatewayClient {
         timeout: Duration,
     ) -> (RequestOutcome, Option<Duration>) {
         let Some(mut connection) = self.idle_connection().await else { return (RequestOutcome::Failed, None) };
-        let mut request = Request::new(Full::new(Bytes::new()));
-        *request.method_mut() = endpoint.method();
-        *request.uri_mut() = self.uris[endpoint as usize].clone();
-        request.headers_mut().insert(USER_ID_HEADER, user.clone());
-        match connection.send(request, timeout).await {
-            Ok(response) => {
-                self.idle().push(connection);
-                let retry_after = response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-                let outcome = match response.status {
-                    StatusCode::OK => RequestOutcome::Served,
-                    StatusCode::TOO_MANY_REQUESTS => RequestOutcome::Refused,
-                    _ => RequestOutcome::Failed,
-                };
-                (outcome, retry_after.map(Duration::from_secs))
-            }
-            Err(RequestError::TimedOut) => (RequestOutcome::TimedOut, None),
-            Err(RequestError::Unreachable | RequestError::Broken) => (RequestOutcome::Failed, None),
+        let result = connection.send(request(user, endpoint, self.uris[endpoint as usize].clone()), timeout).await;
+        if result.is_ok() {
+            self.idle().push(connection);
         }
+        outcome(&result)
+    }
+
+    /// A request for HTTP/1.1, which has the host in a header.
+    fn http1_request(&self, user: &HeaderValue, endpoint: Endpoint) -> Request<Full<Bytes>> {
+        let mut request = request(user, endpoint, Uri::from_static(endpoint.path()));
+        // A socket address is always a valid header value.
+        request.headers_mut().extend(HeaderValue::from_str(&self.authority).ok().map(|host| (HOST, host)));
+        request
     }
 
     /// An idle connection, or a new one; `None` if connecting fails.
@@ -162,5 +198,30 @@ impl GatewayClient {
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn request(user: &HeaderValue, endpoint: Endpoint, uri: Uri) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(Bytes::new()));
+    *request.method_mut() = endpoint.method();
+    *request.uri_mut() = uri;
+    request.headers_mut().insert(USER_ID_HEADER, user.clone());
+    request
+}
+
+/// The outcome of a request, and the `Retry-After` of its response.
+fn outcome(result: &Result<HttpResponse, RequestError>) -> (RequestOutcome, Option<Duration>) {
+    match result {
+        Ok(response) => {
+            let retry_after = response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let outcome = match response.status {
+                StatusCode::OK => RequestOutcome::Served,
+                StatusCode::TOO_MANY_REQUESTS => RequestOutcome::Refused,
+                _ => RequestOutcome::Failed,
+            };
+            (outcome, retry_after.map(Duration::from_secs))
+        }
+        Err(RequestError::TimedOut) => (RequestOutcome::TimedOut, None),
+        Err(RequestError::Unreachable | RequestError::Broken) => (RequestOutcome::Failed, None),
     }
 }

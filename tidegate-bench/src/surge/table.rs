@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::format::{format_count, format_factor, format_millis, format_percent, format_time};
-use super::results::{LatencySummary, PhaseResults, RequestStats};
+use super::results::{LatencySummary, PhaseResults, RIDE_RULE, RequestStats};
 
 /// The text of a cell without a value.
 const EMPTY_CELL: &str = "–";
@@ -51,7 +51,8 @@ impl Table {
             cells.extend([refused.average, refused.p99].map(refused_time));
             cells
         };
-        let rows = results.endpoints.iter().chain([&results.riders, &results.bot]).map(row).collect();
+        let flood = Some(&results.flood).filter(|_| results.flood_limit.is_some());
+        let rows = results.endpoints.iter().chain([&results.riders, &results.bot]).chain(flood).map(row).collect();
         Self { head: head.map(str::to_owned).into(), rows }
     }
 
@@ -86,6 +87,13 @@ impl Table {
         add("riders matched", &|results| format_count(results.crowd.matched as u64), "");
         add("fairness of rides (Jain)", &|results| format!("{:.2}", results.crowd.fairness), "");
         add("allowed requests of the bot", &|results| format_count(results.bot.allowed.count), "");
+        let flood = |results: &PhaseResults, count: u64| match results.flood_limit {
+            Some(_) => format_count(count),
+            None => EMPTY_CELL.to_owned(),
+        };
+        add("requests of the flood", &|results| flood(results, results.flood.requests), "");
+        let admitted = |results: &PhaseResults| results.flood_limit.as_ref().map_or(0, |audit| audit.admitted);
+        add("allowed requests of the flood", &|results| flood(results, admitted(results)), "");
         add("largest multiple of a limit", &|results| audit_cell(results, |factor, _| format_factor(factor)), "");
         add("requests over a limit", &|results| audit_cell(results, |_, overshoot| format_count(overshoot)), "");
         Self { head, rows }
@@ -135,7 +143,7 @@ fn rides_per_second(results: &PhaseResults) -> u64 {
 
 /// A cell of the audit of the ride-request rule; factor and overshoot are formatted by `format`.
 fn audit_cell(results: &PhaseResults, format: impl Fn(f64, u64) -> String) -> String {
-    results.limit("ride-request").map_or(EMPTY_CELL.to_owned(), |audit| format(audit.factor, results.overshoot()))
+    results.limit(RIDE_RULE).map_or(EMPTY_CELL.to_owned(), |audit| format(audit.factor, results.overshoot()))
 }
 
 #[cfg(test)]

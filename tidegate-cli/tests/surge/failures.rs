@@ -15,6 +15,7 @@ fn bad_arguments_are_rejected_before_anything_starts() {
         ("--instances 0", "--instances"),
         ("--instances 1000", "--instances"),
         ("--seconds 0", "--seconds"),
+        ("--flood 10001", "--flood"),
         ("--seed x", "--seed"),
         ("--store memory:", "error: --store: gateways cannot share `memory:`"),
         ("--store valkey://:hunter2@h", "error: --store: a Valkey server is written `redis://`, too"),
@@ -48,7 +49,7 @@ fn an_unreachable_store_has_the_exit_code_of_store_failures() {
 fn a_signal_stops_all_processes_and_leaves_a_partial_report() {
     for (signal, phase) in [("-INT", "phase 1"), ("-TERM", "phase 2")] {
         let dir = WorkDir::new();
-        let mut process = dir.surge("--users 20 --instances 2 --seconds 5 --json").spawn().unwrap();
+        let mut process = dir.surge("--users 20 --instances 2 --flood 50 --seconds 5 --json").spawn().unwrap();
         let id = process.id();
         let mut stderr = BufReader::new(process.stderr.take().unwrap());
         let mut log = String::new();

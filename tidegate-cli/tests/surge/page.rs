@@ -24,8 +24,9 @@ fn open_in_browser(dir: &WorkDir, page: &Path, more: &[&str]) -> (String, String
 #[test]
 fn a_browser_shows_all_plots_and_tables_without_errors() {
     let dir = WorkDir::new();
-    let output = dir.run("--users 20 --instances 2 --seconds 2 --seed 41 --report page.html --json");
-    assert_eq!(output.code, Some(0), "{}", output.err);
+    let output = dir.run("--users 20 --instances 2 --flood 50 --seconds 2 --seed 41 --report page.html --json");
+    // A busy machine may miss a goal, and the page is complete then, too.
+    assert!(matches!(output.code, Some(0 | 1)), "{}", output.err);
     let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
     let page = dir.path("page.html");
 
@@ -40,7 +41,7 @@ fn a_browser_shows_all_plots_and_tables_without_errors() {
     }
     assert!(!dom.contains("NaN") && !dom.contains("inf "), "every point is a number");
     assert_eq!(dom.matches("<table>").count(), 5);
-    assert_eq!(dom.matches("<li class=").count(), 7, "every goal");
+    assert_eq!(dom.matches("<li class=").count(), 9, "every goal");
     let requests = report["phases"][3]["endpoints"][5]["requests"].to_string();
     assert!(dom.contains(&format!("<td>drivers/location</td><td>{requests}</td>")), "{requests}");
     for text in ["<dd>41</dd>", "<dd>tidegate surge --users 20 ", report["date"].as_str().unwrap()] {

@@ -54,12 +54,11 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
 
     /// Refunds everything after `failure`, and returns the failure: possibly applied if the refund failed.
     pub(super) async fn refund_after(&mut self, failure: CallError) -> CallError {
-        let CallError { error, mid_migration, missing_permission } = failure;
         let refunded = self.refund().await;
         CallError {
-            error: if refunded { error } else { error.with_possibly_applied() },
-            mid_migration: mid_migration && refunded,
-            missing_permission,
+            error: if refunded { failure.error } else { failure.error.with_possibly_applied() },
+            mid_migration: failure.mid_migration && refunded,
+            ..failure
         }
     }
 }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use tidegate::spi::{Check, Gate, KnownDenial, Plan, PlanMode, Role, Subject};
 use tidegate::{AnonymousBounds, Limit, ManualClock, Rate, Timestamp};
 
 use super::{DenialCache, DenialTicket, MAX_ENTRIES, MAX_ENTRY_AGE};
-use crate::reply::Reply;
+use crate::reply::{PlanReply, Repeat};
 
 /// Noon of a day in September 2026: the start of an hour.
 const NOON: u64 = 1_789_473_600_000_000;
@@ -60,14 +59,17 @@ impl Fixture {
 
     fn record(&self, plan: &Plan<'_>, ticket: DenialTicket, reply: &ScriptReply<'_>) {
         let ScriptReply { decided_at, granted, states, marks } = *reply;
-        let state = |state: &String| match state.as_str() {
-            "" => Value::Nil,
-            text => Value::BulkString(text.as_bytes().to_vec()),
-        };
-        let admitted = if granted > 0 { (1 << states.len()) - 1 } else { 0 };
-        let head = [decided_at.cast_signed(), admitted, granted].map(Value::Int);
-        let fields = head.into_iter().chain(states.iter().map(state)).chain(marks.iter().map(|mark| Value::Int(*mark)));
-        let reply = Reply::parse_plan(plan, !marks.is_empty(), &Value::Array(fields.collect())).unwrap();
+        // The text of `decide_batch.lua`.
+        let mut text = if plan.max_units() > 1 { format!("g{granted}") } else { String::new() };
+        for (index, state) in states.iter().enumerate() {
+            let mark = marks.get(index).copied();
+            let letter = if mark == Some(-1) { "s" } else { "a" };
+            text += &if granted > 0 { letter.to_owned() } else { letter.to_uppercase() };
+            text += state;
+            text += &mark.filter(|mark| *mark >= 0).map_or(String::new(), |millis| format!("m{millis}"));
+        }
+        let reply = PlanReply::new(Timestamp::from_micros(decided_at), Repeat { index: 0, count: 1 }, text.as_bytes());
+        let reply = reply.into_reply(plan).unwrap();
         self.cache.record(plan, &reply, &reply.verdict(plan), ticket);
     }
 

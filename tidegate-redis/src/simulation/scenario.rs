@@ -1,10 +1,12 @@
-//! `Scenario`: callers and a misbehaving server, and the promises that every result is checked against.
+//! `Scenario`: callers and a server that may misbehave, and the promises that every result is checked against.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
+use futures_util::future::join_all;
 use tidegate::spi::Store;
 use tidegate::{
     Decision, Limit, Limiter, ManualClock, MemoryStore, OnFailure, Request, Rule, RuleSet, StoreError, StoreErrorKind,
@@ -12,6 +14,7 @@ use tidegate::{
 };
 use tokio::time::Instant;
 
+use super::caller::{CallerMood, HeldCall};
 use super::random::{millis, one_in, pick};
 use super::simulated_server::{HEALTHY, ServerBehavior, ServerCounters, SimulatedServer};
 use crate::breaker::BreakerState;
@@ -22,27 +25,34 @@ use crate::heartbeat::Heartbeat;
 use crate::node::Node;
 use crate::options::RedisOptions;
 use crate::router::Router;
+use crate::server_state::ServerState;
 use crate::store::RedisStore;
 use crate::timer;
 
-/// The limit of the store: less than most scenarios request.
-const LIMIT: u64 = 600;
+/// The limit of each user: less than most scenarios request.
+pub(super) const LIMIT: u64 = 2_000;
 /// The limit of the `static` failure policy.
 const STATIC_LIMIT: u64 = 7;
 const INSTANCES: u32 = 3;
 
+/// A user of whom only one call is made at a time. A flood by others does not affect it.
+pub(super) const BYSTANDER: &str = "bystander";
+
 /// A healthy server is used again after this time: the longest reconnect delay, a connection attempt that was already
-/// running, and a response.
+/// running, and a reply.
 const MAX_RECOVERY: Duration = Duration::from_millis(1_000 + 1_000 + 200);
 
-/// The behaviors that a server changes between. Three of fifteen times it is healthy.
-const BEHAVIORS: [ServerBehavior; 15] = [
+/// The behaviors that a server changes between. Three of eighteen times it is healthy.
+const BEHAVIORS: [ServerBehavior; 18] = [
     HEALTHY,
     HEALTHY,
     HEALTHY,
     ServerBehavior::Responds(19),
     ServerBehavior::Responds(30),
     ServerBehavior::Responds(60),
+    ServerBehavior::Drips(40),
+    ServerBehavior::Trickles,
+    ServerBehavior::AnswersSome,
     ServerBehavior::Hangs,
     ServerBehavior::Ignores,
     ServerBehavior::ClosesBeforeCall,
@@ -59,36 +69,34 @@ pub(super) struct Scenario {
     pub(super) limiter: Limiter<RedisStore>,
     pub(super) server: Arc<SimulatedServer>,
     policy: OnFailure,
-    timeout: Duration,
-    max_in_flight: usize,
+    pub(super) budget: Duration,
+    queue_wait: Duration,
+    max_waiting: usize,
+    /// Whether every reply comes within its budget.
+    answers_in_time: bool,
     /// The last cost used. Each call has a cost of its own, which identifies it at the server.
     pub(super) costs: AtomicU64,
-    /// The sum of the costs that the store admitted.
-    pub(super) by_store: AtomicU64,
-    /// The sum of the costs that the failure policy admitted.
-    pub(super) by_fallback: AtomicU64,
-    /// The number of calls that the failure policy admitted.
-    calls_by_fallback: AtomicU64,
-    history: Mutex<CallHistory>,
+    pub(super) sums: Mutex<Sums>,
 }
 
-/// What later calls are compared with.
-#[derive(Default)]
-struct CallHistory {
-    /// Timeouts in a row, and the server's counters at the last of them.
-    timeouts: u32,
-    counters: ServerCounters,
-    /// The last trial call of a half-open breaker: the number of its connection, and when it ended.
-    trial: Option<(u64, Instant)>,
-    /// The costs of calls that were reported as not applied.
+/// What was admitted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// The sum of the costs that the store admitted.
+    by_store: u64,
+    /// The sums of the costs that memory admitted without the store, by user.
+    by_memory: BTreeMap<String, u64>,
+    /// The number of calls that the static limit admitted.
+    by_static_limit: u64,
+    /// The costs of calls that were withdrawn or reported as not applied.
     not_applied: Vec<u64>,
 }
 
 /// The situation when a call started.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct CallStart {
     at: Instant,
-    breaker: BreakerState,
+    server: ServerState,
     counters: ServerCounters,
 }
 
@@ -98,20 +106,25 @@ impl Scenario {
         let limit = Limit::fixed_window(LIMIT, Duration::from_secs(86_400)).unwrap();
         let static_limit = Limit::fixed_window(STATIC_LIMIT, Duration::from_secs(86_400)).unwrap();
         let policies = [
-            OnFailure::Local,
-            OnFailure::Share,
             OnFailure::Open,
             OnFailure::Closed,
+            OnFailure::Local,
+            OnFailure::Share,
             OnFailure::Static,
             OnFailure::Degraded,
         ];
         let policy = pick(rng, &policies);
-        let timeout = Duration::from_millis(pick(rng, &[25, 25, 25, 15, 60]));
-        let max_in_flight = pick(rng, &[1, 2, 4, 1024]);
-        let server = SimulatedServer::new(rng.u64(..), &limit);
-        let options =
-            RedisOptions::new().with_timeout(timeout).with_max_in_flight(max_in_flight).with_heartbeats(false);
-        let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options);
+        let budget = Duration::from_millis(pick(rng, &[25, 25, 25, 15, 60]));
+        let answers_in_time = one_in(rng, 3);
+        let queue_wait = if answers_in_time { budget * 10 } else { pick(rng, &[budget, budget * 4, budget * 10]) };
+        let max_waiting = pick(rng, &[4, 16, 4096]);
+        let server = SimulatedServer::new(rng.u64(..));
+        let options = RedisOptions::new()
+            .with_timeout(budget)
+            .with_queue_wait(queue_wait)
+            .with_max_waiting(max_waiting)
+            .with_heartbeats(false);
+        let node = Node::new("simulated", Endpoint::Simulated(Arc::clone(&server)), &options, true);
         let store = RedisStore {
             denial_cache: Arc::new(DenialCache::new(None)),
             router: Router::Single(node),
@@ -123,45 +136,42 @@ impl Scenario {
         };
         let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
         // Every decision must be the server's, or a fallback.
-        let rule = Rule::new("api", limit).with_denial_cache(false);
-        let rules = RuleSet::new([rule.with_on_failure(policy).with_static_limit(static_limit)]).unwrap();
-        let limiter = Limiter::new(rules, store)
+        let rule = Rule::new("api", limit).with_per(["user"]).with_denial_cache(false);
+        let rule = rule.with_on_failure(policy).with_static_limit(static_limit);
+        let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store)
             .with_instances(INSTANCES)
             .with_fallback_store(MemoryStore::new().with_clock(clock));
         Self {
             limiter,
             server,
             policy,
-            timeout,
-            max_in_flight,
+            budget,
+            queue_wait,
+            max_waiting,
+            answers_in_time,
             costs: AtomicU64::new(0),
-            by_store: AtomicU64::new(0),
-            by_fallback: AtomicU64::new(0),
-            calls_by_fallback: AtomicU64::new(0),
-            history: Mutex::default(),
+            sums: Mutex::default(),
         }
     }
 
     /// Changes the behavior of the server until `end`; then it is healthy.
     pub(super) async fn run_server(self: Arc<Self>, mut rng: Rng, end: Instant) -> Result<(), String> {
-        if one_in(&mut rng, 10) {
-            // The server stays healthy. Callers with short deadlines must not open the breaker.
-            timer::sleep(end - timer::now()).await;
-            let state = &self.limiter.store().server_states()[0];
-            return if state.opened == 0 {
-                Ok(())
-            } else {
-                Err(format!("the breaker of a healthy server opened: {state:?}"))
-            };
-        }
+        let just_in_time = self.budget.as_millis() as u64 - 1;
+        let in_time = [
+            HEALTHY,
+            ServerBehavior::Responds(5),
+            ServerBehavior::Responds(just_in_time),
+            ServerBehavior::Drips(just_in_time),
+        ];
         while timer::now() < end {
-            self.server.set_behavior(pick(&mut rng, &BEHAVIORS));
+            let behavior = if self.answers_in_time { pick(&mut rng, &in_time) } else { pick(&mut rng, &BEHAVIORS) };
+            self.server.set_behavior(behavior);
             if one_in(&mut rng, 4) {
                 self.server.flush_scripts();
             }
             timer::sleep(millis(&mut rng, 120)).await;
         }
-        if one_in(&mut rng, 10) {
+        if !self.answers_in_time && one_in(&mut rng, 10) {
             let outages = [ServerBehavior::Down, ServerBehavior::Unreachable, ServerBehavior::Hangs];
             self.server.set_behavior(pick(&mut rng, &outages));
             timer::sleep(Duration::from_secs(10)).await;
@@ -170,163 +180,188 @@ impl Scenario {
         Ok(())
     }
 
-    /// One caller: calls until `end`, and sometimes stops waiting for the result.
-    pub(super) async fn run_caller(self: Arc<Self>, mut rng: Rng, end: Instant) -> Result<(), String> {
+    /// Calls of one user, in bursts of up to `max_burst`, until `end`.
+    pub(super) async fn run_caller(
+        self: Arc<Self>,
+        mut rng: Rng,
+        user: String,
+        max_burst: u64,
+        end: Instant,
+    ) -> Result<(), String> {
+        let mut held = Vec::new();
         while timer::now() < end {
             timer::sleep(millis(&mut rng, 30)).await;
-            let wait = if one_in(&mut rng, 10) { millis(&mut rng, 30) } else { self.timeout * 2 };
-            let max_short_timeout = pick(&mut rng, &[1, 5, 20]);
-            let timeout =
-                if one_in(&mut rng, 4) { self.timeout.min(millis(&mut rng, max_short_timeout)) } else { self.timeout };
-            timer::timeout(wait, self.call(timeout)).await.unwrap_or(Ok(()))?;
-        }
-        Ok(())
-    }
-
-    /// Makes one call, and checks its result against every promise.
-    async fn call(&self, timeout: Duration) -> Result<(), String> {
-        let cost = self.next_cost();
-        let start = CallStart { at: timer::now(), breaker: self.breaker(), counters: self.server.counters() };
-        let request = Request::new("").with_cost(cost);
-        let result = self.limiter.check_plan(&self.limiter.plan(&request).with_timeout(timeout)).await;
-        let took = start.at.elapsed();
-        let expect = |holds: bool, promise: &str| {
-            let failure = || format!("{promise}: cost {cost}, {start:?}, took {took:?}, got {result:?}");
-            if holds { Ok(()) } else { Err(failure()) }
-        };
-        expect(took <= timeout, "no call takes longer than its timeout")?;
-        let fails_fast = start.breaker != BreakerState::Open || took.is_zero();
-        expect(fails_fast, "calls fail at once while the breaker is open")?;
-        let given_up = self.server.is_healthy_since_connect() && self.breaker() == BreakerState::Open;
-        expect(!given_up, "the breaker is not open if the server has been healthy since it was connected")?;
-        expect(self.in_flight() <= self.max_in_flight, "no more calls are in flight than allowed")?;
-        expect(self.server.violation().is_none(), &self.server.violation().unwrap_or_default())?;
-        expect(self.opens_after_timeouts(&start, &result), "three timeouts in a row open the breaker")?;
-        expect(
-            self.trials_are_sequential(&start, &result),
-            "a half-open breaker admits one call at a time, and a response closes it",
-        )?;
-        let served = self.server.served_call(cost);
-        let replied = served.and_then(|call| call.replied_at).is_some_and(|at| at < timer::now());
-        match &result {
-            Ok(decision) if decision.degraded().is_none() => {
-                let is_same = served.is_some_and(|call| call.admitted == decision.is_allowed());
-                expect(is_same, "the decision is the server's")?;
-                self.by_store.fetch_add(if decision.is_allowed() { cost } else { 0 }, Ordering::Relaxed);
-            }
-            _ => {
-                expect(!replied, "a reply that has arrived is used")?;
-                if result.as_ref().is_err_and(|error| !error.is_possibly_applied()) {
-                    self.history.lock().unwrap().not_applied.push(cost);
-                }
-                expect(self.follows_policy(cost, &result), "without the store, the failure policy decides")?;
+            let burst = rng.u64(1..=max_burst);
+            let calls = (0..burst).map(|_| {
+                let mood =
+                    if user == BYSTANDER { CallerMood::Patient } else { CallerMood::draw(&mut rng, self.budget) };
+                self.call(&user, mood)
+            });
+            for result in join_all(calls.collect::<Vec<_>>()).await {
+                held.extend(result?);
             }
         }
         Ok(())
-    }
-
-    fn next_cost(&self) -> u64 {
-        self.costs.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn breaker(&self) -> BreakerState {
-        self.limiter.store().server_states()[0].breaker
-    }
-
-    fn in_flight(&self) -> usize {
-        self.limiter.store().server_states()[0].in_flight
     }
 }
 
 /// Promises
 impl Scenario {
-    /// Whether the breaker is open if the last three calls timed out. Only calls count that waited for the whole response
-    /// timeout, while the server neither replied nor was connected to since the first of them started.
-    fn opens_after_timeouts(&self, start: &CallStart, result: &Result<Decision, StoreError>) -> bool {
-        let counters = self.server.counters();
-        let waited = start.at.elapsed() >= self.timeout / 5 * 4;
-        let is_timeout =
-            waited && start.counters == counters && error_kind(result) == Some(StoreErrorKind::Unavailable);
-        let mut history = self.history.lock().unwrap();
-        let previous = if history.counters == counters { history.timeouts } else { 0 };
-        history.timeouts = previous + u32::from(is_timeout);
-        history.counters = counters;
-        history.timeouts < 3 || self.breaker() != BreakerState::Closed
+    /// Makes one call, and checks its result against every promise. Returns a future that its caller holds and never polls
+    /// again.
+    async fn call(self: &Arc<Self>, user: &str, mood: CallerMood) -> Result<Option<HeldCall>, String> {
+        let cost = self.costs.fetch_add(1, Ordering::Relaxed) + 1;
+        let start = CallStart { at: timer::now(), server: self.server_state(), counters: self.server.counters() };
+        let scenario = Arc::clone(self);
+        let (owner, timeout) = (user.to_owned(), mood.timeout());
+        let call: HeldCall = Box::pin(async move {
+            let request = Request::new("").with_attribute("user", &owner).with_cost(cost);
+            let plan = scenario.limiter.plan(&request);
+            scenario.limiter.check_plan(&timeout.map_or(plan.clone(), |timeout| plan.with_timeout(timeout))).await
+        });
+        match mood.wait_for(call).await {
+            Ok(result) => self.check_result(user, cost, timeout, &start, &result).map(|()| None),
+            Err(unfinished) if mood == CallerMood::Holds => Ok(Some(unfinished)),
+            Err(unfinished) => {
+                let waiting = self.server_state().waiting;
+                drop(unfinished);
+                if self.server_state().waiting < waiting {
+                    self.sums.lock().unwrap().not_applied.push(cost);
+                }
+                Ok(None)
+            }
+        }
     }
 
-    /// Whether a trial call of a half-open breaker was the only one, and closed the breaker if it got a response.
-    fn trials_are_sequential(&self, start: &CallStart, result: &Result<Decision, StoreError>) -> bool {
-        let counters = self.server.counters();
-        let mut history = self.history.lock().unwrap();
-        let is_trial = start.breaker == BreakerState::HalfOpen && !start.at.elapsed().is_zero();
-        if !is_trial || start.counters.connections != counters.connections {
-            return true;
+    fn check_result(
+        &self,
+        user: &str,
+        cost: u64,
+        timeout: Option<Duration>,
+        start: &CallStart,
+        result: &Result<Decision, StoreError>,
+    ) -> Result<(), String> {
+        let (took, state) = (start.at.elapsed(), self.server_state());
+        let expect = |holds: bool, promise: &str| {
+            let failure = || {
+                format!(
+                    "{promise}: {user}, cost {cost}, timeout {timeout:?}, {start:?}, took {took:?}, now {state:?}, got {result:?}"
+                )
+            };
+            if holds { Ok(()) } else { Err(failure()) }
+        };
+        let is_silent = start.counters == self.server.counters();
+        let longest = self.queue_wait + self.budget * 4;
+        expect(took <= timeout.unwrap_or(longest), "no call takes longer than it may")?;
+        expect(
+            !is_silent || took <= self.budget * 3 / 2,
+            "no call waits for a silent server for longer than its budget",
+        )?;
+        let fails_fast = start.server.breaker != BreakerState::Open || took.is_zero();
+        expect(fails_fast, "calls fail at once while the breaker is open")?;
+        let given_up = self.server.is_healthy_since_connect() && state.breaker == BreakerState::Open;
+        expect(!given_up, "the breaker is not open if the server has been healthy since it was connected")?;
+        expect(!self.answers_in_time || state.opened == 0, "the breaker of a server that answers in time never opens")?;
+        expect(state.waiting <= 2 * self.max_waiting, "no more plans wait than allowed")?;
+        expect(self.server.violation().is_none(), &self.server.violation().unwrap_or_default())?;
+        let served = self.server.served_call(cost);
+        let replied = served.and_then(|call| call.replied_at).is_some_and(|at| at < timer::now());
+        let kind = match result {
+            Ok(decision) => decision.degraded(),
+            Err(error) => Some(error.kind()),
+        };
+        let Some(kind) = kind else {
+            let is_allowed = result.as_ref().is_ok_and(Decision::is_allowed);
+            expect(served.is_some_and(|call| call.admitted == is_allowed), "the decision is the server's")?;
+            self.sums.lock().unwrap().by_store += if is_allowed { cost } else { 0 };
+            return Ok(());
+        };
+        expect(!replied, "a reply that has arrived is used")?;
+        let has_opened =
+            state.opened > start.server.opened || start.server.breaker != BreakerState::Closed || took >= longest;
+        expect(
+            timeout.is_some() || kind != StoreErrorKind::Unavailable || has_opened,
+            "a call fails as unavailable only if the breaker opens or its time is over",
+        )?;
+        let is_overload = kind == StoreErrorKind::Overloaded;
+        expect(!self.answers_in_time || timeout.is_some() || is_overload, "a server that answers in time decides")?;
+        expect(
+            !self.answers_in_time || user != BYSTANDER,
+            "a flood by others does not affect a plan that is alone with its key",
+        )?;
+        if is_overload || result.as_ref().is_err_and(|error| !error.is_possibly_applied()) {
+            self.sums.lock().unwrap().not_applied.push(cost);
         }
-        let is_alone =
-            history.trial.is_none_or(|(connection, ended)| connection != counters.connections || ended <= start.at);
-        history.trial = Some((counters.connections, timer::now()));
-        let responded = matches!(error_kind(result), None | Some(StoreErrorKind::Refused));
-        let lost_connection = start.counters.lost_connections != counters.lost_connections;
-        is_alone && (!responded || lost_connection || self.breaker() == BreakerState::Closed)
+        expect(self.follows_policy(user, cost, kind, result), "without the store, the failure policy decides")
     }
 
     /// Whether a result without the store is what the failure policy prescribes.
-    fn follows_policy(&self, cost: u64, result: &Result<Decision, StoreError>) -> bool {
-        let Ok(decision) = result else {
-            return self.policy == OnFailure::Closed;
+    fn follows_policy(
+        &self,
+        user: &str,
+        cost: u64,
+        kind: StoreErrorKind,
+        result: &Result<Decision, StoreError>,
+    ) -> bool {
+        let is_overload = kind == StoreErrorKind::Overloaded;
+        let decision = match result {
+            Err(error) => return self.policy == OnFailure::Closed || (is_overload && error.is_crowded()),
+            Ok(decision) => decision,
         };
-        if decision.is_allowed() {
-            self.by_fallback.fetch_add(cost, Ordering::Relaxed);
-            self.calls_by_fallback.fetch_add(1, Ordering::Relaxed);
-        }
-        let kinds = [StoreErrorKind::Unavailable, StoreErrorKind::Overloaded, StoreErrorKind::Refused];
-        let is_prescribed = match self.policy {
-            // An overload opens no rule.
-            OnFailure::Open | OnFailure::Degraded => {
-                decision.is_allowed() || decision.degraded() == Some(StoreErrorKind::Overloaded)
+        let mut sums = self.sums.lock().unwrap();
+        match self.policy {
+            OnFailure::Open | OnFailure::Degraded if !is_overload => decision.is_allowed(),
+            OnFailure::Static => {
+                sums.by_static_limit += u64::from(decision.is_allowed());
+                sums.by_static_limit <= STATIC_LIMIT
             }
-            OnFailure::Local => self.by_fallback.load(Ordering::Relaxed) <= LIMIT,
-            OnFailure::Share => self.by_fallback.load(Ordering::Relaxed) <= LIMIT / u64::from(INSTANCES),
-            OnFailure::Static => self.calls_by_fallback.load(Ordering::Relaxed) <= STATIC_LIMIT,
-            _ => false,
-        };
-        is_prescribed && decision.degraded().is_some_and(|kind| kinds.contains(&kind))
+            OnFailure::Closed => false,
+            policy => {
+                let limit = if policy == OnFailure::Share { LIMIT / u64::from(INSTANCES) } else { LIMIT };
+                let sum = sums.by_memory.entry(user.to_owned()).or_default();
+                *sum += if decision.is_allowed() { cost } else { 0 };
+                *sum <= limit
+            }
+        }
+    }
+
+    pub(super) fn server_state(&self) -> ServerState {
+        self.limiter.store().server_states().remove(0)
     }
 
     /// Checks that a healthy server is used again within [`MAX_RECOVERY`].
     pub(super) async fn check_recovery(&self) -> Result<(), String> {
         let started = timer::now();
         loop {
-            let request = Request::new("").with_cost(self.next_cost());
+            let cost = self.costs.fetch_add(1, Ordering::Relaxed) + 1;
+            let request = Request::new("").with_attribute("user", "last").with_cost(cost);
             if self.limiter.store().decide(&self.limiter.plan(&request)).await.is_ok() {
-                return Ok(());
+                break;
             }
             if started.elapsed() > MAX_RECOVERY {
-                let state = &self.limiter.store().server_states()[0];
+                let state = self.server_state();
                 return Err(format!("a healthy server is not used after {:?}: {state:?}", started.elapsed()));
             }
             timer::sleep(Duration::from_millis(5)).await;
         }
+        // Whatever callers did, the server answers everything that was sent.
+        timer::sleep(self.budget * 4).await;
+        let state = self.server_state();
+        if (state.waiting, state.in_flight, state.breaker) != (0, 0, BreakerState::Closed) {
+            return Err(format!("something is left over: {state:?}"));
+        }
+        Ok(())
     }
 
     /// Checks the sums at the end: no more was admitted than the server counted, and no more than the limit.
     pub(super) fn check_totals(&self) -> Result<(), String> {
-        let (admitted, taken) = (self.by_store.load(Ordering::Relaxed), self.server.taken());
-        if admitted > taken || taken > LIMIT {
-            return Err(format!("the store admitted {admitted}, and the server counted {taken} of {LIMIT}"));
+        let (sums, taken) = (self.sums.lock().unwrap(), self.server.taken());
+        if sums.by_store > taken.iter().sum() || taken.iter().any(|taken| *taken > LIMIT) {
+            return Err(format!("the store admitted {}, and the server counted {taken:?} of {LIMIT}", sums.by_store));
         }
-        let history = self.history.lock().unwrap();
-        if let Some(cost) = history.not_applied.iter().find(|cost| self.server.served_call(**cost).is_some()) {
-            return Err(format!("the call of cost {cost} ran, but was reported as not applied"));
+        if let Some(cost) = sums.not_applied.iter().find(|cost| self.server.served_call(**cost).is_some()) {
+            return Err(format!("the plan of cost {cost} ran, but was withdrawn or reported as not applied"));
         }
         self.server.violation().map_or(Ok(()), Err)
-    }
-}
-
-/// How the store failed, if it did.
-fn error_kind(result: &Result<Decision, StoreError>) -> Option<StoreErrorKind> {
-    match result {
-        Ok(decision) => decision.degraded(),
-        Err(error) => Some(error.kind()),
     }
 }

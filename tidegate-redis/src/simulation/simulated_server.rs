@@ -1,37 +1,35 @@
 //! `SimulatedServer`: a server that exists only in the simulation. It uses the Redis protocol over an in-memory pipe, so
 //! that the client side is real down to the bytes, and behaves as the scenario sets it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult};
-use tidegate::Limit;
+use redis::{RedisError, RedisResult};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::args::micros;
-use crate::scripts::SCRIPTS;
+use super::script_call::{DecidedCheck, ScriptCall, bulk_string, take_command};
+use crate::server_stream::ServerStream;
 use crate::timer;
-
-/// The connection timeout of the client library.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Size of the in-memory pipe of one connection.
 const PIPE_BYTES: usize = 1 << 20;
-
-/// The time of the simulated server, which does not advance.
-const NOW_MICROS: u64 = 1_800_000_000_000_000;
 
 /// How the server treats connections and commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerBehavior {
     /// Replies after up to this many milliseconds.
     Responds(u64),
+    /// Likewise, and half of each reply comes half of that time before the rest.
+    Drips(u64),
+    /// Sends one byte of a reply every ten milliseconds.
+    Trickles,
+    /// Runs the script, and answers only some of its plans.
+    AnswersSome,
     /// Stops, and continues with the commands it has received when its behavior changes.
     Hangs,
     /// Reads commands, but neither runs them nor replies, for as long as the connection lasts.
@@ -53,12 +51,10 @@ pub(crate) enum ServerBehavior {
 /// A server that responds in time, even to all callers at once.
 pub(crate) const HEALTHY: ServerBehavior = ServerBehavior::Responds(1);
 
-/// A server with one fixed window, and a record of all calls. Every call has a cost of its own, which identifies it.
+/// A server with fixed windows, and a record of all plans. Every plan has a cost of its own, which identifies it.
 pub(crate) struct SimulatedServer {
     state: Mutex<SimulatedState>,
     changed: Notify,
-    limit: u64,
-    window_micros: u64,
 }
 
 struct SimulatedState {
@@ -68,8 +64,10 @@ struct SimulatedState {
     rng: Rng,
     /// Incremented when all connections are lost.
     incarnation: u64,
-    has_script: bool,
-    taken: u64,
+    /// The hashes of the scripts that it knows.
+    scripts: BTreeSet<String>,
+    /// The sum of the admitted costs, by key.
+    taken: BTreeMap<Vec<u8>, u64>,
     /// By cost.
     calls: BTreeMap<u64, ServedCall>,
     counters: ServerCounters,
@@ -81,20 +79,23 @@ struct SimulatedState {
 pub(crate) struct ServerCounters {
     pub(crate) connections: u64,
     pub(crate) replies: u64,
+    /// Parts of replies.
+    pub(crate) parts: u64,
     pub(crate) lost_connections: u64,
 }
 
-/// A call that the server has run.
+/// A plan that the server has decided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServedCall {
     pub(crate) admitted: bool,
-    /// When the reply was sent.
+    /// When the whole reply was sent.
     pub(crate) replied_at: Option<Instant>,
 }
 
 /// What happens to a connection after a command.
 enum NextStep {
-    Reply(Vec<u8>),
+    /// Sends the parts of a reply, each after a pause. The reply answers the plans of these costs.
+    Reply(Vec<(Duration, Vec<u8>)>, Vec<u64>),
     Ignore,
     /// Closes after sending these bytes.
     Close(Vec<u8>),
@@ -102,22 +103,20 @@ enum NextStep {
 
 /// Control and inspection
 impl SimulatedServer {
-    pub(crate) fn new(seed: u64, limit: &Limit) -> Arc<Self> {
-        let Limit::FixedWindow(window) = limit else { panic!("only fixed windows are simulated") };
-        let (limit, window_micros) = (window.limit(), micros(window.window().duration().unwrap_or_default()));
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
         let state = SimulatedState {
             behavior: HEALTHY,
             healthy_since: Some(timer::now()),
             connected_at: None,
             rng: Rng::with_seed(seed),
             incarnation: 0,
-            has_script: false,
-            taken: 0,
+            scripts: BTreeSet::new(),
+            taken: BTreeMap::new(),
             calls: BTreeMap::new(),
             counters: ServerCounters::default(),
             violation: None,
         };
-        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), limit, window_micros })
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
     }
 
     pub(crate) fn set_behavior(&self, behavior: ServerBehavior) {
@@ -125,7 +124,7 @@ impl SimulatedServer {
         if matches!(behavior, ServerBehavior::Down | ServerBehavior::Unreachable) {
             state.incarnation += 1;
             state.counters.lost_connections += 1;
-            state.has_script = false;
+            state.scripts.clear();
         }
         state.healthy_since = (behavior == HEALTHY).then(|| state.healthy_since.unwrap_or_else(timer::now));
         state.behavior = behavior;
@@ -133,7 +132,7 @@ impl SimulatedServer {
     }
 
     pub(crate) fn flush_scripts(&self) {
-        self.lock().has_script = false;
+        self.lock().scripts.clear();
     }
 
     /// The call of this cost, if the server has run it.
@@ -141,21 +140,21 @@ impl SimulatedServer {
         self.lock().calls.get(&cost).copied()
     }
 
-    /// The sum of the admitted costs.
-    pub(crate) fn taken(&self) -> u64 {
-        self.lock().taken
+    /// The sums of the admitted costs of each key.
+    pub(crate) fn taken(&self) -> Vec<u64> {
+        self.lock().taken.values().copied().collect()
     }
 
     pub(crate) fn counters(&self) -> ServerCounters {
         self.lock().counters
     }
 
-    /// Whether it has been healthy since before the last connection, for long enough to have answered its `PING`.
+    /// Whether it has been healthy since before the last connection, for long enough to have answered its trial.
     pub(crate) fn is_healthy_since_connect(&self) -> bool {
         let state = self.lock();
-        let answered_ping = |connected: Instant| connected.elapsed() > Duration::from_millis(2);
+        let answered_trial = |connected: Instant| connected.elapsed() > Duration::from_millis(2);
         let since = state.healthy_since.zip(state.connected_at);
-        since.is_some_and(|(healthy, connected)| healthy < connected && answered_ping(connected))
+        since.is_some_and(|(healthy, connected)| healthy < connected && answered_trial(connected))
     }
 
     /// A violation that the server itself has noticed, such as a call that ran twice.
@@ -166,34 +165,23 @@ impl SimulatedServer {
 
 /// Serving
 impl SimulatedServer {
-    pub(crate) async fn connect(
-        self: &Arc<Self>,
-        config: &AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
-        let connection = async {
-            loop {
-                let changed = self.changed.notified();
-                match self.behavior() {
-                    ServerBehavior::Down => {
-                        return Err(RedisError::from(io::Error::from(io::ErrorKind::ConnectionRefused)));
-                    }
-                    ServerBehavior::Unreachable => changed.await,
-                    _ => break,
+    pub(crate) async fn connect(self: &Arc<Self>) -> RedisResult<ServerStream> {
+        loop {
+            let changed = self.changed.notified();
+            match self.behavior() {
+                ServerBehavior::Down => {
+                    return Err(RedisError::from(io::Error::from(io::ErrorKind::ConnectionRefused)));
                 }
+                ServerBehavior::Unreachable => changed.await,
+                _ => break,
             }
-            let (client_end, server_end) = tokio::io::duplex(PIPE_BYTES);
-            tokio::spawn(Arc::clone(self).serve(server_end));
-            let info = RedisConnectionInfo::default();
-            let (connection, driver) =
-                MultiplexedConnection::new_with_config(&info, client_end, config.clone()).await?;
-            tokio::spawn(driver);
-            let mut state = self.lock();
-            state.counters.connections += 1;
-            state.connected_at = Some(timer::now());
-            Ok(connection)
-        };
-        let timed_out = || Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        timer::timeout(CONNECT_TIMEOUT, connection).await.unwrap_or_else(timed_out)
+        }
+        let (client_end, server_end) = tokio::io::duplex(PIPE_BYTES);
+        tokio::spawn(Arc::clone(self).serve(server_end));
+        let mut state = self.lock();
+        state.counters.connections += 1;
+        state.connected_at = Some(timer::now());
+        Ok(ServerStream::Simulated(client_end))
     }
 
     async fn serve(self: Arc<Self>, mut stream: DuplexStream) {
@@ -201,16 +189,23 @@ impl SimulatedServer {
         let (mut bytes, mut ignores) = (Vec::new(), false);
         loop {
             while let (false, Some(command)) = (ignores, take_command(&mut bytes)) {
-                let (reply, closes) = match self.run(incarnation, &command).await {
-                    NextStep::Reply(reply) => (reply, false),
-                    NextStep::Ignore => (Vec::new(), false),
-                    NextStep::Close(reply) => (reply, true),
-                };
-                ignores = reply.is_empty();
-                self.lock().counters.replies += u64::from(!ignores && !closes);
-                self.lock().counters.lost_connections += u64::from(closes);
-                if stream.write_all(&reply).await.is_err() || closes {
-                    return;
+                match self.run(incarnation, &command).await {
+                    NextStep::Reply(parts, costs) => {
+                        for (pause, part) in parts {
+                            timer::sleep(pause).await;
+                            if self.lock().incarnation != incarnation || stream.write_all(&part).await.is_err() {
+                                return;
+                            }
+                            self.lock().counters.parts += 1;
+                        }
+                        self.record_replied(&costs);
+                    }
+                    NextStep::Ignore => ignores = true,
+                    NextStep::Close(reply) => {
+                        self.lock().counters.lost_connections += 1;
+                        let _ = stream.write_all(&reply).await;
+                        return;
+                    }
                 }
             }
             let lost = async {
@@ -230,12 +225,27 @@ impl SimulatedServer {
         }
     }
 
+    fn record_replied(&self, costs: &[u64]) {
+        let mut state = self.lock();
+        state.counters.replies += 1;
+        for cost in costs {
+            if let Some(call) = state.calls.get_mut(cost) {
+                call.replied_at = Some(timer::now());
+            }
+        }
+    }
+
     async fn run(&self, incarnation: u64, command: &[Vec<u8>]) -> NextStep {
-        let delay = match self.behavior() {
-            ServerBehavior::Responds(max_millis) => self.lock().rng.u64(..=max_millis),
+        let max_delay = match self.behavior() {
+            ServerBehavior::Responds(millis) | ServerBehavior::Drips(millis) => millis,
             _ => 0,
         };
-        timer::sleep(Duration::from_millis(delay)).await;
+        let mut delay = Duration::from_millis(self.lock().rng.u64(..=max_delay));
+        let drips = matches!(self.behavior(), ServerBehavior::Drips(_));
+        if drips {
+            delay /= 2;
+        }
+        timer::sleep(delay).await;
         loop {
             let changed = self.changed.notified();
             if self.behavior() != ServerBehavior::Hangs {
@@ -251,48 +261,27 @@ impl SimulatedServer {
         match state.behavior {
             ServerBehavior::Ignores => return NextStep::Ignore,
             ServerBehavior::RepliesError(code) if is_call => {
-                return NextStep::Reply(format!("-{code} not now\r\n").into_bytes());
+                let reply = format!("-{code} not now\r\n").into_bytes();
+                return NextStep::Reply(vec![(Duration::ZERO, reply)], Vec::new());
             }
             ServerBehavior::ClosesBeforeCall if is_call => return NextStep::Close(Vec::new()),
             _ => {}
         }
-        let reply = self.reply(&mut state, command);
+        let (reply, costs) = state.reply(command);
         match state.behavior {
             ServerBehavior::ClosesAfterCall if is_call => NextStep::Close(Vec::new()),
             ServerBehavior::ClosesWithinReply if is_call => NextStep::Close(reply[..reply.len() / 2].to_vec()),
-            _ => {
-                let call = cost_of(command).and_then(|cost| state.calls.get_mut(&cost));
-                if let (true, Some(call)) = (is_call, call) {
-                    call.replied_at = Some(timer::now());
-                }
-                NextStep::Reply(reply)
+            // What is missing of its reply makes it malformed, so nobody gets it.
+            ServerBehavior::AnswersSome if is_call => NextStep::Reply(vec![(Duration::ZERO, reply)], Vec::new()),
+            ServerBehavior::Trickles => {
+                let pause = Duration::from_millis(10);
+                NextStep::Reply(reply.into_iter().map(|byte| (pause, vec![byte])).collect(), costs)
             }
-        }
-    }
-
-    fn reply(&self, state: &mut SimulatedState, command: &[Vec<u8>]) -> Vec<u8> {
-        match command[0].as_slice() {
-            b"PING" => b"+PONG\r\n".to_vec(),
-            b"SCRIPT" => {
-                state.has_script = true;
-                bulk_string(SCRIPTS.all().nth(2).expect("the script of a fixed window").get_hash().as_bytes())
+            _ if drips => {
+                let (first, rest) = reply.split_at(reply.len() / 2);
+                NextStep::Reply(vec![(Duration::ZERO, first.to_vec()), (delay, rest.to_vec())], costs)
             }
-            b"EVALSHA" if !state.has_script => b"-NOSCRIPT no such script\r\n".to_vec(),
-            b"EVALSHA" => {
-                let cost = cost_of(command).expect("a cost");
-                // The same as decide_one.lua with a fixed window.
-                let before = state.taken;
-                let admitted = before + cost <= self.limit;
-                state.taken += if admitted { cost } else { 0 };
-                if state.calls.insert(cost, ServedCall { admitted, replied_at: None }).is_some() {
-                    state.violation = Some(format!("the call of cost {cost} ran twice"));
-                }
-                let signed_now = if admitted { NOW_MICROS as f64 } else { -(NOW_MICROS as f64) };
-                let window = NOW_MICROS / self.window_micros;
-                let stored = if before == 0 { String::new() } else { format!("{before}{window:010}") };
-                bulk_string(&[&signed_now.to_le_bytes()[..], stored.as_bytes()].concat())
-            }
-            _ => b"+OK\r\n".to_vec(),
+            _ => NextStep::Reply(vec![(Duration::ZERO, reply)], costs),
         }
     }
 
@@ -305,34 +294,41 @@ impl SimulatedServer {
     }
 }
 
-/// The cost of a call: the first of the packed numbers.
-fn cost_of(command: &[Vec<u8>]) -> Option<u64> {
-    let numbers = command.get(4)?.first_chunk()?;
-    Some(f64::from_le_bytes(*numbers) as u64)
-}
-
-fn bulk_string(bytes: &[u8]) -> Vec<u8> {
-    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
-}
-
-/// Takes the next complete command from the front of `bytes`.
-fn take_command(bytes: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
-    let mut at = 0;
-    let count = take_number(bytes, &mut at)?;
-    let mut arguments = Vec::with_capacity(count);
-    for _ in 0..count {
-        let length = take_number(bytes, &mut at)?;
-        arguments.push(bytes.get(at..at + length)?.to_vec());
-        at += length + 2;
+impl SimulatedState {
+    /// The reply to `command`, and the costs of the plans that it answers.
+    fn reply(&mut self, command: &[Vec<u8>]) -> (Vec<u8>, Vec<u64>) {
+        match command[0].as_slice() {
+            b"SCRIPT" => {
+                let hash = redis::Script::new(&String::from_utf8_lossy(&command[2])).get_hash().to_owned();
+                let reply = bulk_string(hash.as_bytes());
+                self.scripts.insert(hash);
+                (reply, Vec::new())
+            }
+            b"EVALSHA" if !self.scripts.contains(&*String::from_utf8_lossy(&command[1])) => {
+                (b"-NOSCRIPT no such script\r\n".to_vec(), Vec::new())
+            }
+            b"EVALSHA" => {
+                let mut call = ScriptCall::decode(command);
+                if self.behavior == ServerBehavior::AnswersSome {
+                    call.answers_some = true;
+                }
+                let costs = call.plans.iter().map(|plan| plan.cost).collect();
+                let decided = call.plans.iter().map(|plan| self.decide(&plan.key, plan.cost, plan.limit)).collect();
+                (call.reply(decided), costs)
+            }
+            _ => (b"+OK\r\n".to_vec(), Vec::new()),
+        }
     }
-    (at <= bytes.len()).then(|| drop(bytes.drain(..at)))?;
-    Some(arguments)
-}
 
-/// Reads the number of a line such as `*3` or `$11`.
-fn take_number(bytes: &[u8], at: &mut usize) -> Option<usize> {
-    let end = *at + bytes.get(*at..)?.windows(2).position(|pair| pair == b"\r\n")?;
-    let number = std::str::from_utf8(&bytes[*at + 1..end]).ok()?.parse().ok()?;
-    *at = end + 2;
-    Some(number)
+    /// The same as the scripts do with a fixed window.
+    fn decide(&mut self, key: &[u8], cost: u64, limit: u64) -> DecidedCheck {
+        let taken = self.taken.entry(key.to_vec()).or_insert(0);
+        let before = *taken;
+        let admitted = before + cost <= limit;
+        *taken += if admitted { cost } else { 0 };
+        if self.calls.insert(cost, ServedCall { admitted, replied_at: None }).is_some() {
+            self.violation = Some(format!("the plan of cost {cost} ran twice"));
+        }
+        DecidedCheck { admitted, before }
+    }
 }

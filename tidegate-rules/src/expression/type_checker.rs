@@ -67,13 +67,13 @@ impl<'t> TypeChecker<'t> {
             Expr::Literal(literal) => Ok(Operand::Value(self.literal(expr, literal)?)),
             Expr::Ident(word) => match Name::root(word) {
                 Some(name) => Ok(self.named(name)),
-                None => Err(ExpressionError::new(self.place(expr), format!("there is no name `{word}`"))
+                None => Err(ExpressionError::new(self.offset(expr), format!("there is no name `{word}`"))
                     .help(names::instead_of_name(word))),
             },
             Expr::Select(select) => {
-                let place = after_dot(self.text, self.place(expr));
+                let offset = after_dot(self.text, self.offset(expr));
                 let operand = self.operand(&select.operand, depth + 1)?;
-                self.member(operand, &select.field, place)
+                self.member(operand, &select.field, offset)
             }
             Expr::Call(call) if call.func_name == operators::INDEX => self.index(expr, call, depth),
             Expr::Call(call) => Ok(Operand::Value(self.call(expr, call, depth)?)),
@@ -85,7 +85,7 @@ impl<'t> TypeChecker<'t> {
     }
 
     fn literal(&self, expr: &IdedExpr, literal: &LiteralValue) -> TypeResult<TypedExpr> {
-        let refused = |problem: &str, help: &str| Err(ExpressionError::new(self.place(expr), problem).help(help));
+        let refused = |problem: &str, help: &str| Err(ExpressionError::new(self.offset(expr), problem).help(help));
         match literal {
             LiteralValue::Int(value) => Ok(TypedExpr::Int(IntExpr::Literal(*value.inner()))),
             LiteralValue::Double(value) => Ok(TypedExpr::Double(DoubleExpr::Literal(*value.inner()))),
@@ -111,17 +111,17 @@ impl<'t> TypeChecker<'t> {
         }
     }
 
-    fn member(&mut self, operand: Operand, word: &str, place: usize) -> TypeResult<Operand> {
+    fn member(&mut self, operand: Operand, word: &str, offset: usize) -> TypeResult<Operand> {
         let group = match operand {
             Operand::Group(group) => group,
             Operand::Value(tree) => {
                 let problem = format!("this is {}, which has no fields and no keys", tree.type_name());
-                return Err(ExpressionError::new(place, problem));
+                return Err(ExpressionError::new(offset, problem));
             }
         };
         match group.member(word) {
             Ok(name) => Ok(self.named(name)),
-            Err((problem, help)) => Err(ExpressionError::new(place, problem).help(help)),
+            Err((problem, help)) => Err(ExpressionError::new(offset, problem).help(help)),
         }
     }
 
@@ -129,7 +129,7 @@ impl<'t> TypeChecker<'t> {
         let [target, key] = call.args.as_slice() else { return Err(self.refused(expr, "this is not supported")) };
         let operand = self.operand(target, depth + 1)?;
         match &key.expr {
-            Expr::Literal(LiteralValue::String(word)) => self.member(operand, word.inner(), self.place(key)),
+            Expr::Literal(LiteralValue::String(word)) => self.member(operand, word.inner(), self.offset(key)),
             _ => Err(ExpressionError::new(self.start(key), "the key must be a quoted text")
                 .help("the attributes of an expression must be known at load")),
         }
@@ -162,12 +162,12 @@ impl<'t> TypeChecker<'t> {
         [test, then, otherwise]: [&IdedExpr; 3],
         depth: usize,
     ) -> TypeResult<TypedExpr> {
-        let place = self.start(test);
+        let offset = self.start(test);
         let test = match self.value(test, depth + 1)? {
             TypedExpr::Bool(test) => test,
             other => {
                 let problem = format!("the condition before `?` is {}, not true or false", other.type_name());
-                return Err(ExpressionError::new(place, problem).help("compare it with something"));
+                return Err(ExpressionError::new(offset, problem).help("compare it with something"));
             }
         };
         Ok(match (self.value(then, depth + 1)?, self.value(otherwise, depth + 1)?) {
@@ -197,7 +197,7 @@ impl<'t> TypeChecker<'t> {
             (_, operand) => {
                 let (sign, wanted) = if name == operators::NEGATE { ("-", "a number") } else { ("!", "true or false") };
                 let problem = format!("`{sign}` needs {wanted}, but this is {}", operand.type_name());
-                Err(ExpressionError::new(self.place(expr), problem))
+                Err(ExpressionError::new(self.offset(expr), problem))
             }
         }
     }
@@ -239,20 +239,20 @@ impl<'t> TypeChecker<'t> {
         let joined = TextExpr::Join(Box::new((left, right)));
         if joined.max_bytes() > MAX_TEXT_BYTES {
             let problem = format!("the text may exceed {MAX_TEXT_BYTES} bytes");
-            return Err(ExpressionError::new(self.place(expr), problem).help("join fewer attributes"));
+            return Err(ExpressionError::new(self.offset(expr), problem).help("join fewer attributes"));
         }
         Ok(TypedExpr::Text(joined))
     }
 
     fn function(&mut self, expr: &IdedExpr, call: &CallExpr, depth: usize) -> TypeResult<TypedExpr> {
         let name = call.func_name.as_str();
-        let place = self.start_of_name(expr, name);
+        let offset = self.start_of_name(expr, name);
         if let Some(reason) = names::unsupported_reason(name) {
-            return Err(ExpressionError::new(place, format!("`{name}` is not supported")).help(reason));
+            return Err(ExpressionError::new(offset, format!("`{name}` is not supported")).help(reason));
         }
         let Some(signature) = names::signature(name) else {
             let problem = format!("there is no function `{name}`");
-            return Err(ExpressionError::new(place, problem).help(names::instead_of_function(name)));
+            return Err(ExpressionError::new(offset, problem).help(names::instead_of_function(name)));
         };
         let mut arguments = Vec::with_capacity(2);
         for argument in call.target.iter().map(Box::as_ref).chain(&call.args) {
@@ -265,7 +265,7 @@ impl<'t> TypeChecker<'t> {
         let got = if types.is_empty() { "no arguments".to_owned() } else { types.join(" and ") };
         apply(name, call.target.is_some(), arguments).ok_or_else(|| {
             let problem = format!("`{name}` does not accept {got}");
-            ExpressionError::new(place, problem).help(format!("write `{signature}`"))
+            ExpressionError::new(offset, problem).help(format!("write `{signature}`"))
         })
     }
 }
@@ -275,7 +275,7 @@ impl TypeChecker<'_> {
     fn mismatch(&self, expr: &IdedExpr, symbol: &str, left: &TypedExpr, right: &TypedExpr) -> ExpressionError {
         let (left, right) = (left.type_name(), right.type_name());
         let error =
-            ExpressionError::new(self.place(expr), format!("`{symbol}` cannot be applied to {left} and {right}"));
+            ExpressionError::new(self.offset(expr), format!("`{symbol}` cannot be applied to {left} and {right}"));
         match symbol {
             "&&" | "||" => error.help("both sides must be true or false: compare them with something"),
             _ if left == right => error,
@@ -284,11 +284,11 @@ impl TypeChecker<'_> {
     }
 
     fn refused(&self, expr: &IdedExpr, problem: &str) -> ExpressionError {
-        ExpressionError::new(self.place(expr), problem).help("a cost is computed from numbers, texts, true and false")
+        ExpressionError::new(self.offset(expr), problem).help("a cost is computed from numbers, texts, true and false")
     }
 
     /// The position of this node's token: an operator, a dot, an opening bracket, a literal, a name.
-    fn place(&self, expr: &IdedExpr) -> usize {
+    fn offset(&self, expr: &IdedExpr) -> usize {
         self.places.offset_for(expr.id).map_or(0, |(start, _)| start as usize)
     }
 
@@ -299,13 +299,13 @@ impl TypeChecker<'_> {
             Expr::Call(CallExpr { target: Some(target), .. }) => self.start(target),
             Expr::Call(call) if call.args.len() > 1 && is_operator(&call.func_name) => self.start(&call.args[0]),
             Expr::Call(call) => self.start_of_name(expr, &call.func_name),
-            _ => self.place(expr),
+            _ => self.offset(expr),
         }
     }
 
     /// The position where the name of a call begins.
     fn start_of_name(&self, expr: &IdedExpr, name: &str) -> usize {
-        let bracket = self.place(expr);
+        let bracket = self.offset(expr);
         let before = self.text.get(..bracket).unwrap_or_default().trim_end();
         before.strip_suffix(name).map_or(bracket, str::len)
     }

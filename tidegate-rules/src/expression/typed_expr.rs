@@ -314,14 +314,14 @@ impl Arithmetic {
 }
 
 impl Comparison {
-    fn holds(self, found: Ordering) -> bool {
+    fn holds(self, ordering: Ordering) -> bool {
         match self {
-            Self::Equal => found.is_eq(),
-            Self::NotEqual => found.is_ne(),
-            Self::Less => found.is_lt(),
-            Self::AtMost => found.is_le(),
-            Self::More => found.is_gt(),
-            Self::AtLeast => found.is_ge(),
+            Self::Equal => ordering.is_eq(),
+            Self::NotEqual => ordering.is_ne(),
+            Self::Less => ordering.is_lt(),
+            Self::AtMost => ordering.is_le(),
+            Self::More => ordering.is_gt(),
+            Self::AtLeast => ordering.is_ge(),
         }
     }
 }

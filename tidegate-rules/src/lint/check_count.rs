@@ -34,9 +34,9 @@ pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec
             };
             left = less;
             let counts = [count(&met, rules, false), count(&met, rules, true)];
-            for (checks, place) in counts.into_iter().flatten() {
-                if !example.is_exempt(&file.matcher) && reported.insert(place) {
-                    lints.push(problem(checks, rules[place]));
+            for (checks, index) in counts.into_iter().flatten() {
+                if !example.is_exempt(&file.matcher) && reported.insert(index) {
+                    lints.push(problem(checks, rules[index]));
                 }
             }
         }
@@ -48,8 +48,8 @@ pub(super) fn lint(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Vec
 fn count(met: &[usize], rules: &[&CompiledRule], shadow: bool) -> Option<(usize, usize)> {
     let max = if shadow { MAX_SHADOW_CHECKS } else { MAX_CHECKS };
     let (mut checks, mut first, mut budgets) = (0, None, HashSet::new());
-    for place in met.iter().filter(|place| (rules[**place].mode == RuleMode::Shadow) == shadow) {
-        let rule = rules[*place];
+    for index in met.iter().filter(|index| (rules[**index].mode == RuleMode::Shadow) == shadow) {
+        let rule = rules[*index];
         // Rules that share a budget have one check; a rule in shadow mode has its own.
         let shared = rule.budget.as_ref().filter(|_| !shadow);
         if shared.is_some_and(|budget| !budgets.insert(budget)) {
@@ -57,10 +57,10 @@ fn count(met: &[usize], rules: &[&CompiledRule], shadow: bool) -> Option<(usize,
         }
         checks += max_checks(rule);
         if checks > max && first.is_none() {
-            first = Some(*place);
+            first = Some(*index);
         }
     }
-    first.map(|place| (checks, place))
+    first.map(|index| (checks, index))
 }
 
 /// The most checks that a rule adds in any plan.

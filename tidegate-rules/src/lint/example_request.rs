@@ -73,10 +73,10 @@ impl ExampleRequest {
         let view = RequestView::new(&request, matcher);
         let mut candidates = RuleIndices::new();
         matcher.index.candidates(&view, &mut candidates);
-        let condition = |place: &u32| -> &Condition { &matcher.rules[*place as usize].condition };
-        let looked_at = candidates.iter().map(|place| COMPARISONS_PER_RULE + weight(condition(place))).sum();
-        candidates.retain(|place| condition(place).matches(&view));
-        (candidates.into_iter().map(|place| place as usize).collect(), looked_at)
+        let condition = |index: &u32| -> &Condition { &matcher.rules[*index as usize].condition };
+        let looked_at = candidates.iter().map(|index| COMPARISONS_PER_RULE + weight(condition(index))).sum();
+        candidates.retain(|index| condition(index).matches(&view));
+        (candidates.into_iter().map(|index| index as usize).collect(), looked_at)
     }
 
     /// Whether an exemption applies to it.

@@ -160,11 +160,11 @@ impl<'r> TrustLint<'r> {
 
     fn forgeable_tenant(&self, identity: &Identity, spans: &[Span]) -> Option<Problem> {
         let untrue = |source: &Source| matches!(self.provenance(source), Provenance::Forgeable | Provenance::BodyField);
-        let place = identity.sources.iter().position(untrue)?;
-        let (name, kind) = (&identity.name, &identity.kinds[place]);
+        let index = identity.sources.iter().position(untrue)?;
+        let (name, kind) = (&identity.name, &identity.kinds[index]);
         let message = format!("a client can send any `{kind}` and so choose its {name}");
-        let problem = Problem::warning("unauthenticated-tenant", message, spans.get(place)?.clone());
-        Some(problem.with_help(how_to_authenticate(&identity.sources[place..=place])))
+        let problem = Problem::warning("unauthenticated-tenant", message, spans.get(index)?.clone());
+        Some(problem.with_help(how_to_authenticate(&identity.sources[index..=index])))
     }
 
     /// Sources of a rule with which a client can be a new subject each time.
@@ -178,12 +178,12 @@ impl<'r> TrustLint<'r> {
         }
         // Forgeable plans have a lint of their own.
         for (identity, assess) in parts().filter(|(identity, _)| identity.name != "plan") {
-            let Some(place) = assess.forgeable else { continue };
-            let Some(span) = assess.spans.get(place).filter(|span| reported.insert(span.start)) else { continue };
-            let (id, kind) = (&rule.matcher.id, &identity.kinds[place]);
+            let Some(index) = assess.forgeable else { continue };
+            let Some(span) = assess.spans.get(index).filter(|span| reported.insert(span.start)) else { continue };
+            let (id, kind) = (&rule.matcher.id, &identity.kinds[index]);
             let message = format!("a client can send any `{kind}` and so avoid rule `{id}`");
             let problem = Problem::warning("unauthenticated-header", message, span.clone());
-            let help = match &identity.sources[place] {
+            let help = match &identity.sources[index] {
                 Source::Host => "list the hosts: `match: { host: api.example.com }`".to_owned(),
                 source => how_to_authenticate(slice::from_ref(source)),
             };
@@ -213,8 +213,8 @@ impl<'r> TrustLint<'r> {
             return None;
         }
         if let Some(identity) = self.file.matcher.named(name) {
-            let place = self.named.get(name)?.forgeable?;
-            return Some((format!("`{}` as its {name}", identity.kinds[place]), identity.sources[place].clone()));
+            let index = self.named.get(name)?.forgeable?;
+            return Some((format!("`{}` as its {name}", identity.kinds[index]), identity.sources[index].clone()));
         }
         let source = Source::parse(name).ok().filter(|source| self.provenance(source) == Provenance::Forgeable)?;
         Some((format!("`{name}`"), source))
@@ -275,8 +275,8 @@ fn unused(file: &CompiledFile, earlier: &[Problem], lints: &mut Vec<Problem>) {
         }
         let message = format!("no rule uses the identity `{name}`");
         let names = used.iter().copied().filter(|name| !name.contains(':')).take(MAX_COMPARED_NAMES);
-        let known = BUILT_IN.iter().copied().chain(names);
-        lints.push(match nearest(name, known) {
+        let identities = BUILT_IN.iter().copied().chain(names);
+        lints.push(match nearest(name, identities) {
             Some(meant) => {
                 let help = format!("did you mean `{meant}`?");
                 Problem::warning("unused-identity", message, span.clone()).with_help(help)

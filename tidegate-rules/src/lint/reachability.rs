@@ -82,22 +82,22 @@ fn lint_missing_source(
 
 /// An exemption that covers every request of a rule.
 pub(super) fn always_exempt(file: &CompiledFile, rule: &CompiledRule) -> Option<Problem> {
-    let place = file.matcher.exempt.iter().position(|exempt| exempt.covers(&rule.matcher.condition))?;
-    let message = format!("exemption {} covers every request of this rule", place + 1);
+    let index = file.matcher.exempt.iter().position(|exempt| exempt.covers(&rule.matcher.condition))?;
+    let message = format!("exemption {} covers every request of this rule", index + 1);
     let help = "narrow the exemption, or remove the rule";
     Some(Problem::warning("unreachable", message, rule.match_span.clone()).with_help(help))
 }
 
 /// A rule that another rule makes redundant.
-pub(super) fn redundant_rule(place: usize, rule: &CompiledRule, beside: &[(usize, &CompiledRule)]) -> Option<Problem> {
-    let is_stricter_rule = |(at, other): &&(usize, &CompiledRule)| *at != place && makes_redundant(other, rule);
+pub(super) fn redundant_rule(index: usize, rule: &CompiledRule, beside: &[(usize, &CompiledRule)]) -> Option<Problem> {
+    let is_stricter_rule = |(at, other): &&(usize, &CompiledRule)| *at != index && makes_redundant(other, rule);
     let (at, other) = beside.iter().find(is_stricter_rule)?;
     let id = &other.matcher.id;
     if makes_redundant(rule, other) {
         // Of two equal rules, the later one is reported.
         let message = format!("this rule is the same as rule `{id}`");
         let problem = Problem::warning("duplicate-rule", message, rule.id_span.clone());
-        return (*at < place).then(|| problem.with_help("remove one of the two"));
+        return (*at < index).then(|| problem.with_help("remove one of the two"));
     }
     let message = format!("rule `{}` never refuses a request that rule `{id}` allows", rule.matcher.id);
     let help =

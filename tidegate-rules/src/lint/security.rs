@@ -60,7 +60,7 @@ pub(crate) fn is_security(rule: &CompiledRule) -> bool {
 
 /// A login that is counted by address and by no account. Of several such rules on one request, the first is reported.
 pub(super) fn by_address_alone(
-    place: usize,
+    index: usize,
     rule: &CompiledRule,
     beside: &[(usize, &CompiledRule)],
 ) -> Option<Problem> {
@@ -68,7 +68,7 @@ pub(super) fn by_address_alone(
         rule.security != Some(false) && security_word(&rule.matcher.condition).is_some() && is_by_address(rule)
     };
     let by_account = |rule: &CompiledRule| rule.matcher.per.iter().any(identifies_account);
-    let is_covered = |(at, other): &(usize, &CompiledRule)| by_account(other) || (*at < place && suspect(other));
+    let is_covered = |(at, other): &(usize, &CompiledRule)| by_account(other) || (*at < index && suspect(other));
     if !suspect(rule) || beside.iter().any(is_covered) {
         return None;
     }
@@ -102,7 +102,7 @@ fn security_word(condition: &Condition) -> Option<&'static str> {
 
 fn find_security_word(text: &str) -> Option<&'static str> {
     let words = words(text);
-    let single = words.iter().find_map(|word| SECURITY_WORDS.iter().find(|known| *known == word).copied());
+    let single = words.iter().find_map(|word| SECURITY_WORDS.iter().find(|listed| *listed == word).copied());
     let pair = || SECURITY_WORD_PAIRS.iter().any(|pair| words.windows(2).any(|two| two == pair)).then_some("sign in");
     single.or_else(pair)
 }

@@ -20,10 +20,10 @@ impl<'de> SeqAccess<'de> for SpannedAccess<'_> {
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
         self.returned += 1;
         let Some(reader) = &self.reader else { return Ok(None) };
-        let place = |byte: usize| -> UsizeDeserializer<DecodeError> { byte.into_deserializer() };
+        let offset = |byte: usize| -> UsizeDeserializer<DecodeError> { byte.into_deserializer() };
         match self.returned {
-            1 => seed.deserialize(place(reader.node.span.start)).map(Some),
-            2 => seed.deserialize(place(reader.node.span.end)).map(Some),
+            1 => seed.deserialize(offset(reader.node.span.start)).map(Some),
+            2 => seed.deserialize(offset(reader.node.span.end)).map(Some),
             _ => self.reader.take().map(|reader| seed.deserialize(reader)).transpose(),
         }
     }

@@ -35,22 +35,22 @@ pub(crate) fn decode_part<T: for<'de> Deserialize<'de>>(
             Ok(value) => return Some((value, !root.removed.is_empty())),
             Err(error) => error,
         };
-        let place = error.place.unwrap_or_else(|| Box::new(NodeDeserializer::at_root(&root).place()));
+        let position = error.position.unwrap_or_else(|| Box::new(NodeDeserializer::at_root(&root).position()));
         // A misspelt field is removed, and then the right one is missing.
         let is_reported =
-            |field| place.removed.iter().any(|removed| nearest(removed, std::iter::once(field)).is_some());
+            |field| position.removed.iter().any(|removed| nearest(removed, std::iter::once(field)).is_some());
         let is_reported = error.missing.is_some_and(is_reported);
         if !is_reported {
-            let problem = Problem::error(error.code, error.message, place.span);
+            let problem = Problem::error(error.code, error.message, position.span);
             problems.push(match error.help {
                 Some(help) => problem.with_help(help),
                 None => problem,
             });
         }
-        if place.path.is_empty() {
+        if position.path.is_empty() {
             return None;
         }
-        root.remove_at(&place.path);
+        root.remove_at(&position.path);
     }
     None
 }
@@ -64,7 +64,7 @@ pub(super) struct DecodeError {
     /// The missing field, if one is missing.
     missing: Option<&'static str>,
     /// The position, once known: serde creates errors without it.
-    place: Option<Box<DecodePosition>>,
+    position: Option<Box<DecodePosition>>,
 }
 
 #[derive(Debug)]
@@ -95,10 +95,16 @@ impl<'n> NodeDeserializer<'n> {
 
     /// An error at this node.
     fn error(&self, code: &'static str, message: impl Into<String>) -> DecodeError {
-        DecodeError { code, message: message.into(), help: None, missing: None, place: Some(Box::new(self.place())) }
+        DecodeError {
+            code,
+            message: message.into(),
+            help: None,
+            missing: None,
+            position: Some(Box::new(self.position())),
+        }
     }
 
-    fn place(&self) -> DecodePosition {
+    fn position(&self) -> DecodePosition {
         DecodePosition { span: self.node.span.clone(), path: self.path.clone(), removed: self.node.removed.clone() }
     }
 
@@ -108,11 +114,11 @@ impl<'n> NodeDeserializer<'n> {
 
     /// Adds this node's position to an error without one.
     fn here<V>(&self, result: Result<V, DecodeError>) -> Result<V, DecodeError> {
-        let place = || match (self.current.get(), &self.node.kind) {
-            (Some(index), NodeKind::Map(entries)) => self.inner(index, &entries[index].0).place(),
-            _ => self.place(),
+        let position = || match (self.current.get(), &self.node.kind) {
+            (Some(index), NodeKind::Map(entries)) => self.inner(index, &entries[index].0).position(),
+            _ => self.position(),
         };
-        result.map_err(|error| DecodeError { place: error.place.or_else(|| Some(Box::new(place()))), ..error })
+        result.map_err(|error| DecodeError { position: error.position.or_else(|| Some(Box::new(position()))), ..error })
     }
 
     fn integer(&self) -> Result<i128, DecodeError> {
@@ -290,7 +296,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
 
 impl de::Error for DecodeError {
     fn custom<T: std::fmt::Display>(message: T) -> Self {
-        Self { code: "value", message: message.to_string(), help: None, missing: None, place: None }
+        Self { code: "value", message: message.to_string(), help: None, missing: None, position: None }
     }
 
     fn missing_field(field: &'static str) -> Self {

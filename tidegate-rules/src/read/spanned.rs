@@ -48,8 +48,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Spanned<T> {
                 f.write_str("a value with its position")
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Spanned<T>, A::Error> {
-                let mut place = || parts.next_element::<usize>().map(Option::unwrap_or_default);
-                let span = place()?..place()?;
+                let mut offset = || parts.next_element::<usize>().map(Option::unwrap_or_default);
+                let span = offset()?..offset()?;
                 let value = parts.next_element()?.ok_or_else(|| serde::de::Error::custom("a value is missing"))?;
                 Ok(Spanned { value, span })
             }

@@ -59,16 +59,16 @@ fn options() -> Options {
 fn shorten(message: &str) -> String {
     let rest = message.trim_start_matches("error: ");
     let rest = match rest.split_once(": ") {
-        Some((place, rest)) if place.starts_with("line ") => rest,
+        Some((position, rest)) if position.starts_with("line ") => rest,
         _ => rest,
     };
     let rest = rest.split(", set DuplicateKeyPolicy").next().unwrap_or(rest).trim();
-    let is_place = |place: &str| {
-        let (line, column) = place.split_once(", column ").unwrap_or_default();
+    let is_position = |position: &str| {
+        let (line, column) = position.split_once(", column ").unwrap_or_default();
         [line, column].iter().all(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
     };
     match rest.rsplit_once(" at line ") {
-        Some((message, place)) if is_place(place) => message.to_owned(),
+        Some((message, position)) if is_position(position) => message.to_owned(),
         _ => rest.to_owned(),
     }
 }

@@ -101,7 +101,7 @@ impl OutcomeCounts {
             self.allowed += 1;
         } else {
             let rule = decision.rule().unwrap_or_default();
-            match self.denied.iter_mut().find(|(known, _)| known == rule) {
+            match self.denied.iter_mut().find(|(id, _)| id == rule) {
                 Some((_, count)) => *count += 1,
                 None => self.denied.push((rule.into(), 1)),
             }
@@ -140,7 +140,7 @@ impl OutcomeCounts {
 impl CountAssertion {
     fn holds(&self, actual: &OutcomeCounts) -> bool {
         let equals = |wanted: Option<u64>, got: u64| wanted.is_none_or(|wanted| wanted == got);
-        let only_denied_by = |rule: &String| actual.denied.iter().all(|(known, _)| known == rule);
+        let only_denied_by = |rule: &String| actual.denied.iter().all(|(id, _)| id == rule);
         equals(self.allowed, actual.allowed)
             && equals(self.denied, actual.denied())
             && equals(self.no_rule, actual.no_rule)
@@ -228,7 +228,7 @@ impl DecidedStep<'_> {
             Some(answer) => answer.headers,
             None => self.rules.rules().header_policy().headers(self.decision),
         };
-        headers.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+        headers.into_iter().find(|(header, _)| *header == name).map(|(_, value)| value)
     }
 
     fn message(&self) -> Option<String> {

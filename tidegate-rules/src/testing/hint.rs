@@ -99,8 +99,8 @@ fn nothing_applies(step: &DecidedStep<'_>) -> String {
 
 fn exemption(step: &DecidedStep<'_>) -> Option<String> {
     let view = RequestView::new(step.request, &step.rules.matcher);
-    let place = step.rules.matcher.exemption(&view)?;
-    Some(format!("the exemption in line {} of the rules applies", step.rules.exempt_lines.get(place)?))
+    let index = step.rules.matcher.exemption(&view)?;
+    Some(format!("the exemption in line {} of the rules applies", step.rules.exempt_lines.get(index)?))
 }
 
 fn differs(mismatch: &ConditionMismatch) -> String {

@@ -92,8 +92,8 @@ pub(super) fn format_request(sample: &SampleRequest) -> String {
 fn block(run: &TestRun, failures: &[TestFailure], paint: &impl Fn(Style, &str) -> String) -> String {
     let Some(first) = failures.first() else { return String::new() };
     let mut shown = String::new();
-    let place = format!("{}:{}:{}", sanitize(&run.file), first.line, first.column);
-    let _ = writeln!(shown, "      {place}, at {}", format_duration(first.at));
+    let position = format!("{}:{}:{}", sanitize(&run.file), first.line, first.column);
+    let _ = writeln!(shown, "      {position}, at {}", format_duration(first.at));
     let _ = writeln!(shown, "      {}\n", paint(Style::Dim, &sanitize(&first.request)));
     let rows: Vec<[String; 3]> = failures
         .iter()

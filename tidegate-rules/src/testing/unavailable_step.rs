@@ -22,7 +22,7 @@ impl UnavailableStep<'_> {
             DecisionField::Status => Some(self.answer().status.to_string()),
             DecisionField::Header(name) => {
                 let headers = self.answer().headers;
-                headers.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+                headers.into_iter().find(|(header, _)| *header == name).map(|(_, value)| value)
             }
             DecisionField::Message => assertions::message(&self.answer()),
             DecisionField::Permanent => Some(false.to_string()),

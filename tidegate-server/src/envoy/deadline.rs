@@ -4,18 +4,16 @@ use std::time::Duration;
 
 use tonic::metadata::MetadataMap;
 
-/// Maximum time for a decision. Envoy waits 20 ms by default.
-const MAX_DECISION_TIME: Duration = Duration::from_millis(15);
+/// Default of the maximum time for a decision. Envoy waits 20 ms by default.
+pub(crate) const DEFAULT_MAX_DECISION_TIME: Duration = Duration::from_millis(15);
 
 /// Part of the caller's timeout that is reserved for sending the response.
 const RESPONSE_RESERVE: Duration = Duration::from_millis(5);
 
-/// The time for a decision, by the caller's timeout.
-pub(super) fn decision_timeout(timeout: Option<Duration>) -> Duration {
+/// The time for a decision: what the caller's timeout leaves, but at most `max`.
+pub(super) fn decision_timeout(timeout: Option<Duration>, max: Duration) -> Duration {
     // Of a very short timeout half is used: with less, every decision would be made without the store.
-    timeout.map_or(MAX_DECISION_TIME, |timeout| {
-        timeout.saturating_sub(RESPONSE_RESERVE).max(timeout / 2).min(MAX_DECISION_TIME)
-    })
+    timeout.map_or(max, |timeout| timeout.saturating_sub(RESPONSE_RESERVE).max(timeout / 2).min(max))
 }
 
 /// The caller's timeout, if it sends one.
@@ -60,11 +58,11 @@ mod tests {
 
     #[test]
     fn a_decision_leaves_time_to_send_the_response() {
-        let decision_millis = |millis| decision_timeout(Some(Duration::from_millis(millis)));
-        assert_eq!(
-            (decision_millis(20), decision_millis(1000), decision_millis(12)),
-            (Duration::from_millis(15), Duration::from_millis(15), Duration::from_millis(7))
-        );
-        assert_eq!((decision_millis(4), decision_timeout(None)), (Duration::from_millis(2), Duration::from_millis(15)));
+        let millis = Duration::from_millis;
+        let by_default = |timeout| decision_timeout(Some(millis(timeout)), DEFAULT_MAX_DECISION_TIME);
+        assert_eq!([20, 1000, 12, 10, 4, 0].map(by_default), [15, 15, 7, 5, 2, 0].map(millis));
+        let at_most_100 = |timeout| decision_timeout(Some(millis(timeout)), millis(100));
+        assert_eq!([5000, 105, 104, 20, 8].map(at_most_100), [100, 100, 99, 15, 4].map(millis));
+        assert_eq!(decision_timeout(None, millis(100)), millis(100));
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn is_accepted(response: &Response<Incoming>) -> bool {
 fn requests_http(headers: &HeaderMap) -> bool {
     let is_http = |token: &str| {
         let name = token.split('/').next().unwrap_or_default();
-        ["h2c", "h2", "http", "tls"].iter().any(|known| name.eq_ignore_ascii_case(known))
+        ["h2c", "h2", "http", "tls"].iter().any(|protocol| name.eq_ignore_ascii_case(protocol))
     };
     tokens(headers, &UPGRADE).any(is_http)
 }

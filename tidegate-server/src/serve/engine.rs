@@ -81,7 +81,7 @@ impl Engine {
         let receipts = receipts.map_err(|error| Failure::usage(error.to_string()))?;
         let refusals = Arc::new(RefusalLog::new(&file, secret.is_none()));
         let secret = secret.unwrap_or_else(Secret::public);
-        let envoy = Envoy::open(&arguments.envoy, &secret)?;
+        let envoy = Envoy::open(&arguments.envoy, arguments.envoy_budget(), &secret)?;
         let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
         metrics.follow(&file);
         let store = InstrumentedStore::new(store, Arc::clone(&metrics));

@@ -1,8 +1,9 @@
 //! `EnvoyArgs` and `Envoy`: the flags of Envoy's rate limit service, and the service that they configure.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use http::HeaderName;
 use tidegate::Secret;
 use tidegate_tower::Handle;
@@ -33,6 +34,10 @@ pub(crate) struct EnvoyArgs {
     /// Allow several files of --envoy-config for one domain (`MERGE_DOMAIN_CONFIG`)
     #[arg(long, env = "TIDEGATE_ENVOY_MERGE_DOMAINS", help_heading = "Envoy")]
     pub(crate) envoy_merge_domains: bool,
+    /// Maximum time for a decision of Envoy's rate limit service, in milliseconds; the deadline of a call, less 5 ms, applies if
+    /// it is sooner [default: 15, or --store-budget if that is given and larger]
+    #[arg(long, value_name = "MS", env = "TIDEGATE_ENVOY_BUDGET", value_parser = value_parser!(u64).range(1..=60_000), help_heading = "Envoy")]
+    pub(crate) envoy_budget: Option<u64>,
     /// Hits that use at least this share of a limit count as near it in the metrics (`NEAR_LIMIT_RATIO`)
     #[arg(
         long,
@@ -85,6 +90,7 @@ pub(crate) struct Envoy {
     strict: bool,
     shadow: bool,
     metadata: bool,
+    max_decision_time: Duration,
 }
 
 /// A configuration in the format of the reference server.
@@ -124,7 +130,7 @@ impl EnvoyArgs {
 
 impl Envoy {
     /// Loads the configuration, if a flag names one.
-    pub(crate) fn open(arguments: &EnvoyArgs, secret: &Secret) -> Result<Self, Failure> {
+    pub(crate) fn open(arguments: &EnvoyArgs, max_decision_time: Duration, secret: &Secret) -> Result<Self, Failure> {
         arguments.warn();
         let stats = Stats::default();
         let files = match &arguments.envoy_config {
@@ -145,6 +151,7 @@ impl Envoy {
             strict: arguments.envoy_strict,
             shadow: arguments.envoy_shadow,
             metadata: arguments.envoy_metadata,
+            max_decision_time,
         })
     }
 
@@ -154,7 +161,8 @@ impl Envoy {
             Some(files) => EnvoyService::from_config(handle, files.config.clone()),
             None => EnvoyService::from_rules(handle),
         };
-        limits.with_strict(self.strict).with_shadow(self.shadow).with_metadata(self.metadata).with_stats(&self.stats)
+        let limits = limits.with_strict(self.strict).with_shadow(self.shadow).with_metadata(self.metadata);
+        limits.with_max_decision_time(self.max_decision_time).with_stats(&self.stats)
     }
 
     /// Reloads the configuration; one with errors changes nothing.

@@ -8,8 +8,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate::spi::Store;
+use tidegate_redis::ServerState;
 
 use super::engine::{Engine, Part};
 
@@ -21,8 +22,7 @@ async fn ready(State(engine): State<Arc<Engine>>) -> Response {
     let (status, store) = (engine.rules_status(), engine.store());
     let reached = engine.limiter().ping().await.is_ok();
     let servers = store.inner().servers();
-    let servers: Vec<_> =
-        servers.iter().map(|server| json!({ "address": server.address, "breaker": server.breaker.as_str() })).collect();
+    let servers: Vec<_> = servers.iter().map(server_json).collect();
     let body = json!({
         "ready": true,
         "degraded": !reached,
@@ -34,4 +34,9 @@ async fn ready(State(engine): State<Arc<Engine>>) -> Response {
         "tls": { "refused": engine.part_error(Part::Certificates) },
     });
     Json(body).into_response()
+}
+
+fn server_json(server: &ServerState) -> Value {
+    let (address, breaker) = (&server.address, server.breaker.as_str());
+    json!({ "address": address, "breaker": breaker, "waiting": server.waiting, "in_flight": server.in_flight })
 }

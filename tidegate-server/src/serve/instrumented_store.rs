@@ -1,10 +1,10 @@
 //! `InstrumentedStore`: a store that reports the duration and the errors of its calls to the metrics. It changes no result.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::spi::{Adjustment, Key, KnownDenial, Plan, Store, Verdict};
-use tidegate::{Clock, StoreError, SystemClock, Timestamp};
+use tidegate::{Clock, StoreError, StoreErrorKind, SystemClock, Timestamp};
 
 use super::metrics::{Metrics, StoreCall};
 use crate::store::AnyStore;
@@ -16,14 +16,16 @@ pub(crate) struct InstrumentedStore {
     metrics: Arc<Metrics>,
     clock: SystemClock,
     up: Arc<AtomicBool>,
+    /// Calls that failed because this instance is overloaded.
+    overloads: Arc<AtomicU64>,
     /// The error of the call after which the store was last considered down.
     last_error: Arc<Mutex<String>>,
 }
 
 impl InstrumentedStore {
     pub(crate) fn new(store: AnyStore, metrics: Arc<Metrics>) -> Self {
-        let up = Arc::new(AtomicBool::new(true));
-        Self { store, metrics, clock: SystemClock::new(), up, last_error: Arc::default() }
+        let (up, overloads) = (Arc::new(AtomicBool::new(true)), Arc::default());
+        Self { store, metrics, clock: SystemClock::new(), up, overloads, last_error: Arc::default() }
     }
 
     /// The store itself.
@@ -31,9 +33,14 @@ impl InstrumentedStore {
         &self.store
     }
 
-    /// Whether the last call succeeded.
+    /// Whether the last call succeeded that this instance was able to make.
     pub(crate) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
+    }
+
+    /// Calls that failed because this instance is overloaded. They say nothing about the store.
+    pub(crate) fn overloads(&self) -> u64 {
+        self.overloads.load(Ordering::Relaxed)
     }
 
     /// The error of the call after which the store was last considered down. It names no password.
@@ -44,6 +51,10 @@ impl InstrumentedStore {
     fn record<T>(&self, call: StoreCall, begun: Timestamp, result: Result<T, StoreError>) -> Result<T, StoreError> {
         let duration = self.clock.now().since(begun);
         self.metrics.store_called(call, duration, result.as_ref().err());
+        if result.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Overloaded) {
+            self.overloads.fetch_add(1, Ordering::Relaxed);
+            return result;
+        }
         // Read first: most of the time nothing changes, and a write by every core would contend.
         if self.is_up() != result.is_ok() {
             if let Err(error) = &result {

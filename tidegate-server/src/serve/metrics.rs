@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tidegate::spi::{Observer, Plan, Role};
-use tidegate::{CheckResult, Clock, Decision, StoreError, SystemClock};
+use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock};
 use tidegate_rules::RuleFile;
 
 use super::histogram::Histogram;
@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     near_limit: Family<RuleLabel, Counter>,
     fallback: Family<FallbackLabels, Counter>,
     degraded: Family<DegradedLabels, Counter>,
+    overloaded: Family<OverloadedLabels, Counter>,
     overflow: Family<RuleLabel, Counter>,
     denial_cache_hits: Family<RuleLabel, Counter>,
     shadow_skipped: Family<RuleLabel, Counter>,
@@ -83,6 +84,12 @@ struct DegradedLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OverloadedLabels {
+    rule: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RuleLabel {
     pub(crate) rule: String,
 }
@@ -116,6 +123,7 @@ impl Metrics {
             near_limit: Family::default(),
             fallback: Family::default(),
             degraded: Family::default(),
+            overloaded: Family::default(),
             overflow: Family::default(),
             denial_cache_hits: Family::default(),
             shadow_skipped: Family::default(),
@@ -139,6 +147,8 @@ impl Metrics {
         registry.register("rate_limit_fallback", fallback, metrics.fallback.clone());
         let degraded = "Requests decided without the store, by outcome and by the error of the store";
         registry.register("rate_limit_degraded", degraded, metrics.degraded.clone());
+        let overloaded = "Requests under a rule that the store did not decide, since this instance was overloaded";
+        registry.register("rate_limit_overloaded", overloaded, metrics.overloaded.clone());
         let overflow = "Checks of unauthenticated subjects in a shared overflow bucket";
         registry.register("rate_limit_overflow", overflow, metrics.overflow.clone());
         let hits = "Requests that a rule rejected without a call to the store, which had denied the same a moment ago";
@@ -223,6 +233,18 @@ impl Metrics {
         });
     }
 
+    /// Counts a request once for each of its rules that are enforced.
+    fn count_overload(&self, plan: &Plan<'_>, outcome: &'static str) {
+        let checks = plan.checks();
+        for (index, check) in checks.iter().enumerate() {
+            let rule = check.gate().rule();
+            let is_counted = checks[..index].iter().any(|earlier| earlier.gate().rule() == rule);
+            if check.gate().role() != Role::Shadow && !is_counted {
+                self.overloaded.get_or_create(&OverloadedLabels { rule: rule.to_owned(), outcome }).inc();
+            }
+        }
+    }
+
     fn extra(&self, extra: ExtraCounter, rule: String) -> Counter {
         match extra {
             ExtraCounter::NearLimit => self.near_limit.get_or_create(&RuleLabel { rule }).clone(),
@@ -262,6 +284,9 @@ impl Observer for Metrics {
             let (outcome, reason) = (if decision.is_allowed() { "allowed" } else { "rejected" }, reason.as_str());
             self.degraded.get_or_create(&DegradedLabels { outcome, reason }).inc();
         }
+        if decision.degraded() == Some(StoreErrorKind::Overloaded) {
+            self.count_overload(plan, if decision.is_allowed() { "allowed" } else { "rejected" });
+        }
     }
 
     fn no_rule(&self) {
@@ -271,6 +296,10 @@ impl Observer for Metrics {
     fn undecided(&self, plan: &Plan<'_>, error: &StoreError) {
         for (rule, policy) in plan.policies(error) {
             self.fallback.get_or_create(&FallbackLabels { rule: rule.to_owned(), policy: policy.as_str() }).inc();
+        }
+        // No decision follows.
+        if error.kind() == StoreErrorKind::Overloaded && plan.fails_closed(error) {
+            self.count_overload(plan, "refused");
         }
     }
 }
@@ -293,5 +322,84 @@ impl StoreCall {
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Metrics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate::spi::{Adjustment, Key, Store, Verdict};
+    use tidegate::{Limiter, MemoryStore, Request};
+
+    use super::*;
+
+    const RULES: &str = "
+version: 1
+rules:
+  - id: writes
+    match: { action: [write, pay] }
+    per: [attr:user]
+    fixed_window: { limit: 1, window: 1h }
+  - id: payments
+    match: { action: pay }
+    per: [attr:user]
+    fixed_window: { limit: 1, window: 1h }
+    on_failure: closed
+  - id: trial
+    match: { action: [write, pay] }
+    per: []
+    mode: shadow
+    fixed_window: { limit: 1, window: 1h }
+";
+
+    /// A store for which too many requests wait.
+    struct OverloadedStore;
+
+    impl OverloadedStore {
+        fn error() -> StoreError {
+            StoreError::new(StoreErrorKind::Overloaded, "too many requests wait")
+        }
+    }
+
+    impl Store for OverloadedStore {
+        async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
+            Err(Self::error())
+        }
+        async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
+            Err(Self::error())
+        }
+        fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
+        async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
+            Err(Self::error())
+        }
+        async fn ping(&self) -> Result<(), StoreError> {
+            Err(Self::error())
+        }
+    }
+
+    #[test]
+    fn requests_during_an_overload_are_counted_by_rule_and_outcome() {
+        let file = RuleFile::parse("rules.yaml", RULES).unwrap();
+        let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
+        let limiter = Limiter::new(file.rules().clone(), OverloadedStore).with_observer(Arc::clone(&metrics));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for action in ["write", "write", "write", "pay"] {
+            let request = Request::new(action).with_attribute("user", "ann");
+            let _ = runtime.block_on(limiter.check(&request));
+        }
+        let page = metrics.open_metrics();
+        let mut lines: Vec<&str> =
+            page.lines().filter(|line| line.starts_with("rate_limit_overloaded_total")).collect();
+        lines.sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                r#"rate_limit_overloaded_total{rule="payments",outcome="refused"} 1"#,
+                r#"rate_limit_overloaded_total{rule="writes",outcome="allowed"} 1"#,
+                r#"rate_limit_overloaded_total{rule="writes",outcome="refused"} 1"#,
+                r#"rate_limit_overloaded_total{rule="writes",outcome="rejected"} 2"#,
+            ]
+        );
     }
 }

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
+use tidegate_redis::RedisOptions;
 
 use super::envoy::{EnvoyArgs, share};
 use super::logging::LogArgs;
+use crate::envoy::DEFAULT_MAX_DECISION_TIME;
 use crate::failure::Failure;
 use crate::gateway::{Gateway, GatewayOptions};
 use crate::listen::{ConnectionLimits, TlsFiles};
@@ -27,9 +29,14 @@ pub struct ServeArgs {
     /// redis+cluster://; rediss for TLS
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, default_value = "memory:")]
     pub(crate) store: String,
-    /// Timeout of a decision on a shared store, in milliseconds; after it, each rule does what its `on_failure` says
-    #[arg(long, value_name = "MS", env = "TIDEGATE_STORE_BUDGET", value_parser = value_parser!(u64).range(1..=60_000), default_value_t = 25)]
-    pub(crate) store_budget: u64,
+    /// Time after which a server of a shared store that owes a reply counts as failed, in milliseconds; then each rule does what
+    /// its `on_failure` says [default: 25]
+    #[arg(long, value_name = "MS", env = "TIDEGATE_STORE_BUDGET", value_parser = value_parser!(u64).range(1..=60_000))]
+    pub(crate) store_budget: Option<u64>,
+    /// Maximum time that a decision waits to be sent while a shared store answers others, in milliseconds; after it, this
+    /// instance is overloaded, and each rule does what its `on_overload` says
+    #[arg(long, value_name = "MS", env = "TIDEGATE_QUEUE_WAIT", value_parser = value_parser!(u64).range(1..=60_000), default_value_t = 250)]
+    pub(crate) queue_wait: u64,
     /// Number of instances to assume until they have counted each other in the store: while the store fails, a rule with
     /// `on_failure: share` allows each instance its limit divided by this number
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
@@ -105,6 +112,22 @@ impl ServeArgs {
             .with_max_connections(self.max_connections)
     }
 
+    /// How a shared store uses its servers.
+    pub(crate) fn redis_options(&self) -> RedisOptions {
+        let options = RedisOptions::new().with_queue_wait(Duration::from_millis(self.queue_wait));
+        match self.store_budget {
+            Some(millis) => options.with_timeout(Duration::from_millis(millis)),
+            None => options,
+        }
+    }
+
+    /// The maximum time for a decision of Envoy's rate limit service. A larger `--store-budget` counts only if it is given: the
+    /// default fits the 20 ms that Envoy waits by default.
+    pub(crate) fn envoy_budget(&self) -> Duration {
+        let by_store = self.store_budget.map_or(Duration::ZERO, Duration::from_millis).max(DEFAULT_MAX_DECISION_TIME);
+        self.envoy.envoy_budget.map_or(by_store, Duration::from_millis)
+    }
+
     /// The gateway and its address, if the flags ask for one.
     pub(crate) fn gateway(&self) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
         let (address, upstream) = match (self.gateway, &self.upstream) {
@@ -143,3 +166,43 @@ Examples:
   tidegate serve --rules rules.yaml --gateway 0.0.0.0:8000 --upstream http://127.0.0.1:3000
   tidegate serve --envoy-config ratelimit/config                # replaces Envoy's own server
   TIDEGATE_HTTP=0.0.0.0:8080 tidegate serve --rules rules.yaml";
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Serve {
+        #[command(flatten)]
+        arguments: ServeArgs,
+    }
+
+    fn parse(line: &str) -> ServeArgs {
+        Serve::try_parse_from(line.split_whitespace()).map_or_else(|error| panic!("{error}"), |serve| serve.arguments)
+    }
+
+    #[test]
+    fn the_budget_of_envoy_is_15_ms_or_a_larger_store_budget_or_its_own_flag() {
+        for (line, millis) in [
+            ("serve", 15),
+            ("serve --store-budget 10", 15),
+            ("serve --store-budget 25", 25),
+            ("serve --store-budget 100", 100),
+            ("serve --store-budget 100 --envoy-budget 40", 40),
+            ("serve --envoy-budget 5", 5),
+            ("serve --envoy-budget 200", 200),
+        ] {
+            assert_eq!(parse(line).envoy_budget(), Duration::from_millis(millis), "{line}");
+        }
+    }
+
+    #[test]
+    fn without_flags_the_store_has_its_default_times() {
+        let times = |options: RedisOptions| (options.timeout(), options.queue_wait());
+        assert_eq!(times(parse("serve").redis_options()), times(RedisOptions::new()));
+        let options = parse("serve --store-budget 100 --queue-wait 40").redis_options();
+        assert_eq!(times(options), (Duration::from_millis(100), Duration::from_millis(40)));
+    }
+}

@@ -90,12 +90,12 @@ impl RefusalLog {
         let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
         for (rule, names) in file.per_by_rule() {
             let route = routes.get(rule).filter(|route| !route.is_empty()).cloned();
-            let known = RuleLines::new(super::metrics::subject_type(&names), route);
+            let rule_lines = RuleLines::new(super::metrics::subject_type(&names), route);
             if let Some(before) = rules.get(rule) {
-                known.lines.store(before.lines.load(Ordering::Relaxed), Ordering::Relaxed);
-                known.suppressed.store(before.suppressed.load(Ordering::Relaxed), Ordering::Relaxed);
+                rule_lines.lines.store(before.lines.load(Ordering::Relaxed), Ordering::Relaxed);
+                rule_lines.suppressed.store(before.suppressed.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            rules.insert(rule.into(), Arc::new(known));
+            rules.insert(rule.into(), Arc::new(rule_lines));
         }
     }
 
@@ -105,13 +105,15 @@ impl RefusalLog {
         self.lines.store(0, Ordering::Relaxed);
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         let mut summaries = 0;
-        for (rule, known) in rules.iter().map(|(rule, known)| (&**rule, known)).chain([("other", &self.others)]) {
-            known.lines.store(0, Ordering::Relaxed);
-            if summaries == MAX_LINES || known.suppressed.load(Ordering::Relaxed) == 0 {
+        for (rule, rule_lines) in
+            rules.iter().map(|(rule, rule_lines)| (&**rule, rule_lines)).chain([("other", &self.others)])
+        {
+            rule_lines.lines.store(0, Ordering::Relaxed);
+            if summaries == MAX_LINES || rule_lines.suppressed.load(Ordering::Relaxed) == 0 {
                 continue;
             }
             summaries += 1;
-            let suppressed = known.suppressed.swap(0, Ordering::Relaxed);
+            let suppressed = rule_lines.suppressed.swap(0, Ordering::Relaxed);
             tracing::info!(target: "tidegate::refusals", rule, suppressed, "further refusals");
         }
     }
@@ -122,20 +124,20 @@ impl RefusalLog {
             return;
         }
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = rules.get(refusal.rule) {
-            return self.write(known, refusal);
+        if let Some(rule_lines) = rules.get(refusal.rule) {
+            return self.write(rule_lines, refusal);
         }
         drop(rules);
         self.write(&self.add(refusal.rule), refusal);
     }
 
-    fn write(&self, known: &RuleLines, refusal: &Refusal<'_>) {
+    fn write(&self, rule_lines: &RuleLines, refusal: &Refusal<'_>) {
         let window = self.window.load(Ordering::Relaxed);
-        let is_written = known.admits(window, refusal.subject)
+        let is_written = rule_lines.admits(window, refusal.subject)
             && self.lines.load(Ordering::Relaxed) < MAX_LINES
             && self.lines.fetch_add(1, Ordering::Relaxed) < MAX_LINES;
         if !is_written {
-            known.suppressed.fetch_add(1, Ordering::Relaxed);
+            rule_lines.suppressed.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let Refusal { rule, plan, algorithm, limit, retry_after_ms, reason, mode, degraded, origin, .. } = *refusal;
@@ -144,9 +146,9 @@ impl RefusalLog {
             rule,
             plan = (!plan.is_empty()).then_some(plan),
             algorithm,
-            subject_type = known.subject_type,
+            subject_type = rule_lines.subject_type,
             subject = self.digits(refusal.subject),
-            route = known.route,
+            route = rule_lines.route,
             method = (!origin.method().is_empty()).then_some(origin.method()),
             door = origin.front_door(),
             limit,
@@ -164,8 +166,9 @@ impl RefusalLog {
         if rules.len() >= MAX_RULES && !rules.contains_key(rule) {
             return Arc::clone(&self.others);
         }
-        let known = rules.entry(rule.into()).or_insert_with(|| Arc::new(RuleLines::new("descriptor".to_owned(), None)));
-        Arc::clone(known)
+        let rule_lines =
+            rules.entry(rule.into()).or_insert_with(|| Arc::new(RuleLines::new("descriptor".to_owned(), None)));
+        Arc::clone(rule_lines)
     }
 
     /// Eight digits that are the same for the same subject.

@@ -44,21 +44,21 @@ pub(crate) struct CounterSet {
 impl RuleCounters {
     /// Calls `count` with the counters of a rule.
     pub(crate) fn with(&self, rule: &str, algorithm: &'static str, count: impl FnOnce(&CounterSet)) {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counters) = find(known.get(rule), algorithm) {
+        let by_rule = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = find(by_rule.get(rule), algorithm) {
             return count(counters);
         }
-        drop(known);
+        drop(by_rule);
         {
-            let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            let of_rule = known.entry(rule.into()).or_default();
+            let mut by_rule = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let of_rule = by_rule.entry(rule.into()).or_default();
             // Another thread may have added it in between.
             if find(Some(of_rule), algorithm).is_none() {
                 of_rule.push(CounterSet { algorithm, outcomes: Default::default(), extras: Default::default() });
             }
         }
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counters) = find(known.get(rule), algorithm) {
+        let by_rule = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = find(by_rule.get(rule), algorithm) {
             count(counters);
         }
     }

@@ -25,7 +25,7 @@ struct ServerLabel {
 /// A metric with one series for each `T`: its type, name, help and value.
 type MetricOf<T> = (MetricType, &'static str, &'static str, fn(&T) -> u64);
 
-const SERVER_METRICS: [MetricOf<ServerState>; 4] = [
+const SERVER_METRICS: [MetricOf<ServerState>; 7] = [
     (
         MetricType::Gauge,
         "rate_limit_store_up",
@@ -35,8 +35,14 @@ const SERVER_METRICS: [MetricOf<ServerState>; 4] = [
     (
         MetricType::Gauge,
         "rate_limit_store_in_flight",
-        "Calls to a server of the store that have no reply yet",
+        "Plans and calls that were sent to a server of the store and have no reply yet",
         |server| server.in_flight as u64,
+    ),
+    (
+        MetricType::Gauge,
+        "rate_limit_store_waiting",
+        "Plans and calls that wait to be sent to a server of the store",
+        |server| server.waiting as u64,
     ),
     (
         MetricType::Counter,
@@ -47,8 +53,15 @@ const SERVER_METRICS: [MetricOf<ServerState>; 4] = [
     (
         MetricType::Counter,
         "rate_limit_store_overloads",
-        "Calls that were not sent, since too many had no reply yet",
+        "Plans and calls that were not sent, since too many waited or they had waited for too long",
         |server| server.overloaded,
+    ),
+    (MetricType::Counter, "rate_limit_store_batches", "Script calls that decided plans", |server| server.batches),
+    (
+        MetricType::Counter,
+        "rate_limit_store_batched_plans",
+        "Plans that these script calls decided",
+        |server| server.batched_plans,
     ),
 ];
 

@@ -60,6 +60,8 @@ local function token_bucket(state, now, op, units, cost_us, cost_part, rate, bur
     if slack_part < 0 then slack_us, slack_part = slack_us - 1, slack_part + rate end
     if op == ROOM then
       if wait > max_delay or (wait == max_delay and full_part > 0) then return 0 end
+      local slack, cost = slack_us * rate + slack_part, cost_us * rate + cost_part
+      if slack < TOO_LARGE and cost < TOO_LARGE then return math.min(units, (slack - slack % cost) / cost) end
       -- The largest multiple of the cost that fits, bit by bit likewise.
       local doubled, us, part, count = {}, cost_us, cost_part, 1
       while count <= units and (us < slack_us or (us == slack_us and part <= slack_part)) do

@@ -29,11 +29,11 @@ impl SuiteBuilder<'_> {
             cost: written.cost.merge_over(base.cost.as_ref()),
         };
         for (name, at) in &written.headers {
-            sample.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+            sample.headers.retain(|(header, _)| !header.eq_ignore_ascii_case(name));
             sample.headers.extend(lines(at.value.as_ref()).map(|line| (name.clone(), line.clone())));
         }
         for (name, at) in &written.attributes {
-            sample.attributes.retain(|(known, _)| known != name);
+            sample.attributes.retain(|(attribute, _)| attribute != name);
             sample.attributes.extend(at.value.clone().map(|value| (name.clone(), value)));
         }
         sample

@@ -1,0 +1,119 @@
+//! Renders `docs/attacks.md`: the attacks and their bounds, which are the table of this suite in words, then the figures of the last
+//! run.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::attack::{ATTACKS, Attack, Door};
+use super::outcome::AttackOutcome;
+use super::scale::{Scale, TIMEOUT};
+
+/// The heading of the figures.
+pub const FIGURES: &str = "## Figures";
+
+const INTRODUCTION: &str = "\
+# Under attack
+
+What a hostile client gets, and what a bystander gets meanwhile. The attack suite generates this page. It carries out each attack over
+real sockets, on a real store that is well, slow, silent or full: `make attacks` (a few minutes; `cargo run --release -p conformance
+--example attacks -- hang-ups` for a single attack). `make test` runs the same suite with smaller attacks, and fails if a bound is
+exceeded. [When the store fails](failure.md) explains the policies.
+
+## Bounds
+
+All rules leave `on_failure` at its default, `local`, and `--store-budget` at its default, 25 ms.
+
+| the store | what passes with one API key, at most | bystanders within their limits | the circuit breaker |
+|---|---|---|---|
+| is well | its limit | all pass | never opens |
+| is slow, within its timeout | its limit | all pass | never opens |
+| is full | its limit, if the store knew the key before; otherwise once more for each instance | all pass | never opens |
+| is silent | its limit, and once more for each instance | all pass | opens, and closes when the store answers again |
+
+A full store has no memory left and does not evict (`noeviction`). *Passes* is counted behind the gateway, or by the caller of the
+library. What passes is compared with the bound for every single limit.
+
+A store that answers later than its timeout is silent, whatever the reason: on a busy machine the server itself may not run for that
+long. Therefore an independent connection measures the slowest answer of the store during each attack. If it comes within 3 ms of the
+timeout, the bound of a silent store applies to that run.
+
+## Attacks
+
+| attack | what the attacker does | at | bounded |
+|---|---|---|---|
+";
+
+const NOTES: &str = "
+- *Hang-ups* run at every latency of the store from 0 to 19 ms.
+- *Made-up keys* make the store full by themselves.
+- *Subject flood* and *slow reads* are measured and not bounded yet: each new API key has a limit of its own, and a connection may be
+  slow.
+
+";
+
+/// Renders the attacks and bounds, which do not depend on a run.
+pub fn promises() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    for attack in ATTACKS {
+        let (name, description) = (attack.name(), attack.description());
+        let door = match attack.door() {
+            Door::Gateway => "the gateway",
+            Door::Library => "the library",
+        };
+        let instances = if attack.instances() == 1 { "" } else { ", two instances" };
+        let bounded = if attack.is_bounded() { "yes" } else { "not yet" };
+        let _ = writeln!(page, "| {name} | {description} | {door}{instances} | {bounded} |");
+    }
+    page.push_str(NOTES);
+    page
+}
+
+/// Renders the figures of a run.
+pub fn figures(rows: &[AttackOutcome], scale: &Scale, command: &str, written: &str) -> String {
+    let Scale { connections, requests, burst, bursts, held, pace, .. } = *scale;
+    let mut page = format!(
+        "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Timeout {TIMEOUT:?}; {connections} connections with {requests} requests each; \
+         {burst} checks at the same moment; {bursts} bursts that are dropped; {held} calls that are held. A bystander sends a request \
+         every {pace:?}. Attacker, bystanders, instances, store and upstream share one machine; latencies are wall time there, and are \
+         not asserted.\n\n"
+    );
+    page.push_str(
+        "*Passed* and *at most* are sums over all limits that the attacker tried to exceed. *Slowest answer* is that of the store, as \
+         the independent connection saw it.\n\n",
+    );
+    page.push_str("| attack | the store | attacker sent | passed | at most | refused with 503 | bystander sent | allowed | p50 | p99 ");
+    page.push_str("| breaker opened | slowest answer |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for row in rows {
+        let _ = writeln!(page, "{}", figure(row));
+    }
+    page
+}
+
+fn figure(row: &AttackOutcome) -> String {
+    let AttackOutcome { attack, attacker, bystander, .. } = row;
+    let bound = if attack.is_bounded() { row.bound().to_string() } else { "-".to_owned() };
+    let fields = [
+        attack.name().to_owned(),
+        row.state.name(),
+        attacker.asked.to_string(),
+        row.passed().to_string(),
+        bound,
+        attacker.refused.to_string(),
+        bystander.asked.to_string(),
+        bystander.allowed.to_string(),
+        time(bystander.latency(0.5)),
+        time(bystander.latency(0.99)),
+        row.breaker_openings.to_string(),
+        row.slowest_answer.map_or("-".to_owned(), time),
+    ];
+    format!("| {} |", fields.join(" | "))
+}
+
+fn time(span: Duration) -> String {
+    format!("{:.1} ms", span.as_secs_f64() * 1000.0)
+}
+
+/// The start of the row of an attack in the figures.
+pub fn row_start(attack: Attack, state: &str) -> String {
+    format!("| {} | {state} |", attack.name())
+}

@@ -1,0 +1,219 @@
+//! Random histories of batches: plans of every kind, role and mode that share keys, many of them equal, decided by one call; and
+//! their replay, in which every batch must equal the same plans decided one by one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::spi::{Check, Gate, KeyStem, MAX_AMOUNT, MAX_LOG_LIMIT, Plan, PlanMode, Role, Store, Subject, Verdict};
+use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Timestamp};
+use tidegate_redis::RedisStore;
+
+use crate::history::{self, ALGORITHMS, Cost, START, TimeMove};
+use crate::model::ModelStore;
+use crate::pure_store::PureStore;
+
+/// The largest batch of the store.
+const MAX_BATCH_PLANS: usize = 256;
+
+/// The number of subjects of a history.
+const SUBJECTS: u128 = 5;
+
+/// A random history of batches.
+#[derive(Clone, Debug)]
+pub struct BatchHistory {
+    gates: Vec<GateSpec>,
+    plans: Vec<PlanSpec>,
+    rounds: Vec<Round>,
+}
+
+/// A limit, and the limit that a change of its rule makes of it: the same key, other amounts.
+#[derive(Clone, Copy, Debug)]
+struct GateSpec {
+    limit: Limit,
+    changed: Limit,
+    role: Role,
+}
+
+/// A plan that batches contain, often several times.
+#[derive(Clone, Debug)]
+struct PlanSpec {
+    /// Gate and subject of each check. Those that occur twice count once.
+    checks: Vec<(usize, u128)>,
+    cost: Cost,
+    mode: PlanMode,
+    max_units: u64,
+    max_delay: Option<u64>,
+    peek: bool,
+    changed: bool,
+}
+
+/// A move of the clock, then a batch of these plans.
+#[derive(Clone, Debug)]
+struct Round {
+    time: TimeMove,
+    batch: Vec<usize>,
+}
+
+/// Which subjects are unauthenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anonymous {
+    /// None.
+    Nobody,
+    /// All, with a key of their own that has a maximum TTL.
+    WithMaxTtl,
+}
+
+/// The stores that a history runs on. All have the same clock.
+#[derive(Debug)]
+pub struct BatchStores {
+    /// Decides every batch by one call.
+    pub batch: RedisStore,
+    /// Decides every plan by a call of its own. On the same server, with another prefix.
+    pub single: RedisStore,
+}
+
+/// Histories with batches of 1 to 256 plans.
+pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
+    let limit = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(history::limit);
+    let gate = (limit, any::<u64>(), history::role()).prop_map(|(limit, amount, role)| GateSpec {
+        limit,
+        changed: with_amount(&limit, amount),
+        role,
+    });
+    // In half of the histories all checks are enforced, and most plans share the keys of the first subject.
+    let gates = (prop::collection::vec(gate, 1..5), any::<bool>()).prop_map(|(mut gates, all_enforced)| {
+        gates.iter_mut().filter(|_| all_enforced).for_each(|gate| gate.role = Role::Enforced);
+        gates
+    });
+    let subject = prop_oneof![1 => Just(0), 1 => 0..SUBJECTS];
+    let mode = prop_oneof![8 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
+    let units = prop_oneof![12 => Just(1), 1 => 1..10u64, 1 => any::<u64>()];
+    let checks = prop_oneof![3 => 1..2usize, 2 => 2..5usize]
+        .prop_flat_map(move |checks| prop::collection::vec((any::<usize>(), subject.clone()), checks));
+    let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    let plan = (checks, history::cost(), mode, units, history::max_delay(), flags).prop_map(
+        |(checks, cost, mode, max_units, max_delay, (peek, changed))| PlanSpec {
+            checks,
+            cost,
+            mode,
+            max_units,
+            max_delay,
+            peek,
+            changed,
+        },
+    );
+    let size = prop_oneof![2 => 1..3usize, 6 => 2..16usize, 1 => 16..=MAX_BATCH_PLANS];
+    let round = (history::time_move(), size)
+        .prop_flat_map(|(time, size)| (Just(time), prop::collection::vec(any::<usize>(), size)))
+        .prop_map(|(time, batch)| Round { time, batch });
+    (gates, prop::collection::vec(plan, 1..16), prop::collection::vec(round, 1..12))
+        .prop_map(|(gates, plans, rounds)| BatchHistory { gates, plans, rounds })
+        .boxed()
+}
+
+/// The same limit with another amount.
+fn with_amount(limit: &Limit, amount: u64) -> Limit {
+    let changed = match limit {
+        Limit::TokenBucket(bucket) => Limit::token_bucket(amount % 200, bucket.refill()),
+        Limit::LeakyBucket(leaky) => Limit::leaky_bucket(leaky.bucket().refill(), amount % 200),
+        Limit::FixedWindow(window) => Limit::fixed_window(amount % MAX_AMOUNT, window.window()),
+        Limit::SlidingLog(log) => Limit::sliding_log(amount % MAX_LOG_LIMIT, log.window()),
+        Limit::SlidingWindow(window) => Limit::sliding_window(amount % MAX_AMOUNT, window.window(), window.slices()),
+        _ => Ok(*limit),
+    };
+    changed.unwrap_or(*limit)
+}
+
+impl BatchHistory {
+    /// The number of decisions.
+    pub fn decisions(&self) -> u64 {
+        self.rounds.iter().map(|round| round.batch.len() as u64).sum()
+    }
+
+    /// Replays the history. The error describes the first plan whose verdict in the batch differs.
+    pub async fn agree(&self, clock: &ManualClock, stores: &BatchStores, anonymous: Anonymous) -> Result<(), String> {
+        static HISTORIES: AtomicU64 = AtomicU64::new(1);
+        let number = u128::from(HISTORIES.fetch_add(1, Ordering::Relaxed))
+            .wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
+        let gates = |is_changed: bool| -> Vec<Gate> {
+            let gate = |(index, spec): (usize, &GateSpec)| spec.gate(index, is_changed, anonymous);
+            self.gates.iter().enumerate().map(gate).collect()
+        };
+        let (gates, changed_gates) = (gates(false), gates(true));
+        let plan_of = |which: usize| {
+            let spec = &self.plans[which % self.plans.len()];
+            spec.plan(if spec.changed { &changed_gates } else { &gates }, number, anonymous)
+        };
+        let (rust, model) = (PureStore::new(clock.clone()), ModelStore::new(clock.clone()));
+        // The model knows no changes of limits.
+        let has_model = !self.plans.iter().any(|plan| plan.changed);
+        let mut last_retry = None;
+        clock.set(Timestamp::from_micros(START));
+        for (number, round) in self.rounds.iter().enumerate() {
+            let now = round.time.from(clock.now().as_micros(), &self.gates[0].limit, last_retry);
+            clock.set(Timestamp::from_micros(now.clamp(START / 2, Timestamp::MAX.as_micros())));
+            let plans: Vec<Plan<'_>> = round.batch.iter().map(|which| plan_of(*which)).collect();
+            let (order, verdicts) = stores.batch.decide_batch(&plans).await;
+            for index in order {
+                let (plan, verdict) = (&plans[index], verdicts[index].as_ref().unwrap());
+                let differs = |other: &Verdict, by: &str| {
+                    let place = format!("round {number}, plan {index} of {}, at {:?}", plans.len(), clock.now());
+                    (verdict != other)
+                        .then(|| format!("{place}: {plan:#?}\nin the batch:\n{verdict:#?}\n{by}:\n{other:#?}"))
+                };
+                let single = stores.single.decide(plan).await.unwrap();
+                let problem = differs(&single, "alone")
+                    .or(differs(&rust.decide(plan).await.unwrap(), "in Rust"))
+                    .or(if has_model { differs(&model.decide(plan).await.unwrap(), "by the model") } else { None });
+                if let Some(problem) = problem {
+                    return Err(problem);
+                }
+                last_retry = verdict.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
+            }
+            // How many are live is an estimate: the server's clock, which expires keys, is not that of the history.
+            let created = [&stores.batch, &stores.single].map(|store| {
+                let stats = store.anonymous_stats().into_iter();
+                stats.map(|rule| (rule.rule, rule.created)).collect::<Vec<_>>()
+            });
+            if created[0] != created[1] {
+                return Err(format!("round {number}: keys created in the batch and alone: {created:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl GateSpec {
+    fn gate(&self, index: usize, is_changed: bool, anonymous: Anonymous) -> Gate {
+        let (rule, limit) = (format!("r{index}"), if is_changed { self.changed } else { self.limit });
+        let gate = Gate::new(rule.clone(), "", limit, self.role, KeyStem::for_rule(&rule, &self.limit, ""));
+        match anonymous {
+            Anonymous::Nobody => gate,
+            // Longer than any history, so that the states are those of any other subject.
+            Anonymous::WithMaxTtl => {
+                let forget_after = Duration::from_secs(10_000 * 86_400);
+                gate.with_anonymous(AnonymousBounds::new(u64::MAX).with_forget_after(forget_after))
+            }
+        }
+    }
+}
+
+impl PlanSpec {
+    fn plan<'g>(&self, gates: &'g [Gate], history: u128, anonymous: Anonymous) -> Plan<'g> {
+        let mut checks: Vec<(usize, u128)> = Vec::new();
+        for (gate, subject) in &self.checks {
+            if !checks.contains(&(gate % gates.len(), *subject)) {
+                checks.push((gate % gates.len(), *subject));
+            }
+        }
+        let checks = checks.into_iter().map(|(gate, subject)| {
+            let gate = &gates[gate];
+            let check = Check::new(gate, Subject::from_hash(history ^ subject), self.cost.of(gate));
+            check.with_anonymous(anonymous == Anonymous::WithMaxTtl)
+        });
+        let plan = Plan::new(checks).unwrap().with_mode(self.mode).with_max_units(self.max_units);
+        let plan = self.max_delay.map_or(plan.clone(), |delay| plan.with_max_delay(Duration::from_micros(delay)));
+        if self.peek { plan.with_peek() } else { plan }
+    }
+}

@@ -1,0 +1,77 @@
+//! The flood: a bot that requests rides under one user ID over many connections, on all of them at the same moment. It takes no
+//! notice of refusals.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use tidegate::{Request, Timestamp};
+
+use super::endpoint::Endpoint;
+use super::request_log::ClientKind;
+use super::simulation::{OwnConnection, Simulation};
+use crate::traffic::RequestError;
+
+/// The user ID of the bot.
+const FLOOD_USER: &str = "flood";
+
+/// Time between two bursts, in each of which every connection sends a request.
+const BURST_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Time for a response, as for the other bot.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Opens the connections, so that all of them can send at the start of the phase.
+pub(crate) async fn connect(simulation: &Simulation, connections: u32) -> Result<Vec<OwnConnection>, RequestError> {
+    let mut opened = Vec::with_capacity(connections as usize);
+    for number in 0..connections as usize {
+        opened.push(simulation.open_own_connection(number).await?);
+    }
+    Ok(opened)
+}
+
+/// Sends a request over `connection` in each burst, until the end of the phase.
+pub(crate) async fn run_connection(simulation: Arc<Simulation>, mut connection: OwnConnection) {
+    let (user, timeout) = (HeaderValue::from_static(FLOOD_USER), TIMEOUT.min(simulation.scenario.timeout));
+    let mut due = simulation.start;
+    while simulation.wait_until(due).await {
+        let result =
+            simulation.send_over(&mut connection, ClientKind::Flood, &user, Endpoint::Ride, due, timeout).await;
+        due = next_burst(simulation.start, result.at);
+    }
+}
+
+/// A request of the flood as the rules see it.
+pub(crate) fn ride_request() -> Request<'static> {
+    let request = Request::new("").with_attribute("method", "POST").with_attribute("path", Endpoint::Ride.path());
+    request.with_attribute("header:x-user-id", FLOOD_USER)
+}
+
+/// The first burst after `now`. A connection that waits for a response misses bursts, and does not make up for them.
+fn next_burst(start: Timestamp, now: Timestamp) -> Timestamp {
+    let number = now.since(start).as_micros() / BURST_INTERVAL.as_micros() + 1;
+    start.plus(BURST_INTERVAL * u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::phase::Phase;
+    use super::super::results::RIDE_RULE;
+    use super::*;
+
+    #[test]
+    fn the_rules_of_both_phases_limit_the_flood() {
+        for phase in [Phase::Shared, Phase::Capacity] {
+            let rules = phase.rules().ok().unwrap();
+            let plan = rules.resolve(&ride_request());
+            assert!(plan.checks().iter().any(|check| check.gate().rule() == RIDE_RULE), "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_waited_for_its_response_joins_the_next_burst() {
+        let start = Timestamp::from_micros(1_700_000_000_000_000);
+        let next = |millis| next_burst(start, start.plus(Duration::from_millis(millis))).since(start).as_millis();
+        assert_eq!([next(0), next(3), next(499), next(500), next(1700)], [500, 500, 500, 1000, 2000]);
+    }
+}

@@ -1,0 +1,188 @@
+//! `PackedPlan`: a plan as the scripts take it. It borrows nothing, so that it can wait to be combined with others.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
+
+use smallvec::SmallVec;
+use tidegate::Algorithm;
+use tidegate::spi::{Check, Plan, PlanMode, Role};
+
+use crate::args::PackedNumbers;
+use crate::cardinality::OverflowRoute;
+use crate::scripts::algorithm_number;
+use crate::slot_map::slot_of;
+
+/// The packed numbers of one check: algorithm, role, maximum TTL, and up to eight arguments of the limit.
+const LIMIT_NUMBERS: usize = 11;
+pub(crate) const LIMIT_BYTES: usize = 8 * LIMIT_NUMBERS;
+
+/// The numbers of a check before the arguments of its limit.
+pub(crate) const LIMIT_HEADER_BYTES: usize = 8 * 3;
+
+/// Initial capacity for each check: the names of its keys are rarely longer.
+const CHECK_CAPACITY_BYTES: usize = LIMIT_BYTES + 48;
+
+/// The hash of names and limits. Its key is random, so that no choice of names causes collisions.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// A plan as the scripts take it.
+#[derive(Clone, Debug)]
+pub(crate) struct PackedPlan {
+    slot: u16,
+    pub(crate) is_peek: bool,
+    pub(crate) counts_each: bool,
+    pub(crate) units: u64,
+    log_checks: usize,
+    pub(crate) checks: SmallVec<[PackedCheck; 1]>,
+    /// For each check its limit, the name of its key, and the name of its overflow bucket, if any.
+    bytes: Vec<u8>,
+}
+
+/// Where the parts of a check are within the bytes of its plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedCheck {
+    pub(crate) algorithm: usize,
+    pub(crate) role: Role,
+    pub(crate) has_max_ttl: bool,
+    /// Whether taking n units at once is the same as taking n times one, and the state is part of the reply.
+    pub(crate) is_additive: bool,
+    pub(crate) limit: PackedRange,
+    pub(crate) key: PackedRange,
+    pub(crate) overflow: Option<PackedRange>,
+}
+
+/// A range of the bytes, and the hash of its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedRange {
+    start: u32,
+    end: u32,
+    pub(crate) hash: u64,
+}
+
+impl PackedPlan {
+    /// Packs `plan`. `routes` has one route for each check, or none.
+    pub(crate) fn pack(prefix: &str, plan: &Plan<'_>, routes: &[OverflowRoute<'_>]) -> Self {
+        let mut bytes = Vec::with_capacity(plan.checks().len() * CHECK_CAPACITY_BYTES);
+        let mut checks = SmallVec::with_capacity(plan.checks().len());
+        for (index, check) in plan.checks().iter().enumerate() {
+            checks.push(PackedCheck::pack(&mut bytes, prefix, plan, check, routes.get(index).copied()));
+        }
+        let is_log = |check: &&Check<'_>| check.gate().limit().algorithm() == Algorithm::SlidingLog;
+        Self {
+            slot: plan.checks().first().map_or(0, |check| slot_of(check.key().partition())),
+            is_peek: plan.is_peek(),
+            counts_each: plan.mode() == PlanMode::CountEach,
+            units: plan.max_units(),
+            log_checks: plan.checks().iter().filter(is_log).count(),
+            checks,
+            bytes,
+        }
+    }
+
+    /// The slot of its keys. A plan without keys may go to any server.
+    pub(crate) const fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// The number of its keys, with overflow buckets.
+    pub(crate) fn keys(&self) -> usize {
+        self.checks.iter().map(|check| 1 + usize::from(check.overflow.is_some())).sum()
+    }
+
+    /// The number of its sliding logs, which take the most time to decide.
+    pub(crate) const fn log_checks(&self) -> usize {
+        self.log_checks
+    }
+
+    /// A hash of the key of each check, the same in all plans of this process.
+    pub(crate) fn key_hashes(&self) -> impl Iterator<Item = u64> {
+        self.checks.iter().map(|check| check.key.hash)
+    }
+
+    /// Whether it consumes one unit, all or nothing.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.is_peek && !self.counts_each && self.units == 1
+    }
+
+    /// Whether several plans equal to this one can be decided as one plan of as many units.
+    fn is_repeatable(&self) -> bool {
+        self.is_plain() && self.checks.iter().all(|check| check.role == Role::Enforced && check.is_additive)
+    }
+
+    /// Whether it can be decided together with `other`, as one plan of two units.
+    pub(crate) fn is_repeat_of(&self, other: &Self) -> bool {
+        self.is_repeatable() && other.is_repeatable() && self.checks == other.checks && self.bytes == other.bytes
+    }
+
+    /// The same hash for plans that [repeat](Self::is_repeat_of) each other. `None` for a plan that is never repeated.
+    pub(crate) fn repeat_hash(&self) -> Option<u64> {
+        let combine = |hash: u64, check: &PackedCheck| hash.rotate_left(9) ^ check.key.hash ^ check.limit.hash;
+        self.is_repeatable().then(|| self.checks.iter().fold(0, combine))
+    }
+
+    /// The only check of a plan that a script for one check decides.
+    pub(crate) fn single_check(&self) -> Option<&PackedCheck> {
+        // These scripts do not know the role: an unreadable state would fail the plan of a shadow check.
+        self.checks.first().filter(|check| self.is_plain() && self.checks.len() == 1 && check.role != Role::Shadow)
+    }
+
+    pub(crate) fn part(&self, range: &PackedRange) -> &[u8] {
+        self.bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
+    }
+}
+
+impl PackedCheck {
+    /// Whether its key has a maximum TTL or an overflow bucket, as keys of unauthenticated subjects may have.
+    pub(crate) const fn has_route(&self) -> bool {
+        self.has_max_ttl || self.overflow.is_some()
+    }
+
+    fn pack(
+        bytes: &mut Vec<u8>,
+        prefix: &str,
+        plan: &Plan<'_>,
+        check: &Check<'_>,
+        route: Option<OverflowRoute<'_>>,
+    ) -> Self {
+        let max_ttl_micros = route.and_then(|route| route.max_ttl_micros);
+        let algorithm = algorithm_number(check.gate().limit());
+        let limit = PackedRange::append(bytes, |bytes| {
+            let end = bytes.len() + LIMIT_BYTES;
+            let mut numbers = PackedNumbers(bytes);
+            numbers.push(algorithm as u64);
+            numbers.push(match check.gate().role() {
+                Role::Shadow => 1,
+                Role::AnyOf(group) => 2 + u64::from(group),
+                _ => 0,
+            });
+            numbers.push_micros(max_ttl_micros);
+            numbers.push_take(plan, check);
+            bytes.resize(end, 0);
+        });
+        Self {
+            algorithm,
+            role: check.gate().role(),
+            has_max_ttl: max_ttl_micros.is_some(),
+            is_additive: matches!(
+                check.gate().limit().algorithm(),
+                Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow
+            ),
+            limit,
+            key: PackedRange::append(bytes, |bytes| check.key().write_name(prefix, bytes)),
+            overflow: route
+                .and_then(|route| route.overflow)
+                .map(|key| PackedRange::append(bytes, |bytes| key.write_name(prefix, bytes))),
+        }
+    }
+}
+
+impl PackedRange {
+    fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let start = bytes.len();
+        write(bytes);
+        let hash = HASHER.hash_one(&bytes[start..]);
+        // A plan has at most a few dozen names of bounded length.
+        Self { start: start as u32, end: bytes.len() as u32, hash }
+    }
+}

@@ -1,0 +1,283 @@
+-- Purpose  Decide plans one after the other: apply every check of a plan to its state, combine the results, then change the
+--          states. Every key is read once and, if its state changed, written once after the last plan. It must be one script: a
+--          plan is all or nothing, and no other request may run in between. With FULL, for a server without memory, only keys
+--          that exist are written.
+-- KEYS[k]  the keys of the plans, each once
+-- ARGV[1]  packed 16-bit integers, for each plan one of
+--          0; limit and key of its only check
+--          1; units; number of checks; for each check its limit, its key, and 1 if its takes are counted, else 0. All checks are
+--          enforced. A plan of several units stands for as many equal plans of one unit
+--          2; units; number of checks; for each check its limit, its key, and the overflow bucket that decides if the key does not
+--          exist, or 0
+--          3; 0 for a peek, else 1; 1 if each check counts on its own, else 0; units in four numbers, the lowest first; number of
+--          checks; checks as for 2
+-- ARGV[2]  for each limit eleven packed doubles: algorithm; role of the check (0 enforced, 1 shadow, 2 and up an any-of group);
+--          maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`, padded
+-- ARGV[3]  tests only: now, in microseconds
+-- Reply    one string: now as a packed double; for each plan a semicolon and one of
+--          "!" and the number of an enforced check whose state is unreadable: the plan changed nothing
+--          unless units is 1, "g" and the units granted; then for each check a letter and the state that it was decided on; then "t"
+--          and the units that earlier plans took from this state, if any; then for a state with a maximum TTL "m" and the
+--          milliseconds that it had left. Letters of checks that admit are small, of others capital: a own state, s overflow bucket;
+--          n and o likewise, but nothing was written, since the key does not exist and the server is full; U a shadow check whose
+--          state is unreadable
+local keys, format, huge = KEYS, string.format, math.huge
+local plans = { struct.unpack('<' .. string.rep('H', #ARGV[1] / 2), ARGV[1]) }
+local limit_of = {}
+for at = 1, #ARGV[2], 88 do
+  local limit = { struct.unpack('<ddddddddddd', ARGV[2], at) }
+  limit[1] = limits[limit[1]]
+  limit_of[#limit_of + 1] = limit
+end
+
+local states, missing, is_new = {}, {}, {}
+if #keys > 0 then states = call('MGET', unpack(keys)) end
+for k = 1, #keys do
+  if not states[k] then missing[#missing + 1], is_new[k] = keys[k], true end
+end
+-- For MGET, a value of another type is as if it did not exist. It is unreadable instead, like '?', and never overwritten.
+if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
+  for k = 1, #keys do
+    if not states[k] and call('EXISTS', keys[k]) == 1 then states[k] = '?' end
+  end
+end
+
+local function apply(limit, state, op, units)
+  return limit[1](state, now, op, units, limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+end
+
+-- By key: when a changed state expires; the TTL of an unchanged one; and in place of a state whose takes are counted its limit, the
+-- state before the takes, the units that this state has room for, the units taken, and the results of checks in the reply.
+local expiries, ttls, counters = {}, {}, {}
+
+-- Ends the counting of takes. Returns the state after them.
+local function settle(k)
+  local limit, state, taken = counters[k][1], counters[k][2], counters[k][4]
+  counters[k] = nil
+  if taken > 0 then
+    local _, changed, ends = apply(limit, state, TAKE, taken)
+    if changed then state, expiries[k] = changed, ends end
+  end
+  states[k] = state
+  return state
+end
+
+-- Starts to count takes. Returns the counter; nil if the next take must be applied, since the state is unreadable or rebased.
+local function count(limit, k)
+  local state = states[k]
+  if state == nil then state = settle(k) end
+  local room = apply(limit, state, ROOM, 65535)
+  if room == nil then return nil end
+  if room == 0 then
+    local _, changed = apply(limit, state, TAKE, 1)
+    if changed then return nil end
+  end
+  local is_unstored = FULL and is_new[k]
+  local admits, denies = (is_unstored and 'n' or 'a') .. (state or ''), (is_unstored and 'N' or 'A') .. (state or '')
+  counters[k], states[k] = { limit, state, room, 0, admits, denies }, nil
+  return counters[k]
+end
+
+local function ttl_of(k)
+  if expiries[k] then
+    local ttl = (expiries[k] - now) / 1000 + margin
+    return ttl - ttl % 1
+  end
+  ttls[k] = ttls[k] or call('PTTL', keys[k])
+  return ttls[k]
+end
+
+local reply, last, at, past_plans = { struct.pack('<d', now) }, 1, 1, #plans
+-- By check of a plan.
+local key, stored, shared, ttl, room_of, counter_of, taken_texts = {}, {}, {}, {}, {}, {}, {}
+local admitted, value, expiry, view = {}, {}, {}, {}
+while at < past_plans do
+  local kind = plans[at]
+  if kind == 0 then
+    local limit, k = limit_of[plans[at + 1]], plans[at + 2]
+    at = at + 3
+    local state = states[k]
+    if state == nil then state = settle(k) end
+    local admits, changed, ends, seen = limit[1](state, now, TAKE, 1,
+      limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
+    if admits == nil then
+      last = last + 1
+      reply[last] = ';!1'
+    else
+      if changed then states[k], expiries[k] = changed, ends end
+      if FULL and is_new[k] then
+        reply[last + 1] = admits and ';n' or ';N'
+      else
+        reply[last + 1] = admits and ';a' or ';A'
+      end
+      last = last + 2
+      reply[last] = seen or state or ''
+    end
+  elseif kind == 1 then
+    local units, checks, first, header = plans[at + 1], plans[at + 2], at + 3, last + 1
+    local granted, unreadable = units, nil
+    at, last = first, header
+    for i = 1, checks do
+      local limit, k, room, counter = limit_of[plans[at]], plans[at + 1], nil, nil
+      if plans[at + 2] == 1 then
+        counter = counters[k]
+        if not counter or counter[1] ~= limit then counter = count(limit, k) end
+      end
+      counter_of[i], at = counter, at + 3
+      if counter then
+        local taken = counter[4]
+        room, last = counter[3] - taken, last + 1
+        reply[last] = room > 0 and counter[5] or counter[6]
+        if taken > 0 then
+          local text = taken_texts[taken]
+          if not text then
+            text = format('t%d', taken)
+            taken_texts[taken] = text
+          end
+          last = last + 1
+          reply[last] = text
+        end
+      else
+        local state = states[k]
+        if state == nil then state = settle(k) end
+        if units == 1 then
+          local admits
+          admits, value[i], expiry[i], view[i] = apply(limit, state, TAKE, 1)
+          room = admits and 1 or 0
+          if admits == nil then unreadable = unreadable or i end
+        else
+          room, view[i] = apply(limit, state, ROOM, units), nil
+          if room == nil then unreadable, room = unreadable or i, 0 end
+        end
+        if FULL and is_new[k] then
+          reply[last + 1] = room > 0 and 'n' or 'N'
+        else
+          reply[last + 1] = room > 0 and 'a' or 'A'
+        end
+        last = last + 2
+        reply[last] = view[i] or state or ''
+      end
+      room_of[i] = room
+      if room < granted then granted = room end
+    end
+    if unreadable then
+      reply[header], last, checks = format(';!%d', unreadable), header, 0
+    else
+      reply[header] = units == 1 and ';' or format(';g%d', granted)
+    end
+    for i = 1, checks do
+      local counter = counter_of[i]
+      if counter then
+        counter[4] = counter[4] + granted
+      else
+        local k = plans[first + 3 * i - 2]
+        if units ~= 1 then
+          local _
+          _, value[i], expiry[i] = apply(limit_of[plans[first + 3 * i - 3]], states[k], TAKE, granted > 0 and granted or 1)
+        end
+        if value[i] and (granted > 0 or room_of[i] == 0) then states[k], expiries[k] = value[i], expiry[i] end
+      end
+    end
+  else
+    local units, consume, count_each, checks = plans[at + 1], true, false, plans[at + 2]
+    at = at + 3
+    if kind == 3 then
+      consume, count_each = units == 1, checks == 1
+      units = plans[at] + plans[at + 1] * 65536 + plans[at + 2] * 4294967296 + plans[at + 3] * 281474976710656
+      checks, at = plans[at + 4], at + 5
+    end
+    local first, granted, best, unreadable = at, units, nil, nil
+    for i = 1, checks do
+      local limit, k, overflow = limit_of[plans[at]], plans[at + 1], plans[at + 2]
+      at = at + 3
+      local role, state = limit[2], states[k]
+      if state == nil then state = settle(k) end
+      shared[i], ttl[i] = false, nil
+      if state then
+        if consume and limit[3] < huge then ttl[i] = math.max(ttl_of(k) - margin + MARGIN / 1000, 0) end
+      elseif overflow > 0 then
+        k, shared[i], state = overflow, true, states[overflow]
+        if state == nil then state = settle(k) end
+      end
+      key[i], stored[i] = k, state
+      local room
+      if units == 1 then
+        admitted[i], value[i], expiry[i], view[i] = apply(limit, state, TAKE, 1)
+        room = admitted[i] and 1 or 0
+      else
+        room = apply(limit, state, ROOM, units)
+        admitted[i] = room
+      end
+      if admitted[i] == nil then
+        if role ~= 1 then unreadable = unreadable or i end
+      elseif role == 0 then
+        if room < granted then granted = room end
+      elseif role > 1 then
+        best = best or {}
+        if room >= (best[role] or 0) then best[role] = room end
+      end
+    end
+    if best then
+      for _, room in pairs(best) do granted = math.min(granted, room) end
+    end
+
+    local takes = math.max(granted, 1)
+    if units ~= 1 then
+      for i = 1, checks do
+        local limit = limit_of[plans[first + 3 * i - 3]]
+        if admitted[i] ~= nil then
+          admitted[i], value[i], expiry[i], view[i] = apply(limit, stored[i], TAKE, takes)
+          if admitted[i] == nil and limit[2] ~= 1 then unreadable = unreadable or i end
+        end
+      end
+    end
+
+    last = last + 1
+    if unreadable then
+      reply[last], checks = format(';!%d', unreadable), 0
+    else
+      reply[last] = units == 1 and ';' or format(';g%d', granted)
+    end
+    for i = 1, checks do
+      local limit, k, admits, changed = limit_of[plans[first + 3 * i - 3]], key[i], admitted[i], value[i]
+      local letter, state = admits and 'a' or 'A', view[i] or stored[i] or ''
+      if admits == nil then
+        letter, state, changed = 'U', '', nil
+      else
+        local counts_alone = count_each and limit[2] ~= 1
+        if admits then
+          if granted == 0 and not counts_alone then changed = nil end
+        elseif counts_alone and consume then
+          local _, charged, ends = apply(limit, stored[i], CHARGE, takes)
+          if charged then
+            _, _, _, state = apply(limit, charged, TAKE, takes)
+            state, changed, expiry[i] = state or charged, charged, ends
+          end
+        end
+        if FULL and is_new[k] then
+          if shared[i] then letter = admits and 'o' or 'O' else letter = admits and 'n' or 'N' end
+        elseif shared[i] then
+          letter = admits and 's' or 'S'
+        end
+      end
+      if changed and consume then
+        states[k], expiries[k] = changed, expiry[i]
+        if not shared[i] and expiry[i] - now > limit[3] then expiries[k] = now + limit[3] end
+      end
+      reply[last + 1], reply[last + 2] = letter, state
+      last = last + 2
+      if ttl[i] then
+        last = last + 1
+        reply[last] = format('m%d', ttl[i])
+      end
+    end
+  end
+end
+
+for k = 1, #keys do
+  if counters[k] then settle(k) end
+  if expiries[k] and not (FULL and is_new[k]) then
+    call('PSETEX', keys[k], format('%d', (expiries[k] - now) / 1000 + margin), states[k])
+  end
+end
+return table.concat(reply, '', 1, last)

@@ -1,0 +1,111 @@
+//! `StatusLog`: logs when the store stops answering or answers again, and when this instance becomes overloaded or recovers. It
+//! compares the state once in each interval, so that a store that comes and goes does not fill the log.
+
+use super::instrumented_store::InstrumentedStore;
+
+/// The state at the last comparison.
+#[derive(Debug)]
+pub(crate) struct StatusLog {
+    is_up: bool,
+    is_overloaded: bool,
+    /// Calls refused by overload until then.
+    overloads: u64,
+}
+
+impl StatusLog {
+    /// A log of a server that has just started.
+    pub(crate) const fn new() -> Self {
+        Self { is_up: true, is_overloaded: false, overloads: 0 }
+    }
+
+    /// Logs what has changed since the last call.
+    pub(crate) fn update(&mut self, store: &InstrumentedStore) {
+        self.update_up(store.is_up(), || store.last_error());
+        self.update_overloads(store.overloads());
+    }
+
+    fn update_up(&mut self, is_up: bool, error: impl FnOnce() -> String) {
+        let was_up = std::mem::replace(&mut self.is_up, is_up);
+        if was_up && !is_up {
+            let error = error();
+            tracing::warn!(target: "tidegate::store", "the store fails: {error}. Each rule does what its on_failure says");
+        } else if !was_up && is_up {
+            tracing::info!(target: "tidegate::store", "the store answers again");
+        }
+    }
+
+    /// The instance is overloaded if a call was refused since the last comparison.
+    fn update_overloads(&mut self, overloads: u64) {
+        let refused = overloads.saturating_sub(std::mem::replace(&mut self.overloads, overloads));
+        let was_overloaded = std::mem::replace(&mut self.is_overloaded, refused > 0);
+        if !was_overloaded && refused > 0 {
+            tracing::warn!(
+                target: "tidegate::store",
+                refused,
+                "this instance is overloaded: more requests wait for the store than it can send in time. Those of the subjects \
+                 with the most requests are refused, and each rule does what its on_overload says"
+            );
+        } else if was_overloaded && refused == 0 {
+            tracing::info!(target: "tidegate::store", "this instance is no longer overloaded");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for LogBuffer {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The levels and the first words of the lines that `test` logs.
+    fn lines(test: impl FnOnce(&mut StatusLog)) -> Vec<String> {
+        let buffer = LogBuffer::default();
+        let writer = buffer.clone();
+        let format = tracing_subscriber::fmt().without_time().with_target(false).with_ansi(false);
+        let subscriber = format.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || test(&mut StatusLog::new()));
+        let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        let start = |line: &str| line.trim().split([':', '.']).next().unwrap_or_default().to_owned();
+        text.lines().map(start).collect()
+    }
+
+    #[test]
+    fn an_overload_is_logged_when_it_begins_and_when_it_ends() {
+        let lines = lines(|log| {
+            for overloads in [0, 3, 3_000, 3_001, 3_001, 3_001, 3_002] {
+                log.update_overloads(overloads);
+            }
+        });
+        assert_eq!(
+            lines,
+            [
+                "WARN this instance is overloaded",
+                "INFO this instance is no longer overloaded",
+                "WARN this instance is overloaded"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_outage_is_logged_when_it_begins_and_when_it_ends() {
+        let lines = lines(|log| {
+            for is_up in [true, false, false, true, true] {
+                log.update_up(is_up, || "it went away".to_owned());
+            }
+        });
+        assert_eq!(lines, ["WARN the store fails", "INFO the store answers again"]);
+    }
+}
