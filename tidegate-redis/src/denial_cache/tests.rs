@@ -1,3 +1,5 @@
+//! Tests of the denial cache, with replies of scripts and a clock that they move.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -57,12 +57,9 @@ const SERVER_METRICS: [MetricOf<ServerState>; 7] = [
         |server| server.overloaded,
     ),
     (MetricType::Counter, "rate_limit_store_batches", "Script calls that decided plans", |server| server.batches),
-    (
-        MetricType::Counter,
-        "rate_limit_store_batched_plans",
-        "Plans that these script calls decided",
-        |server| server.batched_plans,
-    ),
+    (MetricType::Counter, "rate_limit_store_batched_plans", "Plans that these script calls decided", |server| {
+        server.batched_plans
+    }),
 ];
 
 const ANONYMOUS_METRICS: [MetricOf<AnonymousStats>; 3] = [
