@@ -79,7 +79,8 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
             limits,
             role,
             on_failure,
-            on_overload,
+            // The limit of a key in memory must not change: the models have one each.
+            on_overload: if on_failure == OnFailure::Share { OnOverload::Policy } else { on_overload },
             cap,
             cost,
             budget,
