@@ -9,11 +9,10 @@ use std::time::Duration;
 use conformance::proxy::{NetworkFault, Proxy};
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{
-    count_allowed, key_name, left, long_timeout_options, one_limit_of_each_kind, retry_while_transient, until,
-    wait_until_reachable,
+    count_allowed, decide_all, key_name, left, long_timeout_options, one_limit_of_each_kind, retry_while_transient,
+    until, wait_until_reachable,
 };
 use conformance::topology::{Cluster, SentinelGroup};
-use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
@@ -127,7 +126,8 @@ async fn plans_that_wait_too_long_are_overloaded() {
     let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store.clone());
     proxy.inject(NetworkFault::DelayReplies(Duration::from_millis(200))).await;
     let users: Vec<String> = (0..200).map(|number| format!("user-{number}")).collect();
-    let results = join_all(users.iter().map(async |user| limiter.check(&request_of(user)).await)).await;
+    let plans: Vec<_> = users.iter().map(|user| limiter.plan(&request_of(user))).collect();
+    let results = decide_all(&store, &plans).await;
     let mut overloaded = 0;
     for error in results.iter().filter_map(|result| result.as_ref().err()) {
         assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Overloaded, false), "{error}");

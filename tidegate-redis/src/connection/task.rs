@@ -106,9 +106,14 @@ impl ConnectionTask {
         self.drive_replacement(cx);
         // Nothing is read any more in this round, so the time may be looked at. A plan that has waited only because this process was
         // busy is sent; a caller that has gone by its own deadline is not charged.
-        self.expire_jobs(WaitsOver::Deadline);
+        let is_deadline_over = self.next_deadline.is_some_and(|deadline| deadline <= timer::now());
+        if is_deadline_over {
+            self.expire_jobs(WaitsOver::Deadline);
+        }
         self.send_jobs();
-        self.expire_jobs(WaitsOver::Any);
+        if is_deadline_over {
+            self.expire_jobs(WaitsOver::Any);
+        }
         if let LinkPhase::Open(open) = &mut self.phase
             && let Poll::Ready(Err(error)) = open.link.poll_write(cx)
         {
@@ -249,9 +254,6 @@ impl ConnectionTask {
     /// Ends the wait of callers whose deadline has passed.
     fn expire_jobs(&mut self, waits_over: WaitsOver) {
         let now = timer::now();
-        if self.next_deadline.is_none_or(|deadline| deadline > now) {
-            return;
-        }
         let open = if let LinkPhase::Open(open) = &self.phase { Some(open) } else { None };
         let last_byte_at = open.filter(|open| open.is_tried).map(|open| open.last_byte_at);
         let waiting = self.shared.expire_unsent(Expiry { now, waits_over, last_byte_at });
