@@ -1,6 +1,7 @@
 //! What all load is made of: request schedules, client connections, server processes and latency histograms.
 
 mod connection;
+mod open_files;
 mod redis_server;
 mod schedule;
 mod server_process;
@@ -11,6 +12,7 @@ use hdrhistogram::Histogram;
 use tidegate_server::command::Failure;
 
 pub(crate) use connection::{Connection, DEFAULT_TIMEOUT, HttpResponse, Protocol, RequestError};
+pub(crate) use open_files::raise_file_limit;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use schedule::Schedule;
 pub(crate) use server_process::ServerProcess;

@@ -161,7 +161,8 @@ impl RequestTemplate {
                 let decoded =
                     response.body.get(GRPC_PREFIX_BYTES..).and_then(|body| RateLimitResponse::decode(body).ok());
                 let is_ok = decoded.is_some_and(|response| response.overall_code == i32::from(Code::Ok));
-                (!is_ok).then(|| "a gRPC response is not OK".to_owned())
+                let message = response.headers.get("grpc-message").and_then(|message| message.to_str().ok());
+                (!is_ok).then(|| format!("a gRPC response is not OK: {}", message.unwrap_or("over a limit")))
             }
             ExpectedResponse::Allowed => {
                 let allowed = response.body.starts_with(br#"{"allowed":true"#);

@@ -1,7 +1,8 @@
 //! The limit on open files. Client and gateway run in one process, so that each connection between them takes two.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidegate_server::command::Failure;
+
+use crate::traffic::raise_file_limit;
 
 /// Files of a run without a flood: its crowd shares connections.
 const CROWD_FILES: u64 = 1024;
@@ -9,20 +10,12 @@ const CROWD_FILES: u64 = 1024;
 /// Raises the limit of this process if it is too low for a flood over this many connections.
 pub(crate) fn raise_limit(flood_connections: u32) -> Result<(), Failure> {
     let needed = files_needed(flood_connections);
-    let limits = getrlimit(Resource::Nofile);
-    let suffices = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
-    if suffices(limits.current) {
-        return Ok(());
-    }
-    let raised = Rlimit { current: Some(needed), ..limits };
-    if suffices(limits.maximum) && setrlimit(Resource::Nofile, raised).is_ok() {
-        return Ok(());
-    }
-    let allowed = limits.maximum.unwrap_or(needed);
-    Err(Failure::usage(format!(
-        "--flood {flood_connections} needs {needed} open files, and this system allows {allowed}; raise the limit \
-         (`ulimit -n`), or choose fewer connections"
-    )))
+    raise_file_limit(needed).map_err(|allowed| {
+        Failure::usage(format!(
+            "--flood {flood_connections} needs {needed} open files, and this system allows {allowed}; raise the limit \
+             (`ulimit -n`), or choose fewer connections"
+        ))
+    })
 }
 
 fn files_needed(flood_connections: u32) -> u64 {
@@ -31,6 +24,8 @@ fn files_needed(flood_connections: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Resource, getrlimit};
+
     use super::*;
 
     #[test]

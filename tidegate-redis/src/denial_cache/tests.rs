@@ -1,4 +1,4 @@
-//! Tests of the denial cache, with replies of scripts and a clock that they move.
+//! Denials are recorded as scripts reply with them, on a clock that the test moves.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidegate::Timer;
 use tidegate_server::command::Failure;
 use tokio::task::JoinSet;
@@ -14,7 +13,7 @@ use super::super::options::BenchArgs;
 use super::super::request_template::RequestTemplate;
 use super::figure_table::FigureTable;
 use super::servers::{FrontDoor, SharedServers};
-use crate::traffic::{Connection, DEFAULT_TIMEOUT, Protocol};
+use crate::traffic::{self, Connection, DEFAULT_TIMEOUT, Protocol};
 
 /// Connections of the flood, each with one request under way.
 const FLOOD_CONNECTIONS: u16 = 1000;
@@ -46,13 +45,11 @@ struct FloodResult {
 
 /// Raises the limit of open files as far as the flood needs, which it passes on to the servers.
 pub(super) fn raise_file_limit() -> Result<(), Failure> {
-    let limits = getrlimit(Resource::Nofile);
-    let suffices = |limit: Option<u64>| limit.is_none_or(|limit| limit >= NEEDED_FILES);
-    let raised = Rlimit { current: Some(NEEDED_FILES), ..limits };
-    if suffices(limits.current) || (suffices(limits.maximum) && setrlimit(Resource::Nofile, raised).is_ok()) {
-        return Ok(());
-    }
-    Err(Failure::usage(format!("the flood needs {NEEDED_FILES} open files; raise the limit (`ulimit -n`)")))
+    traffic::raise_file_limit(NEEDED_FILES).map_err(|allowed| {
+        Failure::usage(format!(
+            "the flood needs {NEEDED_FILES} open files, and this system allows {allowed}; raise the limit (`ulimit -n`)"
+        ))
+    })
 }
 
 /// Floods both gateways in turn.

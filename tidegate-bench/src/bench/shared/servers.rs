@@ -49,7 +49,7 @@ impl SharedServers {
         let (this, url) = (Program::this()?, redis.url());
         let store = ["--store", &url];
         // Calls that fail on a busy machine would end the measurement.
-        let patient = ["--store", &url, "--store-budget", "500"];
+        let patient = ["--store", &url, "--store-budget", "2000", "--queue-wait", "2000"];
         let gateway = |name: &str, limit: u64, store: &[&str]| {
             let upstream = format!("http://{upstream}");
             let flags = ["--gateway", ANY_PORT, "--upstream", &upstream];
@@ -61,7 +61,7 @@ impl SharedServers {
         check_apis.extend(arguments.baseline.clone().map(|path| ("the same of --baseline", Program::at(path))));
         let check_apis = check_apis
             .into_iter()
-            .map(|(name, program)| FrontDoor::new(name, serve(&program, folder, RULES, &patient)?, "check API", true));
+            .map(|(name, program)| FrontDoor::new(name, serve(&program, folder, RULES, &store)?, "check API", true));
         Ok(Self {
             gateway_on_redis: gateway("gateway on Redis", FLOOD_LIMIT, &store)?,
             gateway_in_memory: gateway("gateway in memory, limit 0", 0, &[])?,
