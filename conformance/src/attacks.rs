@@ -36,9 +36,20 @@ pub async fn run(attack: Attack, state: StoreState, kind: Kind, scale: Scale) ->
     assault.launch(state).await;
     bystanders.continue_for(scale.bystander_requests).await;
     target.recover().await;
-    let (bystander, breaker_openings) = (bystanders.stop().await, target.breaker_openings());
+    let bystander = bystanders.stop().await;
+    let (breaker_openings, overloads) = (target.breaker_openings(), target.overloads());
     let attacker = assault.finish();
     let within_timeout = state.answers() && witness.saw_answers_within(TIMEOUT).await;
     let slowest_answer = state.answers().then(|| witness.slowest_answer());
-    AttackOutcome { attack, state, limit, attacker, bystander, breaker_openings, slowest_answer, within_timeout }
+    AttackOutcome {
+        attack,
+        state,
+        limit,
+        attacker,
+        bystander,
+        breaker_openings,
+        overloads,
+        slowest_answer,
+        within_timeout,
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::spi::{Key, Plan, Store, Verdict};
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, StoreError, Timestamp};
-use tidegate_redis::RedisOptions;
+use tidegate_redis::{RedisOptions, RedisStore};
 pub use tidegate_server::AnyStore;
 use tokio::time::{interval, timeout};
 
@@ -97,6 +97,19 @@ pub async fn retry_while_transient<T>(operation: impl AsyncFn() -> Result<T, Sto
         }
     };
     tokio::time::timeout(Duration::from_secs(120), answer).await.expect("an answer within two minutes")
+}
+
+/// Connects a store to servers that are up, however long a busy machine takes for it.
+pub async fn connect_store(url: &str, options: &RedisOptions) -> RedisStore {
+    let connected = async {
+        loop {
+            match RedisStore::connect_with(url, options.clone()).await {
+                Ok(store) => return store,
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    };
+    timeout(MAX_WAIT, connected).await.expect("a connection to a server that is up")
 }
 
 /// Decides each plan on its own, all of them at the same time.

@@ -21,6 +21,8 @@ pub struct AttackOutcome {
     pub bystander: BystanderCounts,
     /// How often a circuit breaker opened.
     pub breaker_openings: u64,
+    /// How many plans waited too long for the store, or were too many.
+    pub overloads: u64,
     /// The slowest answer of the store that an independent connection saw, if the store answers.
     pub slowest_answer: Option<Duration>,
     /// Whether all answers came within the timeout.
@@ -44,9 +46,11 @@ impl AttackOutcome {
         self.limit + without_store
     }
 
-    /// Whether the store alone decides for this subject: it answers, and it is not full or has known the subject before.
+    /// Whether the store alone decides for this subject: it answers, it is not full or has known the subject before, and the instance
+    /// is not overloaded, or refuses this subject then since it has several plans waiting.
     fn is_exact(&self, subject: &str) -> bool {
-        self.within_timeout && subject != UNKNOWN_ATTACKER
+        let is_crowded = self.attack != Attack::ExhaustedClients;
+        self.within_timeout && subject != UNKNOWN_ATTACKER && (is_crowded || self.overloads == 0)
     }
 
     /// Describes every broken promise.
@@ -77,13 +81,13 @@ impl AttackOutcome {
     }
 
     fn summary(&self) -> String {
-        let Self { limit, attacker, bystander, breaker_openings, slowest_answer, .. } = self;
+        let Self { limit, attacker, bystander, breaker_openings, overloads, slowest_answer, .. } = self;
         let AttackerCounts { asked, allowed, denied, refused, passed } = attacker;
         let worst = passed.values().max().copied().unwrap_or_default();
         format!(
             "attacker: {asked} asked, {allowed} allowed, {denied} denied, {refused} refused, {worst} of {limit} under one of {} \
-             limits; bystander: {} asked, {} allowed, {} denied, {} refused; breaker opened {breaker_openings} times; slowest \
-             answer {slowest_answer:?}",
+             limits; bystander: {} asked, {} allowed, {} denied, {} refused; breaker opened {breaker_openings} times; \
+             {overloads} overloads; slowest answer {slowest_answer:?}",
             passed.len(),
             bystander.asked,
             bystander.allowed,

@@ -31,6 +31,9 @@ that every call reaches the store.
 | is full | its limit, if the store knew the key before; otherwise once more for each instance | all pass | never opens |
 | is silent | its limit, and once more for each instance | all pass | opens, and closes when the store answers again |
 
+An instance is [overloaded](failure.md#overload) if too many plans wait for the store, or for too long. The key of a flood is refused then. A key
+that has no other plan waiting is decided in memory, by its limit: *exhausted clients* get at most their limits once more in such a run.
+
 A full store has no memory left and does not evict (`noeviction`). *Passes* is counted behind the gateway, or by the caller of the
 library. What passes is compared with the bound for every single limit.
 
@@ -79,11 +82,13 @@ pub fn figures(rows: &[AttackOutcome], scale: &Scale, command: &str, written: &s
          not asserted.\n\n"
     );
     page.push_str(
-        "*Passed* and *at most* are sums over all limits that the attacker tried to exceed. *Slowest answer* is that of the store, as \
-         the independent connection saw it.\n\n",
+        "*Passed* and *at most* are sums over all limits that the attacker tried to exceed. *Overloads* are plans that waited too long or were \
+         too many. *Slowest answer* is that of the store, as the independent connection saw it.\n\n",
     );
     page.push_str("| attack | the store | attacker sent | passed | at most | refused with 503 | bystander sent | allowed | p50 | p99 ");
-    page.push_str("| breaker opened | slowest answer |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    page.push_str(
+        "| breaker opened | overloads | slowest answer |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+    );
     for row in rows {
         let _ = writeln!(page, "{}", figure(row));
     }
@@ -105,6 +110,7 @@ fn figure(row: &AttackOutcome) -> String {
         time(bystander.latency(0.5)),
         time(bystander.latency(0.99)),
         row.breaker_openings.to_string(),
+        row.overloads.to_string(),
         row.slowest_answer.map_or("-".to_owned(), time),
     ];
     format!("| {} |", fields.join(" | "))

@@ -18,7 +18,7 @@ use super::scale::{Scale, TIMEOUT};
 use super::upstream::Upstream;
 use crate::proxy::{NetworkFault, Proxy};
 use crate::server::{Kind, Server};
-use crate::suite::{one_limit_of_each_kind, wait_until};
+use crate::suite::{connect_store, one_limit_of_each_kind, wait_until};
 
 /// The actions of [`Attack::MixedBurst`]: a rule for each kind of limit, all kinds in one plan, and a rule beside a shadow rule.
 pub(super) const MIXED_ACTIONS: [&str; 7] =
@@ -120,6 +120,12 @@ impl Target {
         self.instances.iter().flat_map(servers).map(|server| server.opened).sum()
     }
 
+    /// How many plans waited too long for the store, or were too many.
+    pub(super) fn overloads(&self) -> u64 {
+        let servers = |instance: &Instance| instance.limiter.store().server_states();
+        self.instances.iter().flat_map(servers).map(|server| server.overloaded).sum()
+    }
+
     fn set_maxmemory(&self, bytes: &str) {
         block_in_place(|| {
             let mut connection = self.server.connection();
@@ -135,7 +141,7 @@ impl Target {
 impl Instance {
     async fn start(store_port: u16, rules: RuleSet, upstream: SocketAddr) -> Self {
         let url = format!("redis://127.0.0.1:{store_port}");
-        let store = RedisStore::connect_with(&url, RedisOptions::new().with_timeout(TIMEOUT)).await.unwrap();
+        let store = connect_store(&url, &RedisOptions::new().with_timeout(TIMEOUT)).await;
         let layer = LimitLayer::new(Limiter::new(rules, store));
         let limiter = layer.handle().limiter();
         let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();

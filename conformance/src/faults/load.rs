@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::fault::POLICIES;
-use crate::suite::{one_limit_of_each_kind, wait_until};
+use crate::suite::{connect_store, one_limit_of_each_kind, wait_until};
 
 /// The number of instances.
 pub const INSTANCES: usize = 2;
@@ -169,9 +169,7 @@ impl Instance {
     }
 
     async fn limiter(url: &str, rules: RuleSet, options: RedisOptions) -> Limiter<RedisStore> {
-        let store = RedisStore::connect_with(url, options).await;
-        let store = store.unwrap_or_else(|error| panic!("cannot open an instance: {error}"));
-        Limiter::new(rules, store)
+        Limiter::new(rules, connect_store(url, &options).await)
     }
 
     /// Waits until every instance has counted all instances by their heartbeats.

@@ -198,7 +198,7 @@ impl OpenLink {
                     self.unanswered.put_back(SentCommand { sent, budget, owner: ReplyOwner::Call(call) });
                 } else {
                     self.has_answered = true;
-                    self.finish_call(call, budget);
+                    self.finish_call(call, budget, context.now);
                 }
             }
             ReplyOwner::Batch(batch) => {
@@ -219,7 +219,7 @@ impl OpenLink {
     }
 
     /// Delivers the replies of a call. A call whose only command answered `NOSCRIPT` ran nothing, and is sent again.
-    fn finish_call(&mut self, mut call: SentCall, budget: Duration) {
+    fn finish_call(&mut self, mut call: SentCall, budget: Duration, now: Instant) {
         if let (Some(script), [reply]) = (call.call.script, &call.replies[..])
             && is_error(reply, "NOSCRIPT")
             && call.loads.count < MAX_SCRIPT_LOADS
@@ -228,6 +228,7 @@ impl OpenLink {
             self.write_load(script, budget);
             call.loads.count += 1;
             call.replies.clear();
+            call.reply_until = call.call.waits.reply_until(now);
             return self.write_call(call);
         }
         self.calls -= 1;
@@ -255,6 +256,10 @@ impl OpenLink {
             Some(load_error) if error.code() == Some("NOSCRIPT") => load_error,
             _ => error,
         };
+        // The server has answered, so the callers wait anew: this process may have been late to read it.
+        for plan in &mut sent.plans {
+            plan.reply_until = plan.plan.waits.reply_until(context.now);
+        }
         match error.code() {
             Some("NOSCRIPT") if sent.loads.count < MAX_SCRIPT_LOADS => {
                 let (_, script) = sent.batch.command(context.injected_now, sent.mode);
