@@ -70,7 +70,8 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
         1 => Just(OnFailure::Degraded),
         1 => Just(OnFailure::Closed),
     ];
-    let on_overload = prop_oneof![4 => Just(OnOverload::Policy), 1 => Just(OnOverload::Open)];
+    let on_overload =
+        prop_oneof![4 => Just(OnOverload::Policy), 1 => Just(OnOverload::Local), 1 => Just(OnOverload::Open)];
     let cap = (0..5u64).prop_map(|cap| Limit::token_bucket(cap, Rate::per_second(1).unwrap()).unwrap());
     let budget = prop::option::weighted(0.3, 0..2u8);
     (prop::collection::vec(limit(), 1..3), role, on_failure, on_overload, cap, 0..3u64, budget).prop_map(
@@ -78,7 +79,8 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
             limits,
             role,
             on_failure,
-            on_overload,
+            // The limit of a key in memory must not change: the models have one each.
+            on_overload: if on_failure == OnFailure::Share { OnOverload::Policy } else { on_overload },
             cap,
             cost,
             budget,
@@ -174,6 +176,9 @@ impl NaiveCheck {
         }
         if failure == FailureSpec::Crowded {
             return Effect::Refuses;
+        }
+        if overload && self.on_overload == OnOverload::Local {
+            return whole();
         }
         match self.on_failure {
             OnFailure::Closed => Effect::Refuses,
@@ -330,8 +335,10 @@ fn naive_checks_with_budgets(rules: &[RuleSpec], step: &Step) -> Vec<NaiveCheck>
                 if strictness(check.on_failure) > strictness(known.on_failure) {
                     known.on_failure = check.on_failure;
                 }
-                if check.on_overload == OnOverload::Policy {
-                    known.on_overload = OnOverload::Policy;
+                let order = [OnOverload::Open, OnOverload::Local, OnOverload::Policy];
+                let rank = |on_overload| order.iter().position(|other| *other == on_overload);
+                if rank(check.on_overload) > rank(known.on_overload) {
+                    known.on_overload = check.on_overload;
                 }
             }
             None => checks.push(check),

@@ -235,8 +235,8 @@ async fn a_full_server_decides_the_subjects_that_it_knows_and_writes_no_new_key(
             assert_eq!(limiter.take_up_to(&Request::new(""), 3).await.unwrap().granted(), 3, "{kind:?} {limit:?}");
             assert_eq!(left(&limiter).await, 2, "{kind:?} {limit:?}");
             let known = limiter.plan(&Request::new(""));
-            let plan = || Plan::new(known.checks().iter().copied().chain([new])).unwrap();
-            for (plan, unstored) in [(plan(), true), (Plan::new([new]).unwrap(), true), (plan().with_peek(), false)] {
+            let both = || Plan::new(known.checks().iter().copied().chain([new])).unwrap();
+            for (plan, unstored) in [(both(), true), (Plan::new([new]).unwrap(), true), (both().with_peek(), false)] {
                 let verdict = store.decide(&plan).await.unwrap();
                 let last = verdict.checks().last().unwrap();
                 assert_eq!((verdict.granted(), last.unstored), (1, unstored), "{kind:?} {limit:?}");

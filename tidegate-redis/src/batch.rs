@@ -274,6 +274,7 @@ mod tests {
     /// Whatever a server or a proxy answers: a result or an error for each plan, never a panic.
     #[test]
     fn any_reply_gives_one_result_for_each_plan() {
+        const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugm!0123456789,";
         let window = Duration::from_secs(60);
         let limits = [
             token_bucket(),
@@ -288,7 +289,6 @@ mod tests {
         plans.extend([plan(&all[..1], 1), plan(&all[..1], 1).with_max_units(9), plan(&all, 1), plan(&all[2..3], 1)]);
         let packed: Vec<PackedPlan> = plans.iter().map(pack).collect();
         let batch = Batch::new(&packed);
-        const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugm!0123456789,";
         bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|(is_plausible, bytes)| {
             let letter = |byte: &u8| ALPHABET[usize::from(*byte) % ALPHABET.len()];
             let bytes = match is_plausible {

@@ -111,9 +111,10 @@ impl RedisStore {
             let results = [
                 store.decide(&plan).await.map(drop),
                 store.decide(&anonymous).await.map(drop),
-                store.decide(&plan.clone().with_peek()).await.map(drop),
                 store.adjust(&charge).await,
                 store.forget(&[*check.key()]).await,
+                // Without a key, a batch needs one more command.
+                store.decide(&plan.clone().with_peek()).await.map(drop),
             ];
             let mut errors = results.into_iter().filter_map(Result::err);
             errors.find(|error| error.kind() == StoreErrorKind::Denied).map_or(Ok(()), Err)?;

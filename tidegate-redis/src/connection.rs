@@ -10,6 +10,7 @@ mod job_queue;
 mod open_link;
 mod pacing;
 mod pending;
+mod replacement;
 mod shared;
 mod task;
 mod unanswered;

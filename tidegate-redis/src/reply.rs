@@ -131,26 +131,22 @@ impl Reply {
         let Self { now, granted, mut states, mut details } = self;
         let granted_before = repeat.index.min(granted);
         let is_granted = repeat.index < granted;
-        for (check, ((admitted, found), detail)) in plan.checks().iter().zip(states.iter_mut().zip(&mut details)) {
-            let limit = check.gate().limit();
-            let mut state = match std::mem::replace(found, StoredState::Fresh) {
-                StoredState::Fresh => None,
-                StoredState::State(state) => Some(state),
-                // Logs are never decided together: their state is not part of the reply.
-                StoredState::Log(_) => return None,
-            };
-            if repeat.index > 0 {
-                let take = Op::Take(plan.take(check, granted_before.max(1)));
-                let result = algorithm::apply(state.as_ref(), limit, now, take);
-                // If nothing was granted, only a state that had to be rebased was written.
-                if let Some(change) = result.change.filter(|_| granted_before > 0 || !result.admitted) {
-                    state = Some(State::new(change));
-                }
-                detail.ttl_millis = state.as_ref().and_then(|state| ttl_millis(check, state, now));
+        for (check, ((admitted, state), detail)) in plan.checks().iter().zip(states.iter_mut().zip(&mut details)) {
+            if granted_before > 0 {
+                *state = take(plan, check, now, std::mem::replace(state, StoredState::Fresh), granted_before)?;
             }
-            *admitted =
-                is_granted || algorithm::apply(state.as_ref(), limit, now, Op::Take(plan.take(check, 1))).admitted;
-            *found = state.map_or(StoredState::Fresh, StoredState::State);
+            let take_one = Op::Take(plan.take(check, 1));
+            let result = algorithm::apply(known_state(state)?, check.gate().limit(), now, take_one);
+            *admitted = is_granted || result.admitted;
+            if repeat.index == 0 {
+                continue;
+            }
+            // A state that had to be rebased was written by the first denial.
+            if let Some(change) = result.change.filter(|_| granted == 0 && !result.admitted) {
+                *state = StoredState::State(State::new(change));
+            }
+            let own_state = known_state(state)?.filter(|_| !detail.overflowed);
+            detail.ttl_millis = own_state.and_then(|state| ttl_millis(check, state, now));
         }
         Some(Self { now, granted: u64::from(is_granted), states, details })
     }
@@ -233,15 +229,19 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
 
 /// `state` after `units` of `check` were taken. `None` if it does not have them, or is a log.
 fn take(plan: &Plan<'_>, check: &Check<'_>, now: Timestamp, state: StoredState, units: u64) -> Option<StoredState> {
-    let state = match state {
-        StoredState::Fresh => None,
-        StoredState::State(state) => Some(state),
-        // Takes from logs are never counted: their state is not part of the reply.
-        StoredState::Log(_) => return None,
-    };
-    let result = algorithm::apply(state.as_ref(), check.gate().limit(), now, Op::Take(plan.take(check, units)));
-    let after = result.change.map(State::new).or(state);
-    result.admitted.then(|| after.map_or(StoredState::Fresh, StoredState::State))
+    let take = Op::Take(plan.take(check, units));
+    let result = algorithm::apply(known_state(&state)?, check.gate().limit(), now, take);
+    let after = result.change.map_or(state, |change| StoredState::State(State::new(change)));
+    result.admitted.then_some(after)
+}
+
+/// The state, or `None` within if there is none. `None` for a log: of that, the reply has only a summary.
+const fn known_state(state: &StoredState) -> Option<Option<&State>> {
+    match state {
+        StoredState::Fresh => Some(None),
+        StoredState::State(state) => Some(Some(state)),
+        StoredState::Log(_) => None,
+    }
 }
 
 /// The TTL that the key of `check` has after `state` was written, with the margin for the clock.

@@ -67,6 +67,7 @@ fn on_overload_and_denial_cache_are_settings_of_a_rule() {
     };
     assert_eq!(gate(""), (OnOverload::Policy, true));
     assert_eq!(gate(", on_overload: policy, denial_cache: true"), (OnOverload::Policy, true));
+    assert_eq!(gate(", on_overload: local"), (OnOverload::Local, true));
     assert_eq!(gate(", on_overload: open"), (OnOverload::Open, true));
     assert_eq!(gate(", denial_cache: false"), (OnOverload::Policy, false));
     for wrong in ["on_overload: closed", "on_overload: opn", "denial_cache: 1", "denial_cache: off"] {

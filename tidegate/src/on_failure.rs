@@ -22,14 +22,17 @@ pub enum OnFailure {
     Degraded,
 }
 
-/// What happens to a request while this instance is overloaded: the store answers, but too many plans wait for it.
+/// What happens to a request while this instance is overloaded: the store answers, but too many plans wait for it. A subject that
+/// has other requests waiting is refused (503), unless its rules are [open](Self::Open).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnOverload {
-    /// A subject that has other requests waiting is refused (503). Any other is decided by [`OnFailure`], with the whole limit in
-    /// memory in place of [`OnFailure::Open`] and [`OnFailure::Degraded`].
+    /// The request is decided by [`OnFailure`], with the whole limit in memory in place of [`OnFailure::Open`] and
+    /// [`OnFailure::Degraded`].
     #[default]
     Policy,
+    /// This instance decides alone, in memory, with the whole limit, whatever [`OnFailure`] is.
+    Local,
     /// The request passes, however many there are.
     Open,
 }
@@ -76,8 +79,8 @@ impl OnFailure {
         }
         match (on_overload, self) {
             (OnOverload::Open, _) => Self::Open,
-            (OnOverload::Policy, _) if error.is_crowded() => Self::Closed,
-            (OnOverload::Policy, Self::Open | Self::Degraded) => Self::Local,
+            (OnOverload::Policy | OnOverload::Local, _) if error.is_crowded() => Self::Closed,
+            (OnOverload::Local, _) | (OnOverload::Policy, Self::Open | Self::Degraded) => Self::Local,
             (OnOverload::Policy, policy) => policy,
         }
     }
@@ -88,15 +91,17 @@ impl OnOverload {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Policy => "policy",
+            Self::Local => "local",
             Self::Open => "open",
         }
     }
 
     /// The stricter of two.
     pub(crate) const fn stricter(self, other: Self) -> Self {
-        match self {
-            Self::Policy => self,
-            Self::Open => other,
+        match (self, other) {
+            (Self::Policy, _) | (_, Self::Policy) => Self::Policy,
+            (Self::Local, _) | (_, Self::Local) => Self::Local,
+            (Self::Open, Self::Open) => Self::Open,
         }
     }
 }

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::spi::Outcome;
-use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp, Window};
+use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet, Timestamp, Window};
 
 /// Two seconds before the year 2028, so that histories cross the turn of a month and a year.
 const START_MICROS: u64 = 1_830_297_598_000_000;
@@ -40,9 +42,30 @@ impl Subject {
         *self.limiter.check_now(&Request::new("").with_cost(cost)).checks()[0].outcome()
     }
 
+    /// Takes `cost`; the receipt is empty if that was denied.
+    fn take_for_receipt(&self, cost: u64) -> Receipt {
+        self.limiter.check_now(&Request::new("").with_cost(cost)).into_receipt()
+    }
+
+    fn refund(&self, receipt: Receipt) {
+        poll_once(self.limiter.refund(receipt));
+    }
+
+    fn charge(&self, cost: u64) {
+        poll_once(self.limiter.charge(&Request::new("").with_cost(cost)));
+    }
+
     fn peek(&self, cost: u64) -> Outcome {
         let plan = self.limiter.plan(&Request::new("").with_cost(cost));
         self.limiter.store().decide_now(&plan.with_peek()).checks()[0].outcome
+    }
+}
+
+/// The output of a future that does not wait.
+fn poll_once<T, E: std::fmt::Debug>(future: impl Future<Output = Result<T, E>>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output.unwrap(),
+        Poll::Pending => panic!("the memory store never waits"),
     }
 }
 
@@ -258,5 +281,72 @@ proptest! {
         // 20 units, the slowest at one in 1.23 s, and the margin; or the longest month or year, and the margin
         let widest = Duration::from_secs(27).max(limit.max_window() + Duration::from_secs(2));
         prop_assert!(reset <= widest, "{:?} is a lock-out", reset);
+    }
+
+    /// After a refund at once, every number is as if the request had not been made.
+    #[test]
+    fn a_refund_undoes_its_request(limit in limit(), requests in requests(), cost in 1..5u64) {
+        let (subject, _) = after(limit, &requests);
+        let before = [1, 2, 7].map(|cost| subject.peek(cost));
+        let receipt = subject.take_for_receipt(cost);
+        subject.refund(receipt);
+        prop_assert_eq!([1, 2, 7].map(|cost| subject.peek(cost)), before);
+    }
+
+    /// A refund of any request leaves a log or a window as if that request had not been made.
+    #[test]
+    fn a_late_refund_undoes_one_request_among_others(requests in requests(), which in 0..80usize, later in 0..2_000_000u64) {
+        let (which, amount, window) = (which % requests.len(), 1000, Duration::from_secs(1));
+        for limit in [Limit::sliding_log(amount, window).unwrap(), Limit::fixed_window(amount, window).unwrap()] {
+            let (whole, without) = (Subject::new(limit), Subject::new(limit));
+            let (mut now, mut receipt) = (START_MICROS, None);
+            for (index, (gap, cost)) in requests.iter().enumerate() {
+                now += gap;
+                whole.set(now);
+                without.set(now);
+                let taken = whole.take_for_receipt(*cost);
+                if index == which {
+                    receipt = Some(taken);
+                } else {
+                    without.take(*cost);
+                }
+            }
+            whole.refund(receipt.unwrap());
+            for after in [0, later] {
+                whole.set(now + after);
+                without.set(now + after);
+                prop_assert_eq!(whole.peek(999), without.peek(999));
+            }
+        }
+    }
+
+    /// A charge consumes its cost, or what is left.
+    #[test]
+    fn a_charge_consumes_at_most_what_is_left(limit in limit(), requests in requests(), cost in 0..25u64) {
+        let (subject, _) = after(limit, &requests);
+        let left = subject.peek(1).remaining;
+        subject.charge(cost);
+        prop_assert_eq!(subject.peek(1).remaining, left.saturating_sub(cost));
+    }
+
+    /// A request that a clock slightly behind has admitted does not end the windows of earlier ones sooner.
+    #[test]
+    fn a_small_step_back_does_not_shorten_a_window(back in 1..=2_000_000u64, cost in 1..5u64) {
+        let window = 5_000_000;
+        for limit in [
+            Limit::sliding_log(20, Duration::from_micros(window)).unwrap(),
+            Limit::sliding_window(20, Duration::from_micros(window), 5).unwrap(),
+            Limit::fixed_window(20, Duration::from_micros(window)).unwrap(),
+        ] {
+            // The start of a window and of a slice.
+            let start = START_MICROS.next_multiple_of(window);
+            let subject = Subject::new(limit);
+            subject.set(start);
+            subject.take(cost);
+            subject.set(start - back);
+            subject.take(1);
+            subject.set(start + window - 1);
+            prop_assert!(subject.peek(1).remaining <= 20 - cost, "{:?}", limit);
+        }
     }
 }

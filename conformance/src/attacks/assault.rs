@@ -33,7 +33,10 @@ const RESET_CONNECTIONS: usize = 8;
 const PATIENT_LIMITS: u64 = 3;
 /// Requests with each key of the attacker after the store has become full.
 const REQUESTS_TO_FULL_STORE: usize = 30;
-const FREE_BYTES: u64 = 256 << 10;
+/// The memory that the store has left, and the keys and connections with which the attacker fills it, again and again.
+const FREE_BYTES: u64 = 128 << 10;
+const MADE_UP_KEYS: usize = 1_000;
+const MADE_UP_CONNECTIONS: usize = 50;
 
 /// What the attacker got.
 #[derive(Clone, Debug, Default)]
@@ -191,8 +194,8 @@ impl Assault {
         while !self.target.was_full() {
             assert!(rounds < 100, "made-up keys do not fill the store");
             rounds += 1;
-            let new: Vec<String> = (0..2_000).map(|number| format!("{NOISE}-{rounds}-{number}")).collect();
-            let clients = new.chunks(new.len() / 8).enumerate().map(|(index, keys)| {
+            let new: Vec<String> = (0..MADE_UP_KEYS).map(|number| format!("{NOISE}-{rounds}-{number}")).collect();
+            let clients = new.chunks(MADE_UP_KEYS / MADE_UP_CONNECTIONS).enumerate().map(|(index, keys)| {
                 let mut client = self.target.client(index);
                 async move {
                     let mut counts = AttackerCounts::default();

@@ -21,7 +21,8 @@ exceeded. [When the store fails](failure.md) explains the policies.
 
 ## Bounds
 
-All rules leave `on_failure` at its default, `local`, and `--store-budget` at its default, 25 ms.
+All rules leave `on_failure` at its default, `local`, and `--store-budget` at its default, 25 ms. In the library, `denial_cache` is off, so
+that every call reaches the store.
 
 | the store | what passes with one API key, at most | bystanders within their limits | the circuit breaker |
 |---|---|---|---|

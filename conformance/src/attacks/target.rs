@@ -65,7 +65,7 @@ impl Target {
         let proxy = Proxy::start_on_thread(server.port(), b"EVALSHA\r\n").await;
         let (upstream, mut instances) = (Upstream::start().await, Vec::new());
         for _ in 0..attack.instances() {
-            instances.push(Instance::start(proxy.port(), rules(scale.limit(attack)), upstream.address).await);
+            instances.push(Instance::start(proxy.port(), rules(attack, scale), upstream.address).await);
         }
         Self { instances, upstream, door: attack.door(), proxy, server }
     }
@@ -188,18 +188,21 @@ fn key_attribute() -> String {
     format!("header:{KEY_HEADER}")
 }
 
-/// One rule for all clients, and those of [`MIXED_ACTIONS`]. All leave their failure policy at its default.
-fn rules(limit: u64) -> RuleSet {
-    let kinds = one_limit_of_each_kind(limit);
-    let rule = |name: &str, action: &str| Rule::new(name, kinds[0]).with_action(action).with_per([key_attribute()]);
-    let mut rules = vec![rule("api", "")];
+/// One rule for all clients, and those of [`MIXED_ACTIONS`]. All leave their failure policy at its default. In the library, the denial
+/// cache is off, so that every call reaches the store.
+fn rules(attack: Attack, scale: &Scale) -> RuleSet {
+    let kinds = one_limit_of_each_kind(scale.limit(attack));
+    let caches = attack.door() == Door::Gateway;
+    let rule =
+        |rule: Rule, action: &str| rule.with_action(action).with_per([key_attribute()]).with_denial_cache(caches);
+    let mut rules = vec![rule(Rule::new("api", kinds[0]), "")];
     for (limit, action) in kinds.into_iter().zip(MIXED_ACTIONS) {
-        rules.push(Rule::new(action, limit).with_action(action).with_per([key_attribute()]));
+        rules.push(rule(Rule::new(action, limit), action));
     }
     let named = kinds.map(|limit| (limit.algorithm().as_str(), limit));
-    rules.push(Rule::from_limits("several", named).with_action("several").with_per([key_attribute()]));
-    rules.push(rule("all-clients", "several"));
-    rules.push(rule("shadowed", "shadowed"));
+    rules.push(rule(Rule::from_limits("several", named), "several"));
+    rules.push(rule(Rule::new("beside", kinds[0]), "several"));
+    rules.push(rule(Rule::new("shadowed", kinds[0]), "shadowed"));
     rules.push(Rule::new("shadow", one_limit_of_each_kind(1)[0]).with_action("shadowed").with_mode(RuleMode::Shadow));
     RuleSet::new(rules).unwrap()
 }

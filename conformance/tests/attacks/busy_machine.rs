@@ -79,6 +79,7 @@ async fn four_busy_instances_admit_exactly_the_limit() {
             let within_timeout = witness.saw_answers_within(TIMEOUT).await;
             let most = if within_timeout { LIMIT } else { (1 + INSTANCES as u64) * LIMIT };
             let case = format!("{kind:?} {limit:?}, slowest answer {:?}", witness.slowest_answer());
+            println!("{case}: {passed} of {LIMIT}");
             assert!((LIMIT..=most).contains(&passed), "{case}: {passed} of {LIMIT}");
             let states = limiters.iter().flat_map(|limiter| limiter.store().server_states());
             let is_well = |opened: u64, breaker: BreakerState| opened == 0 && breaker == BreakerState::Closed;

@@ -1,19 +1,18 @@
-//! Every attack in every state of the store, with the default timeout.
+//! Every bounded attack in every state of the store, on Redis and on Valkey in turn, with the default timeout.
 
 use conformance::attacks::{ATTACKS, AttackOutcome, Scale, run};
-use conformance::server::Kind;
+use conformance::server::KINDS;
 
 /// Asserts the bound of what the attacker gets, that bystanders pass, and that the breaker stays closed while the store answers. To run
 /// a failing attack alone: `cargo run -p conformance --example attacks -- --quick NAME`.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_attack_exceeds_its_bound() {
     let mut problems = Vec::new();
-    for attack in ATTACKS {
-        for state in attack.states() {
-            let ran = tokio::spawn(run(attack, state, Kind::Redis, Scale::for_tests())).await;
-            match ran {
+    for (number, attack) in ATTACKS.into_iter().filter(|attack| attack.is_bounded()).enumerate() {
+        for (state, kind) in attack.states().into_iter().zip(KINDS.into_iter().cycle().skip(number)) {
+            match tokio::spawn(run(attack, state, kind, Scale::for_tests())).await {
                 Ok(outcome) => problems.extend(AttackOutcome::problems(&outcome)),
-                Err(error) => problems.push(format!("{}, store {}: {error}", attack.name(), state.name())),
+                Err(error) => problems.push(format!("{}, {kind:?} {}: {error}", attack.name(), state.name())),
             }
         }
     }

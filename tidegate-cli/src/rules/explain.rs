@@ -81,8 +81,8 @@ fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, output: &mut Output<'
     }
     let cap = effect.emergency.as_ref().map(|cap| format!(", {cap}, for all subjects together")).unwrap_or_default();
     output.line(format_args!("    on failure {}{cap}", effect.on_failure.as_str()));
-    if effect.on_overload == OnOverload::Open {
-        output.line(format_args!("    overloaded requests pass while an instance is overloaded"));
+    if effect.on_overload != OnOverload::Policy {
+        output.line(format_args!("    overloaded {}", effect.on_overload.as_str()));
     }
 }
 

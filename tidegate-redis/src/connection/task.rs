@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, RedisResult};
 use tokio::time::Instant;
@@ -20,20 +19,15 @@ use super::alarm::Alarm;
 use super::expiry::{Expiry, WaitsOver};
 use super::open_link::{OpenLink, UnexpectedReply};
 use super::pacing::{MAX_COMBINE_WAIT, Pacing};
+use super::replacement::{Connecting, Replacement};
 use super::shared::{ConnectionShared, TaskLifecycle};
 use crate::batch::MAX_BATCH_PLANS;
 use crate::node_error::{DownReason, NodeError};
 use crate::server_link::ServerLink;
 use crate::timer;
 
-/// Shortest time between two replacements of a working connection.
-const MIN_REPLACE_INTERVAL: Duration = Duration::from_millis(100);
-
 /// How often one poll looks for more to do before it lets other tasks run.
 const MAX_TURNS: usize = 16;
-
-/// A connection that is being made.
-type Connecting = Pin<Box<dyn Future<Output = RedisResult<ServerLink>> + Send>>;
 
 /// The task of one connection.
 pub(super) struct ConnectionTask {
@@ -60,18 +54,6 @@ enum LinkPhase {
     },
     Connecting(Connecting),
     Open(Box<OpenLink>),
-}
-
-/// A connection that replaces one that works.
-enum Replacement {
-    None,
-    Connecting(Connecting),
-    /// It is used as soon as everything on the old one is answered.
-    Ready(Box<ServerLink>),
-    /// The next one may be made then.
-    CoolingDown {
-        until: Instant,
-    },
 }
 
 impl ConnectionTask {
@@ -245,40 +227,19 @@ impl ConnectionTask {
     fn drive_replacement(&mut self, cx: &mut Context<'_>) {
         let LinkPhase::Open(open) = &self.phase else { return };
         let is_idle = open.unanswered.is_empty();
-        let now = timer::now();
-        match &mut self.replacement {
-            Replacement::None => {
-                if self.shared.lock().is_replace_requested {
-                    self.replacement = Replacement::Connecting(self.connect());
-                    self.drive_replacement(cx);
-                }
-            }
-            Replacement::Connecting(connecting) => {
-                if let Poll::Ready(attempt) = connecting.as_mut().poll(cx) {
-                    self.shared.lock().attempts += 1;
-                    self.replacement = match attempt {
-                        Ok(link) => Replacement::Ready(Box::new(link)),
-                        Err(_) => Replacement::CoolingDown { until: now + MIN_REPLACE_INTERVAL },
-                    };
-                    self.drive_replacement(cx);
-                }
-            }
-            Replacement::Ready(_) if is_idle => {
-                let cooling_down = Replacement::CoolingDown { until: now + MIN_REPLACE_INTERVAL };
-                if let Replacement::Ready(link) = std::mem::replace(&mut self.replacement, cooling_down) {
-                    let mut state = self.shared.lock();
-                    state.breaker.record_connected();
-                    self.phase = LinkPhase::Open(Box::new(OpenLink::new(*link, self.shared.send_context())));
-                    self.tick.disarm();
-                }
-            }
-            Replacement::Ready(_) => {}
-            Replacement::CoolingDown { until } => {
-                if *until <= now {
-                    self.replacement = Replacement::None;
-                    self.shared.lock().is_replace_requested = false;
-                }
-            }
+        if self.replacement.is_none() && self.shared.lock().is_replace_requested {
+            self.replacement = Replacement::Connecting(self.connect());
+        }
+        if self.replacement.poll_connect(cx) {
+            self.shared.lock().attempts += 1;
+        }
+        if is_idle && let Some(link) = self.replacement.take_link() {
+            self.shared.lock().breaker.record_connected();
+            self.phase = LinkPhase::Open(Box::new(OpenLink::new(link, self.shared.send_context())));
+            self.tick.disarm();
+        }
+        if self.replacement.end_cooldown() {
+            self.shared.lock().is_replace_requested = false;
         }
     }
 }

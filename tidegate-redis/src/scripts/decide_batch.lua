@@ -5,8 +5,9 @@
 -- KEYS[k]  the keys of the plans, each once
 -- ARGV[1]  packed 16-bit integers, for each plan one of
 --          0; limit and key of its only check
---          1; units; number of checks; for each check its limit, its key, and 1 if its takes are counted, else 0. All checks are
---          enforced. A plan of several units stands for as many equal plans of one unit
+--          1; units; number of checks; for each check its limit, its key, and 1 if takes from this key are counted, else 0. All
+--          checks are enforced. Plans of this kind take from a counted key by the same limit. A plan of several units stands for
+--          as many equal plans of one unit
 --          2; units; number of checks; for each check its limit, its key, and the overflow bucket that decides if the key does not
 --          exist, or 0
 --          3; 0 for a peek, else 1; 1 if each check counts on its own, else 0; units in four numbers, the lowest first; number of
@@ -116,14 +117,12 @@ while at < past_plans do
   elseif kind == 1 then
     local units, checks, first, header = plans[at + 1], plans[at + 2], at + 3, last + 1
     local granted, unreadable = units, nil
+    reply[header] = ';' -- in order: a table with gaps is slow
     at, last = first, header
     for i = 1, checks do
-      local limit, k, room, counter = limit_of[plans[at]], plans[at + 1], nil, nil
-      if plans[at + 2] == 1 then
-        counter = counters[k]
-        if not counter or counter[1] ~= limit then counter = count(limit, k) end
-      end
-      counter_of[i], at = counter, at + 3
+      local k, room, counter = plans[at + 1], nil, nil
+      if plans[at + 2] == 1 then counter = counters[k] or count(limit_of[plans[at]], k) end
+      counter_of[i] = counter
       if counter then
         local taken = counter[4]
         room, last = counter[3] - taken, last + 1
@@ -138,15 +137,17 @@ while at < past_plans do
           reply[last] = text
         end
       else
-        local state = states[k]
+        local limit, state = limit_of[plans[at]], states[k]
         if state == nil then state = settle(k) end
+        local seen
         if units == 1 then
           local admits
-          admits, value[i], expiry[i], view[i] = apply(limit, state, TAKE, 1)
+          admits, value[i], expiry[i], seen = limit[1](state, now, TAKE, 1,
+            limit[4], limit[5], limit[6], limit[7], limit[8], limit[9], limit[10], limit[11])
           room = admits and 1 or 0
           if admits == nil then unreadable = unreadable or i end
         else
-          room, view[i] = apply(limit, state, ROOM, units), nil
+          room = apply(limit, state, ROOM, units)
           if room == nil then unreadable, room = unreadable or i, 0 end
         end
         if FULL and is_new[k] then
@@ -155,15 +156,16 @@ while at < past_plans do
           reply[last + 1] = room > 0 and 'a' or 'A'
         end
         last = last + 2
-        reply[last] = view[i] or state or ''
+        reply[last] = seen or state or ''
+        room_of[i] = room
       end
-      room_of[i] = room
+      at = at + 3
       if room < granted then granted = room end
     end
     if unreadable then
       reply[header], last, checks = format(';!%d', unreadable), header, 0
-    else
-      reply[header] = units == 1 and ';' or format(';g%d', granted)
+    elseif units ~= 1 then
+      reply[header] = format(';g%d', granted)
     end
     for i = 1, checks do
       local counter = counter_of[i]
@@ -264,7 +266,8 @@ while at < past_plans do
         states[k], expiries[k] = changed, expiry[i]
         if not shared[i] and expiry[i] - now > limit[3] then expiries[k] = now + limit[3] end
       end
-      reply[last + 1], reply[last + 2] = letter, state
+      reply[last + 1] = letter
+      reply[last + 2] = state
       last = last + 2
       if ttl[i] then
         last = last + 1

@@ -143,6 +143,7 @@ impl Compiler<'_> {
             says_local: spec.on_failure.as_ref().is_some_and(|policy| policy.contains(PolicyName::Local)),
             on_overload: spec.on_overload.as_ref().map_or(OnOverload::default(), |at| match at.value {
                 OnOverloadSpec::Policy => OnOverload::Policy,
+                OnOverloadSpec::Local => OnOverload::Local,
                 OnOverloadSpec::Open => OnOverload::Open,
             }),
             denial_cache: spec.denial_cache.as_ref().is_none_or(|at| at.value),

@@ -121,7 +121,7 @@ fn or_any<T>(values: &[T]) -> Vec<Option<&T>> {
 
 /// Whether `strict` refuses every request that `rule` refuses while the store fails, given limits at least as strict.
 pub(super) fn is_as_strict(strict: &CompiledRule, rule: &CompiledRule) -> bool {
-    if strict.on_overload == OnOverload::Open && rule.on_overload != OnOverload::Open {
+    if strict.on_overload != rule.on_overload && rule.on_overload != OnOverload::Open {
         return false;
     }
     let (own, other) = (&strict.matcher.on_failure, &rule.matcher.on_failure);

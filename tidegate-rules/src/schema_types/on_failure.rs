@@ -98,14 +98,15 @@ impl OnFailureSpec {
     }
 }
 
-/// What happens while an instance is overloaded.
+/// What happens while an instance is overloaded. A subject with other requests waiting is refused with 503, except for `open`.
 #[derive(Clone, Copy, Debug, serde::Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "OnOverload")]
 pub(crate) enum OnOverloadSpec {
-    /// A subject with other requests waiting is refused with 503. Any other is decided by `on_failure`, with the whole limit in
-    /// memory in place of `open` and `degraded`.
+    /// Requests are decided by `on_failure`, with the whole limit in memory in place of `open` and `degraded`.
     Policy,
+    /// Each instance decides alone, with the whole limit, whatever `on_failure` is.
+    Local,
     /// Requests pass, however many there are.
     Open,
 }

@@ -19,6 +19,8 @@ use crate::{EnvoyClient, config_files, handle, hit, no_rules, with_hits};
 #[derive(Default)]
 pub(crate) struct UnavailableStore {
     hangs: bool,
+    /// Whether it fails since too many plans wait.
+    overloaded: bool,
     /// Whether it fails since the subject has other plans waiting.
     crowded: bool,
 }
@@ -27,6 +29,9 @@ impl UnavailableStore {
     async fn error<T>(&self) -> Result<T, StoreError> {
         if self.hangs {
             std::future::pending::<()>().await;
+        }
+        if self.overloaded {
+            return Err(StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait"));
         }
         if self.crowded {
             return Err(StoreError::new(StoreErrorKind::Overloaded, "4096 plans wait").with_crowded());
@@ -176,6 +181,21 @@ async fn a_subject_with_other_requests_waiting_is_over_its_limit_and_no_error() 
         let service = EnvoyService::from_config(handle(no_rules(), crowded()), config).with_strict(strict);
         let summary = EnvoyClient::connect(service).await.summary(hit("edge", &[&[("k", "v")]])).await;
         assert_eq!(summary, "OVER_LIMIT: OVER_LIMIT 0", "strict: {strict}");
+    }
+}
+
+/// Limits of a configuration leave failures to Envoy, which lets everything pass by default. An overload is none.
+#[tokio::test]
+async fn while_overloaded_the_limits_of_a_configuration_are_applied_by_the_instance() {
+    let text = "domain: edge\ndescriptors:\n  - { key: k, rate_limit: { unit: day, requests_per_unit: 2 } }\n";
+    let overloaded = || Arc::new(UnavailableStore { overloaded: true, ..UnavailableStore::default() });
+    for strict in [false, true] {
+        let config = ConfigHandle::new(config_files::parse(text).unwrap());
+        let service = EnvoyService::from_config(handle(no_rules(), overloaded()), config).with_strict(strict);
+        let mut client = EnvoyClient::connect(service).await;
+        for expected in ["OK: OK 0", "OK: OK 0", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0"] {
+            assert_eq!(client.summary(hit("edge", &[&[("k", "v")]])).await, expected, "strict: {strict}");
+        }
     }
 }
 

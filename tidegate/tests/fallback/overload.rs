@@ -62,6 +62,20 @@ fn only_a_rule_that_is_open_on_overload_lets_requests_pass_then() {
 }
 
 #[test]
+fn a_rule_that_is_local_on_overload_is_decided_by_the_whole_limit_whatever_its_policy() {
+    let clock = ManualClock::default();
+    let ann = Request::new("").with_attribute("user", "ann");
+    for policy in POLICIES {
+        let local = rule(policy).with_on_overload(OnOverload::Local);
+        let store = SwitchableStore::failing_with(&clock, overloaded());
+        let limiter = limiter(&store, &clock, [local]).with_instances(4);
+        assert_eq!(passed(&limiter, &ann, 30), Some(20), "{policy:?}");
+        *store.error.lock().unwrap() = Some(overloaded().with_crowded());
+        assert_eq!(passed(&limiter, &ann, 1), None, "{policy:?}");
+    }
+}
+
+#[test]
 fn on_overload_says_nothing_about_a_failure_of_the_store() {
     let clock = ManualClock::default();
     let rule = rule(OnFailure::Local).with_on_overload(OnOverload::Open);
@@ -76,6 +90,7 @@ fn rules_that_share_a_budget_are_open_on_overload_only_if_all_are() {
     for (first, second, expected) in [
         (OnOverload::Open, OnOverload::Open, 9),
         (OnOverload::Open, OnOverload::Policy, 3),
+        (OnOverload::Open, OnOverload::Local, 3),
         (OnOverload::Policy, OnOverload::Open, 3),
     ] {
         let store = SwitchableStore::failing_with(&clock, overloaded());

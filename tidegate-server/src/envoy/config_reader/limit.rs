@@ -1,7 +1,7 @@
 //! A limit of a file: its rate, algorithm, window and settings.
 
 use tidegate::spi::{Gate, KeyStem, Role};
-use tidegate::{Limit, LimitError, OnFailure, Rate as Refill};
+use tidegate::{Limit, LimitError, OnFailure, OnOverload, Rate as Refill};
 use tidegate_rules::parse_duration;
 use tidegate_rules::yaml::{Node, NodeKind};
 
@@ -164,7 +164,9 @@ pub(in super::super) const fn role(strict: bool, shadow: bool, quota: bool) -> R
 /// A gate that fails closed: these files have no failure policy, so the caller gets an error and Envoy's own policy applies.
 pub(in super::super) fn gate(full_key: &str, owner: &str, limit: Limit, role: Role) -> Gate {
     let stem = KeyStem::for_rule(owner, &limit, "");
-    Gate::new(full_key, "", limit, role, stem).with_on_failure(OnFailure::Closed)
+    // A failure of the store is an error, which Envoy decides about; an overload of this instance is no failure.
+    let gate = Gate::new(full_key, "", limit, role, stem).with_on_failure(OnFailure::Closed);
+    gate.with_on_overload(OnOverload::Local)
 }
 
 /// Builds a limit by the name of its algorithm; `None` if the name is unknown.
