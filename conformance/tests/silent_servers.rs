@@ -6,12 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::proxy::{NetworkFault, Proxy};
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{
     count_allowed, key_name, left, long_timeout_options, one_limit_of_each_kind, retry_while_transient, until,
     wait_until_reachable,
 };
 use conformance::topology::{Cluster, SentinelGroup};
+use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate::{Limit, Limiter, OnFailure, Request, Rule, RuleSet, StoreErrorKind};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
@@ -112,24 +114,30 @@ async fn the_subject_with_the_most_waiting_plans_is_refused_first() {
     assert_eq!((state().in_flight, state().waiting), (0, 0));
 }
 
-/// A plan that waits for longer than it may is overloaded, not failed: the server is well, and the breaker stays closed.
-#[tokio::test]
-async fn a_plan_that_waits_too_long_is_overloaded() {
+/// Plans that wait for longer than they may while the server answers others are overloaded, not failed: the breaker stays closed, and
+/// they consume nothing. A batch has at most 16 sliding logs, so that most of these plans have to wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_that_wait_too_long_are_overloaded() {
     let server = Server::start(Kind::Redis);
-    let store = server.store_with(long_timeout_options().with_queue_wait(Duration::from_millis(50))).await;
-    let limiter = Arc::new(limiter(one_limit_of_each_kind(10)[0], &store));
-    let mut connection = server.connection();
-    let _: () = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").query(&mut connection).unwrap();
-    let under_way = tokio::spawn({
-        let limiter = Arc::clone(&limiter);
-        async move { limiter.check(&Request::new("")).await }
-    });
-    until(|| store.server_states()[0].in_flight == 1).await;
-    let error = limiter.check(&Request::new("")).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Overloaded, false), "{error}");
-    let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(&mut connection).unwrap();
-    assert!(under_way.await.unwrap().unwrap().is_allowed());
-    assert_eq!((left(&limiter).await, breaker(&store)), (9, BreakerState::Closed));
+    let proxy = Proxy::start(server.port(), b"EVALSHA\r\n").await;
+    let options = long_timeout_options().with_queue_wait(Duration::from_millis(50));
+    let store = RedisStore::connect_with(&format!("redis://127.0.0.1:{}", proxy.port()), options).await.unwrap();
+    let limit = Limit::sliding_log(10, Duration::from_secs(3600)).unwrap();
+    let rule = Rule::new("api", limit).with_per(["user"]).with_on_failure(OnFailure::Closed);
+    let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store.clone());
+    proxy.inject(NetworkFault::DelayReplies(Duration::from_millis(200))).await;
+    let users: Vec<String> = (0..200).map(|number| format!("user-{number}")).collect();
+    let results = join_all(users.iter().map(async |user| limiter.check(&request_of(user)).await)).await;
+    let mut overloaded = 0;
+    for error in results.iter().filter_map(|result| result.as_ref().err()) {
+        assert_eq!((error.kind(), error.is_possibly_applied()), (StoreErrorKind::Overloaded, false), "{error}");
+        assert!(!error.is_crowded(), "each is alone with its key");
+        overloaded += 1;
+    }
+    assert!(overloaded > 0 && store.server_states()[0].overloaded == overloaded, "{overloaded}");
+    assert_eq!((breaker(&store), store.server_states()[0].opened), (BreakerState::Closed, 0));
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut server.connection()).unwrap();
+    assert_eq!(keys, 200 - overloaded, "what was overloaded was not sent");
 }
 
 /// A store is opened before its server is up. Until then every decision fails at once; then it works by itself.

@@ -181,6 +181,9 @@ mod tests {
         command.args_iter().map(bytes).collect()
     }
 
+    /// The characters of a reply, the frequent ones more often.
+    const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugtm!0123456789,";
+
     #[test]
     fn keys_limits_and_equal_plans_are_sent_once() {
         let (tenant, client) =
@@ -274,7 +277,6 @@ mod tests {
     /// Whatever a server or a proxy answers: a result or an error for each plan, never a panic.
     #[test]
     fn any_reply_gives_one_result_for_each_plan() {
-        const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugm!0123456789,";
         let window = Duration::from_secs(60);
         let limits = [
             token_bucket(),

@@ -89,8 +89,8 @@ impl PlanReply {
         let (mut states, mut details) = (SmallVec::new(), SmallVec::new());
         for check in plan.checks() {
             let ((admitted, state), detail, rest) = parse_check(check, text).ok_or_else(malformed)?;
-            let state = if detail.taken > 0 { take(plan, check, self.now, state, detail.taken) } else { Some(state) };
-            states.push((admitted, state.ok_or_else(malformed)?));
+            let state = if detail.taken > 0 { take(plan, check, self.now, state, detail.taken)? } else { state };
+            states.push((admitted, state));
             details.push(detail);
             text = rest;
         }
@@ -100,7 +100,7 @@ impl PlanReply {
         }
         let reply = Reply { now: self.now, granted: granted.unwrap_or_default(), states, details };
         if self.repeat.count > 1 {
-            return reply.into_repeat(plan, self.repeat).ok_or_else(malformed);
+            return reply.into_repeat(plan, self.repeat);
         }
         let granted = granted.unwrap_or_else(|| plan.granted(|index| u64::from(reply.states[index].0)));
         Ok(Reply { granted, ..reply })
@@ -127,7 +127,7 @@ impl Reply {
 
     /// The reply to one of several equal plans, from the reply to all of them: the states found, and the units granted. Every
     /// plan is one unit, so those before it have taken as many units as were granted to them.
-    fn into_repeat(self, plan: &Plan<'_>, repeat: Repeat) -> Option<Self> {
+    fn into_repeat(self, plan: &Plan<'_>, repeat: Repeat) -> Result<Self, StoreError> {
         let Self { now, granted, mut states, mut details } = self;
         let granted_before = repeat.index.min(granted);
         let is_granted = repeat.index < granted;
@@ -148,7 +148,7 @@ impl Reply {
             let own_state = known_state(state)?.filter(|_| !detail.overflowed);
             detail.ttl_millis = own_state.and_then(|state| ttl_millis(check, state, now));
         }
-        Some(Self { now, granted: u64::from(is_granted), states, details })
+        Ok(Self { now, granted: u64::from(is_granted), states, details })
     }
 }
 
@@ -227,20 +227,26 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     Some(((letter.is_ascii_lowercase(), state), details, text))
 }
 
-/// `state` after `units` of `check` were taken. `None` if it does not have them, or is a log.
-fn take(plan: &Plan<'_>, check: &Check<'_>, now: Timestamp, state: StoredState, units: u64) -> Option<StoredState> {
+/// `state` after `units` of `check` were taken. An error if it does not have them, or is a log.
+fn take(
+    plan: &Plan<'_>,
+    check: &Check<'_>,
+    now: Timestamp,
+    state: StoredState,
+    units: u64,
+) -> Result<StoredState, StoreError> {
     let take = Op::Take(plan.take(check, units));
     let result = algorithm::apply(known_state(&state)?, check.gate().limit(), now, take);
     let after = result.change.map_or(state, |change| StoredState::State(State::new(change)));
-    result.admitted.then_some(after)
+    result.admitted.then_some(after).ok_or_else(malformed)
 }
 
-/// The state, or `None` within if there is none. `None` for a log: of that, the reply has only a summary.
-const fn known_state(state: &StoredState) -> Option<Option<&State>> {
+/// The state, if there is one. An error for a log: of that, the reply has only a summary, and takes from it are never counted.
+fn known_state(state: &StoredState) -> Result<Option<&State>, StoreError> {
     match state {
-        StoredState::Fresh => Some(None),
-        StoredState::State(state) => Some(Some(state)),
-        StoredState::Log(_) => None,
+        StoredState::Fresh => Ok(None),
+        StoredState::State(state) => Ok(Some(state)),
+        StoredState::Log(_) => Err(malformed()),
     }
 }
 
