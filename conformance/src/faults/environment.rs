@@ -33,11 +33,6 @@ enum Servers {
 
 /// Arguments of a server that loses nothing when it is killed.
 const DURABLE_ARGUMENTS: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-/// Writes one MiB of foreign keys, which is quick enough not to look like silence. The server checks memory once per script, before
-/// it writes.
-const FILL_SCRIPT: &str = "local large = string.rep(string.rep('x', 4096), 64) \
-                    for i = 1, 4 do redis.call('SET', 'foreign:' .. i, large) end";
-const EMPTY_SCRIPT: &str = "for i = 1, 4 do redis.call('DEL', 'foreign:' .. i) end";
 const FLOOD_SUBJECTS: u32 = 5_000;
 
 impl FaultEnvironment {
@@ -73,10 +68,8 @@ impl FaultEnvironment {
             environment.url = format!("redis://127.0.0.1:{}", proxy.port());
             environment.proxy = Some(proxy);
         }
-        match fault {
-            Fault::Loading => block_in_place(|| fill_for_loading(environment.server())),
-            Fault::OutOfMemory => block_in_place(|| set_low_maxmemory(environment.server())),
-            _ => {}
+        if fault == Fault::Loading {
+            block_in_place(|| fill_for_loading(environment.server()));
         }
         environment
     }
@@ -92,7 +85,10 @@ impl FaultEnvironment {
             Fault::Hang => self.server().hang(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().kill()),
             Fault::Loading => block_in_place(|| self.server_mut().restart_with(&["--key-load-delay", "20000"])),
-            Fault::OutOfMemory => self.command(&["EVAL", FILL_SCRIPT, "0"]),
+            Fault::OutOfMemory => {
+                self.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+                self.command(&["CONFIG", "SET", "maxmemory", "1"]);
+            }
             Fault::ReadOnly => self.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]),
             Fault::ClusterDown => self.command(&["CLUSTER", "DELSLOTS", &self.other_slot(scale)]),
             Fault::Busy => block_in_place(|| run_endless_script(self.server())),
@@ -126,7 +122,7 @@ impl FaultEnvironment {
             Fault::Hang => self.server().resume(),
             Fault::Unavailable | Fault::DataLost => block_in_place(|| self.server_mut().restart_with(&[])),
             Fault::Loading => self.command(&["CONFIG", "SET", "key-load-delay", "0"]),
-            Fault::OutOfMemory => self.command(&["EVAL", EMPTY_SCRIPT, "0"]),
+            Fault::OutOfMemory => self.command(&["CONFIG", "SET", "maxmemory", "0"]),
             Fault::ReadOnly => self.command(&["REPLICAOF", "NO", "ONE"]),
             Fault::ClusterDown => self.command(&["CLUSTER", "ADDSLOTS", &self.other_slot(scale)]),
             Fault::Busy => self.command(&["SCRIPT", "KILL"]),
@@ -221,18 +217,6 @@ fn key(scale: &Scale, limit: u64) -> Vec<u8> {
 fn command<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]).query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
-}
-
-/// Sets `maxmemory` to half of what the fault writes, without eviction.
-fn set_low_maxmemory(server: &Server) {
-    let mut connection = server.connection();
-    command::<redis::Value>(&mut connection, &["EVAL", FILL_SCRIPT, "0"]);
-    let memory: String = command(&mut connection, &["INFO", "memory"]);
-    let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
-    command::<redis::Value>(&mut connection, &["EVAL", EMPTY_SCRIPT, "0"]);
-    let most = used.trim().parse::<u64>().unwrap() - (512 << 10);
-    command::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    command::<redis::Value>(&mut connection, &["CONFIG", "SET", "maxmemory", &most.to_string()]);
 }
 
 /// Gives the server a thousand keys to load at its next start.

@@ -155,7 +155,7 @@ impl Fault {
             }
             Self::NoScript => ("NOSCRIPT", "the scripts are flushed repeatedly", Unnoticed),
             Self::DataLost => ("data lost", "the server is killed, and restarted empty", Outage(UNAVAILABLE)),
-            Self::OutOfMemory => ("OOM", "foreign keys fill the memory of the server, with `noeviction`", Unnoticed),
+            Self::OutOfMemory => ("OOM", "`maxmemory` becomes less than the server uses, with `noeviction`", Unnoticed),
             Self::ReadOnly => {
                 ("READONLY", "the server becomes a replica, and a primary again", Outage(REFUSED_OR_UNAVAILABLE))
             }
