@@ -18,7 +18,7 @@ impl Deadline {
     /// The deadline of a decision that starts now: its own, or after the longest time that one call takes.
     pub(crate) fn new(timeouts: Timeouts) -> Self {
         let latest = timer::after(timer::now(), timeouts.total());
-        Self { timeouts, end: timeouts.deadline.map_or(latest, |deadline| deadline.min(latest)) }
+        Self { timeouts, end: timeouts.end().map_or(latest, |end| end.min(latest)) }
     }
 
     /// The timeouts of the next of several calls: nine tenths of the time left, so that its result can still be used.

@@ -163,10 +163,9 @@ impl RedisStore {
         self.call_timeouts().with_deadline(own_deadline)
     }
 
-    /// The timeouts of a call of this store that starts now, with a deadline for all its attempts.
+    /// The timeouts of a call of this store that starts now, all its attempts together.
     pub(crate) fn call_timeouts(&self) -> Timeouts {
-        let timeouts = Timeouts::for_decision(&self.options);
-        timeouts.with_deadline(Some(timer::after(timer::now(), timeouts.total())))
+        Timeouts::for_decision(&self.options).with_bounded_attempts()
     }
 
     /// The time of the injected clock. `None` means the server's.

@@ -25,6 +25,9 @@ pub(crate) struct Timeouts {
     pub(crate) queue_wait: Duration,
     /// The caller's own deadline. That it passes says nothing about the server.
     pub(crate) deadline: Option<Instant>,
+    /// Until when a call without such a deadline is tried. If this process is so late that it has passed before the call could be
+    /// sent, the call is sent all the same.
+    pub(crate) attempts_until: Option<Instant>,
     /// Whether the call waits for the next connection attempt when the last one failed. Decisions do not: they fail at once.
     pub(crate) waits_for_retry: bool,
 }
@@ -37,6 +40,7 @@ impl Timeouts {
             setup: options.timeout,
             queue_wait: options.queue_wait,
             deadline: None,
+            attempts_until: None,
             waits_for_retry: false,
         }
     }
@@ -55,6 +59,7 @@ impl Timeouts {
             setup: options.connection_timeout,
             queue_wait: budget.max(options.queue_wait),
             deadline: None,
+            attempts_until: None,
             waits_for_retry: true,
         }
     }
@@ -65,10 +70,20 @@ impl Timeouts {
         self
     }
 
+    /// Bounds the time of all attempts to the longest time of one call, from now on.
+    pub(crate) fn with_bounded_attempts(self) -> Self {
+        Self { attempts_until: Some(timer::after(timer::now(), self.total())), ..self }
+    }
+
+    /// When the time for all attempts ends.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        [self.deadline, self.attempts_until].into_iter().flatten().min()
+    }
+
     /// How long the call still waits for what it needs before it can be sent.
     pub(crate) fn setup_left(&self) -> Duration {
         let left = |deadline: Instant| deadline.saturating_duration_since(timer::now());
-        self.deadline.map_or(self.setup, |deadline| self.setup.min(left(deadline)))
+        self.end().map_or(self.setup, |end| self.setup.min(left(end)))
     }
 
     /// The longest time that a call takes once there is a connection.

@@ -47,7 +47,7 @@ impl Expiry {
             _ if self.last_byte_at.is_none() => waits.unsent_until(false) <= self.now,
             WaitsOver::Deadline => waits.is_deadline_over(self.now),
             WaitsOver::Any => {
-                waits.is_deadline_over(self.now) || (waits.is_queue_wait_over(self.now) && self.has_answered(waits))
+                waits.is_over(self.now) || (waits.is_queue_wait_over(self.now) && self.has_answered(waits))
             }
         }
     }
@@ -60,17 +60,20 @@ impl Expiry {
     /// When the job expires.
     fn deadline(&self, waits: &WaitLimits) -> Option<Instant> {
         match self.last_byte_at {
-            Some(_) if waits.is_queue_wait_over(self.now) => waits.deadline,
+            Some(_) if waits.is_queue_wait_over(self.now) => waits.end(),
             last_byte_at => Some(waits.unsent_until(last_byte_at.is_some())),
         }
     }
 
     /// What the caller is told.
     fn error(&self, waits: &WaitLimits, reason: &Arc<DownReason>, is_crowded: impl FnOnce() -> bool) -> NodeError {
-        match self.last_byte_at {
-            None => NodeError::Down(Arc::clone(reason)),
-            Some(_) if self.has_answered(waits) => NodeError::Overloaded { is_crowded: is_crowded() },
-            Some(_) => NodeError::Down(Arc::new(DownReason::TIMED_OUT)),
+        if self.last_byte_at.is_none() {
+            return NodeError::Down(Arc::clone(reason));
+        }
+        // Whatever the server does, a crowd is refused: until it is silent, a flood must not gain by the wait.
+        match (is_crowded(), self.has_answered(waits)) {
+            (false, false) => NodeError::Down(Arc::new(DownReason::TIMED_OUT)),
+            (is_crowded, _) => NodeError::Overloaded { is_crowded },
         }
     }
 }

@@ -51,6 +51,8 @@ pub(super) struct WaitLimits {
     queue_until: Instant,
     /// The deadline of the caller for everything.
     pub(super) deadline: Option<Instant>,
+    /// Until when it is tried, without such a deadline.
+    attempts_until: Option<Instant>,
     /// The number of connection attempts after which it fails, for a job that waits for the next attempt.
     pub(super) fails_after_attempt: Option<u64>,
 }
@@ -80,6 +82,7 @@ impl WaitLimits {
             setup_until: timer::after(now, timeouts.setup),
             queue_until: timer::after(now, timeouts.queue_wait),
             deadline: timeouts.deadline,
+            attempts_until: timeouts.attempts_until,
             fails_after_attempt: timeouts.waits_for_retry.then_some(attempts),
         }
     }
@@ -87,7 +90,17 @@ impl WaitLimits {
     /// Until when the job may be unsent, with or without a connection.
     pub(super) fn unsent_until(&self, is_connected: bool) -> Instant {
         let until = if is_connected { self.queue_until } else { self.setup_until };
-        self.deadline.map_or(until, |deadline| deadline.min(until))
+        self.end().map_or(until, |end| end.min(until))
+    }
+
+    /// When all its time ends.
+    pub(super) fn end(&self) -> Option<Instant> {
+        [self.deadline, self.attempts_until].into_iter().flatten().min()
+    }
+
+    /// Whether all its time is over.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.end().is_some_and(|end| end <= now)
     }
 
     /// Whether the deadline of the caller has passed.
@@ -107,7 +120,11 @@ impl WaitLimits {
 
     /// Until when the caller of a job that is sent `now` waits for the reply. Silence ends the wait much earlier.
     pub(super) fn reply_until(&self, now: Instant) -> Instant {
-        self.deadline.unwrap_or_else(|| timer::after(now, self.budget.saturating_mul(MAX_UNANSWERED_BUDGETS)))
+        self.deadline.unwrap_or_else(|| {
+            // A job that was sent late, because this process was, has as much time for its reply as any other.
+            let reply = timer::after(now, self.budget.saturating_mul(MAX_UNANSWERED_BUDGETS));
+            self.attempts_until.map_or(reply, |until| until.max(reply))
+        })
     }
 }
 
