@@ -15,8 +15,8 @@ mod shared;
 mod task;
 mod unanswered;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use redis::Value;
@@ -85,8 +85,8 @@ impl Connection {
         epilogue: impl Fn() -> Option<Epilogue<PlanReply>> + Send,
     ) -> Result<PlanReply, NodeError> {
         let plan = {
-            let mut state = self.shared().lock();
-            let waits = self.admit(&mut state, timeouts)?;
+            let mut state = self.lock_with_task()?;
+            let waits = admit(&state, timeouts)?;
             let plan = Arc::new(PendingPlan::new(plan, asking, waits));
             let ConnectionState { plans, crowd_control, .. } = &mut *state;
             let mut refused = 0;
@@ -110,8 +110,8 @@ impl Connection {
     /// Sends the commands of `call`, and returns their replies.
     pub(crate) async fn call(&self, call: RawCall, timeouts: Timeouts) -> Result<Vec<Value>, NodeError> {
         let call = {
-            let mut state = self.shared().lock();
-            let waits = self.admit(&mut state, timeouts)?;
+            let mut state = self.lock_with_task()?;
+            let waits = admit(&state, timeouts)?;
             if state.calls.is_full() {
                 self.shared().overloaded.fetch_add(1, Ordering::Relaxed);
                 return Err(NodeError::Overloaded { is_crowded: false });
@@ -157,23 +157,36 @@ impl Connection {
         }
     }
 
-    /// The limits of a job that is submitted now, or why it must not be sent. Starts the task if there is none.
-    fn admit(&self, state: &mut ConnectionState, timeouts: Timeouts) -> Result<WaitLimits, NodeError> {
-        if state.lifecycle == TaskLifecycle::NotRunning {
-            let runtime = Handle::try_current().map_err(|_| NodeError::Down(Arc::clone(&state.reason)))?;
-            state.lifecycle = TaskLifecycle::Running;
-            state.wake_up = WakeUp::new();
-            runtime.spawn(ConnectionTask::new(Arc::clone(self.shared())));
+    /// The state, after the task was started if there is none. The task is spawned without the lock: a runtime that shuts down
+    /// drops it at once, and its drop takes the lock.
+    fn lock_with_task(&self) -> Result<MutexGuard<'_, ConnectionState>, NodeError> {
+        let mut state = self.shared().lock();
+        if state.lifecycle != TaskLifecycle::NotRunning {
+            return Ok(state);
         }
-        if state.breaker.state() != BreakerState::Closed && !timeouts.waits_for_retry {
+        let runtime = Handle::try_current().map_err(|_| NodeError::Down(Arc::clone(&state.reason)))?;
+        state.lifecycle = TaskLifecycle::Running;
+        state.wake_up = WakeUp::new();
+        drop(state);
+        runtime.spawn(ConnectionTask::new(Arc::clone(self.shared())));
+        let state = self.shared().lock();
+        if state.lifecycle == TaskLifecycle::NotRunning {
             return Err(NodeError::Down(Arc::clone(&state.reason)));
         }
-        Ok(WaitLimits::new(timeouts, timer::now(), state.attempts))
+        Ok(state)
     }
 
     fn shared(&self) -> &Arc<ConnectionShared> {
         &self.0.0
     }
+}
+
+/// The limits of a job that is submitted now, or why it must not be sent.
+fn admit(state: &ConnectionState, timeouts: Timeouts) -> Result<WaitLimits, NodeError> {
+    if state.breaker.state() != BreakerState::Closed && !timeouts.waits_for_retry {
+        return Err(NodeError::Down(Arc::clone(&state.reason)));
+    }
+    Ok(WaitLimits::new(timeouts, timer::now(), state.attempts))
 }
 
 impl Drop for ConnectionHandle {
