@@ -19,7 +19,7 @@ use scenario::{BYSTANDER, Scenario};
 pub(crate) use simulated_server::SimulatedServer;
 
 /// How many scenarios `cargo test` runs, unless `TIDEGATE_SCENARIOS` sets another number.
-const DEFAULT_SCENARIOS: u64 = 2_000;
+const DEFAULT_SCENARIOS: u64 = 4_000;
 
 #[test]
 fn the_client_keeps_its_promises_whatever_the_server_does() {

@@ -120,10 +120,10 @@ impl WaitLimits {
 
     /// Until when the caller of a job that is sent `now` waits for the reply. Silence ends the wait much earlier.
     pub(super) fn reply_until(&self, now: Instant) -> Instant {
-        self.deadline.unwrap_or_else(|| {
-            // A job that was sent late, because this process was, has as much time for its reply as any other.
-            let reply = timer::after(now, self.budget.saturating_mul(MAX_UNANSWERED_BUDGETS));
-            self.attempts_until.map_or(reply, |until| until.max(reply))
+        self.deadline.unwrap_or_else(|| match self.attempts_until {
+            // A job that was sent at the last moment, because this process was late, has a budget for its reply like any other.
+            Some(until) => until.max(timer::after(now, self.budget)),
+            None => timer::after(now, self.budget.saturating_mul(MAX_UNANSWERED_BUDGETS)),
         })
     }
 }
