@@ -35,6 +35,12 @@ impl FractionalMicros {
         }
     }
 
+    /// `self - span`, or zero if that is negative.
+    #[inline(always)]
+    pub(crate) fn saturating_minus(self, span: Self, rate: u64) -> Self {
+        if span > self { Self::default() } else { self.minus(span, rate) }
+    }
+
     /// Rounded up to whole microseconds.
     #[inline(always)]
     pub(crate) const fn ceil(self) -> u64 {

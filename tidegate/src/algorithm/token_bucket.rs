@@ -171,7 +171,8 @@ pub fn outcome(state: Option<TokenBucketState>, limit: &TokenBucket, now: Timest
     if decided.consumed {
         full = full.plus(need, rate);
     }
-    let slack = limit.ceiling(now).minus(full, rate);
+    // A reply that contradicts its own state, such as one that a proxy garbled, must not panic.
+    let slack = limit.ceiling(now).saturating_minus(full, rate);
     Outcome {
         remaining: limit.tokens_in(slack, limit.emission, limit.capacity),
         retry_after: retry,
