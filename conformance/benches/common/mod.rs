@@ -17,8 +17,6 @@ mod pipeline;
 pub(crate) use pipeline::Pipeline;
 mod memory_server;
 pub(crate) use memory_server::{KeySize, MemoryServer, START};
-mod batch_bench;
-pub(crate) use batch_bench::{BatchBench, KeyChoice};
 mod bench_server;
 pub(crate) use bench_server::BenchServer;
 mod table;
