@@ -51,8 +51,11 @@ impl Sentinel {
     /// Sends `call` to the primary.
     pub(crate) async fn send<R: NodeRequest>(self: &Arc<Self>, call: &R) -> Result<R::Reply, CallError> {
         let (primary, generation) = self.primary(call.timeouts()).await?;
-        let reply = call.send_to(&primary.node, false).await;
-        self.retry_on_new_primary(call, generation, reply).await
+        match call.send_to(&primary.node, false).await {
+            Ok(reply) => Ok(reply),
+            // Boxed, since it is rare, and every decision would be as large.
+            Err(error) => Box::pin(self.retry_on_new_primary(call, generation, error)).await,
+        }
     }
 
     /// The primary, as a list of one.
@@ -65,18 +68,14 @@ impl Sentinel {
         self.primary.current().map(|primary| primary.node)
     }
 
-    /// Passes on the `reply` of the primary of `generation`. If the call did not run there, and another server is the
-    /// primary now, sends it to that one.
+    /// Passes on the `error` of the primary of `generation`. If the call did not run there, and another server is the primary
+    /// now, sends it to that one.
     async fn retry_on_new_primary<R: NodeRequest>(
         self: &Arc<Self>,
         call: &R,
         generation: Generation,
-        reply: Result<R::Reply, NodeError>,
+        error: NodeError,
     ) -> Result<R::Reply, CallError> {
-        let error = match reply {
-            Ok(reply) => return Ok(reply),
-            Err(error) => error,
-        };
         let primary = if is_demoted(&error) {
             self.primary.get_newer(generation, call.timeouts(), self.refresh()).await
         } else if error.is_unresponsive() {

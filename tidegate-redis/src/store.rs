@@ -121,7 +121,7 @@ impl RedisStore {
             // A new subject has no key on either server of the migration, so a second key would fail every time. Without
             // the overflow bucket, the subject gets a key instead of an error.
             Err(failure) if failure.mid_migration && has_overflow(&routes) => {
-                self.decide_routed(plan, &without_overflow(&routes), timeouts).await
+                Box::pin(self.decide_routed(plan, &without_overflow(&routes), timeouts)).await
             }
             verdict => verdict,
         }

@@ -88,7 +88,8 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
             }
             state.generation
         };
-        self.wait_for_newer(generation, timeouts, refresh).await
+        // Boxed, since it is rare, and every decision would be as large.
+        Box::pin(self.wait_for_newer(generation, timeouts, refresh)).await
     }
 
     /// A value newer than that of `generation`, which turned out to be wrong. If none arrives in time, the old one.
@@ -102,7 +103,7 @@ impl<T: Clone + Send + 'static> TopologyCache<T> {
         R: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         self.mark_stale(generation);
-        self.wait_for_newer(generation, timeouts, refresh).await
+        Box::pin(self.wait_for_newer(generation, timeouts, refresh)).await
     }
 
     /// Marks the value of `generation` as stale. Does nothing if it has been replaced already.

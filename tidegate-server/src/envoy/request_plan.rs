@@ -17,9 +17,9 @@ pub(super) struct RequestPlan<'r> {
     /// The hits to consume.
     pub(super) consume: Plan<'r>,
     /// Set if a descriptor only peeks: the checks of `consume` at the same indexes, then those of the others with one hit.
-    pub(super) peek: Option<Plan<'r>>,
+    pub(super) peek: Option<Box<Plan<'r>>>,
     /// The hits to refund.
-    pub(super) refund: Option<Plan<'r>>,
+    pub(super) refund: Option<Box<Plan<'r>>>,
     /// One for each descriptor of the request, in order.
     pub(super) descriptors: SmallVec<[DescriptorPlan<'r>; 1]>,
     /// Whether to peek at `consume` first, because the store counts hits that it denies (strict mode).
@@ -64,10 +64,10 @@ pub(super) enum AppliedLimit<'r> {
 pub(super) struct PlanOutcome {
     pub(super) allowed: bool,
     pub(super) consumed: Option<Decision>,
-    pub(super) peeked: Option<Decision>,
-    pub(super) refunded: Option<Decision>,
+    pub(super) peeked: Option<Box<Decision>>,
+    pub(super) refunded: Option<Box<Decision>>,
     /// The state before the hits were consumed, if the plan asks for it.
-    pub(super) before: Option<Decision>,
+    pub(super) before: Option<Box<Decision>>,
 }
 
 /// Why a request gets no complete statuses.
@@ -119,16 +119,17 @@ impl RequestPlan<'_> {
     async fn decide<S: Store>(&self, limiter: &Limiter<S>, strict: bool) -> Result<PlanOutcome, DecideError> {
         let plan = &self.consume;
         let failed = |error| self.decide_without_store(limiter, error);
+        // Refunds and peeks are boxed, since they are rare, and every call would be as large.
         let refunded = match &self.refund {
-            Some(plan) => Some(refund(limiter, plan).await.map_err(failed)?),
+            Some(plan) => Some(Box::pin(refund(limiter, plan)).await.map_err(failed)?),
             None => None,
         };
         let peeked = match &self.peek {
-            Some(plan) => Some(peek(limiter, plan).await.map_err(failed)?),
+            Some(plan) => Some(Box::pin(peek(limiter, plan)).await.map_err(failed)?),
             None => None,
         };
-        let before = if self.peeks_before { Some(peek(limiter, plan).await.map_err(failed)?) } else { None };
-        let passes = peeked.as_ref().is_none_or(Decision::is_allowed);
+        let before = if self.peeks_before { Some(Box::pin(peek(limiter, plan)).await.map_err(failed)?) } else { None };
+        let passes = peeked.as_ref().is_none_or(|peeked| peeked.is_allowed());
         let consumes = plan.checks().iter().any(|check| check.cost() > 0);
         let mut outcome = PlanOutcome { allowed: passes, consumed: None, peeked, refunded, before };
         let is_done = !consumes && (outcome.peeked.is_some() || outcome.refunded.is_some());
@@ -155,8 +156,8 @@ impl RequestPlan<'_> {
     ) -> (Self, Result<PlanOutcome, DecideError>) {
         // With the timeout in the plan, the store notices a silent server in time.
         self.consume = self.consume.with_timeout(timeout);
-        self.peek = self.peek.map(|plan| plan.with_timeout(timeout));
-        self.refund = self.refund.map(|plan| plan.with_timeout(timeout));
+        self.peek = self.peek.map(|plan| Box::new(plan.with_timeout(timeout)));
+        self.refund = self.refund.map(|plan| Box::new(plan.with_timeout(timeout)));
         let deadline = Instant::now() + timeout;
         let outcome = match timeout_at(deadline, self.decide(limiter, strict)).await {
             Ok(outcome) => outcome,
@@ -166,7 +167,7 @@ impl RequestPlan<'_> {
             && !strict
         {
             // The request is denied either way. A failure leaves the limit more generous, but not this response.
-            let _ = timeout_at(deadline, self.charge_denied(limiter, consumed.as_ref())).await;
+            let _ = timeout_at(deadline, Box::pin(self.charge_denied(limiter, consumed.as_ref()))).await;
         }
         (self, outcome)
     }
@@ -177,7 +178,7 @@ impl RequestPlan<'_> {
             return DecideError::refused(error);
         }
         if let Some(peek) = &self.peek {
-            match limiter.fall_back(&peek.clone().with_peek(), error.clone()) {
+            match limiter.fall_back(&Plan::clone(peek).with_peek(), error.clone()) {
                 Ok(decision) if decision.is_allowed() => {}
                 Ok(decision) => return DecideError::Degraded(Box::new(decision)),
                 Err(error) => return DecideError::refused(error),
@@ -220,12 +221,12 @@ fn timeout_error() -> StoreError {
         .with_possibly_applied()
 }
 
-async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
-    limiter.check_plan(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await
+async fn peek<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Box<Decision>, StoreError> {
+    limiter.check_plan(&plan.clone().with_peek().with_on_failure(OnFailure::Closed)).await.map(Box::new)
 }
 
 /// Refunds hits to the current window or slice, and to buckets; never more than was counted there. Then peeks at the result.
-async fn refund<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Decision, StoreError> {
+async fn refund<S: Store>(limiter: &Limiter<S>, plan: &Plan<'_>) -> Result<Box<Decision>, StoreError> {
     let now = peek(limiter, plan).await?.decided_at();
     let position = |check: &Check<'_>| {
         let (limit, cost) = (check.gate().limit(), check.cost());
@@ -242,15 +243,15 @@ impl PlanOutcome {
     /// The decision for descriptors of this mode.
     pub(super) fn decision(&self, mode: HitsMode) -> Option<&Decision> {
         match mode {
-            HitsMode::Consume => self.consumed.as_ref().or(self.peeked.as_ref()),
-            HitsMode::Peek => self.peeked.as_ref(),
-            HitsMode::Refund => self.refunded.as_ref(),
+            HitsMode::Consume => self.consumed.as_ref().or(self.peeked.as_deref()),
+            HitsMode::Peek => self.peeked.as_deref(),
+            HitsMode::Refund => self.refunded.as_deref(),
         }
     }
 
     /// The decision for the response headers: the one that denies, if one does.
     pub(super) fn decision_to_show(&self) -> Option<&Decision> {
-        let both = || [&self.consumed, &self.peeked].into_iter().flatten();
+        let both = || [self.consumed.as_ref(), self.peeked.as_deref()].into_iter().flatten();
         both().find(|decision| !decision.is_allowed()).or_else(|| both().next())
     }
 }

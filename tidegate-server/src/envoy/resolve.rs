@@ -101,6 +101,7 @@ impl<'c> ResolvedLimits<'c> {
         let peek = if peeks { Some(plan(consume_counters.checks(1), strict)?) } else { None };
         // In strict mode the store counts a denied addend up to the limit; the number before cannot be derived afterwards.
         let peeks_before = strict && consume_counters.0.iter().any(|counter| counter.cost > 1);
+        let (peek, refund) = (peek.map(Box::new), refund.map(Box::new));
         Ok(RequestPlan { consume, peek, refund, descriptors, peeks_before })
     }
 }

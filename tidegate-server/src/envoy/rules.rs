@@ -50,6 +50,7 @@ pub(super) fn resolve<'r, S: Store>(
     }
     let peek = peek_plan(&consume, &peeks, &mut descriptors, strict)?;
     let refund = if refund.checks().is_empty() { None } else { Some(validate_size(refund)?) };
+    let (peek, refund) = (peek.map(Box::new), refund.map(Box::new));
     Ok(RequestPlan { consume: validate_size(consume)?, peek, refund, descriptors, peeks_before: false })
 }
 
