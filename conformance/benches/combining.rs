@@ -1,5 +1,6 @@
 //! Decisions that are under way at the same time, against a script call for each request and against plain commands: a single hot
-//! key, many keys, and plans of several checks. CPU time of both processes, at `Store::decide`.
+//! key, many keys, and plans of several checks. CPU time of both processes, at `Store::decide`. And how many plans share a script call,
+//! on one server and in a cluster.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use common::{CallCost, Cell, Contender, Instance, Options, Random, Table, best_of, measure_calls, report, subjects};
 use conformance::server::{Kind, Server};
+use conformance::topology::Cluster;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, cmd};
 use tidegate::spi::{Check, Gate, Plan, Store, Subject};
@@ -28,6 +30,9 @@ if full - now > tonumber(ARGV[2]) then return 0 end
 redis.call('SET', KEYS[1], string.format('%d', full), 'PX', math.ceil((full - now) / 1000))
 return 1";
 
+/// Decisions under way in an instance that is flooded.
+const MANY_UNDER_WAY: usize = 1_000;
+
 /// Tenants, clients and rules in a plan of several checks.
 const TENANTS: usize = 100;
 const CLIENTS: usize = 10_000;
@@ -42,6 +47,7 @@ fn main() {
         one_hot_key(&server, &options, calls),
         uniform_keys(&server, &options, calls),
         plans(&server, &options, calls),
+        plans_in_a_batch(&server, &options, calls),
     ];
     report(&options, &tables);
 }
@@ -163,6 +169,38 @@ fn plans(server: &Server, options: &Options, calls: usize) -> Table {
     table(options, "Tenant, client and rule in one plan, 64 decisions under way", contenders)
 }
 
+/// How many plans share a script call. In a cluster they must share a slot.
+fn plans_in_a_batch(server: &Server, options: &Options, calls: usize) -> Table {
+    let cluster = Cluster::start(Kind::Redis, 3, false);
+    let stores =
+        [store(server), Instance::new(async || RedisStore::connect_with(&cluster.url(), patient()).await.unwrap())];
+    let (gate, subjects) = (gate("api"), subjects(options.keys(100_000)));
+    let uniform = Random::new(5).uniform(subjects.len(), calls);
+    let hot = vec![0; calls];
+    let mut table = Table::new("Plans in a script call, one check each", ["what", "one server", "a cluster of 3"]);
+    for (what, order, callers) in [
+        ("one hot key, 64 decisions under way", &hot, UNDER_WAY),
+        ("uniform keys, 64 decisions under way", &uniform, UNDER_WAY),
+        ("uniform keys, 1,000 decisions under way", &uniform, MANY_UNDER_WAY),
+    ] {
+        let sizes = stores.each_ref().map(|store| {
+            let before = batches(store.client());
+            store.run(callers, 0, calls, &async |store: &RedisStore, number| {
+                decide(store, &Plan::new([Check::new(&gate, subjects[order[number] as usize], 1)]).unwrap()).await;
+            });
+            let after = batches(store.client());
+            Cell::Number((after.1 - before.1) as f64 / (after.0 - before.0) as f64, 1)
+        });
+        table.row([Cell::from(what)].into_iter().chain(sizes));
+    }
+    table
+}
+
+/// The script calls of a store so far, and the plans in them.
+fn batches(store: &RedisStore) -> (u64, u64) {
+    store.server_states().iter().fold((0, 0), |sum, server| (sum.0 + server.batches, sum.1 + server.batched_plans))
+}
+
 /// Measures the contenders in turn. The first is what the others are compared with.
 fn table(options: &Options, title: &str, contenders: Vec<Named<'_>>) -> Table {
     let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.into_iter().unzip();
@@ -193,9 +231,12 @@ fn gate(rule: &str) -> Gate {
 }
 
 fn store(server: &Server) -> Instance<RedisStore> {
-    // A busy machine may be slower than the default timeout.
-    let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
-    Instance::new(async || server.store_with(options).await)
+    Instance::new(async || server.store_with(patient()).await)
+}
+
+/// A busy machine may be slower than the default timeout.
+fn patient() -> RedisOptions {
+    RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false)
 }
 
 async fn decide(store: &RedisStore, plan: &Plan<'_>) {

@@ -62,10 +62,32 @@ async fn amounts_keep_the_state_and_the_shape_starts_afresh(store: impl Store + 
     }
 }
 
+/// The larger limit is used up; the smaller one, which some instances still have, denies; what the larger one has left then.
+async fn a_smaller_bucket_leaves_a_larger_one_the_difference_and_a_window_nothing(store: impl Store + Clone) {
+    let hourly = Rate::per_hour(1).unwrap();
+    let limits = |amount: u64| {
+        [
+            (Limit::token_bucket(amount, hourly).unwrap(), 10),
+            (Limit::fixed_window(amount, HOUR).unwrap(), 0),
+            (Limit::sliding_log(amount, HOUR).unwrap(), 0),
+            (Limit::sliding_window(amount, HOUR, 6).unwrap(), 0),
+        ]
+    };
+    for ((smaller, _), (larger, left)) in limits(10).into_iter().zip(limits(20)) {
+        let limiter = |limit| Limiter::new(RuleSet::new([Rule::new("rolling", limit)]).unwrap(), store.clone());
+        let (smaller, larger) = (limiter(smaller), limiter(larger));
+        assert!(larger.check(&Request::new("").with_cost(20)).await.unwrap().is_allowed());
+        assert!(!smaller.check(&Request::new("")).await.unwrap().is_allowed());
+        assert_eq!(larger.peek(&Request::new("")).await.unwrap().remaining(), Some(left));
+    }
+}
+
 #[tokio::test]
 async fn changed_amounts_keep_the_state_in_memory() {
     let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
-    amounts_keep_the_state_and_the_shape_starts_afresh(Arc::new(MemoryStore::new().with_clock(clock))).await;
+    let store = Arc::new(MemoryStore::new().with_clock(clock));
+    amounts_keep_the_state_and_the_shape_starts_afresh(Arc::clone(&store)).await;
+    a_smaller_bucket_leaves_a_larger_one_the_difference_and_a_window_nothing(store).await;
 }
 
 #[tokio::test]
@@ -74,7 +96,8 @@ async fn changed_amounts_keep_the_state_in_redis() {
         let server = Server::start(kind);
         let clock = ManualClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000));
         let store = server.store_with(long_timeout_options().with_clock(clock)).await;
-        amounts_keep_the_state_and_the_shape_starts_afresh(store).await;
+        amounts_keep_the_state_and_the_shape_starts_afresh(store.clone()).await;
+        a_smaller_bucket_leaves_a_larger_one_the_difference_and_a_window_nothing(store).await;
     }
 }
 

@@ -38,8 +38,12 @@ impl<C: Sync> Instance<C> {
         Self { runtime, client }
     }
 
+    pub(crate) const fn client(&self) -> &C {
+        &self.client
+    }
+
     /// Makes the calls with the numbers from `first` on, with this many `callers`.
-    fn run(&self, callers: usize, first: usize, calls: usize, call: &impl AsyncFn(&C, usize)) {
+    pub(crate) fn run(&self, callers: usize, first: usize, calls: usize, call: &impl AsyncFn(&C, usize)) {
         let next = Counter::new(0);
         let callers = (0..callers).map(async |_| {
             loop {

@@ -235,7 +235,8 @@ async fn calls_that_wait_while_the_rules_change_share_one_state() {
             let before = limiter([closed(name, old)], &store);
             pause_writes(&mut connection);
             let calls = start_calls(&before, &["ann"], CALLS);
-            wait_for_paused_command(&mut connection).await;
+            // All of them: a call under the old rules that is decided after one under the new rules may raise what is left again.
+            wait_until_submitted(&store, CALLS).await;
             let after = Arc::new(before.with_rules(RuleSet::new([closed(name, new)]).unwrap()));
             drop(before);
             let later = start_calls(&after, &["ann"], CALLS);
@@ -305,6 +306,18 @@ fn pause_writes(connection: &mut Connection) {
 
 fn resume(connection: &mut Connection) {
     let _: () = redis::cmd("CLIENT").arg("UNPAUSE").query(connection).unwrap();
+}
+
+/// Waits until this many calls are at the server or wait to be sent.
+async fn wait_until_submitted(store: &RedisStore, calls: usize) {
+    let submitted = || store.server_states().iter().map(|server| server.in_flight + server.waiting).sum::<usize>();
+    for _ in 0..100_000_000 {
+        if submitted() == calls {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("{} of {calls} calls are submitted", submitted());
 }
 
 /// Waits until a paused server holds a command.
