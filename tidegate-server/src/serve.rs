@@ -69,11 +69,18 @@ pub struct Server {
     front_doors: JoinSet<bool>,
 }
 
+/// A worker takes every second task from the queue of all workers. A flood of requests overflows into that queue; at the runtime's own
+/// interval, a bystander's request would wait there for hundreds of tasks that became ready after it.
+const GLOBAL_QUEUE_INTERVAL_POLLS: u32 = 2;
+
 /// Runs a server until a signal, then drains it.
 pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
     let rust_log = std::env::var_os("RUST_LOG");
     let log = logging::start(&arguments.log, rust_log.as_deref(), output.uses_error_color())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .global_queue_interval(GLOBAL_QUEUE_INTERVAL_POLLS)
+        .build();
     let runtime = runtime.map_err(|error| Failure::usage(format!("no runtime can be started: {error}")))?;
     runtime.block_on(async {
         let server = Server::start(arguments).await?;

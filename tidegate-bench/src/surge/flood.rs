@@ -1,5 +1,5 @@
-//! The flood: a bot that requests rides under one user ID over many connections, on all of them at the same moment. It takes no
-//! notice of refusals.
+//! The flood: a bot that requests rides under one user ID over many connections, one after the other. It takes no notice of
+//! refusals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::traffic::RequestError;
 /// The user ID of the bot.
 const FLOOD_USER: &str = "flood";
 
-/// Time between two bursts, in each of which every connection sends a request.
-const BURST_INTERVAL: Duration = Duration::from_millis(500);
+/// Time between two requests of a connection.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time for a response, as for the other bot.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,14 +30,17 @@ pub(crate) async fn connect(simulation: &Simulation, connections: u32) -> Result
     Ok(opened)
 }
 
-/// Sends a request over `connection` in each burst, until the end of the phase.
-pub(crate) async fn run_connection(simulation: Arc<Simulation>, mut connection: OwnConnection) {
+/// Sends a request over `connection` in each interval, until the end of the phase. `position` is that of the connection among all,
+/// from 0 to 1: the connections take turns, so that a response shows what the gateway does rather than how long the machine takes
+/// for a thousand requests at once.
+pub(crate) async fn run_connection(simulation: Arc<Simulation>, mut connection: OwnConnection, position: f64) {
     let (user, timeout) = (HeaderValue::from_static(FLOOD_USER), TIMEOUT.min(simulation.scenario.timeout));
-    let mut due = simulation.start;
+    let first = simulation.start.plus(REQUEST_INTERVAL.mul_f64(position));
+    let mut due = first;
     while simulation.wait_until(due).await {
         let result =
             simulation.send_over(&mut connection, ClientKind::Flood, &user, Endpoint::Ride, due, timeout).await;
-        due = next_burst(simulation.start, result.at);
+        due = next_request(first, result.at);
     }
 }
 
@@ -47,10 +50,10 @@ pub(crate) fn ride_request() -> Request<'static> {
     request.with_attribute("header:x-user-id", FLOOD_USER)
 }
 
-/// The first burst after `now`. A connection that waits for a response misses bursts, and does not make up for them.
-fn next_burst(start: Timestamp, now: Timestamp) -> Timestamp {
-    let number = now.since(start).as_micros() / BURST_INTERVAL.as_micros() + 1;
-    start.plus(BURST_INTERVAL * u32::try_from(number).unwrap_or(u32::MAX))
+/// The first turn after `now`. A connection that waits for a response misses turns, and does not make up for them.
+fn next_request(first: Timestamp, now: Timestamp) -> Timestamp {
+    let number = now.since(first).as_micros() / REQUEST_INTERVAL.as_micros() + 1;
+    first.plus(REQUEST_INTERVAL * u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -69,9 +72,9 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_waited_for_its_response_joins_the_next_burst() {
-        let start = Timestamp::from_micros(1_700_000_000_000_000);
-        let next = |millis| next_burst(start, start.plus(Duration::from_millis(millis))).since(start).as_millis();
+    fn a_connection_that_waited_for_its_response_sends_at_its_next_turn() {
+        let first = Timestamp::from_micros(1_700_000_000_000_000);
+        let next = |millis| next_request(first, first.plus(Duration::from_millis(millis))).since(first).as_millis();
         assert_eq!([next(0), next(3), next(499), next(500), next(1700)], [500, 500, 500, 1000, 2000]);
     }
 }

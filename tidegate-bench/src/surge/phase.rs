@@ -181,8 +181,9 @@ fn spawn_crowd(simulation: &Arc<Simulation>, flood: Vec<OwnConnection>) -> JoinS
         crowd.spawn(background_load::run_clerk(Arc::clone(simulation), number));
     }
     crowd.spawn(background_load::run_bot(Arc::clone(simulation)));
-    for connection in flood {
-        crowd.spawn(flood::run_connection(Arc::clone(simulation), connection));
+    let connections = flood.len() as f64;
+    for (number, connection) in flood.into_iter().enumerate() {
+        crowd.spawn(flood::run_connection(Arc::clone(simulation), connection, number as f64 / connections));
     }
     crowd
 }
