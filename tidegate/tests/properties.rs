@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::spi::Outcome;
+use tidegate::spi::algorithm::{self, Op, StateView, Take};
 use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rate, Receipt, Request, Rule, RuleSet, Timestamp, Window};
 
 /// Two seconds before the year 2028, so that histories cross the turn of a month and a year.
@@ -347,6 +348,26 @@ proptest! {
             subject.take(1);
             subject.set(start + window - 1);
             prop_assert!(subject.peek(1).remaining <= 20 - cost, "{:?}", limit);
+        }
+    }
+}
+
+#[test]
+fn a_refund_or_charge_of_nothing_writes_nothing() {
+    let (rate, window, now) =
+        (Rate::per_second(3).unwrap(), Duration::from_secs(60), Timestamp::from_micros(START_MICROS));
+    let limits = [
+        Limit::token_bucket(10, rate).unwrap(),
+        Limit::leaky_bucket(rate, 10).unwrap(),
+        Limit::fixed_window(10, window).unwrap(),
+        Limit::sliding_log(10, window).unwrap(),
+        Limit::sliding_window(10, window, 6).unwrap(),
+    ];
+    for limit in limits {
+        let position = algorithm::position(&StateView::Fresh, &limit, now, Take::one(1));
+        // Nothing was taken yet, so a refund of one unit gives nothing back either.
+        for op in [Op::Refund { cost: 0, position }, Op::Refund { cost: 1, position }, Op::Charge { cost: 0 }] {
+            assert!(algorithm::apply(None, &limit, now, op).change.is_none(), "{limit:?} {op:?}");
         }
     }
 }

@@ -75,3 +75,33 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
 const fn is_stored_pass(result: &CheckVerdict) -> bool {
     !result.unstored && result.outcome.admitted
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::KeyStem;
+    use crate::plan::Gate;
+    use crate::subject::Subject;
+    use crate::{Limit, MemoryStore, Rate};
+
+    /// Whether this instance decides a check of an any-of group, whose members the store has (admitted, unstored).
+    fn decides(members: [(bool, bool); 2]) -> bool {
+        let limit = Limit::token_bucket(5, Rate::per_second(1).unwrap()).unwrap();
+        let gates = ["one", "other"]
+            .map(|rule| Gate::new(rule, "", limit, Role::AnyOf(0), KeyStem::for_rule(rule, &limit, "")));
+        let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
+        let mut verdict = MemoryStore::new().decide_now(&plan);
+        for (result, (admitted, unstored)) in verdict.checks_mut().iter_mut().zip(members) {
+            (result.outcome.admitted, result.unstored) = (admitted, unstored);
+        }
+        UnstoredChecks::new(&plan, &verdict).is_some()
+    }
+
+    #[test]
+    fn a_group_is_decided_here_unless_the_store_has_a_state_that_admits_the_request() {
+        assert!(!decides([(true, false), (true, true)]), "the store knows a member that admits it");
+        assert!(decides([(false, false), (true, true)]), "the store knows a member, and that one denies it");
+        assert!(decides([(true, true), (true, true)]));
+        assert!(!decides([(true, false), (false, false)]));
+    }
+}

@@ -145,6 +145,18 @@ fn a_static_rule_of_several_limits_has_one_static_limit() {
 }
 
 #[test]
+fn every_static_rule_of_a_request_applies() {
+    let clock = ManualClock::default();
+    for caps in [[9, 3], [3, 9]] {
+        let rule =
+            |(id, cap)| Rule::new(id, bucket(50)).with_on_failure(OnFailure::Static).with_static_limit(bucket(cap));
+        let rules = ["first", "second"].into_iter().zip(caps).map(rule);
+        let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules);
+        assert_eq!(passed(&limiter, &Request::new(""), 20), Some(3), "{caps:?}");
+    }
+}
+
+#[test]
 fn a_static_rule_without_a_static_limit_is_rejected() {
     let error = RuleSet::new([Rule::new("api", bucket(1)).with_on_failure(OnFailure::Static)]).unwrap_err();
     assert!(error.to_string().contains("static limit"), "{error}");
