@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::http::HeaderPolicy;
-use tidegate::spi::{Observer, Plan};
+use tidegate::spi::{Check, Gate, KeyStem, Observer, Plan, Role, Subject};
 use tidegate::{
     Decision, Limit, ManualClock, OnFailure, Rate, Request, Rule, RuleMode, RuleSet, StoreError, StoreErrorKind,
 };
@@ -153,6 +153,22 @@ fn every_static_rule_of_a_request_applies() {
         let rules = ["first", "second"].into_iter().zip(caps).map(rule);
         let limiter = limiter(&SwitchableStore::failing(&clock), &clock, rules);
         assert_eq!(passed(&limiter, &Request::new(""), 20), Some(3), "{caps:?}");
+    }
+}
+
+/// A group denies a request only if all its members do, so a member that lets everything pass decides its own group, and no other.
+#[test]
+fn an_open_member_passes_its_own_group_and_no_other() {
+    let clock = ManualClock::default();
+    for (roles, expected) in [([Role::AnyOf(0), Role::AnyOf(0)], 20), ([Role::AnyOf(0), Role::AnyOf(1)], 2)] {
+        for policy in [OnFailure::Open, OnFailure::Degraded] {
+            let limiter = limiter(&SwitchableStore::failing(&clock), &clock, []);
+            let gate = |rule, role| Gate::new(rule, "", bucket(2), role, KeyStem::for_rule(rule, &bucket(2), ""));
+            let gates = [gate("local", roles[0]), gate("open", roles[1]).with_on_failure(policy)];
+            let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
+            let allowed = (0..20).filter(|_| poll_once(limiter.check_plan(&plan)).unwrap().is_allowed());
+            assert_eq!(allowed.count(), expected, "{roles:?} {policy:?}");
+        }
     }
 }
 
