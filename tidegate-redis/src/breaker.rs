@@ -135,6 +135,12 @@ mod tests {
     }
 
     #[test]
+    fn the_names_of_states_are_those_of_the_metrics() {
+        let names = [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen].map(BreakerState::as_str);
+        assert_eq!(names, ["closed", "open", "half_open"]);
+    }
+
+    #[test]
     fn silence_opens_the_breaker_at_once_and_an_answered_trial_closes_it() {
         let mut breaker = closed_breaker();
         breaker.record_lost();

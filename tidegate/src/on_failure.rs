@@ -105,3 +105,37 @@ impl OnOverload {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stricter_of_two_policies_does_not_depend_on_their_order() {
+        let by_strictness = [
+            OnFailure::Open,
+            OnFailure::Degraded,
+            OnFailure::Static,
+            OnFailure::Local,
+            OnFailure::Share,
+            OnFailure::Closed,
+        ];
+        for (index, stricter) in by_strictness.into_iter().enumerate() {
+            for other in &by_strictness[..=index] {
+                assert_eq!((stricter.stricter(*other), other.stricter(stricter)), (stricter, stricter));
+            }
+        }
+        let by_strictness = [OnOverload::Open, OnOverload::Local, OnOverload::Policy];
+        for (index, stricter) in by_strictness.into_iter().enumerate() {
+            for other in &by_strictness[..=index] {
+                assert_eq!((stricter.stricter(*other), other.stricter(stricter)), (stricter, stricter));
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_rule_files() {
+        let names = [OnOverload::Policy, OnOverload::Local, OnOverload::Open].map(OnOverload::as_str);
+        assert_eq!(names, ["policy", "local", "open"]);
+    }
+}

@@ -140,6 +140,15 @@ mod tests {
     }
 
     #[test]
+    fn the_hash_of_a_key_is_used_as_it_is_and_every_byte_of_others_counts() {
+        let mut hasher = KeyHashHasher::default();
+        hasher.write_u64(0xFF00_0000_0000_0000);
+        assert_eq!(hasher.finish(), 0xFF00_0000_0000_0000);
+        hasher.write(&[0xFF, 0x12, 0x34]);
+        assert_eq!(hasher.finish(), 0x1234);
+    }
+
+    #[test]
     fn the_largest_crowds_shrink_first_to_a_common_level() {
         assert_eq!(refused(&[(1, 10), (2, 4), (3, 1)], 3), [3, 0, 0]);
         assert_eq!(refused(&[(1, 10), (2, 4), (3, 1)], 8), [7, 1, 0]);

@@ -83,4 +83,14 @@ mod tests {
         assert_eq!(rounds_after(24_000, 24_000), 1);
         assert!(rounds_after(4_000, 4_000) <= 3);
     }
+
+    #[test]
+    fn only_rounds_behind_others_tell_how_fast_the_server_answers() {
+        let (round_trip, gap) = (Duration::from_millis(5), Duration::from_millis(24));
+        let mut pacing = Pacing::default();
+        pacing.record(round_trip, 0, gap);
+        assert_eq!(pacing.max_rounds(BUDGET), 2, "a round alone was not answered after another");
+        pacing.record(round_trip + gap, 1, gap);
+        assert_eq!(pacing.max_rounds(BUDGET), 1);
+    }
 }

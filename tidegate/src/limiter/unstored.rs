@@ -97,6 +97,23 @@ mod tests {
         UnstoredChecks::new(&plan, &verdict).is_some()
     }
 
+    /// How many adjustments give back what a store consumed for `tenant` of a request of which this instance granted this many units.
+    fn refunds(mode: PlanMode, granted: u64) -> usize {
+        let limit = Limit::token_bucket(5, Rate::per_second(1).unwrap()).unwrap();
+        let gates = ["tenant", "user"].map(|rule| Gate::for_rule(rule, limit));
+        let plan = Plan::new(gates.iter().map(|gate| Check::new(gate, Subject::from_hash(1), 1))).unwrap();
+        let plan = plan.with_mode(mode).with_max_units(2);
+        let mut verdict = MemoryStore::new().decide_now(&plan);
+        verdict.checks_mut()[1].unstored = true;
+        UnstoredChecks::new(&plan, &verdict).map_or(0, |unstored| unstored.refunds(granted).len())
+    }
+
+    #[test]
+    fn units_that_were_granted_or_count_each_on_their_own_are_not_given_back() {
+        assert_eq!((refunds(PlanMode::AllOrNothing, 1), refunds(PlanMode::AllOrNothing, 2)), (1, 0));
+        assert_eq!((refunds(PlanMode::CountEach, 1), refunds(PlanMode::CountEach, 2)), (0, 0));
+    }
+
     #[test]
     fn a_group_is_decided_here_unless_the_store_has_a_state_that_admits_the_request() {
         assert!(!decides([(true, false), (true, true)]), "the store knows a member that admits it");
