@@ -190,7 +190,7 @@ $(PROMTOOL):
 	mv .tools/prometheus/usr/bin/promtool $@
 	rm -rf .tools/prometheus
 
-# Without optimisation, as it takes a moment and builds in a third of the time; so does the next.
+# This and the next without optimisation: they are built sooner, and have little to compute.
 $(DENY):
 	@.tools/bin/cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(DENY_VERSION)' || \
 		cargo install --debug --locked cargo-deny --version $(DENY_VERSION) --root .tools

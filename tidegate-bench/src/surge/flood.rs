@@ -1,4 +1,4 @@
-//! The flood: a bot that requests rides under one user ID over many connections, one after the other. It takes no notice of
+//! The flood: a bot that requests rides under one user ID over many connections, which take turns. It takes no notice of
 //! refusals.
 
 use std::sync::Arc;
