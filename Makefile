@@ -111,8 +111,8 @@ load: $(PYTHON) proxies ## Runs the Locust scenarios, headless and short, agains
 	cargo build --release --bin tidegate
 	load-tests/run
 
-differential: tools ## Compares model, memory store and servers over a million random steps
-	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test differential -- --nocapture
+differential: tools ## Compares model, memory store and servers over a million random steps, and checks as many with refunds
+	TIDEGATE_STEPS=1000000 cargo test --release -p conformance --test differential --test refund_histories -- --nocapture
 
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --lib --test keys

@@ -135,17 +135,19 @@ impl Store for AnonymousStore {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        for Adjustment { key, limit, op, .. } in adjustments {
-            let gate = self.gate(key, limit, Role::Enforced);
-            self.exceed_cap(std::slice::from_ref(&gate), |_| key.partition()).await?;
-            let check = Check::new(&gate, self.subject(key), 1).with_anonymous(true);
-            let strange = Adjustment::new(&check, *op);
+        let gates: Vec<Gate> = adjustments.iter().map(|one| self.gate(&one.key, one.limit, Role::Enforced)).collect();
+        let mut anonymous = Vec::new();
+        for (Adjustment { key, op, bundled, .. }, gate) in adjustments.iter().zip(&gates) {
+            self.exceed_cap(std::slice::from_ref(gate), |_| key.partition()).await?;
+            let check = Check::new(gate, self.subject(key), 1).with_anonymous(true);
+            let mut adjustment = Adjustment::new(&check, *op);
+            adjustment.bundled = *bundled;
             // A receipt never refunds an overflow bucket; the script itself can.
             let shared = matches!(op, Op::Refund { .. }) && self.case == AnonymousCase::OverCap;
-            let key = if shared { bucket_of(&strange.key) } else { strange.key };
-            self.store.adjust(&[strange.with_key(key)]).await?;
+            let key = if shared { bucket_of(&adjustment.key) } else { adjustment.key };
+            anonymous.push(adjustment.with_key(key));
         }
-        Ok(())
+        self.store.adjust(&anonymous).await
     }
 
     fn adjust_soon(&self, _: &[Adjustment<'_>]) {

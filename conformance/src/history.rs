@@ -29,7 +29,8 @@ enum Step {
     TakeUpTo(Cost, u64),
     Peek(Cost),
     Charge(Cost),
-    Refund(usize),
+    /// Of which take; the share of its cost, in quarters; and whether its checks are refunded together.
+    Refund(usize, u64, bool),
     Forget,
 }
 
@@ -197,7 +198,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (cost.clone(), prop_oneof![1..10u64, any::<u64>()]).prop_map(|(cost, most)| Step::TakeUpTo(cost, most)),
         1 => cost.clone().prop_map(Step::Peek),
         1 => cost.prop_map(Step::Charge),
-        2 => any::<usize>().prop_map(Step::Refund),
+        3 => (any::<usize>(), 1..=4u64, any::<bool>()).prop_map(|(which, part, all)| Step::Refund(which, part, all)),
         1 => Just(Step::Forget),
     ]
 }
@@ -280,9 +281,15 @@ impl History {
                     one.adjust(&charges).await.unwrap();
                     other.adjust(&charges).await.unwrap();
                 }
-                Step::Refund(which) => {
+                Step::Refund(which, quarters, bundled) => {
                     if let Some(index) = which.checked_rem(receipts.len()) {
-                        let receipt = receipts.swap_remove(index);
+                        let mut receipt = receipts.swap_remove(index);
+                        for refund in &mut receipt {
+                            if let Op::Refund { cost, .. } = &mut refund.op {
+                                *cost = (u128::from(*cost) * u128::from(quarters)).div_ceil(4) as u64;
+                            }
+                            refund.bundled &= bundled;
+                        }
                         one.adjust(&receipt).await.unwrap();
                         other.adjust(&receipt).await.unwrap();
                     }
@@ -302,7 +309,7 @@ fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
     let consumed = plan.checks().iter().zip(verdict.checks()).filter(|(_, verdict)| verdict.consumed);
     let refund = |(check, result): (&Check<'g>, &tidegate::spi::CheckVerdict)| {
         let cost = check.cost().saturating_mul(verdict.granted().max(1));
-        Adjustment::new(check, Op::Refund { cost, position: result.position })
+        Adjustment::bundled_refund(check, cost, result.position)
     };
     consumed.map(refund).collect()
 }

@@ -13,6 +13,7 @@ pub mod model;
 pub mod page_date;
 pub mod proxy;
 pub mod pure_store;
+pub mod retained;
 pub mod server;
 pub mod suite;
 pub mod test_ca;

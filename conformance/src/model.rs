@@ -37,7 +37,22 @@ pub enum Model {
 }
 
 /// Where a take was recorded, so that a refund finds it.
-pub type Place = u128;
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// A window, a slice, an instant, the slot after a place in a queue, or the instant at which a token bucket would be full again
+    /// if it had been full before the take.
+    pub at: u128,
+    /// When a token bucket is full again after the take.
+    pub full: u128,
+    /// What refunds had returned to a token bucket before the take, in microseconds.
+    pub returned: u64,
+}
+
+impl From<u64> for Place {
+    fn from(at: u64) -> Self {
+        Self { at: u128::from(at), ..Self::default() }
+    }
+}
 
 /// The parameters of a request that the model needs.
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +138,11 @@ impl Model {
         if found {
             *self = changed;
         }
+    }
+
+    /// Whether `place` is in a queue and has others behind it.
+    pub fn is_stuck(&self, now: u64, place: Place) -> bool {
+        matches!(self, Self::Bucket(model) if model.is_stuck(now, place))
     }
 
     /// The largest cost that fits, by bisection.

@@ -46,7 +46,14 @@ impl Store for PureStore {
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         let mut states = self.states.lock().unwrap();
-        for Adjustment { key, limit, op, .. } in adjustments {
+        let is_stuck = |adjustment: &Adjustment<'_>| {
+            let state = states.get(&name(&adjustment.key));
+            adjustment.is_bundled_place()
+                && !algorithm::apply(state, adjustment.limit, self.clock.now(), adjustment.op).admitted
+        };
+        let stays_taken = adjustments.iter().any(is_stuck);
+        let applied = adjustments.iter().filter(|adjustment| !(adjustment.bundled && stays_taken));
+        for Adjustment { key, limit, op, .. } in applied {
             let state = states.get(&name(key));
             if let Some(change) = algorithm::apply(state, limit, self.clock.now(), *op).change {
                 commit(&mut states, &name(key), change);

@@ -1,4 +1,7 @@
 //! Adjustments: charges and refunds, one script call for each slot. They are never denied.
+//!
+//! In a cluster, no script sees all keys of a refund. So its places in queues are given back first, one after the other, and the
+//! rest only if all of them could go back.
 
 use futures_util::future::join_all;
 use tidegate::StoreError;
@@ -9,13 +12,24 @@ use tokio::task::JoinHandle;
 use crate::call::{Call, CallError};
 use crate::cardinality::{OverflowRoute, PossibleNewKey, has_overflow, without_overflow};
 use crate::denial_cache::StateChange;
+use crate::reply::AdjustReply;
 use crate::scripts::SCRIPTS;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
 use crate::{args, reply};
 
-/// The adjustments of one slot, ready to be sent.
-pub(crate) struct SlotAdjustments {
+/// Adjustments, ready to be sent.
+pub(crate) struct PreparedAdjustments {
+    /// These depend on no other slot.
+    independent: Vec<SlotAdjustments>,
+    /// Bundled places in queues, each by itself.
+    places: Vec<SlotAdjustments>,
+    /// What is given back after the places.
+    dependent: Vec<SlotAdjustments>,
+}
+
+/// The adjustments of one slot.
+struct SlotAdjustments {
     slot: u16,
     call: AdjustCall,
     /// The same, one call for each key, for a slot that is being migrated.
@@ -31,7 +45,22 @@ struct AdjustCall {
 
 impl RedisStore {
     /// Groups `adjustments` by slot and builds their calls.
-    pub(crate) fn prepare_adjustments(&self, adjustments: &[Adjustment<'_>]) -> Vec<SlotAdjustments> {
+    pub(crate) fn prepare_adjustments(&self, adjustments: &[Adjustment<'_>]) -> PreparedAdjustments {
+        let has_place = adjustments.iter().any(Adjustment::is_bundled_place);
+        if !self.router.is_cluster() || !has_place || adjustments.len() == 1 {
+            let independent = self.prepare_slots(adjustments);
+            return PreparedAdjustments { independent, places: Vec::new(), dependent: Vec::new() };
+        }
+        let (bundled, independent): (Vec<_>, Vec<_>) = adjustments.iter().copied().partition(|one| one.bundled);
+        let (places, dependent): (Vec<_>, Vec<_>) = bundled.into_iter().partition(Adjustment::is_bundled_place);
+        PreparedAdjustments {
+            independent: self.prepare_slots(&independent),
+            places: places.iter().flat_map(|place| self.prepare_slots(&[*place])).collect(),
+            dependent: self.prepare_slots(&dependent),
+        }
+    }
+
+    fn prepare_slots(&self, adjustments: &[Adjustment<'_>]) -> Vec<SlotAdjustments> {
         let is_cluster = self.router.is_cluster();
         let slot = |adjustment: &Adjustment<'_>| if is_cluster { slot_of(adjustment.key.partition()) } else { 0 };
         let groups = group_by(adjustments, |one, other| slot(one) == slot(other));
@@ -53,13 +82,24 @@ impl RedisStore {
     }
 
     /// Sends adjustments.
-    pub(crate) async fn send_adjustments(&self, prepared: &[SlotAdjustments]) -> Result<(), StoreError> {
+    pub(crate) async fn send_adjustments(&self, prepared: &PreparedAdjustments) -> Result<(), StoreError> {
+        let PreparedAdjustments { independent, places, dependent } = prepared;
+        let corrected = self.send_slots(independent).await;
+        for SlotAdjustments { slot, call, .. } in places {
+            if self.send_adjust_call(*slot, call).await?.stays_taken {
+                return corrected;
+            }
+        }
+        first_error(vec![corrected, self.send_slots(dependent).await])
+    }
+
+    async fn send_slots(&self, prepared: &[SlotAdjustments]) -> Result<(), StoreError> {
         let calls = prepared.iter().map(async |SlotAdjustments { slot, call, by_key }| {
             match self.send_adjust_call(*slot, call).await {
                 Err(failure) if failure.mid_migration => {
                     first_error(join_all(by_key.iter().map(|call| self.send_adjust_call(*slot, call))).await)
                 }
-                result => Ok(result?),
+                result => Ok(result.map(drop)?),
             }
         });
         first_error(join_all(calls).await)
@@ -91,13 +131,13 @@ impl RedisStore {
         AdjustCall { call, possible_new_keys: adjustments.iter().map(PossibleNewKey::from_adjustment).collect() }
     }
 
-    async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<(), CallError> {
-        let (now, created) = reply::parse_adjust(&self.router.send(slot, &group.call).await?)?;
+    async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<AdjustReply, CallError> {
+        let reply = reply::parse_adjust(&self.router.send(slot, &group.call).await?)?;
         if group.possible_new_keys.iter().any(Option::is_some) {
-            let created = created.into_iter().filter_map(|index| group.possible_new_keys.get(index)?.as_ref());
-            self.cardinality.record_created(now, created);
+            let created = reply.created.iter().filter_map(|index| group.possible_new_keys.get(*index)?.as_ref());
+            self.cardinality.record_created(reply.now, created);
         }
-        Ok(())
+        Ok(reply)
     }
 }
 

@@ -23,7 +23,8 @@ pub(crate) fn adjust(
 ) {
     let overflow_routes = if has_overflow(routes) { routes } else { &[] };
     append_keys(cmd, prefix, adjustments.iter().map(|adjustment| &adjustment.key), overflow_routes);
-    for (index, Adjustment { limit, op, .. }) in adjustments.iter().enumerate() {
+    for (index, adjustment) in adjustments.iter().enumerate() {
+        let Adjustment { limit, op, bundled, .. } = adjustment;
         let (op_number, cost, position) = match op {
             Op::Charge { cost } => (3, *cost, TakePosition::default()),
             Op::Refund { cost, position } => (4, *cost, *position),
@@ -34,8 +35,13 @@ pub(crate) fn adjust(
         let mut numbers = PackedNumbers(&mut bytes);
         numbers.push(algorithm_number(limit) as u64);
         numbers.push(op_number);
+        numbers.push(u64::from(*bundled) + u64::from(adjustment.is_bundled_place()));
         numbers.push_micros(routes.get(index).and_then(|route| route.max_ttl_micros));
         numbers.push_limit(limit, cost, None, position);
+        if let Limit::TokenBucket(_) = limit {
+            let (alone, full) = (position.slot(), position.full());
+            numbers.push_all(&[alone.micros, alone.part, full.micros, full.part, position.returned()]);
+        }
         cmd.arg(bytes);
     }
     append_injected_now(cmd, now);

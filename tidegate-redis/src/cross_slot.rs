@@ -1,7 +1,8 @@
 //! Plans whose keys are in several slots of a cluster, where no script can be atomic. They are split into parts, and each
 //! part is decided by one script.
 //!
-//! The parts are decided one after the other, the one that denied last first. If one denies, the earlier ones are refunded.
+//! The parts are decided one after the other: parts without a queue first, and of these the one that denied last. If one denies, the
+//! earlier ones are refunded, except a place in a queue that has others behind it, and then the rest stays taken, too.
 //! So a plan that passes has passed each check at the moment that check was decided, and never more passes than the limits
 //! allow. A visible effect: a request that a later part denies holds units of the earlier parts for one or two calls, and
 //! another request may be denied for that. If the refund fails, these units stay taken until the limit has refilled.
@@ -25,7 +26,7 @@ use crate::store::RedisStore;
 use crate::timeouts::Timeouts;
 use crate::timer;
 pub(crate) use part::SplitBy;
-use part::{Part, PartOrder, UnitRequest, granted_by_all, is_denied, merge, split};
+use part::{Part, PartRole, UnitRequest, granted_by_all, is_denied, merge, split};
 use pending_refunds::PendingRefunds;
 pub(crate) use recent_denials::RecentDenials;
 
@@ -98,14 +99,14 @@ impl RedisStore {
             let verdict = match self.decide_part(&part.plan, deadline).await {
                 Ok(verdict) => verdict,
                 // Shadow checks do not influence the result, not even by failing.
-                Err(failure) if part.order == PartOrder::Shadow && !failure.mid_migration => continue,
+                Err(failure) if part.order.role == PartRole::Shadow && !failure.mid_migration => continue,
                 Err(failure) => return Err(refunds.refund_after(failure).await),
             };
             refunds.add(&part.plan, &verdict);
-            let granted = match part.order {
-                PartOrder::Shadow => units,
-                PartOrder::CanDeny { .. } => part.granted(&verdict),
-                PartOrder::AnyOf(_) => {
+            let granted = match part.order.role {
+                PartRole::Shadow => units,
+                PartRole::CanDeny { .. } => part.granted(&verdict),
+                PartRole::AnyOf(_) => {
                     best_of_group = part.granted(&verdict).max(best_of_group);
                     let has_next_member = parts.get(index + 1).is_some_and(|next| next.order == part.order);
                     if has_next_member { units } else { std::mem::take(&mut best_of_group) }
@@ -160,7 +161,7 @@ impl RedisStore {
         parts: Vec<Part<'_>>,
         deadline: Deadline,
     ) -> Result<Verdict, CallError> {
-        let (shadow, counting): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.order == PartOrder::Shadow);
+        let (shadow, counting): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.order.role == PartRole::Shadow);
         let results = join_all(counting.iter().map(async |part| self.decide_part(&part.plan, deadline).await)).await;
         let mut refunds = PendingRefunds::new(self);
         for (part, result) in counting.iter().zip(&results) {

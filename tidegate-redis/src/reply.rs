@@ -190,13 +190,28 @@ impl Reply {
     }
 }
 
-/// Parses the reply of `adjust.lua`: its time, and the indexes of the adjustments that created a state.
-pub(crate) fn parse_adjust(reply: &Value) -> Result<(Timestamp, Vec<usize>), StoreError> {
+/// The reply of `adjust.lua`.
+#[derive(Debug)]
+pub(crate) struct AdjustReply {
+    /// The script's time.
+    pub(crate) now: Timestamp,
+    /// Whether a bundled place in a queue has others behind it, so that nothing bundled was given back.
+    pub(crate) stays_taken: bool,
+    /// The indexes of the adjustments that created a state.
+    pub(crate) created: Vec<usize>,
+}
+
+/// Parses the reply of `adjust.lua`.
+pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
     let Value::Array(fields) = reply else { return Err(malformed()) };
-    let [now, created @ ..] = fields.as_slice() else { return Err(malformed()) };
+    let [now, stays_taken, created @ ..] = fields.as_slice() else { return Err(malformed()) };
     // Lua counts from 1.
     let indexes = created.iter().map(|index| number(index).map(|index| (index as usize).saturating_sub(1)));
-    Ok((Timestamp::from_micros(number(now)?), indexes.collect::<Result<_, _>>()?))
+    Ok(AdjustReply {
+        now: Timestamp::from_micros(number(now)?),
+        stays_taken: number(stays_taken)? == 1,
+        created: indexes.collect::<Result<_, _>>()?,
+    })
 }
 
 /// Parses the result of a check at the start of `text`, and returns the rest.

@@ -24,7 +24,7 @@ const NOT_FULL: &str = "local FULL = false\n";
 const FULL: &str = "local FULL = true\n";
 
 /// The limits in the order of their [algorithm numbers](algorithm_number): name, text, and how many numbers the function
-/// takes after `units`.
+/// takes after `units` for a decision. For an adjustment, they are followed by [more](refund_numbers).
 pub(crate) const LIMITS: [(&str, &str, usize); 5] = [
     ("token_bucket", lua::TOKEN_BUCKET, 6),
     ("leaky_bucket", lua::LEAKY_BUCKET, 8),
@@ -32,6 +32,11 @@ pub(crate) const LIMITS: [(&str, &str, usize); 5] = [
     ("sliding_log", lua::SLIDING_LOG, 4),
     ("sliding_window", lua::SLIDING_WINDOW, 5),
 ];
+
+/// How many numbers a limit takes after those of a decision: the position of a take in a token bucket.
+fn refund_numbers(name: &str) -> usize {
+    if name == "token_bucket" { 5 } else { 0 }
+}
 
 /// Every script of the store.
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(Scripts::compose);
@@ -68,7 +73,7 @@ impl Scripts {
     fn compose() -> Self {
         let texts: String = LIMITS.iter().map(|(_, text, _)| *text).collect();
         let names = LIMITS.map(|(name, _, _)| name).join(", ");
-        let layouts = LIMITS.map(|(_, _, numbers)| layout(numbers)).join(", ");
+        let layouts = LIMITS.map(|(name, _, numbers)| layout(numbers + refund_numbers(name))).join(", ");
         let all_limits = format!("{texts}local limits, layouts = {{ {names} }}, {{ {layouts} }}\n");
         let for_each_limit = |body: &str, injected_now: &str| {
             LIMITS.map(|(name, text, numbers)| {
@@ -283,7 +288,7 @@ mod tests {
             let charge = [Adjustment::charge(&check)];
             let mut adjust = redis::Cmd::new();
             args::adjust(&mut adjust, "tg", &charge, &[], None);
-            assert_eq!(last_argument_bytes(&adjust), 8 * (numbers + 3));
+            assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers(name)));
         }
     }
 }

@@ -33,8 +33,8 @@ use crate::timer;
 /// A plan is decided in one atomic step on a single server, behind sentinels, and in a cluster if its keys share a slot. The
 /// keys of one rule and subject do, and those of one tenant for rules that count by tenant.
 ///
-/// In a cluster, a plan across slots is decided slot by slot, each in one atomic step, the slot that denied last first. If
-/// one denies, the units taken from the others are refunded. Never more requests pass than the limits allow. Fewer may pass
+/// In a cluster, a plan across slots is decided slot by slot, each in one atomic step, the slot that denied last first, and slots with
+/// a leaky bucket last of all. If one denies, the units taken from the others are refunded. Never more requests pass than the limits allow. Fewer may pass
 /// for a moment: while a request that a later slot denies is being decided, it holds units of the earlier slots. If the
 /// refund fails, these units stay taken until the limit has refilled.
 ///

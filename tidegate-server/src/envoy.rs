@@ -18,7 +18,8 @@
 //! server: denied hits count, each descriptor is decided on its own, and errors have the status UNKNOWN.
 //!
 //! A descriptor with `hits_addend: 0` is a peek: it is decided like one more hit, and consumes nothing. One with
-//! `is_negative_hits` refunds its hits, at most those counted in the current window.
+//! `is_negative_hits` refunds its hits, at most those counted in the current window. There is no receipt for them, so whoever may
+//! send it is trusted: Envoy over gRPC, and `/json` only if that is [switched on](router_with_refunds).
 
 mod config;
 mod config_reader;
@@ -42,7 +43,7 @@ mod unit;
 pub use config::{ConfigHandle, EnvoyConfig};
 pub(crate) use deadline::DEFAULT_MAX_DECISION_TIME;
 pub(crate) use grpc_server::{GrpcFuture, GrpcServer, unimplemented};
-pub use http::{admin_router, router};
+pub use http::{admin_router, router, router_with_refunds};
 pub use options::EnvoyOptions;
 pub use problem::{ConfigErrors, ConfigProblem};
 pub use service::{EnvoyService, MAX_DESCRIPTORS, MAX_ENTRIES, MAX_MESSAGE_BYTES};

@@ -127,7 +127,7 @@ impl Server {
         let (admin, admin_listener) = listen("--admin", arguments.admin, None).await?;
         let (stop, stopping) = watch::channel(false);
         let (timeout, mut front_doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
-        let api = api::router(Arc::clone(&engine)).merge(crate::envoy::router(engine.rate_limits()));
+        let api = api::router(Arc::clone(&engine)).merge(engine.envoy().router(engine.rate_limits()));
         front_doors.spawn(serve(http_listener, request_limits::http(api, timeout), stopping.clone()));
         let admin_pages = request_limits::http(admin::router(Arc::clone(&engine)), timeout);
         front_doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));

@@ -14,7 +14,7 @@ use crate::ResponseBody;
 
 /// The future of [`LimitService`](crate::LimitService) and [`BufferBodyService`](crate::BufferBodyService).
 ///
-/// Dropping it while its request waits in the queue of a leaky bucket refunds the request.
+/// Dropping it while its request waits in the queue of a leaky bucket refunds the request, unless others wait behind it.
 pub struct LimitFuture<B, E>(Pin<Box<ResponseFuture<B, E>>>);
 
 type ResponseFuture<B, E> = dyn Future<Output = Result<Response<ResponseBody<B>>, E>> + Send;

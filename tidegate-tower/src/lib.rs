@@ -36,8 +36,8 @@
 //!   service sets or verifies it. Inside a nested axum router the path lacks its prefix, so put the layer around the outer
 //!   router.
 //! - **Allowed.** A request that a leaky bucket delays waits for its slot; meanwhile it releases the readiness of the inner
-//!   service, such as a permit. If the client disconnects before that, the request is refunded. The response gets the headers of the
-//!   rules' [`HeaderPolicy`](tidegate::http::HeaderPolicy), unless the inner service or an inner layer has written such
+//!   service, such as a permit. If the client disconnects before that, the request is
+//!   [refunded](tidegate::Limiter::refund), unless others wait behind it. The response gets the headers of the rules' [`HeaderPolicy`](tidegate::http::HeaderPolicy), unless the inner service or an inner layer has written such
 //!   headers. A request to which no rule applies passes unchanged.
 //! - **Denied.** 429 with headers and body by the policy; the inner service is not called. Requests with the content type of
 //!   gRPC or gRPC-Web get the status `RESOURCE_EXHAUSTED` and the headers as metadata.

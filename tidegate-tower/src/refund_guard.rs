@@ -1,4 +1,5 @@
-//! `RefundGuard`: refunds a delayed request that is cancelled before its delay has passed.
+//! `RefundGuard`: refunds a delayed request that is cancelled before its delay has passed. With others behind its place in the queue,
+//! [nothing](Limiter::refund) goes back.
 
 use std::time::Duration;
 

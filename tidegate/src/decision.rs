@@ -275,7 +275,12 @@ impl Decision {
         // A check without a cost consumed nothing, but a settlement may charge it.
         let free = |check: &CheckResult| check.cost == 0 && self.is_allowed() && check.role != Role::Shadow;
         let taken = self.checks.iter().enumerate().filter(|(_, check)| !check.local && (check.consumed || free(check)));
-        Receipt::new(self.granted.max(1), taken, &self.budget_shares)
+        let is_lost = |check: &CheckResult| {
+            let is_place = check.algorithm == Algorithm::LeakyBucket && check.role != Role::Shadow && check.cost > 0;
+            is_place && (check.local || check.overflowed && check.consumed)
+        };
+        let has_lost_place = self.is_allowed() && self.checks.iter().any(is_lost);
+        Receipt::new(self.granted.max(1), taken, &self.budget_shares, has_lost_place)
     }
 
     /// The same decision with at least this delay.

@@ -184,13 +184,19 @@ impl<S: Store> Limiter<S> {
 
 /// Correcting
 impl<S: Store> Limiter<S> {
-    /// Gives back what a decision consumed, if its window, slice, log entry or queue slot still exists.
+    /// Gives back what a decision consumed, as far as it is still missing: its window, slice or log entry must still exist, and
+    /// tokens that have refilled since are not given back again.
+    ///
+    /// If the request has a place in the queue of a leaky bucket and others wait behind it, the place cannot go back, and everything
+    /// else that the request consumed stays taken, too: leaving a queue must not be free for a client that takes the place of
+    /// others.
     pub async fn refund(&self, receipt: Receipt) -> Result<(), StoreError> {
         self.adjust(&receipt.refunds(&self.rules)).await
     }
 
     /// Corrects a decision once the actual cost is known. `actual` returns the actual cost under a rule, or `None` to keep the
-    /// cost. A surplus is [refunded](Self::refund), a shortfall is [charged](Self::charge).
+    /// cost. A surplus is given back, a shortfall is [charged](Self::charge). Each check is corrected by itself: a place in a queue that
+    /// cannot go back affects no other check.
     pub async fn settle(&self, receipt: Receipt, actual: impl Fn(&str) -> Option<u64>) -> Result<(), StoreError> {
         self.adjust(&receipt.settlements(&self.rules, actual)).await
     }

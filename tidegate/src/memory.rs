@@ -181,23 +181,32 @@ impl MemoryStore {
                 "an adjustment must be a charge or a refund, not a take",
             ));
         }
-        for Adjustment { key, limit, op, anonymous } in adjustments {
-            let mut locked = self.lock(std::iter::once(key));
-            let now = self.now();
-            let forget_after = anonymous.and_then(|gate| gate.anonymous().forget_after);
-            if forget_after.is_some() {
-                locked.remove_expired(0, now);
+        let mut locked = self.lock(adjustments.iter().map(|adjustment| &adjustment.key));
+        let now = self.now();
+        let forget_after = |adjustment: &Adjustment<'_>| adjustment.anonymous?.anonymous().forget_after;
+        for (index, _) in adjustments.iter().enumerate().filter(|(_, adjustment)| forget_after(adjustment).is_some()) {
+            locked.remove_expired(index, now);
+        }
+        let is_stuck = |(index, adjustment): (usize, &Adjustment<'_>)| {
+            adjustment.is_bundled_place()
+                && !algorithm::apply(locked.get(index), adjustment.limit, now, adjustment.op).admitted
+        };
+        let stays_taken = adjustments.iter().enumerate().any(is_stuck);
+        for (index, adjustment) in adjustments.iter().enumerate() {
+            let Adjustment { key, limit, op, anonymous, bundled } = adjustment;
+            if *bundled && stays_taken {
+                continue;
             }
             // Only charges may use the overflow bucket: a refund to it would benefit other subjects.
-            if matches!(op, Op::Charge { .. }) && !locked.has_room(0, now, anonymous.is_some()) {
-                locked.use_overflow(0, key.overflow_id(), &self.overflow);
+            if matches!(op, Op::Charge { .. }) && !locked.has_room(index, now, anonymous.is_some()) {
+                locked.use_overflow(index, key.overflow_id(), &self.overflow);
             }
-            if let Some(change) = algorithm::apply(locked.get(0), limit, now, *op).change {
-                let max_expiry = forget_after.map_or(u64::MAX, |after| now.plus(after).as_micros());
-                locked.update(0, limit, change, max_expiry);
-                locked.sweep_if_due(now);
+            if let Some(change) = algorithm::apply(locked.get(index), limit, now, *op).change {
+                let max_expiry = forget_after(adjustment).map_or(u64::MAX, |after| now.plus(after).as_micros());
+                locked.update(index, limit, change, max_expiry);
             }
         }
+        locked.sweep_if_due(now);
         Ok(())
     }
 

@@ -10,17 +10,27 @@ use crate::algorithm::{FractionalMicros, Op, TakePosition};
 use crate::decision::{BudgetShare, CheckResult};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
+use crate::plan::Role;
 use crate::spi::Subject;
-use crate::store::Adjustment;
+use crate::store::{Adjustment, is_queue};
 
-/// The first byte: the version of the layout.
-const LAYOUT_VERSION: u8 = 1;
+/// The first byte: the version of the layout. Version 1 did not say until when a take is missing from a bucket, so a refund by it could
+/// give back tokens that had refilled. It is rejected.
+const LAYOUT_VERSION: u8 = 2;
+
+/// Bits of an entry's flags.
+const HAS_PLAN: u8 = 1;
+const IS_ANONYMOUS: u8 = 2;
+const IS_SHADOW: u8 = 4;
 
 /// What a decision consumed. A refund takes the receipt, so that it happens once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a receipt does nothing until it is refunded"]
 pub struct Receipt {
     entries: SmallVec<[ReceiptEntry; 1]>,
+    /// Whether the request has a place in a queue that cannot be given back: in an overflow bucket, or in the memory of an
+    /// instance. Then nothing is refunded.
+    has_lost_place: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -35,6 +45,8 @@ struct ReceiptEntry {
     position: TakePosition,
     /// Whether the subject is unauthenticated.
     anonymous: bool,
+    /// Whether it is a shadow check.
+    shadow: bool,
     /// Whether an overflow bucket decided, to which nothing is refunded.
     overflowed: bool,
     /// The costs of further rules that share the check through a budget.
@@ -46,6 +58,7 @@ impl Receipt {
         units: u64,
         taken: impl Iterator<Item = (usize, &'c CheckResult)>,
         budget_shares: &[BudgetShare],
+        has_lost_place: bool,
     ) -> Self {
         let entry = |(index, check): (usize, &CheckResult)| {
             let others = budget_shares.iter().filter(|other| other.check == index);
@@ -58,16 +71,17 @@ impl Receipt {
                 cost: check.cost.saturating_mul(units),
                 position: check.position,
                 anonymous: check.anonymous,
+                shadow: check.role == Role::Shadow,
                 overflowed: check.overflowed,
                 others: others.map(|other| (other.rule.clone(), other.cost.saturating_mul(units))).collect(),
             }
         };
-        Self { entries: taken.map(entry).collect() }
+        Self { entries: taken.map(entry).collect(), has_lost_place }
     }
 
     /// Whether there is nothing to refund.
     pub fn is_empty(&self) -> bool {
-        self.entries.iter().all(|entry| entry.refundable() == 0)
+        self.refundable_entries().next().is_none()
     }
 
     /// The receipt as bytes, for another process to keep. Sign them and accept each once: anyone who can forge them can refund
@@ -75,55 +89,71 @@ impl Receipt {
     ///
     /// They are sufficient for a refund. For rules that share a budget they contain only the sum of the costs, not what
     /// [`settle`](crate::Limiter::settle) needs.
+    ///
+    /// One byte is the version, 2. Each check that consumed something adds 73 bytes and the names of its rule, limit and plan.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![LAYOUT_VERSION];
-        for entry in self.entries.iter().filter(|entry| !entry.overflowed) {
+        for entry in self.refundable_entries() {
             push_text(&mut bytes, &entry.rule);
             push_text(&mut bytes, &entry.limit_name);
-            bytes.push(u8::from(entry.plan.is_some()) + 2 * u8::from(entry.anonymous));
+            let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
+            bytes.push(
+                flag(HAS_PLAN, entry.plan.is_some())
+                    | flag(IS_ANONYMOUS, entry.anonymous)
+                    | flag(IS_SHADOW, entry.shadow),
+            );
             push_text(&mut bytes, entry.plan.as_deref().unwrap_or_default());
             bytes.extend_from_slice(&entry.subject.hash().to_be_bytes());
             bytes.extend_from_slice(&entry.partition.to_be_bytes());
             let FractionalMicros { micros, part } = entry.position.slot();
-            for number in [entry.cost, micros, part] {
+            let full = entry.position.full();
+            for number in [entry.cost, micros, part, full.micros, full.part, entry.position.returned()] {
                 bytes.extend_from_slice(&number.to_be_bytes());
             }
         }
         bytes
     }
 
-    /// The receipt from the bytes of [`to_bytes`](Self::to_bytes); `None` if they are invalid.
+    /// The receipt from the bytes of [`to_bytes`](Self::to_bytes); `None` if they are invalid, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut bytes = bytes.strip_prefix(&[LAYOUT_VERSION])?;
         let mut entries = SmallVec::new();
         while !bytes.is_empty() {
             let rest = &mut bytes;
             let (rule, limit_name) = (read_text(rest)?.into(), read_text(rest)?.into());
-            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 4)?;
+            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 8)?;
             let plan = read_text(rest)?;
             entries.push(ReceiptEntry {
                 rule,
                 limit_name,
-                plan: (flags & 1 == 1).then(|| plan.into()),
-                anonymous: flags & 2 == 2,
+                plan: (flags & HAS_PLAN != 0).then(|| plan.into()),
+                anonymous: flags & IS_ANONYMOUS != 0,
+                shadow: flags & IS_SHADOW != 0,
                 overflowed: false,
                 subject: Subject::from_hash(u128::from_be_bytes(read_array(rest)?)),
                 partition: u16::from_be_bytes(read_array(rest)?),
                 cost: u64::from_be_bytes(read_array(rest)?),
-                position: TakePosition::from_slot(FractionalMicros {
-                    micros: u64::from_be_bytes(read_array(rest)?),
-                    part: u64::from_be_bytes(read_array(rest)?),
-                }),
+                position: {
+                    let mut number = || read_array(rest).map(u64::from_be_bytes);
+                    let slot = FractionalMicros { micros: number()?, part: number()? };
+                    let full = FractionalMicros { micros: number()?, part: number()? };
+                    TakePosition::from_bucket(slot, full, number()?)
+                },
                 others: Vec::new(),
             });
         }
-        Some(Self { entries })
+        Some(Self { entries, has_lost_place: false })
     }
 
-    /// The refunds under the current rules. Limits that no longer exist are skipped.
+    /// The refunds under the current rules, bundled. Limits that no longer exist are skipped.
     pub(crate) fn refunds<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
-        let refund = |entry: &ReceiptEntry| Op::Refund { cost: entry.cost, position: entry.position };
-        self.adjustments(rules, |entry| (entry.refundable() > 0).then(|| refund(entry)))
+        let refund = |entry: &ReceiptEntry| {
+            let refund = entry.adjustment(rules, Op::Refund { cost: entry.cost, position: entry.position })?;
+            // A shadow check affects no other.
+            let bundled = !(entry.shadow && is_queue(refund.limit));
+            Some(Adjustment { bundled, ..refund })
+        };
+        self.refundable_entries().filter_map(refund).collect()
     }
 
     /// The refunds and charges that turn the consumed cost into the actual cost, where that is known.
@@ -132,25 +162,22 @@ impl Receipt {
         rules: &'r RuleSet,
         actual: impl Fn(&str) -> Option<u64>,
     ) -> Vec<Adjustment<'r>> {
-        self.adjustments(rules, |entry| {
+        let settlement = |entry: &ReceiptEntry| {
             let actual = entry.actual(&actual)?;
-            match entry.cost.checked_sub(actual) {
-                Some(_) if entry.overflowed => None,
-                Some(0) => None,
-                Some(surplus) => Some(Op::Refund { cost: surplus, position: entry.position }),
-                None => Some(Op::Charge { cost: actual - entry.cost }),
-            }
-        })
+            let op = match entry.cost.checked_sub(actual) {
+                Some(_) if entry.overflowed => return None,
+                Some(0) => return None,
+                Some(surplus) => Op::Refund { cost: surplus, position: entry.position },
+                None => Op::Charge { cost: actual - entry.cost },
+            };
+            entry.adjustment(rules, op)
+        };
+        self.entries.iter().filter_map(settlement).collect()
     }
 
-    fn adjustments<'r>(&self, rules: &'r RuleSet, op: impl Fn(&ReceiptEntry) -> Option<Op>) -> Vec<Adjustment<'r>> {
-        let adjust = |entry: &ReceiptEntry| {
-            let gate = rules.gate(&entry.rule, entry.plan.as_deref(), &entry.limit_name)?;
-            let key = Key::in_partition(gate.stem(), entry.partition, entry.subject);
-            let anonymous = entry.anonymous.then_some(gate);
-            Some(Adjustment { key, limit: gate.limit(), op: op(entry)?, anonymous })
-        };
-        self.entries.iter().filter_map(adjust).collect()
+    fn refundable_entries(&self) -> impl Iterator<Item = &ReceiptEntry> {
+        let is_refundable = |entry: &&ReceiptEntry| !self.has_lost_place && !entry.overflowed && entry.cost > 0;
+        self.entries.iter().filter(is_refundable)
     }
 }
 
@@ -178,9 +205,11 @@ fn read_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 impl ReceiptEntry {
-    /// The cost that can be refunded.
-    const fn refundable(&self) -> u64 {
-        if self.overflowed { 0 } else { self.cost }
+    /// `op` on the state of this entry, by itself. `None` if the limit no longer exists.
+    fn adjustment<'r>(&self, rules: &'r RuleSet, op: Op) -> Option<Adjustment<'r>> {
+        let gate = rules.gate(&self.rule, self.plan.as_deref(), &self.limit_name)?;
+        let key = Key::in_partition(gate.stem(), self.partition, self.subject);
+        Some(Adjustment { key, limit: gate.limit(), op, anonymous: self.anonymous.then_some(gate), bundled: false })
     }
 
     /// The actual cost of all rules of this entry; `None` if it is unknown for all of them.
@@ -206,14 +235,41 @@ mod tests {
             subject: Subject::from_hash(u128::MAX - 7),
             partition: 513,
             cost: 1 << 40,
-            position: TakePosition::from_slot(FractionalMicros { micros: 1_763_190_000_123_456, part: 3 }),
+            position: TakePosition::from_bucket(
+                FractionalMicros { micros: 1_763_190_000_123_456, part: 3 },
+                FractionalMicros { micros: 1_763_190_000_323_456, part: 5 },
+                1 << 50,
+            ),
             anonymous: plan.is_some(),
+            shadow: plan == Some("pro"),
             overflowed: false,
             others: Vec::new(),
         };
         Receipt {
-            entries: [entry("a", None), entry("größe", Some("")), entry("", Some("pro"))].into_iter().collect()
+            entries: [entry("a", None), entry("größe", Some("")), entry("", Some("pro"))].into_iter().collect(),
+            has_lost_place: false,
         }
+    }
+
+    #[test]
+    fn each_check_adds_73_bytes_and_its_names() {
+        let names: usize =
+            ["a", "größe", ""].iter().map(|rule| rule.len() + "burst".len()).sum::<usize>() + "pro".len();
+        assert_eq!(receipt().to_bytes().len(), 1 + 3 * 73 + names);
+    }
+
+    #[test]
+    fn a_receipt_of_an_older_version_is_rejected() {
+        let mut bytes = receipt().to_bytes();
+        bytes[0] = 1;
+        assert_eq!(Receipt::from_bytes(&bytes), None);
+    }
+
+    #[test]
+    fn a_lost_place_in_a_queue_leaves_nothing_to_refund() {
+        let receipt = Receipt { has_lost_place: true, ..receipt() };
+        assert!(receipt.is_empty());
+        assert_eq!(receipt.to_bytes(), [LAYOUT_VERSION]);
     }
 
     #[test]
@@ -226,7 +282,8 @@ mod tests {
         let mut receipt = receipt();
         receipt.entries.iter_mut().for_each(|entry| entry.overflowed = true);
         assert!(receipt.is_empty());
-        assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Some(Receipt { entries: SmallVec::new() }));
+        let empty = Receipt { entries: SmallVec::new(), has_lost_place: false };
+        assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Some(empty));
     }
 
     #[test]
@@ -238,7 +295,7 @@ mod tests {
             assert!(shorter < Some(3), "{end}");
         }
         assert_eq!(Receipt::from_bytes(&[bytes.as_slice(), &[0]].concat()), None);
-        assert_eq!(Receipt::from_bytes(&[2]), None, "another layout");
-        assert_eq!(Receipt::from_bytes(&[1, 0, 1, 0xff, 0, 0]), None, "not UTF-8");
+        assert_eq!(Receipt::from_bytes(&[3]), None, "another layout");
+        assert_eq!(Receipt::from_bytes(&[2, 0, 1, 0xff, 0, 0]), None, "not UTF-8");
     }
 }

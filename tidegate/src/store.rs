@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::Limit;
 use crate::Timestamp;
-use crate::algorithm::Op;
+use crate::algorithm::{Op, TakePosition};
 use crate::key::Key;
 use crate::plan::{Check, Gate};
 use crate::spi::{CheckVerdict, Plan, Verdict};
@@ -20,7 +20,7 @@ pub trait Store: Send + Sync {
     /// Decides `plan` in one atomic step, and consumes what it admits unless the plan is a [peek](Plan::is_peek).
     fn decide(&self, plan: &Plan<'_>) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
 
-    /// Applies charges and refunds.
+    /// Applies charges and refunds, each by itself, except those that are [bundled](Adjustment::bundled).
     fn adjust(&self, adjustments: &[Adjustment<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Starts to apply charges and refunds without waiting for the result, for a future that is being dropped. A failed refund
@@ -90,6 +90,10 @@ pub struct Adjustment<'r> {
     pub op: Op,
     /// The gate if the subject is unauthenticated; its [bounds](Gate::anonymous) apply then.
     pub anonymous: Option<&'r Gate>,
+    /// Whether it belongs to the refund of a whole request. If one of the bundled refunds of a call is a place in the queue of a leaky
+    /// bucket with others behind it, that place stays taken, and so does everything else that is bundled: otherwise a
+    /// client that leaves the queue would pay nothing for a place that nobody else can use.
+    pub bundled: bool,
 }
 
 /// A denial that a store knows without a call, because it denied the same request a moment ago and the limit has not recovered.
@@ -142,7 +146,20 @@ impl<'r> Adjustment<'r> {
     /// `op` on the state of `check`.
     pub fn new(check: &Check<'r>, op: Op) -> Self {
         let gate = check.gate();
-        Self { key: *check.key(), limit: gate.limit(), op, anonymous: check.is_anonymous().then_some(gate) }
+        let anonymous = check.is_anonymous().then_some(gate);
+        Self { key: *check.key(), limit: gate.limit(), op, anonymous, bundled: false }
+    }
+
+    /// The refund of what `check` consumed, as a part of the refund of its request.
+    pub fn bundled_refund(check: &Check<'r>, cost: u64, position: TakePosition) -> Self {
+        // A shadow check affects no other.
+        let bundled = !(check.is_shadow() && is_queue(check.gate().limit()));
+        Self { bundled, ..Self::new(check, Op::Refund { cost, position }) }
+    }
+
+    /// Whether it is a place in a queue that may have to stay taken, together with everything that is bundled.
+    pub const fn is_bundled_place(&self) -> bool {
+        self.bundled && is_queue(self.limit) && matches!(self.op, Op::Refund { .. })
     }
 
     /// Sets the key, such as that of an overflow bucket.
@@ -150,6 +167,11 @@ impl<'r> Adjustment<'r> {
         self.key = key;
         self
     }
+}
+
+/// Whether requests wait in the queue of `limit`.
+pub(crate) const fn is_queue(limit: &Limit) -> bool {
+    matches!(limit, Limit::LeakyBucket(_))
 }
 
 impl StoreError {

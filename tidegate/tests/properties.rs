@@ -20,7 +20,7 @@ struct Subject {
     clock: ManualClock,
 }
 
-/// An admitted request: its time, cost and delay.
+/// An admitted request: its time, the cost that was not given back, and its delay.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     at: u64,
@@ -76,6 +76,11 @@ fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((gap, 1..5u64), 1..80)
 }
 
+/// Refunds as (the request after which it happens, the request that is given back).
+fn refunds() -> impl Strategy<Value = Vec<(usize, usize)>> {
+    prop::collection::vec((0..80usize, 0..80usize), 0..60)
+}
+
 /// A subject that has made these requests, and the time of the last.
 fn after(limit: Limit, requests: &[(u64, u64)]) -> (Subject, u64) {
     let subject = Subject::new(limit);
@@ -88,20 +93,28 @@ fn after(limit: Limit, requests: &[(u64, u64)]) -> (Subject, u64) {
     (subject, now)
 }
 
-fn run(limit: Limit, requests: &[(u64, u64)]) -> Vec<Admitted> {
+/// What is admitted and not given back.
+fn run(limit: Limit, requests: &[(u64, u64)], refunds: &[(usize, usize)]) -> Vec<Admitted> {
     let subject = Subject::new(limit);
     let mut now = START_MICROS;
-    let mut admitted = Vec::new();
-    for (gap, cost) in requests {
+    let mut taken: Vec<(Option<Receipt>, Admitted)> = Vec::new();
+    for (number, (gap, cost)) in requests.iter().enumerate() {
         now += gap;
         subject.set(now);
-        let outcome = subject.take(*cost);
+        let decision = subject.limiter.check_now(&Request::new("").with_cost(*cost));
+        let outcome = *decision.checks()[0].outcome();
         assert!(outcome.remaining <= outcome.limit);
-        if outcome.admitted {
-            admitted.push(Admitted { at: now, cost: *cost, delay: outcome.delay.as_micros() as u64 });
+        let cost = if outcome.admitted { *cost } else { 0 };
+        let admitted = Admitted { at: now, cost, delay: outcome.delay.as_micros() as u64 };
+        taken.push((Some(decision.into_receipt()), admitted));
+        for (_, which) in refunds.iter().filter(|(after, which)| *after == number && *which <= number) {
+            if let Some(receipt) = taken[*which].0.take() {
+                subject.refund(receipt);
+                taken[*which].1.cost = 0;
+            }
         }
     }
-    admitted
+    taken.into_iter().map(|(_, admitted)| admitted).filter(|admitted| admitted.cost > 0).collect()
 }
 
 /// What was admitted after `from` and up to `to`.
@@ -138,8 +151,13 @@ proptest! {
 
     /// admitted(s, t) ≤ C + (t − s)·r/p
     #[test]
-    fn a_token_bucket_admits_its_capacity_plus_the_refill(capacity in 1..20u64, rate in rate(), requests in requests()) {
-        let admitted = run(Limit::token_bucket(capacity, rate).unwrap(), &requests);
+    fn a_token_bucket_admits_its_capacity_plus_the_refill(
+        capacity in 1..20u64,
+        rate in rate(),
+        requests in requests(),
+        refunds in refunds(),
+    ) {
+        let admitted = run(Limit::token_bucket(capacity, rate).unwrap(), &requests, &refunds);
         for first in &admitted {
             for last in &admitted {
                 let shares = u128::from(units(&admitted, first.at - 1, last.at)) * rate.period().as_micros();
@@ -151,8 +169,13 @@ proptest! {
 
     /// The output rate and the length of the queue.
     #[test]
-    fn a_leaky_bucket_never_exceeds_its_output_rate(queue in 0..20u64, rate in rate(), requests in requests()) {
-        let admitted = run(Limit::leaky_bucket(rate, queue).unwrap(), &requests);
+    fn a_leaky_bucket_never_exceeds_its_output_rate(
+        queue in 0..20u64,
+        rate in rate(),
+        requests in requests(),
+        refunds in refunds(),
+    ) {
+        let admitted = run(Limit::leaky_bucket(rate, queue).unwrap(), &requests, &refunds);
         for pair in admitted.windows(2) {
             let (before, after) = (pair[0].at + pair[0].delay, pair[1].at + pair[1].delay);
             let distance = u128::from(pair[0].cost) * rate.period().as_micros();
@@ -168,8 +191,8 @@ proptest! {
 
     /// admitted(kW, (k+1)W) ≤ L
     #[test]
-    fn a_fixed_window_admits_its_limit(limit in 1..20u64, requests in requests()) {
-        let admitted = run(Limit::fixed_window(limit, Duration::from_secs(1)).unwrap(), &requests);
+    fn a_fixed_window_admits_its_limit(limit in 1..20u64, requests in requests(), refunds in refunds()) {
+        let admitted = run(Limit::fixed_window(limit, Duration::from_secs(1)).unwrap(), &requests, &refunds);
         for one in &admitted {
             let start = one.at / 1_000_000 * 1_000_000;
             prop_assert!(units(&admitted, start - 1, start + 999_999) <= limit);
@@ -180,7 +203,7 @@ proptest! {
     #[test]
     fn a_calendar_window_admits_its_limit(limit in 1..20u64, window in calendar(), requests in requests()) {
         let limit = Limit::fixed_window(limit, window).unwrap();
-        let admitted = run(limit, &requests);
+        let admitted = run(limit, &requests, &[]);
         let (before, turn) = (START_MICROS - 1, START_MICROS + 2_000_000);
         prop_assert!(units(&admitted, before, turn - 1) <= limit.amount());
         prop_assert!(units(&admitted, turn - 1, u64::MAX) <= limit.amount());
@@ -193,8 +216,12 @@ proptest! {
 
     /// admitted(t − W, t] ≤ L
     #[test]
-    fn a_sliding_log_admits_its_limit_in_any_window(limit in 1..20u64, requests in requests()) {
-        let admitted = run(Limit::sliding_log(limit, Duration::from_secs(1)).unwrap(), &requests);
+    fn a_sliding_log_admits_its_limit_in_any_window(
+        limit in 1..20u64,
+        requests in requests(),
+        refunds in refunds(),
+    ) {
+        let admitted = run(Limit::sliding_log(limit, Duration::from_secs(1)).unwrap(), &requests, &refunds);
         for one in &admitted {
             prop_assert!(units(&admitted, one.at - 1_000_000, one.at) <= limit);
         }

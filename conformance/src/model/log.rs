@@ -49,23 +49,24 @@ impl Log {
         let now = self.current(now);
         self.write(now);
         self.admitted.push((now, cost));
-        u128::from(now)
+        now.into()
     }
 
     pub(super) fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
         let current = self.current(now);
-        if too_far_ahead(self.newest(), now) || place + u128::from(self.window) <= u128::from(current) {
+        if too_far_ahead(self.newest(), now) || place.at + u128::from(self.window) <= u128::from(current) {
             return false;
         }
-        let at_place: u64 = self.admitted.iter().filter(|(at, _)| u128::from(*at) == place).map(|(_, cost)| cost).sum();
+        let at_place: u64 =
+            self.admitted.iter().filter(|(at, _)| u128::from(*at) == place.at).map(|(_, cost)| cost).sum();
         if at_place == 0 || cost == 0 {
             return false;
         }
         self.write(current);
         let kept = at_place.saturating_sub(cost);
-        self.admitted.retain(|(at, _)| u128::from(*at) != place);
+        self.admitted.retain(|(at, _)| u128::from(*at) != place.at);
         if kept > 0 {
-            self.admitted.push((place as u64, kept));
+            self.admitted.push((place.at as u64, kept));
             self.admitted.sort_unstable();
         }
         true

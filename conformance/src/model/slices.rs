@@ -62,13 +62,13 @@ impl Slices {
     pub(super) fn spend(&mut self, now: u64, cost: u64) -> Place {
         self.write(now);
         self.admitted.push((self.written, cost));
-        u128::from(self.written)
+        self.written.into()
     }
 
     pub(super) fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
         self.settle(now);
         let (current, _) = self.current(now);
-        let Ok(slice) = u64::try_from(place) else { return false };
+        let Ok(slice) = u64::try_from(place.at) else { return false };
         let units = self.in_slice(Some(slice));
         if slice > current || current - slice > self.count || units == 0 || cost == 0 {
             return false;

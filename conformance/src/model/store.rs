@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use tidegate::spi::algorithm::{FractionalMicros, Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Key, Plan, PlanMode, Role, Store, Verdict};
-use tidegate::{Clock, Limit, ManualClock, StoreError};
+use tidegate::{Clock, Limit, ManualClock, Rate, StoreError};
 
 use super::{Model, ModelRequest, first};
 use crate::pure_store::name;
@@ -92,7 +92,15 @@ impl Store for ModelStore {
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         let now = self.clock.now().as_micros();
         let mut models = self.models.lock().unwrap();
-        for Adjustment { key, limit, op, .. } in adjustments {
+        let is_stuck = |adjustment: &Adjustment<'_>| match adjustment.op {
+            Op::Refund { position, .. } if adjustment.bundled => models
+                .get(&name(&adjustment.key))
+                .is_some_and(|model| model.is_stuck(now, inward(adjustment.limit, position))),
+            _ => false,
+        };
+        let stays_taken = adjustments.iter().any(is_stuck);
+        let applied = adjustments.iter().filter(|adjustment| !(adjustment.bundled && stays_taken));
+        for Adjustment { key, limit, op, .. } in applied {
             let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
             match op {
                 Op::Charge { cost } => model.charge(now, *cost),
@@ -115,22 +123,27 @@ impl Store for ModelStore {
 }
 
 fn outward(limit: &Limit, place: super::Place) -> TakePosition {
+    let micros = |shares: u128, rate: Rate| {
+        let rate = u128::from(rate.amount());
+        FractionalMicros { micros: (shares / rate) as u64, part: (shares % rate) as u64 }
+    };
     match limit {
-        Limit::TokenBucket(_) => TakePosition::default(),
-        Limit::LeakyBucket(limit) => {
-            let rate = u128::from(limit.drain().amount());
-            TakePosition::from_slot(FractionalMicros { micros: (place / rate) as u64, part: (place % rate) as u64 })
+        Limit::TokenBucket(limit) => {
+            let [alone, full] = [place.at, place.full].map(|shares| micros(shares, limit.refill()));
+            TakePosition::from_bucket(alone, full, place.returned)
         }
-        _ => TakePosition::from_index(place as u64),
+        Limit::LeakyBucket(limit) => TakePosition::from_slot(micros(place.at, limit.drain())),
+        _ => TakePosition::from_index(place.at as u64),
     }
 }
 
 fn inward(limit: &Limit, position: TakePosition) -> super::Place {
-    match limit {
-        Limit::LeakyBucket(limit) => {
-            let slot = position.slot();
-            u128::from(slot.micros) * u128::from(limit.drain().amount()) + u128::from(slot.part)
-        }
-        _ => u128::from(position.index()),
-    }
+    let rate = match limit {
+        Limit::TokenBucket(limit) => limit.refill().amount(),
+        Limit::LeakyBucket(limit) => limit.drain().amount(),
+        _ => 1,
+    };
+    let [at, full] = [position.slot(), position.full()]
+        .map(|moment| u128::from(moment.micros) * u128::from(rate) + u128::from(moment.part));
+    super::Place { at, full, returned: position.returned() }
 }

@@ -96,13 +96,13 @@ impl Window {
             (self.index, self.admitted) = (current, Vec::new());
         }
         self.admitted.push(cost);
-        u128::from(current)
+        current.into()
     }
 
     pub(super) fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
         self.settle(now);
         let counted = self.counted(now);
-        if u128::from(self.current(now)) != place || counted == 0 || cost == 0 {
+        if u128::from(self.current(now)) != place.at || counted == 0 || cost == 0 {
             return false;
         }
         self.index = self.current(now);

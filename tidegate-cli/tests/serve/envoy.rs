@@ -52,6 +52,19 @@ fn flags_set_the_modes_of_the_service() {
 }
 
 #[test]
+fn hits_are_given_back_over_http_only_if_a_flag_allows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("edge.yaml"), LIMITS).unwrap();
+    let config = ["--envoy-config", folder.path().to_str().unwrap()];
+    let refund = HIT.replace("]}]}", r#"],"isNegativeHits":true}]}"#);
+    for (flags, refunded, again) in [(&[][..], 403, 429), (&["--envoy-json-refunds"][..], 200, 200)] {
+        let server = Running::start(&[&config[..], flags].concat());
+        let post = |body: &str| ask(&server.http, "POST", "/json", body).0;
+        assert_eq!([post(HIT), post(&refund), post(HIT)], [200, refunded, again], "{flags:?}");
+    }
+}
+
+#[test]
 fn a_changed_configuration_is_loaded_and_one_with_errors_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let (path, new) = (folder.path().join("edge.yaml"), folder.path().join("new"));

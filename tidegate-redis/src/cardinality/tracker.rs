@@ -110,7 +110,8 @@ impl CardinalityTracker {
             self.now_micros.store(reply.now.as_micros(), Ordering::Relaxed);
             if verdict.consumed && !verdict.overflowed {
                 let counted = CountedLimit::new(check.gate(), check.key());
-                let state_end = reply.now.plus(verdict.outcome.reset_after).as_micros();
+                let extra_life = reply.state(index).map_or(0, |state| state.extra_life_micros(check.gate().limit()));
+                let state_end = reply.now.plus(verdict.outcome.reset_after).as_micros() + extra_life;
                 self.record_key(&counted, reply.previous_expiry(index, check), state_end);
             }
         }

@@ -3,9 +3,9 @@
 
 use std::cmp::Reverse;
 
-use tidegate::Timestamp;
 use tidegate::spi::algorithm::StoredState;
 use tidegate::spi::{CheckVerdict, Plan, Role, Verdict};
+use tidegate::{Limit, Timestamp};
 
 use super::recent_denials::RecentDenials;
 use crate::slot_map::slot_of;
@@ -29,9 +29,22 @@ pub(super) struct Part<'r> {
     unit_scale: u64,
 }
 
-/// When a part is decided: in the order of the variants.
+/// When a part is decided: parts without a queue first, then in the order of the roles.
+///
+/// A place in the queue of a leaky bucket cannot be given back once others wait behind it. Taken last, it is not wasted on a plan
+/// that another part denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum PartOrder {
+pub(super) struct PartOrder {
+    /// 2 for shadow checks, 1 with a queue, otherwise 0.
+    pass: u8,
+    pub(super) role: PartRole,
+    /// The places in the shortest queue. A long queue is more likely to be shared, so it comes last.
+    places: u64,
+}
+
+/// What a part means for the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PartRole {
     /// It can deny the plan. Parts that denied recently come first.
     CanDeny { last_denial: Reverse<u64> },
     /// A member of an any-of group whose members are in several parts. One of them must admit.
@@ -94,11 +107,24 @@ pub(super) fn split<'r>(
         };
         let (UnitRequest::UpTo(units) | UnitRequest::Exactly(units)) = request;
         let part = sub_plan(plan, &indexes, unit_scale).with_max_units(units / unit_scale);
-        let order = match role(indexes[0]) {
-            Role::AnyOf(group) if in_split_group(indexes[0]) => PartOrder::AnyOf(group),
-            Role::Shadow => PartOrder::Shadow,
-            _ => PartOrder::CanDeny { last_denial: Reverse(denials.last(&part)) },
+        let queue = |index: usize| match plan.checks()[index].gate().limit() {
+            Limit::LeakyBucket(limit) => Some(limit.queue()),
+            _ => None,
         };
+        let (part_role, places) = match role(indexes[0]) {
+            Role::AnyOf(group) if in_split_group(indexes[0]) => {
+                // The members of a group are decided one after the other, so they have the same order.
+                let members = all.clone().filter(|index| role(*index) == Role::AnyOf(group));
+                (PartRole::AnyOf(group), members.filter_map(queue).min())
+            }
+            Role::Shadow => (PartRole::Shadow, None),
+            _ => {
+                let last_denial = Reverse(denials.last(&part));
+                (PartRole::CanDeny { last_denial }, indexes.iter().copied().filter_map(queue).min())
+            }
+        };
+        let pass = if part_role == PartRole::Shadow { 2 } else { u8::from(places.is_some()) };
+        let order = PartOrder { pass, role: part_role, places: places.unwrap_or(0) };
         Part { plan: part, order, indexes, unit_scale }
     };
     let mut parts: Vec<Part<'r>> = groups.into_iter().map(part).collect();
@@ -119,10 +145,10 @@ fn sub_plan<'r>(plan: &Plan<'r>, indexes: &[usize], unit_scale: u64) -> Plan<'r>
 /// Whether the known verdicts deny the plan, whatever the missing ones would be.
 pub(super) fn is_denied(parts: &[&Part<'_>], verdicts: &[Option<Verdict>]) -> bool {
     let denies = |verdict: &Option<Verdict>| verdict.as_ref().is_some_and(|verdict| verdict.granted() == 0);
-    parts.iter().zip(verdicts).any(|(part, verdict)| match part.order {
-        PartOrder::Shadow => false,
-        PartOrder::CanDeny { .. } => denies(verdict),
-        PartOrder::AnyOf(_) => parts
+    parts.iter().zip(verdicts).any(|(part, verdict)| match part.order.role {
+        PartRole::Shadow => false,
+        PartRole::CanDeny { .. } => denies(verdict),
+        PartRole::AnyOf(_) => parts
             .iter()
             .zip(verdicts)
             .filter(|(member, _)| member.order == part.order)
@@ -136,10 +162,10 @@ pub(super) fn granted_by_all(parts: &[&Part<'_>], verdicts: &[Option<Verdict>], 
         let members = parts.iter().zip(verdicts).filter(move |(part, _)| part.order == order);
         members.filter_map(|(part, verdict)| verdict.as_ref().map(|verdict| part.granted(verdict)))
     };
-    let each = parts.iter().map(|part| match part.order {
-        PartOrder::Shadow => units,
-        PartOrder::CanDeny { .. } => granted_by(part.order).min().unwrap_or(units),
-        PartOrder::AnyOf(_) => granted_by(part.order).max().unwrap_or(0),
+    let each = parts.iter().map(|part| match part.order.role {
+        PartRole::Shadow => units,
+        PartRole::CanDeny { .. } => granted_by(part.order).min().unwrap_or(units),
+        PartRole::AnyOf(_) => granted_by(part.order).max().unwrap_or(0),
     });
     each.fold(units, u64::min)
 }

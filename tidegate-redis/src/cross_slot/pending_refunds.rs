@@ -1,7 +1,6 @@
 //! `PendingRefunds`: the units that the parts of a plan took, and that are refunded unless the whole plan passes.
 
 use tidegate::StoreError;
-use tidegate::spi::algorithm::Op;
 use tidegate::spi::{Adjustment, Plan, Store, Verdict};
 use tokio::task::JoinHandle;
 
@@ -25,12 +24,12 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         for (index, (check, check_verdict)) in part.checks().iter().zip(verdict.checks()).enumerate() {
             if check_verdict.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted().max(1));
-                let op = Op::Refund { cost, position: check_verdict.position };
+                let refund = |check| Adjustment::bundled_refund(check, cost, check_verdict.position);
                 self.refunds.push(if check_verdict.overflowed {
                     // An overflow bucket is shared, so the maximum TTL of anonymous subjects does not apply to it.
-                    Adjustment::new(&check.with_anonymous(false), op).with_key(overflow_key(part, index))
+                    refund(&check.with_anonymous(false)).with_key(overflow_key(part, index))
                 } else {
-                    Adjustment::new(check, op)
+                    refund(check)
                 });
             }
         }

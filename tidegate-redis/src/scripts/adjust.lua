@@ -2,13 +2,22 @@
 --            server is out of memory. It must be a script: another instance could write between a read and a write.
 -- KEYS[i]    key of the state that adjustment i changes
 -- KEYS[n+i]  with ANONYMOUS: the overflow bucket to charge if KEYS[i] does not exist, or KEYS[i] again
--- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund); maximum TTL of the state in microseconds, or infinite;
---            the arguments of the limit after `units`
+-- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund); 1 for a bundled refund, 2 for a bundled place in a queue,
+--            else 0; maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`
 -- ARGV[n+1]  tests only: now, in microseconds
--- Reply      now; the index of each adjustment that created a state
-local reply, keys, value, expiry, latest = { now }, {}, {}, {}, {}
+-- Reply      now; 1 if a bundled place has others behind it, so that nothing bundled was given back, else 0; the index of each
+--            adjustment that created a state
+local stays_taken = 0
 for i = 1, checks do
-  local algorithm, op, max_ttl = struct.unpack('<ddd', ARGV[i])
+  local algorithm, op, bundled = struct.unpack('<ddd', ARGV[i])
+  if bundled == 2 and limits[algorithm](call('GET', KEYS[i]), now, op, 1,
+      struct.unpack(layouts[algorithm], ARGV[i], 33)) == false then
+    stays_taken = 1
+  end
+end
+local reply, keys, value, expiry, latest = { now, stays_taken }, {}, {}, {}, {}
+for i = 1, checks do
+  local algorithm, op, bundled, max_ttl = struct.unpack('<dddd', ARGV[i])
   keys[i] = KEYS[i]
   local stored = latest[KEYS[i]] or call('GET', KEYS[i])
   local is_new = not stored
@@ -18,8 +27,9 @@ for i = 1, checks do
   end
   local readable
   readable, value[i], expiry[i] =
-    limits[algorithm](stored, now, op, 1, struct.unpack(layouts[algorithm], ARGV[i], 25))
+    limits[algorithm](stored, now, op, 1, struct.unpack(layouts[algorithm], ARGV[i], 33))
   if readable == nil then return redis.error_reply(string.format('UNREADABLE %d', i)) end
+  if bundled > 0 and stays_taken == 1 then value[i] = nil end
   if value[i] then
     expiry[i] = math.min(expiry[i], now + max_ttl)
     if is_new then reply[#reply + 1] = i end

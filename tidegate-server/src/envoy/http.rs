@@ -14,11 +14,23 @@ use super::pb::Code;
 use super::request_plan::DecideError;
 use super::service::{EnvoyService, MAX_MESSAGE_BYTES};
 
-/// `POST /json` decides a request in JSON: 200, 429 if it is over a limit, 400 if it is malformed, 503 while the store fails
-/// (400 in strict mode). `GET /healthcheck` returns `OK`, or 500. `GET /rlconfig` lists the limits.
+/// `POST /json` decides a request in JSON: 200, 429 if it is over a limit, 400 if it is malformed, 403 if it gives hits back
+/// (`is_negative_hits`), 503 while the store fails (400 in strict mode). `GET /healthcheck` returns `OK`, or 500. `GET /rlconfig` lists
+/// the limits.
 pub fn router<S: Store + 'static>(service: EnvoyService<S>) -> Router {
+    json_router(service, false)
+}
+
+/// [`router`], but `POST /json` also gives hits back. Nothing proves that they were taken: whoever reaches this address can give
+/// back the hits of anybody, up to the whole limit.
+pub fn router_with_refunds<S: Store + 'static>(service: EnvoyService<S>) -> Router {
+    json_router(service, true)
+}
+
+fn json_router<S: Store + 'static>(service: EnvoyService<S>, accepts_refunds: bool) -> Router {
+    let decide = move |State(service), body: Bytes| decide::<S>(service, body, accepts_refunds);
     Router::new()
-        .route("/json", post(decide::<S>))
+        .route("/json", post(decide))
         .route("/healthcheck", get(health::<S>))
         .route("/rlconfig", get(limits::<S>))
         .layer(DefaultBodyLimit::max(MAX_MESSAGE_BYTES))
@@ -30,11 +42,15 @@ pub fn admin_router<S: Store + 'static>(service: EnvoyService<S>) -> Router {
     Router::new().route("/rlconfig", get(limits::<S>)).route("/stats", get(stats::<S>)).with_state(service)
 }
 
-async fn decide<S: Store + 'static>(State(service): State<EnvoyService<S>>, body: Bytes) -> Response {
+async fn decide<S: Store + 'static>(service: EnvoyService<S>, body: Bytes, accepts_refunds: bool) -> Response {
     let request = match json::parse_request(&body) {
         Ok(request) => request,
         Err(problem) => return (StatusCode::BAD_REQUEST, problem).into_response(),
     };
+    if !accepts_refunds && request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+        let problem = "is_negative_hits: not accepted here; send it over gRPC, or start with --envoy-json-refunds\n";
+        return (StatusCode::FORBIDDEN, problem).into_response();
+    }
     match service.decide(&request, None).await {
         Ok(response) => {
             let status = match Code::try_from(response.overall_code) {

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::Router;
 use clap::{Args, value_parser};
 use http::HeaderName;
 use tidegate::Secret;
 use tidegate_tower::Handle;
 
 use super::instrumented_store::InstrumentedStore;
-use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats};
+use crate::envoy::{ConfigHandle, EnvoyConfig, EnvoyOptions, EnvoyService, Stats, router, router_with_refunds};
 use crate::failure::Failure;
 
 /// The flags. Most correspond to a variable of Envoy's reference server, which their help names.
@@ -31,6 +32,9 @@ pub(crate) struct EnvoyArgs {
     /// Send dynamic metadata with each response (`RESPONSE_DYNAMIC_METADATA`)
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA", help_heading = "Envoy")]
     pub(crate) envoy_metadata: bool,
+    /// Accept `is_negative_hits` in /json: whoever reaches --http can then give back the hits of anybody
+    #[arg(long, env = "TIDEGATE_ENVOY_JSON_REFUNDS", help_heading = "Envoy")]
+    pub(crate) envoy_json_refunds: bool,
     /// Allow several files of --envoy-config for one domain (`MERGE_DOMAIN_CONFIG`)
     #[arg(long, env = "TIDEGATE_ENVOY_MERGE_DOMAINS", help_heading = "Envoy")]
     pub(crate) envoy_merge_domains: bool,
@@ -90,6 +94,7 @@ pub(crate) struct Envoy {
     strict: bool,
     shadow: bool,
     metadata: bool,
+    json_refunds: bool,
     max_decision_time: Duration,
 }
 
@@ -151,6 +156,7 @@ impl Envoy {
             strict: arguments.envoy_strict,
             shadow: arguments.envoy_shadow,
             metadata: arguments.envoy_metadata,
+            json_refunds: arguments.envoy_json_refunds,
             max_decision_time,
         })
     }
@@ -163,6 +169,11 @@ impl Envoy {
         };
         let limits = limits.with_strict(self.strict).with_shadow(self.shadow).with_metadata(self.metadata);
         limits.with_max_decision_time(self.max_decision_time).with_stats(&self.stats)
+    }
+
+    /// Its pages at the address of the check API.
+    pub(crate) fn router(&self, service: EnvoyService<InstrumentedStore>) -> Router {
+        if self.json_refunds { router_with_refunds(service) } else { router(service) }
     }
 
     /// Reloads the configuration; one with errors changes nothing.

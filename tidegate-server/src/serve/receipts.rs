@@ -1,6 +1,7 @@
 //! `Receipts`: what a check consumed, as a signed text that its caller may return once, to any instance, for a refund.
 //!
-//! The text is the receipt in base64, a dot, and its HMAC-SHA256 in base64. Using a receipt once is itself a limit: one refund
+//! The text is the receipt in base64, a dot, and its HMAC-SHA256 in base64: 24 bytes of time and number, the bytes of
+//! [`Receipt::to_bytes`] with their version, and 32 bytes of signature. Using a receipt once is itself a limit: one refund
 //! for each signature, on the same store as all others. If the store fails between that and the refund, the refund is lost,
 //! which leaves a limit stricter than necessary and never looser.
 
@@ -41,9 +42,10 @@ pub(crate) struct Receipts {
 /// The result of a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefundOutcome {
-    /// The cost was returned as far as its window, slice, entry or place in the queue still exists.
+    /// The cost was returned as far as the limits still miss it.
     Refunded,
     AlreadyRefunded,
+    /// It is older than [`RECEIPT_VALIDITY`], or another version of this server wrote it.
     TooOld,
     /// The signature is wrong: another fleet issued the receipt, or it was changed.
     Unknown,
@@ -92,7 +94,8 @@ impl Receipts {
 
     /// Returns the cost of a receipt, once.
     pub(crate) async fn refund<S: Store>(&self, limiter: &Limiter<S>, text: &str) -> Result<RefundOutcome, StoreError> {
-        let Some((id, written, receipt)) = self.read(text) else { return Ok(RefundOutcome::Unknown) };
+        let Some((id, written, bytes)) = self.read(text) else { return Ok(RefundOutcome::Unknown) };
+        let Some(receipt) = Receipt::from_bytes(&bytes) else { return Ok(RefundOutcome::TooOld) };
         let now = self.clock.now();
         // A receipt from a clock that runs ahead would be valid for longer than its use is remembered.
         if now.since(written) > RECEIPT_VALIDITY || written.since(now) > RECEIPT_VALIDITY {
@@ -107,14 +110,14 @@ impl Receipts {
         limiter.refund(receipt).await.map(|()| RefundOutcome::Refunded)
     }
 
-    /// The identity of a receipt, its time and its content, if the signature is right.
-    fn read(&self, text: &str) -> Option<(Subject, Timestamp, Receipt)> {
+    /// The identity of a receipt, its time and its bytes, if the signature is right.
+    fn read(&self, text: &str) -> Option<(Subject, Timestamp, Vec<u8>)> {
         let (payload, signature) = text.split_once('.').filter(|_| text.len() <= MAX_TEXT_BYTES)?;
         let (payload, signature) = (URL_SAFE_NO_PAD.decode(payload).ok()?, URL_SAFE_NO_PAD.decode(signature).ok()?);
         // Compares in constant time.
         hmac::verify(self.key.as_ref()?, &payload, &signature).ok()?;
         let (written, rest) = payload.split_first_chunk()?;
-        let receipt = Receipt::from_bytes(rest.get(16..)?)?;
+        let receipt = rest.get(16..)?.to_vec();
         let id = Subject::from_hash(u128::from_be_bytes(*signature.first_chunk()?));
         Some((id, Timestamp::from_micros(u64::from_be_bytes(*written)), receipt))
     }
@@ -156,6 +159,23 @@ mod tests {
                 let changed = changed.map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
                 assert!(receipts.read(&changed).is_none(), "bit {bit} of part {part}");
             }
+        }
+    }
+
+    /// Receipts of version 1 did not say until when a take is missing from a bucket.
+    #[tokio::test]
+    async fn a_receipt_that_another_version_has_signed_is_too_old() {
+        use tidegate::{MemoryStore, RuleSet};
+        let limiter = Limiter::new(RuleSet::new([]).unwrap(), MemoryStore::new());
+        let receipts = Receipts::new(Some(key("a")), true).unwrap();
+        for (version, outcome) in [(1, RefundOutcome::TooOld), (2, RefundOutcome::Refunded), (3, RefundOutcome::TooOld)]
+        {
+            let mut payload = receipts.clock.now().as_micros().to_be_bytes().to_vec();
+            payload.extend([[0; 8], [version; 8]].concat());
+            payload.push(version);
+            let signature = hmac::sign(&key("a"), &payload);
+            let text = [payload.as_slice(), signature.as_ref()].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
+            assert_eq!(receipts.refund(&limiter, &text).await.unwrap(), outcome, "version {version}");
         }
     }
 

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tidegate_server::envoy::{ConfigHandle, EnvoyOptions, EnvoyService, router};
+use tidegate_server::envoy::{ConfigHandle, EnvoyOptions, EnvoyService, router, router_with_refunds};
 use tower::ServiceExt;
 
 use crate::{clock, handle, no_rules, service, store, store_failures};
@@ -53,6 +53,23 @@ async fn a_json_request_is_decided_like_a_grpc_request() {
     assert!(body.contains(r#""overallCode":"OVER_LIMIT""#), "{body}");
     let with_override = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"k","value":"w"}],"limit":{"requestsPerUnit":9,"unit":"HOUR"}}]}"#;
     assert!(post(&app, with_override).await.1.contains(r#"{"requestsPerUnit":9,"unit":"HOUR"}"#));
+}
+
+/// Anyone who reaches the address could send them, and there is no receipt that proves a take.
+#[tokio::test]
+async fn hits_are_given_back_in_json_only_where_that_is_switched_on() {
+    let request =
+        |more: &str| format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"k","value":"v"}}]{more}}}]}}"#);
+    for (app, status, passes) in [
+        (router(service(LIMITS, &EnvoyOptions::default())), StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS),
+        (router_with_refunds(service(LIMITS, &EnvoyOptions::default())), StatusCode::OK, StatusCode::OK),
+    ] {
+        assert_eq!(post(&app, &request(r#","hitsAddend":2"#)).await.0, StatusCode::OK);
+        for name in ["isNegativeHits", "is_negative_hits"] {
+            assert_eq!(post(&app, &request(&format!(r#","hitsAddend":1,"{name}":true"#))).await.0, status);
+        }
+        assert_eq!(post(&app, &request("")).await.0, passes);
+    }
 }
 
 #[tokio::test]

@@ -115,6 +115,49 @@ async fn a_cancelled_request_frees_its_place_in_the_queue() {
     assert_eq!(next.await.unwrap().status, StatusCode::OK);
 }
 
+/// Two requests for each key, and a queue that all keys share.
+fn shared_queue_layer() -> (LimitLayer<Arc<MemoryStore>>, ManualClock) {
+    let clock = ManualClock::starting_at(START);
+    let rules = [
+        Rule::new("own", Limit::fixed_window(2, 1000 * SECOND).unwrap()).with_per(["header:x-key"]),
+        Rule::new("queue", Limit::leaky_bucket(Rate::per_second(1).unwrap(), 9).unwrap()),
+    ];
+    (LimitLayer::new(limiter_on(&clock, rules)).with_timer(clock.clone()), clock)
+}
+
+/// Regression: a client that hung up got its own units back, while its place in the queue of all clients stayed taken. So it filled
+/// that queue at no cost.
+#[tokio::test]
+async fn a_cancelled_request_with_others_behind_it_counts() {
+    let (layer, clock) = shared_queue_layer();
+    let app = app(layer);
+    assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::OK);
+    let cancelled = send_delayed(&app, &clock).await;
+    let behind = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, request_with_key("k2")).await }
+    });
+    wait_until(|| clock.pending_sleeps() == 2).await;
+    cancelled.abort();
+    assert!(cancelled.await.unwrap_err().is_cancelled());
+    assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::TOO_MANY_REQUESTS);
+    clock.advance(2 * SECOND);
+    assert_eq!(behind.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_cancelled_request_with_nobody_behind_it_is_refunded_under_every_rule() {
+    let (layer, clock) = shared_queue_layer();
+    let app = app(layer);
+    assert_eq!(send(&app, request_with_key("k1")).await.status, StatusCode::OK);
+    let cancelled = send_delayed(&app, &clock).await;
+    cancelled.abort();
+    assert!(cancelled.await.unwrap_err().is_cancelled());
+    let next = send_delayed(&app, &clock).await;
+    clock.advance(SECOND);
+    assert_eq!(next.await.unwrap().status, StatusCode::OK, "it has the place and the unit of the cancelled request");
+}
+
 #[tokio::test]
 async fn a_request_that_is_cancelled_after_its_slot_was_reached_is_not_refunded() {
     let clock = ManualClock::starting_at(START);

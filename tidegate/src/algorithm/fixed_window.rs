@@ -3,14 +3,15 @@
 //! With a limit of L in windows that begin at s(k), for every window k:
 //!
 //! ```text
-//! admitted(s(k), s(k+1))  ≤  L
+//! admitted(s(k), s(k+1))  ≤  L          (admitted: and not given back)
 //! s(k) = kW for windows of a length W; for months and years, the first instant of the k-th since 1970, in UTC
 //! ```
 //!
 //! Error bound against a rolling window: an interval of length W that straddles a boundary may see up to 2·L, L just
 //! before it and L just after it. Use a sliding limit where this matters.
 //!
-//! The state is the index of a window and the units counted in it.
+//! The state is the index of a window and the units counted in it. A refund subtracts from the window of its take, as long as that is
+//! the current one.
 
 use super::{CLOCK_MARGIN_MICROS, Calendar, DecidedTake, Op, OpResult, Outcome, Take};
 use crate::limit::{LimitError, whole_micros};

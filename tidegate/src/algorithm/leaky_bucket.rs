@@ -9,7 +9,10 @@
 //! ```
 //!
 //! and a request gets the earliest slot that satisfies them, or is refused if there is none. Error bound: none for the
-//! slots. A delay is reported in whole microseconds, rounded up, so an output may come up to 1 µs after its slot.
+//! slots. A delay is reported in whole microseconds, rounded up, so an output may come up to 1 µs after its slot. The same holds
+//! for the requests that are admitted and not given back.
+//!
+//! Only the last place in the queue can be given back, since the requests behind any other have been told their delay.
 //!
 //! It is a token bucket of Q + 1 tokens whose debt becomes a delay: the state is the next free slot.
 
@@ -18,7 +21,7 @@ use std::time::Duration;
 use super::{DecidedTake, FractionalMicros, Op, OpResult, Outcome, Take, token_bucket};
 use crate::limit::{LimitError, MAX_AMOUNT};
 use crate::{Rate, Timestamp};
-use token_bucket::TokenBucket;
+use token_bucket::{TokenBucket, TokenBucketState};
 
 /// The parameters of a leaky bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +57,13 @@ impl LeakyBucket {
 
     /// The delay, in microseconds, of a request at `now`.
     fn wait(&self, state: Option<LeakyBucketState>, now: Timestamp) -> u64 {
-        self.bucket.normalize(state, now).0.ceil() - now.as_micros()
+        self.normalize(state, now).0.ceil() - now.as_micros()
+    }
+
+    /// The next free slot at `now`, and whether it was rebased.
+    fn normalize(&self, state: Option<LeakyBucketState>, now: Timestamp) -> (FractionalMicros, bool) {
+        let (TokenBucketState { full, .. }, rebased) = self.bucket.normalize(state.map(TokenBucketState::from), now);
+        (full, rebased)
     }
 }
 
@@ -67,18 +76,20 @@ pub fn apply(
 ) -> OpResult<LeakyBucketState> {
     match op {
         Op::Take(take) if take.total() > 0 && limit.wait(state, now) > take.max_delay_micros => {
-            let (slot, rebased) = limit.bucket.normalize(state, now);
+            let (slot, rebased) = limit.normalize(state, now);
             OpResult::denied(rebased.then_some(slot))
         }
-        // Only the last place can be refunded: a later request already waits behind any other.
-        Op::Refund { position, .. } if state != Some(position.slot()) => OpResult::admitted(None),
+        // Only the last place can be refunded: a later request already waits behind any other. An empty queue has forgotten it.
+        Op::Refund { position, .. } if state != Some(position.slot()) => {
+            OpResult { admitted: limit.wait(state, now) == 0, change: None }
+        }
         Op::Refund { cost, position } => {
             let (slot, span, floor) =
                 (position.slot(), limit.bucket.span(cost), FractionalMicros::whole(now.as_micros()));
             let freed = if slot > span { slot.minus(span, limit.drain().amount()) } else { floor };
             OpResult::admitted(Some(freed.max(floor)))
         }
-        op => token_bucket::apply(state, &limit.bucket, now, op),
+        op => token_bucket::apply(state.map(TokenBucketState::from), &limit.bucket, now, op).map(|state| state.full),
     }
 }
 
@@ -87,12 +98,12 @@ pub fn room(state: Option<LeakyBucketState>, limit: &LeakyBucket, now: Timestamp
     if take.cost > 0 && limit.wait(state, now) > take.max_delay_micros {
         return 0;
     }
-    token_bucket::room(state, &limit.bucket, now, take)
+    token_bucket::room(state.map(TokenBucketState::from), &limit.bucket, now, take)
 }
 
 /// The outcome for the caller, from the state before the decision.
 pub fn outcome(state: Option<LeakyBucketState>, limit: &LeakyBucket, now: Timestamp, decided: DecidedTake) -> Outcome {
-    let mut outcome = token_bucket::outcome(state, &limit.bucket, now, decided);
+    let mut outcome = token_bucket::outcome(state.map(TokenBucketState::from), &limit.bucket, now, decided);
     let Take { cost, max_delay_micros, .. } = decided.take;
     let wait = limit.wait(state, now);
     if decided.admitted && cost > 0 {

@@ -15,14 +15,15 @@ pub const SLIDING_LOG: &str = include_str!("sliding_log.lua");
 /// `sliding_window`
 pub const SLIDING_WINDOW: &str = include_str!("sliding_window.lua");
 
-/// The constants of the scripts: the operations, the clock margin in microseconds, and 2^53, the bound of all numbers in
-/// values.
-const CONSTANTS: [(&str, &str); 6] = [
+/// The constants of the scripts: the operations, the clock margin, the maximum of what a bucket counts as returned, both in
+/// microseconds, and 2^53, the bound of all numbers in values.
+const CONSTANTS: [(&str, &str); 7] = [
     ("TAKE", "1"),
     ("ROOM", "2"),
     ("CHARGE", "3"),
     ("REFUND", "4"),
     ("MARGIN", "2000000"),
+    ("MAX_RETURNED", "4503599627370496"),
     ("TOO_LARGE", "9007199254740992"),
 ];
 
@@ -37,8 +38,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_margin_is_the_same_in_rust_and_lua() {
-        let margin = CONSTANTS.iter().find(|(name, _)| *name == "MARGIN");
-        assert_eq!(margin.unwrap().1, super::super::CLOCK_MARGIN_MICROS.to_string());
+    fn the_constants_are_the_same_in_rust_and_lua() {
+        let constant = |name: &str| CONSTANTS.iter().find(|constant| constant.0 == name).unwrap().1;
+        assert_eq!(constant("MARGIN"), super::super::CLOCK_MARGIN_MICROS.to_string());
+        assert_eq!(constant("MAX_RETURNED"), super::super::token_bucket::MAX_RETURNED_MICROS.to_string());
     }
 }

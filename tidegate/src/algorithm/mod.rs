@@ -100,7 +100,7 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op
             token_bucket::apply(state.and_then(State::bucket), limit, now, op).map(Change::Bucket)
         }
         Limit::LeakyBucket(limit) => {
-            leaky_bucket::apply(state.and_then(State::bucket), limit, now, op).map(Change::Bucket)
+            leaky_bucket::apply(state.and_then(State::slot), limit, now, op).map(|slot| Change::Bucket(slot.into()))
         }
         Limit::FixedWindow(limit) => {
             fixed_window::apply(state.and_then(State::window), limit, now, op).map(Change::Window)
@@ -115,7 +115,7 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op
 pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) -> u64 {
     match limit {
         Limit::TokenBucket(limit) => token_bucket::room(state.and_then(State::bucket), limit, now, take),
-        Limit::LeakyBucket(limit) => leaky_bucket::room(state.and_then(State::bucket), limit, now, take),
+        Limit::LeakyBucket(limit) => leaky_bucket::room(state.and_then(State::slot), limit, now, take),
         Limit::FixedWindow(limit) => fixed_window::room(state.and_then(State::window), limit, now, take),
         Limit::SlidingLog(limit) => sliding_log::room(state.and_then(State::log), limit, now, take),
         Limit::SlidingWindow(limit) => sliding_window::room(state.and_then(State::slices), limit, now, take),
@@ -127,7 +127,7 @@ pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) ->
 pub fn outcome(view: &StateView<'_>, limit: &Limit, now: Timestamp, decided: DecidedTake) -> Outcome {
     match limit {
         Limit::TokenBucket(limit) => token_bucket::outcome(view.bucket(), limit, now, decided),
-        Limit::LeakyBucket(limit) => leaky_bucket::outcome(view.bucket(), limit, now, decided),
+        Limit::LeakyBucket(limit) => leaky_bucket::outcome(view.slot(), limit, now, decided),
         Limit::FixedWindow(limit) => fixed_window::outcome(view.window(), limit, now, decided),
         Limit::SlidingLog(limit) => sliding_log::outcome(view.log(), limit, now, decided),
         Limit::SlidingWindow(limit) => sliding_window::outcome(view.slices(), limit, now, decided),
@@ -138,10 +138,10 @@ pub fn outcome(view: &StateView<'_>, limit: &Limit, now: Timestamp, decided: Dec
 #[inline(always)]
 pub fn position(view: &StateView<'_>, limit: &Limit, now: Timestamp, take: Take) -> TakePosition {
     match limit {
-        Limit::TokenBucket(_) => TakePosition::default(),
+        Limit::TokenBucket(limit) => token_bucket::position(view.bucket(), limit, now, take),
         Limit::LeakyBucket(limit) => token_bucket::apply(view.bucket(), limit.bucket(), now, Op::Take(take))
             .change
-            .map_or_else(TakePosition::default, TakePosition::from_slot),
+            .map_or_else(TakePosition::default, |state| TakePosition::from_slot(state.full)),
         Limit::FixedWindow(limit) => TakePosition::from_index(limit.normalize(view.window(), now).0.index),
         Limit::SlidingLog(_) => TakePosition::from_index(sliding_log::current(view.log().newest, now)),
         Limit::SlidingWindow(limit) => TakePosition::from_index(limit.normalize(view.slices(), now).state.index),
@@ -152,7 +152,8 @@ pub fn position(view: &StateView<'_>, limit: &Limit, now: Timestamp, take: Take)
 #[inline(always)]
 pub fn expiry(state: &State, limit: &Limit) -> u64 {
     match (state, limit) {
-        (State::Bucket(full), _) => token_bucket::expiry(*full),
+        (State::Bucket(full), _) => full.ceil(),
+        (State::RefundedBucket(state), Limit::TokenBucket(limit)) => token_bucket::expiry(**state, limit),
         (State::Window(window), Limit::FixedWindow(limit)) => fixed_window::expiry(*window, limit),
         (State::Log(log), Limit::SlidingLog(limit)) => sliding_log::expiry(log, limit),
         (State::Slices(slices), Limit::SlidingWindow(limit)) => sliding_window::expiry(slices, limit),

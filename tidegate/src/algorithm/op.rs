@@ -15,9 +15,9 @@ pub enum Op {
         /// The cost to consume.
         cost: u64,
     },
-    /// Gives back what a take consumed, if its position still exists. It never exceeds the limit.
+    /// Gives back what a take consumed, as far as it is still missing. It never exceeds the limit.
     Refund {
-        /// The cost that was consumed.
+        /// The cost to give back, at most the one that was consumed.
         cost: u64,
         /// Where it was consumed.
         position: TakePosition,
@@ -36,14 +36,18 @@ pub struct Take {
     pub(crate) max_delay_micros: u64,
 }
 
-/// Where a take was consumed: a queue slot, window, slice or log entry. Opaque outside this module.
+/// Where a take was consumed: a time in a bucket, a queue slot, a window, slice or log entry. Opaque outside this module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TakePosition(FractionalMicros);
+pub struct TakePosition {
+    slot: FractionalMicros,
+    full: FractionalMicros,
+    returned: u64,
+}
 
 /// The result of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpResult<C> {
-    /// Whether a take is admitted. Always true for other operations.
+    /// Whether a take is admitted. False for the refund of a place in a queue that has others behind it. Otherwise true.
     pub admitted: bool,
     /// The change to write, if any. For a denied take it is a state that was rebased.
     pub change: Option<C>,
@@ -83,22 +87,39 @@ impl Take {
 impl TakePosition {
     /// The index of a window or slice, or the instant of a log entry in microseconds.
     pub const fn from_index(index: u64) -> Self {
-        Self(FractionalMicros::whole(index))
+        Self::from_slot(FractionalMicros::whole(index))
     }
 
     /// A place in the queue of a leaky bucket, identified by the slot after it: the state that the take has left.
     pub const fn from_slot(slot: FractionalMicros) -> Self {
-        Self(slot)
+        Self { slot, full: FractionalMicros::whole(0), returned: 0 }
+    }
+
+    /// A take from a token bucket: the instant at which a bucket that was full before it would be full again; the instant at
+    /// which this bucket is full again; and the microseconds that refunds had returned until then.
+    pub const fn from_bucket(alone: FractionalMicros, full: FractionalMicros, returned: u64) -> Self {
+        Self { slot: alone, full, returned }
     }
 
     /// The index of a window or slice, or the instant of a log entry in microseconds.
     pub const fn index(self) -> u64 {
-        self.0.micros
+        self.slot.micros
     }
 
-    /// The slot after the place in the queue, for a leaky bucket.
+    /// The slot after the place in the queue, for a leaky bucket. For a token bucket, the instant at which it would be full again
+    /// if it had been full before the take.
     pub const fn slot(self) -> FractionalMicros {
-        self.0
+        self.slot
+    }
+
+    /// The instant at which a token bucket is full again after the take.
+    pub const fn full(self) -> FractionalMicros {
+        self.full
+    }
+
+    /// The microseconds that refunds had returned to a token bucket before the take.
+    pub const fn returned(self) -> u64 {
+        self.returned
     }
 }
 

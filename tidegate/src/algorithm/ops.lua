@@ -4,6 +4,7 @@
 --     op       TAKE, ROOM, CHARGE or REFUND     units   multiplier of the cost
 --     …        cost and position of the op, then the parameters of the limit
 --     admitted nil if the value is unreadable   value   the value to write, or nil
+--              false for the refund of a place in a queue that has others behind it
 --     expiry   microseconds at which value is equivalent to none
 --     view     the reply in place of state, if that is large
 -- Numbers are integers below 2^53; '%d' prints them exactly, where tostring and .. would keep 14 digits. Words in capitals

@@ -3,13 +3,14 @@
 //! With a limit of L in a window of W, for every instant t:
 //!
 //! ```text
-//! admitted(t − W, t]  ≤  L
+//! admitted(t − W, t]  ≤  L          (admitted: and not given back)
 //! ```
 //!
 //! Error bound: none, whatever the costs. A request at t counts until just before t + W.
 //!
 //! The state is the log, oldest first, with the sum of its costs, so that a decision touches only the entries that have
-//! left the window since the last one. Requests in the same microsecond share an entry.
+//! left the window since the last one. Requests in the same microsecond share an entry. A refund subtracts from the entry of its
+//! take, as long as that is in the window.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -8,7 +8,7 @@
 //!
 //! A cost c is admitted if and only if estimate + c ≤ L. One slice is the classic estimate from two windows.
 //!
-//! Error bound, for the exact count N(T) of what was admitted in the last T before a decision:
+//! Error bound, for the exact count N(T) of what was admitted, and not given back, in the last T before a decision:
 //!
 //! ```text
 //! N(W − W/S)  ≤  estimate  ≤  N(W + W/S)
@@ -17,7 +17,8 @@
 //! so it never admits more than L in any W − W/S, never refuses what an exact log over W + W/S would admit, and in any W
 //! it admits at most L plus the units of one slice.
 //!
-//! The state is the index of the newest slice and the counts from it backwards.
+//! The state is the index of the newest slice and the counts from it backwards. A refund subtracts from the slice of its take, as
+//! long as that counts.
 
 use std::time::Duration;
 

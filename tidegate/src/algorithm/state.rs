@@ -4,13 +4,16 @@ use super::FractionalMicros;
 use super::fixed_window::FixedWindowState;
 use super::sliding_log::{SlidingLogChange, SlidingLogState, SlidingLogSummary};
 use super::sliding_window::SlidingWindowState;
+use super::token_bucket::TokenBucketState;
 use crate::{Limit, Timestamp};
 
 /// The state of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Token bucket and leaky bucket.
+    /// Token bucket without refunds: the instant at which it is full again; and leaky bucket: the next free slot.
     Bucket(FractionalMicros),
+    /// Token bucket with refunds, boxed so that a table entry of another bucket stays small.
+    RefundedBucket(Box<TokenBucketState>),
     /// Fixed window.
     Window(FixedWindowState),
     /// Sliding log, boxed so that a table entry of a bucket stays small.
@@ -23,7 +26,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Token bucket and leaky bucket.
-    Bucket(FractionalMicros),
+    Bucket(TokenBucketState),
     /// Fixed window.
     Window(FixedWindowState),
     /// Sliding log.
@@ -38,7 +41,7 @@ pub enum StateView<'s> {
     /// No state.
     Fresh,
     /// Token bucket and leaky bucket.
-    Bucket(FractionalMicros),
+    Bucket(TokenBucketState),
     /// Fixed window.
     Window(FixedWindowState),
     /// Sliding log.
@@ -52,7 +55,8 @@ impl State {
     #[inline(always)]
     pub fn new(change: Change) -> Self {
         match change {
-            Change::Bucket(full) => Self::Bucket(full),
+            Change::Bucket(TokenBucketState { full, returned: 0 }) => Self::Bucket(full),
+            Change::Bucket(state) => Self::RefundedBucket(Box::new(state)),
             Change::Window(window) => Self::Window(window),
             Change::Slices(slices) => Self::Slices(slices),
             Change::Log(change) => {
@@ -76,7 +80,8 @@ impl State {
     #[inline(always)]
     pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, cost: u64) -> StateView<'s> {
         match (state, limit) {
-            (Some(Self::Bucket(full)), _) => StateView::Bucket(*full),
+            (Some(Self::Bucket(full)), _) => StateView::Bucket((*full).into()),
+            (Some(Self::RefundedBucket(state)), _) => StateView::Bucket(**state),
             (Some(Self::Window(window)), _) => StateView::Window(*window),
             (Some(Self::Log(log)), Limit::SlidingLog(limit)) => StateView::Log(limit.summary(Some(log), now, cost)),
             (Some(Self::Slices(slices)), _) => StateView::Slices(slices),
@@ -85,8 +90,17 @@ impl State {
     }
 
     #[inline(always)]
-    pub(super) fn bucket(&self) -> Option<FractionalMicros> {
-        if let Self::Bucket(full) = self { Some(*full) } else { None }
+    pub(super) fn bucket(&self) -> Option<TokenBucketState> {
+        match self {
+            Self::Bucket(full) => Some((*full).into()),
+            Self::RefundedBucket(state) => Some(**state),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(&self) -> Option<FractionalMicros> {
+        self.bucket().map(|state| state.full)
     }
 
     pub(super) fn window(&self) -> Option<FixedWindowState> {
@@ -104,8 +118,13 @@ impl State {
 
 impl<'s> StateView<'s> {
     #[inline(always)]
-    pub(super) fn bucket(&self) -> Option<FractionalMicros> {
-        if let Self::Bucket(full) = self { Some(*full) } else { None }
+    pub(super) fn bucket(&self) -> Option<TokenBucketState> {
+        if let Self::Bucket(state) = self { Some(*state) } else { None }
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(&self) -> Option<FractionalMicros> {
+        self.bucket().map(|state| state.full)
     }
 
     pub(super) fn window(&self) -> Option<FixedWindowState> {

@@ -3,7 +3,8 @@
 use super::fixed_window::FixedWindowState;
 use super::sliding_log::SlidingLogSummary;
 use super::sliding_window::SlidingWindowState;
-use super::{FractionalMicros, State, StateView};
+use super::token_bucket::{self, MAX_RETURNED_MICROS, TokenBucketState};
+use super::{Change, FractionalMicros, State, StateView};
 use crate::{Limit, Timestamp};
 
 /// All numbers in values are below this. A larger one was not written by this library.
@@ -24,10 +25,16 @@ impl StoredState {
     /// Decodes the state of a `limit`. `None` if no version of this library writes such a value.
     pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<Self> {
         match limit {
-            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-                let (part, micros) = split_number(bytes, 16)?;
-                Some(Self::State(State::Bucket(FractionalMicros { micros, part })))
+            Limit::TokenBucket(_) => {
+                let mut numbers = bytes.splitn(2, |byte| *byte == b',');
+                let full = decode_moment(numbers.next()?)?;
+                let returned = match numbers.next() {
+                    Some(digits) => parse_number(digits).filter(|number| (1..=MAX_RETURNED_MICROS).contains(number))?,
+                    None => 0,
+                };
+                Some(Self::State(State::new(Change::Bucket(TokenBucketState { full, returned }))))
             }
+            Limit::LeakyBucket(_) => Some(Self::State(State::Bucket(decode_moment(bytes)?))),
             Limit::FixedWindow(limit) => {
                 let width = if limit.window_micros() < 1_000_000 { 16 } else { 10 };
                 let (count, index) = split_number(bytes, width)?;
@@ -61,17 +68,35 @@ impl StoredState {
         }
     }
 
+    /// How long, in microseconds, a store keeps it after it no longer affects decisions: a token bucket with refunds is remembered for
+    /// receipts from before.
+    pub fn extra_life_micros(&self, limit: &Limit) -> u64 {
+        match (self, limit) {
+            (Self::State(State::RefundedBucket(state)), Limit::TokenBucket(limit)) => {
+                token_bucket::expiry(**state, limit) - state.full.ceil()
+            }
+            _ => 0,
+        }
+    }
+
     /// The view that an outcome is computed from.
     pub fn view(&self) -> StateView<'_> {
         match self {
             Self::Log(summary) => StateView::Log(*summary),
-            Self::State(State::Bucket(full)) => StateView::Bucket(*full),
+            Self::State(State::Bucket(full)) => StateView::Bucket((*full).into()),
+            Self::State(State::RefundedBucket(state)) => StateView::Bucket(**state),
             Self::State(State::Window(window)) => StateView::Window(*window),
             Self::State(State::Slices(slices)) => StateView::Slices(slices),
             // A script replies with the summary of a log, never with the log.
             Self::Fresh | Self::State(State::Log(_)) => StateView::Fresh,
         }
     }
+}
+
+/// The instant that a bucket's value starts with.
+fn decode_moment(bytes: &[u8]) -> Option<FractionalMicros> {
+    let (part, micros) = split_number(bytes, 16)?;
+    Some(FractionalMicros { micros, part })
 }
 
 /// The number before the last `width` digits (0 if there is none), and the number in these digits.
@@ -95,6 +120,27 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::Window;
+
+    #[test]
+    fn only_a_token_bucket_counts_refunds() {
+        let rate = crate::Rate::per_second(1).unwrap();
+        let (token, leaky) = (Limit::token_bucket(10, rate).unwrap(), Limit::leaky_bucket(rate, 9).unwrap());
+        let full = FractionalMicros { micros: 1_790_000_000_000_000, part: 7 };
+        for (value, returned) in [("71790000000000000", 0), ("71790000000000000,3000000", 3_000_000)] {
+            let state = StoredState::decode(&token, value.as_bytes()).unwrap();
+            assert_eq!(state.view(), StateView::Bucket(TokenBucketState { full, returned }));
+            assert_eq!(state.extra_life_micros(&token), returned);
+            assert_eq!(state.expiry(&token, Timestamp::default()), Some(full.micros + 1 + returned));
+            let of_leaky = StoredState::decode(&leaky, value.as_bytes());
+            assert_eq!(of_leaky.map(|state| state.extra_life_micros(&leaky)), (returned == 0).then_some(0));
+        }
+        let most = format!("71790000000000000,{MAX_RETURNED_MICROS}");
+        assert_eq!(StoredState::decode(&token, most.as_bytes()).unwrap().extra_life_micros(&token), 10_000_000);
+        let more = format!("71790000000000000,{}", MAX_RETURNED_MICROS + 1);
+        for value in ["71790000000000000,0", "71790000000000000,", "71790000000000000,3,4", &more] {
+            assert_eq!(StoredState::decode(&token, value.as_bytes()), None, "{value}");
+        }
+    }
 
     /// 2^53 microseconds end in June 2255.
     #[test]

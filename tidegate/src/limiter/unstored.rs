@@ -2,7 +2,6 @@
 //! nothing, so this instance decides them once more in its memory.
 
 use crate::Decision;
-use crate::algorithm::Op;
 use crate::plan::{Check, Plan, PlanMode, Role};
 use crate::spi::{CheckVerdict, Verdict};
 use crate::store::Adjustment;
@@ -51,7 +50,7 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
         let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {
             let refundable = result.consumed && !result.unstored && !result.overflowed;
             let cost = check.cost().saturating_mul(surplus);
-            refundable.then(|| Adjustment::new(check, Op::Refund { cost, position: result.position }))
+            refundable.then(|| Adjustment::bundled_refund(check, cost, result.position))
         };
         plan.checks().iter().zip(verdict.checks()).filter_map(refund).collect()
     }
