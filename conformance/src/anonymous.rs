@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::spi::algorithm::Op;
-use tidegate::spi::{Adjustment, Check, Gate, Key, KeyStem, Plan, Role, Store, Subject, Verdict};
-use tidegate::{AnonymousBounds, Limit, StoreError};
+use tidegate::spi::{Adjustment, Check, Gate, Key, KeyStem, Network, Newcomer, Plan, Role, Store, Subject, Verdict};
+use tidegate::{AnonymousBounds, Limit, Rate, StoreError, Timestamp};
 use tidegate_redis::RedisStore;
 
 /// Wraps a store and blanks the numbers of checks of cost 0: in an overflow bucket they describe the shared state, not the subject's.
@@ -17,7 +17,7 @@ pub struct IgnoreFreeChecks<S>(pub S);
 /// Which case of anonymous subjects a history runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnonymousCase {
-    /// The cap is exceeded and every request comes from a new subject: all of them share one overflow bucket.
+    /// The cap is exceeded and every request comes from a new subject of one network: all of them share one overflow bucket.
     OverCap,
     /// `forget_after` is set, to a time longer than any history.
     WithForgetAfter,
@@ -86,7 +86,7 @@ impl AnonymousStore {
             for _ in 0..2 {
                 let subject = u128::from(self.next_subject.fetch_add(1, Ordering::Relaxed));
                 let in_other_partition = u128::from(key(index) ^ 1) << 96 | subject;
-                let check = Check::new(gate, Subject::from_hash(in_other_partition), 1).with_anonymous(true);
+                let check = newcomer(gate, Subject::from_hash(in_other_partition));
                 self.store.adjust(&[Adjustment::charge(&check)]).await?;
             }
         }
@@ -98,8 +98,7 @@ impl AnonymousStore {
         let gates: Vec<Gate> = plan.checks().iter().map(gate).collect();
         self.exceed_cap(&gates, |index| plan.checks()[index].key().partition()).await?;
         let checks = plan.checks().iter().zip(&gates);
-        let checks =
-            checks.map(|(check, gate)| Check::new(gate, self.subject(check.key()), check.cost()).with_anonymous(true));
+        let checks = checks.map(|(check, gate)| newcomer(gate, self.subject(check.key())).with_cost(check.cost()));
         let anonymous_plan = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
         let anonymous_plan = match plan.max_delay() {
             Some(delay) => anonymous_plan.with_max_delay(delay),
@@ -119,9 +118,18 @@ impl AnonymousStore {
     }
 }
 
-/// The key of the overflow bucket that the subject of `key` falls into.
-pub fn bucket_of<'r>(key: &Key<'r>) -> Key<'r> {
-    key.overflow((key.subject().hash() >> 96) as u8)
+/// The overflow buckets that a Redis store has in each partition, for a limit with a small bound.
+const BUCKETS_PER_PARTITION: u32 = 64;
+
+/// The key of the overflow bucket that the subject of `check` falls into. It must have an address.
+pub fn bucket_of<'r>(check: &Check<'r>) -> Key<'r> {
+    assert!(check.network().is_some(), "otherwise it depends on the time");
+    check.key().overflow(Newcomer::from_check(check).bucket(BUCKETS_PER_PARTITION, 0, Timestamp::default()))
+}
+
+/// A check of an anonymous subject. All are of one network.
+fn newcomer(gate: &Gate, subject: Subject) -> Check<'_> {
+    Check::new(gate, subject, 1).with_anonymous(true).with_network(Some(Network::from_hash(1)))
 }
 
 /// Identifies a subject under a limit.
@@ -139,12 +147,12 @@ impl Store for AnonymousStore {
         let mut anonymous = Vec::new();
         for (Adjustment { key, op, bundled, .. }, gate) in adjustments.iter().zip(&gates) {
             self.exceed_cap(std::slice::from_ref(gate), |_| key.partition()).await?;
-            let check = Check::new(gate, self.subject(key), 1).with_anonymous(true);
+            let check = newcomer(gate, self.subject(key));
             let mut adjustment = Adjustment::new(&check, *op);
             adjustment.bundled = *bundled;
             // A receipt never refunds an overflow bucket; the script itself can.
             let shared = matches!(op, Op::Refund { .. }) && self.case == AnonymousCase::OverCap;
-            let key = if shared { bucket_of(&adjustment.key) } else { adjustment.key };
+            let key = if shared { bucket_of(&check) } else { adjustment.key };
             anonymous.push(adjustment.with_key(key));
         }
         self.store.adjust(&anonymous).await
@@ -158,7 +166,13 @@ impl Store for AnonymousStore {
         for key in keys {
             let stem = self.stems.lock().unwrap().get(&identity(key)).cloned();
             match stem {
-                Some(stem) => self.store.forget(&[bucket_of(&Key::new(&stem, key.subject(), key.subject()))]).await?,
+                Some(stem) => {
+                    // Any limit: the bucket of a network does not depend on it.
+                    let limit = Limit::token_bucket(1, Rate::per_second(1).unwrap()).unwrap();
+                    let gate = Gate::new("r", "", limit, Role::Enforced, stem);
+                    let gate = gate.with_anonymous(AnonymousBounds::new(1));
+                    self.store.forget(&[bucket_of(&newcomer(&gate, key.subject()))]).await?;
+                }
                 None => self.store.forget(&[*key]).await?,
             }
         }

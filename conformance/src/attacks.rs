@@ -45,6 +45,7 @@ pub async fn run(attack: Attack, state: StoreState, kind: Kind, scale: Scale) ->
         attack,
         state,
         limit,
+        connections: scale.connections as u64,
         attacker,
         bystander,
         breaker_openings,

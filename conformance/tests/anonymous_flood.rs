@@ -33,6 +33,11 @@ fn cap(max_subjects: u64) -> AnonymousBounds {
     AnonymousBounds::new(max_subjects)
 }
 
+/// Subjects of one network: the /64 networks of a /48.
+fn flood_addresses(subjects: u64) -> impl Iterator<Item = String> {
+    (0..subjects).map(|number| format!("2001:db8:1:{number:x}::1"))
+}
+
 fn anonymous_request(ip: &str) -> Request<'_> {
     Request::new("public").with_attribute("ip", ip)
 }
@@ -81,10 +86,14 @@ async fn fifty_thousand_new_anonymous_subjects_neither_fill_the_server_nor_affec
             assert!(ask(&limiter, ip).await.is_allowed());
         }
 
-        let (passed, shared) = flood(&limiter, (0..FLOOD).map(|number| format!("anonymous {number}"))).await;
+        let (passed, shared) = flood(&limiter, flood_addresses(FLOOD)).await;
         let own = FLOOD - shared;
         assert!((CAP - 2..CAP + BATCH_SIZE as u64).contains(&own), "{kind:?}: {own} have a key of their own");
-        assert_eq!(keys(&server), 2 + own + u64::from(PARTITIONS), "{kind:?}: and all others share these buckets");
+        assert_eq!(
+            keys(&server),
+            2 + own + u64::from(PARTITIONS),
+            "{kind:?}: a network has a bucket in each partition"
+        );
         // Each overflow bucket admits three.
         assert_eq!(passed, own + 3 * u64::from(PARTITIONS), "{kind:?}");
         let stats = anonymous_stats(&store);
@@ -200,7 +209,7 @@ async fn forget_after_bounds_the_life_of_a_key() {
             let anonymous = AnonymousBounds::new(1).with_forget_after(60 * SECOND);
             let both = two_rules(limit, anonymous);
             let limiter = Limiter::new(RuleSet::new(both).unwrap(), store);
-            let request = anonymous_request("ann");
+            let request = anonymous_request("192.0.2.1");
             let names: Vec<_> = limiter.plan(&request).checks().iter().map(|check| key_name(check.key())).collect();
             let mut ends_early = |after: &str| {
                 for name in &names {
@@ -222,11 +231,11 @@ async fn forget_after_bounds_the_life_of_a_key() {
 
             let only = Limiter::new(rules(limit, anonymous), limiter.store().clone());
             let alone = key_name(only.plan(&request).checks()[0].key());
-            assert!(!overflowed(&ask(&only, "ann").await));
+            assert!(!overflowed(&ask(&only, "192.0.2.1").await));
             let left: i64 = redis::cmd("PTTL").arg(&alone).query(&mut connection).unwrap();
             assert!((1..=62_001).contains(&left), "{kind:?} {limit:?}: {left}");
-            assert!(overflowed(&ask(&only, "bob").await));
-            let bucket = key_name(&bucket_of(only.plan(&anonymous_request("bob")).checks()[0].key()));
+            assert!(overflowed(&ask(&only, "192.0.2.2").await));
+            let bucket = key_name(&bucket_of(&only.plan(&anonymous_request("192.0.2.2")).checks()[0]));
             let left: i64 = redis::cmd("PTTL").arg(&bucket).query(&mut connection).unwrap();
             assert!(left > 62_001, "{kind:?} {limit:?}: {left}");
             let _: () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
@@ -246,8 +255,8 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
         for limit in one_limit_of_each_kind(30) {
             let store = server.store_with(long_timeout_options()).await;
             let limiter = Limiter::new(RuleSet::new(two_rules(limit, cap(1))).unwrap(), store.clone());
-            assert!(ask(&limiter, "ann").await.is_allowed());
-            let new = anonymous_request("bob");
+            assert!(ask(&limiter, "192.0.2.1").await.is_allowed());
+            let new = anonymous_request("192.0.2.2");
             let plan = limiter.plan(&new);
             let exists = || {
                 let mut exists = redis::cmd("EXISTS");
@@ -256,7 +265,7 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
             };
             let left = async || limiter.peek(&new).await.unwrap().remaining().unwrap();
 
-            let free = limiter.check(&anonymous_request("bob").with_cost(0)).await.unwrap();
+            let free = limiter.check(&anonymous_request("192.0.2.2").with_cost(0)).await.unwrap();
             assert!(free.is_allowed() && !overflowed(&free));
             assert_eq!((exists(), left().await), (0, 30), "{kind:?} {limit:?}");
             limiter.settle(free.into_receipt(), |_| Some(3)).await.unwrap();
@@ -278,7 +287,7 @@ async fn past_the_cap_no_operation_creates_a_key_for_a_new_subject() {
             let one = limiter.check(&new).await.unwrap();
             limiter.settle(one.into_receipt(), |_| Some(3)).await.unwrap();
             assert_eq!((exists(), left().await), (0, 20), "{kind:?} {limit:?}");
-            assert_eq!(keys(&server), 2 + 2, "{kind:?} {limit:?}: those of ann, and a bucket for each rule");
+            assert_eq!(keys(&server), 2 + 2, "{kind:?} {limit:?}: those of the first, and a bucket for each rule");
             let _: () = redis::cmd("FLUSHALL").query(&mut server.connection()).unwrap();
         }
     }
@@ -311,13 +320,13 @@ async fn the_cap_holds_in_a_cluster() {
     let cluster = Cluster::start(Kind::Redis, 3, false);
     let store = RedisStore::connect_with(&cluster.url(), long_timeout_options()).await.unwrap();
     let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(100)), store.clone());
-    let (passed, shared) = flood(&limiter, (0..20_000).map(|number| format!("anonymous {number}"))).await;
+    let (passed, shared) = flood(&limiter, flood_addresses(20_000)).await;
     let own = 20_000 - shared;
     assert!((100..100 + BATCH_SIZE as u64).contains(&own), "{own}");
     let all: u64 = cluster.servers.iter().map(keys).sum();
     assert_eq!(all, own + u64::from(PARTITIONS));
     assert_eq!(passed, own + 3 * u64::from(PARTITIONS));
-    assert!(!overflowed(&ask(&limiter, "anonymous 0").await));
+    assert!(!overflowed(&ask(&limiter, "2001:db8:1:0::1").await));
 
     let rate = Rate::per_hour(1).unwrap();
     let wide = Rule::new("wide", Limit::token_bucket(5, rate).unwrap()).with_per(["ip"]).with_anonymous(cap(1));
@@ -328,14 +337,14 @@ async fn the_cap_holds_in_a_cluster() {
     let count_allowed = async |times: u32| {
         let mut passed = 0;
         for _ in 0..times {
-            let decision = ask(&limiter, "bob").await;
+            let decision = ask(&limiter, "192.0.2.2").await;
             assert!(overflowed(&decision));
             passed += u32::from(decision.is_allowed());
         }
         passed
     };
     assert_eq!(count_allowed(4).await, 1);
-    let decision = limiter.peek(&anonymous_request("bob")).await.unwrap();
+    let decision = limiter.peek(&anonymous_request("192.0.2.2")).await.unwrap();
     assert_eq!(decision.checks()[0].outcome().remaining, 4, "three that were denied have taken nothing");
 
     let limiter = Limiter::new(rules(one_limit_of_each_kind(3)[0], cap(100)), store);

@@ -10,7 +10,7 @@ use conformance::batch_history::{Anonymous, BatchStores, batch_histories};
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{key_name, long_timeout_options, one_limit_of_each_kind};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use tidegate::spi::{Adjustment, Check, Gate, KeyStem, Plan, PlanMode, Role, Store, Subject, Verdict};
+use tidegate::spi::{Adjustment, Check, Gate, KeyStem, Network, Plan, PlanMode, Role, Store, Subject, Verdict};
 use tidegate::{AnonymousBounds, ManualClock, StoreErrorKind};
 use tidegate_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
@@ -45,7 +45,10 @@ async fn anonymous_subjects_over_the_cap_share_an_overflow_bucket_in_a_batch() {
         for limit in one_limit_of_each_kind(5) {
             let [batch, single] = two_stores(&server, &ManualClock::default()).await.map(|store| (store, Vec::new()));
             let gate = Gate::for_rule("login", limit).with_anonymous(AnonymousBounds::new(2));
-            let check = |subject: u128| Check::new(&gate, Subject::from_hash(subject), 1).with_anonymous(true);
+            let network = Some(Network::from_hash(1));
+            let check = |subject: u128| {
+                Check::new(&gate, Subject::from_hash(subject), 1).with_anonymous(true).with_network(network)
+            };
             let plan = |subject: u128| Plan::new([check(subject)]).unwrap();
             let mut results = [batch, single];
             for (store, _) in &results {

@@ -39,8 +39,8 @@ struct SlotAdjustments {
 /// Adjustments that are sent in one call.
 struct AdjustCall {
     call: Call,
-    /// For each adjustment, the anonymous subject whose key it may create.
-    possible_new_keys: Vec<Option<PossibleNewKey>>,
+    /// For each adjustment, the key that it may create.
+    possible_new_keys: Vec<PossibleNewKey>,
 }
 
 impl RedisStore {
@@ -133,10 +133,8 @@ impl RedisStore {
 
     async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<AdjustReply, CallError> {
         let reply = reply::parse_adjust(&self.router.send(slot, &group.call).await?)?;
-        if group.possible_new_keys.iter().any(Option::is_some) {
-            let created = reply.created.iter().filter_map(|index| group.possible_new_keys.get(*index)?.as_ref());
-            self.cardinality.record_created(reply.now, created);
-        }
+        let created = reply.created.iter().filter_map(|index| group.possible_new_keys.get(*index));
+        self.cardinality.record_created(reply.now, created);
         Ok(reply)
     }
 }

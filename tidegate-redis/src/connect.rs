@@ -101,7 +101,8 @@ impl RedisStore {
         let gate = Gate::for_rule("start probe", limit).with_anonymous(bounds);
         // These calls may take longer than decisions.
         let options = RedisOptions { timeout: Timeouts::for_startup(&self.options).budget, ..self.options.clone() };
-        let store = Self { options, ..self.clone() };
+        // Its keys are not those of a rule, so they are not counted.
+        let store = Self { options, cardinality: Arc::default(), ..self.clone() };
         for partition in self.router.one_partition_per_primary() {
             let check = Check::new(&gate, Subject::from_hash(u128::from(partition) << 96), 1);
             let (Ok(plan), Ok(anonymous)) = (Plan::new([check]), Plan::new([check.with_anonymous(true)])) else {

@@ -20,6 +20,7 @@ use tidegate::spi::{Plan, PlanMode, Verdict};
 use tidegate::{StoreError, StoreErrorKind};
 
 use crate::call::CallError;
+use crate::cardinality::OverflowRoute;
 use crate::deadline::Deadline;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
@@ -96,13 +97,13 @@ impl RedisStore {
         let mut verdicts: Vec<Option<Verdict>> = parts.iter().map(|_| None).collect();
         let mut best_of_group = 0;
         for (index, part) in parts.iter().enumerate() {
-            let verdict = match self.decide_part(&part.plan, deadline).await {
-                Ok(verdict) => verdict,
+            let (verdict, routes) = match self.decide_part(&part.plan, deadline).await {
+                Ok(decided) => decided,
                 // Shadow checks do not influence the result, not even by failing.
                 Err(failure) if part.order.role == PartRole::Shadow && !failure.mid_migration => continue,
                 Err(failure) => return Err(refunds.refund_after(failure).await),
             };
-            refunds.add(&part.plan, &verdict);
+            refunds.add(&part.plan, &routes, &verdict);
             let granted = match part.order.role {
                 PartRole::Shadow => units,
                 PartRole::CanDeny { .. } => part.granted(&verdict),
@@ -165,11 +166,12 @@ impl RedisStore {
         let results = join_all(counting.iter().map(async |part| self.decide_part(&part.plan, deadline).await)).await;
         let mut refunds = PendingRefunds::new(self);
         for (part, result) in counting.iter().zip(&results) {
-            if let Ok(verdict) = result {
-                refunds.add(&part.plan, verdict);
+            if let Ok((verdict, routes)) = result {
+                refunds.add(&part.plan, routes, verdict);
             }
         }
-        let (mut verdicts, failure) = split_results(results);
+        let results = results.into_iter().map(|result| result.map(|(verdict, _)| verdict));
+        let (mut verdicts, failure) = split_results(results.collect());
         let denied = is_denied(&counting, &verdicts);
         // After `mid_migration` the plan is counted again, key by key.
         if let Some(failure) = failure.filter(|failure| failure.mid_migration || !denied) {
@@ -180,16 +182,25 @@ impl RedisStore {
         let limit = deadline.time_for_details();
         let shadow_verdicts = join_all(shadow.iter().map(async |part| match granted {
             0 => self.peek_part(&part.plan, limit, deadline).await,
-            units => self.decide_part(&part.plan.clone().with_max_units(units), deadline).await.ok(),
+            units => {
+                let decided = self.decide_part(&part.plan.clone().with_max_units(units), deadline).await;
+                decided.ok().map(|(verdict, _)| verdict)
+            }
         }));
         // Shadow parts are the last ones.
         verdicts.extend(shadow_verdicts.await);
         Ok(merge(plan, granted, &parts, verdicts))
     }
 
-    /// Decides a part within the time of the next call.
-    async fn decide_part(&self, part: &Plan<'_>, deadline: Deadline) -> Result<Verdict, CallError> {
-        self.decide_in_slot(part, deadline.next_call()).await
+    /// Decides a part within the time of the next call. Returns the routes that it was sent with, too.
+    async fn decide_part<'r>(
+        &self,
+        part: &Plan<'r>,
+        deadline: Deadline,
+    ) -> Result<(Verdict, Vec<OverflowRoute<'r>>), CallError> {
+        let routes = self.cardinality.routes(part, self.instances());
+        let verdict = self.decide_with_routes(part, &routes, deadline.next_call()).await?;
+        Ok((verdict, routes))
     }
 
     /// Peeks at a part. `None` if that fails or takes longer than `limit`.

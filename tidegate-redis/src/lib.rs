@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The public types are few: [`RedisStore`] connects and decides, [`RedisOptions`] sets prefix, timeout and limits of the
-//! connection, [`ServerState`] and [`AnonymousStats`] are for monitoring.
+//! connection, [`ServerState`] and [`SubjectStats`] are for monitoring.
 //!
 //! # Modules
 //!
@@ -24,7 +24,7 @@
 //!
 //! 1. `connect` opens a store from a `store_url` and `options`, and checks the servers with `server_info` and `version`.
 //! 2. `denial_cache` refuses what the store denied a moment ago, before anything is sent.
-//! 3. `store` decides a plan: `cardinality` chooses overflow buckets for anonymous subjects, `packed_plan` packs the
+//! 3. `store` decides a plan: `cardinality` chooses overflow buckets for new subjects, `packed_plan` packs the
 //!    plan, `batch` combines plans into one call, `scripts` holds the Lua text, `reply` turns the reply into a verdict. `cross_slot` splits plans whose keys are in
 //!    several slots of a cluster; `adjust` sends charges and refunds.
 //! 4. `router` sends a `plan_call` or another `call` to the right server: the only one, the primary named by a `sentinel`, or the owner of the
@@ -51,7 +51,7 @@ mod adjust;
 mod args;
 mod batch;
 mod cardinality;
-pub use cardinality::AnonymousStats;
+pub use cardinality::SubjectStats;
 mod cross_slot;
 mod decide_batch;
 mod denial_cache;

@@ -50,9 +50,9 @@ impl NodeRequest for PlanCall<'_, '_> {
 }
 
 impl PlanCall<'_, '_> {
-    /// Counts the keys of anonymous subjects in the reply. `None` if there are none to count.
+    /// Counts the keys of subjects in the reply. `None` if there are none to count.
     fn epilogue(&self) -> Option<Epilogue<PlanReply>> {
-        if self.plan.is_peek() || !self.plan.checks().iter().any(Check::is_anonymous) {
+        if self.plan.is_peek() {
             return None;
         }
         let (plan, cardinality) = (AbandonedPlan::copy(self.plan), Arc::clone(self.cardinality));

@@ -117,11 +117,21 @@ impl RedisStore {
     /// Decides `plan`, whose keys share a slot, or peeks at it.
     pub(crate) async fn decide_in_slot(&self, plan: &Plan<'_>, timeouts: Timeouts) -> Result<Verdict, CallError> {
         let routes = self.cardinality.routes(plan, self.instances());
-        match self.decide_routed(plan, &routes, timeouts).await {
+        self.decide_with_routes(plan, &routes, timeouts).await
+    }
+
+    /// Decides `plan`, whose keys share a slot, with these routes.
+    pub(crate) async fn decide_with_routes(
+        &self,
+        plan: &Plan<'_>,
+        routes: &[OverflowRoute<'_>],
+        timeouts: Timeouts,
+    ) -> Result<Verdict, CallError> {
+        match self.decide_routed(plan, routes, timeouts).await {
             // A new subject has no key on either server of the migration, so a second key would fail every time. Without
             // the overflow bucket, the subject gets a key instead of an error.
-            Err(failure) if failure.mid_migration && has_overflow(&routes) => {
-                Box::pin(self.decide_routed(plan, &without_overflow(&routes), timeouts)).await
+            Err(failure) if failure.mid_migration && has_overflow(routes) => {
+                Box::pin(self.decide_routed(plan, &without_overflow(routes), timeouts)).await
             }
             verdict => verdict,
         }

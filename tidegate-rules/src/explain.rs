@@ -158,6 +158,7 @@ impl RuleFile {
             cost,
             on_failure: policy,
             anonymous: rule_subject.anonymous,
+            address: rule_subject.address,
         });
         let checks = plan.checks();
         let mut subject: Vec<SubjectPart> = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -66,6 +67,8 @@ pub(crate) struct RuleSubject<'q> {
     pub(crate) identities: SmallVec<[Option<IdentityValue<'q>>; 1]>,
     /// Whether no part of it is authenticated.
     pub(crate) anonymous: bool,
+    /// The address that it is or contains, or the first one of its network.
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl RequestMatcher {
@@ -121,7 +124,8 @@ impl RuleMatcher {
         };
         let tenant = if scoped { view.tenant().map(str::to_owned) } else { None };
         let anonymous = self.is_anonymous(&identities, tenant.is_some(), view);
-        RuleSubject { tenant, identities, anonymous }
+        let address = address_of(&identities);
+        RuleSubject { tenant, identities, anonymous, address }
     }
 
     /// Whether no part of the subject is authenticated. Parts that identify nobody, such as a path, do not count.
@@ -173,6 +177,12 @@ impl RuleSubject<'_> {
     }
 }
 
+/// The first address among the parts of a subject. A network, such as `2001:db8::/64`, begins with one.
+fn address_of(identities: &[Option<IdentityValue<'_>>]) -> Option<IpAddr> {
+    let value = identities.iter().flatten().find(|value| value.provenance == Provenance::Address)?;
+    value.value.split('/').next()?.parse().ok()
+}
+
 impl Matcher for RequestMatcher {
     fn find(&self, request: &Request<'_>, add: &mut dyn FnMut(Match<'_>)) {
         let view = RequestView::new(request, self);
@@ -194,6 +204,7 @@ impl Matcher for RequestMatcher {
                 cost,
                 on_failure: rule.on_failure.find(&view),
                 anonymous: subject.anonymous,
+                address: subject.address,
             });
         }
     }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub(crate) use anonymous::AnonymousSpec;
+pub(crate) use anonymous::{AnonymousSpec, AuthenticatedSpec};
 pub(crate) use cost::{CostSpec, CostTableSpec};
 pub(crate) use identify::{IdentifySpec, SourcesSpec};
 pub(crate) use limit::{
@@ -104,6 +104,8 @@ pub(crate) struct RuleSpec {
     pub(crate) denial_cache: Option<Spanned<bool>>,
     /// Bounds for unauthenticated subjects.
     pub(crate) anonymous: Option<Spanned<AnonymousSpec>>,
+    /// Bounds for authenticated subjects.
+    pub(crate) authenticated: Option<Spanned<AuthenticatedSpec>>,
     /// Whether it is enforced.
     pub(crate) mode: Option<Spanned<ModeSpec>>,
     /// Whether it protects against guessing: responses then show only when to retry.

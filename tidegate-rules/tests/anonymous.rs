@@ -129,6 +129,51 @@ fn a_rule_sets_the_bounds_for_anonymous_subjects() {
 }
 
 #[test]
+fn a_rule_sets_the_bound_for_authenticated_subjects() {
+    let bound = |more: &str| file("ip", more).unwrap().rules().rule("a").unwrap().max_subjects();
+    assert_eq!(bound(", authenticated: { most: 5M }"), 5_000_000);
+    assert_eq!((bound(""), bound(", authenticated: {}")), (10_000_000, 10_000_000));
+    for (authenticated, message) in [
+        ("{ most: 0 }", "0 is out of range"),
+        ("{ forget_after: 10m }", "unknown field `forget_after`"),
+        ("5M", "expected a map, found text"),
+    ] {
+        let report = file("ip", &format!(", authenticated: {authenticated}")).unwrap_err();
+        assert_eq!(report.problems().len(), 1, "{report}");
+        assert!(report.problems()[0].message().contains(message), "{report}");
+    }
+}
+
+/// Newcomers of one network share overflow buckets.
+#[test]
+fn a_subject_with_an_address_has_its_network() {
+    let network = |per: &str, attributes: &[(&str, &str)]| {
+        let file = file(per, "").unwrap();
+        let request =
+            attributes.iter().fold(Request::new("act"), |request, (name, value)| request.with_attribute(name, value));
+        let network = file.rules().resolve(&request).checks()[0].network();
+        network
+    };
+    let at = |address: &'static str| [("ip", address)];
+    for per in ["ip", "client", "[path, ip]", "net:32/128", "[device, ip]"] {
+        let here = network(per, &at("203.0.113.9"));
+        assert!(here.is_some(), "{per}");
+        assert_eq!(here, network(per, &at("203.0.113.200")), "{per}");
+        assert_eq!(here, network(per, &at("::ffff:203.0.113.1")), "{per}");
+        assert_ne!(here, network(per, &at("203.0.114.9")), "{per}");
+        let v6 = network(per, &at("2001:db8:1:2::9"));
+        assert!(v6.is_some() && v6 == network(per, &at("2001:db8:1:ffff::1")), "{per}");
+        assert_ne!(v6, network(per, &at("2001:db8:2:2::9")), "{per}");
+    }
+    // A subject that is a larger network has one hash, too.
+    assert_eq!(network("net:16/32", &at("203.0.113.9")), network("net:16/32", &at("203.0.250.1")));
+    assert_eq!(network("client", &[IP, ("header:x-api-key", "k1")]), None, "it is counted by its key");
+    for per in ["header:x-api-key", "path", "user", "[]"] {
+        assert_eq!(network(per, &[IP, ("path", "/a"), ("header:x-api-key", "203.0.113.9")]), None, "{per}");
+    }
+}
+
+#[test]
 fn invalid_bounds_are_reported_with_their_position() {
     for (anonymous, message) in [
         ("{ most: 0 }", "0 is out of range"),

@@ -11,7 +11,8 @@ use crate::failure::Failure;
 pub struct SecretArgs {
     /// The secret for hashing subjects, the same on all instances
     ///
-    /// Prefer the environment variable: other users of the machine can see command lines. Without a secret, a public default is used.
+    /// Prefer the environment variable: other users of the machine can see command lines. Without a secret, the memory store draws a random one, and a
+    /// shared store uses a public default.
     #[arg(long, value_name = "TEXT", env = "TIDEGATE_SECRET", hide_env_values = true)]
     secret: Option<String>,
 }

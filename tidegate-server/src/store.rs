@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::spi::{Adjustment, Key, KnownDenial, Plan, Store, Verdict};
 use tidegate::{MemoryStore, StoreError};
-use tidegate_redis::{AnonymousStats, RedisOptions, RedisStore, ServerState};
+use tidegate_redis::{RedisOptions, RedisStore, ServerState, SubjectStats};
 
 /// The URL of a store.
 ///
@@ -81,10 +81,10 @@ impl AnyStore {
         }
     }
 
-    /// The store at `url`, whether or not its servers answer.
-    pub(crate) fn from_url(url: &StoreUrl, options: RedisOptions) -> Result<Self, StoreError> {
+    /// The store at `url`, whether or not its servers answer. The memory store has room for `memory_keys`.
+    pub(crate) fn from_url(url: &StoreUrl, options: RedisOptions, memory_keys: usize) -> Result<Self, StoreError> {
         match url {
-            StoreUrl::Memory => Ok(Self::Memory(Arc::default())),
+            StoreUrl::Memory => Ok(Self::Memory(Arc::new(MemoryStore::new().with_max_keys(memory_keys)))),
             StoreUrl::Redis(url) => RedisStore::open(url, options).map(Self::Redis),
         }
     }
@@ -98,10 +98,18 @@ impl AnyStore {
     }
 
     /// Statistics of unauthenticated subjects, on a shared store.
-    pub(crate) fn anonymous_stats(&self) -> Vec<AnonymousStats> {
+    pub(crate) fn anonymous_stats(&self) -> Vec<SubjectStats> {
         match self {
             Self::Memory(_) => Vec::new(),
             Self::Redis(store) => store.anonymous_stats(),
+        }
+    }
+
+    /// Statistics of authenticated subjects, on a shared store.
+    pub(crate) fn authenticated_stats(&self) -> Vec<SubjectStats> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(store) => store.authenticated_stats(),
         }
     }
 

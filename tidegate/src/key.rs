@@ -9,8 +9,7 @@
 //! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
 //! window     = number unit, with the unit "us" │ "ms" │ "s" │ "m" │ "h" │ "d", or "mo" │ "y" of the calendar
 //! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window
-//! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, the number of an overflow bucket of the partition, 0 to
-//!              255
+//! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, the number of an overflow bucket of the partition, 32 bits
 //! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
 //! ```
 //!
@@ -124,9 +123,9 @@ impl<'r> Key<'r> {
         Self { stem, partition: partition % PARTITIONS, overflow: false, subject }
     }
 
-    /// The key of an overflow bucket, by number, that new subjects of this limit and partition share when there are too many. It is
-    /// in the same slot. For shared stores; the memory store has its own overflow buckets.
-    pub fn overflow(&self, number: u8) -> Self {
+    /// The key of an overflow bucket, by [number](crate::spi::Newcomer::bucket), that new subjects of this limit and partition share
+    /// when there are too many. It is in the same slot. For shared stores; the memory store has its own overflow buckets.
+    pub fn overflow(&self, number: u32) -> Self {
         Self { overflow: true, subject: Subject::from_hash(u128::from(number)), ..*self }
     }
 
@@ -168,9 +167,9 @@ impl<'r> Key<'r> {
         self.stem.id_seed ^ self.subject.hash()
     }
 
-    /// The overflow bucket of this limit in the memory store.
-    pub(crate) const fn overflow_id(&self) -> u128 {
-        self.stem.id_seed
+    /// An overflow bucket of this limit in the memory store, by number.
+    pub(crate) const fn overflow_id(&self, number: u32) -> u128 {
+        self.stem.id_seed ^ number as u128
     }
 }
 
@@ -251,7 +250,7 @@ mod tests {
             assert!(
                 id != 0
                     && id != key(Subject::from_hash(0)).id()
-                    && id != key(Subject::from_hash(stem.id())).overflow_id()
+                    && id != key(Subject::from_hash(stem.id())).overflow_id(0)
             );
         }
         // A subject of one limit does not have the id of another limit's subject, in whichever way they are paired.

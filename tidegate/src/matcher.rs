@@ -2,6 +2,7 @@
 //! [`RuleSet`](crate::RuleSet) adds keys, budgets and hashing.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{OnFailure, Request};
@@ -41,4 +42,6 @@ pub struct Match<'m> {
     pub on_failure: Option<OnFailure>,
     /// Whether the subject is unauthenticated.
     pub anonymous: bool,
+    /// The address that the subject is or contains, or the first one of its network. It is hashed like the subject.
+    pub address: Option<IpAddr>,
 }

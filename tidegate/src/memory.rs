@@ -4,10 +4,13 @@
 //! writes the changes. Writes remove expired keys, a few at a time. A shard has at most 896 keys, so that not even the growth of
 //! its table moves more.
 //!
-//! A full store never drops a state that still counts. New subjects of a limit then share one overflow bucket, so that they are
-//! neither unlimited nor all denied. [`MemoryStore::overflowed`] counts these decisions. (Several new subjects of one limit in one
-//! plan use separate overflow buckets, since no two checks may share a state.) Unauthenticated subjects may use three quarters of
-//! the keys, so that a flood of them leaves room for others.
+//! A full store never drops a state that still counts. New subjects of a limit then share [overflow buckets](crate::overflow), so
+//! that they are neither unlimited nor all denied: one bucket for each sixteen keys that the store has room for, chosen by the
+//! network of the subject. [`MemoryStore::overflowed`] counts these decisions. (Several new subjects of one limit in one plan use
+//! separate overflow buckets, since no two checks may share a state.) Unauthenticated subjects may use three quarters of the keys, so
+//! that a flood of them leaves room for others.
+//!
+//! The shard and the overflow bucket of a subject depend on a random number, so that no client can compute whose it shares.
 
 mod locked_shards;
 mod shard;
@@ -22,7 +25,9 @@ use smallvec::SmallVec;
 use crate::algorithm::{self, Op};
 use crate::clock::{Clock, SystemClock};
 use crate::key::Key;
+use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
 use crate::plan::{Check, Plan};
+use crate::random::random_u128;
 use crate::spi::Verdict;
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 use crate::sync::{AtomicU64, Mutex};
@@ -31,6 +36,9 @@ use shard::{MAX_SHARD_KEYS, Shard};
 
 /// The default maximum number of keys.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
+
+/// The store has an overflow bucket for each so many keys, for each limit and kind of newcomer.
+const KEYS_PER_OVERFLOW_BUCKET: usize = 16;
 
 /// A store in the memory of one process.
 ///
@@ -42,10 +50,16 @@ pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// ```
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
-    /// The overflow buckets, one for each limit. Locked after all other shards.
-    overflow: Mutex<Shard>,
+    /// The overflow buckets. Locked after all other shards.
+    overflow: Box<[Mutex<Shard>]>,
+    /// The number of overflow buckets of a limit, for each kind of newcomer.
+    overflow_buckets: u32,
     clock: StoreClock,
     overflowed: AtomicU64,
+    /// Decides the shard of a key. Odd and random.
+    shard_factor: u128,
+    /// Decides the overflow bucket of a newcomer. Random.
+    overflow_seed: u64,
 }
 
 /// The system clock is called without dynamic dispatch, since every decision reads it.
@@ -58,21 +72,34 @@ enum StoreClock {
 impl MemoryStore {
     /// A store for up to [`DEFAULT_MAX_KEYS`] keys on the system clock.
     pub fn new() -> Self {
+        // Loom tests choose the shards of their keys.
+        let shard_factor = if cfg!(loom) { 1 } else { random_u128() | 1 };
         Self {
-            shards: shards(DEFAULT_MAX_KEYS),
-            overflow: Mutex::new(Shard::new(usize::MAX)),
+            shards: Box::default(),
+            overflow: Box::default(),
+            overflow_buckets: 1,
             clock: StoreClock::System(SystemClock::new()),
             overflowed: AtomicU64::new(0),
+            shard_factor,
+            overflow_seed: random_u128() as u64,
         }
+        .with_max_keys(DEFAULT_MAX_KEYS)
     }
 
     /// Sets the maximum number of keys, and clears the store.
     ///
     /// Each shard has an equal part as its own bound, so a shard may be full when the whole store is a few percent below the
-    /// maximum. Overflow buckets, one for each limit, are not counted. Clamped to one billion.
+    /// maximum. Overflow buckets are not counted: for each limit and kind of newcomer there are at most a sixteenth as many. Clamped
+    /// to one billion.
     pub fn with_max_keys(mut self, max_keys: usize) -> Self {
-        self.shards = shards(max_keys);
-        self.overflow = Mutex::new(Shard::new(usize::MAX));
+        let max_keys = max_keys.clamp(1, 1_000_000_000);
+        let buckets = (max_keys / KEYS_PER_OVERFLOW_BUCKET).clamp(1, MAX_OVERFLOW_BUCKETS as usize);
+        let shards = |keys: usize, max_shard_keys: usize| -> Box<[Mutex<Shard>]> {
+            (0..keys.div_ceil(MAX_SHARD_KEYS)).map(|_| Mutex::new(Shard::new(max_shard_keys))).collect()
+        };
+        self.shards = shards(max_keys, max_keys / max_keys.div_ceil(MAX_SHARD_KEYS));
+        self.overflow = shards(buckets, usize::MAX);
+        self.overflow_buckets = buckets as u32;
         self
     }
 
@@ -87,7 +114,7 @@ impl MemoryStore {
 impl MemoryStore {
     /// The number of keys, including expired ones that are not removed yet.
     pub fn keys(&self) -> usize {
-        self.shards.iter().chain([&self.overflow]).map(|shard| lock(shard).len()).sum()
+        self.shards.iter().chain(&self.overflow).map(|shard| lock(shard).len()).sum()
     }
 
     /// The number of decisions on an overflow bucket, because the store was full and the subject new.
@@ -144,6 +171,7 @@ impl MemoryStore {
         for (index, check) in plan.checks().iter().enumerate() {
             self.make_room(&mut locked, index, check, now, !plan.is_peek());
         }
+        self.lock_overflow(&mut locked);
         let (mut verdict, changes) = Verdict::decide(plan, now, &locked.states());
         for (index, change) in changes.into_iter().enumerate() {
             verdict.checks_mut()[index].overflowed = locked.is_overflow(index);
@@ -170,8 +198,36 @@ impl MemoryStore {
         }
         if check.cost() > 0 && !locked.has_room(index, now, check.is_anonymous()) {
             self.overflowed.fetch_add(u64::from(count), Ordering::Relaxed);
-            locked.use_overflow(index, check.key().overflow_id(), &self.overflow);
+            self.use_overflow(locked, index, check.key(), Newcomer::from_check(check), now);
         }
+    }
+
+    /// Switches to the overflow bucket of `newcomer`, or the next one if another check of the plan uses that: no two checks of a plan
+    /// may share a state. Its shard must be [locked](Self::lock_overflow) afterwards.
+    fn use_overflow(
+        &self,
+        locked: &mut LockedShards<'_>,
+        index: usize,
+        key: &Key<'_>,
+        newcomer: Newcomer,
+        now: Timestamp,
+    ) {
+        let mut id = key.overflow_id(newcomer.bucket(self.overflow_buckets, self.overflow_seed, now));
+        while locked.uses_overflow(id) {
+            id = id.wrapping_add(1);
+        }
+        let shard = self.shards.len() + self.scaled_hash(id, self.overflow.len());
+        locked.locations[index] = StateLocation { id, shard };
+    }
+
+    /// Locks the shards of the overflow buckets that are used, in ascending order, which prevents deadlocks.
+    fn lock_overflow<'s>(&'s self, locked: &mut LockedShards<'s>) {
+        let first = self.shards.len();
+        let shards = locked.locations.iter().map(|location| location.shard).filter(|shard| *shard >= first);
+        let mut indexes: SmallVec<[usize; 4]> = shards.collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        locked.guards.extend(indexes.into_iter().map(|index| (index, lock(&self.overflow[index - first]))));
     }
 
     fn adjust_now(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
@@ -183,26 +239,29 @@ impl MemoryStore {
         }
         let mut locked = self.lock(adjustments.iter().map(|adjustment| &adjustment.key));
         let now = self.now();
-        let forget_after = |adjustment: &Adjustment<'_>| adjustment.anonymous?.anonymous().forget_after;
-        for (index, _) in adjustments.iter().enumerate().filter(|(_, adjustment)| forget_after(adjustment).is_some()) {
-            locked.remove_expired(index, now);
+        for (index, adjustment) in adjustments.iter().enumerate() {
+            if adjustment.forget_after().is_some() {
+                locked.remove_expired(index, now);
+            }
+            // Only charges may use the overflow bucket: a refund to it would benefit other subjects.
+            let Adjustment { key, op, anonymous, .. } = adjustment;
+            if matches!(op, Op::Charge { .. }) && !locked.has_room(index, now, *anonymous) {
+                self.use_overflow(&mut locked, index, key, Newcomer::from_adjustment(adjustment), now);
+            }
         }
+        self.lock_overflow(&mut locked);
         let is_stuck = |(index, adjustment): (usize, &Adjustment<'_>)| {
             adjustment.is_bundled_place()
                 && !algorithm::apply(locked.get(index), adjustment.limit, now, adjustment.op).admitted
         };
         let stays_taken = adjustments.iter().enumerate().any(is_stuck);
         for (index, adjustment) in adjustments.iter().enumerate() {
-            let Adjustment { key, limit, op, anonymous, bundled } = adjustment;
+            let Adjustment { limit, op, bundled, .. } = adjustment;
             if *bundled && stays_taken {
                 continue;
             }
-            // Only charges may use the overflow bucket: a refund to it would benefit other subjects.
-            if matches!(op, Op::Charge { .. }) && !locked.has_room(index, now, anonymous.is_some()) {
-                locked.use_overflow(index, key.overflow_id(), &self.overflow);
-            }
             if let Some(change) = algorithm::apply(locked.get(index), limit, now, *op).change {
-                let max_expiry = forget_after(adjustment).map_or(u64::MAX, |after| now.plus(after).as_micros());
+                let max_expiry = adjustment.forget_after().map_or(u64::MAX, |after| now.plus(after).as_micros());
                 locked.update(index, limit, change, max_expiry);
             }
         }
@@ -223,13 +282,18 @@ impl MemoryStore {
                 indexes.into_iter().map(|index| (index, lock(&self.shards[index]))).collect()
             }
         };
-        LockedShards { locations, guards }
+        LockedShards { locations, guards, first_overflow: self.shards.len() }
     }
 
     #[inline(always)]
     fn shard_index(&self, id: u128) -> usize {
-        // Uses bits that the table of the shard does not use, scaled to the number of shards.
-        (((id >> 64) * self.shards.len() as u128) >> 64) as usize
+        self.scaled_hash(id, self.shards.len())
+    }
+
+    /// A hash of `id` below `count` that nobody outside can compute. It uses bits that the table of the shard does not use.
+    #[inline(always)]
+    fn scaled_hash(&self, id: u128, count: usize) -> usize {
+        (((id.wrapping_mul(self.shard_factor) >> 64) * count as u128) >> 64) as usize
     }
 }
 
@@ -269,11 +333,4 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").field("shards", &self.shards.len()).finish_non_exhaustive()
     }
-}
-
-/// Shards for `max_keys`, each with at most [`MAX_SHARD_KEYS`].
-fn shards(max_keys: usize) -> Box<[Mutex<Shard>]> {
-    let max_keys = max_keys.clamp(1, 1_000_000_000);
-    let count = max_keys.div_ceil(MAX_SHARD_KEYS);
-    (0..count).map(|_| Mutex::new(Shard::new(max_keys / count))).collect()
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::RuleSet;
 use crate::algorithm::{FractionalMicros, Op, TakePosition};
 use crate::decision::{BudgetShare, CheckResult};
 use crate::key::Key;
@@ -13,6 +12,7 @@ use crate::limit::MAX_AMOUNT;
 use crate::plan::Role;
 use crate::spi::Subject;
 use crate::store::{Adjustment, is_queue};
+use crate::{Network, RuleSet};
 
 /// The first byte: the version of the layout. Version 1 did not say until when a take is missing from a bucket, so a refund by it could
 /// give back tokens that had refilled. It is rejected.
@@ -47,6 +47,8 @@ struct ReceiptEntry {
     anonymous: bool,
     /// Whether it is a shadow check.
     shadow: bool,
+    /// The network of the subject, for a charge to its overflow bucket. Not part of the bytes, which are for refunds.
+    network: Option<Network>,
     /// Whether an overflow bucket decided, to which nothing is refunded.
     overflowed: bool,
     /// The costs of further rules that share the check through a budget.
@@ -72,6 +74,7 @@ impl Receipt {
                 position: check.position,
                 anonymous: check.anonymous,
                 shadow: check.role == Role::Shadow,
+                network: check.network,
                 overflowed: check.overflowed,
                 others: others.map(|other| (other.rule.clone(), other.cost.saturating_mul(units))).collect(),
             }
@@ -129,6 +132,7 @@ impl Receipt {
                 plan: (flags & HAS_PLAN != 0).then(|| plan.into()),
                 anonymous: flags & IS_ANONYMOUS != 0,
                 shadow: flags & IS_SHADOW != 0,
+                network: None,
                 overflowed: false,
                 subject: Subject::from_hash(u128::from_be_bytes(read_array(rest)?)),
                 partition: u16::from_be_bytes(read_array(rest)?),
@@ -209,7 +213,8 @@ impl ReceiptEntry {
     fn adjustment<'r>(&self, rules: &'r RuleSet, op: Op) -> Option<Adjustment<'r>> {
         let gate = rules.gate(&self.rule, self.plan.as_deref(), &self.limit_name)?;
         let key = Key::in_partition(gate.stem(), self.partition, self.subject);
-        Some(Adjustment { key, limit: gate.limit(), op, anonymous: self.anonymous.then_some(gate), bundled: false })
+        let (anonymous, network) = (self.anonymous, self.network);
+        Some(Adjustment { key, limit: gate.limit(), op, gate, anonymous, network, bundled: false })
     }
 
     /// The actual cost of all rules of this entry; `None` if it is unknown for all of them.
@@ -242,6 +247,7 @@ mod tests {
             ),
             anonymous: plan.is_some(),
             shadow: plan == Some("pro"),
+            network: None,
             overflowed: false,
             others: Vec::new(),
         };

@@ -6,6 +6,9 @@ use smol_str::SmolStr;
 
 use crate::{Limit, OnFailure, OnOverload};
 
+/// The default maximum number of authenticated subjects of a limit in a shared store.
+pub const DEFAULT_MAX_SUBJECTS: u64 = 10_000_000;
+
 /// Whether a rule is applied, reported or ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -72,6 +75,7 @@ pub struct Rule {
     pub(crate) denial_cache: bool,
     pub(crate) static_limit: Option<Limit>,
     pub(crate) anonymous: Option<AnonymousBounds>,
+    pub(crate) max_subjects: u64,
     pub(crate) partition_by: PartitionBy,
     pub(crate) security: bool,
     pub(crate) message: Option<SmolStr>,
@@ -104,6 +108,7 @@ impl Rule {
             denial_cache: true,
             static_limit: None,
             anonymous: None,
+            max_subjects: DEFAULT_MAX_SUBJECTS,
             partition_by: PartitionBy::Auto,
             security: false,
             message: None,
@@ -184,6 +189,13 @@ impl Rule {
     /// each request whether they are.
     pub fn with_anonymous(mut self, bounds: AnonymousBounds) -> Self {
         self.anonymous = Some(bounds);
+        self
+    }
+
+    /// Sets the number of authenticated subjects that a shared store remembers at the same time, under each limit of the rule; ten
+    /// million by default. Further new ones share overflow buckets.
+    pub fn with_max_subjects(mut self, max_subjects: u64) -> Self {
+        self.max_subjects = max_subjects;
         self
     }
 
@@ -274,6 +286,11 @@ impl Rule {
     /// The bounds for its subjects if they are unauthenticated.
     pub const fn anonymous(&self) -> Option<AnonymousBounds> {
         self.anonymous
+    }
+
+    /// The number of authenticated subjects that a shared store remembers at the same time.
+    pub const fn max_subjects(&self) -> u64 {
+        self.max_subjects
     }
 
     /// What decides the partition of the rule's keys.

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::attributes::{PLAN, TENANT};
+use crate::attributes::{IP, PLAN, TENANT};
 use crate::http::HeaderPolicy;
 use crate::key::{Key, KeyStem};
 use crate::limit::MAX_AMOUNT;
+use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{Check, Gate, MAX_CHECKS, Plan, Role};
 use crate::rule::{PartitionBy, Rule, RuleMode};
 use crate::spi::{Match, Matcher, Subject};
 use crate::subject::SubjectHasher;
-use crate::{Limit, OnFailure, Request, Secret};
+use crate::{Limit, Network, OnFailure, Request, Secret};
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
 const MAX_NAME_BYTES: usize = 64;
@@ -32,6 +33,8 @@ pub struct RuleSet {
     matcher: Option<Arc<dyn Matcher>>,
     /// The header fields of responses.
     header_policy: HeaderPolicy,
+    /// Hashes the networks of subjects.
+    networks: NetworkHasher,
     /// The rules for each action, in order, including those for every action.
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// The rules for all other actions.
@@ -49,6 +52,8 @@ struct IndexedRule {
     subject: Arc<SubjectHasher>,
     /// The index of the value that decides the partition, and its hasher, if that is the tenant.
     tenant: Option<(usize, Arc<SubjectHasher>)>,
+    /// The index of the value that is an address, for rules without a matcher.
+    address: Option<usize>,
     /// The tag that decides the partition, if it is the same for all subjects.
     fixed_tag: Option<Subject>,
 }
@@ -60,6 +65,7 @@ struct RuleInput<'m> {
     cost: u64,
     on_failure: Option<OnFailure>,
     anonymous: bool,
+    network: Option<Network>,
 }
 
 /// An invalid rule: its id, and what to change.
@@ -107,8 +113,15 @@ impl RuleSet {
                 indexed.push(IndexedRule::new(rule, &mut hashers));
             }
         }
-        let header_policy = HeaderPolicy::new();
-        Ok(Self { rules: indexed, indexes, matcher, header_policy, by_action: HashMap::new(), for_any: Vec::new() })
+        Ok(Self {
+            rules: indexed,
+            indexes,
+            matcher,
+            header_policy: HeaderPolicy::new(),
+            networks: hashers.secret.network_hasher(),
+            by_action: HashMap::new(),
+            for_any: Vec::new(),
+        })
     }
 
     /// Adds a rule to the index of actions. Must be called in the order of the rules.
@@ -147,6 +160,7 @@ impl RuleSet {
 
     /// Sets the secret for hashing subjects, in place of the [public](Secret::public) one.
     pub fn with_secret(mut self, secret: &Secret) -> Self {
+        self.networks = secret.network_hasher();
         let mut hashers = HasherCache::new(secret.clone());
         self.rules = self.rules.into_iter().map(|indexed| IndexedRule::new(indexed.rule, &mut hashers)).collect();
         self
@@ -160,8 +174,8 @@ impl RuleSet {
         let mut plan = Plan::from_distinct(SmallVec::new());
         if let Some(matcher) = &self.matcher {
             matcher.find(request, &mut |matched| {
-                let rule = &self.rules[matched.rule];
-                rule.add_checks(&mut plan, matched.values.iter().copied(), &RuleInput::from_match(&matched));
+                let (rule, input) = (&self.rules[matched.rule], self.input(&matched));
+                rule.add_checks(&mut plan, matched.values.iter().copied(), &input);
             });
             return plan;
         }
@@ -171,7 +185,12 @@ impl RuleSet {
             let plan_name = if indexed.plans.is_empty() { "" } else { request.attribute(PLAN).unwrap_or_default() };
             let cost = indexed.rule.cost.unwrap_or(request.cost());
             let anonymous = indexed.rule.anonymous.is_some();
-            indexed.add_checks(&mut plan, values, &RuleInput { plan: plan_name, cost, on_failure: None, anonymous });
+            let network = indexed.address.and_then(|index| {
+                let address = values.clone().nth(index).flatten().and_then(address_in_text)?;
+                Some(self.networks.network(address))
+            });
+            let input = RuleInput { plan: plan_name, cost, on_failure: None, anonymous, network };
+            indexed.add_checks(&mut plan, values, &input);
         }
         plan
     }
@@ -180,9 +199,16 @@ impl RuleSet {
     pub fn resolve_match(&self, matched: Match<'_>) -> Plan<'_> {
         let mut plan = Plan::from_distinct(SmallVec::new());
         if let Some(rule) = self.rules.get(matched.rule) {
-            rule.add_checks(&mut plan, matched.values.iter().copied(), &RuleInput::from_match(&matched));
+            rule.add_checks(&mut plan, matched.values.iter().copied(), &self.input(&matched));
         }
         plan
+    }
+
+    #[inline(always)]
+    fn input<'m>(&self, matched: &Match<'m>) -> RuleInput<'m> {
+        let Match { plan, cost, on_failure, anonymous, address, .. } = *matched;
+        let network = address.map(|address| self.networks.network(address));
+        RuleInput { plan, cost, on_failure, anonymous, network }
     }
 
     /// The names of the attributes that the rules read. A front door must set these; others may be omitted.
@@ -259,13 +285,6 @@ impl HasherCache {
     }
 }
 
-impl<'m> RuleInput<'m> {
-    #[inline(always)]
-    const fn from_match(matched: &Match<'m>) -> Self {
-        Self { plan: matched.plan, cost: matched.cost, on_failure: matched.on_failure, anonymous: matched.anonymous }
-    }
-}
-
 impl IndexedRule {
     fn new(rule: Rule, hashers: &mut HasherCache) -> Self {
         let subject = hashers.hasher(&rule.per);
@@ -277,6 +296,7 @@ impl IndexedRule {
             PartitionBy::Rule => Some(KeyStem::tag_for_name(rule.budget.as_ref().unwrap_or(&rule.id))),
             PartitionBy::Constant(name) => Some(KeyStem::tag_for_name(name)),
         };
+        let address = rule.per.iter().position(|name| name == IP);
         let plans = rule.plans.iter().map(|(plan, limits)| (plan.clone(), gates(&rule, plan, limits))).collect();
         Self {
             gates: gates(&rule, "", &rule.limits),
@@ -284,6 +304,7 @@ impl IndexedRule {
             rule,
             subject,
             tenant: tenant.map(|index| (index, hashers.hasher(&[TENANT.into()]))),
+            address,
             fixed_tag,
         }
     }
@@ -296,7 +317,7 @@ impl IndexedRule {
         values: impl ExactSizeIterator<Item = Option<&'v str>> + Clone,
         input: &RuleInput<'_>,
     ) {
-        let RuleInput { plan: plan_name, cost, on_failure, anonymous } = *input;
+        let RuleInput { plan: plan_name, cost, on_failure, anonymous, network } = *input;
         // A rule without attributes has only one subject.
         let anonymous = anonymous && !self.rule.per.is_empty();
         // Without a tenant, the subject decides the partition.
@@ -311,7 +332,7 @@ impl IndexedRule {
             // Without a subject, the limit decides the partition, which spreads such rules over the slots.
             let own = if self.rule.per.is_empty() { gate.own_tag() } else { subject };
             let key = Key::new(gate.stem(), tag.unwrap_or(own), subject);
-            let check = Check::from_key(gate, key, cost).with_anonymous(anonymous);
+            let check = Check::from_key(gate, key, cost).with_anonymous(anonymous).with_network(network);
             let check = on_failure.map_or(check, |on_failure| check.with_on_failure(on_failure));
             plan.add(check, self.rule.budget.is_some());
         }
@@ -340,6 +361,9 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             .with_static_limit(rule.static_limit)
             .with_security(rule.security);
         gate.with_anonymous(rule.anonymous.unwrap_or_default())
+            // A rule without attributes has only one subject.
+            .with_max_subjects(if rule.per.is_empty() { u64::MAX } else { rule.max_subjects })
+            .with_one_partition(matches!(rule.partition_by, PartitionBy::Rule | PartitionBy::Constant(_)))
     };
     limits.iter().map(gate).collect()
 }

@@ -5,11 +5,12 @@
 //! | a store | [`Store`], [`Verdict`], [`CheckVerdict`], [`KnownDenial`], [`Adjustment`], the functions in [`algorithm`] |
 //! | what a store decides | [`Plan`], [`Check`], [`Gate`], [`Role`], [`PlanMode`], [`PlanError`] |
 //! | where a store keeps it | [`Key`], [`KeyStem`], [`Subject`], [`SubjectHasher`], [`KEY_VERSION`], [`PARTITIONS`] |
+//! | too many subjects | [`Newcomer`], [`Network`], [`MAX_OVERFLOW_BUCKETS`] |
 //! | finding the rules of a request | [`Matcher`], [`Match`] |
 //! | metrics, logs and traces | [`Observer`], [`Outcome`], [`Origin`] |
 //! | a [`Timer`](crate::Timer) | [`Sleep`] |
 //! | text forms | [`format_address`] |
-//! | bounds | [`MAX_AMOUNT`], [`MAX_CHECKS`], [`MAX_SHADOW_CHECKS`], [`MAX_LOG_LIMIT`], [`MAX_SLICES`], [`MAX_WINDOW`], [`DEFAULT_MAX_KEYS`] |
+//! | bounds | [`MAX_AMOUNT`], [`MAX_CHECKS`], [`MAX_SHADOW_CHECKS`], [`MAX_LOG_LIMIT`], [`MAX_SLICES`], [`MAX_WINDOW`], [`DEFAULT_MAX_KEYS`], [`DEFAULT_MAX_SUBJECTS`] |
 
 pub use crate::algorithm::Outcome;
 pub use crate::clock::Sleep;
@@ -18,8 +19,11 @@ pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
 pub use crate::limit::{MAX_AMOUNT, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
 pub use crate::matcher::{Match, Matcher};
 pub use crate::memory::DEFAULT_MAX_KEYS;
+pub use crate::network::Network;
 pub use crate::observer::Observer;
+pub use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
 pub use crate::plan::{Check, Gate, MAX_CHECKS, MAX_SHADOW_CHECKS, Origin, Plan, PlanError, PlanMode, Role};
+pub use crate::rule::DEFAULT_MAX_SUBJECTS;
 pub use crate::store::{Adjustment, KnownDenial, Store};
 pub use crate::subject::{Subject, SubjectHasher};
 pub use crate::verdict::{CheckVerdict, Verdict};

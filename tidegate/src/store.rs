@@ -5,13 +5,13 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::Limit;
-use crate::Timestamp;
 use crate::algorithm::{Op, TakePosition};
 use crate::key::Key;
 use crate::plan::{Check, Gate};
 use crate::spi::{CheckVerdict, Plan, Verdict};
+use crate::{Limit, Network, Timestamp};
 
 /// Keeps the state of limits and decides plans.
 ///
@@ -88,8 +88,12 @@ pub struct Adjustment<'r> {
     pub limit: &'r Limit,
     /// [`Op::Charge`] or [`Op::Refund`]. A store rejects [`Op::Take`] here.
     pub op: Op,
-    /// The gate if the subject is unauthenticated; its [bounds](Gate::anonymous) apply then.
-    pub anonymous: Option<&'r Gate>,
+    /// The limit and its rule.
+    pub gate: &'r Gate,
+    /// Whether the subject is unauthenticated.
+    pub anonymous: bool,
+    /// The network of the subject, if it has an address.
+    pub network: Option<Network>,
     /// Whether it belongs to the refund of a whole request. If one of the bundled refunds of a call is a place in the queue of a leaky
     /// bucket with others behind it, that place stays taken, and so does everything else that is bundled: otherwise a
     /// client that leaves the queue would pay nothing for a place that nobody else can use.
@@ -146,8 +150,8 @@ impl<'r> Adjustment<'r> {
     /// `op` on the state of `check`.
     pub fn new(check: &Check<'r>, op: Op) -> Self {
         let gate = check.gate();
-        let anonymous = check.is_anonymous().then_some(gate);
-        Self { key: *check.key(), limit: gate.limit(), op, anonymous, bundled: false }
+        let (anonymous, network) = (check.is_anonymous(), check.network());
+        Self { key: *check.key(), limit: gate.limit(), op, gate, anonymous, network, bundled: false }
     }
 
     /// The refund of what `check` consumed, as a part of the refund of its request.
@@ -160,6 +164,11 @@ impl<'r> Adjustment<'r> {
     /// Whether it is a place in a queue that may have to stay taken, together with everything that is bundled.
     pub const fn is_bundled_place(&self) -> bool {
         self.bundled && is_queue(self.limit) && matches!(self.op, Op::Refund { .. })
+    }
+
+    /// How long the store keeps the state of the subject after its last request, if that is bounded.
+    pub const fn forget_after(&self) -> Option<Duration> {
+        if self.anonymous { self.gate.anonymous().forget_after } else { None }
     }
 
     /// Sets the key, such as that of an overflow bucket.

@@ -5,6 +5,9 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 use siphasher::sip128::SipHasher24;
 
+use crate::network::NetworkHasher;
+use crate::random::random_u128;
+
 /// The key for hashing subjects. All instances that share a store must have the same secret.
 #[derive(Clone)]
 pub struct Secret(SipHasher24);
@@ -34,6 +37,11 @@ impl Secret {
         Self(SipHasher24::new_with_key(&key))
     }
 
+    /// A random secret, for a store that no other process reads: nobody can compute the hash of a subject.
+    pub fn random() -> Self {
+        Self::new(random_u128().to_le_bytes())
+    }
+
     /// A fixed, publicly known key. Anyone who can read the store can guess subjects.
     pub fn public() -> Self {
         Self::new(b"tidegate: no secret")
@@ -50,6 +58,11 @@ impl Secret {
             SipHasher24::new_with_key(&key.as_bytes())
         };
         SubjectHasher { single: derive(1), list: derive(2) }
+    }
+
+    /// A hasher for the networks of addresses.
+    pub(crate) fn network_hasher(&self) -> NetworkHasher {
+        NetworkHasher::new(&self.0.hash(&[3]).as_bytes())
     }
 }
 
@@ -144,6 +157,12 @@ mod tests {
         ];
         let subjects: std::collections::HashSet<_> = tuples.iter().map(|parts| hash("s", parts)).collect();
         assert_eq!(subjects.len(), tuples.len());
+    }
+
+    #[test]
+    fn two_random_secrets_hash_differently() {
+        let subject = |secret: &Secret| secret.hasher(["user"]).subject([Some("42")].into_iter());
+        assert_ne!(subject(&Secret::random()), subject(&Secret::random()));
     }
 
     #[test]

@@ -18,7 +18,7 @@ struct Parts {
     tag: u128,
     subject: u128,
     /// The number of an overflow bucket, in place of the subject.
-    overflow: Option<u8>,
+    overflow: Option<u32>,
 }
 
 impl Parts {
@@ -52,7 +52,7 @@ fn limit() -> impl Strategy<Value = Limit> {
 
 fn parts() -> impl Strategy<Value = Parts> {
     let subject = prop_oneof![0..4u128, any::<u128>()];
-    let overflow = prop_oneof![3 => Just(None), 1 => (0..4u8).prop_map(Some)];
+    let overflow = prop_oneof![3 => Just(None), 1 => (0..4u32).prop_map(Some)];
     (any::<bool>(), text(), limit(), text(), 0..4u128, subject, overflow).prop_map(
         |(budget, owner, limit, name, tag, subject, overflow)| {
             // The name of an overflow bucket does not contain the subject.
@@ -93,7 +93,7 @@ proptest! {
 /// Parses names with an independent implementation of the grammar.
 #[test]
 fn arbitrary_rule_names_can_be_parsed_from_a_key() {
-    bolero::check!().with_type::<(bool, String, String, u64, u128, Option<u8>)>().for_each(
+    bolero::check!().with_type::<(bool, String, String, u64, u128, Option<u32>)>().for_each(
         |(budget, owner, limit, window, subject, overflow)| {
             let window = Duration::from_micros(window % 1_000_000_000_000 + 1);
             let kind = Limit::fixed_window(1, window).unwrap();

@@ -5,7 +5,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tidegate::spi::{Check, Gate, MAX_CHECKS, Plan, Subject, Verdict};
+use tidegate::spi::{Check, Gate, MAX_CHECKS, Network, Plan, Subject, Verdict};
 use tidegate::{Clock, Limit, MemoryStore, Rate, Timestamp};
 
 /// One key more than fits into one shard: the store has two shards, for `MAX_KEYS_PER_SHARD` keys each.
@@ -79,7 +79,7 @@ fn a_plan_of_two_keys_consumes_nothing_if_another_thread_emptied_one() {
     });
 }
 
-/// The subjects are in different shards, so that only the lock of the overflow bucket synchronises them.
+/// The subjects are in different shards and in one network, so that only the lock of the overflow bucket synchronises them.
 #[test]
 fn new_subjects_of_a_full_store_share_one_overflow_bucket_exactly() {
     loom::model(|| {
@@ -120,7 +120,8 @@ fn gate() -> Gate {
 }
 
 fn take(store: &MemoryStore, gate: &Gate, subjects: &[Subject]) -> Verdict {
-    let checks = subjects.iter().map(|subject| Check::new(gate, *subject, 1));
+    let network = Some(Network::from_hash(1));
+    let checks = subjects.iter().map(|subject| Check::new(gate, *subject, 1).with_network(network));
     store.decide_now(&Plan::new(checks).unwrap())
 }
 

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use tidegate::spi::{Check, Gate, Plan, Subject};
 use tidegate::{AnonymousBounds, Limit, Limiter, ManualClock, MemoryStore, Rate, Request, Rule, RuleSet, Timestamp};
 
 /// A limiter of `capacity` per user that does not refill during the test, on a store for `max_keys`.
@@ -35,13 +36,27 @@ fn new_subjects_of_a_full_store_share_one_overflow_bucket() {
 }
 
 #[test]
-fn all_shards_share_one_overflow_bucket() {
+fn all_shards_share_one_overflow_bucket_for_each_sixteen_keys() {
+    const BUCKETS: usize = 4096 / 16;
     let (limiter, _) = limiter(10, 4096);
     let allowed = (0..20_000).filter(|user| passes(&limiter, &user.to_string())).count();
-    let own = limiter.store().keys() - 1;
+    let own = limiter.store().keys() - BUCKETS;
     assert!(own <= 4096);
-    assert_eq!(allowed, own + 10);
+    assert_eq!(allowed, own + 10 * BUCKETS);
     assert_eq!(limiter.store().overflowed(), 20_000 - own as u64);
+}
+
+/// Trap: the shard came from bits of a hash that everybody can compute, and a thousand chosen subjects filled one.
+#[test]
+fn chosen_subjects_do_not_fill_one_shard() {
+    let store = MemoryStore::new();
+    let gate = Gate::for_rule("api", Limit::token_bucket(3, Rate::per_hour(1).unwrap()).unwrap());
+    // Their highest bits are the same.
+    for number in 0..5_000 {
+        let check = Check::new(&gate, Subject::from_hash(number), 1).with_anonymous(true);
+        assert_eq!(store.decide_now(&Plan::new([check]).unwrap()).granted(), 1);
+    }
+    assert_eq!((store.keys(), store.overflowed()), (5_000, 0));
 }
 
 #[test]
@@ -133,10 +148,11 @@ fn with_anonymous_rule(anonymous: AnonymousBounds, max_keys: usize) -> (Limiter<
     (Limiter::new(RuleSet::new(rules).unwrap(), store), clock)
 }
 
-/// Unauthenticated subjects fill three quarters of the store, and share a bucket from then on.
+/// Unauthenticated subjects fill three quarters of the store, and share buckets from then on.
 #[test]
 fn a_flood_of_unauthenticated_subjects_leaves_room_for_others() {
     const MAX_KEYS: usize = 100_000;
+    const BUCKETS: usize = MAX_KEYS / 16;
     let (limiter, _) = with_anonymous_rule(AnonymousBounds::default(), MAX_KEYS);
     let anonymous = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
     assert!(anonymous("ann").is_allowed());
@@ -144,9 +160,13 @@ fn a_flood_of_unauthenticated_subjects_leaves_room_for_others() {
     for number in 0..1_000_000 {
         passed += u64::from(anonymous(&format!("address {number}")).is_allowed());
     }
-    let own = limiter.store().keys() - 1;
+    let own = limiter.store().keys() - BUCKETS;
     assert!((MAX_KEYS * 7 / 10..=MAX_KEYS * 3 / 4).contains(&own), "{own}");
-    assert_eq!(passed, own as u64 - 1 + 3, "one for each key except that of ann, and three from the overflow bucket");
+    assert_eq!(
+        passed,
+        (own - 1 + 3 * BUCKETS) as u64,
+        "one for each key except that of ann, and three from each bucket"
+    );
     let decision = anonymous("ann");
     assert_eq!(
         (decision.remaining(), decision.checks()[0].is_overflowed()),

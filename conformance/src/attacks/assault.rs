@@ -38,6 +38,9 @@ const FREE_BYTES: u64 = 128 << 10;
 const MADE_UP_KEYS: usize = 1_000;
 const MADE_UP_CONNECTIONS: usize = 50;
 
+/// Requests on each connection of a flood of addresses.
+const FLOOD_REQUESTS: usize = 50;
+
 /// What the attacker got.
 #[derive(Clone, Debug, Default)]
 pub struct AttackerCounts {
@@ -121,7 +124,7 @@ impl Assault {
             Attack::HeldFutures => self.hold_futures().await,
             Attack::MadeUpKeys => self.fill_store().await,
             Attack::ExhaustedClients => self.flood(requests, |client, _| format!("{ATTACKER}-{client}")).await,
-            Attack::SubjectFlood => self.flood(requests, |client, number| format!("{NOISE}-{client}-{number}")).await,
+            Attack::SubjectFlood => self.flood(FLOOD_REQUESTS, flood_address).await,
             Attack::SlowReads => self.send_without_reading(),
         }
     }
@@ -314,6 +317,11 @@ impl Assault {
         ended.store(true, Ordering::SeqCst);
         self.counts.add(patient.await.unwrap());
     }
+}
+
+/// An address of a flood: all are of one /48, each in a /64 of its own.
+fn flood_address(connection: usize, number: usize) -> String {
+    format!("2001:db8:1:{:x}::1", connection * FLOOD_REQUESTS + number)
 }
 
 /// How long the attacker waits before it hangs up: not at all, or until shortly before, at or after the reply. For other states of the

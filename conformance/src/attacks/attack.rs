@@ -20,7 +20,7 @@ pub enum Attack {
     MadeUpKeys,
     /// Clients that have used up their limits and continue.
     ExhaustedClients,
-    /// Many new API keys.
+    /// Many new addresses of one network.
     SubjectFlood,
     /// Connections that read no response.
     SlowReads,
@@ -93,7 +93,7 @@ impl Attack {
 
     /// Whether what passes is bounded. Otherwise it is measured only.
     pub const fn is_bounded(self) -> bool {
-        !matches!(self, Self::SubjectFlood | Self::SlowReads)
+        !matches!(self, Self::SlowReads)
     }
 
     /// The states of the store in which it is run.
@@ -103,8 +103,8 @@ impl Attack {
                 let slow = (1..=MAX_DELAY_MILLIS).map(StoreState::Slow);
                 [StoreState::Well].into_iter().chain(slow).chain([StoreState::Silent, StoreState::Full]).collect()
             }
-            // It makes the store full.
-            Self::MadeUpKeys => vec![StoreState::Well, StoreState::Slow(8)],
+            // The first one makes the store full. Without the store, an instance remembers a million subjects, more than the other creates.
+            Self::MadeUpKeys | Self::SubjectFlood => vec![StoreState::Well, StoreState::Slow(8)],
             _ => STATES.to_vec(),
         }
     }
@@ -145,7 +145,11 @@ impl Attack {
             Self::ExhaustedClients => {
                 ("exhausted clients", "clients that have used up their limits, one connection each", Gateway)
             }
-            Self::SubjectFlood => ("subject flood", "one request of each of many new API keys", Gateway),
+            Self::SubjectFlood => (
+                "subject flood",
+                "one request of each of many new addresses of one network; newcomers from other networks beside them",
+                Gateway,
+            ),
             Self::SlowReads => ("slow reads", "connections that send many requests and read no response", Gateway),
         }
     }

@@ -8,6 +8,7 @@ use tidegate::{Clock, SystemClock};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::attack::Attack;
 use super::scale::Scale;
 use super::target::{Answer, Client, Target};
 use crate::suite::{MAX_WAIT, wait_until};
@@ -39,7 +40,7 @@ impl Bystanders {
         let (counts, stop) = (Arc::new(Mutex::new(BystanderCounts::default())), Arc::new(AtomicBool::new(false)));
         let mut running = JoinSet::new();
         for index in 0..target.instances.len() {
-            let (mut client, pace) = (target.client(index), scale.pace);
+            let (mut client, pace, attack) = (target.client(index), scale.pace, target.attack);
             let (counts, stop) = (Arc::clone(&counts), Arc::clone(&stop));
             running.spawn(async move {
                 let mut pace = interval(pace);
@@ -49,7 +50,7 @@ impl Bystanders {
                         break;
                     }
                     pace.tick().await;
-                    let key = format!("bystander-{index}-{}", number / (limit / 2));
+                    let key = key(attack, index, number / (limit / 2));
                     send_request(&mut client, &key, &counts).await;
                 }
             });
@@ -81,6 +82,14 @@ impl BystanderCounts {
         sorted.sort_unstable();
         let rank = (sorted.len() as f64 * part).ceil() as usize;
         sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+    }
+}
+
+/// The API key of a bystander, or its address in a network of its own.
+fn key(attack: Attack, index: usize, number: u64) -> String {
+    match attack {
+        Attack::SubjectFlood => format!("{}.{}.{}.7", 20 + index, number / 250 % 250, number % 250),
+        _ => format!("bystander-{index}-{number}"),
     }
 }
 

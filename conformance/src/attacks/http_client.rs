@@ -1,7 +1,7 @@
 //! `HttpClient`: sends requests over one connection, as raw HTTP/1.1.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,9 +17,10 @@ pub(super) struct HttpClient {
     received: Vec<u8>,
 }
 
-/// A request with this API key.
+/// A request with this API key. If the key is an address, the request comes from that, through a proxy.
 pub(super) fn request_text(key: &str) -> String {
-    format!("GET / HTTP/1.1\r\nhost: a\r\n{KEY_HEADER}: {key}\r\n\r\n")
+    let forwarded = if key.parse::<IpAddr>().is_ok() { format!("x-forwarded-for: {key}\r\n") } else { String::new() };
+    format!("GET / HTTP/1.1\r\nhost: a\r\n{KEY_HEADER}: {key}\r\n{forwarded}\r\n")
 }
 
 impl HttpClient {

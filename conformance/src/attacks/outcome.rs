@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use tidegate::spi::PARTITIONS;
+
 use super::assault::{AttackerCounts, UNKNOWN_ATTACKER};
 use super::attack::{Attack, StoreState};
 use super::bystander::BystanderCounts;
+use super::target::MAX_SUBJECTS;
 
 /// The result of one attack in one state of the store.
 #[derive(Clone, Debug)]
@@ -15,6 +18,8 @@ pub struct AttackOutcome {
     pub state: StoreState,
     /// The limit of each API key.
     pub limit: u64,
+    /// How many requests of the attacker can be under way together, at the gateway.
+    pub connections: u64,
     /// What the attacker got.
     pub attacker: AttackerCounts,
     /// What the others got.
@@ -37,7 +42,27 @@ impl AttackOutcome {
 
     /// The promised maximum of what passes under all of them.
     pub fn bound(&self) -> u64 {
+        if self.attack == Attack::SubjectFlood {
+            return self.flood_bound();
+        }
         self.attacker.passed.keys().map(|subject| self.bound_of(subject)).sum()
+    }
+
+    /// The promised maximum for a flood of addresses, each of which sends one request: as many as the store remembers and as were under
+    /// way when it had as many, and the limit of each overflow bucket of their network. If an instance decided without the store, by its
+    /// memory, all of them.
+    fn flood_bound(&self) -> u64 {
+        if self.within_timeout && self.overloads == 0 {
+            MAX_SUBJECTS + self.connections + self.limit * u64::from(PARTITIONS)
+        } else {
+            self.attacker.asked
+        }
+    }
+
+    /// The promised maximum of denied bystanders: newcomers that share an overflow bucket with a flood from one network, 1 of 64, twice as
+    /// many by chance.
+    fn max_denied_bystanders(&self) -> u64 {
+        if self.attack == Attack::SubjectFlood { self.bystander.asked / 32 + 1 } else { 0 }
     }
 
     /// The promised maximum for one subject: its limit, and without the store once more for each instance.
@@ -65,17 +90,26 @@ impl AttackOutcome {
         if !self.attack.is_bounded() {
             return problems;
         }
+        let BystanderCounts { denied, refused, .. } = self.bystander;
+        let is_served = refused == 0 && denied <= self.max_denied_bystanders();
+        promise(is_served, "a bystander within its limit was refused");
+        promise(
+            !self.within_timeout || self.breaker_openings == 0,
+            "a circuit breaker opened although the store answered",
+        );
+        if self.attack == Attack::SubjectFlood {
+            promise(self.passed() <= self.bound(), "the attacker got more than the bound");
+            return problems;
+        }
         let passed = || self.attacker.passed.iter();
         promise(!self.attacker.passed.is_empty(), "the attacker sent nothing");
         promise(
             passed().all(|(subject, passed)| *passed <= self.bound_of(subject)),
             "the attacker got more than the bound",
         );
-        promise(self.bystander.allowed == self.bystander.asked, "a bystander within its limit was refused");
         if self.within_timeout {
             let got_its_limit = |(subject, passed): (&String, &u64)| *passed >= self.limit || !self.is_exact(subject);
             promise(passed().all(got_its_limit), "the attacker got less than its limit");
-            promise(self.breaker_openings == 0, "a circuit breaker opened although the store answered");
         }
         problems
     }

@@ -50,8 +50,11 @@ timeout, the bound of a silent store applies to that run.
 const NOTES: &str = "
 - *Hang-ups* run at every latency of the store from 0 to 19 ms.
 - *Made-up keys* make the store full by themselves.
-- *Subject flood* and *slow reads* are measured and not bounded yet: each new API key has a limit of its own, and a connection may be
-  slow.
+- *Subject flood*: of the addresses under the rule, the store remembers 1,000 (`anonymous: { most: 1000 }`). Past that, newcomers share
+  [overflow buckets](guide.md#floods-of-subjects), each with the limit of one address. The flood gets at most 1,000 requests, those under
+  way when that number was reached, and the limits of the 1,024 buckets of its network. Newcomers from other networks share a bucket with it
+  with a probability of 1/64: of these bystanders at most 1 in 32 is denied. With the default of a million addresses, it is 1/244.
+- *Slow reads* are measured and not bounded yet: a connection may be slow.
 
 ";
 

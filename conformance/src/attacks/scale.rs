@@ -58,6 +58,7 @@ impl Scale {
         match attack {
             Attack::ConnectionFlood => 100,
             Attack::ExhaustedClients => 4,
+            Attack::SubjectFlood => 2,
             _ => 10,
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tidegate::{Limiter, Request, Rule, RuleMode, RuleSet};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
+use tidegate_rules::RuleFile;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
@@ -24,11 +25,15 @@ use crate::suite::{connect_store, one_limit_of_each_kind, wait_until};
 pub(super) const MIXED_ACTIONS: [&str; 7] =
     ["token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_window", "several", "shadowed"];
 
+/// The addresses that the store remembers under [`Attack::SubjectFlood`].
+pub(super) const MAX_SUBJECTS: u64 = 1_000;
+
 /// A store, the instances on it, and the service behind their gateways.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) instances: Vec<Instance>,
     pub(super) upstream: Upstream,
+    pub(super) attack: Attack,
     pub(super) door: Door,
     pub(super) proxy: Proxy,
     server: Server,
@@ -67,7 +72,7 @@ impl Target {
         for _ in 0..attack.instances() {
             instances.push(Instance::start(proxy.port(), rules(attack, scale), upstream.address).await);
         }
-        Self { instances, upstream, door: attack.door(), proxy, server }
+        Self { instances, upstream, attack, door: attack.door(), proxy, server }
     }
 
     /// Brings the store into `state`.
@@ -190,6 +195,15 @@ pub(super) async fn check(limiter: &Limiter<RedisStore>, action: &str, key: &str
     }
 }
 
+/// A rule for addresses behind a proxy, of which the store remembers [`MAX_SUBJECTS`].
+fn rules_by_address(limit: u64) -> RuleSet {
+    let text = format!(
+        "version: 1\nidentify: {{ trusted_proxies: [127.0.0.0/8] }}\nrules:\n- {{ id: api, per: ip, token_bucket: {{ capacity: {limit}, \
+         refill: 1/h }}, anonymous: {{ most: {MAX_SUBJECTS} }} }}\n"
+    );
+    RuleFile::parse("rules.yaml", &text).unwrap_or_else(|report| panic!("{report}")).rules().clone()
+}
+
 fn key_attribute() -> String {
     format!("header:{KEY_HEADER}")
 }
@@ -197,6 +211,9 @@ fn key_attribute() -> String {
 /// One rule for all clients, and those of [`MIXED_ACTIONS`]. All leave their failure policy at its default. In the library, the denial
 /// cache is off, so that every call reaches the store.
 fn rules(attack: Attack, scale: &Scale) -> RuleSet {
+    if attack == Attack::SubjectFlood {
+        return rules_by_address(scale.limit(attack));
+    }
     let kinds = one_limit_of_each_kind(scale.limit(attack));
     let caches = attack.door() == Door::Gateway;
     let rule =

@@ -1,9 +1,21 @@
-//! `OverflowRoute`: the second key and the maximum TTL that a check of an anonymous subject is sent with.
+//! `OverflowRoute`: the second key and the maximum TTL that a check is sent with.
+
+use tidegate::Timestamp;
+use tidegate::spi::{Adjustment, Check, Gate, Key, MAX_OVERFLOW_BUCKETS, Newcomer, PARTITIONS, Plan};
 
 use crate::args::micros;
-use tidegate::spi::{Check, Gate, Key, Plan};
 
-/// How the script treats one check of an anonymous subject.
+/// There is an overflow bucket for each so many subjects of the bound, for each limit and kind of newcomer.
+const SUBJECTS_PER_BUCKET: u64 = 4;
+
+/// The bounds of their number, in all partitions together: 64 to 256 in each.
+const MIN_BUCKETS: u64 = 64 * PARTITIONS as u64;
+const MAX_BUCKETS: u64 = 256 * PARTITIONS as u64;
+
+/// All instances choose the same bucket. Without the secret of the fleet, nobody can compute the hash of a network or a subject.
+const BUCKET_SEED: u64 = 0;
+
+/// How the script treats one check of a subject that may be new.
 ///
 /// A slice of routes has one for each check of a plan, or is empty if no check needs one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,32 +48,42 @@ pub(super) fn max_ttl_micros(gate: &Gate) -> Option<u64> {
 }
 
 /// The overflow bucket of the check at `index`. The buckets of one plan differ, since no two checks may share a state.
-pub(crate) fn overflow_key<'r>(plan: &Plan<'r>, index: usize) -> Key<'r> {
+pub(super) fn overflow_key<'r>(plan: &Plan<'r>, index: usize, now: Timestamp) -> Key<'r> {
     let key = plan.checks()[index].key();
     let may_collide = |check: &&Check<'r>| {
         let other = check.key();
-        check.is_anonymous() && other.stem().id() == key.stem().id() && other.partition() == key.partition()
+        other.stem().id() == key.stem().id() && other.partition() == key.partition()
     };
-    let mut used: Vec<u8> = Vec::new();
-    let mut next_free = |key: &Key<'r>| {
-        let mut number = bucket_number(key);
-        // A plan has far fewer checks than there are numbers, so this ends.
+    let mut used: Vec<u32> = Vec::new();
+    let mut next_free = |check: &Check<'r>| {
+        let mut number =
+            Newcomer::from_check(check).bucket(buckets(check.gate(), check.is_anonymous()), BUCKET_SEED, now);
+        // A plan has few checks, so this ends.
         while used.contains(&number) {
-            number = number.wrapping_add(1);
+            number += 1;
         }
         used.push(number);
         number
     };
     for check in plan.checks()[..index].iter().filter(may_collide) {
-        next_free(check.key());
+        next_free(check);
     }
-    key.overflow(next_free(key))
+    key.overflow(next_free(&plan.checks()[index]))
 }
 
-/// The number of the bucket within the partition. Where the subject chooses the partition, that is by the same bits of its
-/// hash, so each partition has one bucket. Where a rule or a tenant chooses it, there are 256.
-pub(super) fn bucket_number(key: &Key<'_>) -> u8 {
-    (key.subject().hash() >> 96) as u8
+/// The overflow bucket of a charge.
+pub(super) fn overflow_key_of_charge<'r>(charge: &Adjustment<'r>, now: Timestamp) -> Key<'r> {
+    let buckets = buckets(charge.gate, charge.anonymous);
+    charge.key.overflow(Newcomer::from_adjustment(charge).bucket(buckets, BUCKET_SEED, now))
+}
+
+/// The number of overflow buckets in each partition.
+fn buckets(gate: &Gate, anonymous: bool) -> u32 {
+    if gate.has_one_partition() {
+        return MAX_OVERFLOW_BUCKETS;
+    }
+    let buckets = (gate.max_subjects(anonymous) / SUBJECTS_PER_BUCKET).clamp(MIN_BUCKETS, MAX_BUCKETS);
+    (buckets / u64::from(PARTITIONS)) as u32
 }
 
 #[cfg(test)]
@@ -70,25 +92,56 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use tidegate::Limit;
-    use tidegate::spi::{PARTITIONS, Subject};
+    use tidegate::spi::{Network, Subject};
+    use tidegate::{AnonymousBounds, Limit};
 
-    /// One bucket for each partition is enough where subjects spread over all partitions. Where they share one partition,
-    /// it would be one bucket for all.
+    const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+
+    fn gate() -> Gate {
+        Gate::for_rule("login-ip", Limit::sliding_log(20, Duration::from_secs(600)).unwrap())
+    }
+
+    fn name_of(check: Check<'_>) -> Vec<u8> {
+        let mut name = Vec::new();
+        overflow_key(&Plan::new([check]).unwrap(), 0, NOW).write_name("", &mut name);
+        name
+    }
+
+    /// A subject in partition `number` modulo their number.
+    fn subject(number: u128) -> Subject {
+        Subject::from_hash(number << 96 | number)
+    }
+
     #[test]
-    fn subjects_of_one_partition_share_256_buckets_unless_they_choose_the_partition() {
-        let gate = Gate::for_rule("login-ip", Limit::sliding_log(20, Duration::from_secs(600)).unwrap());
-        let subjects = || (0..10_000_u128).map(|number| Subject::from_hash(number << 96 | number));
-        let stem = Check::new(&gate, Subject::from_hash(0), 1).key().stem().clone();
-        let count_buckets = |partition_by: &dyn Fn(Subject) -> Subject| {
-            let names = subjects().map(|subject| {
-                let (key, mut name) = (Key::new(&stem, partition_by(subject), subject), Vec::new());
-                key.overflow(bucket_number(&key)).write_name("", &mut name);
-                name
+    fn a_network_has_at_most_one_bucket_in_each_partition() {
+        let gate = gate();
+        let names = (0..10_000).map(|number| {
+            let check = Check::new(&gate, subject(number), 1).with_anonymous(true);
+            name_of(check.with_network(Some(Network::from_hash(9))))
+        });
+        assert_eq!(names.collect::<HashSet<_>>().len(), usize::from(PARTITIONS));
+    }
+
+    #[test]
+    fn the_networks_of_one_partition_share_64_to_256_buckets() {
+        for (max_subjects, buckets) in [(1, 64), (500_000, 122), (1_000_000, 244), (u64::MAX, 256)] {
+            let gate = gate().with_anonymous(AnonymousBounds::new(max_subjects));
+            let names = (0..10_000).map(|hash| {
+                let check = Check::new(&gate, subject(7), 1).with_anonymous(true);
+                name_of(check.with_network(Some(Network::from_hash(hash))))
             });
+            assert_eq!(names.collect::<HashSet<_>>().len(), buckets);
+        }
+    }
+
+    #[test]
+    fn a_limit_in_one_partition_has_more_buckets_there() {
+        let count = |gate: &Gate| {
+            // They differ in bits that do not choose the partition.
+            let names = (0..10_000).map(|number| name_of(Check::new(gate, Subject::from_hash(number), 1)));
             names.collect::<HashSet<_>>().len()
         };
-        assert_eq!(count_buckets(&|subject| subject), usize::from(PARTITIONS));
-        assert_eq!(count_buckets(&|_| Subject::from_hash(7)), 256);
+        assert_eq!(count(&gate()), 256);
+        assert!(count(&gate().with_one_partition(true)) > 9_000);
     }
 }

@@ -1,54 +1,68 @@
-//! `CardinalityTracker`: counts the keys of anonymous subjects for each limit, and routes new subjects to overflow buckets
-//! when there are too many.
+//! `CardinalityTracker`: counts the keys of subjects for each limit, and routes new subjects to overflow buckets when there are too
+//! many.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use smol_str::SmolStr;
 use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State};
 use tidegate::spi::{Adjustment, Check, CheckVerdict, Gate, Key, Plan};
-use tidegate::{AnonymousBounds, Limit, Timestamp};
+use tidegate::{Limit, Timestamp};
 
-use super::anonymous_stats::AnonymousStats;
 use super::expiry_ring::ExpiryRing;
-use super::overflow_route::{OverflowRoute, bucket_number, empty_if_unneeded, max_ttl_micros, overflow_key};
+use super::overflow_route::{OverflowRoute, empty_if_unneeded, max_ttl_micros, overflow_key, overflow_key_of_charge};
+use super::subject_stats::SubjectStats;
 use crate::args::micros;
 use crate::reply::Reply;
 
 /// When this many limits are tracked, those without a live key are dropped before another is added, since rules may change.
 const PRUNE_THRESHOLD_LIMITS: usize = 1000;
 
-/// Counts the keys of anonymous subjects for each limit.
+/// Counts the keys of subjects for each limit.
 #[derive(Default)]
 pub(crate) struct CardinalityTracker {
-    /// By the id of the stem that the keys of a limit share.
-    counts: RwLock<HashMap<u128, Mutex<KeyCount>>>,
+    counts: RwLock<HashMap<CountId, Mutex<KeyCount>>>,
+    /// How many of the counts have reached their share. While none has, no decision looks at them before it is sent.
+    overflowing: AtomicUsize,
     /// The server's time by the last reply.
     now_micros: AtomicU64,
+    /// How many instances share the bounds; 0 if unknown.
+    instances: AtomicU32,
 }
 
-/// The keys of anonymous subjects under one limit.
+/// What is counted together: the keys of one limit, by the id of the stem that they share, of anonymous subjects or of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct CountId {
+    stem: u128,
+    anonymous: bool,
+}
+
+/// The keys of one kind of subject under one limit.
 struct KeyCount {
     rule: SmolStr,
     created: u64,
     live: ExpiryRing,
-    /// This instance's share of the bound, when it was last needed.
-    share: i64,
+    /// Whether there are as many keys as this instance's share of the bound.
+    is_overflowing: bool,
 }
 
 /// The limit that a key is counted under.
-#[derive(Clone, Debug)]
-struct CountedLimit {
-    stem: u128,
-    rule: SmolStr,
+#[derive(Clone, Copy)]
+struct CountedLimit<'g> {
+    id: CountId,
+    rule: &'g str,
+    max_subjects: u64,
     max_ttl_micros: Option<u64>,
 }
 
-/// An adjustment that may create a key for an anonymous subject.
+/// An adjustment that may create a key.
 #[derive(Clone, Debug)]
 pub(crate) struct PossibleNewKey {
-    counted: CountedLimit,
+    id: CountId,
+    rule: SmolStr,
+    max_subjects: u64,
+    max_ttl_micros: Option<u64>,
     limit: Limit,
     op: Op,
 }
@@ -57,16 +71,17 @@ pub(crate) struct PossibleNewKey {
 impl CardinalityTracker {
     /// The routes of the checks of `plan`, for one of `instances` that share the bound.
     pub(crate) fn routes<'r>(&self, plan: &Plan<'r>, instances: Option<u32>) -> Vec<OverflowRoute<'r>> {
-        if !plan.checks().iter().any(Check::is_anonymous) {
+        self.instances.store(instances.unwrap_or(0), Ordering::Relaxed);
+        let is_any_overflowing = self.is_any_overflowing();
+        if !is_any_overflowing && !plan.checks().iter().any(|check| check.forget_after().is_some()) {
             return Vec::new();
         }
         let routes = plan.checks().iter().enumerate().map(|(index, check)| {
             // A check without a cost creates no key.
-            let may_create = check.is_anonymous() && check.cost() > 0;
-            let overflows = may_create && self.is_overflowing(check.gate(), check.key(), instances);
+            let overflows = is_any_overflowing && check.cost() > 0 && self.is_overflowing(&CountedLimit::new(check));
             OverflowRoute {
-                overflow: overflows.then(|| overflow_key(plan, index)),
-                max_ttl_micros: check.is_anonymous().then(|| max_ttl_micros(check.gate())).flatten(),
+                overflow: overflows.then(|| overflow_key(plan, index, self.now())),
+                max_ttl_micros: check.forget_after().map(micros),
             }
         });
         empty_if_unneeded(routes.collect())
@@ -78,96 +93,130 @@ impl CardinalityTracker {
         adjustments: &[Adjustment<'r>],
         instances: Option<u32>,
     ) -> Vec<OverflowRoute<'r>> {
-        let routes = adjustments.iter().map(|Adjustment { key, op, anonymous, .. }| {
-            let Some(gate) = anonymous else { return OverflowRoute::default() };
-            let overflows = matches!(op, Op::Charge { .. }) && self.is_overflowing(gate, key, instances);
+        self.instances.store(instances.unwrap_or(0), Ordering::Relaxed);
+        let routes = adjustments.iter().map(|adjustment| {
+            let may_create = matches!(adjustment.op, Op::Charge { .. }) && self.is_any_overflowing();
+            let overflows = may_create && self.is_overflowing(&CountedLimit::from_adjustment(adjustment));
             OverflowRoute {
-                overflow: overflows.then(|| key.overflow(bucket_number(key))),
-                max_ttl_micros: max_ttl_micros(gate),
+                overflow: overflows.then(|| overflow_key_of_charge(adjustment, self.now())),
+                max_ttl_micros: adjustment.forget_after().map(micros),
             }
         });
         empty_if_unneeded(routes.collect())
     }
 
-    fn is_overflowing(&self, gate: &Gate, key: &Key<'_>, instances: Option<u32>) -> bool {
+    fn is_any_overflowing(&self) -> bool {
+        self.overflowing.load(Ordering::Relaxed) > 0
+    }
+
+    fn is_overflowing(&self, counted: &CountedLimit<'_>) -> bool {
         let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(count) = counts.get(&key.stem().id()) else { return false };
+        let Some(count) = counts.get(&counted.id) else { return false };
         let mut count = lock(count);
-        count.live.advance(self.now_micros());
-        count.share = share(gate.anonymous(), instances);
-        count.live.count() >= count.share
+        count.live.advance(self.now().as_micros());
+        self.update_overflow(&mut count, counted.max_subjects);
+        count.is_overflowing
+    }
+
+    /// Compares a count with this instance's share of the bound, at least one key.
+    fn update_overflow(&self, count: &mut KeyCount, max_subjects: u64) {
+        let share = max_subjects / u64::from(self.instances.load(Ordering::Relaxed).max(1));
+        let is_overflowing = u64::try_from(count.live.count()).unwrap_or(0) >= share.max(1);
+        if is_overflowing != count.is_overflowing {
+            count.is_overflowing = is_overflowing;
+            if is_overflowing {
+                self.overflowing.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.overflowing.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
     }
 }
 
 /// Counting
 impl CardinalityTracker {
-    /// Counts the keys that a decision created or extended for anonymous subjects.
+    /// Counts the keys that a decision created or extended.
     pub(crate) fn record_decision(&self, plan: &Plan<'_>, reply: &Reply, verdicts: &[CheckVerdict]) {
+        self.now_micros.store(reply.now.as_micros(), Ordering::Relaxed);
         for (index, (check, verdict)) in plan.checks().iter().zip(verdicts).enumerate() {
-            if !check.is_anonymous() {
-                continue;
-            }
-            self.now_micros.store(reply.now.as_micros(), Ordering::Relaxed);
             if verdict.consumed && !verdict.overflowed {
-                let counted = CountedLimit::new(check.gate(), check.key());
                 let extra_life = reply.state(index).map_or(0, |state| state.extra_life_micros(check.gate().limit()));
                 let state_end = reply.now.plus(verdict.outcome.reset_after).as_micros() + extra_life;
-                self.record_key(&counted, reply.previous_expiry(index, check), state_end);
+                self.record_key(&CountedLimit::new(check), reply.previous_expiry(index, check), state_end);
             }
         }
     }
 
-    /// Counts the keys that charges created for anonymous subjects.
+    /// Counts the keys that charges created.
     pub(crate) fn record_created<'n>(&self, now: Timestamp, created: impl Iterator<Item = &'n PossibleNewKey>) {
         self.now_micros.store(now.as_micros(), Ordering::Relaxed);
-        for PossibleNewKey { counted, limit, op } in created {
-            if let Some(change) = algorithm::apply(None, limit, now, *op).change {
-                self.record_key(counted, None, algorithm::expiry(&State::new(change), limit));
+        for new in created {
+            if let Some(change) = algorithm::apply(None, &new.limit, now, new.op).change {
+                self.record_key(&new.counted(), None, algorithm::expiry(&State::new(change), &new.limit));
             }
         }
     }
 
-    /// The statistics of each rule, by rule id.
-    pub(crate) fn stats(&self) -> Vec<AnonymousStats> {
-        let mut stats: Vec<AnonymousStats> = Vec::new();
-        for count in self.counts.read().unwrap_or_else(PoisonError::into_inner).values() {
+    /// The statistics of each rule, by rule id, for anonymous subjects or for others.
+    pub(crate) fn stats(&self, anonymous: bool) -> Vec<SubjectStats> {
+        let mut stats: Vec<SubjectStats> = Vec::new();
+        let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
+        for (_, count) in counts.iter().filter(|(id, _)| id.anonymous == anonymous) {
             let mut count = lock(count);
-            count.live.advance(self.now_micros());
+            count.live.advance(self.now().as_micros());
+            // Without a decision, only the passage of time can end an overflow.
+            if count.live.count() <= 0 {
+                self.update_overflow(&mut count, 1);
+            }
             let index = stats.iter().position(|stats| *stats.rule == *count.rule).unwrap_or(stats.len());
             if index == stats.len() {
-                stats.push(AnonymousStats { rule: count.rule.to_string(), created: 0, keys: 0, overflowing: false });
+                stats.push(SubjectStats { rule: count.rule.to_string(), created: 0, keys: 0, overflowing: false });
             }
             let stats = &mut stats[index];
             stats.created += count.created;
             stats.keys += u64::try_from(count.live.count()).unwrap_or(0);
-            stats.overflowing |= count.live.count() >= count.share;
+            stats.overflowing |= count.is_overflowing;
         }
         stats.sort_unstable_by(|one, other| one.rule.cmp(&other.rule));
         stats
     }
 
     /// Counts a key whose state matters until `state_end`. `previous_expiry` is `None` for a new key.
-    fn record_key(&self, counted: &CountedLimit, previous_expiry: Option<u64>, state_end: u64) {
+    fn record_key(&self, counted: &CountedLimit<'_>, previous_expiry: Option<u64>, state_end: u64) {
+        if !counted.id.anonymous && counted.max_subjects == u64::MAX {
+            return;
+        }
         loop {
-            if let Some(count) = self.counts.read().unwrap_or_else(PoisonError::into_inner).get(&counted.stem) {
-                return lock(count).record(self.now_micros(), previous_expiry, state_end, counted.max_ttl_micros);
+            if let Some(count) = self.counts.read().unwrap_or_else(PoisonError::into_inner).get(&counted.id) {
+                let mut count = lock(count);
+                count.record(self.now().as_micros(), previous_expiry, state_end, counted.max_ttl_micros);
+                return self.update_overflow(&mut count, counted.max_subjects);
             }
             let mut counts = self.counts.write().unwrap_or_else(PoisonError::into_inner);
             if counts.len() >= PRUNE_THRESHOLD_LIMITS {
-                counts.retain(|_, count| lock(count).live.count() > 0);
+                counts.retain(|_, count| {
+                    let mut count = lock(count);
+                    let has_keys = count.live.count() > 0;
+                    if !has_keys {
+                        self.update_overflow(&mut count, 1);
+                    }
+                    has_keys
+                });
             }
-            let empty =
-                || KeyCount { rule: counted.rule.clone(), created: 0, live: ExpiryRing::new(), share: i64::MAX };
-            counts.entry(counted.stem).or_insert_with(|| Mutex::new(empty()));
+            counts.entry(counted.id).or_insert_with(|| Mutex::new(KeyCount::new(counted.rule)));
         }
     }
 
-    fn now_micros(&self) -> u64 {
-        self.now_micros.load(Ordering::Relaxed)
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.now_micros.load(Ordering::Relaxed))
     }
 }
 
 impl KeyCount {
+    fn new(rule: &str) -> Self {
+        Self { rule: rule.into(), created: 0, live: ExpiryRing::new(), is_overflowing: false }
+    }
+
     fn record(&mut self, now: u64, previous_expiry: Option<u64>, state_end: u64, max_ttl_micros: Option<u64>) {
         let latest_end = now.saturating_add(max_ttl_micros.unwrap_or(u64::MAX));
         let expiry = state_end.min(latest_end).saturating_add(micros(CLOCK_MARGIN));
@@ -181,24 +230,35 @@ impl KeyCount {
     }
 }
 
-impl CountedLimit {
-    fn new(gate: &Gate, key: &Key<'_>) -> Self {
-        Self { stem: key.stem().id(), rule: gate.rule().into(), max_ttl_micros: max_ttl_micros(gate) }
+impl<'g> CountedLimit<'g> {
+    fn new(check: &Check<'g>) -> Self {
+        Self::from_parts(check.gate(), check.key(), check.is_anonymous())
+    }
+
+    fn from_adjustment(adjustment: &Adjustment<'g>) -> Self {
+        Self::from_parts(adjustment.gate, &adjustment.key, adjustment.anonymous)
+    }
+
+    fn from_parts(gate: &'g Gate, key: &Key<'_>, anonymous: bool) -> Self {
+        Self {
+            id: CountId { stem: key.stem().id(), anonymous },
+            rule: gate.rule(),
+            max_subjects: gate.max_subjects(anonymous),
+            max_ttl_micros: if anonymous { max_ttl_micros(gate) } else { None },
+        }
     }
 }
 
 impl PossibleNewKey {
-    /// `None` if the subject of `adjustment` is authenticated.
-    pub(crate) fn from_adjustment(adjustment: &Adjustment<'_>) -> Option<Self> {
-        let counted = CountedLimit::new(adjustment.anonymous?, &adjustment.key);
-        Some(Self { counted, limit: *adjustment.limit, op: adjustment.op })
+    pub(crate) fn from_adjustment(adjustment: &Adjustment<'_>) -> Self {
+        let CountedLimit { id, rule, max_subjects, max_ttl_micros } = CountedLimit::from_adjustment(adjustment);
+        Self { id, rule: rule.into(), max_subjects, max_ttl_micros, limit: *adjustment.limit, op: adjustment.op }
     }
-}
 
-/// One instance's share of the bound, at least one key.
-fn share(bounds: AnonymousBounds, instances: Option<u32>) -> i64 {
-    let share = (bounds.max_subjects / u64::from(instances.unwrap_or(1).max(1))).max(1);
-    i64::try_from(share).unwrap_or(i64::MAX)
+    fn counted(&self) -> CountedLimit<'_> {
+        let Self { id, rule, max_subjects, max_ttl_micros, .. } = self;
+        CountedLimit { id: *id, rule, max_subjects: *max_subjects, max_ttl_micros: *max_ttl_micros }
+    }
 }
 
 fn lock(count: &Mutex<KeyCount>) -> MutexGuard<'_, KeyCount> {
@@ -211,68 +271,110 @@ mod tests {
 
     use super::super::overflow_route::has_overflow;
     use super::*;
-    use tidegate::spi::Subject;
+    use tidegate::AnonymousBounds;
+    use tidegate::spi::{Network, Subject};
 
     const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
+    /// A limit for this many subjects of each kind.
     fn gate(max_keys: u64) -> Gate {
         let limit = Limit::sliding_log(20, Duration::from_secs(600)).unwrap();
-        Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(max_keys))
+        Gate::for_rule("login-ip", limit).with_anonymous(AnonymousBounds::new(max_keys)).with_max_subjects(max_keys)
     }
 
     fn check(gate: &Gate, subject: u128) -> Check<'_> {
         Check::new(gate, Subject::from_hash(subject), 1).with_anonymous(true)
     }
 
-    /// Records new keys for this many subjects.
-    fn create_keys(tracker: &CardinalityTracker, gate: &Gate, subjects: u128) {
-        let charges = (0..subjects).map(|subject| Adjustment::charge(&check(gate, subject)));
-        let created: Vec<_> = charges.filter_map(|charge| PossibleNewKey::from_adjustment(&charge)).collect();
+    /// Records new keys for this many subjects like that of `check`.
+    fn create_keys(tracker: &CardinalityTracker, check: Check<'_>, subjects: usize) {
+        let created = vec![PossibleNewKey::from_adjustment(&Adjustment::charge(&check)); subjects];
         tracker.record_created(NOW, created.iter());
     }
 
     fn overflows(tracker: &CardinalityTracker, check: Check<'_>, instances: Option<u32>) -> bool {
-        has_overflow(&tracker.routes(&Plan::new([check]).unwrap(), instances))
+        // The first decision tells the tracker the number of instances; the count is compared with it when it is read or written.
+        let plan = Plan::new([check]).unwrap();
+        has_overflow(&tracker.routes(&plan, instances))
     }
 
     #[test]
     fn instances_share_the_bound_equally() {
         let (tracker, gate) = (CardinalityTracker::default(), gate(100));
-        create_keys(&tracker, &gate, 49);
         assert!(!overflows(&tracker, check(&gate, 1000), Some(2)));
-        create_keys(&tracker, &gate, 1);
+        create_keys(&tracker, check(&gate, 1), 49);
+        assert!(!overflows(&tracker, check(&gate, 1000), Some(2)));
+        create_keys(&tracker, check(&gate, 1), 1);
         assert!(overflows(&tracker, check(&gate, 1000), Some(2)));
-        assert!(!overflows(&tracker, check(&gate, 1000), None), "a single instance has the whole bound");
         assert!(overflows(&tracker, check(&gate, 1000), Some(1_000_000)), "a share is at least one key");
-        assert_eq!((share(gate.anonymous(), Some(0)), share(gate.anonymous(), Some(1000))), (100, 1));
+        assert!(!overflows(&tracker, check(&gate, 1000), None), "a single instance has the whole bound");
+        assert!(!overflows(&tracker, check(&gate, 1000), Some(0)), "likewise");
+        create_keys(&tracker, check(&gate, 1), 50);
+        assert!(overflows(&tracker, check(&gate, 1000), None));
+    }
+
+    /// An instance that joins makes the shares of the others smaller.
+    #[test]
+    fn a_smaller_share_is_noticed_with_the_next_key() {
+        let (tracker, gate) = (CardinalityTracker::default(), gate(100));
+        create_keys(&tracker, check(&gate, 1), 60);
+        assert!(!overflows(&tracker, check(&gate, 1000), Some(2)), "nothing was counted since");
+        create_keys(&tracker, check(&gate, 1), 1);
+        assert!(overflows(&tracker, check(&gate, 1000), Some(2)));
     }
 
     #[test]
-    fn only_anonymous_subjects_with_a_cost_are_routed_to_overflow_buckets() {
+    fn only_checks_with_a_cost_are_routed_to_overflow_buckets() {
         let (tracker, gate) = (CardinalityTracker::default(), gate(1));
-        create_keys(&tracker, &gate, 1);
-        let new_subject = check(&gate, 1000);
-        assert!(overflows(&tracker, new_subject, None));
-        for check in [new_subject.with_anonymous(false), new_subject.with_cost(0)] {
-            assert!(tracker.routes(&Plan::new([check]).unwrap(), None).is_empty());
-        }
-        // In a plan with an anonymous subject, the other checks have no overflow bucket.
+        create_keys(&tracker, check(&gate, 1), 1);
+        assert!(overflows(&tracker, check(&gate, 1000), None));
+        assert!(tracker.routes(&Plan::new([check(&gate, 1000).with_cost(0)]).unwrap(), None).is_empty());
+        // In a plan with a newcomer, the checks of other limits have no overflow bucket.
         let other = Gate::for_rule("api", Limit::fixed_window(1, Duration::from_secs(1)).unwrap());
-        let plan = Plan::new([Check::new(&other, Subject::from_hash(1), 1), new_subject]).unwrap();
+        let plan = Plan::new([Check::new(&other, Subject::from_hash(1), 1), check(&gate, 1000)]).unwrap();
         let routes = tracker.routes(&plan, None);
         assert_eq!((routes[0].overflow.is_some(), routes[1].overflow.is_some()), (false, true));
+    }
+
+    /// Otherwise a flood of addresses would lock out new API keys.
+    #[test]
+    fn anonymous_and_authenticated_subjects_are_counted_separately() {
+        let (tracker, gate) = (CardinalityTracker::default(), gate(2).with_max_subjects(3));
+        let (anonymous, authenticated) = (check(&gate, 1000), check(&gate, 1000).with_anonymous(false));
+        create_keys(&tracker, anonymous, 2);
+        assert_eq!([anonymous, authenticated].map(|check| overflows(&tracker, check, None)), [true, false]);
+        create_keys(&tracker, authenticated, 3);
+        assert_eq!([anonymous, authenticated].map(|check| overflows(&tracker, check, None)), [true, true]);
+        let counted = |anonymous| tracker.stats(anonymous).into_iter().map(|stats| (stats.keys, stats.overflowing));
+        assert_eq!(counted(true).chain(counted(false)).collect::<Vec<_>>(), [(2, true), (3, true)]);
+    }
+
+    #[test]
+    fn a_flood_is_forgotten_when_its_keys_have_expired() {
+        let (tracker, gate) = (CardinalityTracker::default(), gate(1));
+        create_keys(&tracker, check(&gate, 1), 1);
+        assert!(overflows(&tracker, check(&gate, 1000), None));
+        // The reply of any other decision tells the time.
+        let later = NOW.plus(Duration::from_secs(700));
+        tracker.record_created(later, std::iter::empty());
+        assert!(!overflows(&tracker, check(&gate, 1000), None));
+        assert!(!tracker.is_any_overflowing());
     }
 
     /// No two checks of a plan may share a state, or one would be decided on what the other took.
     #[test]
     fn two_new_subjects_in_one_plan_have_different_overflow_buckets() {
         let (tracker, gate) = (CardinalityTracker::default(), gate(1));
-        create_keys(&tracker, &gate, 1);
-        let other_partition = 5 << 96;
-        let plan = Plan::new([1000, 1001, other_partition].map(|subject| check(&gate, subject))).unwrap();
+        create_keys(&tracker, check(&gate, 1), 1);
+        let in_other_partition = 5 << 96;
+        let checks = [1000, 1001, in_other_partition].map(|subject| {
+            // All of one network.
+            check(&gate, subject).with_network(Some(Network::from_hash(9)))
+        });
+        let plan = Plan::new(checks).unwrap();
         let keys: Vec<Key<'_>> = tracker.routes(&plan, None).iter().filter_map(|route| route.overflow).collect();
         let [first, second, third] = keys[..] else { panic!("{keys:?}") };
-        assert_eq!((first, second), (plan.checks()[0].key().overflow(0), plan.checks()[0].key().overflow(1)));
-        assert_eq!(third, plan.checks()[2].key().overflow(5));
+        assert_eq!(second.subject().hash(), first.subject().hash() + 1);
+        assert_eq!((third.subject(), third.partition()), (first.subject(), 5));
     }
 }

@@ -5,7 +5,7 @@ use tidegate::spi::{Adjustment, Plan, Store, Verdict};
 use tokio::task::JoinHandle;
 
 use crate::call::CallError;
-use crate::cardinality::overflow_key;
+use crate::cardinality::OverflowRoute;
 use crate::store::RedisStore;
 
 /// Units to refund unless the plan passes. Dropping it refunds them in the background: the caller stopped waiting.
@@ -19,17 +19,17 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         Self { store, refunds: Vec::new() }
     }
 
-    /// Adds what `part` took.
-    pub(super) fn add(&mut self, part: &Plan<'r>, verdict: &Verdict) {
+    /// Adds what `part` took, which was sent with these routes.
+    pub(super) fn add(&mut self, part: &Plan<'r>, routes: &[OverflowRoute<'r>], verdict: &Verdict) {
         for (index, (check, check_verdict)) in part.checks().iter().zip(verdict.checks()).enumerate() {
             if check_verdict.consumed {
                 let cost = check.cost().saturating_mul(verdict.granted().max(1));
                 let refund = |check| Adjustment::bundled_refund(check, cost, check_verdict.position);
-                self.refunds.push(if check_verdict.overflowed {
+                let overflow = routes.get(index).and_then(|route| route.overflow);
+                self.refunds.push(match overflow.filter(|_| check_verdict.overflowed) {
                     // An overflow bucket is shared, so the maximum TTL of anonymous subjects does not apply to it.
-                    refund(&check.with_anonymous(false)).with_key(overflow_key(part, index))
-                } else {
-                    refund(check)
+                    Some(bucket) => refund(&check.with_anonymous(false)).with_key(bucket),
+                    None => refund(check),
                 });
             }
         }

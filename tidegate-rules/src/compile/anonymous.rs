@@ -1,9 +1,9 @@
-//! Compiling `anonymous`: the bounds for unauthenticated subjects.
+//! Compiling `anonymous` and `authenticated`: the bounds for subjects.
 
 use std::time::Duration;
 
 use tidegate::AnonymousBounds;
-use tidegate::spi::MAX_AMOUNT;
+use tidegate::spi::{DEFAULT_MAX_SUBJECTS, MAX_AMOUNT};
 
 use super::Compiler;
 use crate::read::Spanned;
@@ -12,19 +12,24 @@ use crate::schema_types::{self, Amount};
 impl Compiler<'_> {
     pub(super) fn anonymous(&mut self, spec: &schema_types::AnonymousSpec) -> Option<AnonymousBounds> {
         let default = AnonymousBounds::default();
-        let max_subjects = spec.most.as_ref().map_or(Some(default.max_subjects), |field| self.max_subjects(field));
+        let max_subjects =
+            spec.most.as_ref().map_or(Some(default.max_subjects), |field| self.max_subjects("anonymous", field));
         let forget_after = spec.forget_after.as_ref().map_or(Some(None), |field| self.forget_after(field).map(Some));
         let bounds = AnonymousBounds::new(max_subjects?);
         Some(forget_after?.map_or(bounds, |after| bounds.with_forget_after(after)))
     }
 
-    fn max_subjects(&mut self, field: &Spanned<Amount>) -> Option<u64> {
+    /// The maximum number of authenticated subjects.
+    pub(super) fn authenticated_bound(&mut self, spec: &schema_types::AuthenticatedSpec) -> Option<u64> {
+        spec.most.as_ref().map_or(Some(DEFAULT_MAX_SUBJECTS), |field| self.max_subjects("authenticated", field))
+    }
+
+    fn max_subjects(&mut self, section: &'static str, field: &Spanned<Amount>) -> Option<u64> {
         if (1..=MAX_AMOUNT).contains(&field.value.0) {
             return Some(field.value.0);
         }
         let message = format!("{} is out of range: it must be 1 to {MAX_AMOUNT}", field.value.0);
-        self.error("anonymous", &field.span, message)
-            .set_help("this is the number of unauthenticated subjects with a limit of their own");
+        self.error(section, &field.span, message).set_help("this is the number of subjects with a limit of their own");
         None
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
+use tidegate::spi::DEFAULT_MAX_SUBJECTS;
 use tidegate::{AnonymousBounds, Limit, OnOverload, PartitionBy, Rule, RuleMode};
 
 use super::on_failure::CompiledPolicy;
@@ -33,6 +34,8 @@ pub(crate) struct CompiledRule {
     pub(crate) emergency: Option<Limit>,
     /// The bounds for unauthenticated subjects, if the file has them.
     pub(crate) anonymous: Option<AnonymousBounds>,
+    /// The maximum number of authenticated subjects.
+    pub(crate) max_subjects: u64,
     pub(crate) tag: PartitionBy,
     pub(crate) security: Option<bool>,
     pub(crate) message: Option<SmolStr>,
@@ -65,7 +68,8 @@ impl CompiledRule {
             .with_partition_by(self.tag.clone())
             .with_on_failure(self.matcher.on_failure.otherwise)
             .with_on_overload(self.on_overload)
-            .with_denial_cache(self.denial_cache);
+            .with_denial_cache(self.denial_cache)
+            .with_max_subjects(self.max_subjects);
         for (plan, limits) in &self.plans {
             rule = rule.with_plan(plan.clone(), limits.clone());
         }
@@ -109,6 +113,8 @@ impl Compiler<'_> {
         let cost = spec.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
         let policy = spec.on_failure.as_ref().map_or(Some(CompiledPolicy::default()), |at| self.on_failure(&at.value));
         let anonymous = spec.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
+        let max_subjects =
+            spec.authenticated.as_ref().map_or(Some(DEFAULT_MAX_SUBJECTS), |at| self.authenticated_bound(&at.value));
         let mut plans = overrides.get(&id).cloned().unwrap_or_default();
         if let Some([(name, _)]) = limits.as_deref() {
             // The same name gives the same key: usage carries over when a tenant changes its plan.
@@ -149,6 +155,7 @@ impl Compiler<'_> {
             denial_cache: spec.denial_cache.as_ref().is_none_or(|at| at.value),
             emergency: policy.cap,
             anonymous: anonymous?,
+            max_subjects: max_subjects?,
             tag: spec.tag.as_ref().map_or(Some(PartitionBy::Auto), |tag| self.tag(tag, tenant))?,
             security: spec.security.as_ref().map(|security| security.value),
             message: spec.message.as_ref().map(|message| SmolStr::new(message.trim())),

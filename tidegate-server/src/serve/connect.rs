@@ -21,7 +21,7 @@ pub(crate) struct StoreProbe(Option<JoinHandle<()>>);
 /// Fails if the store can never be used. If it does not answer now, it is examined again until it does.
 pub(crate) async fn connect(url: &StoreUrl, arguments: &ServeArgs) -> Result<(AnyStore, StoreProbe), Failure> {
     let failed = |error: StoreError| Failure::Store { error, meanwhile: "" };
-    let store = AnyStore::from_url(url, arguments.redis_options()).map_err(failed)?;
+    let store = AnyStore::from_url(url, arguments.redis_options(), arguments.memory_keys).map_err(failed)?;
     match store.check_servers().await {
         Ok(warnings) => warn(&warnings),
         Err(error) if error.is_transient() => {

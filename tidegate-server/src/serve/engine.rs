@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use tidegate::{Limiter, Secret};
+use tidegate::{Limiter, MemoryStore, Secret};
 use tidegate_rules::{Report, RuleFile};
 use tidegate_tower::Handle;
 
@@ -79,8 +79,9 @@ impl Engine {
         let (store, probe) = connect(&url, arguments).await?;
         let receipts = Receipts::new(arguments.secret.receipt_key(), url.is_shared());
         let receipts = receipts.map_err(|error| Failure::usage(error.to_string()))?;
-        let refusals = Arc::new(RefusalLog::new(&file, secret.is_none()));
-        let secret = secret.unwrap_or_else(Secret::public);
+        let refusals = Arc::new(RefusalLog::new(&file, secret.is_none() && url.is_shared()));
+        // Instances on a shared store need the same secret. For one process alone, nobody may compute the hash of a subject.
+        let secret = secret.unwrap_or_else(|| if url.is_shared() { Secret::public() } else { Secret::random() });
         let envoy = Envoy::open(&arguments.envoy, arguments.envoy_budget(), &secret)?;
         let metrics = Arc::new(Metrics::new(arguments.near_limit, store.clone()));
         metrics.follow(&file);
@@ -88,6 +89,11 @@ impl Engine {
         let observers = Observers { metrics: Arc::clone(&metrics), refusals: Arc::clone(&refusals) };
         let limiter = Limiter::new(file.rules().clone(), store.clone()).with_instances(arguments.instances);
         let limiter = limiter.with_secret(&secret).with_observer(observers);
+        let limiter = if url.is_shared() {
+            limiter.with_fallback_store(MemoryStore::new().with_max_keys(arguments.memory_keys))
+        } else {
+            limiter
+        };
         Ok(Self {
             handle: Handle::new(limiter),
             store,
@@ -238,5 +244,43 @@ impl fmt::Debug for Engine {
             .field("store", &self.store_name)
             .field("rules", &self.rules_status())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use tidegate::Request;
+    use tidegate::spi::Subject;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Serve {
+        #[command(flatten)]
+        arguments: ServeArgs,
+    }
+
+    /// The hash of a subject under the example rule.
+    async fn subject(line: &str) -> Subject {
+        let serve = Serve::try_parse_from(line.split_whitespace());
+        let arguments = serve.unwrap_or_else(|error| panic!("{error}")).arguments;
+        let engine = Engine::open(&arguments).await.unwrap_or_else(|_| panic!("{line}: the engine does not open"));
+        let request = Request::new("").with_attribute("path", "/hello").with_attribute("ip", "203.0.113.9");
+        engine.limiter().plan(&request).checks()[0].key().subject()
+    }
+
+    /// Otherwise a client could compute which subjects are in the same part of the memory, and fill it.
+    #[tokio::test]
+    async fn without_a_secret_nobody_can_compute_the_hash_of_a_subject_in_memory() {
+        assert_ne!(subject("serve").await, subject("serve").await);
+        assert_eq!(subject("serve --secret s1").await, subject("serve --secret s1").await);
+    }
+
+    /// Instances that share a store need the same hash.
+    #[tokio::test]
+    async fn without_a_secret_instances_of_a_shared_store_hash_alike() {
+        let line = "serve --store redis://127.0.0.1:1";
+        assert_eq!(subject(line).await, subject(line).await);
     }
 }

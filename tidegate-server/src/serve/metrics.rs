@@ -149,7 +149,7 @@ impl Metrics {
         registry.register("rate_limit_degraded", degraded, metrics.degraded.clone());
         let overloaded = "Requests under a rule that the store did not decide, since this instance was overloaded";
         registry.register("rate_limit_overloaded", overloaded, metrics.overloaded.clone());
-        let overflow = "Checks of unauthenticated subjects in a shared overflow bucket";
+        let overflow = "Checks of new subjects in a shared overflow bucket";
         registry.register("rate_limit_overflow", overflow, metrics.overflow.clone());
         let hits = "Requests that a rule rejected without a call to the store, which had denied the same a moment ago";
         registry.register("rate_limit_denial_cache_hits", hits, metrics.denial_cache_hits.clone());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
+use tidegate::spi::DEFAULT_MAX_KEYS;
 use tidegate_redis::RedisOptions;
 
 use super::envoy::{EnvoyArgs, share};
@@ -37,6 +38,11 @@ pub struct ServeArgs {
     /// instance is overloaded, and each rule does what its `on_overload` says
     #[arg(long, value_name = "MS", env = "TIDEGATE_QUEUE_WAIT", value_parser = value_parser!(u64).range(1..=60_000), default_value_t = 250)]
     pub(crate) queue_wait: u64,
+    /// Maximum number of subjects that the memory store remembers, and the memory of an instance while a shared store fails; further
+    /// ones share overflow buckets. Each takes 64 to 128 bytes, and with a sliding log nine more for each request. Three quarters of the
+    /// room are for unauthenticated subjects
+    #[arg(long, value_name = "N", env = "TIDEGATE_MEMORY_KEYS", value_parser = memory_keys, default_value_t = DEFAULT_MAX_KEYS)]
+    pub(crate) memory_keys: usize,
     /// Number of instances to assume until they have counted each other in the store: while the store fails, a rule with
     /// `on_failure: share` allows each instance its limit divided by this number
     #[arg(long, value_name = "N", env = "TIDEGATE_INSTANCES", value_parser = value_parser!(u32).range(1..), default_value_t = 1)]
@@ -99,6 +105,9 @@ pub struct ServeArgs {
 
 const LIMITS_HEADING: &str = "Limits on clients";
 
+/// The largest room of the memory store.
+const MAX_MEMORY_KEYS: usize = 1_000_000_000;
+
 /// Longest time that a flag accepts.
 const MAX_SECONDS: u64 = 365 * 86_400;
 
@@ -159,6 +168,14 @@ impl ServeArgs {
     }
 }
 
+/// Parses `--memory-keys`.
+fn memory_keys(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(keys) if (1..=MAX_MEMORY_KEYS).contains(&keys) => Ok(keys),
+        _ => Err(format!("it must be a whole number from 1 to {MAX_MEMORY_KEYS}")),
+    }
+}
+
 const EXAMPLES: &str = "\
 Examples:
   tidegate serve                                              # in memory, with an example rule
@@ -195,6 +212,18 @@ mod tests {
             ("serve --envoy-budget 200", 200),
         ] {
             assert_eq!(parse(line).envoy_budget(), Duration::from_millis(millis), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_room_of_the_memory_store_is_a_flag() {
+        assert_eq!(
+            (parse("serve").memory_keys, parse("serve --memory-keys 2000000").memory_keys),
+            (1_000_000, 2_000_000)
+        );
+        for wrong in ["0", "-1", "1e6", "1000000001", ""] {
+            let error = Serve::try_parse_from(["serve", "--memory-keys", wrong]).err().map(|error| error.to_string());
+            assert!(error.is_some_and(|error| error.contains("--memory-keys")), "{wrong}");
         }
     }
 

@@ -62,7 +62,8 @@ impl Receipts {
         let stem = KeyStem::for_rule(owner, &limit, "");
         Ok(Self {
             key: key.or_else(|| if is_shared { None } else { random() }),
-            once: Gate::new(owner, "", limit, Role::Enforced, stem),
+            // Every receipt is a subject, and two that share a limit could not both be refunded.
+            once: Gate::new(owner, "", limit, Role::Enforced, stem).with_max_subjects(u64::MAX),
             clock: SystemClock::new(),
             instance: RandomState::new().hash_one("instance"),
             written: AtomicU64::new(0),

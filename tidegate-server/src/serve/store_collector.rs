@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use tidegate::spi::Store;
-use tidegate_redis::{AnonymousStats, BreakerState, ServerState};
+use tidegate_redis::{BreakerState, ServerState, SubjectStats};
 
 use super::metrics::RuleLabel;
 use crate::store::AnyStore;
@@ -62,7 +62,7 @@ const SERVER_METRICS: [MetricOf<ServerState>; 7] = [
     }),
 ];
 
-const ANONYMOUS_METRICS: [MetricOf<AnonymousStats>; 3] = [
+const ANONYMOUS_METRICS: [MetricOf<SubjectStats>; 3] = [
     (
         MetricType::Gauge,
         "rate_limit_anonymous_keys",
@@ -73,6 +73,24 @@ const ANONYMOUS_METRICS: [MetricOf<AnonymousStats>; 3] = [
         u64::from(rule.overflowing)
     }),
     (MetricType::Counter, "rate_limit_anonymous_created", "Keys created for unauthenticated subjects", |rule| {
+        rule.created
+    }),
+];
+
+const AUTHENTICATED_METRICS: [MetricOf<SubjectStats>; 3] = [
+    (
+        MetricType::Gauge,
+        "rate_limit_authenticated_keys",
+        "Keys of authenticated subjects, the part of this instance",
+        |rule| rule.keys,
+    ),
+    (
+        MetricType::Gauge,
+        "rate_limit_authenticated_crowded",
+        "Whether new authenticated subjects share overflow buckets",
+        |rule| u64::from(rule.overflowing),
+    ),
+    (MetricType::Counter, "rate_limit_authenticated_created", "Keys created for authenticated subjects", |rule| {
         rule.created
     }),
 ];
@@ -93,7 +111,9 @@ impl Collector for StoreCollector {
         let servers = self.0.servers();
         encode_each(&mut encoder, &SERVER_METRICS, &servers, |server| ServerLabel { server: server.address.clone() })?;
         let anonymous = self.0.anonymous_stats();
-        encode_each(&mut encoder, &ANONYMOUS_METRICS, &anonymous, |rule| RuleLabel { rule: rule.rule.clone() })
+        let label = |rule: &SubjectStats| RuleLabel { rule: rule.rule.clone() };
+        encode_each(&mut encoder, &ANONYMOUS_METRICS, &anonymous, label)?;
+        encode_each(&mut encoder, &AUTHENTICATED_METRICS, &self.0.authenticated_stats(), label)
     }
 }
 

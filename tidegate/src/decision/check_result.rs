@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::Window;
 use crate::algorithm::{Calendar, Outcome, TakePosition};
 use crate::limit::Algorithm;
 use crate::plan::{Check, Role};
 use crate::spi::{CheckVerdict, Subject};
+use crate::{Network, Window};
 
 /// The result of one check, with its rule, limit and subject.
 #[derive(Clone, Debug)]
@@ -28,6 +28,7 @@ pub struct CheckResult {
     pub(crate) cost: u64,
     pub(crate) consumed: bool,
     pub(crate) anonymous: bool,
+    pub(crate) network: Option<Network>,
     pub(crate) overflowed: bool,
     /// Whether this instance decided it in its own memory, so that there is nothing to refund in the store.
     pub(crate) local: bool,
@@ -53,6 +54,7 @@ impl CheckResult {
             cost: check.cost(),
             consumed: result.consumed,
             anonymous: check.is_anonymous(),
+            network: check.network(),
             overflowed: result.overflowed,
             local: result.unstored,
             skipped: result.skipped,

@@ -104,6 +104,7 @@ impl LocalCheck<'_, '_> {
             let requests = if plan.enforced().all(is_free) { 0 } else { plan.requests() };
             return Check::from_key(gate, Key::new(gate.stem(), gate.own_tag(), gate.own_tag()), requests);
         }
-        Check::from_key(gate, *check.key(), check.cost()).with_anonymous(check.is_anonymous())
+        let local = Check::from_key(gate, *check.key(), check.cost());
+        local.with_anonymous(check.is_anonymous()).with_network(check.network())
     }
 }

@@ -9,12 +9,11 @@ use crate::algorithm::{Change, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Limit, Timestamp};
 
-/// The shard index of overflow buckets.
-const OVERFLOW_SHARD: usize = usize::MAX;
-
 pub(super) struct LockedShards<'s> {
     pub(super) locations: SmallVec<[StateLocation; 1]>,
     pub(super) guards: SmallVec<[(usize, MutexGuard<'s, Shard>); 1]>,
+    /// Shards from this index on are those of overflow buckets.
+    pub(super) first_overflow: usize,
 }
 
 /// Where the state of one check is.
@@ -23,7 +22,7 @@ pub(super) struct StateLocation {
     pub(super) shard: usize,
 }
 
-impl<'s> LockedShards<'s> {
+impl LockedShards<'_> {
     pub(super) fn get(&self, index: usize) -> Option<&State> {
         let location = &self.locations[index];
         self.guards.iter().find(|(index, _)| *index == location.shard).and_then(|(_, shard)| shard.get(location.id))
@@ -43,21 +42,14 @@ impl<'s> LockedShards<'s> {
         shard.has_room(id, now, earlier, anonymous)
     }
 
-    /// Uses the overflow bucket `id` for this check, or the next free one if another check of the plan uses that: no two checks
-    /// of a plan may share a state.
-    pub(super) fn use_overflow(&mut self, index: usize, mut id: u128, overflow: &'s Mutex<Shard>) {
-        while self.locations.iter().any(|location| location.shard == OVERFLOW_SHARD && location.id == id) {
-            id = id.wrapping_add(1);
-        }
-        if self.guards.last().is_none_or(|(index, _)| *index != OVERFLOW_SHARD) {
-            self.guards.push((OVERFLOW_SHARD, lock(overflow)));
-        }
-        self.locations[index] = StateLocation { id, shard: OVERFLOW_SHARD };
+    /// Whether a check uses the overflow bucket `id`.
+    pub(super) fn uses_overflow(&self, id: u128) -> bool {
+        self.locations.iter().any(|location| location.shard >= self.first_overflow && location.id == id)
     }
 
     /// Whether the state of this check is an overflow bucket.
     pub(super) fn is_overflow(&self, index: usize) -> bool {
-        self.locations[index].shard == OVERFLOW_SHARD
+        self.locations[index].shard >= self.first_overflow
     }
 
     /// Removes the state of this check if it has expired.

@@ -6,7 +6,7 @@ use super::{Gate, Role};
 use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
 use crate::spi::Subject;
-use crate::{OnFailure, OnOverload, StoreError, Timestamp};
+use crate::{Network, OnFailure, OnOverload, StoreError, Timestamp};
 
 /// A cost that no limit admits. Larger costs saturate at it.
 const IMPOSSIBLE_COST: u64 = MAX_AMOUNT + 1;
@@ -23,6 +23,7 @@ pub struct Check<'r> {
     denial_cache: bool,
     security: bool,
     anonymous: bool,
+    network: Option<Network>,
 }
 
 impl<'r> Check<'r> {
@@ -36,6 +37,7 @@ impl<'r> Check<'r> {
             denial_cache: gate.denial_cache(),
             security: gate.is_security(),
             anonymous: false,
+            network: None,
         }
     }
 
@@ -97,6 +99,18 @@ impl<'r> Check<'r> {
     /// Whether the subject is unauthenticated.
     pub const fn is_anonymous(&self) -> bool {
         self.anonymous
+    }
+
+    /// Sets the network of the subject, if it has an address.
+    pub const fn with_network(mut self, network: Option<Network>) -> Self {
+        self.network = network;
+        self
+    }
+
+    /// The network of the subject, if it has an address. A subject without a state of its own shares an
+    /// [overflow bucket](crate::spi::Newcomer) by it.
+    pub const fn network(&self) -> Option<Network> {
+        self.network
     }
 
     /// How long the store keeps the state of the subject after its last request, if that is bounded.

@@ -6,6 +6,7 @@ use smol_str::SmolStr;
 
 use crate::algorithm::Calendar;
 use crate::key::KeyStem;
+use crate::rule::DEFAULT_MAX_SUBJECTS;
 use crate::spi::Subject;
 use crate::{AnonymousBounds, Limit, OnFailure, OnOverload};
 
@@ -37,6 +38,8 @@ pub struct Gate {
     static_limit: Option<Limit>,
     security: bool,
     anonymous: AnonymousBounds,
+    max_subjects: u64,
+    one_partition: bool,
     /// The windows of the limit; for a bucket, one as long as it takes to refill.
     window: Calendar,
 }
@@ -68,6 +71,8 @@ impl Gate {
             static_limit: None,
             security: false,
             anonymous: AnonymousBounds::default(),
+            max_subjects: DEFAULT_MAX_SUBJECTS,
+            one_partition: false,
             window: limit.calendar(),
         }
     }
@@ -126,6 +131,19 @@ impl Gate {
     /// Sets the bounds for unauthenticated subjects.
     pub fn with_anonymous(mut self, bounds: AnonymousBounds) -> Self {
         self.anonymous = bounds;
+        self
+    }
+
+    /// Sets the number of authenticated subjects that a shared store remembers at the same time. With `u64::MAX` it does not count
+    /// them.
+    pub fn with_max_subjects(mut self, max_subjects: u64) -> Self {
+        self.max_subjects = max_subjects;
+        self
+    }
+
+    /// Sets whether the keys of all subjects are in one partition.
+    pub fn with_one_partition(mut self, one_partition: bool) -> Self {
+        self.one_partition = one_partition;
         self
     }
 }
@@ -200,6 +218,16 @@ impl Gate {
     /// The bounds for unauthenticated subjects.
     pub const fn anonymous(&self) -> AnonymousBounds {
         self.anonymous
+    }
+
+    /// The number of subjects that a shared store remembers at the same time, of those that are unauthenticated or of the others.
+    pub const fn max_subjects(&self, anonymous: bool) -> u64 {
+        if anonymous { self.anonymous.max_subjects } else { self.max_subjects }
+    }
+
+    /// Whether the keys of all subjects are in one partition.
+    pub const fn has_one_partition(&self) -> bool {
+        self.one_partition
     }
 
     pub(crate) const fn window(&self) -> Calendar {

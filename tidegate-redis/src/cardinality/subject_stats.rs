@@ -1,11 +1,11 @@
-//! `AnonymousStats`: the keys of unauthenticated subjects under one rule, for operators.
+//! `SubjectStats`: the keys of subjects under one rule, for operators.
 
 use crate::store::RedisStore;
 
-/// The keys of unauthenticated subjects under one rule, as counted by this instance.
+/// The keys of subjects under one rule, as counted by this instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct AnonymousStats {
+pub struct SubjectStats {
     /// The id of the rule. For rules that share a budget, the one that created the first key.
     pub rule: String,
     /// How many keys this instance has created since it started.
@@ -16,10 +16,15 @@ pub struct AnonymousStats {
     pub overflowing: bool,
 }
 
-/// Monitoring anonymous subjects
+/// Monitoring subjects
 impl RedisStore {
     /// The statistics of each rule that had unauthenticated subjects lately, by rule id.
-    pub fn anonymous_stats(&self) -> Vec<AnonymousStats> {
-        self.cardinality.stats()
+    pub fn anonymous_stats(&self) -> Vec<SubjectStats> {
+        self.cardinality.stats(true)
+    }
+
+    /// The statistics of each rule that had authenticated subjects lately, by rule id.
+    pub fn authenticated_stats(&self) -> Vec<SubjectStats> {
+        self.cardinality.stats(false)
     }
 }
