@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::Limit;
+use tidegate::attributes::EscapedSlashes;
 use tidegate::http::{HeaderPolicy, ResetFormat};
 
 use crate::identity::Identity;
@@ -39,6 +40,7 @@ pub(crate) struct CompiledFile {
     /// Every rule, disabled ones included.
     pub(crate) rules: Vec<CompiledRule>,
     pub(crate) header_policy: HeaderPolicy,
+    pub(crate) escaped_slashes: EscapedSlashes,
     /// The positions of the exemptions.
     pub(crate) exempt: Vec<Span>,
     pub(crate) identify: identify::IdentifySpans,
@@ -101,7 +103,17 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
         rules: rule_matchers,
     };
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
-    CompiledFile { matcher, rules, header_policy, exempt, identify }
+    let escaped_slashes = escaped_slashes(file.escaped_slashes.as_ref());
+    CompiledFile { matcher, rules, header_policy, escaped_slashes, exempt, identify }
+}
+
+fn escaped_slashes(spec: Option<&Spanned<schema_types::EscapedSlashesSpec>>) -> EscapedSlashes {
+    match spec.map(|spec| spec.value) {
+        Some(schema_types::EscapedSlashesSpec::Both) => EscapedSlashes::Both,
+        Some(schema_types::EscapedSlashesSpec::Reject) => EscapedSlashes::Reject,
+        Some(schema_types::EscapedSlashesSpec::Decode) => EscapedSlashes::Decode,
+        None => EscapedSlashes::default(),
+    }
 }
 
 /// The names of plans: those with limits, and those of tenants.

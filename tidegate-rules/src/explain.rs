@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Write};
 
+use tidegate::attributes::{PATH, PathError, PathReadings};
 use tidegate::spi::Match;
 use tidegate::{Limit, OnFailure, OnOverload, Request, RuleMode, RuleSet, Secret};
 
@@ -22,9 +23,13 @@ pub struct Explanation {
     pub tenant: Option<String>,
     /// The plan, empty if there is none.
     pub plan: String,
-    /// The line of the exemption that applies.
+    /// The ways in which servers may read the path, as written first. The request must pass the rules of each.
+    pub path_readings: Vec<String>,
+    /// Why the path is refused with 400. There are no rules then.
+    pub path_error: Option<PathError>,
+    /// The line of the exemption that applies, if every reading of the path is exempt.
     pub exempt: Option<usize>,
-    /// Every rule of the file, in order.
+    /// Every rule of the file, in order. A rule that counts the readings of the path separately is listed once for each.
     pub rules: Vec<RuleExplanation>,
     /// The decisions if the request were repeated from now on.
     pub timeline: Timeline,
@@ -114,21 +119,37 @@ pub struct LimitExplanation {
 impl RuleFile {
     /// Explains which rules apply to `request` and how, with subjects hashed by `secret`.
     pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
-        let view = RequestView::new(request, &self.matcher);
         let rules = self.rules().clone().with_secret(secret);
-        let exempt = self.matcher.exemption(&view);
-        let explained = self.compiled.iter().map(|rule| RuleExplanation {
-            id: rule.matcher.id.to_string(),
-            mode: rule.mode,
-            status: self.status(rule, &view, exempt.is_some(), &rules),
+        let path = request.attribute(PATH);
+        let path_error = path.and_then(|path| rules.path_error(path));
+        let readings = path.and_then(|path| rules.path_readings(path).ok());
+        let readings: Vec<String> = readings.iter().flat_map(PathReadings::iter).map(str::to_owned).collect();
+        let requests: Vec<Request<'_>> = match readings.as_slice() {
+            [] => vec![request.clone()],
+            readings => readings.iter().map(|path| request.clone().with_replaced_attribute(PATH, path)).collect(),
+        };
+        let views: Vec<_> = requests.iter().map(|request| RequestView::new(request, &self.matcher)).collect();
+        let exemptions: Vec<_> = views.iter().map(|view| self.matcher.exemption(view)).collect();
+        let explained = self.compiled.iter().filter(|_| path_error.is_none()).flat_map(|rule| {
+            let status = |(view, exemption): (&RequestView<'_, '_>, &Option<usize>)| {
+                self.status(rule, view, exemption.is_some(), &rules)
+            };
+            unite_statuses(views.iter().zip(&exemptions).map(status)).into_iter().map(|status| RuleExplanation {
+                id: rule.matcher.id.to_string(),
+                mode: rule.mode,
+                status,
+            })
         });
+        let exempt = if exemptions.iter().all(Option::is_some) { exemptions[0] } else { None };
         Explanation {
-            client_ip: view.client().map(|ip| ip.to_string()),
-            tenant: view.tenant().map(str::to_owned),
-            plan: view.plan().to_owned(),
+            client_ip: views[0].client().map(|ip| ip.to_string()),
+            tenant: views[0].tenant().map(str::to_owned),
+            plan: views[0].plan().to_owned(),
             exempt: exempt.map(|index| self.exempt_lines[index]),
             rules: explained.collect(),
             timeline: timeline(&rules, request),
+            path_readings: readings,
+            path_error,
         }
     }
 
@@ -193,6 +214,29 @@ impl RuleFile {
                 })
                 .collect(),
         }
+    }
+}
+
+/// The statuses of a rule under the readings of a path: how it applies to each subject, at the largest cost, or else why it does
+/// not apply to the path as written.
+fn unite_statuses(statuses: impl Iterator<Item = RuleStatus>) -> Vec<RuleStatus> {
+    let mut effects: Vec<RuleEffect> = Vec::new();
+    let mut otherwise = None;
+    for status in statuses {
+        match status {
+            RuleStatus::Applies(effect) => {
+                match effects.iter_mut().find(|known| known.subject_hash == effect.subject_hash) {
+                    Some(known) if known.cost < effect.cost => *known = effect,
+                    Some(_) => {}
+                    None => effects.push(effect),
+                }
+            }
+            status => otherwise = otherwise.or(Some(status)),
+        }
+    }
+    match otherwise {
+        Some(status) if effects.is_empty() => vec![status],
+        _ => effects.into_iter().map(RuleStatus::Applies).collect(),
     }
 }
 

@@ -149,7 +149,7 @@ impl Source {
             Self::Cookie(name) => owned(query::cookie(request.attribute(attributes::COOKIE_HEADER)?, name)?),
             Self::Claim(name) => owned(view.claim(name)?),
             Self::Body(name) => owned(view.body_field(name)?),
-            Self::Path => view.path().map(|path| Cow::Owned(path.to_owned())),
+            Self::Path => view.path().map(Cow::Borrowed),
             Self::Host => owned(view.host()?.to_owned()),
             Self::Action => non_empty(request.action()).map(Cow::Borrowed),
             Self::Constant(text) => Some(Cow::Owned(text.to_string())),

@@ -40,10 +40,15 @@ pub(crate) struct PathPatternError {
     pub(crate) help: Option<String>,
 }
 
-/// The first segment of a normal path, and the path below it; `None` at the end of the path.
-pub(crate) fn first_segment(path: &str) -> Option<(&str, &str)> {
-    let path = path.strip_prefix('/').filter(|path| !path.is_empty())?;
-    Some(path.split_at(path.find('/').unwrap_or(path.len())))
+/// The segments of a path, each after a slash. The root has none.
+pub(crate) fn segments(path: &str) -> &str {
+    if path == "/" { "" } else { path }
+}
+
+/// The first of the [`segments`] of a path, and those below it; `None` if there are none. A segment may be empty.
+pub(crate) fn first_segment(segments: &str) -> Option<(&str, &str)> {
+    let segments = segments.strip_prefix('/')?;
+    Some(segments.split_at(segments.find('/').unwrap_or(segments.len())))
 }
 
 /// Whether this normal path names no resource, so that only a pattern for every path matches it.
@@ -93,7 +98,7 @@ impl PathPattern {
         self.segments == [Segment::Rest]
     }
 
-    /// Whether it matches a path, which must be in its [normal form](normalize_path).
+    /// Whether it matches a path, which must be in a normal form: one of its [readings](tidegate::attributes::PathReadings).
     pub(crate) fn matches(&self, normal_path: &str) -> bool {
         if self.is_everything() {
             return true;
@@ -101,7 +106,7 @@ impl PathPattern {
         if is_asterisk(normal_path) {
             return false;
         }
-        let mut path = normal_path;
+        let mut path = segments(normal_path);
         for segment in &self.segments {
             let Some((first, below)) = first_segment(path) else {
                 return false;
@@ -212,8 +217,8 @@ fn literal(text: &str, part: &str, offset: usize) -> Result<Segment, PathPattern
     let normal = normalize_path_segment(part);
     match normal.as_str() {
         "" if offset == text.len() => error("paths are matched without the slash at their end"),
-        "" => error("two slashes in a row are matched as one"),
-        "." | ".." => error("paths are matched after their dots are resolved"),
+        "" => error("a pattern has no empty segments; a path with some is matched without them too"),
+        "." | ".." => error("a pattern has no dot segments; a path with some is matched after they are resolved too"),
         _ if normal != part => error("paths are matched in their normal form, which this is not"),
         _ => Ok(Segment::Literal(normal.into())),
     }
@@ -244,10 +249,10 @@ mod tests {
     fn patterns_match_the_expected_paths() {
         for (text, matcher, others) in [
             ("/", &["/"][..], &["/a", "*"][..]),
-            ("/a/b", &["/a/b"], &["/a", "/a/b/c", "/a/B", "/"]),
+            ("/a/b", &["/a/b"], &["/a", "/a/b/c", "/a/B", "/", "/a/b/", "/a//b", "//a/b", "/a/./b"]),
             ("/a/{id}", &["/a/1", "/a/%2F"], &["/a", "/a/1/2", "/b/1"]),
-            ("/a/*", &["/a/b", "/a/b/c"], &["/a", "/ab", "/"]),
-            ("/{x}/*", &["/a/b", "/a/b/c"], &["/a", "/", "*"]),
+            ("/a/*", &["/a/b", "/a/b/c", "/a/", "/a//b", "/a/../b"], &["/a", "/ab", "/", "//a/b"]),
+            ("/{x}/*", &["/a/b", "/a/b/c", "//a"], &["/a", "/", "*"]),
             ("/*", &["/", "/a", "/a/b", "*"], &[]),
             ("*", &["/", "/a", "/a/b", "*"], &[]),
         ] {
@@ -277,11 +282,11 @@ mod tests {
             ("/a/*/b", 3, "* must be alone", "{name}"),
             ("/a/b*", 4, "* must be alone", "{name}"),
             ("**", 0, "starts with a slash", "write * alone"),
-            ("//a", 1, "two slashes", "write /a"),
-            ("/a//b", 3, "two slashes", "write /a/b"),
+            ("//a", 1, "no empty segments", "write /a"),
+            ("/a//b", 3, "no empty segments", "write /a/b"),
             ("/a/", 3, "slash at their end", "write /a"),
-            ("/a/../{b}", 3, "dots are resolved", "write /{b}"),
-            ("/a/%2e", 3, "dots are resolved", "write /a"),
+            ("/a/../{b}", 3, "no dot segments", "write /{b}"),
+            ("/a/%2e", 3, "no dot segments", "write /a"),
             ("/%61", 1, "normal form", "write /a"),
             ("/caf\u{e9}/{x}", 1, "normal form", "write /caf%C3%A9/{x}"),
             ("/a%2fb", 1, "normal form", "write /a%2Fb"),

@@ -88,7 +88,7 @@ impl RequestMatcher {
     /// The value that an expression reads under a name.
     pub(crate) fn value<'q>(&self, name: &str, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
         match name {
-            attributes::PATH => view.path().map(|path| Cow::Owned(path.to_owned())),
+            attributes::PATH => view.path().map(Cow::Borrowed),
             attributes::PLAN => Some(Cow::Owned(view.plan().to_owned())),
             attributes::HOST => view.host().map(|host| Cow::Owned(host.to_owned())),
             _ => match self.named(name) {

@@ -1,4 +1,5 @@
-//! `RequestView`: the values of a request that rules read, each computed at most once.
+//! `RequestView`: the values of a request that rules read, each computed at most once. A request whose path has several
+//! readings has a view for each.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -17,7 +18,7 @@ use crate::request_matcher::RequestMatcher;
 pub(crate) struct RequestView<'m, 'q> {
     pub(crate) request: &'m Request<'q>,
     pub(crate) matcher: &'m RequestMatcher,
-    path: OnceCell<Option<Cow<'q, str>>>,
+    path: OnceCell<Option<&'q str>>,
     host: OnceCell<Option<Cow<'q, str>>>,
     tenant: OnceCell<Option<IdentityValue<'q>>>,
     plan: OnceCell<(SmolStr, Provenance)>,
@@ -41,9 +42,9 @@ impl<'m, 'q> RequestView<'m, 'q> {
         }
     }
 
-    /// The path in its normal form.
-    pub(crate) fn path(&self) -> Option<&str> {
-        self.path.get_or_init(|| Some(attributes::normalize_path(self.request.attribute(attributes::PATH)?))).as_deref()
+    /// The path, which is one of its readings in the normal form.
+    pub(crate) fn path(&self) -> Option<&'q str> {
+        *self.path.get_or_init(|| self.request.attribute(attributes::PATH))
     }
 
     /// The method; case matters.

@@ -85,11 +85,11 @@ impl RuleFile {
     }
 
     fn finish(source: &SourceFile, compiled: CompiledFile, mut problems: Vec<Problem>) -> Result<Self, Report> {
-        let CompiledFile { matcher, rules: compiled, header_policy, exempt, .. } = compiled;
+        let CompiledFile { matcher, rules: compiled, header_policy, escaped_slashes, exempt, .. } = compiled;
         let exempt_lines = exempt.iter().map(|span| source.position(span.start).0).collect();
         let matcher = Arc::new(matcher);
         let rules = RuleSet::with_matcher(compiled.iter().map(CompiledRule::rule), Arc::clone(&matcher));
-        let rules = rules.map(|rules| rules.with_header_policy(header_policy));
+        let rules = rules.map(|rules| rules.with_header_policy(header_policy).with_escaped_slashes(escaped_slashes));
         if let Err(error) = &rules
             && !Report::new(source, problems.clone()).has_errors()
         {

@@ -130,7 +130,7 @@ impl SampleRequest {
         let mut bring = |name: &str, value: Option<&str>| {
             values.extend(value.map(|value| (SmolStr::new(name), value.to_owned())));
         };
-        bring(attributes::METHOD, self.method.as_deref());
+        bring(attributes::METHOD, self.known_method()?);
         let (path, query) = self.target()?;
         bring(attributes::PATH, path);
         bring(attributes::QUERY, query);
@@ -148,6 +148,14 @@ impl SampleRequest {
         }
         let action = self.action.clone().unwrap_or_default();
         Ok(SampleAttributes { action, cost: self.cost.unwrap_or(1), values })
+    }
+
+    /// The method, unless it is a known one in other letters, which front doors refuse.
+    fn known_method(&self) -> Result<Option<&str>, SampleError> {
+        match self.method.as_deref().and_then(attributes::misspelled_method) {
+            Some(known) => Err(SampleError::new("method", format!("methods are case-sensitive; write `{known}`"))),
+            None => Ok(self.method.as_deref()),
+        }
     }
 
     /// The path and the query.
@@ -225,6 +233,11 @@ impl fmt::Debug for SampleRequest {
 // === impl SampleAttributes ===
 
 impl SampleAttributes {
+    /// The path, without its query.
+    pub fn path(&self) -> Option<&str> {
+        self.values.iter().find(|(name, _)| name == attributes::PATH).map(|(_, path)| path.as_str())
+    }
+
     /// The request, for a [`Limiter`](tidegate::Limiter).
     pub fn request(&self) -> Request<'_> {
         let request = Request::new(&self.action).with_cost(self.cost);
@@ -246,7 +259,7 @@ impl SampleError {
         Self { field: field.to_owned(), problem: problem.into() }
     }
 
-    /// The invalid field: `path`, `headers`, `ip` or `attributes`.
+    /// The invalid field: `method`, `path`, `headers`, `ip` or `attributes`.
     pub fn field(&self) -> &str {
         &self.field
     }
@@ -352,6 +365,7 @@ mod tests {
     #[test]
     fn invalid_fields_are_rejected_without_quoting_their_values() {
         let wrong = [
+            SampleRequest { method: Some("post".into()), ..SampleRequest::default() },
             SampleRequest { ip: Some("secret.7".into()), ..SampleRequest::default() },
             SampleRequest { path: Some("https://secret.7/a".into()), ..SampleRequest::default() },
             SampleRequest { headers: pairs(&[("x-a", "secret.7\r\nx-b: 1")]), ..SampleRequest::default() },
@@ -359,11 +373,12 @@ mod tests {
             SampleRequest { headers: pairs(&[("secret.7", "1\n")]), ..SampleRequest::default() },
             SampleRequest { attributes: pairs(&[("x-key:secret.7", "=")]), ..SampleRequest::default() },
         ];
-        for (sample, field) in wrong.iter().zip(["ip", "path", "headers", "headers", "headers", "attributes"]) {
+        for (sample, field) in wrong.iter().zip(["method", "ip", "path", "headers", "headers", "headers", "attributes"])
+        {
             let error = sample.attributes().unwrap_err();
             assert_eq!(error.field(), field);
             assert!(!error.to_string().contains("secret.7"), "{error}");
         }
-        assert!(!format!("{:?}", wrong[0]).contains("secret.7"));
+        assert!(!format!("{:?}", wrong[1]).contains("secret.7"));
     }
 }

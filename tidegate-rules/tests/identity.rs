@@ -131,7 +131,7 @@ fn spellings_of_one_path_are_one_subject() {
     let path = |path| [("path", path)];
     assert_same(
         "[path]",
-        &[&path("/a/b"), &path("/a//b"), &path("/a/./b"), &path("/a/x/../b"), &path("/%61/b/"), &path("/a/b?x=1")],
+        &[&path("/a/b"), &path("/%61/b"), &path("/a/b/"), &path("/%61/%62/"), &path("/a/b?x=1"), &path("/a/b#x")],
     );
     assert_different("[path]", &[&path("/a/b"), &path("/a%2Fb"), &path("/A/b")]);
 }

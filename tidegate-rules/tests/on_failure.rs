@@ -166,7 +166,7 @@ fn invalid_policies_are_reported_with_help() {
         ("{ POST: { static: 60/m }, default: { static: 1/s } }", "another `static` limit", "move the others"),
         ("{ post: closed }", "`post` is not a field of a failure policy", ""),
         ("{ POST: { statik: 10/s } }", "unknown field `statik`", "did you mean `static`?"),
-        ("{ POST /a//b: closed }", "two slashes", "write /a/b"),
+        ("{ POST /a//b: closed }", "no empty segments", "write /a/b"),
         ("lokal", "`lokal` is not a valid value", "did you mean `local`?"),
         ("{ default: clsed }", "`clsed` is not a valid value", "did you mean `closed`?"),
         ("[open]", "found a list", ""),

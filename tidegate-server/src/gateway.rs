@@ -7,8 +7,8 @@
 //!            rate_limit_headers ◀───────────┘
 //! ```
 //!
-//! Bodies, trailers and upgraded connections are streamed; nothing is buffered. [`LimitLayer`] decides each request and writes
-//! the 429 and 503 responses; the gateway only forwards.
+//! Bodies, trailers and upgraded connections are streamed; nothing is buffered. [`LimitLayer`] makes the path of each request
+//! canonical, decides the request, and writes the 400, 429 and 503 responses; the gateway forwards what was decided.
 
 mod access_log;
 mod options;
@@ -83,6 +83,7 @@ impl Gateway {
         S: Store + 'static,
     {
         let (tasks, log) = (Tasks::new(), self.options.access_log.then(AccessLog::new));
+        let layer = layer.with_canonical_paths(true);
         let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.spawner())));
         let service = hyper::service::service_fn(move |request| {
             let service = LimitService::clone(&service);
@@ -105,6 +106,7 @@ impl Gateway {
         S: Store + 'static,
     {
         let tasks = Tasks::new();
+        let layer = layer.with_canonical_paths(true);
         let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.spawner())));
         let service = hyper::service::service_fn(move |request| {
             let (service, clock, observer) = (LimitService::clone(&service), Arc::clone(&clock), Arc::clone(&observer));

@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) max_delay: Duration,
     pub(crate) grpc_rejections: bool,
     pub(crate) front_door: &'static str,
+    /// Whether the inner service receives the canonical path.
+    pub(crate) canonical_paths: bool,
     pub(crate) peer: Arc<PeerFn>,
     pub(crate) attributes: Option<Arc<AttributesFn>>,
     pub(crate) cost: Option<Arc<CostFn>>,
@@ -68,6 +70,7 @@ impl<S: Store> LimitLayer<S> {
             max_delay: Duration::MAX,
             grpc_rejections: true,
             front_door: "",
+            canonical_paths: false,
             peer: Arc::new(attribute_sources::peer),
             attributes: None,
             cost: None,
@@ -111,6 +114,16 @@ impl<S> LimitLayer<S> {
     /// ```
     pub fn with_peer(self, peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.peer = Arc::new(peer))
+    }
+
+    /// Whether the inner service receives the [canonical path](tidegate::attributes::canonical_path), in which dot segments are
+    /// resolved and escaped slashes are as the [rules](tidegate::RuleSet::escaped_slashes) say. For a gateway, whose upstream may
+    /// resolve them or not. Off by default: the inner service receives the path as it is.
+    ///
+    /// Either way, a path that servers read in several ways must pass the rules of each of its
+    /// [readings](tidegate::attributes::PathReadings).
+    pub fn with_canonical_paths(self, on: bool) -> Self {
+        self.with(|settings| settings.canonical_paths = on)
     }
 
     /// Names this front door to [observers](tidegate::spi::Observer), which find the name in the

@@ -35,6 +35,9 @@
 //!   [`Attributes`], from earlier middleware. A client can send any header: count by one only if a proxy in front of the
 //!   service sets or verifies it. Inside a nested axum router the path lacks its prefix, so put the layer around the outer
 //!   router.
+//! - **Paths and methods.** A path that servers read in several ways, such as `/api%2Flogin`, must pass the rules of each of
+//!   its [readings](tidegate::attributes::PathReadings). Refused with 400: a path with more than four readings, a known method
+//!   in other letters (`post`), and the target `*` for other methods than `OPTIONS`.
 //! - **Allowed.** A request that a leaky bucket delays waits for its slot; meanwhile it releases the readiness of the inner
 //!   service, such as a permit. If the client disconnects before that, the request is
 //!   [refunded](tidegate::Limiter::refund), unless others wait behind it. The response gets the headers of the rules' [`HeaderPolicy`](tidegate::http::HeaderPolicy), unless the inner service or an inner layer has written such
@@ -58,7 +61,7 @@
 //! # Modules
 //!
 //! In the order in which a request passes them: `layer` (settings) and `handle` (the shared limiter), `buffer_body` (reads
-//! bodies), `service` (handles a request), `attribute_sources` and `attributes` (from HTTP to attributes), `decision_slot`
+//! bodies), `service` (handles a request), `canonical_request` (refuses ambiguous requests), `attribute_sources` and `attributes` (from HTTP to attributes), `decision_slot`
 //! (decisions for logs), `readiness` and `refund_guard` (delays), `limit_headers`, `response_body` and `grpc` (responses),
 //! `future`.
 
@@ -74,6 +77,7 @@ mod service;
 pub use service::{DegradedMode, LimitService};
 mod attribute_sources;
 mod attributes;
+mod canonical_request;
 pub use attributes::{Attributes, Peer};
 mod grpc;
 mod limit_headers;

@@ -79,11 +79,16 @@ pub(crate) fn rejection_response<B>(rejection: Rejection) -> Response<ResponseBo
 }
 
 /// An error response with a JSON body, in the form of a rejection.
-pub(crate) fn error_response<B>(status: StatusCode, json: &'static str) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::text(Bytes::from_static(json.as_bytes())));
+pub(crate) fn error_response<B>(status: StatusCode, json: impl Into<Bytes>) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::text(json.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// The response to a request that the inner service could read differently. `message` needs no escapes in JSON.
+pub(crate) fn bad_request_response<B>(message: &'static str) -> Response<ResponseBody<B>> {
+    error_response(StatusCode::BAD_REQUEST, format!(r#"{{"error":"bad_request","message":"{message}"}}"#))
 }
 
 #[cfg(test)]

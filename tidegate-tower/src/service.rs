@@ -14,12 +14,13 @@ use tidegate::{Decision, Receipt, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::header_value;
+use crate::canonical_request::canonicalize;
 use crate::handle::ActiveLimiter;
 use crate::layer::Settings;
 use crate::limit_headers::LimitHeaders;
 use crate::readiness::{reacquire, release};
 use crate::refund_guard::RefundGuard;
-use crate::response_body::rejection_response;
+use crate::response_body::{bad_request_response, rejection_response};
 use crate::{DecisionSlot, LimitFuture, LimitLayer, ResponseBody, grpc};
 
 /// A service behind limits, made by a [`LimitLayer`]. Clones share one limiter.
@@ -123,6 +124,10 @@ where
     let settings = &*layer.settings;
     let active = layer.handle.active();
     let (mut parts, body) = request.into_parts();
+    let escaped_slashes = active.limiter.rules().escaped_slashes();
+    if let Err(message) = canonicalize(&mut parts, escaped_slashes, settings.canonical_paths) {
+        return Ok(bad_request_response(message));
+    }
     let admission = match check(settings, &active, &parts).await {
         CheckOutcome::Admit(admission) => admission,
         CheckOutcome::Reject(response) => return Ok(response),
@@ -156,6 +161,9 @@ async fn check<S: Store, B>(settings: &Settings, active: &ActiveLimiter<S>, part
     let request = values.to_request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
+    if let Some(error) = plan.path_error() {
+        return CheckOutcome::Reject(bad_request_response(error.as_str()));
+    }
     let result = active.limiter.check_plan(&plan).await;
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);

@@ -8,17 +8,23 @@
 //! use tidegate::attributes;
 //!
 //! assert_eq!(attributes::normalize_host("API.example.com.:443"), "api.example.com");
-//! assert_eq!(attributes::normalize_path("//login/%2e"), "/login");
+//! assert_eq!(attributes::canonical_path("/x/%2e%2e/login", Default::default()).unwrap(), "/login");
+//! assert!(attributes::PathReadings::new("/api%2Flogin").unwrap().iter().any(|path| path == "/api/login"));
 //! assert_eq!(attributes::header_attribute("X-Api-Key"), "header:x-api-key");
 //! assert!(attributes::is_reserved("ip") && !attributes::is_reserved("user"));
 //! ```
 //!
 //! - `name`: attribute names and the reserved list.
 //! - `host`: the normal form of a host.
+//! - `method`: known methods in other letters.
 //! - `path`: the normal form of a path.
+//! - `canonical_path`: the path that a gateway decides on and forwards.
+//! - `path_readings`: the ways in which servers read one path.
+//! - `path_escape`: escapes in paths.
 //! - `header`: header names, and how several lines of one header become one value.
 //!
-//! The functions are pure, accept any text and never fail: what is not valid stays recognizable and matches no rule.
+//! The functions are pure and accept any text: what is not valid stays recognizable and matches no rule. Only a path that a
+//! front door must refuse is an error.
 
 mod name;
 pub use name::{
@@ -27,7 +33,15 @@ pub use name::{
 };
 mod host;
 pub use host::{MAX_HOST_BYTES, host_in_authority, normalize_host};
+mod method;
+pub use method::misspelled_method;
 mod path;
+pub(crate) use path::is_plain as is_plain_path;
 pub use path::{ASTERISK_PATH, normalize_path, normalize_path_segment, split_target};
+mod canonical_path;
+pub use canonical_path::{EscapedSlashes, PathError, canonical_path};
+mod path_readings;
+pub use path_readings::{MAX_READINGS, PathReadings};
 mod header;
+mod path_escape;
 pub use header::{is_header_name, join_header_lines};

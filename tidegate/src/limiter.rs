@@ -267,8 +267,11 @@ impl<S> Limiter<S> {
         self.rules.resolve(request)
     }
 
-    /// The decision on a plan without checks: everything passes.
+    /// The decision on a plan without checks: everything passes, unless the path of the request cannot be judged.
     fn pass(&self, plan: &Plan<'_>) -> Decision {
+        if plan.path_error().is_some() {
+            return Decision::new(plan, &Verdict::new(Timestamp::default(), 0, []));
+        }
         if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed()) {
             observer.no_rule();
         }

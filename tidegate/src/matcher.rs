@@ -9,7 +9,8 @@ use crate::{OnFailure, Request};
 
 /// Finds the rules that apply to a request where the action alone does not decide, such as by path or host.
 pub trait Matcher: fmt::Debug + Send + Sync {
-    /// Calls `found` with each rule that applies to `request`, in the order of the rules.
+    /// Calls `found` with each rule that applies to `request`, in the order of the rules. The path of the request is one of its
+    /// [readings](crate::attributes::PathReadings), in the normal form of patterns.
     fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>));
 
     /// The names of the attributes that it reads. A front door must set these.

@@ -17,6 +17,7 @@ pub use gate::{Gate, Role};
 pub use origin::Origin;
 
 use crate::algorithm::Take;
+use crate::attributes::PathError;
 use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
 use crate::{OnFailure, StoreError};
@@ -45,6 +46,8 @@ pub struct Plan<'r> {
     budget_shares: Vec<BudgetShare>,
     /// The shadow checks that were left out.
     skipped_shadow: Vec<&'r Gate>,
+    /// Why the path of the request cannot be judged. There are no checks then.
+    path_error: Option<PathError>,
 }
 
 /// How the checks of a plan combine.
@@ -106,7 +109,13 @@ impl<'r> Plan<'r> {
             origin: Origin::default(),
             budget_shares: Vec::new(),
             skipped_shadow: Vec::new(),
+            path_error: None,
         }
+    }
+
+    /// The plan of a request whose path cannot be judged. It is denied.
+    pub(crate) fn from_path_error(error: PathError) -> Self {
+        Self { path_error: Some(error), ..Self::from_distinct(SmallVec::new()) }
     }
 
     /// Adds a check. If `may_be_shared`, its cost is added to an earlier check with the same key.
@@ -127,8 +136,12 @@ impl<'r> Plan<'r> {
         }
     }
 
-    /// Merges two plans into one that passes as a whole or not at all. The costs of checks with the same key add up.
+    /// Merges the plans of two requests into one that passes as a whole or not at all. The costs of checks with the same key add
+    /// up.
     pub fn merge(mut self, other: &Plan<'r>) -> Self {
+        if let Some(error) = self.path_error.or(other.path_error) {
+            return Self { path_error: Some(error), checks: SmallVec::new(), budget_shares: Vec::new(), ..self };
+        }
         self.requests += other.requests;
         self.skipped_shadow.extend_from_slice(&other.skipped_shadow);
         for (index, check) in other.checks.iter().enumerate() {
@@ -142,6 +155,37 @@ impl<'r> Plan<'r> {
             for part in parts() {
                 joined.add_cost(part.cost);
                 self.budget_shares.push(BudgetShare { check: at, ..part.clone() });
+            }
+        }
+        self
+    }
+
+    /// Unites the plans of two [readings](crate::attributes::PathReadings) of one request. Of checks with the same key, the larger
+    /// cost counts.
+    pub fn unite(mut self, other: &Plan<'r>) -> Self {
+        for gate in &other.skipped_shadow {
+            if !self.skipped_shadow.iter().any(|own| std::ptr::eq(*own, *gate)) {
+                self.skipped_shadow.push(gate);
+            }
+        }
+        for (index, check) in other.checks.iter().enumerate() {
+            let at = self.checks.iter().position(|own| own.key() == check.key()).unwrap_or(self.checks.len());
+            let replaces_cost = match self.checks.get_mut(at) {
+                Some(own) => {
+                    let is_larger = check.cost() > own.cost();
+                    own.unite(check);
+                    is_larger
+                }
+                None => {
+                    self.add(*check, false);
+                    // A shadow check may have been left out.
+                    at < self.checks.len()
+                }
+            };
+            if replaces_cost {
+                self.budget_shares.retain(|share| share.check != at);
+                let shares = other.budget_shares.iter().filter(|share| share.check == index);
+                self.budget_shares.extend(shares.map(|share| BudgetShare { check: at, ..share.clone() }));
             }
         }
         self
@@ -246,6 +290,11 @@ impl<'r> Plan<'r> {
     /// The shadow checks.
     pub(crate) fn shadow(&self) -> impl Iterator<Item = &Check<'r>> {
         self.checks.iter().filter(|check| check.is_shadow())
+    }
+
+    /// Why the path of the request cannot be judged. A front door refuses such a request with 400; the limiter denies it.
+    pub const fn path_error(&self) -> Option<PathError> {
+        self.path_error
     }
 
     /// The shadow checks that were left out, because there are more than [`MAX_SHADOW_CHECKS`].

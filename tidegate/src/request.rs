@@ -39,6 +39,16 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Sets an attribute, in place of an earlier value.
+    pub fn with_replaced_attribute(mut self, name: &'a str, value: &'a str) -> Self {
+        let mut attributes = self.inline[..self.inline_len].iter_mut().chain(&mut self.further);
+        match attributes.find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = value,
+            None => return self.with_attribute(name, value),
+        }
+        self
+    }
+
     /// Sets the cost for rules without a cost of their own. A cost of 0 consumes nothing.
     pub const fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
@@ -75,6 +85,16 @@ impl fmt::Debug for Request<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_value_of_an_attribute_counts_unless_it_is_replaced() {
+        let request = Request::new("").with_attribute("a", "1").with_attribute("a", "2").with_attribute("b", "3");
+        let request = request.with_attribute("c", "4");
+        assert_eq!(request.attribute("a"), Some("1"));
+        for name in ["a", "b", "c", "d"] {
+            assert_eq!(request.clone().with_replaced_attribute(name, "5").attribute(name), Some("5"), "{name}");
+        }
+    }
 
     #[test]
     fn debug_output_does_not_contain_attribute_values() {

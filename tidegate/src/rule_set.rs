@@ -1,5 +1,6 @@
 //! `RuleSet`: validated and indexed rules. It resolves a [`Request`] into a [`Plan`].
 
+mod readings;
 mod validate;
 
 use std::collections::{HashMap, HashSet};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::attributes::{IP, PLAN, TENANT};
+use crate::attributes::{self, EscapedSlashes, IP, PATH, PLAN, TENANT};
 use crate::http::HeaderPolicy;
 use crate::key::{Key, KeyStem};
 use crate::limit::MAX_AMOUNT;
@@ -35,6 +36,9 @@ pub struct RuleSet {
     header_policy: HeaderPolicy,
     /// Hashes the networks of subjects.
     networks: NetworkHasher,
+    escaped_slashes: EscapedSlashes,
+    /// Whether a rule reads the path.
+    reads_path: bool,
     /// The rules for each action, in order, including those for every action.
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// The rules for all other actions.
@@ -113,15 +117,19 @@ impl RuleSet {
                 indexed.push(IndexedRule::new(rule, &mut hashers));
             }
         }
-        Ok(Self {
+        let mut set = Self {
             rules: indexed,
             indexes,
             matcher,
             header_policy: HeaderPolicy::new(),
             networks: hashers.secret.network_hasher(),
+            escaped_slashes: EscapedSlashes::default(),
+            reads_path: false,
             by_action: HashMap::new(),
             for_any: Vec::new(),
-        })
+        };
+        set.reads_path = set.reads().iter().any(|name| name == PATH);
+        Ok(set)
     }
 
     /// Adds a rule to the index of actions. Must be called in the order of the rules.
@@ -158,6 +166,12 @@ impl RuleSet {
         self
     }
 
+    /// Sets what front doors do with escaped slashes in paths.
+    pub const fn with_escaped_slashes(mut self, escaped_slashes: EscapedSlashes) -> Self {
+        self.escaped_slashes = escaped_slashes;
+        self
+    }
+
     /// Sets the secret for hashing subjects, in place of the [public](Secret::public) one.
     pub fn with_secret(mut self, secret: &Secret) -> Self {
         self.networks = secret.network_hasher();
@@ -169,8 +183,23 @@ impl RuleSet {
     /// The checks that `request` must pass, in the order of the rules.
     ///
     /// Rules that share a budget become one check with the sum of their costs.
+    ///
+    /// A request whose path has several [readings](crate::attributes::PathReadings) must pass the checks of each: they are
+    /// [united](Plan::unite), those of the path as written first. If the path cannot be judged, the plan has a [path error](Plan::path_error).
     #[inline(always)]
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
+        if self.reads_path
+            && let Some(path) = request.attribute(PATH)
+            && !attributes::is_plain_path(path)
+        {
+            return self.resolve_readings(request, path);
+        }
+        self.resolve_reading(request)
+    }
+
+    /// The checks of a request whose path is in its normal form.
+    #[inline(always)]
+    fn resolve_reading<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
         let mut plan = Plan::from_distinct(SmallVec::new());
         if let Some(matcher) = &self.matcher {
             matcher.find(request, &mut |matched| {
@@ -226,6 +255,11 @@ impl RuleSet {
     /// The header fields of responses.
     pub const fn header_policy(&self) -> &HeaderPolicy {
         &self.header_policy
+    }
+
+    /// What front doors do with escaped slashes in paths.
+    pub const fn escaped_slashes(&self) -> EscapedSlashes {
+        self.escaped_slashes
     }
 
     /// Whether a rule reads the actual cost from a response header.

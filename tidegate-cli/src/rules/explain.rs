@@ -33,6 +33,18 @@ fn print_explanation(explanation: &Explanation, output: &mut Output<'_>) {
     output.line(format_args!("client address  {}", or(explanation.client_ip.as_deref(), "unknown")));
     output.line(format_args!("tenant          {}", or(explanation.tenant.as_deref(), "none")));
     output.line(format_args!("plan            {}", or(Some(&explanation.plan), "none")));
+    if let [path, others @ ..] = explanation.path_readings.as_slice()
+        && !others.is_empty()
+    {
+        output.line(format_args!("path            {}", sanitize(path)));
+        for other in others {
+            output.line(format_args!("                or, as other servers read it, {}", sanitize(other)));
+        }
+    }
+    if let Some(error) = explanation.path_error {
+        output.line(format_args!("\nRefused with 400: {error}"));
+        return;
+    }
     if let Some(line) = explanation.exempt {
         output.line(format_args!("exempt          by the entry in line {line}"));
     }

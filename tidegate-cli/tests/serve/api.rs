@@ -43,6 +43,25 @@ fn a_batch_is_decided_one_by_one_or_atomically() {
 }
 
 #[test]
+fn a_path_counts_under_every_reading() {
+    let server = Running::start(&[]);
+    let body = |path: &str, cost: u32| json!({ "path": path, "ip": "203.0.113.9", "cost": cost }).to_string();
+    assert_eq!(server.check(&body("/hello", 3))["allowed"], json!(true));
+    for path in ["/%68ello", "//hello", "/x%2F..%2Fhello", "/x/../hello", "/hello;x", "/x\\..\\hello", "/%252Fhello"] {
+        assert_eq!(server.check(&body(path, 1))["allowed"], json!(false), "{path}");
+    }
+    let message = "path: The path can be read in more than four ways. Write it without escapes.";
+    let ambiguous = body("/a;b%2Fc\\d", 1);
+    let batch = format!(r#"{{"checks":[{HELLO},{ambiguous}]}}"#);
+    for (call, body) in [("/v1/check", &ambiguous), ("/v1/check/batch", &batch)] {
+        let (status, response) = server.post(call, body);
+        assert_eq!((status, &response["message"]), (400, &json!(message)), "{call}");
+    }
+    let (status, response) = server.post("/v1/check", r#"{"method":"post","path":"/hello"}"#);
+    assert_eq!((status, &response["message"]), (400, &json!("method: methods are case-sensitive; write `POST`")));
+}
+
+#[test]
 fn a_receipt_refunds_a_check_once() {
     let server = Running::start(&[]);
     let check = r#"{"path":"/hello","ip":"203.0.113.9","cost":3,"receipt":true}"#;

@@ -105,3 +105,31 @@ fn a_request_that_would_be_delayed_is_refused() {
     let queue = "x-forwarded-uri: /queue\r\n";
     assert_eq!([status(&ask(&server, "", queue)), status(&ask(&server, "", queue))], ["200", "429"]);
 }
+
+#[test]
+fn a_path_counts_under_every_reading() {
+    let (server, _folder) = start();
+    let ask = |method: &str, target: &str| {
+        let lines = format!("x-forwarded-method: {method}\r\nx-forwarded-uri: {target}\r\n");
+        ask(&server, "?deny=403", &lines)
+    };
+    assert_eq!(status(&ask("POST", "/rides")), "200");
+    for target in [
+        "/%2Frides",
+        "/x%2F..%2Frides",
+        "/x/../rides",
+        "//rides",
+        "/rides;x",
+        "/%72ides",
+        "/x\\..\\rides",
+        "/%252Frides",
+    ] {
+        assert_eq!(status(&ask("POST", target)), "403", "{target}");
+    }
+    // Neither is a denial, and the proxy must not let them pass.
+    for (method, target) in [("post", "/free"), ("POST", "/a;b%2Fc\\d"), ("POST", "*")] {
+        let refused = ask(method, target);
+        assert_eq!(status(&refused), "400", "{method} {target}");
+        assert!(refused.contains(r#"{"error":"bad_request""#) && !refused.contains("x-tidegate-denied"), "{refused}");
+    }
+}

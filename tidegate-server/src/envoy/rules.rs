@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use tidegate::attributes::{HOST, IP, METHOD, PATH, QUERY, normalize_host, split_target};
+use tidegate::attributes::{HOST, IP, METHOD, PATH, QUERY, misspelled_method, normalize_host, split_target};
 use tidegate::spi::{Check, Plan, PlanError, Role, Store};
 use tidegate::{Limiter, Request};
 
@@ -110,8 +110,12 @@ fn descriptor_request<'a>(domain: &'a str, entries: &'a [Entry], host: Option<&'
     }
     for (key, name) in KEY_ATTRIBUTES {
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { continue };
-        request =
-            if name == PATH { with_path(request, &entry.value) } else { request.with_attribute(name, &entry.value) };
+        request = match name {
+            PATH => with_path(request, &entry.value),
+            // The service may read `post` as `POST`, and Envoy cannot be told to refuse it.
+            METHOD => request.with_attribute(name, misspelled_method(&entry.value).unwrap_or(&entry.value)),
+            _ => request.with_attribute(name, &entry.value),
+        };
     }
     request
 }
@@ -166,5 +170,13 @@ mod tests {
             assert_eq!(request.attribute(name), Some(value), "{name}");
         }
         assert_eq!((request.action(), request.cost()), ("edge", 3));
+    }
+
+    #[test]
+    fn a_known_method_in_other_letters_is_judged_as_that_method() {
+        for (method, expected) in [("post", "POST"), ("POST", "POST"), ("foo", "foo")] {
+            let entries = [entry(":method", method)];
+            assert_eq!(descriptor_request("edge", &entries, None, 1).attribute("method"), Some(expected));
+        }
     }
 }

@@ -39,6 +39,7 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
 async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
     let call = CheckCall::from_json(&body)?;
     engine.receipts().require(call.receipt)?;
+    require_readable_paths(&engine, [&call])?;
     Ok(into_response(check_one(&engine, &call).await))
 }
 
@@ -46,6 +47,7 @@ async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respons
 async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
     let batch = BatchCall::from_json(&body)?;
     engine.receipts().require(batch.receipt || batch.checks.iter().any(|call| call.receipt))?;
+    require_readable_paths(&engine, &batch.checks)?;
     if batch.atomic {
         return Ok(into_response(check_atomically(&engine, &batch).await?));
     }
@@ -76,6 +78,16 @@ async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respon
 fn unknown_receipt() -> Response {
     let body = json!({ "error": "unknown_receipt", "message": "This receipt was not issued by this service." });
     (StatusCode::NOT_FOUND, Json(body)).into_response()
+}
+
+/// Fails if the path of a check cannot be judged. All checks are looked at before the first is decided.
+fn require_readable_paths<'c>(
+    engine: &Engine,
+    calls: impl IntoIterator<Item = &'c CheckCall>,
+) -> Result<(), BadRequest> {
+    let limiter = engine.limiter();
+    let error = calls.into_iter().find_map(|call| limiter.rules().path_error(call.attributes.path()?));
+    error.map_or(Ok(()), |error| Err(BadRequest::new(format!("path: {error}"))))
 }
 
 /// One decision as JSON, or the rejection if the store fails and a rule is closed on failure.

@@ -60,7 +60,9 @@ async fn decide<S: Store + 'static>(
         Ok(response) => response.map(Body::new),
         Err(never) => match never {},
     };
-    Ok(if response.status().is_success() { response } else { denied(response, status) })
+    // A request that cannot be judged is no denial: its status is 400, whatever status the proxy wants for those.
+    let is_denial = !response.status().is_success() && response.status() != StatusCode::BAD_REQUEST;
+    Ok(if is_denial { denied(response, status) } else { response })
 }
 
 /// The service behind the limits.

@@ -68,6 +68,20 @@ async fn a_denied_request_consumes_nothing_and_has_headers_and_a_body() {
 }
 
 #[tokio::test]
+async fn a_path_counts_under_every_reading() {
+    let mut client = EnvoyClient::with_rules(RULES).await;
+    let login = |path: &str| hit("edge", &[&[("ip", "203.0.113.9"), (":path", path), ("account", "a7")]]);
+    assert_eq!(client.summary(login("/login")).await, "OK: OK 0/1 MINUTE login 40s");
+    for path in ["//login", "/x%2F..%2Flogin?x", "/x/../login", "/login;x", "/x\\..\\login"] {
+        let summary = client.summary(login(path)).await;
+        assert_eq!(summary, "OVER_LIMIT: OVER_LIMIT 0/1 MINUTE login 40s", "{path}");
+    }
+    // More than four readings. An error would let the request pass where Envoy is configured so.
+    let both = hit("edge", &[&[("ip", "203.0.113.9")], &[("ip", "203.0.113.9"), (":path", "/a;b%2Fc\\d")]]);
+    assert_eq!(client.summary(both).await, "OVER_LIMIT: OK 0, OK 0");
+}
+
+#[tokio::test]
 async fn a_rule_for_several_descriptors_counts_the_hits_of_each() {
     let mut client = EnvoyClient::with_rules(RULES).await;
     let ann: &[(&str, &str)] = &[("ip", "203.0.113.9"), ("user", "ann")];

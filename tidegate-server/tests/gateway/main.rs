@@ -6,6 +6,7 @@ mod error_responses;
 mod forwarding;
 mod http2;
 mod limits;
+mod paths;
 mod shutdown;
 mod smuggling;
 mod streaming;

@@ -9,6 +9,7 @@ mod delays;
 mod failures;
 mod grpc;
 mod nested_layers;
+mod paths;
 mod reload;
 mod request_bodies;
 mod responses;

@@ -1,7 +1,10 @@
-//! The normal form of a path. Rules match paths and count by them in this form alone: a client that could write `/login` as
-//! `//login` or `/%6Cogin` would evade its limit.
+//! The normal form of a path, in which patterns are written. Rules match paths and count by them in this form alone: a client
+//! that could write `/login` as `/%6Cogin` would evade its limit. A path that servers read in several ways has a normal form
+//! for [each reading](super::PathReadings).
 
 use std::borrow::Cow;
+
+use super::path_escape::{needs_no_escape, push_normalized, split_escape};
 
 /// The path of `OPTIONS *`, which applies to the whole server.
 pub const ASTERISK_PATH: &str = "*";
@@ -11,7 +14,8 @@ pub fn split_target(target: &str) -> (&str, Option<&str>) {
     target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)))
 }
 
-/// The normal form of a path; borrowed if only a query, a fragment, a scheme or a host is removed.
+/// The normal form of a path after every dot segment is resolved and every empty segment removed; borrowed if only a query, a
+/// fragment, a scheme or a host is removed.
 ///
 /// - Query and fragment are removed, and scheme and host of `http://host/path`. `*` stays `*`.
 /// - Escapes of characters that need none in a segment (letters, digits and `-._~!$&'()*+,;=:@`) are decoded. All other
@@ -25,19 +29,15 @@ pub fn normalize_path(path: &str) -> Cow<'_, str> {
     if is_plain(path) {
         return Cow::Borrowed(path);
     }
-    let path = &path[..path.find(['?', '#']).unwrap_or(path.len())];
-    if path == ASTERISK_PATH {
-        return Cow::Borrowed(path);
-    }
-    let path = without_authority(path);
-    if is_normal(path) {
+    let path = path_of_target(path);
+    if path == ASTERISK_PATH || is_normal(path) {
         return Cow::Borrowed(path);
     }
     let mut normal = String::with_capacity(path.len() + 1);
     for segment in path.split('/') {
         let start = normal.len();
         normal.push('/');
-        push_normalized(&mut normal, segment);
+        push_normalized(&mut normal, segment.as_bytes());
         match &normal[start + 1..] {
             "" | "." => normal.truncate(start),
             ".." => {
@@ -56,8 +56,13 @@ pub fn normalize_path(path: &str) -> Cow<'_, str> {
 /// The normal form of the escapes of one segment. Dots are not resolved.
 pub fn normalize_path_segment(segment: &str) -> String {
     let mut normal = String::with_capacity(segment.len());
-    push_normalized(&mut normal, segment);
+    push_normalized(&mut normal, segment.as_bytes());
     normal
+}
+
+/// The path without a query, a fragment, a scheme and a host.
+pub(super) fn path_of_target(target: &str) -> &str {
+    without_authority(&target[..target.find(['?', '#']).unwrap_or(target.len())])
 }
 
 /// The path after scheme and host, if it has them.
@@ -73,8 +78,8 @@ fn without_authority(path: &str) -> &str {
 }
 
 /// A quick test that most paths pass: no query, no escapes, and no dot at the start of a segment. A path that passes is
-/// normal.
-fn is_plain(path: &str) -> bool {
+/// normal, and has no other reading.
+pub(crate) fn is_plain(path: &str) -> bool {
     let mut last = 0;
     for byte in path.bytes() {
         let fits = match byte {
@@ -110,36 +115,6 @@ fn is_normal_segment(segment: &str) -> bool {
         };
     }
     true
-}
-
-/// Appends a segment with the escapes of the normal form. (The crate `percent-encoding` decodes all escapes or none.)
-fn push_normalized(normal: &mut String, segment: &str) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let mut bytes = segment.as_bytes();
-    while let [first, rest @ ..] = bytes {
-        let (value, after) = split_escape(bytes).unwrap_or((*first, rest));
-        if needs_no_escape(value) {
-            normal.push(char::from(value));
-        } else {
-            normal.extend(['%', char::from(HEX[usize::from(value >> 4)]), char::from(HEX[usize::from(value & 15)])]);
-        }
-        bytes = after;
-    }
-}
-
-/// The byte of an escape such as `%2F` at the start of `bytes`, and what follows it.
-fn split_escape(bytes: &[u8]) -> Option<(u8, &[u8])> {
-    let [b'%', high, low, after @ ..] = bytes else {
-        return None;
-    };
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    Some(((digit(high)? * 16 + digit(low)?) as u8, after))
-}
-
-/// Whether this byte is allowed in a segment without an escape (RFC 3986, `pchar`). Most servers treat its escape as the
-/// same.
-fn needs_no_escape(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
 }
 
 #[cfg(test)]

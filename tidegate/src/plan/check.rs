@@ -147,9 +147,20 @@ impl<'r> Check<'r> {
         self.cost
     }
 
-    /// Merges a check of another rule with the same key. The subject is unauthenticated only if it is for both rules.
+    /// Merges a check of another rule with the same key.
     pub(super) fn join(&mut self, other: &Self) {
         self.add_cost(other.cost);
+        self.restrict(other);
+    }
+
+    /// Unites it with the check of another reading of the same request. The larger cost counts.
+    pub(super) fn unite(&mut self, other: &Self) {
+        self.cost = self.cost.max(other.cost);
+        self.restrict(other);
+    }
+
+    /// Takes the stricter settings of two checks with the same key. The subject is unauthenticated only if it is for both.
+    fn restrict(&mut self, other: &Self) {
         self.on_failure = self.on_failure.stricter(other.on_failure);
         self.on_overload = self.on_overload.stricter(other.on_overload);
         self.denial_cache &= other.denial_cache;

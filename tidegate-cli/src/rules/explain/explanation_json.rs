@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use tidegate::RuleMode;
+use tidegate::attributes::PathError;
 use tidegate_rules::{Explanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint};
 use tidegate_server::command::whole_millis;
 
@@ -10,6 +11,10 @@ pub(super) struct ExplanationJson<'e> {
     client_ip: Option<&'e str>,
     tenant: Option<&'e str>,
     plan: Option<&'e str>,
+    /// The ways in which servers may read the path, as written first.
+    path_readings: &'e [String],
+    /// Why the path is refused with 400.
+    path_error: Option<&'static str>,
     exempt_line: Option<usize>,
     rules: Vec<RuleJson<'e>>,
     timeline: Vec<TimelinePointJson<'e>>,
@@ -73,6 +78,8 @@ impl<'e> ExplanationJson<'e> {
             client_ip: explanation.client_ip.as_deref(),
             tenant: explanation.tenant.as_deref(),
             plan: Some(explanation.plan.as_str()).filter(|plan| !plan.is_empty()),
+            path_readings: &explanation.path_readings,
+            path_error: explanation.path_error.map(PathError::as_str),
             exempt_line: explanation.exempt,
             rules: explanation.rules.iter().map(RuleJson::new).collect(),
             timeline: explanation.timeline.points.iter().map(TimelinePointJson::new).collect(),

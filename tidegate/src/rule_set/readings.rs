@@ -1,0 +1,98 @@
+//! Resolving a request whose path servers may read in several ways.
+
+use super::RuleSet;
+use crate::Request;
+use crate::attributes::{PATH, PathError, PathReadings};
+use crate::plan::Plan;
+
+/// Readings
+impl RuleSet {
+    /// Why a request with this path cannot be judged. `None` if no rule reads the path.
+    pub fn path_error(&self, path: &str) -> Option<PathError> {
+        if self.reads_path { self.path_readings(path).err() } else { None }
+    }
+
+    /// The readings of a path, unless it is refused.
+    pub fn path_readings<'p>(&self, path: &'p str) -> Result<PathReadings<'p>, PathError> {
+        self.escaped_slashes.validate(path)?;
+        PathReadings::new(path)
+    }
+
+    /// The checks of every reading.
+    #[inline(never)]
+    pub(super) fn resolve_readings(&self, request: &Request<'_>, path: &str) -> Plan<'_> {
+        let readings = match self.path_readings(path) {
+            Ok(readings) => readings,
+            Err(error) => return Plan::from_path_error(error),
+        };
+        let resolve = |reading: &str| {
+            if reading == path {
+                return self.resolve_reading(request);
+            }
+            self.resolve_reading(&request.clone().with_replaced_attribute(PATH, reading))
+        };
+        let first = resolve(readings.as_written());
+        readings.iter().skip(1).map(resolve).fold(first, |plan, other| plan.unite(&other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attributes::EscapedSlashes;
+    use crate::{Limit, Limiter, MemoryStore, Rate, Rule};
+
+    /// A path with more than four readings.
+    const AMBIGUOUS: &str = "/a;b%2Fc\\d";
+
+    fn limit() -> Limit {
+        Limit::token_bucket(5, Rate::per_hour(1).unwrap()).unwrap()
+    }
+
+    fn rules() -> RuleSet {
+        RuleSet::new([Rule::new("page", limit()).with_per(["path"]), Rule::new("all", limit())]).unwrap()
+    }
+
+    fn request(path: &str) -> Request<'_> {
+        Request::new("").with_attribute("path", path)
+    }
+
+    fn keys(plan: &Plan<'_>) -> Vec<(String, u128, u64)> {
+        plan.checks().iter().map(|check| (check.gate().rule().to_owned(), check.key().id(), check.cost())).collect()
+    }
+
+    #[test]
+    fn a_request_must_pass_the_checks_of_every_reading() {
+        let rules = rules();
+        let (written, decoded) = (rules.resolve(&request("/a%2Fb")), rules.resolve(&request("/a/b")));
+        assert_eq!(keys(&decoded).len(), 2);
+        let written = keys(&written);
+        // The rule for all requests counts once.
+        assert_eq!(written.iter().map(|(rule, ..)| rule.as_str()).collect::<Vec<_>>(), ["page", "all", "page"]);
+        assert!(written.contains(&keys(&decoded)[0]) && written[0] != written[2]);
+        // Spellings that all servers agree on are one subject.
+        assert_eq!(keys(&rules.resolve(&request("/%61/b/"))), keys(&decoded));
+    }
+
+    #[test]
+    fn a_request_whose_path_cannot_be_judged_is_denied() {
+        let limiter = Limiter::new(rules(), MemoryStore::new());
+        let ambiguous = request(AMBIGUOUS);
+        assert_eq!(limiter.plan(&ambiguous).path_error(), Some(PathError::TooManyReadings));
+        assert_eq!(limiter.rules().path_error(AMBIGUOUS), Some(PathError::TooManyReadings));
+        let decision = limiter.check_now(&ambiguous);
+        assert!(!decision.is_allowed() && decision.rule().is_none() && decision.retry_after().is_none());
+        let all = limiter.plan(&request("/a")).merge(&limiter.plan(&ambiguous));
+        assert!(all.path_error().is_some() && all.checks().is_empty());
+
+        let reject = rules().with_escaped_slashes(EscapedSlashes::Reject);
+        assert_eq!(reject.resolve(&request("/a%2Fb")).path_error(), Some(PathError::EscapedSlash));
+        assert_eq!(reject.resolve(&request("/a/b")).path_error(), None);
+    }
+
+    #[test]
+    fn a_path_that_no_rule_reads_is_not_judged() {
+        let rules = RuleSet::new([Rule::new("all", limit())]).unwrap();
+        assert_eq!((rules.path_error(AMBIGUOUS), rules.resolve(&request(AMBIGUOUS)).checks().len()), (None, 1));
+    }
+}
