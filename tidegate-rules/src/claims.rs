@@ -7,24 +7,27 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-/// The longest `Authorization` header that is read, in bytes.
-const MAX_TOKEN_BYTES: usize = 8 * 1024;
+/// The longest token that is read, in bytes. A request with a longer one is refused.
+pub(crate) const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// The longest body that is read, in bytes.
-const MAX_BODY_BYTES: usize = 64 * 1024;
+/// The longest body that is read, in bytes. A request with a longer one is refused.
+pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The claims of the JSON Web Token in an `Authorization` header, **without any verification**.
-///
-/// `authorization` is `Bearer` and the token, or the token alone.
-pub(crate) fn decode_claims(authorization: &str) -> Option<Value> {
-    if authorization.len() > MAX_TOKEN_BYTES {
+/// The token in an `Authorization` header: `Bearer` and the token, with any space between them, or the token alone. `None` if there
+/// is another scheme.
+pub(crate) fn token(authorization: &str) -> Option<&str> {
+    let authorization = authorization.trim();
+    match authorization.split_once([' ', '\t']) {
+        Some((scheme, token)) => scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start()),
+        None => Some(authorization),
+    }
+}
+
+/// The claims of a JSON Web Token, **without any verification**; `None` if it is too long.
+pub(crate) fn decode_claims(token: &str) -> Option<Value> {
+    if token.len() > MAX_TOKEN_BYTES {
         return None;
     }
-    let token = match authorization.trim().split_once(' ') {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim_start(),
-        Some(_) => return None,
-        None => authorization.trim(),
-    };
     // Header, payload, signature; an encrypted token has five parts.
     let mut parts = token.split('.');
     let (Some(header), Some(payload), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
@@ -78,7 +81,7 @@ mod tests {
     use super::*;
 
     fn claim(authorization: &str, name: &str) -> Option<String> {
-        field_text(&decode_claims(authorization)?, name)
+        field_text(&decode_claims(super::token(authorization)?)?, name)
     }
 
     fn body_field(text: &str, name: &str) -> Option<String> {

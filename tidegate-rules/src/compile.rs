@@ -7,6 +7,7 @@ mod cost;
 mod identify;
 mod limit;
 mod on_failure;
+mod repeated;
 mod route_table;
 mod rule;
 
@@ -17,6 +18,7 @@ use smol_str::SmolStr;
 use tidegate::Limit;
 use tidegate::attributes::EscapedSlashes;
 use tidegate::http::{HeaderPolicy, ResetFormat};
+use tidegate::spi::Matcher;
 
 use crate::identity::Identity;
 use crate::index::Index;
@@ -89,7 +91,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     let (exempt_index, exempt_rest) = Index::new(exempt.iter());
     let (index, rest) = Index::new(rule_matchers.iter().map(|rule| &*rule.condition));
     rule_matchers.iter_mut().zip(rest).for_each(|(rule, rest)| rule.rest = rest);
-    let matcher = RequestMatcher {
+    let mut matcher = RequestMatcher {
         identity_config,
         identities,
         tenant,
@@ -101,7 +103,9 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
         exempt_rest,
         index,
         rules: rule_matchers,
+        reads: HashSet::new(),
     };
+    matcher.reads = matcher.reads().into_iter().map(SmolStr::from).collect();
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
     let escaped_slashes = escaped_slashes(file.escaped_slashes.as_ref());
     CompiledFile { matcher, rules, header_policy, escaped_slashes, exempt, identify }

@@ -44,7 +44,7 @@ impl Condition {
             && any(&self.paths, view.path(), PathPattern::matches)
             && (self.hosts.is_empty() || any(&self.hosts, view.host(), HostPattern::matches))
             && self.headers.iter().all(|(name, values)| {
-                let found = view.request.attribute(name).map(str::trim);
+                let found = view.attribute(name).map(str::trim);
                 found.is_some_and(|found| values.is_empty() || values.iter().any(|value| value == found))
             })
             && (self.tenants.is_empty() || any(&self.tenants, view.tenant(), |wanted, tenant| wanted == tenant))
@@ -92,7 +92,7 @@ impl Condition {
                     &header.0.replacen(attributes::HEADER_PREFIX, "header ", 1),
                     part,
                     wanted,
-                    to_owned(view.request.attribute(&header.0)),
+                    to_owned(view.attribute(&header.0)),
                 )
             })
         })

@@ -79,7 +79,7 @@ impl CostTable {
         }
         let computed = match &self.from {
             CostSource::Default => None,
-            CostSource::Header(name) => view.request.attribute(name).and_then(parse_cost),
+            CostSource::Header(name) => view.attribute(name).and_then(parse_cost),
             CostSource::Expression(expression) => {
                 // A cost that fails to compute or is negative must neither be free nor an outage: the default applies.
                 let cost = expression.evaluate(&|name| matcher.value(name, view)).ok();

@@ -3,9 +3,11 @@
 
 use std::fmt::{self, Write};
 
-use tidegate::attributes::{PATH, PathError, PathReadings};
+use tidegate::attributes::{PATH, PathReadings};
 use tidegate::spi::Match;
-use tidegate::{Limit, OnFailure, OnOverload, Request, RuleMode, RuleSet, Secret};
+use tidegate::{
+    Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet, Secret,
+};
 
 use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;
@@ -25,10 +27,11 @@ pub struct Explanation {
     pub plan: String,
     /// The ways in which servers may read the path, as written first. The request must pass the rules of each.
     pub path_readings: Vec<String>,
-    /// Why the path is refused with 400. There are no rules then.
-    pub path_error: Option<PathError>,
     /// The line of the exemption that applies, if every reading of the path is exempt.
     pub exempt: Option<usize>,
+    /// Why the request is refused whatever its limits are: a path with too many readings, a value that comes more than once, or is
+    /// too long. For a path, there are no rules.
+    pub problem: Option<RequestProblem>,
     /// Every rule of the file, in order. A rule that counts the readings of the path separately is listed once for each.
     pub rules: Vec<RuleExplanation>,
     /// The decisions if the request were repeated from now on.
@@ -121,7 +124,9 @@ impl RuleFile {
     pub fn explain(&self, request: &Request<'_>, secret: &Secret) -> Explanation {
         let rules = self.rules().clone().with_secret(secret);
         let path = request.attribute(PATH);
-        let path_error = path.and_then(|path| rules.path_error(path));
+        let problem = rules.resolve(request).problem().cloned();
+        let is_path_refused =
+            problem.as_ref().is_some_and(|problem| matches!(problem.kind(), RequestProblemKind::Path(_)));
         let readings = path.and_then(|path| rules.path_readings(path).ok());
         let readings: Vec<String> = readings.iter().flat_map(PathReadings::iter).map(str::to_owned).collect();
         let requests: Vec<Request<'_>> = match readings.as_slice() {
@@ -130,7 +135,7 @@ impl RuleFile {
         };
         let views: Vec<_> = requests.iter().map(|request| RequestView::new(request, &self.matcher)).collect();
         let exemptions: Vec<_> = views.iter().map(|view| self.matcher.exemption(view)).collect();
-        let explained = self.compiled.iter().filter(|_| path_error.is_none()).flat_map(|rule| {
+        let explained = self.compiled.iter().filter(|_| !is_path_refused).flat_map(|rule| {
             let status = |(view, exemption): (&RequestView<'_, '_>, &Option<usize>)| {
                 self.status(rule, view, exemption.is_some(), &rules)
             };
@@ -146,10 +151,10 @@ impl RuleFile {
             tenant: views[0].tenant().map(str::to_owned),
             plan: views[0].plan().to_owned(),
             exempt: exempt.map(|index| self.exempt_lines[index]),
+            problem,
             rules: explained.collect(),
             timeline: timeline(&rules, request),
             path_readings: readings,
-            path_error,
         }
     }
 

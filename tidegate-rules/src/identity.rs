@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use smol_str::SmolStr;
-use tidegate::{Request, attributes};
+use tidegate::attributes;
 
 use crate::forwarded::{self, ForwardedHeader, ProxyTrust};
 use crate::ip::{self, IpPrefixes};
 use crate::provenance::{AuthenticatedNames, Provenance};
-use crate::query;
+use crate::query::trimmed;
+use crate::repeated::RepeatedPolicies;
 use crate::request_view::RequestView;
 
 /// Where a value is read from.
@@ -62,6 +63,8 @@ pub(crate) struct IdentityValue<'q> {
     pub(crate) belongs_to_tenant: bool,
     /// Its provenance.
     pub(crate) provenance: Provenance,
+    /// Further values of a cookie that came more than once. Each counts as a subject of its own.
+    pub(crate) others: Vec<String>,
 }
 
 /// The settings of `identify` that sources are read with.
@@ -74,6 +77,8 @@ pub(crate) struct IdentityConfig {
     pub(crate) prefixes: IpPrefixes,
     /// The attribute of the header with the token.
     pub(crate) token: SmolStr,
+    /// Which value counts if a source comes more than once.
+    pub(crate) repeated: RepeatedPolicies,
 }
 
 impl Identity {
@@ -89,8 +94,21 @@ impl Identity {
         Self { application_attribute: Some(self.name.clone()), ..self }
     }
 
-    /// The value of the first source that has one.
+    /// The value of the first source that has one. A cookie with several values makes the request [refused](RequestView::problem).
     pub(crate) fn find<'q>(&self, view: &RequestView<'_, 'q>) -> Option<IdentityValue<'q>> {
+        self.find_with(view, |source| Some((source.read(view)?, Vec::new())))
+    }
+
+    /// The value of the first source that has one, with all values of a cookie.
+    pub(crate) fn find_all<'q>(&self, view: &RequestView<'_, 'q>) -> Option<IdentityValue<'q>> {
+        self.find_with(view, |source| source.read_all(view))
+    }
+
+    fn find_with<'q>(
+        &self,
+        view: &RequestView<'_, 'q>,
+        read: impl Fn(&Source) -> Option<(Cow<'q, str>, Vec<String>)>,
+    ) -> Option<IdentityValue<'q>> {
         if let Some(value) =
             self.application_attribute.as_ref().and_then(|name| non_empty(view.request.attribute(name)?))
         {
@@ -99,10 +117,11 @@ impl Identity {
                 value: value.into(),
                 belongs_to_tenant: true,
                 provenance: Provenance::Verified,
+                others: Vec::new(),
             });
         }
         let value_of = |((source, kind), provenance): ((&Source, &SmolStr), &Provenance)| {
-            let value = source.read(view)?;
+            let (value, others) = read(source)?;
             // A single source needs no kind of its own, and the application may set the value itself.
             let kind = if self.sources.len() == 1 { &self.name } else { kind };
             Some(IdentityValue {
@@ -110,6 +129,7 @@ impl Identity {
                 value,
                 belongs_to_tenant: source.belongs_to_tenant(),
                 provenance: *provenance,
+                others,
             })
         };
         self.sources.iter().zip(&self.kinds).zip(&self.provenances).find_map(value_of)
@@ -144,15 +164,23 @@ impl Source {
         match self {
             Self::Ip => Some(view.matcher.identity_config.prefixes.subject(view.client()?).into()),
             Self::Net(prefixes) => Some(prefixes.subject(view.client()?).into()),
-            Self::Attribute(name) => non_empty(request.attribute(name)?).map(Cow::Borrowed),
-            Self::Query(name) => owned(query::query_parameter(request.attribute(attributes::QUERY)?, name)?),
-            Self::Cookie(name) => owned(query::cookie(request.attribute(attributes::COOKIE_HEADER)?, name)?),
+            Self::Attribute(name) => non_empty(view.attribute(name)?).map(Cow::Borrowed),
+            Self::Query(name) => trimmed(view.query_parameter(name)?),
+            Self::Cookie(name) => view.cookie(name),
             Self::Claim(name) => owned(view.claim(name)?),
             Self::Body(name) => owned(view.body_field(name)?),
             Self::Path => view.path().map(Cow::Borrowed),
             Self::Host => owned(view.host()?.to_owned()),
             Self::Action => non_empty(request.action()).map(Cow::Borrowed),
             Self::Constant(text) => Some(Cow::Owned(text.to_string())),
+        }
+    }
+
+    /// The value, and further values if a cookie has several.
+    fn read_all<'q>(&self, view: &RequestView<'_, 'q>) -> Option<(Cow<'q, str>, Vec<String>)> {
+        match self {
+            Self::Cookie(name) => view.cookies(name),
+            _ => Some((self.read(view)?, Vec::new())),
         }
     }
 
@@ -221,9 +249,9 @@ impl Source {
 
 impl IdentityConfig {
     /// The address of the client, according to the trusted proxies.
-    pub(crate) fn client(&self, request: &Request<'_>) -> Option<IpAddr> {
-        let peer = ip::parse(request.attribute(attributes::IP)?);
-        forwarded::client_ip(peer, request.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
+    pub(crate) fn client(&self, view: &RequestView<'_, '_>) -> Option<IpAddr> {
+        let peer = ip::parse(view.request.attribute(attributes::IP)?);
+        forwarded::client_ip(peer, view.attribute(&self.forwarded), &self.trust, &self.forwarded_by)
     }
 }
 

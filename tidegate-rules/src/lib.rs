@@ -79,6 +79,7 @@ mod path;
 mod path_tree;
 mod provenance;
 mod query;
+mod repeated;
 mod request_matcher;
 mod request_view;
 mod route_table;

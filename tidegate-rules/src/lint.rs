@@ -10,6 +10,7 @@ pub(crate) mod failure_policy;
 mod identity;
 pub(crate) mod limits;
 mod reachability;
+mod repeated;
 pub(crate) mod security;
 
 use crate::compile::{CompiledFile, CompiledRule};
@@ -17,7 +18,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 29] = [
+pub(crate) const CODES: [&str; 30] = [
     "colon-segment",
     "cost-above-limit",
     "duplicate-rule",
@@ -37,6 +38,7 @@ pub(crate) const CODES: [&str; 29] = [
     "no-rules",
     NOT_COMPARED,
     "plan-of-another-shape",
+    "repeated-values",
     "security-fails-open",
     "strangers-remembered",
     "too-many-checks",
@@ -71,6 +73,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
     }
     let rules: Vec<&CompiledRule> = file.rules.iter().filter(|rule| !rule.is_disabled()).collect();
     identity::lint(file, problems, &mut lints);
+    repeated::lint(file, &mut lints);
     for rule in &rules {
         security::lint(rule, &mut lints);
         failure_policy::lint(rule, &mut lints);

@@ -1,14 +1,14 @@
 //! `RequestMatcher`: finds the rules that apply to a request, with the subject and the cost under each. Pure.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use tidegate::spi::{Match, Matcher};
-use tidegate::{Request, attributes};
+use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
 
 use crate::condition::Condition;
 use crate::cost::Cost;
@@ -16,6 +16,7 @@ use crate::failure_policy::FailurePolicy;
 use crate::identity::{Identity, IdentityConfig, IdentityValue, Source};
 use crate::index::{Index, RuleIndices};
 use crate::provenance::Provenance;
+use crate::repeated::{MAX_REPEATED_VALUES, RepeatedPolicy};
 use crate::request_view::RequestView;
 
 /// The part of a rule file that requests are matched with.
@@ -33,6 +34,8 @@ pub(crate) struct RequestMatcher {
     /// The rules that are not disabled, in the order of the file.
     pub(crate) rules: Vec<RuleMatcher>,
     pub(crate) index: Index,
+    /// The attributes that the file reads.
+    pub(crate) reads: HashSet<SmolStr>,
 }
 
 /// The part of a rule that requests are matched with.
@@ -80,6 +83,20 @@ impl RequestMatcher {
         candidates.into_iter().find(applies).map(|index| index as usize)
     }
 
+    /// Refuses a request in which a header that the file reads comes more than once. It does not depend on which rules apply, so that
+    /// the answer to a request does not depend on how rules are indexed.
+    fn refuse_repeated(&self, view: &RequestView<'_, '_>) {
+        if !view.request.has_repeats() {
+            return;
+        }
+        let is_refused = |name: &&str| {
+            self.reads.contains(*name) && self.identity_config.repeated.policy(name) == RepeatedPolicy::Reject
+        };
+        if let Some(name) = view.request.repeated_names().find(is_refused) {
+            view.refuse(RequestProblemKind::Repeated, name);
+        }
+    }
+
     /// An identity by its name.
     pub(crate) fn named(&self, name: &str) -> Option<&Identity> {
         self.identities.iter().find(|identity| identity.name == name)
@@ -95,7 +112,7 @@ impl RequestMatcher {
                 Some(identity) => identity.find(view).map(|identity| identity.value),
                 None => match Source::parse(name) {
                     Ok(source) => source.read(view),
-                    Err(_) => view.request.attribute(name).map(Cow::Borrowed),
+                    Err(_) => view.attribute(name).map(Cow::Borrowed),
                 },
             },
         }
@@ -113,8 +130,9 @@ impl RuleMatcher {
                 value: view.plan().to_owned().into(),
                 belongs_to_tenant: false,
                 provenance: view.plan_provenance(),
+                others: Vec::new(),
             }),
-            _ => identity.find(view),
+            _ => identity.find_all(view),
         };
         let identities: SmallVec<[_; 1]> = self.per.iter().map(find).collect();
         let scoped = match self.tenant {
@@ -163,6 +181,29 @@ impl RuleMatcher {
 }
 
 impl RuleSubject<'_> {
+    /// The other subjects of the same request: one for each combination of the values of repeated cookies. Empty for most requests,
+    /// without an allocation; one more than the request may have if there are too many.
+    pub(crate) fn others(&self) -> Vec<Self> {
+        let mut others: Vec<Self> = Vec::new();
+        for (index, value) in self.identities.iter().enumerate() {
+            let Some(value) = value.as_ref().filter(|value| !value.others.is_empty()) else { continue };
+            let combinations: Vec<Self> = std::iter::once(self).chain(&others).cloned().collect();
+            for other in &value.others {
+                others.extend(combinations.iter().map(|subject| subject.with_value(index, other)));
+            }
+            others.truncate(MAX_REPEATED_VALUES);
+        }
+        others
+    }
+
+    fn with_value(&self, index: usize, value: &str) -> Self {
+        let mut subject = self.clone();
+        if let Some(identity) = &mut subject.identities[index] {
+            identity.value = Cow::Owned(value.to_owned());
+        }
+        subject
+    }
+
     /// A value for each of the rule's [names](RuleMatcher::names).
     pub(crate) fn values(&self, rule: &RuleMatcher) -> SmallVec<[Option<&str>; 4]> {
         let mut values = SmallVec::new();
@@ -184,29 +225,37 @@ fn address_of(identities: &[Option<IdentityValue<'_>>]) -> Option<IpAddr> {
 }
 
 impl Matcher for RequestMatcher {
-    fn find(&self, request: &Request<'_>, add: &mut dyn FnMut(Match<'_>)) {
+    fn find(&self, request: &Request<'_>, add: &mut dyn FnMut(Match<'_>)) -> Result<(), RequestProblem> {
         let view = RequestView::new(request, self);
+        self.refuse_repeated(&view);
         let mut candidates = RuleIndices::new();
         self.index.candidates(&view, &mut candidates);
         candidates.retain(|index| self.rules[*index as usize].rest.as_ref().is_none_or(|rest| rest.matches(&view)));
         if candidates.is_empty() || self.exemption(&view).is_some() {
-            return;
+            return view.problem().map_or(Ok(()), |problem| Err(problem.clone()));
         }
         for index in candidates {
             let rule = &self.rules[index as usize];
             let subject = rule.subject(&view);
             let cost = rule.cost.units(&view, self);
-            let values = subject.values(rule);
-            add(Match {
-                rule: index as usize,
-                plan: view.plan(),
-                values: &values,
-                cost,
-                on_failure: rule.on_failure.find(&view),
-                anonymous: subject.anonymous,
-                address: subject.address,
-            });
+            let others = subject.others();
+            if others.len() >= MAX_REPEATED_VALUES {
+                view.refuse(RequestProblemKind::TooManyValues, attributes::COOKIE_HEADER);
+            }
+            for subject in std::iter::once(&subject).chain(&others) {
+                let values = subject.values(rule);
+                add(Match {
+                    rule: index as usize,
+                    plan: view.plan(),
+                    values: &values,
+                    cost,
+                    on_failure: rule.on_failure.find(&view),
+                    anonymous: subject.anonymous,
+                    address: subject.address,
+                });
+            }
         }
+        view.problem().map_or(Ok(()), |problem| Err(problem.clone()))
     }
 
     fn reads(&self) -> Vec<String> {
@@ -248,7 +297,7 @@ mod tests {
             let mut matches = Vec::new();
             let start = Request::new("").with_attribute("ip", "192.0.2.1");
             let request = attributes.iter().fold(start, |request, (name, value)| request.with_attribute(name, value));
-            matcher.find(&request, &mut |rule| matches.push((rule.anonymous, rule.on_failure)));
+            matcher.find(&request, &mut |rule| matches.push((rule.anonymous, rule.on_failure))).unwrap();
             matches
         };
         assert_eq!(matches(&[]), [(true, None)]);

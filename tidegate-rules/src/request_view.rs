@@ -6,12 +6,14 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use serde_json::Value;
-use smol_str::SmolStr;
-use tidegate::{Request, attributes};
+use smol_str::{SmolStr, format_smolstr};
+use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
 
 use crate::claims;
 use crate::identity::IdentityValue;
 use crate::provenance::Provenance;
+use crate::query::{self, Parameter};
+use crate::repeated::{MAX_REPEATED_VALUES, RepeatedPolicy};
 use crate::request_matcher::RequestMatcher;
 
 /// A request with its derived values.
@@ -25,6 +27,7 @@ pub(crate) struct RequestView<'m, 'q> {
     client: OnceCell<Option<IpAddr>>,
     body: OnceCell<Option<Value>>,
     claims: OnceCell<Option<Value>>,
+    problem: OnceCell<RequestProblem>,
 }
 
 impl<'m, 'q> RequestView<'m, 'q> {
@@ -39,6 +42,7 @@ impl<'m, 'q> RequestView<'m, 'q> {
             tenant: OnceCell::new(),
             plan: OnceCell::new(),
             client: OnceCell::new(),
+            problem: OnceCell::new(),
         }
     }
 
@@ -54,21 +58,117 @@ impl<'m, 'q> RequestView<'m, 'q> {
 
     /// The host in its normal form.
     pub(crate) fn host(&self) -> Option<&str> {
-        self.host.get_or_init(|| Some(attributes::normalize_host(self.request.attribute(attributes::HOST)?))).as_deref()
+        self.host.get_or_init(|| Some(attributes::normalize_host(self.attribute(attributes::HOST)?))).as_deref()
     }
 
     /// A field of the body, which is parsed once.
     pub(crate) fn body_field(&self, name: &str) -> Option<String> {
-        let body = self.body.get_or_init(|| claims::parse_body(self.request.attribute(attributes::BODY)?));
+        let body = self.body.get_or_init(|| {
+            let text = self.request.attribute(attributes::BODY)?;
+            if text.len() > claims::MAX_BODY_BYTES {
+                self.refuse(RequestProblemKind::TooLong, attributes::BODY);
+            }
+            claims::parse_body(text)
+        });
         claims::field_text(body.as_ref()?, name)
     }
 
     /// A claim of the token, which is decoded once.
     pub(crate) fn claim(&self, name: &str) -> Option<String> {
-        let token = self
-            .claims
-            .get_or_init(|| claims::decode_claims(self.request.attribute(&self.matcher.identity_config.token)?));
-        claims::field_text(token.as_ref()?, name)
+        let claims = self.claims.get_or_init(|| {
+            let header = &self.matcher.identity_config.token;
+            let token = claims::token(self.attribute(header)?)?;
+            if token.len() > claims::MAX_TOKEN_BYTES {
+                self.refuse(RequestProblemKind::TooLong, header);
+            }
+            claims::decode_claims(token)
+        });
+        claims::field_text(claims.as_ref()?, name)
+    }
+
+    /// An attribute. Of one that came more than once, the value that its policy selects.
+    pub(crate) fn attribute(&self, name: &str) -> Option<&'q str> {
+        let first = self.request.attribute(name)?;
+        if !self.request.has_repeats() {
+            return Some(first);
+        }
+        let Some(last) = self.request.further_values(name).last() else { return Some(first) };
+        Some(match self.policy(name) {
+            RepeatedPolicy::First => first,
+            RepeatedPolicy::Last => last,
+            RepeatedPolicy::Reject => {
+                self.refuse(RequestProblemKind::Repeated, name);
+                first
+            }
+        })
+    }
+
+    /// A parameter of the query.
+    pub(crate) fn query_parameter(&self, name: &str) -> Option<Cow<'q, str>> {
+        match query::parameter(self.request.attribute(attributes::QUERY)?, name) {
+            Parameter::Missing => None,
+            Parameter::Once(value) => Some(value),
+            Parameter::Ambiguous => {
+                self.refuse(RequestProblemKind::Ambiguous, format_smolstr!("query:{name}"));
+                None
+            }
+            Parameter::Repeated { first, last } => {
+                let source = format_smolstr!("query:{name}");
+                match self.policy(&source) {
+                    RepeatedPolicy::First => Some(first),
+                    RepeatedPolicy::Last => Some(last),
+                    RepeatedPolicy::Reject => {
+                        self.refuse(RequestProblemKind::Repeated, source);
+                        None
+                    }
+                }
+            }
+        }
+    }
+
+    /// A cookie where only one value can count: one that selects a plan, a tenant or a cost.
+    pub(crate) fn cookie(&self, name: &str) -> Option<Cow<'q, str>> {
+        let (first, others) = self.cookies(name)?;
+        if !others.is_empty() {
+            self.refuse(RequestProblemKind::Repeated, format_smolstr!("cookie:{name}"));
+        }
+        Some(first)
+    }
+
+    /// The different values of a cookie: the first, and all others.
+    pub(crate) fn cookies(&self, name: &str) -> Option<(Cow<'q, str>, Vec<String>)> {
+        let header = self.request.attribute(attributes::COOKIE_HEADER)?;
+        let mut values = query::cookies(header, name).into_iter();
+        let first = values.next()?;
+        let others: Vec<String> = values.map(Cow::into_owned).collect();
+        if others.is_empty() {
+            return Some((first, others));
+        }
+        let source = format_smolstr!("cookie:{name}");
+        match self.policy(&source) {
+            RepeatedPolicy::First => Some((first, Vec::new())),
+            RepeatedPolicy::Last => Some((query::last_cookie(header, name)?, Vec::new())),
+            RepeatedPolicy::Reject => {
+                if others.len() >= MAX_REPEATED_VALUES {
+                    self.refuse(RequestProblemKind::TooManyValues, source);
+                }
+                Some((first, others))
+            }
+        }
+    }
+
+    /// Why the request cannot be judged, as far as it has been read.
+    pub(crate) fn problem(&self) -> Option<&RequestProblem> {
+        self.problem.get()
+    }
+
+    /// Records why the request cannot be judged. The first reason stays.
+    pub(crate) fn refuse(&self, kind: RequestProblemKind, source: impl AsRef<str>) {
+        self.problem.get_or_init(|| RequestProblem::new(kind, source));
+    }
+
+    fn policy(&self, source: &str) -> RepeatedPolicy {
+        self.matcher.identity_config.repeated.policy(source)
     }
 
     /// The tenant.
@@ -109,6 +209,6 @@ impl<'m, 'q> RequestView<'m, 'q> {
 
     /// The address of the client.
     pub(crate) fn client(&self) -> Option<IpAddr> {
-        *self.client.get_or_init(|| self.matcher.identity_config.client(self.request))
+        *self.client.get_or_init(|| self.matcher.identity_config.client(self))
     }
 }

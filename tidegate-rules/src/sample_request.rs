@@ -31,7 +31,7 @@ pub struct SampleRequest {
     pub path: Option<String>,
     /// The host; that of the `Host` header if missing.
     pub host: Option<String>,
-    /// The headers. Several lines of one name are joined as in HTTP.
+    /// The headers. Several lines of a list are joined as in HTTP; of any other header they are repeated values.
     pub headers: Vec<(String, String)>,
     /// The address of the peer: the client, or the proxy in front of us.
     pub ip: Option<String>,
@@ -53,6 +53,8 @@ pub struct SampleAttributes {
     action: String,
     cost: u64,
     values: Vec<(SmolStr, String)>,
+    /// Further lines of headers that are no lists.
+    repeats: Vec<(SmolStr, String)>,
 }
 
 /// Why a [`SampleRequest`] is invalid: the field, and how to fix it. It quotes only known names: a value may be a subject, and an
@@ -62,6 +64,9 @@ pub struct SampleError {
     field: String,
     problem: String,
 }
+
+/// The value of each header by attribute, and further values of those that came more than once.
+type HeaderLines = (Vec<(SmolStr, String)>, Vec<(SmolStr, String)>);
 
 impl SampleRequest {
     /// A request without any attributes, with a cost of 1.
@@ -137,7 +142,7 @@ impl SampleRequest {
         bring(attributes::IP, self.address()?.as_deref());
         bring(attributes::BODY, self.body.as_deref());
         bring(attributes::TENANT, self.tenant.as_deref());
-        let headers = self.joined_headers()?;
+        let (headers, repeats) = self.joined_headers()?;
         let host_header = headers.iter().find(|(name, _)| name == attributes::HOST_HEADER);
         let host = self.host.as_deref().or(host_header.map(|(_, value)| value.as_str()));
         bring(attributes::HOST, host.map(attributes::normalize_host).as_deref());
@@ -147,7 +152,7 @@ impl SampleRequest {
             values.push((SmolStr::new(name), value.clone()));
         }
         let action = self.action.clone().unwrap_or_default();
-        Ok(SampleAttributes { action, cost: self.cost.unwrap_or(1), values })
+        Ok(SampleAttributes { action, cost: self.cost.unwrap_or(1), values, repeats })
     }
 
     /// The method, unless it is a known one in other letters, which front doors refuse.
@@ -177,9 +182,9 @@ impl SampleRequest {
         Ok(parsed.transpose()?.map(|ip| ip.to_canonical().to_string()))
     }
 
-    /// Headers by attribute, each once.
-    fn joined_headers(&self) -> Result<Vec<(SmolStr, String)>, SampleError> {
-        let mut joined: Vec<(SmolStr, String)> = Vec::new();
+    /// Headers by attribute, each once, and further lines of those that are no lists.
+    fn joined_headers(&self) -> Result<HeaderLines, SampleError> {
+        let (mut joined, mut repeats): HeaderLines = (Vec::new(), Vec::new());
         for (name, value) in &self.headers {
             if !attributes::is_header_name(name) {
                 let help = "not a header name: it has letters, digits and signs such as `-`, and no spaces";
@@ -188,16 +193,23 @@ impl SampleRequest {
             if value.contains(['\r', '\n', '\0']) {
                 return Err(SampleError::new("headers", "the value has a line break; a header is one line"));
             }
-            let (attribute, line) = (SmolStr::from(attributes::header_attribute(name)), value.trim());
+            let attribute = SmolStr::from(attributes::header_attribute(name));
+            let line = attributes::bytes_to_text(value.trim().as_bytes());
             match joined.iter_mut().find(|(joined_name, _)| *joined_name == attribute) {
-                Some((_, lines)) => {
-                    let lines_and_line = [Cow::Owned(std::mem::take(lines)), Cow::Borrowed(line)];
+                Some((_, lines)) if attributes::is_list_header(name) => {
+                    let lines_and_line = [Cow::Owned(std::mem::take(lines)), line];
                     *lines = attributes::join_header_lines(name, lines_and_line).unwrap_or_default().into_owned();
                 }
-                None => joined.push((attribute, line.to_owned())),
+                Some(_) => repeats.push((attribute, line.into_owned())),
+                None => joined.push((attribute, line.into_owned())),
             }
         }
-        Ok(joined)
+        if self.host.is_none() {
+            let hosts = repeats.iter().filter(|(name, _)| name == attributes::HOST_HEADER);
+            let hosts: Vec<_> = hosts.map(|(_, host)| (attributes::HOST.into(), host.clone())).collect();
+            repeats.extend(hosts);
+        }
+        Ok((joined, repeats))
     }
 
     fn check_attribute(&self, name: &str) -> Result<(), SampleError> {
@@ -233,15 +245,11 @@ impl fmt::Debug for SampleRequest {
 // === impl SampleAttributes ===
 
 impl SampleAttributes {
-    /// The path, without its query.
-    pub fn path(&self) -> Option<&str> {
-        self.values.iter().find(|(name, _)| name == attributes::PATH).map(|(_, path)| path.as_str())
-    }
-
     /// The request, for a [`Limiter`](tidegate::Limiter).
     pub fn request(&self) -> Request<'_> {
         let request = Request::new(&self.action).with_cost(self.cost);
-        self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
+        let request = self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value));
+        self.repeats.iter().fold(request, |request, (name, value)| request.with_further_value(name, value))
     }
 }
 
@@ -292,11 +300,22 @@ mod tests {
 
     #[test]
     fn header_lines_are_joined_as_front_doors_join_them() {
-        let headers =
-            pairs(&[("X-A", " 1 "), ("Cookie", "a=1"), ("x-a", "2"), ("cookie", "b=2"), ("Host", "h.example")]);
+        let headers = pairs(&[
+            ("X-A", " 1 "),
+            ("Via", "1"),
+            ("Cookie", "a=1"),
+            ("x-a", "2"),
+            ("via", "2"),
+            ("cookie", "b=2"),
+            ("Host", "h.example"),
+        ]);
         let sample = SampleRequest { headers, ..SampleRequest::default() };
+        let attributes = sample.attributes().unwrap();
+        assert_eq!(attributes.request().further_values("header:x-a").collect::<Vec<_>>(), ["2"]);
+        assert_eq!(attributes.request().repeated_names().collect::<Vec<_>>(), ["header:x-a"]);
         for (name, expected) in [
-            ("header:x-a", Some("1, 2")),
+            ("header:x-a", Some("1")),
+            ("header:via", Some("1, 2")),
             ("header:cookie", Some("a=1; b=2")),
             ("header:host", Some("h.example")),
             ("host", Some("h.example")),

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 pub(crate) use anonymous::{AnonymousSpec, AuthenticatedSpec};
 pub(crate) use cost::{CostSpec, CostTableSpec};
-pub(crate) use identify::{IdentifySpec, SourcesSpec};
+pub(crate) use identify::{IdentifySpec, RepeatedName, RepeatedSpec, SourcesSpec};
 pub(crate) use limit::{
     FixedWindowSpec, LeakyBucketSpec, LimitSpec, SlidingLogSpec, SlidingWindowSpec, TokenBucketSpec,
 };

@@ -54,7 +54,7 @@ fn request(path: &str) -> Request<'_> {
 /// The rules that apply, sorted, with their costs.
 fn checks(file: &RuleFile, path: &str) -> Vec<(String, u64)> {
     let plan = file.rules().resolve(&request(path));
-    assert_eq!(plan.path_error(), None, "{path}");
+    assert_eq!(plan.problem(), None, "{path}");
     let mut checks: Vec<_> = plan.checks().iter().map(|check| (check.gate().rule().to_owned(), check.cost())).collect();
     checks.sort();
     checks
@@ -156,10 +156,10 @@ fn paths_with_legitimate_escapes_are_limited_under_both_readings() {
 fn a_path_with_too_many_readings_is_denied() {
     let file = parse(&format!("rules:\n- {{ id: login, match: {{ path: /login }}, {LIMIT} }}\n"));
     let path = "/a;b%2Fc\\d";
-    assert_eq!(file.rules().resolve(&request(path)).path_error(), Some(PathError::TooManyReadings));
+    assert_eq!(file.rules().resolve(&request(path)).problem(), Some(&PathError::TooManyReadings.into()));
     assert!(!Limiter::new(file.rules().clone(), MemoryStore::new()).check_now(&request(path)).is_allowed());
     let explained = file.explain(&request(path), &Secret::public());
-    assert_eq!((explained.path_error, explained.rules.len()), (Some(PathError::TooManyReadings), 0));
+    assert_eq!((explained.problem, explained.rules.len()), (Some(PathError::TooManyReadings.into()), 0));
 }
 
 #[test]
@@ -175,7 +175,8 @@ fn the_file_says_what_happens_to_escaped_slashes() {
     }
     let reject = file("escaped_slashes: reject\n");
     for path in ["/a%2Fb", "/a%2fb", "/a%252Fb"] {
-        assert_eq!(reject.rules().resolve(&request(path)).path_error(), Some(PathError::EscapedSlash), "{path}");
+        let plan = reject.rules().resolve(&request(path));
+        assert_eq!(plan.problem(), Some(&PathError::EscapedSlash.into()), "{path}");
     }
     assert_eq!(ids(&reject, "/a%20b"), ["all"]);
     let wrong = RuleFile::parse("rules.yaml", "version: 1\nescaped_slashes: keep\nrules: []\n").unwrap_err();
@@ -218,7 +219,7 @@ proptest! {
         let path = format!("/{path}");
         let plan = file.rules().resolve(&request(&path));
         match PathReadings::new(&path) {
-            Err(error) => prop_assert_eq!(plan.path_error(), Some(error)),
+            Err(error) => prop_assert_eq!(plan.problem(), Some(&error.into())),
             Ok(readings) => {
                 let mut expected: Vec<&str> = readings.iter().flat_map(naive_rules).collect();
                 expected.sort_unstable();

@@ -320,7 +320,7 @@ tests:
       - { expect: { rule: a, remaining: 8 } }
       - { request: { headers: { x-b: you } }, expect: { rule: a, remaining: 8 } }
       - { request: { headers: { x-a: ~ } }, expect: no_rule }
-      - { request: { headers: { x-a: [1, 2] } }, expect: no_rule }
+      - { request: { headers: { x-a: [1, 2] } }, expect: { denied: 1, status: 400 } }
       - { request: { path: /b, body: { user: { id: 7 } } }, expect: allowed }
       - { request: { path: /b, body: '{\"user\":{\"id\":7}}' }, expect: denied }
       - { request: { path: /b, body: { user: { id: 8 } } }, expect: allowed }

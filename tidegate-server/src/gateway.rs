@@ -1,11 +1,13 @@
 //! `Gateway`: a reverse proxy that applies the rules in front of any HTTP service.
 //!
 //! ```text
-//! client ──▶ Listener ──▶ LimitLayer ──▶ Proxy ──▶ upstream
-//!            TLS,          429, 503,     forwarded_headers, hop_by_hop,
-//!            timeouts      delays        upload, tunnel
-//!            rate_limit_headers ◀───────────┘
+//! client ──▶ Listener ──▶ request_fields ──▶ LimitLayer ──▶ Proxy ──▶ upstream
+//!            TLS,          hop_by_hop,         429, 503,     upload, tunnel
+//!            timeouts      forwarded_headers   delays           │
+//!            rate_limit_headers ◀───────────────────────────────┘
 //! ```
+//!
+//! A request is brought into its final form first, then decided, and then forwarded as it was decided.
 //!
 //! Bodies, trailers and upgraded connections are streamed; nothing is buffered. [`LimitLayer`] makes the path of each request
 //! canonical, decides the request, and writes the 400, 429 and 503 responses; the gateway forwards what was decided.
@@ -19,6 +21,7 @@ mod forwarded_headers;
 mod hop_by_hop;
 mod proxy;
 mod rate_limit_headers;
+mod request_fields;
 mod tunnel;
 mod upload;
 
@@ -27,16 +30,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode, Uri};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use tidegate::Clock;
 use tidegate::spi::Store;
-use tidegate_tower::{LimitLayer, LimitService, ResponseBody};
+use tidegate_tower::{Handle, LimitLayer, LimitService, ResponseBody};
 use tower::ServiceExt;
 use tower_layer::Layer;
 
 use crate::listen::{Listener, Tasks};
 use access_log::AccessLog;
-use proxy::{Proxy, ProxyBody};
+use proxy::{Proxy, ProxyBody, ProxyError};
 use upstream::Upstream;
 
 /// A reverse proxy with rate limits in front of one upstream.
@@ -83,11 +87,10 @@ impl Gateway {
         S: Store + 'static,
     {
         let (tasks, log) = (Tasks::new(), self.options.access_log.then(AccessLog::new));
-        let layer = layer.with_canonical_paths(true);
-        let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.spawner())));
+        let door = GatewayDoor::new(self, &layer, &tasks);
         let service = hyper::service::service_fn(move |request| {
-            let service = LimitService::clone(&service);
-            access_log::handle_logged(log.clone(), request, |request| handle(service, request))
+            let door = door.clone();
+            access_log::handle_logged(log.clone(), request, |request| door.handle(request))
         });
         listener.into().with_client_info().serve(service, tasks, shutdown).await
     }
@@ -106,13 +109,12 @@ impl Gateway {
         S: Store + 'static,
     {
         let tasks = Tasks::new();
-        let layer = layer.with_canonical_paths(true);
-        let service = Arc::new(layer.layer(Proxy::new(self.upstream, self.options, tasks.spawner())));
+        let door = GatewayDoor::new(self, &layer, &tasks);
         let service = hyper::service::service_fn(move |request| {
-            let (service, clock, observer) = (LimitService::clone(&service), Arc::clone(&clock), Arc::clone(&observer));
+            let (door, clock, observer) = (door.clone(), Arc::clone(&clock), Arc::clone(&observer));
             async move {
                 let started = clock.now();
-                let response = handle(service, request).await?;
+                let response = door.handle(request).await?;
                 observer(response.status(), clock.now().since(started));
                 Ok(response)
             }
@@ -121,12 +123,41 @@ impl Gateway {
     }
 }
 
-/// Sends one request through the limit layer and the proxy.
-async fn handle<S: Store + 'static>(
-    service: LimitService<Proxy, S>,
-    request: Request<Incoming>,
-) -> Result<Response<ResponseBody<ProxyBody>>, Infallible> {
-    let mut response = service.oneshot(request).await?;
-    rate_limit_headers::merge_upstream_headers(&mut response);
-    Ok(response)
+/// What every request passes. Clones share everything.
+struct GatewayDoor<S> {
+    service: Arc<LimitService<Proxy, S>>,
+    /// The rules, for the fields that they read.
+    rules: Handle<S>,
+    trust_forwarded: bool,
+}
+
+impl<S: Store + 'static> GatewayDoor<S> {
+    fn new(gateway: Gateway, layer: &LimitLayer<S>, tasks: &Tasks) -> Self {
+        let Gateway { upstream, options } = gateway;
+        let trust_forwarded = options.trust_forwarded;
+        let layer = layer.clone().with_canonical_paths(true);
+        let service = Arc::new(layer.layer(Proxy::new(upstream, options, tasks.spawner())));
+        Self { service, rules: layer.handle(), trust_forwarded }
+    }
+
+    /// Sends one request through the limit layer and the proxy, in its final form.
+    async fn handle(self, mut request: Request<Incoming>) -> Result<Response<GatewayBody>, Infallible> {
+        let reads = |name: &http::HeaderName| self.rules.reads_header(name);
+        if let Err(problem) = request_fields::normalize(&mut request, self.trust_forwarded, reads) {
+            return Ok(ProxyError::Field(problem).into_response().map(Either::Right));
+        }
+        let mut response = LimitService::clone(&self.service).oneshot(request).await?;
+        rate_limit_headers::merge_upstream_headers(&mut response);
+        Ok(response.map(Either::Left))
+    }
+}
+
+/// The body of a response: that of the layer around the proxy, or that of an error before it.
+type GatewayBody = Either<ResponseBody<ProxyBody>, ProxyBody>;
+
+impl<S> Clone for GatewayDoor<S> {
+    fn clone(&self) -> Self {
+        let (service, rules) = (Arc::clone(&self.service), self.rules.clone());
+        Self { service, rules, trust_forwarded: self.trust_forwarded }
+    }
 }

@@ -30,7 +30,12 @@ enum Source {
 }
 
 /// The attributes of one request.
-pub(crate) struct AttributeValues<'a>(SmallVec<[(&'a str, Cow<'a, str>); 4]>);
+#[derive(Default)]
+pub(crate) struct AttributeValues<'a> {
+    values: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
+    /// Further lines of headers that came more than once and are no lists. Rules decide whether such a request can be judged.
+    repeats: Vec<(&'a str, Cow<'a, str>)>,
+}
 
 impl AttributeSources {
     pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
@@ -41,6 +46,15 @@ impl AttributeSources {
         Self(names.into_iter().map(with_source).collect())
     }
 
+    /// Whether the rules read this header, as an attribute or for the host.
+    pub(crate) fn reads_header(&self, name: &HeaderName) -> bool {
+        self.0.iter().any(|(_, source)| match source {
+            Source::Header(header) => header == name,
+            Source::Host => name == HOST,
+            _ => false,
+        })
+    }
+
     /// Reads the attributes from a request. `layer_attributes` take precedence over the extension [`Attributes`].
     pub(crate) fn read<'a>(
         &'a self,
@@ -49,24 +63,28 @@ impl AttributeSources {
         peer: Option<IpAddr>,
     ) -> AttributeValues<'a> {
         let extension = parts.extensions.get::<Attributes>();
-        let read = |(name, source): &'a (String, Source)| {
+        let mut values = AttributeValues::default();
+        for (name, source) in &self.0 {
             let value = match source {
                 Source::Method => Some(parts.method.as_str().into()),
                 Source::Path => Some(parts.uri.path().into()),
                 Source::Query => parts.uri.query().map(Cow::Borrowed),
-                Source::Host => host(parts),
+                Source::Host => host(parts, &mut values.repeats),
                 Source::Ip => peer.map(|ip| format_address(ip.to_canonical()).into()),
                 Source::Body => parts.extensions.get::<BodyText>().map(|body| body.as_str().into()),
-                Source::Header(header) => header_value(&parts.headers, header),
+                Source::Header(header) if attributes::is_list_header(header.as_str()) => {
+                    header_value(&parts.headers, header)
+                }
+                Source::Header(header) => single_value(&parts.headers, header, name, &mut values.repeats),
                 Source::Application => {
                     let value = layer_attributes.attribute(name).or_else(|| extension?.attribute(name));
                     value.map(Cow::Borrowed)
                 }
                 Source::Unavailable => None,
             };
-            Some((name.as_str(), value?))
-        };
-        AttributeValues(self.0.iter().filter_map(read).collect())
+            values.values.extend(value.map(|value| (name.as_str(), value)));
+        }
+        values
     }
 }
 
@@ -92,7 +110,8 @@ impl AttributeValues<'_> {
     /// The request for the limiter.
     pub(crate) fn to_request<'a>(&'a self, action: &'a str, cost: u64) -> tidegate::Request<'a> {
         let request = tidegate::Request::new(action).with_cost(cost);
-        self.0.iter().fold(request, |request, (name, value)| request.with_attribute(name, value))
+        let request = self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value));
+        self.repeats.iter().fold(request, |request, (name, value)| request.with_further_value(name, value))
     }
 }
 
@@ -104,17 +123,34 @@ pub(crate) fn peer(parts: &Parts) -> Option<IpAddr> {
 
 /// All lines of a header as one value.
 pub(crate) fn header_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
-    let lines = headers.get_all(name).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
-    attributes::join_header_lines(name.as_str(), lines)
+    attributes::join_header_lines(name.as_str(), lines(headers, name))
+}
+
+/// The first line of a header. Further lines are added to `repeats` as values of `attribute`.
+fn single_value<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+    attribute: &'a str,
+    repeats: &mut Vec<(&'a str, Cow<'a, str>)>,
+) -> Option<Cow<'a, str>> {
+    let mut lines = lines(headers, name);
+    let first = lines.next()?;
+    repeats.extend(lines.map(|line| (attribute, line)));
+    Some(first)
+}
+
+/// The lines of a header. Their bytes are kept, so that two keys are never counted as one.
+fn lines<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Cow<'a, str>> + use<'a> {
+    headers.get_all(name).into_iter().map(|line| attributes::bytes_to_text(line.as_bytes()))
 }
 
 /// The requested host in its normal form. The request target takes precedence over the header (RFC 9112, section 3.2.2);
 /// in HTTP/2 the target is `:authority`.
-fn host(parts: &Parts) -> Option<Cow<'_, str>> {
+fn host<'a>(parts: &'a Parts, repeats: &mut Vec<(&'a str, Cow<'a, str>)>) -> Option<Cow<'a, str>> {
     if let Some(authority) = parts.uri.authority() {
         return Some(attributes::normalize_host(attributes::host_in_authority(authority.as_str())));
     }
-    Some(match header_value(&parts.headers, &HOST)? {
+    Some(match single_value(&parts.headers, &HOST, attributes::HOST, repeats)? {
         Cow::Borrowed(value) => attributes::normalize_host(value),
         Cow::Owned(value) => Cow::Owned(attributes::normalize_host(&value).into_owned()),
     })
@@ -180,13 +216,35 @@ mod tests {
     }
 
     #[test]
-    fn all_lines_of_a_header_count() {
-        let repeated = Request::get("/").header("x-key", "a").header("x-key", "b");
-        assert_eq!(read(repeated, "header:x-key").as_deref(), Some("a, b"));
-        let cookies = Request::get("/").header("cookie", "a=1").header("cookie", "b=2");
-        assert_eq!(read(cookies, "header:cookie").as_deref(), Some("a=1; b=2"));
-        let not_utf8 = Request::get("/").header("x-key", HeaderValue::from_bytes(b"\xff!").unwrap());
-        assert_eq!(read(not_utf8, "header:x-key").as_deref(), Some("\u{fffd}!"));
+    fn the_lines_of_a_list_are_joined() {
+        let lists = [("cookie", "a=1; b=2"), ("x-forwarded-for", "a=1, b=2"), ("accept-language", "a=1, b=2")];
+        for (name, joined) in lists {
+            let request = Request::get("/").header(name, "a=1").header(name, "b=2");
+            assert_eq!(read(request, &format!("header:{name}")).as_deref(), Some(joined));
+        }
+    }
+
+    #[test]
+    fn a_header_that_comes_twice_is_a_repeated_attribute() {
+        for (header, name) in [("x-key", "header:x-key"), ("host", "host")] {
+            let (parts, ()) = Request::get("/").header(header, "a").header(header, "b").body(()).unwrap().into_parts();
+            let sources = AttributeSources::new([name.to_owned()]);
+            let (none, layer_attributes) = (None, Attributes::new());
+            let values = sources.read(&parts, &layer_attributes, none);
+            let request = values.to_request("", 1);
+            assert_eq!(request.attribute(name), Some("a"));
+            assert_eq!(request.further_values(name).collect::<Vec<_>>(), ["b"]);
+        }
+    }
+
+    #[test]
+    fn keys_that_differ_only_in_invalid_utf8_are_different_values() {
+        let value = |bytes: &[u8]| {
+            read(Request::get("/").header("x-key", HeaderValue::from_bytes(bytes).unwrap()), "header:x-key").unwrap()
+        };
+        assert_eq!(value("clé".as_bytes()), "clé");
+        assert_ne!(value(b"\xff!"), value(b"\xfe!"));
+        assert_ne!(value(b"\xff!"), value("\u{fffd}!".as_bytes()));
     }
 
     #[test]

@@ -22,8 +22,12 @@ const RETRY_AFTER: &str = "retry-after";
 const TOO_MANY_REQUESTS: u16 = 429;
 /// The gRPC code of a denial.
 const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
+/// The HTTP status of a store failure.
+const SERVICE_UNAVAILABLE: u16 = 503;
 /// The gRPC code of a store failure.
 const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
+/// The gRPC code of a request that cannot be judged.
+const INVALID_ARGUMENT: HeaderValue = HeaderValue::from_static("3");
 
 /// The content type of the response if the request is gRPC. A gRPC-Web client expects the type that it sent.
 pub(crate) fn response_type(headers: &HeaderMap) -> Option<HeaderValue> {
@@ -40,12 +44,17 @@ fn is_type(media_type: &[u8], name: &[u8]) -> bool {
     start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
 }
 
-/// The gRPC response of a rejection: `RESOURCE_EXHAUSTED` for a denial, `UNAVAILABLE` for a store failure, and the
-/// rate-limit headers as metadata. gRPC-Web, too, allows the status in a header if there is no body.
+/// The gRPC response of a rejection: `RESOURCE_EXHAUSTED` for a denial, `UNAVAILABLE` for a store failure, `INVALID_ARGUMENT` for a
+/// request that cannot be judged, and the rate-limit headers as metadata. gRPC-Web, too, allows the status in a header if there is no body.
 pub(crate) fn rejection_response<B>(rejection: Rejection, content_type: HeaderValue) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::text(Bytes::new()));
     let headers = response.headers_mut();
-    headers.insert(GRPC_STATUS, if rejection.status == TOO_MANY_REQUESTS { RESOURCE_EXHAUSTED } else { UNAVAILABLE });
+    let status = match rejection.status {
+        TOO_MANY_REQUESTS => RESOURCE_EXHAUSTED,
+        SERVICE_UNAVAILABLE => UNAVAILABLE,
+        _ => INVALID_ARGUMENT,
+    };
+    headers.insert(GRPC_STATUS, status);
     if let Ok(message) = HeaderValue::try_from(percent_encoded(&rejection.message)) {
         headers.insert(GRPC_MESSAGE, message);
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use http::header::HeaderName;
 use tidegate::Limiter;
 use tidegate::spi::Store;
 
@@ -51,6 +52,11 @@ impl<S: Store> Handle<S> {
         drop(active);
         // After the lock is released: dropping a limiter may take long.
         drop(old);
+    }
+
+    /// Whether the current rules read this header. A front door that removes headers removes none of these, or refuses the request.
+    pub fn reads_header(&self, name: &HeaderName) -> bool {
+        self.active().sources.reads_header(name)
     }
 
     /// The current limiter.

@@ -30,8 +30,8 @@
 //! ```
 //!
 //! - **Attributes.** Rules count by attributes: `method`, `path`, `query` (as sent), `host` (in its [normal
-//!   form](tidegate::attributes::normalize_host)), `ip` (the TCP peer, see [`LimitLayer::with_peer`]), `header:NAME` (all
-//!   lines joined), `body` (see [`BufferBody`]). Every other name comes from [`LimitLayer::with_attributes`] or, through
+//!   form](tidegate::attributes::normalize_host)), `ip` (the TCP peer, see [`LimitLayer::with_peer`]), `header:NAME` (of
+//!   [lists](tidegate::attributes::is_list_header) all lines joined), `body` (see [`BufferBody`]). Every other name comes from [`LimitLayer::with_attributes`] or, through
 //!   [`Attributes`], from earlier middleware. A client can send any header: count by one only if a proxy in front of the
 //!   service sets or verifies it. Inside a nested axum router the path lacks its prefix, so put the layer around the outer
 //!   router.

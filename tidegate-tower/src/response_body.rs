@@ -72,7 +72,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 /// The HTTP response of a rejection.
 pub(crate) fn rejection_response<B>(rejection: Rejection) -> Response<ResponseBody<B>> {
     let mut response = Response::new(ResponseBody::text(rejection.body.into()));
-    // The header policy only makes valid statuses, 429 and 503.
+    // The header policy only makes valid statuses.
     *response.status_mut() = StatusCode::from_u16(rejection.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     append_headers(response.headers_mut(), rejection.headers);
     response

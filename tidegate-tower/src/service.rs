@@ -161,9 +161,6 @@ async fn check<S: Store, B>(settings: &Settings, active: &ActiveLimiter<S>, part
     let request = values.to_request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
-    if let Some(error) = plan.path_error() {
-        return CheckOutcome::Reject(bad_request_response(error.as_str()));
-    }
     let result = active.limiter.check_plan(&plan).await;
     if let Some(slot) = parts.extensions.get::<DecisionSlot>() {
         slot.fill(&result);

@@ -13,7 +13,7 @@ use crate::limit::Algorithm;
 use crate::plan::{Gate, Plan, Role};
 use crate::receipt::Receipt;
 use crate::spi::{KnownDenial, Subject, Verdict};
-use crate::{StoreErrorKind, Timestamp};
+use crate::{RequestProblem, StoreErrorKind, Timestamp};
 
 /// The result of a request.
 ///
@@ -55,6 +55,8 @@ pub struct Decision {
     security: bool,
     /// Further rules that share a check through a budget.
     budget_shares: Vec<BudgetShare>,
+    /// Why the request could not be judged.
+    problem: Option<Box<RequestProblem>>,
 }
 
 /// When to retry while the store fails.
@@ -87,6 +89,7 @@ impl Decision {
                 known_denial: None,
                 security: false,
                 budget_shares,
+                problem: None,
             };
         }
         let checks: SmallVec<[CheckResult; 1]> =
@@ -104,7 +107,14 @@ impl Decision {
             known_denial: None,
             security: false,
             budget_shares,
+            problem: None,
         }
+    }
+
+    /// The decision on a request that cannot be judged: a denial without checks.
+    pub(crate) fn refused(plan: &Plan<'_>, problem: RequestProblem) -> Self {
+        let decision = Self::new(plan, &Verdict::new(Timestamp::default(), 0, []));
+        Self { problem: Some(Box::new(problem)), ..decision }
     }
 
     /// The decision on `plan` by a denial that the store knows; `None` if the plan has no such check.
@@ -120,6 +130,7 @@ impl Decision {
             known_denial: u16::try_from(known.check).ok(),
             security: plan.is_security(),
             budget_shares: Vec::new(),
+            problem: None,
         })
     }
 
@@ -147,6 +158,12 @@ impl Decision {
     /// asked again. It is then the only one of [`checks`](Self::checks).
     pub fn known_denial(&self) -> Option<usize> {
         self.known_denial.map(usize::from)
+    }
+
+    /// Why the request is denied without being judged, if that is so: its values have more than one reading. No limit is exceeded, and
+    /// nothing was consumed; front doors answer with its [status](RequestProblem::status).
+    pub fn problem(&self) -> Option<&RequestProblem> {
+        self.problem.as_deref()
     }
 
     /// Whether the request passes.
@@ -219,8 +236,11 @@ impl Decision {
         denying.map(CheckResult::proceeds_after).max().unwrap_or_default()
     }
 
-    /// Whether the request is denied and no waiting helps: its cost is above a limit.
+    /// Whether the request is denied and no waiting helps: its cost is above a limit, or it has a [problem](Self::problem).
     pub fn is_permanent(&self) -> bool {
+        if self.problem.is_some() {
+            return true;
+        }
         let permanent = |check: &CheckResult| check.outcome.is_permanent();
         !self.is_allowed() && self.degraded.is_none() && self.most_restrictive().is_some_and(permanent)
     }

@@ -23,7 +23,7 @@
 //!
 //! | for | see |
 //! |---|---|
-//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`Receipt`], [`AcquireOutcome`] |
+//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`AcquireOutcome`] |
 //! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`AnonymousBounds`], [`PartitionBy`] |
 //! | limits | [`Limit`], [`Rate`], [`Window`], [`Algorithm`] |
 //! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
@@ -56,6 +56,7 @@ mod random;
 mod rate;
 mod receipt;
 mod request;
+mod request_problem;
 mod rule;
 mod rule_set;
 mod store;
@@ -75,6 +76,7 @@ pub use on_failure::{OnFailure, OnOverload};
 pub use rate::Rate;
 pub use receipt::Receipt;
 pub use request::Request;
+pub use request_problem::{RequestProblem, RequestProblemKind};
 pub use rule::{AnonymousBounds, PartitionBy, Rule, RuleMode};
 pub use rule_set::{RuleError, RuleSet};
 pub use store::{StoreError, StoreErrorKind};

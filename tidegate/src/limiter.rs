@@ -140,6 +140,9 @@ impl<S: Store> Limiter<S> {
     /// Decides a plan without the store, as its rules require after the store failed with `error`, unless a denial is
     /// [known](Store::known_denial). Returns the error if a rule is closed then. For callers that give up on the store themselves, such as after a timeout of their own.
     pub fn fall_back(&self, plan: &Plan<'_>, error: StoreError) -> Result<Decision, StoreError> {
+        if plan.problem().is_some() {
+            return Ok(self.pass(plan));
+        }
         if let Some(denial) = self.known_denial(plan) {
             return Ok(denial);
         }
@@ -267,10 +270,10 @@ impl<S> Limiter<S> {
         self.rules.resolve(request)
     }
 
-    /// The decision on a plan without checks: everything passes, unless the path of the request cannot be judged.
+    /// The decision on a plan without checks: everything passes, except for a request that cannot be judged.
     fn pass(&self, plan: &Plan<'_>) -> Decision {
-        if plan.path_error().is_some() {
-            return Decision::new(plan, &Verdict::new(Timestamp::default(), 0, []));
+        if let Some(problem) = plan.problem() {
+            return Decision::refused(plan, problem.clone());
         }
         if let Some(observer) = self.observer.as_ref().filter(|_| plan.is_observed()) {
             observer.no_rule();

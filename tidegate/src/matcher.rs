@@ -5,13 +5,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::{OnFailure, Request};
+use crate::{OnFailure, Request, RequestProblem};
 
 /// Finds the rules that apply to a request where the action alone does not decide, such as by path or host.
 pub trait Matcher: fmt::Debug + Send + Sync {
-    /// Calls `found` with each rule that applies to `request`, in the order of the rules. The path of the request is one of its
-    /// [readings](crate::attributes::PathReadings), in the normal form of patterns.
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>));
+    /// Calls `found` with each rule that applies to `request`, in the order of the rules. A rule that applies to several subjects at
+    /// once is found once for each. The path of the request is one of its [readings](crate::attributes::PathReadings), in the normal
+    /// form of patterns. An error means that the request cannot be judged, whatever was found before.
+    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) -> Result<(), RequestProblem>;
 
     /// The names of the attributes that it reads. A front door must set these.
     fn reads(&self) -> Vec<String>;
@@ -19,8 +20,8 @@ pub trait Matcher: fmt::Debug + Send + Sync {
 
 /// A shared matcher.
 impl<M: Matcher> Matcher for Arc<M> {
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) {
-        M::find(self, request, found);
+    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) -> Result<(), RequestProblem> {
+        M::find(self, request, found)
     }
 
     fn reads(&self) -> Vec<String> {

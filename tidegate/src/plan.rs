@@ -17,10 +17,9 @@ pub use gate::{Gate, Role};
 pub use origin::Origin;
 
 use crate::algorithm::Take;
-use crate::attributes::PathError;
 use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
-use crate::{OnFailure, StoreError};
+use crate::{OnFailure, RequestProblem, StoreError};
 
 /// The largest number of checks in one plan, without shadow checks.
 pub const MAX_CHECKS: usize = 32;
@@ -46,8 +45,8 @@ pub struct Plan<'r> {
     budget_shares: Vec<BudgetShare>,
     /// The shadow checks that were left out.
     skipped_shadow: Vec<&'r Gate>,
-    /// Why the path of the request cannot be judged. There are no checks then.
-    path_error: Option<PathError>,
+    /// Why the request cannot be judged. Such a plan has no checks.
+    problem: Option<Box<RequestProblem>>,
 }
 
 /// How the checks of a plan combine.
@@ -109,13 +108,19 @@ impl<'r> Plan<'r> {
             origin: Origin::default(),
             budget_shares: Vec::new(),
             skipped_shadow: Vec::new(),
-            path_error: None,
+            problem: None,
         }
     }
 
-    /// The plan of a request whose path cannot be judged. It is denied.
-    pub(crate) fn from_path_error(error: PathError) -> Self {
-        Self { path_error: Some(error), ..Self::from_distinct(SmallVec::new()) }
+    /// The plan of a request that cannot be judged. It has no checks, and is denied without a call to the store.
+    pub fn refused(problem: RequestProblem) -> Self {
+        Self { problem: Some(Box::new(problem)), ..Self::from_distinct(SmallVec::new()) }
+    }
+
+    /// The same request, which cannot be judged.
+    fn with_problem(&self, problem: RequestProblem) -> Self {
+        let Self { origin, requests, .. } = *self;
+        Self { origin, requests, ..Self::refused(problem) }
     }
 
     /// Adds a check. If `may_be_shared`, its cost is added to an earlier check with the same key.
@@ -137,12 +142,12 @@ impl<'r> Plan<'r> {
     }
 
     /// Merges the plans of two requests into one that passes as a whole or not at all. The costs of checks with the same key add
-    /// up.
+    /// up. If one of them has a [problem](Self::problem), the result has no checks and that problem.
     pub fn merge(mut self, other: &Plan<'r>) -> Self {
-        if let Some(error) = self.path_error.or(other.path_error) {
-            return Self { path_error: Some(error), checks: SmallVec::new(), budget_shares: Vec::new(), ..self };
-        }
         self.requests += other.requests;
+        if let Some(problem) = self.problem().or(other.problem()) {
+            return self.with_problem(problem.clone());
+        }
         self.skipped_shadow.extend_from_slice(&other.skipped_shadow);
         for (index, check) in other.checks.iter().enumerate() {
             let at = self.checks.iter().position(|own| own.key() == check.key()).unwrap_or(self.checks.len());
@@ -161,8 +166,11 @@ impl<'r> Plan<'r> {
     }
 
     /// Unites the plans of two [readings](crate::attributes::PathReadings) of one request. Of checks with the same key, the larger
-    /// cost counts.
+    /// cost counts. If one of them has a [problem](Self::problem), the result has no checks and that problem.
     pub fn unite(mut self, other: &Plan<'r>) -> Self {
+        if let Some(problem) = self.problem().or(other.problem()) {
+            return self.with_problem(problem.clone());
+        }
         for gate in &other.skipped_shadow {
             if !self.skipped_shadow.iter().any(|own| std::ptr::eq(*own, *gate)) {
                 self.skipped_shadow.push(gate);
@@ -256,6 +264,11 @@ impl<'r> Plan<'r> {
         self.peek
     }
 
+    /// Why the request cannot be judged, if it cannot. Such a plan has no checks and is denied.
+    pub fn problem(&self) -> Option<&RequestProblem> {
+        self.problem.as_deref()
+    }
+
     /// The checks, in order.
     pub fn checks(&self) -> &[Check<'r>] {
         &self.checks
@@ -290,11 +303,6 @@ impl<'r> Plan<'r> {
     /// The shadow checks.
     pub(crate) fn shadow(&self) -> impl Iterator<Item = &Check<'r>> {
         self.checks.iter().filter(|check| check.is_shadow())
-    }
-
-    /// Why the path of the request cannot be judged. A front door refuses such a request with 400; the limiter denies it.
-    pub const fn path_error(&self) -> Option<PathError> {
-        self.path_error
     }
 
     /// The shadow checks that were left out, because there are more than [`MAX_SHADOW_CHECKS`].

@@ -18,12 +18,14 @@ pub struct Request<'a> {
     inline: [(&'a str, &'a str); 2],
     inline_len: usize,
     further: Vec<(&'a str, &'a str)>,
+    /// Further values of attributes that came more than once.
+    repeats: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Request<'a> {
     /// A request for `action` with cost 1. The action may be empty.
     pub const fn new(action: &'a str) -> Self {
-        Self { action, cost: 1, inline: [("", ""); 2], inline_len: 0, further: Vec::new() }
+        Self { action, cost: 1, inline: [("", ""); 2], inline_len: 0, further: Vec::new(), repeats: Vec::new() }
     }
 
     /// Adds an attribute. The first value of a name counts.
@@ -49,6 +51,13 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Adds a further value of an attribute that came more than once, such as the second line of a header. A rule that reads the
+    /// attribute then refuses the request with a [`RequestProblem`](crate::RequestProblem), unless it says which value counts.
+    pub fn with_further_value(mut self, name: &'a str, value: &'a str) -> Self {
+        self.repeats.push((name, value));
+        self
+    }
+
     /// Sets the cost for rules without a cost of their own. A cost of 0 consumes nothing.
     pub const fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
@@ -65,6 +74,22 @@ impl<'a> Request<'a> {
     pub fn attribute(&self, name: &str) -> Option<&'a str> {
         let attributes = self.inline[..self.inline_len].iter().chain(&self.further);
         attributes.into_iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    /// The further values of an attribute, in their order, without the first.
+    pub fn further_values(&self, name: &str) -> impl Iterator<Item = &'a str> {
+        self.repeats.iter().filter(move |(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    /// The names of the attributes that came more than once; a name may occur several times.
+    pub fn repeated_names(&self) -> impl Iterator<Item = &'a str> {
+        self.repeats.iter().map(|(name, _)| *name)
+    }
+
+    /// Whether an attribute came more than once.
+    #[inline]
+    pub const fn has_repeats(&self) -> bool {
+        !self.repeats.is_empty()
     }
 
     /// The cost.
@@ -94,6 +119,18 @@ mod tests {
         for name in ["a", "b", "c", "d"] {
             assert_eq!(request.clone().with_replaced_attribute(name, "5").attribute(name), Some("5"), "{name}");
         }
+    }
+
+    #[test]
+    fn further_values_do_not_change_the_first_one() {
+        let request = Request::new("").with_attribute("header:x-key", "a").with_attribute("user", "ann");
+        assert!(!request.has_repeats());
+        let request = request.with_further_value("header:x-key", "b").with_further_value("header:x-key", "a");
+        assert!(request.has_repeats());
+        assert_eq!(request.attribute("header:x-key"), Some("a"));
+        assert_eq!(request.further_values("header:x-key").collect::<Vec<_>>(), ["b", "a"]);
+        assert_eq!(request.further_values("user").count(), 0);
+        assert_eq!(request.repeated_names().collect::<Vec<_>>(), ["header:x-key"; 2]);
     }
 
     #[test]

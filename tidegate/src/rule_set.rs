@@ -20,7 +20,7 @@ use crate::plan::{Check, Gate, MAX_CHECKS, Plan, Role};
 use crate::rule::{PartitionBy, Rule, RuleMode};
 use crate::spi::{Match, Matcher, Subject};
 use crate::subject::SubjectHasher;
-use crate::{Limit, Network, OnFailure, Request, Secret};
+use crate::{Limit, Network, OnFailure, Request, RequestProblem, RequestProblemKind, Secret};
 
 /// The maximum length of the name of a rule, a limit or a budget. Names are part of every key.
 const MAX_NAME_BYTES: usize = 64;
@@ -182,10 +182,11 @@ impl RuleSet {
 
     /// The checks that `request` must pass, in the order of the rules.
     ///
-    /// Rules that share a budget become one check with the sum of their costs.
+    /// Rules that share a budget become one check with the sum of their costs. A request that cannot be judged becomes a plan with a
+    /// [problem](Plan::problem), which is denied.
     ///
     /// A request whose path has several [readings](crate::attributes::PathReadings) must pass the checks of each: they are
-    /// [united](Plan::unite), those of the path as written first. If the path cannot be judged, the plan has a [path error](Plan::path_error).
+    /// [united](Plan::unite), those of the path as written first.
     #[inline(always)]
     pub fn resolve<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
         if self.reads_path
@@ -202,14 +203,19 @@ impl RuleSet {
     fn resolve_reading<'r>(&'r self, request: &Request<'_>) -> Plan<'r> {
         let mut plan = Plan::from_distinct(SmallVec::new());
         if let Some(matcher) = &self.matcher {
-            matcher.find(request, &mut |matched| {
+            let found = matcher.find(request, &mut |matched| {
                 let (rule, input) = (&self.rules[matched.rule], self.input(&matched));
                 rule.add_checks(&mut plan, matched.values.iter().copied(), &input);
             });
-            return plan;
+            return found.map_or_else(Plan::refused, |()| plan);
         }
         for index in self.matching(request.action()) {
             let indexed = &self.rules[*index as usize];
+            if request.has_repeats()
+                && let Some(name) = request.repeated_names().find(|name| indexed.rule.per().any(|read| read == *name))
+            {
+                return Plan::refused(RequestProblem::new(RequestProblemKind::Repeated, name));
+            }
             let values = indexed.rule.per.iter().map(|name| request.attribute(name));
             let plan_name = if indexed.plans.is_empty() { "" } else { request.attribute(PLAN).unwrap_or_default() };
             let cost = indexed.rule.cost.unwrap_or(request.cost());

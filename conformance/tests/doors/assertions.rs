@@ -22,6 +22,7 @@ pub(crate) async fn limits(setup: &Setup, can: &ProxyCapabilities) {
     a_spoofed_address_has_no_effect(setup).await;
     a_client_cannot_forge_the_forwarded_request(setup).await;
     no_spelling_of_a_path_avoids_its_limit(setup).await;
+    a_connection_field_hides_neither_a_key_nor_an_address(setup).await;
     malformed_requests_are_refused(setup).await;
     method_and_query_select_the_rule(setup, can).await;
     backend_statuses_pass_through_unchanged(setup).await;
@@ -134,6 +135,33 @@ async fn no_spelling_of_a_path_avoids_its_limit(setup: &Setup) {
             (300..500).contains(&response.status) && response.backend_request_line().is_none(),
             "{path}: {response:?}"
         );
+    }
+}
+
+/// What is counted is what the service receives: `Connection` must not take a key away after the check, nor the address at the next
+/// server.
+async fn a_connection_field_hides_neither_a_key_nor_an_address(setup: &Setup) {
+    let mut without_key = 0;
+    for number in 0..8 {
+        let ride = request("GET /api/rides").from(20).with("connection", "x-api-key, x-forwarded-for");
+        let response = setup.send(&ride.with("x-api-key", &format!("made-up-{number}"))).await;
+        if response.status != 200 {
+            continue;
+        }
+        without_key += u32::from(response.backend_values("x-api-key").is_empty());
+        let connection = response.backend_values("connection").concat().to_ascii_lowercase();
+        assert!(!connection.contains("x-"), "{response:?}");
+    }
+    assert!(without_key <= 5, "{without_key} requests without a key passed the limit of their address");
+}
+
+/// A key that comes twice is refused: the service may read another one than the rules.
+pub(crate) async fn assert_repeated_keys_are_refused(setup: &Setup) {
+    let ride = request("GET /api/rides").from(21).with("x-api-key", "a").with("X-Api-Key", "b");
+    let login = request("POST /login?account=a&account=b").from(21);
+    for repeated in [ride, login] {
+        let response = setup.send(&repeated).await;
+        assert_eq!((response.status, response.backend_request_line()), (400, None), "{response:?}");
     }
 }
 

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::assertions::{ProxyCapabilities, assert_store_outage, assert_tidegate_outage, limits};
+use crate::assertions::{
+    ProxyCapabilities, assert_repeated_keys_are_refused, assert_store_outage, assert_tidegate_outage, limits,
+};
 use crate::client::request;
 use crate::process::program;
 use crate::setup::{Recipe, Setup};
@@ -24,7 +26,9 @@ fn caddy(directory: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caddy_limits_by_the_rule_file() {
-    limits(&Setup::open(&CADDY).await, &CAPABILITIES).await;
+    let setup = Setup::open(&CADDY).await;
+    limits(&setup, &CAPABILITIES).await;
+    assert_repeated_keys_are_refused(&setup).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::assertions::{ProxyCapabilities, assert_store_outage, limits};
+use crate::assertions::{ProxyCapabilities, assert_repeated_keys_are_refused, assert_store_outage, limits};
 use crate::client::request;
 use crate::process::program;
 use crate::setup::{Recipe, Setup};
@@ -21,7 +21,9 @@ fn traefik(_: &Path) -> Command {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traefik_limits_by_the_rule_file() {
-    limits(&Setup::open(&TRAEFIK).await, &CAPABILITIES).await;
+    let setup = Setup::open(&TRAEFIK).await;
+    limits(&setup, &CAPABILITIES).await;
+    assert_repeated_keys_are_refused(&setup).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use tidegate::http::Headers;
 use tidegate::spi::Role;
 use tidegate::{CheckResult, Decision, Request, attributes};
-use tidegate_rules::RuleFile;
+use tidegate_rules::{RuleFile, sanitize};
 use tidegate_server::command::{Output, Style, format_duration};
 
 const COLUMNS: usize = 7;
@@ -63,6 +63,9 @@ pub(super) fn print_decision(decision: &Decision, file: &RuleFile, request: &Req
 
 /// `allowed`, or `denied by ride-request`.
 fn outcome(decision: &Decision) -> String {
+    if let Some(problem) = decision.problem() {
+        return format!("refused: {}", sanitize(&problem.to_string()));
+    }
     match (decision.is_allowed(), decision.rule()) {
         (true, _) => "allowed".to_owned(),
         (false, Some(rule)) => format!("denied by {rule}"),
@@ -72,6 +75,9 @@ fn outcome(decision: &Decision) -> String {
 
 /// When to retry, or how long to delay: `, retry after 1.97s`.
 fn timing(decision: &Decision) -> String {
+    if decision.problem().is_some() {
+        return String::new();
+    }
     if decision.checks().is_empty() {
         return ": no rule applies".to_owned();
     }

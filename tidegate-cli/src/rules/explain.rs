@@ -41,16 +41,20 @@ fn print_explanation(explanation: &Explanation, output: &mut Output<'_>) {
             output.line(format_args!("                or, as other servers read it, {}", sanitize(other)));
         }
     }
-    if let Some(error) = explanation.path_error {
-        output.line(format_args!("\nRefused with 400: {error}"));
-        return;
-    }
     if let Some(line) = explanation.exempt {
         output.line(format_args!("exempt          by the entry in line {line}"));
     }
+    if let Some(problem) = &explanation.problem {
+        let refused = output.styled(Style::Bad, "refused");
+        output.line(format_args!("{refused}         with {}: {}", problem.status(), sanitize(&problem.to_string())));
+    }
     let (apply, others): (Vec<_>, Vec<_>) =
         explanation.rules.iter().partition(|rule| matches!(rule.status, RuleStatus::Applies(_)));
-    print_title(if apply.is_empty() { "No rule applies: the request passes" } else { "Rules that apply" }, output);
+    match (apply.is_empty(), &explanation.problem) {
+        (false, _) => print_title("Rules that apply", output),
+        (true, None) => print_title("No rule applies: the request passes", output),
+        (true, Some(_)) => {}
+    }
     for rule in &apply {
         if let RuleStatus::Applies(effect) = &rule.status {
             print_rule(rule, effect, output);

@@ -50,13 +50,18 @@ fn a_path_counts_under_every_reading() {
     for path in ["/%68ello", "//hello", "/x%2F..%2Fhello", "/x/../hello", "/hello;x", "/x\\..\\hello", "/%252Fhello"] {
         assert_eq!(server.check(&body(path, 1))["allowed"], json!(false), "{path}");
     }
-    let message = "path: The path can be read in more than four ways. Write it without escapes.";
+    let message = "The path can be read in more than four ways. Write it without escapes.";
     let ambiguous = body("/a;b%2Fc\\d", 1);
-    let batch = format!(r#"{{"checks":[{HELLO},{ambiguous}]}}"#);
+    let batch = format!(r#"{{"atomic":true,"checks":[{HELLO},{ambiguous}]}}"#);
     for (call, body) in [("/v1/check", &ambiguous), ("/v1/check/batch", &batch)] {
         let (status, response) = server.post(call, body);
         assert_eq!((status, &response["message"]), (400, &json!(message)), "{call}");
     }
+    // The checks of other clients in the batch are decided.
+    let (status, response) = server.post("/v1/check/batch", &format!(r#"{{"checks":[{ambiguous},{HELLO}]}}"#));
+    let answers = &response["answers"];
+    assert_eq!((status, &answers[0]["allowed"], &answers[0]["error"]), (200, &json!(false), &json!(message)));
+    assert!(answers[1]["allowed"].is_boolean() && answers[1]["error"].is_null(), "{response}");
     let (status, response) = server.post("/v1/check", r#"{"method":"post","path":"/hello"}"#);
     assert_eq!((status, &response["message"]), (400, &json!("method: methods are case-sensitive; write `POST`")));
 }
@@ -167,4 +172,24 @@ fn the_api_description_is_served_and_names_existing_paths() {
     for path in api["paths"].as_object().unwrap().keys() {
         assert_ne!(ask(&server.http, "GET", path, "").0, 404, "{path}");
     }
+}
+
+#[test]
+fn a_header_that_comes_twice_is_a_bad_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    let rule = "- { id: keys, per: [header:x-api-key], token_bucket: { capacity: 1, refill: 1/h } }";
+    std::fs::write(&file, format!("version: 1\nidentify: {{ authenticated: x-api-key }}\nrules:\n{rule}\n")).unwrap();
+    let server = Running::with_rules(&file);
+    let twice = r#"{"headers":{"x-api-key":["a","b"]}}"#;
+    for body in [twice, r#"{"headers":{"x-api-key":"a","X-Api-Key":"b"}}"#] {
+        let (status, answer) = server.post("/v1/check", body);
+        assert_eq!((status, &answer["error"]), (400, &json!("bad_request")), "{answer}");
+        assert!(answer["message"].as_str().unwrap().contains("header:x-api-key"), "{answer}");
+    }
+    assert_eq!(server.post("/v1/check/batch", &format!(r#"{{"atomic":true,"checks":[{twice}]}}"#)).0, 400);
+    let once = r#"{"headers":{"x-api-key":"a"}}"#;
+    let (_, batch) = server.post("/v1/check/batch", &format!(r#"{{"checks":[{twice},{once}]}}"#));
+    assert_eq!((&batch["answers"][0]["allowed"], &batch["answers"][1]["allowed"]), (&json!(false), &json!(true)));
+    assert!(batch["answers"][0]["error"].is_string(), "{batch}");
 }

@@ -133,3 +133,15 @@ fn a_path_counts_under_every_reading() {
         assert!(refused.contains(r#"{"error":"bad_request""#) && !refused.contains("x-tidegate-denied"), "{refused}");
     }
 }
+
+/// For nginx, too: 403 would be a denial, which the client could wait out.
+#[test]
+fn a_key_that_comes_twice_gets_400_whatever_the_status_of_denials() {
+    let (server, _folder) = start();
+    let keys = "x-forwarded-method: POST\r\nx-forwarded-uri: /rides\r\nx-api-key: a\r\nx-api-key: b\r\n";
+    for target in ["", "?deny=403"] {
+        let refused = ask(&server, target, keys);
+        assert_eq!(status(&refused), "400", "{refused}");
+        assert!(refused.contains("header:x-api-key") && !refused.contains("x-tidegate-denied"), "{refused}");
+    }
+}

@@ -9,6 +9,7 @@ use crate::identity::{Identity, IdentityConfig, Source};
 use crate::ip::{self, IpPrefixes};
 use crate::provenance::AuthenticatedNames;
 use crate::read::Spanned;
+use crate::repeated::{RepeatedPolicies, RepeatedPolicy};
 use crate::schema_types::{IdentifySpec, SourcesSpec};
 use crate::source_file::Span;
 use crate::suggest::nearest;
@@ -17,8 +18,16 @@ use crate::suggest::nearest;
 const BUILT_IN: [(&str, &str); 4] = [("client", "ip"), ("user", ""), ("tenant", ""), ("plan", "")];
 
 /// Names of settings, which an identity must not have.
-const SETTINGS: [&str; 7] =
-    ["authenticated", "trusted_proxies", "trusted_hops", "forwarded", "ipv4_prefix", "ipv6_prefix", "token"];
+const SETTINGS: [&str; 8] = [
+    "authenticated",
+    "trusted_proxies",
+    "trusted_hops",
+    "forwarded",
+    "ipv4_prefix",
+    "ipv6_prefix",
+    "token",
+    "repeated",
+];
 
 /// Positions in `identify`, for lints.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +39,8 @@ pub(crate) struct IdentifySpans {
     pub(crate) sources: Vec<Vec<Span>>,
     /// Names of values that a client cannot forge.
     pub(crate) authenticated: AuthenticatedNames,
+    /// Which value counts if one comes more than once, with what it is said of.
+    pub(crate) repeated: Vec<(SmolStr, RepeatedPolicy, Span)>,
 }
 
 /// An identity that only the application sets, as the attribute of the same name.
@@ -41,7 +52,7 @@ impl Compiler<'_> {
     pub(super) fn identify(&mut self, spec: &IdentifySpec) -> (IdentityConfig, Vec<Identity>, IdentifySpans) {
         self.authenticated = AuthenticatedNames::new(spec.authenticated.0.iter().map(|name| name.as_str()));
         let mut spans = IdentifySpans { authenticated: self.authenticated.clone(), ..IdentifySpans::default() };
-        let identity_config = self.identity_config(spec, &mut spans);
+        let mut identity_config = self.identity_config(spec, &mut spans);
         let mut identities: Vec<Identity> = Vec::new();
         for (name, sources) in &spec.names {
             spans.names.push((SmolStr::new(&name.value), name.span.clone()));
@@ -56,6 +67,8 @@ impl Compiler<'_> {
                 identities.push(Identity::new(name.into(), sources, &self.authenticated).or_application_attribute());
             }
         }
+        let repeated = self.repeated(spec.repeated.as_ref(), &identities, &identity_config.token, &mut spans);
+        identity_config.repeated = repeated;
         (identity_config, identities, spans)
     }
 
@@ -138,6 +151,7 @@ impl Compiler<'_> {
             IpPrefixes::default()
         });
         let token = header_attribute(spec.token.as_ref().map_or("authorization", |name| name)).into();
-        IdentityConfig { trust, forwarded_by, forwarded: header_attribute(&header_name).into(), prefixes, token }
+        let (forwarded, repeated) = (header_attribute(&header_name).into(), RepeatedPolicies::default());
+        IdentityConfig { trust, forwarded_by, forwarded, prefixes, token, repeated }
     }
 }

@@ -1,5 +1,6 @@
 //! The section `identify`: settings, and any further names with their sources.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -32,8 +33,34 @@ pub(crate) struct IdentifySpec {
     pub(crate) ipv6_prefix: Option<Spanned<u8>>,
     /// The header with the token for `claim:` sources. `authorization` if missing.
     pub(crate) token: Option<Spanned<String>>,
-    #[schemars(flatten, with = "std::collections::BTreeMap<String, SourcesSpec>")]
+    /// Which value counts if a header or a query parameter comes more than once. `reject` if missing.
+    pub(crate) repeated: Option<RepeatedSpec>,
+    #[schemars(flatten, with = "BTreeMap<String, SourcesSpec>")]
     pub(crate) names: Vec<(Spanned<String>, SourcesSpec)>,
+}
+
+/// Which value counts if a header or a query parameter comes more than once: one word for all, or one for each identity or source.
+#[derive(Debug, serde::Deserialize, JsonSchema)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+#[schemars(rename = "Repeated", untagged)]
+pub(crate) enum RepeatedSpec {
+    /// For all identities.
+    Text(Spanned<RepeatedName>),
+    /// By the name of an identity, or by a source such as `header:x-api-key`.
+    Map(BTreeMap<String, Spanned<RepeatedName>>),
+}
+
+/// Which of several values counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "RepeatedWord")]
+pub(crate) enum RepeatedName {
+    /// None: the request is refused with 400. Of a cookie, each value counts.
+    Reject,
+    /// The first.
+    First,
+    /// The last.
+    Last,
 }
 
 impl<'de> Deserialize<'de> for IdentifySpec {
@@ -55,6 +82,7 @@ impl<'de> Deserialize<'de> for IdentifySpec {
                         "ipv4_prefix" => identify.ipv4_prefix = Some(entries.next_value()?),
                         "ipv6_prefix" => identify.ipv6_prefix = Some(entries.next_value()?),
                         "token" => identify.token = Some(entries.next_value()?),
+                        "repeated" => identify.repeated = Some(entries.next_value()?),
                         _ => identify.names.push((key, entries.next_value()?)),
                     }
                 }

@@ -95,7 +95,7 @@ impl OutcomeCounts {
             return;
         };
         // A degraded decision may have no checks although rules apply.
-        if decision.checks().is_empty() && decision.degraded().is_none() {
+        if decision.checks().is_empty() && decision.degraded().is_none() && decision.problem().is_none() {
             self.no_rule += 1;
         } else if decision.is_allowed() {
             self.allowed += 1;
@@ -127,7 +127,8 @@ impl OutcomeCounts {
         };
         part(self.allowed, "allowed".into());
         for (rule, count) in &self.denied {
-            part(*count, format!("denied by {rule}"));
+            // A request that cannot be judged is denied by no rule.
+            part(*count, if rule.is_empty() { "denied".into() } else { format!("denied by {rule}") });
         }
         part(self.no_rule, "no_rule".into());
         part(self.unavailable, "unavailable".into());
@@ -213,7 +214,7 @@ impl DecidedStep<'_> {
                 let check = decision.most_restrictive().or_else(|| decision.checks().first());
                 check.map(|check: &CheckResult| check.cost().to_string())
             }
-            DecisionField::Status => Some(if decision.is_allowed() { "200".into() } else { "429".into() }),
+            DecisionField::Status => Some(self.answer().map_or(200, |answer| answer.status).to_string()),
             DecisionField::Header(name) => self.header(name),
             DecisionField::Message => self.message(),
             DecisionField::ShadowWouldReject => {

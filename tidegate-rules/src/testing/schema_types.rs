@@ -161,7 +161,8 @@ pub(crate) struct ExpectDetailsSpec {
     pub(crate) permanent: OptionalField<Spanned<bool>>,
     /// What it costs under the rule that the answer is about.
     pub(crate) cost: OptionalField<Spanned<u64>>,
-    /// The status of the answer: 200 if it passes, 429 if not, 503 if the store fails and a rule is closed then.
+    /// The status of the answer: 200 if it passes, 429 if not, 503 if the store fails and a rule is closed then, 400 if the request
+    /// cannot be judged.
     pub(crate) status: OptionalField<Spanned<u64>>,
     /// Headers of the answer by name: the value, `*` for any, nothing (`~`) for a header that must not be there.
     #[serde(deserialize_with = "non_null")]

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const IDENTITY: [Case; 17] = [
+pub(super) const IDENTITY: [Case; 19] = [
     case(
         "trust-everyone",
         Severity::Warning,
@@ -109,5 +109,14 @@ pub(super) const IDENTITY: [Case; 17] = [
         "exempt: [ { header: { x-internal: \"1\" } } ]",
         ("\"1\" }", "\"1\" }, ip: 10.0.0.0/8"),
     ),
+    case(
+        "repeated-values",
+        Severity::Warning,
+        (2, 56),
+        "identify: { user: attr:user, repeated: { header:x-key: first } }\n\
+         rules:\n- { id: a, per: [header:x-key, user], token_bucket: { capacity: 9, refill: 1/s } }",
+        ("first", "reject"),
+    ),
+    case("repeated-values", Severity::Warning, (2, 23), "identify: { repeated: last }", ("last", "reject")),
     case("unused-identity", Severity::Warning, (2, 13), "identify: { tennant: attr:org }", ("tennant", "tenant")),
 ];

@@ -1,9 +1,13 @@
-//! The headers that the gateway adds to a request: `X-Forwarded-*` for the client, the protocol and the host, and whether the
+//! The headers that the gateway sets on a request: `X-Forwarded-*` for the client, the protocol and the host, and whether the
 //! request was admitted without the store. Pure.
+//!
+//! Those that do not depend on the decision are set before it, so that the rules judge what the upstream receives. The peer is appended
+//! after it: the rules know the peer by itself, and read the list that came from it.
 
 use std::net::IpAddr;
 
-use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use http::Request;
+use http::header::{FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
 use tidegate::attributes;
@@ -17,19 +21,30 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Sets these headers. A client's own values are replaced, unless a `trusted` proxy in front sets them; `X-Forwarded-For` is
-/// extended.
-pub(super) fn add_headers(parts: &mut Parts, peer: Option<IpAddr>, trusted: bool) {
-    if let Some(host) = host(parts) {
-        set(&mut parts.headers, X_FORWARDED_HOST, host.clone(), trusted);
-        parts.headers.insert(HOST, host);
+/// Sets the host and the protocol. A client's own values are replaced, unless a `trusted` proxy in front sets them.
+pub(super) fn set_headers<B>(request: &mut Request<B>, trusted: bool) {
+    let protocol = if request.extensions().get::<OverTls>().is_some() { "https" } else { "http" };
+    let host = host(request);
+    let headers = request.headers_mut();
+    if let Some(host) = host {
+        set(headers, X_FORWARDED_HOST, host.clone(), trusted);
+        headers.insert(HOST, host);
     } else if !trusted {
-        parts.headers.remove(X_FORWARDED_HOST);
+        headers.remove(X_FORWARDED_HOST);
     }
-    let protocol = if parts.extensions.get::<OverTls>().is_some() { "https" } else { "http" };
-    set(&mut parts.headers, X_FORWARDED_PROTO, HeaderValue::from_static(protocol), trusted);
+    set(headers, X_FORWARDED_PROTO, HeaderValue::from_static(protocol), trusted);
+}
+
+/// Appends the peer to `X-Forwarded-For`, and to `Forwarded` if the request has it, and says whether the store failed.
+pub(super) fn append_peer(parts: &mut Parts, peer: Option<IpAddr>) {
     if let Some(peer) = peer {
-        append_forwarded_for(&mut parts.headers, peer);
+        let address = format_address(peer.to_canonical());
+        if parts.headers.contains_key(FORWARDED) {
+            let node =
+                if peer.to_canonical().is_ipv6() { format!("for=\"[{address}]\"") } else { format!("for={address}") };
+            append(&mut parts.headers, FORWARDED, &node);
+        }
+        append(&mut parts.headers, X_FORWARDED_FOR, &address);
     }
     parts.headers.remove(DEGRADED_HEADER);
     if parts.extensions.get::<DegradedMode>().is_some() {
@@ -38,12 +53,12 @@ pub(super) fn add_headers(parts: &mut Parts, peer: Option<IpAddr>, trusted: bool
 }
 
 /// Returns what is wrong with the host of a request by RFC 9112 (section 3.2): another server might choose another host.
-pub(super) fn host_problem(parts: &Parts) -> Option<&'static str> {
-    let mut hosts = parts.headers.get_all(HOST).into_iter();
+pub(super) fn host_problem<B>(request: &Request<B>) -> Option<&'static str> {
+    let mut hosts = request.headers().get_all(HOST).into_iter();
     match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => Some("The request has more than one Host field."),
         (Some(host), None) if !is_host(host) => Some("The Host field of the request is not a valid host."),
-        (None, _) if parts.version == http::Version::HTTP_11 && parts.uri.authority().is_none() => {
+        (None, _) if request.version() == http::Version::HTTP_11 && request.uri().authority().is_none() => {
             Some("The request has no Host field.")
         }
         _ => None,
@@ -58,10 +73,10 @@ fn is_host(host: &HeaderValue) -> bool {
 }
 
 /// The host of the request target takes precedence over the `Host` field.
-fn host(parts: &Parts) -> Option<HeaderValue> {
-    match parts.uri.authority() {
+fn host<B>(request: &Request<B>) -> Option<HeaderValue> {
+    match request.uri().authority() {
         Some(authority) => HeaderValue::from_str(attributes::host_in_authority(authority.as_str())).ok(),
-        None => parts.headers.get(HOST).cloned(),
+        None => request.headers().get(HOST).cloned(),
     }
 }
 
@@ -71,17 +86,17 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue, keep: bool
     }
 }
 
-/// Joins all values into one line, since some servers read only the first.
-fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
+/// Appends an element to a list, and joins all lines into one, since some servers read only the first.
+fn append(headers: &mut HeaderMap, name: HeaderName, element: &str) {
     let mut joined = Vec::new();
-    for line in headers.get_all(X_FORWARDED_FOR) {
+    for line in headers.get_all(&name) {
         joined.extend_from_slice(line.as_bytes());
         joined.extend_from_slice(b", ");
     }
-    joined.extend_from_slice(format_address(peer.to_canonical()).as_bytes());
+    joined.extend_from_slice(element.as_bytes());
     // Valid values are valid when joined.
     if let Ok(value) = HeaderValue::from_bytes(&joined) {
-        headers.insert(X_FORWARDED_FOR, value);
+        headers.insert(name, value);
     }
 }
 
@@ -93,9 +108,22 @@ mod tests {
     use super::*;
 
     fn forwarded(request: http::request::Builder, trusted: bool) -> HeaderMap {
-        let (mut parts, ()) = request.body(()).unwrap().into_parts();
-        add_headers(&mut parts, Some([203, 0, 113, 9].into()), trusted);
+        let mut request = request.body(()).unwrap();
+        set_headers(&mut request, trusted);
+        let (mut parts, ()) = request.into_parts();
+        append_peer(&mut parts, Some([203, 0, 113, 9].into()));
         parts.headers
+    }
+
+    #[test]
+    fn the_peer_is_appended_to_a_forwarded_header_that_is_forwarded() {
+        let headers =
+            forwarded(Request::get("/").header("forwarded", "for=10.0.0.1").header("forwarded", "for=x"), true);
+        assert_eq!(headers["forwarded"], "for=10.0.0.1, for=x, for=203.0.113.9");
+        assert!(!forwarded(Request::get("/"), true).contains_key("forwarded"));
+        let (mut parts, ()) = Request::get("/").header("forwarded", "for=a").body(()).unwrap().into_parts();
+        append_peer(&mut parts, Some("2001:db8::1".parse().unwrap()));
+        assert_eq!(parts.headers["forwarded"], "for=a, for=\"[2001:db8::1]\"");
     }
 
     #[test]
@@ -136,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_request_needs_exactly_one_valid_host() {
-        let problem = |request: http::request::Builder| host_problem(&request.body(()).unwrap().into_parts().0);
+        let problem = |request: http::request::Builder| host_problem(&request.body(()).unwrap());
         assert!(problem(Request::get("/")).is_some());
         assert!(problem(Request::get("/").header("host", "a").header("host", "b")).is_some());
         for host in ["a b", "a/b", "me@a", "a,b/"] {

@@ -6,7 +6,7 @@ use http::header::{
 };
 
 /// The hop-by-hop headers of RFC 9110 (section 7.6.1) and of common practice, beside those that `Connection` names.
-const HOP_BY_HOP_HEADERS: [HeaderName; 8] = [
+pub(super) const HOP_BY_HOP_HEADERS: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -15,6 +15,7 @@ const HOP_BY_HOP_HEADERS: [HeaderName; 8] = [
     PROXY_AUTHORIZATION,
     TRANSFER_ENCODING,
     UPGRADE,
+    TE,
 ];
 
 /// Removes the hop-by-hop headers; `TE: trailers` stays.
@@ -28,7 +29,6 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in named.iter().chain(&HOP_BY_HOP_HEADERS) {
         headers.remove(name);
     }
-    headers.remove(TE);
     if accepts_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }

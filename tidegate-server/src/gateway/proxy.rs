@@ -25,6 +25,7 @@ use tower_service::Service;
 
 use super::access_log::UpstreamTimer;
 use super::hop_by_hop::remove_hop_by_hop;
+use super::request_fields::FieldError;
 use super::tunnel::{self, UpgradeRequest};
 use super::upload::{Upload, UploadStage};
 use super::upstream::Upstream;
@@ -51,9 +52,11 @@ pub(super) type ProxyBody = Either<Incoming, Full<Bytes>>;
 
 /// Why the gateway answers in place of the upstream.
 #[derive(Clone, Copy, Debug)]
-enum ProxyError {
+pub(super) enum ProxyError {
     /// The request is malformed or ambiguous.
     BadRequest(&'static str),
+    /// A header field has more than one reading.
+    Field(FieldError),
     ConnectMethod,
     BodyTooLong,
     ClientTimeout,
@@ -101,11 +104,8 @@ impl ProxyInner {
         Ok(response.map(Either::Left))
     }
 
-    /// Rejects requests that another server could read differently, and those that are not for a gateway.
+    /// Rejects requests that are not for a gateway. Its fields have been normalized before the decision.
     fn validate(&self, parts: &Parts, body: &Incoming) -> Result<(), ProxyError> {
-        if let Some(problem) = forwarded_headers::host_problem(parts) {
-            return Err(ProxyError::BadRequest(problem));
-        }
         if parts.method == Method::CONNECT {
             return Err(ProxyError::ConnectMethod);
         }
@@ -119,7 +119,7 @@ impl ProxyInner {
     fn rewrite(&self, parts: &mut Parts, body: &Upload, upgrade: Option<&UpgradeRequest>) {
         remove_hop_by_hop(&mut parts.headers);
         let peer = parts.extensions.get::<SocketAddr>().map(SocketAddr::ip);
-        forwarded_headers::add_headers(parts, peer, self.options.trust_forwarded);
+        forwarded_headers::append_peer(parts, peer);
         parts.uri = self.upstream.rewrite(&parts.uri);
         parts.version = self.upstream.version;
         if parts.version == Version::HTTP_2 {
@@ -207,8 +207,9 @@ impl ProxyError {
         }
     }
 
-    fn into_response(self) -> Response<ProxyBody> {
+    pub(super) fn into_response(self) -> Response<ProxyBody> {
         let (status, error, message) = match self {
+            Self::Field(problem) => problem.response(),
             Self::BadRequest(message) => (StatusCode::BAD_REQUEST, "bad_request", message),
             Self::ConnectMethod => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "This gateway does not support CONNECT.")
@@ -234,7 +235,7 @@ impl ProxyError {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if status.is_client_error() {
+        if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED {
             // Unread bytes on this connection may still belong to the rejected request.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -22,12 +22,7 @@ pub(super) struct UpgradeRequest {
 impl UpgradeRequest {
     /// The upgrade that `request` asks for, if it asks for one that the gateway supports.
     pub(super) fn from_request(request: &mut Request<Incoming>) -> Option<Self> {
-        let is_upgrade = tokens(request.headers(), &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
-        if request.version() != Version::HTTP_11 || !is_upgrade || requests_http(request.headers()) {
-            return None;
-        }
-        let mut lines = request.headers().get_all(UPGRADE).into_iter();
-        let (Some(protocols), None) = (lines.next().cloned(), lines.next()) else { return None };
+        let protocols = request.headers().get(UPGRADE).filter(|_| is_upgrade(request)).cloned()?;
         let permit = request.extensions().get::<ConnectionPermit>().cloned();
         Some(Self { protocols, client: hyper::upgrade::on(request), permit })
     }
@@ -57,6 +52,15 @@ impl UpgradeRequest {
     }
 }
 
+/// Whether `request` asks for an upgrade that the gateway supports.
+pub(super) fn is_upgrade<B>(request: &Request<B>) -> bool {
+    let headers = request.headers();
+    request.version() == Version::HTTP_11
+        && headers.get_all(UPGRADE).into_iter().count() == 1
+        && tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"))
+        && !requests_http(headers)
+}
+
 /// Whether the upstream accepts the upgrade.
 pub(super) fn is_accepted(response: &Response<Incoming>) -> bool {
     response.status() == StatusCode::SWITCHING_PROTOCOLS
@@ -71,7 +75,7 @@ fn requests_http(headers: &HeaderMap) -> bool {
     tokens(headers, &UPGRADE).any(is_http)
 }
 
-fn set_upgrade_headers(headers: &mut HeaderMap, protocols: HeaderValue) {
+pub(super) fn set_upgrade_headers(headers: &mut HeaderMap, protocols: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, protocols);
 }

@@ -39,23 +39,23 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
 async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
     let call = CheckCall::from_json(&body)?;
     engine.receipts().require(call.receipt)?;
-    require_readable_paths(&engine, [&call])?;
-    Ok(into_response(check_one(&engine, &call).await))
+    Ok(into_response(check_one(&engine, &call).await?))
 }
 
 /// Decides each check by itself, in order, or all of them as one.
 async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
     let batch = BatchCall::from_json(&body)?;
     engine.receipts().require(batch.receipt || batch.checks.iter().any(|call| call.receipt))?;
-    require_readable_paths(&engine, &batch.checks)?;
     if batch.atomic {
         return Ok(into_response(check_atomically(&engine, &batch).await?));
     }
     let mut answers = Vec::with_capacity(batch.checks.len());
     for call in &batch.checks {
         answers.push(match check_one(&engine, call).await {
-            Ok(answer) => answer,
-            Err(rejection) => json!({ "allowed": false, "degraded": true, "error": rejection.message }),
+            Ok(Ok(answer)) => answer,
+            Ok(Err(rejection)) => json!({ "allowed": false, "degraded": true, "error": rejection.message }),
+            // Other checks of the batch may be those of other clients, which must not fail for it.
+            Err(problem) => json!({ "allowed": false, "degraded": false, "error": problem.message() }),
         });
     }
     Ok(Json(json!({ "answers": answers })).into_response())
@@ -80,34 +80,27 @@ fn unknown_receipt() -> Response {
     (StatusCode::NOT_FOUND, Json(body)).into_response()
 }
 
-/// Fails if the path of a check cannot be judged. All checks are looked at before the first is decided.
-fn require_readable_paths<'c>(
-    engine: &Engine,
-    calls: impl IntoIterator<Item = &'c CheckCall>,
-) -> Result<(), BadRequest> {
-    let limiter = engine.limiter();
-    let error = calls.into_iter().find_map(|call| limiter.rules().path_error(call.attributes.path()?));
-    error.map_or(Ok(()), |error| Err(BadRequest::new(format!("path: {error}"))))
-}
-
-/// One decision as JSON, or the rejection if the store fails and a rule is closed on failure.
-async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Value, Rejection> {
+/// One decision as JSON, or the rejection if the store fails and a rule is closed on failure. Fails if the request cannot be judged.
+async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let (limiter, request) = (engine.limiter(), call.attributes.request());
-    let result = if call.peek {
-        limiter.peek(&request).await
-    } else {
-        limiter.check_plan(&limiter.plan(&request).with_origin(origin(&request))).await
-    };
-    decision_json(engine, &limiter, call.receipt, result)
+    let plan = limiter.plan(&request).with_origin(origin(&request));
+    if let Some(problem) = plan.problem() {
+        return Err(BadRequest::new(problem.to_string()));
+    }
+    let plan = if call.peek { plan.with_peek() } else { plan };
+    Ok(decision_json(engine, &limiter, call.receipt, limiter.check_plan(&plan).await))
 }
 
-/// Decides all checks as one plan. Fails if more limits apply than a plan can have.
+/// Decides all checks as one plan. Fails if more limits apply than a plan can have, or a request cannot be judged.
 async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let limiter = engine.limiter();
     let requests: Vec<_> = batch.checks.iter().map(|call| call.attributes.request()).collect();
     let mut plans = requests.iter().map(|request| limiter.plan(request).with_origin(origin(request)));
     let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.merge(&plan));
+    if let Some(problem) = plan.problem() {
+        return Err(BadRequest::new(problem.to_string()));
+    }
     if plan.is_too_large() {
         let limits = plan.checks().iter().filter(|check| check.gate().role() != Role::Shadow).count();
         return Err(BadRequest::new(format!(

@@ -60,8 +60,8 @@ async fn decide<S: Store + 'static>(
         Ok(response) => response.map(Body::new),
         Err(never) => match never {},
     };
-    // A request that cannot be judged is no denial: its status is 400, whatever status the proxy wants for those.
-    let is_denial = !response.status().is_success() && response.status() != StatusCode::BAD_REQUEST;
+    // A request that cannot be judged is a bad request for every proxy; only a denial may have another status.
+    let is_denial = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     Ok(if is_denial { denied(response, status) } else { response })
 }
 

@@ -7,6 +7,7 @@ mod forwarding;
 mod http2;
 mod limits;
 mod paths;
+mod request_fields;
 mod shutdown;
 mod smuggling;
 mod streaming;

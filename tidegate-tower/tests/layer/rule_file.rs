@@ -178,3 +178,35 @@ rules:
         assert_eq!(status(&app, header(host), "").await, StatusCode::OK, "{host}");
     }
 }
+
+/// Which of the values the application reads, the rules cannot know.
+#[tokio::test]
+async fn a_value_that_comes_twice_gets_400_and_consumes_nothing() {
+    let app = app();
+    let keys = || Request::get("/api/a").header("x-api-key", "a").header("x-api-key", "b");
+    let response = send(&app, keys().body(Body::empty()).unwrap()).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    assert_eq!(response.json()["error"], "bad_request");
+    assert!(response.body.contains("header:x-api-key") && response.header("ratelimit").is_none(), "{response:?}");
+    let problem = keys().header("accept", "application/problem+json").body(Body::empty()).unwrap();
+    assert_eq!(send(&app, problem).await.json()["status"], 400);
+    let grpc = send(&app, keys().header("content-type", "application/grpc").body(Body::empty()).unwrap()).await;
+    assert_eq!((grpc.status, grpc.header("grpc-status")), (StatusCode::OK, Some("3")));
+    assert_eq!(status(&app, Request::get("/search?page=1&page=2"), "").await, StatusCode::BAD_REQUEST);
+    for key in ["a", "b"] {
+        for expected in [StatusCode::OK, StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+            assert_eq!(status(&app, Request::get("/api/a").header("x-api-key", key), "").await, expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_of_two_cookies_of_one_name_is_counted() {
+    let app = app();
+    let request = |cookie: &'static str| Request::get("/api/a").header("cookie", cookie);
+    assert_eq!(status(&app, request("session=a"), "").await, StatusCode::OK);
+    assert_eq!(status(&app, request("session=a; session=b"), "").await, StatusCode::OK);
+    assert_eq!(status(&app, request("session=b; session=a"), "").await, StatusCode::TOO_MANY_REQUESTS, "a is used up");
+    assert_eq!(status(&app, request("session=b"), "").await, StatusCode::OK, "a denied request counts for neither");
+    assert_eq!(status(&app, request("session=b"), "").await, StatusCode::TOO_MANY_REQUESTS);
+}

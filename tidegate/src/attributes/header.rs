@@ -8,10 +8,21 @@ pub fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_token)
 }
 
+/// Headers whose lines are one list for every server.
+const LIST_HEADERS: [&str; 5] = ["x-forwarded-for", "forwarded", "via", "cookie", "accept"];
+
+/// Whether several lines of this header are one list for every server: `X-Forwarded-For`, `Forwarded`, `Via`, `Cookie`, `Accept` and
+/// `Accept-*`. Of any other header that comes twice, some servers read the first line, some the last, and some both.
+pub fn is_list_header(name: &str) -> bool {
+    let begins_with_accept = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("accept-"));
+    begins_with_accept || LIST_HEADERS.iter().any(|list| name.eq_ignore_ascii_case(list))
+}
+
 /// All lines of the header `name` as one value, in their order; `None` if there is no line.
 ///
 /// Lines are joined with `, ` (RFC 9110, section 5.3), those of `Cookie` with `; ` (RFC 9113, section 8.2.3). Every line
 /// counts. If only the first counted, a client could hide the line of a proxy behind its own; if only the last, the reverse.
+/// Front doors join the lines of [lists](is_list_header) only.
 pub fn join_header_lines<'a>(name: &str, lines: impl IntoIterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
     let mut lines = lines.into_iter();
     let mut value = lines.next()?;
@@ -42,6 +53,16 @@ mod tests {
             ("set-cookie", &["a=1", "b=2"], Some("a=1, b=2")),
         ] {
             assert_eq!(join(name, lines).as_deref(), expected, "{name} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn only_headers_that_every_server_joins_are_lists() {
+        for name in ["X-Forwarded-For", "forwarded", "Via", "cookie", "Accept", "accept-language", "Accept-Encoding"] {
+            assert!(is_list_header(name), "{name}");
+        }
+        for name in ["x-api-key", "authorization", "acceptance", "accepté", "host", "x-real-ip", ""] {
+            assert!(!is_list_header(name), "{name}");
         }
     }
 

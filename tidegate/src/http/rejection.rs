@@ -9,7 +9,7 @@ use super::header_policy::{self, Headers};
 use crate::decision::RETRY_AFTER_FAILURE;
 use crate::http::HeaderPolicy;
 use crate::plan::Role;
-use crate::{CheckResult, Decision, StoreError, StoreErrorKind};
+use crate::{CheckResult, Decision, RequestProblem, StoreError, StoreErrorKind};
 
 const DENIED_MESSAGE: &str = "Too many requests. Retry later.";
 /// For security rules: does not even say whether waiting helps.
@@ -25,7 +25,7 @@ const MAX_MEDIA_RANGES: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rejection {
-    /// 429 or 503.
+    /// 429 or 503; 400, 413 or 431 for a request that cannot be judged.
     pub status: u16,
     /// The message, which the body contains too.
     pub message: String,
@@ -54,7 +54,8 @@ impl Rejection {
 
 /// Rejecting
 impl HeaderPolicy {
-    /// The response to a denied request: 429 with the fields of [`headers`](Self::headers).
+    /// The response to a denied request: 429 with the fields of [`headers`](Self::headers), or the status of its
+    /// [problem](Decision::problem) without such fields.
     ///
     /// `message` is the message of the rule ([`Rule::message`](crate::Rule::message)), `accept` the `Accept` field of the request. The
     /// body is JSON unless that field prefers `application/problem+json`.
@@ -78,6 +79,9 @@ impl HeaderPolicy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reject(&self, decision: &Decision, message: Option<&str>, accept: Option<&str>) -> Rejection {
+        if let Some(problem) = decision.problem() {
+            return reject_problem(problem, accept);
+        }
         let security = decision.is_security();
         let message = message.unwrap_or(match (security, decision.is_permanent()) {
             (true, _) => SECURITY_MESSAGE,
@@ -116,6 +120,20 @@ impl HeaderPolicy {
         self.push_retry(&mut headers, RETRY_AFTER_FAILURE, false);
         Rejection { status: 503, message: message.to_owned(), headers: format.add_fields(headers), body }
     }
+}
+
+/// The response to a request that cannot be judged.
+fn reject_problem(problem: &RequestProblem, accept: Option<&str>) -> Rejection {
+    let (status, message, format) = (problem.status(), problem.to_string(), BodyFormat::preferred(accept));
+    let members = match format {
+        BodyFormat::Json => JsonObject::new().with("error", "bad_request").with("message", message.as_str()),
+        BodyFormat::Problem => JsonObject::new()
+            .with("type", "about:blank")
+            .with("title", "Bad request")
+            .with("status", status)
+            .with("detail", message.as_str()),
+    };
+    Rejection { status, message, headers: format.add_fields(Headers::new()), body: members.finish() }
 }
 
 /// The names of the limits that denied the request, if any.

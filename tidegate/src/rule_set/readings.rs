@@ -7,11 +7,6 @@ use crate::plan::Plan;
 
 /// Readings
 impl RuleSet {
-    /// Why a request with this path cannot be judged. `None` if no rule reads the path.
-    pub fn path_error(&self, path: &str) -> Option<PathError> {
-        if self.reads_path { self.path_readings(path).err() } else { None }
-    }
-
     /// The readings of a path, unless it is refused.
     pub fn path_readings<'p>(&self, path: &'p str) -> Result<PathReadings<'p>, PathError> {
         self.escaped_slashes.validate(path)?;
@@ -23,7 +18,7 @@ impl RuleSet {
     pub(super) fn resolve_readings(&self, request: &Request<'_>, path: &str) -> Plan<'_> {
         let readings = match self.path_readings(path) {
             Ok(readings) => readings,
-            Err(error) => return Plan::from_path_error(error),
+            Err(error) => return Plan::refused(error.into()),
         };
         let resolve = |reading: &str| {
             if reading == path {
@@ -40,7 +35,7 @@ impl RuleSet {
 mod tests {
     use super::*;
     use crate::attributes::EscapedSlashes;
-    use crate::{Limit, Limiter, MemoryStore, Rate, Rule};
+    use crate::{Limit, Limiter, MemoryStore, Rate, RequestProblem, RequestProblemKind, Rule};
 
     /// A path with more than four readings.
     const AMBIGUOUS: &str = "/a;b%2Fc\\d";
@@ -55,6 +50,13 @@ mod tests {
 
     fn request(path: &str) -> Request<'_> {
         Request::new("").with_attribute("path", path)
+    }
+
+    fn path_error(plan: &Plan<'_>) -> Option<PathError> {
+        match plan.problem()?.kind() {
+            RequestProblemKind::Path(error) => Some(error),
+            _ => None,
+        }
     }
 
     fn keys(plan: &Plan<'_>) -> Vec<(String, u128, u64)> {
@@ -78,21 +80,35 @@ mod tests {
     fn a_request_whose_path_cannot_be_judged_is_denied() {
         let limiter = Limiter::new(rules(), MemoryStore::new());
         let ambiguous = request(AMBIGUOUS);
-        assert_eq!(limiter.plan(&ambiguous).path_error(), Some(PathError::TooManyReadings));
-        assert_eq!(limiter.rules().path_error(AMBIGUOUS), Some(PathError::TooManyReadings));
+        assert_eq!(path_error(&limiter.plan(&ambiguous)), Some(PathError::TooManyReadings));
         let decision = limiter.check_now(&ambiguous);
         assert!(!decision.is_allowed() && decision.rule().is_none() && decision.retry_after().is_none());
+        assert_eq!(decision.problem().map(RequestProblem::status), Some(400));
         let all = limiter.plan(&request("/a")).merge(&limiter.plan(&ambiguous));
-        assert!(all.path_error().is_some() && all.checks().is_empty());
+        assert_eq!(path_error(&all), Some(PathError::TooManyReadings));
+        assert!(all.checks().is_empty());
 
         let reject = rules().with_escaped_slashes(EscapedSlashes::Reject);
-        assert_eq!(reject.resolve(&request("/a%2Fb")).path_error(), Some(PathError::EscapedSlash));
-        assert_eq!(reject.resolve(&request("/a/b")).path_error(), None);
+        assert_eq!(path_error(&reject.resolve(&request("/a%2Fb"))), Some(PathError::EscapedSlash));
+        assert_eq!(reject.resolve(&request("/a/b")).problem(), None);
+    }
+
+    /// Otherwise a spelling of the path would hide the second value.
+    #[test]
+    fn a_problem_with_one_reading_is_a_problem_with_the_request() {
+        let rules = rules();
+        let repeated = request("/a%2Fb").with_further_value("path", "/c");
+        let (good, bad) = (rules.resolve(&request("/a%2Fb")), rules.resolve(&repeated));
+        for united in [good.clone().unite(&bad), bad.clone().unite(&good)] {
+            assert_eq!(united.problem().map(RequestProblem::kind), Some(RequestProblemKind::Repeated));
+            assert!(united.checks().is_empty());
+        }
     }
 
     #[test]
     fn a_path_that_no_rule_reads_is_not_judged() {
         let rules = RuleSet::new([Rule::new("all", limit())]).unwrap();
-        assert_eq!((rules.path_error(AMBIGUOUS), rules.resolve(&request(AMBIGUOUS)).checks().len()), (None, 1));
+        let plan = rules.resolve(&request(AMBIGUOUS));
+        assert_eq!((plan.problem(), plan.checks().len()), (None, 1));
     }
 }

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 use tidegate::RuleMode;
-use tidegate::attributes::PathError;
 use tidegate_rules::{Explanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint};
 use tidegate_server::command::whole_millis;
 
@@ -13,9 +12,9 @@ pub(super) struct ExplanationJson<'e> {
     plan: Option<&'e str>,
     /// The ways in which servers may read the path, as written first.
     path_readings: &'e [String],
-    /// Why the path is refused with 400.
-    path_error: Option<&'static str>,
     exempt_line: Option<usize>,
+    /// Why the request is refused whatever its limits are.
+    problem: Option<String>,
     rules: Vec<RuleJson<'e>>,
     timeline: Vec<TimelinePointJson<'e>>,
 }
@@ -79,8 +78,8 @@ impl<'e> ExplanationJson<'e> {
             tenant: explanation.tenant.as_deref(),
             plan: Some(explanation.plan.as_str()).filter(|plan| !plan.is_empty()),
             path_readings: &explanation.path_readings,
-            path_error: explanation.path_error.map(PathError::as_str),
             exempt_line: explanation.exempt,
+            problem: explanation.problem.as_ref().map(ToString::to_string),
             rules: explanation.rules.iter().map(RuleJson::new).collect(),
             timeline: explanation.timeline.points.iter().map(TimelinePointJson::new).collect(),
         }

@@ -168,6 +168,10 @@ impl BadRequest {
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.0
+    }
 }
 
 impl IntoResponse for BadRequest {

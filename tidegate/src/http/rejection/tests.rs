@@ -215,3 +215,24 @@ fn invalid_accept_fields_are_ignored() {
     let far_behind = ",".repeat(MAX_MEDIA_RANGES) + named;
     assert_eq!(BodyFormat::preferred(Some(&far_behind)), BodyFormat::Json);
 }
+
+#[test]
+fn a_request_that_cannot_be_judged_gets_its_own_status_and_no_numbers() {
+    let rules = RuleSet::new([Rule::new("api", bucket(1, 4)).with_per(["header:x-key"])]).unwrap();
+    let limiter = Limiter::new(rules, store());
+    let request = || Request::new("").with_attribute("header:x-key", "a");
+    let decision = limiter.check_now(&request().with_further_value("header:x-key", "b"));
+    assert!(!decision.is_allowed() && decision.is_permanent() && decision.retry_after().is_none());
+    let rejection = HeaderPolicy::new().reject(&decision, None, None);
+    assert_eq!(rejection.status, 400);
+    assert_eq!(
+        rejection.body,
+        r#"{"error":"bad_request","message":"The request has more than one `header:x-key`. Send it once."}"#
+    );
+    assert_eq!(rejection.headers.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["content-type", "cache-control"]);
+    let problem = HeaderPolicy::new().reject(&decision, None, PROBLEM);
+    assert!(problem.body.starts_with(r#"{"type":"about:blank","title":"Bad request","status":400,"detail":""#));
+    assert!(limiter.check_now(&request()).is_allowed(), "nothing was consumed");
+    let other = request().with_further_value("header:x-other", "b");
+    assert_eq!(limiter.check_now(&other).problem(), None, "no rule reads it");
+}
