@@ -101,6 +101,11 @@ fn references_between_manifests_resolve() {
         value("TIDEGATE_STORE"),
         json!(format!("redis://{}:6379", service["metadata"]["name"].as_str().unwrap()))
     );
+    assert_eq!(value("TIDEGATE_ADMIN"), json!("0.0.0.0:8082"), "probes reach it");
+    for (name, key) in [("TIDEGATE_ADMIN_TOKEN", "admin-token"), ("TIDEGATE_ADMIN_READ_TOKEN", "read-token")] {
+        let token = variables.iter().find(|variable| variable["name"] == name).expect("a public address needs a token");
+        assert_eq!(token["valueFrom"]["secretKeyRef"], json!({ "name": "tidegate", "key": key }));
+    }
     for (folder, set) in [("redis", &redis), ("gateway", &gateway)] {
         let generated = read(&root().join(folder).join("kustomization.yaml"))["configMapGenerator"][0].clone();
         assert_eq!(set["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"], generated["name"]);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::admin_client::AdminArgs;
 use crate::request::RequestArgs;
 use tidegate_bench::BenchArgs;
 use tidegate_bench::SurgeArgs;
@@ -34,6 +35,13 @@ pub(crate) enum Command {
     },
     Serve(Box<ServeArgs>),
     Check(CheckArgs),
+    /// Show or reset the limits of one subject, such as an API key, a user or an address, in a running server
+    #[command(after_help = SUBJECT_EXAMPLES, arg_required_else_help = true)]
+    Subject {
+        #[command(subcommand)]
+        command: SubjectCommand,
+    },
+    Status(StatusArgs),
     Bench(BenchArgs),
     Surge(SurgeArgs),
     /// Print a completion script for your shell
@@ -49,6 +57,53 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum SubjectCommand {
+    /// Show the buckets of a subject, and what its next request would get
+    ///
+    /// Describe the subject by as much of a request as identifies it. Every rule that counts by it is shown, whether or not it matches
+    /// the request. Nothing is consumed. Exit code: 0 if the request would be allowed, 1 if it would be denied, 2 for wrong
+    /// arguments or a missing token, 3 if the server or its store does not answer.
+    #[command(after_help = SUBJECT_SHOW_EXAMPLES)]
+    Show(SubjectArgs),
+    /// Reset the buckets of a subject, so that it starts with full limits
+    ///
+    /// All instances of the server admit it within a second. Limits that all senders share are not reset. The server writes the reset
+    /// to its log, with a hash of the subject. Needs the admin token. Exit code: 0 if it was reset, 2 for wrong arguments or a
+    /// missing token, 3 if the server or its store does not answer.
+    #[command(after_help = SUBJECT_RESET_EXAMPLES)]
+    Reset(SubjectArgs),
+}
+
+/// The subject, and the server that is asked.
+#[derive(Args)]
+pub(crate) struct SubjectArgs {
+    /// Only the buckets of this rule
+    #[arg(long, value_name = "ID")]
+    pub(crate) rule: Option<String>,
+    /// Print the answer of the server as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) request: RequestArgs,
+    #[command(flatten)]
+    pub(crate) server: AdminArgs,
+}
+
+/// Show the state of a running server: front doors, store, circuit breakers, rules, instances
+///
+/// Exit code: 0 if all is well, 1 if the store does not answer or a changed file could not be loaded, 2 for wrong arguments or a
+/// missing token, 3 if the server does not answer.
+#[derive(Args)]
+#[command(after_help = STATUS_EXAMPLES)]
+pub(crate) struct StatusArgs {
+    /// Print the answer of the server as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: AdminArgs,
 }
 
 #[derive(Subcommand)]
@@ -215,6 +270,28 @@ Examples:
       --action login --attr account=a7 --ip 203.0.113.9 --peek --json
   tidegate check --rules examples/webhooks.yaml --action webhook --attr endpoint=e1 --wait \\
       && ./deliver";
+
+const SUBJECT_EXAMPLES: &str = "\
+Examples:
+  tidegate subject show -H 'x-api-key: k1'     # why is this customer blocked?
+  tidegate subject reset -H 'x-api-key: k1'    # let it start again";
+
+const SUBJECT_SHOW_EXAMPLES: &str = "\
+Examples:
+  tidegate subject show -H 'x-api-key: k1'
+  tidegate subject show --ip 203.0.113.9 -X POST --path /api/rides/request
+  tidegate subject show --action login --attr account=a7 --rule login-account --json
+  TIDEGATE_ADMIN_TOKEN=... tidegate subject show --admin http://10.0.0.7:8082 --tenant acme";
+
+const SUBJECT_RESET_EXAMPLES: &str = "\
+Examples:
+  tidegate subject reset -H 'x-api-key: k1' --admin-token-file admin-token
+  tidegate subject reset --attr account=a7 --rule login-account";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  tidegate status
+  tidegate status --admin http://10.0.0.7:8082 --admin-token-file read-token --json";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

@@ -1,7 +1,7 @@
 //! The command line of Tidegate, as a library: the binary `tidegate` and tests call [`run`].
 //!
 //! ```text
-//! arguments ──▶ cli ──▶ serve │ rules │ check │ bench │ surge │ manual ──▶ output ──▶ exit code
+//! arguments ──▶ cli ──▶ serve │ rules │ check │ subject │ status │ bench │ surge │ manual ──▶ output ──▶ exit code
 //! ```
 //!
 //! [`run`] reads arguments and files, writes to an [`Output`], and never ends the process.
@@ -9,9 +9,11 @@
 //! - `cli`: every command and flag, with the texts of `--help`; `arguments` parses them, `config` adds the config file.
 //! - `rules`: validate, explain and test rule files, and print their JSON Schema.
 //! - `check`: decide a request once. `request`: the flags that describe it.
+//! - `subject`, `status`: look up and reset a subject, and show the state of a running server, through its `admin_client`.
 //! - `manual`: shell completions and manual pages.
 //! - `tidegate serve` comes from `tidegate-server`, `bench` and `surge` from `tidegate-bench`.
 
+mod admin_client;
 mod arguments;
 mod check;
 mod cli;
@@ -19,6 +21,8 @@ mod config;
 mod manual;
 mod request;
 mod rules;
+mod status;
+mod subject;
 
 pub use tidegate_server::command::{Exit, Output};
 
@@ -45,6 +49,8 @@ pub fn run<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>, ou
     let result = match cli.command {
         Command::Rules { command } => rules::run(command, output),
         Command::Check(arguments) => check::run(&arguments, output),
+        Command::Subject { command } => subject::run(&command, output),
+        Command::Status(arguments) => status::run(&arguments, output),
         Command::Bench(arguments) => tidegate_bench::bench(&arguments, output),
         Command::Serve(arguments) => tidegate_server::command::serve(&arguments, output),
         Command::Surge(arguments) => tidegate_bench::surge(&arguments, output),

@@ -1,6 +1,9 @@
 //! The flags that describe a request. [`SampleRequest`] turns them into the attributes that a front door would send.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
+use serde_json::{Value, json};
 use tidegate::spi::MAX_AMOUNT;
 use tidegate_rules::{SampleAttributes, SampleRequest};
 use tidegate_server::command::Failure;
@@ -64,6 +67,32 @@ impl RequestArgs {
             };
             Failure::usage(format!("{flag}: {}", error.problem()))
         })
+    }
+
+    /// The request as the body of `POST /v1/check`.
+    pub(crate) fn json(&self) -> Result<Value, Failure> {
+        self.attributes()?;
+        let sample = self.sample()?;
+        let mut headers: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, value) in sample.headers {
+            headers.entry(name).or_default().push(value);
+        }
+        let attributes: BTreeMap<String, String> = sample.attributes.into_iter().collect();
+        let mut request = json!({ "headers": headers, "attributes": attributes, "cost": self.cost });
+        for (name, value) in [
+            ("method", sample.method),
+            ("path", sample.path),
+            ("host", sample.host),
+            ("ip", sample.ip),
+            ("tenant", sample.tenant),
+            ("action", sample.action),
+            ("body", sample.body),
+        ] {
+            if let Some(value) = value {
+                request[name] = value.into();
+            }
+        }
+        Ok(request)
     }
 
     fn sample(&self) -> Result<SampleRequest, Failure> {

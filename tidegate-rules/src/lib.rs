@@ -54,6 +54,8 @@ mod compile;
 mod lint;
 mod rule_file;
 pub use rule_file::RuleFile;
+mod rule_subjects;
+pub use rule_subjects::SubjectStatus;
 mod explain;
 pub use explain::{
     Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, describe_limit,

@@ -85,7 +85,7 @@ impl RequestMatcher {
 
     /// Refuses a request in which a header that the file reads comes more than once. It does not depend on which rules apply, so that
     /// the answer to a request does not depend on how rules are indexed.
-    fn refuse_repeated(&self, view: &RequestView<'_, '_>) {
+    pub(crate) fn refuse_repeated(&self, view: &RequestView<'_, '_>) {
         if !view.request.has_repeats() {
             return;
         }

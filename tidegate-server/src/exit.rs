@@ -12,7 +12,7 @@ pub enum Exit {
     Negative,
     /// 2: no result: the arguments or files are unusable.
     Usage,
-    /// 3: the store failed.
+    /// 3: the store failed, or a running server cannot be reached.
     Store,
 }
 

@@ -14,6 +14,8 @@ pub enum Failure {
     Usage(String),
     /// A rule file that cannot be used.
     Rules(Box<Report>),
+    /// A running server cannot be reached, or cannot answer.
+    Server(String),
     /// The store failed.
     Store {
         /// How it failed.
@@ -33,7 +35,7 @@ impl Failure {
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Rules(_) => Exit::Usage,
-            Self::Store { .. } => Exit::Store,
+            Self::Server(_) | Self::Store { .. } => Exit::Store,
         }
     }
 }

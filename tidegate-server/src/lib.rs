@@ -61,6 +61,6 @@ pub mod command {
     pub use crate::output::{ColorChoice, Output, Style, count};
     pub use crate::rule_file::load_rule_file;
     pub use crate::secret::SecretArgs;
-    pub use crate::serve::{ServeArgs, run as serve, stop_signal};
+    pub use crate::serve::{ServeArgs, read_token, run as serve, stop_signal};
     pub use crate::timer::tokio_timer;
 }

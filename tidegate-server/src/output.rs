@@ -160,7 +160,7 @@ impl Output<'_> {
     pub fn report_failure(&mut self, failure: &Failure) -> Exit {
         let title = paint(self.err.color, Style::Bad, "error:");
         let written = match failure {
-            Failure::Usage(message) => self.err.write(format_args!("{title} {message}\n")),
+            Failure::Usage(message) | Failure::Server(message) => self.err.write(format_args!("{title} {message}\n")),
             Failure::Rules(report) => self.err.write(format_args!("{}\n", report.render(self.err.color))),
             Failure::Store { error, meanwhile } => {
                 let counted = if error.is_possibly_applied() { "; the request may have been counted" } else { "" };

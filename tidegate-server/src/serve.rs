@@ -29,11 +29,14 @@ mod rule_counters;
 mod store_collector;
 
 mod admin;
+pub use admin::read_token;
 mod api;
+mod browser_guard;
 mod envoy;
 mod forward_auth;
 mod grpc;
 mod health;
+mod json_body;
 mod openapi;
 mod request_limits;
 
@@ -49,6 +52,8 @@ use tidegate_tower::LimitLayer;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use self::admin::DoorAddresses;
+use self::browser_guard::BrowserGuard;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::listen::{Listener, Tasks, Tls};
@@ -119,6 +124,7 @@ async fn report_until(engine: &Engine, stopped: impl Future<Output = ()>) {
 impl Server {
     /// Opens the store, reads the rules, and listens; port 0 takes a free one.
     pub(crate) async fn start(arguments: &ServeArgs) -> Result<Self, Failure> {
+        let access = Arc::new(arguments.admin_access()?);
         let engine = Arc::new(Engine::open(arguments).await?);
         let gateway = arguments.gateway()?;
         let listen = |flag, address, tls: Option<&Tls>| listen(flag, address, tls.cloned(), arguments);
@@ -127,10 +133,8 @@ impl Server {
         let (admin, admin_listener) = listen("--admin", arguments.admin, None).await?;
         let (stop, stopping) = watch::channel(false);
         let (timeout, mut front_doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
-        let api = api::router(Arc::clone(&engine)).merge(engine.envoy().router(engine.rate_limits()));
+        let api = api::router(Arc::clone(&engine), BrowserGuard::new(http));
         front_doors.spawn(serve(http_listener, request_limits::http(api, timeout), stopping.clone()));
-        let admin_pages = request_limits::http(admin::router(Arc::clone(&engine)), timeout);
-        front_doors.spawn(serve(admin_listener, admin_pages, stopping.clone()));
         let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
         let stopped_grpc = stopped(stopping.clone());
         front_doors.spawn(async move {
@@ -141,10 +145,13 @@ impl Server {
             Some((address, gateway)) => {
                 let (address, listener) = listen("--gateway", address, engine.gateway_tls()).await?;
                 let layer = LimitLayer::from_handle(engine.handle().clone()).with_front_door("gateway");
-                front_doors.spawn(gateway.serve(listener, layer, stopped(stopping)));
+                front_doors.spawn(gateway.serve(listener, layer, stopped(stopping.clone())));
                 Some(address)
             }
         };
+        let doors = DoorAddresses { http, grpc, gateway, admin };
+        let admin_pages = request_limits::http(admin::router(Arc::clone(&engine), doors, &access), timeout);
+        front_doors.spawn(serve(admin_listener, admin_pages, stopping));
         Ok(Self { http, grpc, admin, gateway, engine, stop, front_doors })
     }
 

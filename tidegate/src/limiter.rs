@@ -221,7 +221,12 @@ impl<S: Store> Limiter<S> {
 
     /// Resets the limits of the subjects of `request`, under every rule that matches it.
     pub async fn forget(&self, request: &Request<'_>) -> Result<(), StoreError> {
-        let plan = self.plan(request);
+        self.forget_plan(&self.plan(request)).await
+    }
+
+    /// Resets the limits of the subjects of `plan`. This instance admits them at once, others within a second: until then they may
+    /// repeat a denial that they [know](Store::known_denial).
+    pub async fn forget_plan(&self, plan: &Plan<'_>) -> Result<(), StoreError> {
         let keys: Vec<_> = plan.checks().iter().map(|check| *check.key()).collect();
         self.observe_error(self.store.forget(&keys).await)
     }

@@ -130,6 +130,12 @@ impl Fault {
         matches!(self, Self::Timeout | Self::Hang | Self::Latency | Self::Trickle)
     }
 
+    /// Why decisions may be made without the store, in a run in which the servers answer in time apart from the fault.
+    pub fn reasons(self) -> impl Iterator<Item = StoreErrorKind> {
+        let overloaded = self.is_silence().then_some(StoreErrorKind::Overloaded);
+        self.effect().reasons().iter().copied().chain(overloaded)
+    }
+
     /// Finds a fault by its name.
     pub fn from_name(name: &str) -> Option<Self> {
         FAULTS.into_iter().find(|fault| fault.name() == name)

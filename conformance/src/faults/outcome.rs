@@ -74,14 +74,12 @@ impl FaultOutcome {
         // An unanswered decision may have been counted.
         let unanswered = self.counts.without_store();
         promise(allowed + self.rest + unanswered >= self.limit, "the store counted a decision that nobody requested");
-        let promised = self.fault.effect().reasons();
-        // A machine may be too busy to run the server for that long, or to notice that it is silent.
-        let is_busy = |reason: &StoreErrorKind| match reason {
-            StoreErrorKind::Unavailable => !self.within_timeout,
-            StoreErrorKind::Overloaded => !self.within_timeout || self.fault.is_silence(),
-            _ => false,
+        // A machine may be too busy to run the server for that long.
+        let is_busy = |reason: &StoreErrorKind| {
+            !self.within_timeout && matches!(reason, StoreErrorKind::Unavailable | StoreErrorKind::Overloaded)
         };
-        let is_promised = |reason: &StoreErrorKind| promised.contains(reason) || is_busy(reason);
+        let is_promised =
+            |reason: &StoreErrorKind| self.fault.reasons().any(|promised| promised == *reason) || is_busy(reason);
         promise(reasons.iter().all(is_promised), "a decision gives a reason that this fault cannot have");
         // Whatever the policy, an overloaded instance refuses subjects with several calls that wait.
         let refused =

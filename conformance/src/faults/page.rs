@@ -25,8 +25,9 @@ Every decision has a timeout, here the default of 25 ms. A decision made without
 shows no numbers, since the instance does not know them. A server that does not answer for that long is silent, whatever the
 reason: if a busy machine did not run the server itself, as an independent connection sees, the bounds of *timeout* apply to that run.
 
-*Above the limit* is the number of units that may pass beyond the limit because of the fault, until the limit has refilled. A decision whose reply was
-lost may have been counted: then less passes, never more, since it is not sent again.
+*Above the limit* is the number of units that may pass beyond the limit because of the fault, until the limit has refilled; units that the store could
+still grant afterwards count as passed. A decision whose reply was lost may have been counted: then less passes, never more, since it is not
+sent again.
 
 ";
 
@@ -38,10 +39,11 @@ const NOTES: &str = "
 - *OOM*: the store decides for the subjects that it knows, exactly. New ones are decided as during an outage, with the reason `refused`:
   see [made-up keys](attacks.md#attacks).
 - *Failover* and *promotion*: replication is asynchronous. A killed primary loses its last writes that were not replicated: at most
-  the decisions in flight, unless the replica lags. A primary that is partitioned but alive would keep answering;
+  the decisions in flight, which the suite asserts, unless the replica lags. A primary that is partitioned but alive would keep answering;
   `min-replicas-to-write 1` prevents that.
 - *Timeout*, *hang*, *latency* and *trickle*: until it is certain that the server is silent, calls wait. On a busy machine some wait too
-  long and are [overloaded](failure.md#overload) instead: their subjects are refused with 503 if they have several calls waiting.
+  long and are [overloaded](failure.md#overload) instead (reason `overloaded`): whatever the policy, their subjects are refused with 503 if they
+  have several calls waiting. Nothing more passes by that.
 - *Clock jumps*: a forward step counts as elapsed time and refills; a backward step refunds nothing and locks no subject out.
 
 ";
@@ -49,11 +51,12 @@ const NOTES: &str = "
 /// Renders the promises, which do not depend on a run.
 pub fn promises() -> String {
     let mut page = INTRODUCTION.to_owned();
+    page.push_str(&assertions());
     page.push_str("## What callers get\n\n");
     page.push_str("| fault | how it is injected | policy | what callers get | reason | above the limit, at most |\n");
     page.push_str("|---|---|---|---|---|---|\n");
     for fault in FAULTS {
-        let reasons: Vec<_> = fault.effect().reasons().iter().map(|reason| format!("`{}`", reason.as_str())).collect();
+        let reasons: Vec<_> = fault.reasons().map(|reason| format!("`{}`", reason.as_str())).collect();
         let mut line = |policy: &str, got: &str, bound: &str| {
             let (name, injection) = (fault.name(), fault.injection());
             let _ = writeln!(page, "| {name} | {injection} | {policy} | {got} | {} | {bound} |", reasons.join(", "));
@@ -70,12 +73,22 @@ pub fn promises() -> String {
     page
 }
 
+/// What [`FaultOutcome::problems`] checks, in words.
+fn assertions() -> String {
+    let (tests, figures) = (Scale::for_tests().late, Scale::for_figures().late);
+    format!(
+        "For every fault and policy, the suite asserts this bound, the reasons, and what callers get; that every request gets a decision, in less\n\
+         than {tests:?} (`make test`, on a machine that runs all tests at once) or {figures:?} (`make faults`, alone); that no check is sent twice; and that\n\
+         the store has counted nothing that was not requested.\n\n"
+    )
+}
+
 /// Renders the figures of a run.
 pub fn figures(rows: &[FaultOutcome], scale: &Scale, command: &str, written: &str) -> String {
     let mut page = format!(
         "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Timeout {TIMEOUT:?}, {INSTANCES} instances, {} workers per instance and policy, \
          each with one request every {:?}. Times are wall time on a machine that also runs the servers and \
-         the load; the suite asserts only that no decision took {:?}.\n\n",
+         the load; of them the suite asserts only that no decision took {:?}.\n\n",
         scale.workers, scale.pace, scale.late
     );
     page.push_str(
@@ -140,7 +153,7 @@ fn bound(fault: Fault, policy: OnFailure) -> String {
     };
     let by_loss = match fault.loss() {
         StateLoss::Nothing => "",
-        StateLoss::Unreplicated => "the unreplicated writes",
+        StateLoss::Unreplicated => "the decisions in flight, one for each worker",
         StateLoss::Everything => "the limit once more",
     };
     match (policy, by_loss) {

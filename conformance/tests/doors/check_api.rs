@@ -6,7 +6,7 @@ use conformance::server::{KINDS, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::client::{HttpResponse, request};
+use crate::client::{HttpResponse, local_request};
 use crate::process::until;
 use crate::setup::Tidegate;
 
@@ -15,7 +15,8 @@ const RIDES: &str = r#"{"method":"GET","path":"/api/rides","ip":"127.0.0.9","cos
 
 async fn post(port: u16, path: &str, body: &str) -> HttpResponse {
     let to = SocketAddr::from(([127, 0, 0, 1], port));
-    request(&format!("POST {path}")).body(body).try_send(to).await.expect("an answer")
+    let request = local_request(&format!("POST {path}")).with("content-type", "application/json");
+    request.body(body).try_send(to).await.expect("an answer")
 }
 
 async fn check(port: u16) -> Value {
@@ -54,7 +55,7 @@ async fn a_known_denial_is_answered_counted_and_logged_like_any_other() {
     let rule = denied["rule"].as_str().unwrap().to_owned();
     let admin = SocketAddr::from(([127, 0, 0, 1], tidegate.admin));
     let count = async |name: &str| {
-        let metrics = request("GET /metrics").try_send(admin).await.unwrap().body;
+        let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().body;
         let line =
             metrics.lines().find_map(|line| line.strip_prefix(name)?.split(' ').next_back()?.parse::<f64>().ok());
         line.unwrap_or(0.0)
@@ -89,7 +90,7 @@ async fn without_a_store_the_failure_policies_decide_and_the_metrics_count_it() 
     let refund = post(tidegate.http, "/v1/refund", r#"{"receipt":"x.y"}"#).await;
     assert_eq!(refund.status, 404, "what is no receipt needs no store");
     let admin = SocketAddr::from(([127, 0, 0, 1], tidegate.admin));
-    let metrics = request("GET /metrics").try_send(admin).await.unwrap().body;
+    let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().body;
     for policy in ["local", "closed"] {
         let line = metrics.lines().find(|line| line.contains(&format!("policy=\"{policy}\"")));
         assert!(line.is_some_and(|line| line.starts_with("rate_limit_fallback_total{rule=\"")), "{metrics}");
@@ -104,7 +105,7 @@ async fn a_server_starts_without_its_store_and_uses_it_once_it_is_up() {
     let tidegate = Tidegate::start(directory.path(), &store.url(), &[]).await;
     assert!(tidegate.output().contains("nothing listens at the address of the store"), "{}", tidegate.output());
     let http = SocketAddr::from(([127, 0, 0, 1], tidegate.http));
-    let ready = || async { request("GET /readyz").try_send(http).await.expect("an answer") };
+    let ready = || async { local_request("GET /readyz").try_send(http).await.expect("an answer") };
     let without = ready().await;
     assert_eq!((without.status, &without.json()["degraded"]), (200, &json!(true)), "{without:?}");
     let ride = check(tidegate.http).await;
@@ -127,7 +128,7 @@ async fn a_server_starts_without_its_store_and_uses_it_once_it_is_up() {
     let counted = async || (ready().await.json()["store"]["instances"] == json!(1)).then_some(());
     until("it counts itself", counted).await;
     let admin = SocketAddr::from(([127, 0, 0, 1], tidegate.admin));
-    let metrics = request("GET /metrics").try_send(admin).await.unwrap().body;
+    let metrics = local_request("GET /metrics").try_send(admin).await.unwrap().body;
     for line in [
         "rate_limit_instances 1",
         "rate_limit_store_up{server=\"127.0.0.1:",

@@ -29,6 +29,11 @@ pub(crate) fn request(line: &str) -> HttpRequest {
     HttpRequest { line: line.to_owned(), from: Ipv4Addr::new(127, 0, 0, 2), fields: Vec::new(), body: String::new() }
 }
 
+/// The same to an address of Tidegate itself, which listens on loopback.
+pub(crate) fn local_request(line: &str) -> HttpRequest {
+    request(line).with("host", "localhost")
+}
+
 impl HttpRequest {
     /// Sends from 127.0.0.`last`. The proxies use 127.0.0.1.
     pub(crate) fn from(mut self, last: u8) -> Self {
@@ -52,9 +57,10 @@ impl HttpRequest {
         socket.bind((self.from, 0).into()).ok()?;
         let mut stream = socket.connect(to).await.ok()?;
         let (line, fields, length, body) = (&self.line, self.fields.concat(), self.body.len(), &self.body);
-        let text = format!(
-            "{line} HTTP/1.1\r\nhost: api.example.com\r\nconnection: close\r\n{fields}content-length: {length}\r\n\r\n{body}"
-        );
+        let has_host = self.fields.iter().any(|field| field.starts_with("host: "));
+        let host = if has_host { "" } else { "host: api.example.com\r\n" };
+        let text =
+            format!("{line} HTTP/1.1\r\n{host}connection: close\r\n{fields}content-length: {length}\r\n\r\n{body}");
         stream.write_all(text.as_bytes()).await.ok()?;
         let mut response = String::new();
         stream.read_to_string(&mut response).await.ok()?;

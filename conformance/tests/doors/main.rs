@@ -20,4 +20,5 @@ mod nginx;
 mod process;
 mod rate_limit_service;
 mod setup;
+mod subjects;
 mod traefik;

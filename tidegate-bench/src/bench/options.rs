@@ -127,7 +127,8 @@ Examples:
   tidegate bench gateway --requests 100000 --connections 64
   tidegate bench shared --baseline ./tidegate-0.1   # on Redis, in about four minutes
   tidegate bench --url http://127.0.0.1:3000/search --rate 500 --seconds 30
-  tidegate bench --url http://127.0.0.1:8080/v1/check -d '{\"path\":\"/hello\"}'";
+  tidegate bench --url http://127.0.0.1:8080/v1/check -H 'content-type: application/json' \\
+      -d '{\"path\":\"/hello\"}'";
 
 #[cfg(test)]
 mod tests {

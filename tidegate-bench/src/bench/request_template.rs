@@ -81,11 +81,9 @@ impl RequestTemplate {
             });
             body.to_string().into()
         };
-        Self {
-            bodies: (0..CLIENT_COUNT).map(body).collect(),
-            expected: ExpectedResponse::Allowed,
-            ..Self::post(server, "/v1/check")
-        }
+        let mut template = Self::post(server, "/v1/check");
+        template.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Self { bodies: (0..CLIENT_COUNT).map(body).collect(), expected: ExpectedResponse::Allowed, ..template }
     }
 
     /// A request that a gateway forwards.

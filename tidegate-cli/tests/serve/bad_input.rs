@@ -33,7 +33,9 @@ fn exchange(address: &str, text: &[u8]) -> String {
 
 /// A call with this declared length and this body, which may be shorter.
 fn call(length: usize, body: &[u8]) -> Vec<u8> {
-    let head = format!("POST /v1/check HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+    );
     [head.as_bytes(), body].concat()
 }
 
@@ -123,7 +125,7 @@ async fn an_endless_grpc_message_times_out_and_other_calls_are_answered() {
 }
 
 #[tokio::test]
-async fn an_unknown_grpc_path_is_unimplemented() {
+async fn health_answers_for_its_names_and_an_unknown_grpc_path_is_unimplemented() {
     let server = Running::start(&[]);
     let client = grpc(&server).await;
     let status = |path: &'static str| {
@@ -131,6 +133,13 @@ async fn an_unknown_grpc_path_is_unimplemented() {
         called(client.clone(), path, empty)
     };
     assert_eq!(status("/grpc.health.v1.Health/Check").await, "0");
+    let named = |name: &str| {
+        // The only field of the request is the name of the service.
+        let message = [&[0, 0, 0, 0, name.len() as u8 + 2, 0x0a, name.len() as u8], name.as_bytes()].concat();
+        called(client.clone(), "/grpc.health.v1.Health/Check", Sent { bytes: Some(message.into()), ends: true })
+    };
+    assert_eq!(named("ratelimit").await, "0", "the name that Envoy's own server has");
+    assert_eq!(named("another").await, "5", "NOT_FOUND");
     assert_eq!(status(SHOULD_RATE_LIMIT).await, "3", "INVALID_ARGUMENT: there is no domain in it");
     for path in [
         "/",
@@ -152,7 +161,7 @@ fn an_endless_body_is_cut_off() {
     let server = Running::start(&[]);
     let response = exchange(&server.http, &call(2_000_000, b"{"));
     assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
-    let mut endless = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    let mut endless = b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     for _ in 0..40 {
         endless.extend_from_slice(b"10000\r\n");
         endless.resize(endless.len() + 0x10000, b' ');

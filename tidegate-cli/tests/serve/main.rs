@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod admin;
 mod api;
 mod bad_input;
+mod browser;
 mod envoy;
 mod forward_auth;
 mod hosts;
@@ -135,11 +137,14 @@ fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     ask_with(address, method, path, &[], body)
 }
 
-/// Sends a request with further header lines.
+/// Sends a request with further header lines. Those for the host and the content type replace the usual ones.
 fn ask_with(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = format!("content-length: {}", body.len());
-    let head = [&["host: test", "connection: close", &length], headers].concat().join("\r\n");
+    let usual = ["host: localhost", "content-type: application/json"].into_iter();
+    let is_replaced = |line: &&str| headers.iter().any(|other| other.split(':').next() == line.split(':').next());
+    let usual: Vec<&str> = usual.filter(|line| !is_replaced(line)).collect();
+    let head = [&usual, &["connection: close", &length][..], headers].concat().join("\r\n");
     write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

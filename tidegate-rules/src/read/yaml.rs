@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Location, Options, Spanned as SaphyrSpanned};
 
 use super::{Node, NodeKind};
@@ -22,11 +23,16 @@ pub(crate) fn parse(source: &SourceFile) -> Result<Node, Problem> {
         Ok(root) => Ok(node(root, source.text())),
         Err(error) => {
             let span = error.location().map_or(0..0, |location| span(&location, source.text()));
-            let text = error.without_snippet().to_string();
+            let error = error.without_snippet();
+            if matches!(error, serde_saphyr::Error::Budget { breach: BudgetBreach::Documents { .. }, .. }) {
+                let problem = Problem::error("second-document", "the file has a second YAML document", span);
+                return Err(problem.with_help("write one document in each file, and remove this `---`"));
+            }
+            let text = error.to_string();
             if text.contains("budget") || text.contains("alias") && text.contains("limit") {
                 let message = format!(
-                    "the file is too large: at most {MAX_YAML_VALUES} values (aliases counted at each use), \
-                     {MAX_DEPTH} levels and one document"
+                    "the file is too large: at most {MAX_YAML_VALUES} values (aliases counted at each use) and \
+                     {MAX_DEPTH} levels"
                 );
                 return Err(Problem::error("too-much", message, span));
             }

@@ -19,6 +19,9 @@ use super::stats::Event;
 /// Maximum number of files in a directory.
 const MAX_FILES: usize = 10_000;
 
+/// Maximum number of files with another extension that warnings name.
+const MAX_IGNORED_FILES: usize = 100;
+
 /// The limits of all domains.
 ///
 /// ```
@@ -58,7 +61,8 @@ pub struct ConfigHandle(Arc<RwLock<Option<Arc<EnvoyConfig>>>>);
 
 /// Loading
 impl EnvoyConfig {
-    /// Loads all `.yaml` and `.yml` files of a directory, except hidden ones. One invalid file fails the whole load.
+    /// Loads all `.yaml` and `.yml` files of a directory, except hidden ones. One invalid file fails the whole load. A
+    /// [warning](Self::warnings) names each file with another extension.
     pub fn load(directory: impl AsRef<Path>, options: &EnvoyOptions) -> Result<Self, ConfigErrors> {
         count_load(options, Self::from_directory(directory.as_ref(), options))
     }
@@ -75,7 +79,7 @@ impl EnvoyConfig {
         let failed = |path: &Path, message: String| {
             ConfigErrors::new(vec![ConfigProblem::new(&path.display().to_string(), Position::default(), message)])
         };
-        let paths = list_files(directory).map_err(|error| failed(directory, error.to_string()))?;
+        let (paths, ignored) = list_files(directory).map_err(|error| failed(directory, error.to_string()))?;
         if paths.len() > MAX_FILES {
             return Err(failed(
                 directory,
@@ -87,6 +91,10 @@ impl EnvoyConfig {
             texts.push(SourceFile::load(&path).map_err(|error| failed(&path, error))?);
         }
         let mut config = Self::from_texts(texts.iter().map(|source| (source.name(), source.text())), options)?;
+        for path in ignored.iter().take(MAX_IGNORED_FILES) {
+            let message = "the file is not read: its name must end in `.yaml` or `.yml`";
+            config.warnings.push(ConfigProblem::new(&path.display().to_string(), Position::default(), message));
+        }
         if texts.is_empty() {
             let name = directory.display().to_string();
             config.warnings.push(ConfigProblem::new(
@@ -214,17 +222,19 @@ fn format_limit(limit: &ConfiguredLimit) -> String {
     )
 }
 
-/// The files to load, sorted by name. Links are followed. Hidden entries are skipped: Kubernetes swaps a `ConfigMap` by them.
-fn list_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
+/// The files to load and those with another extension, which the reference server would load as well; both sorted by name. Links
+/// are followed. Hidden entries are skipped: Kubernetes swaps a `ConfigMap` by them.
+fn list_files(directory: &Path) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let (mut files, mut ignored) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
         let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if !hidden && is_yaml && path.is_file() {
-            files.push(path);
+        if !hidden && path.is_file() {
+            if is_yaml { files.push(path) } else { ignored.push(path) }
         }
     }
     files.sort_unstable();
-    Ok(files)
+    ignored.sort_unstable();
+    Ok((files, ignored))
 }

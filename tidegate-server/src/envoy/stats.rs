@@ -151,15 +151,16 @@ impl LimitCounters {
             self.near_limit.add(after.saturating_sub(near_threshold).min(count));
             return;
         }
-        match after.saturating_sub(limit) {
-            beyond if before < limit && beyond > 0 => {
-                self.over_limit.add(beyond);
+        let over_limit = match after.saturating_sub(limit) {
+            excess if before < limit && excess > 0 => {
                 self.near_limit.add(limit - before.max(near_threshold).min(limit));
+                excess
             }
-            _ => self.over_limit.add(count),
-        }
+            _ => count,
+        };
+        self.over_limit.add(over_limit);
         if shadow {
-            self.shadow_mode.add(count);
+            self.shadow_mode.add(over_limit);
         }
     }
 
@@ -243,6 +244,18 @@ mod tests {
         ];
         for (hits, expected) in cases {
             assert_eq!(counts_after(hits), expected, "{hits:?}");
+        }
+    }
+
+    #[test]
+    fn shadow_mode_counts_only_the_hits_over_the_limit() {
+        for (count, before, over, expected) in [(8, 5, true, 3), (7, 25, true, 7), (1, 10, true, 1), (3, 6, false, 0)] {
+            let counters = LimitCounters::default();
+            counters.add(Hits { shadow: true, ..hits(count, before, over) });
+            let values = counters.values();
+            let value = |name: &str| values.iter().find(|(counter, _)| *counter == name).map(|(_, value)| *value);
+            assert_eq!(value("shadow_mode"), Some(expected), "{count} hits after {before}");
+            assert_eq!(value("over_limit"), Some(expected), "{count} hits after {before}");
         }
     }
 

@@ -1,31 +1,57 @@
-//! The admin address: metrics, health, and the debug pages of Envoy's reference server. Clients must not reach it.
+//! The admin address: metrics, status, health, subjects, and the debug pages of Envoy's reference server. Clients must not reach it.
+
+mod access;
+pub(crate) use access::AdminAccess;
+mod guess_limiter;
+mod status;
+pub(crate) use status::DoorAddresses;
+mod subjects;
+mod tokens;
+pub(crate) use tokens::AdminTokenArgs;
+use tokens::Permission;
+pub use tokens::read_token;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{get, post};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 
+use super::browser_guard::BrowserGuard;
 use super::engine::Engine;
 use super::health;
 use super::metrics_format::MetricsFormat;
 
 /// The index page.
 const INDEX_PAGE: &str = "\
-/metrics   for Prometheus: text 0.0.4, or OpenMetrics by Accept
-/healthz   the process answers; /readyz: the rules and the store that it decides by
-/rlconfig  the limits of --envoy-config
-/stats     their counters by the names that Envoy's own server has
+/metrics             for Prometheus: text 0.0.4, or OpenMetrics by Accept
+/v1/status           front doors, store, rules and instances; `tidegate status` shows it
+/v1/subjects/show    POST: the buckets of a subject; `tidegate subject show`
+/v1/subjects/reset   POST: deletes them; `tidegate subject reset`
+/healthz             the process answers; /readyz: the rules and the store that it decides by
+/rlconfig            the limits of --envoy-config
+/stats               their counters by the names that Envoy's own server has
 ";
 
-pub(crate) fn router(engine: Arc<Engine>) -> Router {
+/// The routes. Everybody who reaches the address may call the index page and the health pages, which probes read.
+pub(crate) fn router(engine: Arc<Engine>, doors: DoorAddresses, access: &Arc<AdminAccess>) -> Router {
+    let guard = BrowserGuard::new(doors.admin);
     let envoy = crate::envoy::admin_router(engine.rate_limits());
-    let own =
-        Router::new().route("/", get(async || INDEX_PAGE)).route("/metrics", get(metrics)).merge(health::router());
-    own.with_state(engine).merge(envoy)
+    let status = Router::new().route("/v1/status", get(status::status)).with_state((Arc::clone(&engine), doors));
+    let reading = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/v1/subjects/show", post(subjects::show))
+        .with_state(Arc::clone(&engine))
+        .merge(envoy)
+        .merge(status);
+    let changing = Router::new().route("/v1/subjects/reset", post(subjects::reset)).with_state(Arc::clone(&engine));
+    let open = Router::new().route("/", get(async || INDEX_PAGE)).merge(health::router()).with_state(engine);
+    let protected = access.require(Permission::Read, reading).merge(access.require(Permission::Change, changing));
+    // The guard is outermost: a web page must not learn whether a token is right.
+    guard.guard(protected).merge(open)
 }
 
 async fn metrics(State(engine): State<Arc<Engine>>, headers: HeaderMap) -> impl IntoResponse {

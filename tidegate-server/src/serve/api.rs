@@ -9,7 +9,6 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
@@ -17,33 +16,41 @@ use tidegate::http::Rejection;
 use tidegate::spi::{MAX_CHECKS, Origin, Role};
 use tidegate::{Decision, Limiter, Request, StoreError};
 
+use super::browser_guard::BrowserGuard;
 use super::engine::Engine;
 use super::instrumented_store::InstrumentedStore;
+use super::json_body::JsonBody;
 use super::receipts::RefundOutcome;
 use super::{forward_auth, health, openapi};
 use crate::check_response::CheckResponse;
-pub(crate) use input::BadRequest;
+pub(crate) use input::{BadRequest, SubjectCall};
 use input::{BatchCall, CheckCall};
 
-pub(crate) fn router(engine: Arc<Engine>) -> Router {
-    Router::new()
+/// The routes of `--http`. `guard` refuses web pages that would consume limits; forward-auth is not guarded, since a proxy sends
+/// the host and the origin of its client there.
+pub(crate) fn router(engine: Arc<Engine>, guard: BrowserGuard) -> Router {
+    let calls = Router::new()
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(batch))
         .route("/v1/refund", post(refund))
+        .with_state(Arc::clone(&engine))
+        .merge(engine.envoy().router(engine.rate_limits()));
+    let rest = Router::new()
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], openapi::TEXT)))
         .merge(forward_auth::router(engine.handle()))
         .merge(health::router())
-        .with_state(engine)
+        .with_state(engine);
+    guard.guard_changes(calls).merge(rest)
 }
 
-async fn check(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
+async fn check(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let call = CheckCall::from_json(&body)?;
     engine.receipts().require(call.receipt)?;
     Ok(into_response(check_one(&engine, &call).await?))
 }
 
 /// Decides each check by itself, in order, or all of them as one.
-async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
+async fn batch(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let batch = BatchCall::from_json(&body)?;
     engine.receipts().require(batch.receipt || batch.checks.iter().any(|call| call.receipt))?;
     if batch.atomic {
@@ -62,7 +69,7 @@ async fn batch(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Respons
 }
 
 /// Refunds what a check consumed.
-async fn refund(State(engine): State<Arc<Engine>>, body: Bytes) -> Result<Response, BadRequest> {
+async fn refund(State(engine): State<Arc<Engine>>, JsonBody(body): JsonBody) -> Result<Response, BadRequest> {
     let receipt = input::receipt(&body)?;
     let limiter = engine.limiter();
     let reason = match engine.receipts().refund(&limiter, &receipt).await {
@@ -139,7 +146,7 @@ fn into_response(result: Result<Value, Rejection>) -> Response {
     result.map_or_else(rejected, |answer| Json(answer).into_response())
 }
 
-fn rejected(rejection: Rejection) -> Response {
+pub(crate) fn rejected(rejection: Rejection) -> Response {
     let status = StatusCode::from_u16(rejection.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     let headers: http::HeaderMap = rejection
         .headers

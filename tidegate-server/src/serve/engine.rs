@@ -60,6 +60,7 @@ pub(crate) struct RulesStatus {
     pub(crate) rules: usize,
     /// Why the last file did not replace these.
     pub(crate) refused: Option<String>,
+    file: Arc<RuleFile>,
 }
 
 impl Engine {
@@ -102,7 +103,7 @@ impl Engine {
             path: arguments.rules.clone(),
             last_read: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
             envoy,
-            status: RwLock::new(RulesStatus { version: 1, rules: file.ids().count(), refused: None }),
+            status: RwLock::new(RulesStatus::new(1, file)),
             store_name: if url.is_shared() { "redis" } else { "memory" },
             receipts,
             part_errors: Mutex::default(),
@@ -195,6 +196,13 @@ impl Engine {
         self.status.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The limiter and the rule file in force, of the same version.
+    pub(crate) fn rules_in_force(&self) -> (Arc<Limiter<InstrumentedStore>>, Arc<RuleFile>) {
+        // A reload replaces both while it holds the lock.
+        let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
+        (self.limiter(), Arc::clone(&status.file))
+    }
+
     /// Whether the rule file has changed since it was read: one replacement often causes several notifications.
     pub(crate) fn is_changed(&self) -> bool {
         let now = self.path.as_ref().and_then(|path| std::fs::read(path).ok());
@@ -215,7 +223,7 @@ impl Engine {
                 self.metrics.follow(&file);
                 self.refusals.follow(&file);
                 self.handle.replace(self.limiter().with_rules(file.rules().clone()));
-                *status = RulesStatus { version: status.version + 1, rules: file.ids().count(), refused: None };
+                *status = RulesStatus::new(status.version + 1, file);
                 Ok(())
             }
             Err(report) => {
@@ -223,6 +231,12 @@ impl Engine {
                 Err(Box::new(report))
             }
         }
+    }
+}
+
+impl RulesStatus {
+    fn new(version: u64, file: RuleFile) -> Self {
+        Self { version, rules: file.ids().count(), refused: None, file: Arc::new(file) }
     }
 }
 
@@ -242,7 +256,7 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
             .field("store", &self.store_name)
-            .field("rules", &self.rules_status())
+            .field("rules", &self.rules_status().version)
             .finish_non_exhaustive()
     }
 }

@@ -144,9 +144,7 @@ impl Envoy {
                 let options = arguments.options(secret, &stats);
                 let config = EnvoyConfig::load(folder, &options);
                 let config = config.map_err(|errors| Failure::usage(errors.to_string()))?;
-                for warning in config.warnings() {
-                    tracing::warn!(target: "tidegate::server", "{warning}");
-                }
+                log_warnings(&config);
                 Some(Files { folder: folder.clone(), options, config: ConfigHandle::new(config) })
             }
         };
@@ -180,6 +178,7 @@ impl Envoy {
     pub(crate) fn reload(&self) -> Result<(), String> {
         let Some(files) = &self.files else { return Ok(()) };
         let config = EnvoyConfig::load(&files.folder, &files.options).map_err(|errors| errors.to_string())?;
+        log_warnings(&config);
         files.config.replace(config);
         Ok(())
     }
@@ -192,6 +191,12 @@ impl Envoy {
     /// The folder of the configuration, if there is one.
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
         self.files.as_ref().map(|files| &files.folder)
+    }
+}
+
+fn log_warnings(config: &EnvoyConfig) {
+    for warning in config.warnings() {
+        tracing::warn!(target: "tidegate::server", "{warning}");
     }
 }
 

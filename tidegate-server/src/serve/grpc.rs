@@ -22,6 +22,9 @@ pub(crate) struct Services<H> {
     timeout: Duration,
 }
 
+/// The services that health is reported for: the server as a whole, and the name that Envoy's reference server reports.
+const HEALTH_NAMES: [&str; 2] = ["", "ratelimit"];
+
 /// The services, with a timeout for each call. Once `stopped` completes, the health service reports `NOT_SERVING`.
 pub(crate) async fn services(
     limits: EnvoyService<InstrumentedStore>,
@@ -29,10 +32,14 @@ pub(crate) async fn services(
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> Services<impl Health> {
     let (reporter, health) = tonic_health::server::health_reporter();
-    reporter.set_service_status("", ServingStatus::Serving).await;
+    for name in HEALTH_NAMES {
+        reporter.set_service_status(name, ServingStatus::Serving).await;
+    }
     tokio::spawn(async move {
         stopped.await;
-        reporter.set_service_status("", ServingStatus::NotServing).await;
+        for name in HEALTH_NAMES {
+            reporter.set_service_status(name, ServingStatus::NotServing).await;
+        }
     });
     Services { limits: GrpcServer::new(limits), health, timeout }
 }

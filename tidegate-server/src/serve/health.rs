@@ -19,11 +19,16 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
 }
 
 async fn ready(State(engine): State<Arc<Engine>>) -> Response {
+    Json(readiness(&engine).await).into_response()
+}
+
+/// Whether the server decides requests, and by which rules and store.
+pub(crate) async fn readiness(engine: &Engine) -> Value {
     let (status, store) = (engine.rules_status(), engine.store());
     let reached = engine.limiter().ping().await.is_ok();
     let servers = store.inner().servers();
     let servers: Vec<_> = servers.iter().map(server_json).collect();
-    let body = json!({
+    json!({
         "ready": true,
         "degraded": !reached,
         "store": { "kind": engine.store_name(), "reached": reached, "instances": store.instances(), "servers": servers },
@@ -32,8 +37,7 @@ async fn ready(State(engine): State<Arc<Engine>>) -> Response {
         },
         "envoy": { "refused": engine.part_error(Part::Envoy) },
         "tls": { "refused": engine.part_error(Part::Certificates) },
-    });
-    Json(body).into_response()
+    })
 }
 
 fn server_json(server: &ServerState) -> Value {

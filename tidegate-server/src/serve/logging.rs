@@ -5,6 +5,7 @@
 //! | `tidegate::server` | start, reload, shutdown |
 //! | `tidegate::store` | failures of the store and harmful settings |
 //! | `tidegate::refusals` | [refused requests](super::refusal_log) |
+//! | `tidegate::audit` | changes by administrators, and guesses of their tokens |
 //! | `tidegate::access` | requests through the gateway, with `--access-log` |
 
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 //! `ServeArgs`: the flags of `tidegate serve`. Each is also a variable `TIDEGATE_…`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use clap::{Args, value_parser};
 use tidegate::spi::DEFAULT_MAX_KEYS;
 use tidegate_redis::RedisOptions;
 
+use super::admin::{AdminAccess, AdminTokenArgs};
 use super::envoy::{EnvoyArgs, share};
 use super::logging::LogArgs;
 use crate::envoy::DEFAULT_MAX_DECISION_TIME;
@@ -53,13 +54,13 @@ pub struct ServeArgs {
     /// Address of Envoy's rate limit service
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", default_value = "127.0.0.1:8081")]
     pub(crate) grpc: SocketAddr,
-    /// Address of the gateway; needs --upstream
+    /// Address of the gateway; needs --upstream [default: 127.0.0.1:8000 with --upstream]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GATEWAY")]
     pub(crate) gateway: Option<SocketAddr>,
     /// The service behind the gateway, such as `http://127.0.0.1:3000`
     #[arg(long, value_name = "URL", env = "TIDEGATE_UPSTREAM")]
     pub(crate) upstream: Option<http::Uri>,
-    /// Address of the metrics and debug pages
+    /// Address of metrics, status, subjects and debug pages; an address other than loopback needs a token
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     pub(crate) admin: SocketAddr,
     /// Requests that use at least this share of a limit count as near it in the metrics
@@ -96,6 +97,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_DRAIN", value_parser = value_parser!(u64).range(0..=MAX_SECONDS), default_value_t = 10)]
     pub(crate) drain: u64,
     #[command(flatten)]
+    pub(crate) admin_tokens: AdminTokenArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
@@ -107,6 +110,9 @@ const LIMITS_HEADING: &str = "Limits on clients";
 
 /// The largest room of the memory store.
 const MAX_MEMORY_KEYS: usize = 1_000_000_000;
+
+/// Address of the gateway if only `--upstream` is given.
+const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
 
 /// Longest time that a flag accepts.
 const MAX_SECONDS: u64 = 365 * 86_400;
@@ -140,9 +146,11 @@ impl ServeArgs {
     /// The gateway and its address, if the flags ask for one.
     pub(crate) fn gateway(&self) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
         let (address, upstream) = match (self.gateway, &self.upstream) {
-            (Some(address), Some(upstream)) => (address, upstream),
+            (address, Some(upstream)) => (address.unwrap_or(DEFAULT_GATEWAY), upstream),
             (None, None) => return Ok(None),
-            _ => return Err(Failure::usage("--gateway and --upstream need each other")),
+            (Some(_), None) => {
+                return Err(Failure::usage("--gateway needs --upstream: the URL of the service behind it"));
+            }
         };
         let mut options = GatewayOptions::new()
             .with_response_timeout(Duration::from_secs(self.upstream_timeout))
@@ -152,6 +160,11 @@ impl ServeArgs {
         }
         let gateway = Gateway::new(upstream, options);
         Ok(Some((address, gateway.map_err(|error| Failure::usage(format!("--upstream: {error}")))?)))
+    }
+
+    /// Who may call the admin address. Fails if it is public and has no token.
+    pub(crate) fn admin_access(&self) -> Result<AdminAccess, Failure> {
+        AdminAccess::new(self.admin, self.admin_tokens.tokens()?)
     }
 
     /// The certificate files, if the flags name them.
@@ -225,6 +238,16 @@ mod tests {
             let error = Serve::try_parse_from(["serve", "--memory-keys", wrong]).err().map(|error| error.to_string());
             assert!(error.is_some_and(|error| error.contains("--memory-keys")), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_gateway_listens_on_port_8000_of_loopback_if_only_the_upstream_is_given() {
+        let address = |line: &str| parse(line).gateway().unwrap().map(|(address, _)| address.to_string());
+        assert_eq!(address("serve"), None);
+        assert_eq!(address("serve --upstream http://h:3000"), Some("127.0.0.1:8000".to_owned()));
+        assert_eq!(address("serve --upstream http://h --gateway 0.0.0.0:80"), Some("0.0.0.0:80".to_owned()));
+        let error = parse("serve --gateway 0.0.0.0:80").gateway().err().unwrap();
+        assert!(matches!(error, Failure::Usage(message) if message.starts_with("--gateway needs --upstream")));
     }
 
     #[test]

@@ -172,7 +172,7 @@ impl RefusalLog {
     }
 
     /// Eight digits that are the same for the same subject.
-    fn digits(&self, subject: Subject) -> String {
+    pub(crate) fn digits(&self, subject: Subject) -> String {
         let mut digits = match &self.blind {
             None => subject.to_string(),
             Some(key) => format!("{:016x}", key.hash_one(subject)),

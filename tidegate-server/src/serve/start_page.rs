@@ -26,6 +26,7 @@ pub(crate) fn print(server: &Server, output: &mut Output<'_>) {
     }
     output.line(format!("health        {http}/readyz"));
     output.line(format!("metrics       http://{admin}/metrics"));
+    output.line(format!("admin         http://{admin}   (tidegate status, tidegate subject)"));
     output.line(format!("store         {}", engine.store_name()));
     if let Some(folder) = engine.envoy().folder() {
         output.line(format!("for Envoy     {}", folder.display()));
@@ -37,8 +38,9 @@ pub(crate) fn print(server: &Server, output: &mut Output<'_>) {
         let hello = r#"{"path":"/hello","ip":"203.0.113.9"}"#;
         let expensive = r#"{"path":"/hello","ip":"203.0.113.9","cost":3}"#;
         output.line("\nTry it in another terminal. The example lets each client say hello three times at once, then once in ten seconds:\n");
-        output.line(format!("  {curl} -s {http}/v1/check -d '{hello}'"));
-        output.line(format!("  {curl} -s {http}/v1/check -d '{expensive}'   # costs more than is left"));
+        let check = format!("{curl} -s {http}/v1/check -H 'content-type: application/json'");
+        output.line(format!("  {check} -d '{hello}'"));
+        output.line(format!("  {check} -d '{expensive}'   # costs more than is left"));
         output.line(format!(
             "  for i in 1 2 3 4; do {curl} -si -H 'X-Forwarded-Uri: /hello' {http}/v1/forward-auth; done   # the last is a 429"
         ));

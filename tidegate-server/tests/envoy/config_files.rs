@@ -15,6 +15,10 @@ fn each_error_is_reported_with_its_position() {
         ("domain: ''\n", "a.yaml:1:1: the file has no domain; add `domain: NAME`"),
         ("[1]\n", "a.yaml:1:1: expected a map with `domain` and `descriptors`, found a list"),
         ("domain: d\nlimits: 1\n", "a.yaml:2:1: unknown key \"limits\"; remove or correct it"),
+        (
+            "domain: d\n---\ndomain: e\n",
+            "a.yaml:2:1: the file has a second YAML document; write one document in each file, and remove this `---`",
+        ),
         ("domain: d\ndescriptors:\n  - value: v\n", "a.yaml:3:5: the descriptor has no key; add `key: NAME`"),
         (
             "domain: d\ndescriptors:\n  - { key: k, value: v }\n  - { key: k, value: v }\n",
@@ -202,6 +206,9 @@ fn a_directory_with_an_invalid_file_is_rejected_as_a_whole() {
         "b.k_v*: unit=UNKNOWN requests_per_unit=0, shadow_mode: true, quota_mode: false, unlimited: true",
     ];
     assert_eq!(config.lines(), expected);
+    let [warning] = config.warnings() else { panic!("{:?}", config.warnings()) };
+    let text = warning.to_string();
+    assert!(text.ends_with("notes.txt: the file is not read: its name must end in `.yaml` or `.yml`"), "{text}");
     write("c.yaml", "domain: c\nlimits: []\n");
     let errors = EnvoyConfig::load(directory.path(), &EnvoyOptions::default()).unwrap_err();
     assert!(errors.to_string().ends_with("c.yaml:2:1: unknown key \"limits\"; remove or correct it"));

@@ -13,23 +13,27 @@ const GRPC_METHOD: &str = "ShouldRateLimit";
 const LIMIT_PREFIX: &str = "ratelimit.service.rate_limit";
 
 impl Stats {
-    /// All counters by their statsd names, one line each, sorted.
+    /// All counters by their statsd names, one line each, sorted. Counters whose names are alike after [`sanitize`] are summed.
     pub fn lines(&self) -> String {
-        let mut lines = Vec::new();
+        let mut values: BTreeMap<String, u64> = BTreeMap::new();
+        let mut add = |name: String, value: u64| {
+            let sum = values.entry(name).or_default();
+            *sum = sum.saturating_add(value);
+        };
         self.for_each_limit(|name, counters| {
             let name = name.iter().map(|part| sanitize(part)).collect::<Vec<_>>().join(".");
-            lines.extend(
-                counters.values().map(|(counter, value)| format!("{LIMIT_PREFIX}.{name}.{counter}: {value}\n")),
-            );
+            for (counter, value) in counters.values() {
+                add(format!("{LIMIT_PREFIX}.{name}.{counter}"), value);
+            }
         });
         self.for_each_unknown_domain(|domain, value| {
-            lines.push(format!("{LIMIT_PREFIX}.{}.domain_not_found: {value}\n", sanitize(domain)));
+            add(format!("{LIMIT_PREFIX}.{}.domain_not_found", sanitize(domain)), value);
         });
-        lines.extend(self.event_counters().map(|(name, _, _, value)| format!("{name}: {value}\n")));
-        let total = self.0.service.total_requests.value();
-        lines.push(format!("ratelimit_server.{GRPC_METHOD}.total_requests: {total}\n"));
-        lines.sort_unstable();
-        lines.concat()
+        for (name, _, _, value) in self.event_counters() {
+            add(name.to_owned(), value);
+        }
+        add(format!("ratelimit_server.{GRPC_METHOD}.total_requests"), self.0.service.total_requests.value());
+        values.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
     }
 
     /// All counters in the text format of `OpenMetrics`, without the final `# EOF`, so that more can follow.
@@ -225,6 +229,24 @@ mod tests {
         for (part, expected) in cases {
             assert_eq!(sanitize(part), expected);
         }
+    }
+
+    /// Otherwise `/stats` would have two lines of one name, of which a statsd exporter keeps one.
+    #[test]
+    fn counters_whose_names_become_alike_are_summed() {
+        let stats = Stats::default();
+        let hits = super::super::Hits { count: 2, before: 0, limit: 9, near_threshold: 9, over: false, shadow: false };
+        for value in ["10.0.0.1", "10_0_0_1"] {
+            stats.limit_counters(vec!["edge".to_owned(), format!("ip_{value}")]).add(hits);
+            stats.count_unknown_domain(&format!("d|{value}"));
+            stats.count_unknown_domain(&format!("d:{value}"));
+        }
+        let lines = stats.lines();
+        assert!(lines.contains("ratelimit.service.rate_limit.edge.ip_10_0_0_1.total_hits: 4\n"), "{lines}");
+        assert!(lines.contains("ratelimit.service.rate_limit.d_10_0_0_1.domain_not_found: 4\n"), "{lines}");
+        let mut names: Vec<&str> = lines.lines().filter_map(|line| line.split(": ").next()).collect();
+        names.dedup();
+        assert_eq!(names.len(), lines.lines().count(), "each name once: {lines}");
     }
 
     #[test]

@@ -29,6 +29,14 @@ pub(crate) struct BatchCall {
     pub(crate) receipt: bool,
 }
 
+/// A call of `/v1/subjects/show` or `/v1/subjects/reset`.
+pub(crate) struct SubjectCall {
+    /// The next request of the subject, or as much of it as identifies the subject.
+    pub(crate) attributes: SampleAttributes,
+    /// The only rule to look at, if one is named.
+    pub(crate) rule: Option<String>,
+}
+
 /// Why a call cannot be understood; answered with 400.
 #[derive(Debug)]
 pub(crate) struct BadRequest(String);
@@ -63,6 +71,13 @@ struct BatchBody {
     atomic: bool,
     #[serde(default)]
     receipt: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubjectBody {
+    request: CheckBody,
+    rule: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -141,6 +156,17 @@ impl BatchCall {
             ));
         }
         Ok(Self { checks, atomic: calls.atomic, receipt: calls.receipt })
+    }
+}
+
+impl SubjectCall {
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
+        let SubjectBody { request, rule } = parse(body)?;
+        let CheckCall { attributes, peek, receipt } = CheckCall::from_body(request)?;
+        if peek || receipt {
+            return Err(BadRequest::new("request: `peek` and `receipt` have no effect here; leave them out"));
+        }
+        Ok(Self { attributes, rule })
     }
 }
 

@@ -1,0 +1,167 @@
+//! `AdminArgs` and `AdminClient`: calls of a running server at its admin address. No error repeats a token or a subject.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tidegate_server::command::{Failure, read_token};
+use tokio::net::TcpStream;
+
+/// Time for a whole call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// The port of the admin address, if a URL has none.
+const DEFAULT_PORT: u16 = 8082;
+
+/// The running server.
+#[derive(Args)]
+#[command(next_help_heading = "The server")]
+pub(crate) struct AdminArgs {
+    /// Admin address of the running server
+    #[arg(long, value_name = "URL", env = "TIDEGATE_ADMIN", default_value = "http://127.0.0.1:8082")]
+    admin: String,
+    /// File with a token of that address; a token for reading is enough to show something
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_ADMIN_TOKEN_FILE")]
+    admin_token_file: Option<PathBuf>,
+    /// The token itself; prefer the file or the environment variable, since other users of the machine can see command lines
+    #[arg(long, value_name = "TOKEN", env = "TIDEGATE_ADMIN_TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+}
+
+/// Calls the admin address of one server.
+#[derive(Debug)]
+pub(crate) struct AdminClient {
+    /// Host and port.
+    authority: String,
+    authorization: Option<HeaderValue>,
+}
+
+impl AdminArgs {
+    /// The client of the server that the flags name.
+    pub(crate) fn client(&self) -> Result<AdminClient, Failure> {
+        let token = read_token("--admin-token", self.admin_token_file.as_ref(), self.admin_token.as_deref())?;
+        let authorization = token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
+        let mut authorization = authorization.map_err(|_| Failure::usage("--admin-token: this cannot be sent"))?;
+        if let Some(value) = &mut authorization {
+            value.set_sensitive(true);
+        }
+        Ok(AdminClient { authority: authority(&self.admin)?, authorization })
+    }
+}
+
+impl AdminClient {
+    /// The answer to `GET path`.
+    pub(crate) fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.call(Method::GET, path, Bytes::new())
+    }
+
+    /// The answer to `POST path`.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.call(Method::POST, path, body.to_string().into())
+    }
+
+    fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Value, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::usage(format!("cannot start the async runtime: {error}")))?;
+        let sent = runtime.block_on(async { tokio::time::timeout(CALL_TIMEOUT, self.send(method, path, body)).await });
+        let (status, body) = match sent {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(self.unreachable(&error)),
+            Err(_) => return Err(self.unreachable(&"it does not answer in time")),
+        };
+        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let message = answer["message"].as_str().unwrap_or("this is not the admin address of a Tidegate server");
+        Err(match status {
+            StatusCode::UNAUTHORIZED => Failure::usage(format!(
+                "{message} The server wants a token: set TIDEGATE_ADMIN_TOKEN, or use --admin-token-file"
+            )),
+            status if status.is_server_error() => Failure::Server(format!("the server answers {status}: {message}")),
+            status => Failure::usage(format!("the server answers {status}: {message}{}", details(&answer))),
+        })
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), AnyError> {
+        let stream = TcpStream::connect(&self.authority).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let response = sender.send_request(request.body(Full::new(body))?).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await?.to_bytes();
+        connection.abort();
+        Ok((status, body))
+    }
+
+    fn unreachable(&self, error: &dyn std::fmt::Display) -> Failure {
+        let authority = &self.authority;
+        Failure::Server(format!("the server at {authority} cannot be reached: {error}. Its admin address is --admin"))
+    }
+}
+
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Host and port of `http://HOST:PORT` or `HOST:PORT`.
+fn authority(url: &str) -> Result<String, Failure> {
+    let refused = |why: &str| Failure::usage(format!("--admin: {why}; write a URL such as http://127.0.0.1:8082"));
+    let uri: Uri = url.trim_end_matches('/').parse().map_err(|_| refused("this is not a URL"))?;
+    if uri.scheme_str() == Some("https") {
+        return Err(refused("the admin address has no TLS"));
+    }
+    if uri.scheme_str().is_some_and(|scheme| scheme != "http") || uri.path().len() > 1 || uri.query().is_some() {
+        return Err(refused("this is not the address of a server"));
+    }
+    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+    let authority = authority.ok_or_else(|| refused("this is not the address of a server"))?;
+    let port = authority.port_u16().unwrap_or(DEFAULT_PORT);
+    Ok(format!("{}:{port}", authority.host()))
+}
+
+/// What rules need to know beyond the given subject, if the server says so.
+fn details(answer: &Value) -> String {
+    let missing = |rule: &Value| {
+        let parts: Vec<&str> = rule["missing"].as_array()?.iter().filter_map(Value::as_str).collect();
+        Some(format!("\n  {} needs {}", rule["rule"].as_str()?, parts.join(" and ")))
+    };
+    answer["incomplete"].as_array().into_iter().flatten().filter_map(missing).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_url_or_a_host_with_a_port() {
+        for (url, expected) in [
+            ("http://127.0.0.1:8082", "127.0.0.1:8082"),
+            ("http://127.0.0.1:8082/", "127.0.0.1:8082"),
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("[::1]:9", "[::1]:9"),
+            ("http://tidegate", "tidegate:8082"),
+            ("0.0.0.0:8082", "0.0.0.0:8082"),
+        ] {
+            assert_eq!(authority(url).ok().as_deref(), Some(expected), "{url}");
+        }
+        for url in ["https://h:1", "ftp://h", "http://h/path", "http://u:hunter2@h", "", "/x", "http://h?q"] {
+            let Err(Failure::Usage(message)) = authority(url) else { panic!("{url} is accepted") };
+            assert!(message.contains("http://127.0.0.1:8082") && !message.contains("hunter2"), "{message}");
+        }
+    }
+}

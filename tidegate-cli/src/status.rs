@@ -1,0 +1,63 @@
+//! `tidegate status`: the state of a running server.
+
+use serde_json::{Value, json};
+use tidegate_server::command::{Exit, Failure, Output, Style};
+
+use crate::cli::StatusArgs;
+
+pub(crate) fn run(arguments: &StatusArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
+    let status = arguments.server.client()?.get("/v1/status")?;
+    if arguments.json {
+        output.json(&status);
+    } else {
+        print_status(&status, output);
+    }
+    let is_well = status["degraded"] == json!(false) && problems(&status).is_empty();
+    Ok(Exit::from_success(is_well))
+}
+
+fn print_status(status: &Value, output: &mut Output<'_>) {
+    let (doors, store, rules) = (&status["doors"], &status["store"], &status["rules"]);
+    let mut line = |name: &str, value: String| output.line(format_args!("{name:<11}{value}"));
+    line("version", text(&status["version"]));
+    let scheme = if doors["tls"] == json!(true) { "https" } else { "http" };
+    for (name, url) in [("http", format!("{scheme}://")), ("grpc", String::new()), ("gateway", format!("{scheme}://"))]
+    {
+        if let Some(address) = doors[name].as_str() {
+            line(name, format!("{url}{address}"));
+        }
+    }
+    line("admin", format!("http://{}", text(&doors["admin"])));
+    line("rules", format!("version {}, {} rules, from {}", rules["version"], rules["rules"], text(&rules["source"])));
+    let instances = store["instances"].as_u64().map_or("not counted".to_owned(), |instances| instances.to_string());
+    line("instances", instances);
+    let is_reached = store["reached"] == json!(true);
+    let reached = if is_reached { "answers" } else { "does not answer: each rule does what its on_failure says" };
+    let style = if is_reached { Style::Good } else { Style::Bad };
+    let reached = output.styled(style, reached);
+    output.line(format_args!("{:<11}{}, {reached}", "store", text(&store["kind"])));
+    for server in store["servers"].as_array().into_iter().flatten() {
+        output.line(format_args!(
+            "{:<11}{}: circuit breaker {}, {} in flight, {} waiting",
+            "",
+            text(&server["address"]),
+            text(&server["breaker"]),
+            server["in_flight"],
+            server["waiting"]
+        ));
+    }
+    for (part, problem) in problems(status) {
+        let title = output.styled(Style::Bad, format_args!("{part} not reloaded, the old version stays:"));
+        output.line(format_args!("{title} {problem}"));
+    }
+}
+
+/// The parts whose last change could not be loaded, and why.
+fn problems(status: &Value) -> Vec<(&'static str, &str)> {
+    let parts = [("rules", "rules"), ("envoy", "Envoy configuration"), ("tls", "certificates")];
+    parts.into_iter().filter_map(|(name, title)| Some((title, status[name]["refused"].as_str()?))).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("unknown").to_owned()
+}

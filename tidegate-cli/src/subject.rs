@@ -1,0 +1,121 @@
+//! `tidegate subject show` and `tidegate subject reset`: the limits of one customer, in a running server.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_server::command::{Exit, Failure, Output, Style, count, format_duration};
+
+use crate::cli::{SubjectArgs, SubjectCommand};
+
+/// The columns of the table of buckets.
+const HEADINGS: [&str; 5] = ["bucket", "algorithm", "left", "state", "full again after"];
+
+pub(crate) fn run(command: &SubjectCommand, output: &mut Output<'_>) -> Result<Exit, Failure> {
+    match command {
+        SubjectCommand::Show(arguments) => show(arguments, output),
+        SubjectCommand::Reset(arguments) => reset(arguments, output),
+    }
+}
+
+fn show(arguments: &SubjectArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
+    let answer = arguments.server.client()?.post("/v1/subjects/show", &body(arguments)?)?;
+    if arguments.json {
+        output.json(&answer);
+    } else {
+        print_next(&answer["next"], output);
+        print_buckets(&answer["buckets"], output);
+        print_rest(&answer, output);
+    }
+    Ok(Exit::from_success(answer["next"]["allowed"] == json!(true)))
+}
+
+fn reset(arguments: &SubjectArgs, output: &mut Output<'_>) -> Result<Exit, Failure> {
+    let answer = arguments.server.client()?.post("/v1/subjects/reset", &body(arguments)?)?;
+    if arguments.json {
+        output.json(&answer);
+    } else {
+        let rules = texts(&answer["reset"]);
+        output.line(format_args!("reset under {}: {}", count(rules.len(), "rule"), rules.join(", ")));
+        output.line("Every instance admits it within a second.");
+        print_rest(&answer, output);
+    }
+    Ok(Exit::Success)
+}
+
+fn body(arguments: &SubjectArgs) -> Result<Value, Failure> {
+    Ok(json!({ "request": arguments.request.json()?, "rule": arguments.rule }))
+}
+
+/// What the next request would get.
+fn print_next(next: &Value, output: &mut Output<'_>) {
+    let is_allowed = next["allowed"] == json!(true);
+    let style = if is_allowed { Style::Good } else { Style::Bad };
+    let outcome = match (is_allowed, next["rule"].as_str()) {
+        (true, None) => "allowed: no rule matches this request".to_owned(),
+        (true, Some(_)) => "allowed".to_owned(),
+        (false, rule) => format!("denied by {}", rule.unwrap_or("a rule")),
+    };
+    let retry = next["retry_after_ms"].as_u64().map(|millis| format!(", retry after {}", millis_text(millis)));
+    let outcome = output.styled(style, outcome);
+    output.line(format_args!("its next request is {outcome}{}", retry.unwrap_or_default()));
+}
+
+fn print_buckets(buckets: &Value, output: &mut Output<'_>) {
+    let rows: Vec<[String; 5]> = buckets.as_array().into_iter().flatten().map(row).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let rows: Vec<[String; 5]> = [HEADINGS.map(str::to_owned)].into_iter().chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths = [width(0), width(1), width(2), width(3), width(4)];
+    output.line("");
+    for (index, row) in rows.iter().enumerate() {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let line = cells.join("  ");
+        let line = line.trim_end();
+        let line = if index == 0 { output.styled(Style::Dim, line) } else { line.to_owned() };
+        output.line(format_args!("  {line}"));
+    }
+}
+
+fn row(bucket: &Value) -> [String; 5] {
+    let text = |name: &str| bucket[name].as_str().unwrap_or_default();
+    let number = |name: &str| bucket[name].as_u64().unwrap_or_default();
+    let dot = if text("name").is_empty() { "" } else { "." };
+    let state = match (bucket["allowed"] == json!(true), bucket["retry_after_ms"].as_u64()) {
+        (true, _) => "open".to_owned(),
+        (false, Some(millis)) => format!("denies for {}", millis_text(millis)),
+        (false, None) => "denies always".to_owned(),
+    };
+    [
+        format!("{}{dot}{}", text("rule"), text("name")),
+        text("algorithm").to_owned(),
+        format!("{} of {}", number("remaining"), number("limit")),
+        if bucket["shadow"] == json!(true) { format!("{state} (shadow)") } else { state },
+        millis_text(number("reset_after_ms")),
+    ]
+}
+
+/// The rules without a bucket of this subject.
+fn print_rest(answer: &Value, output: &mut Output<'_>) {
+    let mut lines = Vec::new();
+    for rule in answer["incomplete"].as_array().into_iter().flatten() {
+        let id = rule["rule"].as_str().unwrap_or_default();
+        lines.push(format!("{id}: needs {} of the request", texts(&rule["missing"]).join(" and ")));
+    }
+    lines.extend(texts(&answer["shared"]).into_iter().map(|id| format!("{id}: all senders share its limit")));
+    if !lines.is_empty() {
+        output.line("\nNo bucket of its own under");
+    }
+    for line in lines {
+        output.line(format_args!("  {line}"));
+    }
+}
+
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn millis_text(millis: u64) -> String {
+    format_duration(Duration::from_millis(millis))
+}

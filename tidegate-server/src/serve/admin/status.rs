@@ -1,0 +1,29 @@
+//! `/v1/status`: the front doors, the store with its circuit breakers, the rules and the instances, for `tidegate status`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use crate::serve::engine::Engine;
+use crate::serve::health;
+
+/// The addresses of a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DoorAddresses {
+    pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) gateway: Option<SocketAddr>,
+    pub(crate) admin: SocketAddr,
+}
+
+pub(super) async fn status(State((engine, doors)): State<(Arc<Engine>, DoorAddresses)>) -> Json<Value> {
+    let DoorAddresses { http, grpc, gateway, admin } = doors;
+    let mut status = health::readiness(&engine).await;
+    status["version"] = env!("CARGO_PKG_VERSION").into();
+    status["doors"] = json!({ "http": http, "grpc": grpc, "gateway": gateway, "admin": admin });
+    status["doors"]["tls"] = engine.tls().is_some().into();
+    Json(status)
+}
