@@ -77,7 +77,7 @@ pub(crate) fn client_ip(
 
 impl ProxyTrust {
     /// Whether a proxy with this address is trusted; a counted proxy may have any address.
-    fn trusts(&self, address: IpAddr) -> bool {
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
         match self {
             Self::None => false,
             Self::Networks(networks) => networks.iter().any(|network| network.contains(&address)),

@@ -56,6 +56,8 @@ mod rule_file;
 pub use rule_file::RuleFile;
 mod rule_subjects;
 pub use rule_subjects::SubjectStatus;
+mod client_addresses;
+pub use client_addresses::ClientAddresses;
 mod explain;
 pub use explain::{
     Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, describe_limit,

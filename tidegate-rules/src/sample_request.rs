@@ -2,6 +2,7 @@
 //! know the rules, so it has attributes that no rule reads, too.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 
@@ -182,9 +183,10 @@ impl SampleRequest {
         Ok(parsed.transpose()?.map(|ip| ip.to_canonical().to_string()))
     }
 
-    /// Headers by attribute, each once, and further lines of those that are no lists.
+    /// Headers by attribute, each once, and further lines of those that are no lists. The time grows linearly with their number.
     fn joined_headers(&self) -> Result<HeaderLines, SampleError> {
         let (mut joined, mut repeats): HeaderLines = (Vec::new(), Vec::new());
+        let mut positions: HashMap<SmolStr, usize> = HashMap::new();
         for (name, value) in &self.headers {
             if !attributes::is_header_name(name) {
                 let help = "not a header name: it has letters, digits and signs such as `-`, and no spaces";
@@ -195,13 +197,16 @@ impl SampleRequest {
             }
             let attribute = SmolStr::from(attributes::header_attribute(name));
             let line = attributes::bytes_to_text(value.trim().as_bytes());
-            match joined.iter_mut().find(|(joined_name, _)| *joined_name == attribute) {
+            match positions.get(&attribute).and_then(|position| joined.get_mut(*position)) {
                 Some((_, lines)) if attributes::is_list_header(name) => {
                     let lines_and_line = [Cow::Owned(std::mem::take(lines)), line];
                     *lines = attributes::join_header_lines(name, lines_and_line).unwrap_or_default().into_owned();
                 }
                 Some(_) => repeats.push((attribute, line.into_owned())),
-                None => joined.push((attribute, line.into_owned())),
+                None => {
+                    positions.insert(attribute.clone(), joined.len());
+                    joined.push((attribute, line.into_owned()));
+                }
             }
         }
         if self.host.is_none() {

@@ -9,8 +9,8 @@
 //!
 //! A request is brought into its final form first, then decided, and then forwarded as it was decided.
 //!
-//! Bodies, trailers and upgraded connections are streamed; nothing is buffered. [`LimitLayer`] makes the path of each request
-//! canonical, decides the request, and writes the 400, 429 and 503 responses; the gateway forwards what was decided.
+//! Bodies, trailers and upgraded connections are streamed, with a bounded buffer for each request. [`LimitLayer`] makes the path of
+//! each request canonical, decides the request, and writes the 400, 429 and 503 responses; the gateway forwards what was decided.
 
 mod access_log;
 mod options;
@@ -24,6 +24,10 @@ mod rate_limit_headers;
 mod request_fields;
 mod tunnel;
 mod upload;
+mod upload_pace;
+mod upstream_body;
+mod upstream_connector;
+mod upstream_slots;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,14 +35,13 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Either;
-use hyper::body::Incoming;
 use tidegate::Clock;
 use tidegate::spi::Store;
 use tidegate_tower::{Handle, LimitLayer, LimitService, ResponseBody};
 use tower::ServiceExt;
 use tower_layer::Layer;
 
-use crate::listen::{Listener, Tasks};
+use crate::listen::{ClientBody, Listener, ListenerStats, RequestScope, Tasks};
 use access_log::AccessLog;
 use proxy::{Proxy, ProxyBody, ProxyError};
 use upstream::Upstream;
@@ -86,13 +89,14 @@ impl Gateway {
     where
         S: Store + 'static,
     {
+        let listener = listener.into().with_client_info().with_request_bounds(RequestScope::Response);
         let (tasks, log) = (Tasks::new(), self.options.access_log.then(AccessLog::new));
-        let door = GatewayDoor::new(self, &layer, &tasks);
+        let door = GatewayDoor::new(self, &layer, &tasks, listener.stats());
         let service = hyper::service::service_fn(move |request| {
             let door = door.clone();
             access_log::handle_logged(log.clone(), request, |request| door.handle(request))
         });
-        listener.into().with_client_info().serve(service, tasks, shutdown).await
+        listener.serve(service, tasks, shutdown).await
     }
 
     /// [`serve`](Self::serve), and calls `observer` with the status of each response and the time since the request headers
@@ -108,8 +112,9 @@ impl Gateway {
     where
         S: Store + 'static,
     {
+        let listener = listener.with_client_info().with_request_bounds(RequestScope::Response);
         let tasks = Tasks::new();
-        let door = GatewayDoor::new(self, &layer, &tasks);
+        let door = GatewayDoor::new(self, &layer, &tasks, listener.stats());
         let service = hyper::service::service_fn(move |request| {
             let (door, clock, observer) = (door.clone(), Arc::clone(&clock), Arc::clone(&observer));
             async move {
@@ -119,7 +124,7 @@ impl Gateway {
                 Ok(response)
             }
         });
-        listener.with_client_info().serve(service, tasks, shutdown).await
+        listener.serve(service, tasks, shutdown).await
     }
 }
 
@@ -132,16 +137,16 @@ struct GatewayDoor<S> {
 }
 
 impl<S: Store + 'static> GatewayDoor<S> {
-    fn new(gateway: Gateway, layer: &LimitLayer<S>, tasks: &Tasks) -> Self {
+    fn new(gateway: Gateway, layer: &LimitLayer<S>, tasks: &Tasks, stats: &Arc<ListenerStats>) -> Self {
         let Gateway { upstream, options } = gateway;
         let trust_forwarded = options.trust_forwarded;
         let layer = layer.clone().with_canonical_paths(true);
-        let service = Arc::new(layer.layer(Proxy::new(upstream, options, tasks.spawner())));
+        let service = Arc::new(layer.layer(Proxy::new(upstream, options, tasks.spawner(), stats)));
         Self { service, rules: layer.handle(), trust_forwarded }
     }
 
     /// Sends one request through the limit layer and the proxy, in its final form.
-    async fn handle(self, mut request: Request<Incoming>) -> Result<Response<GatewayBody>, Infallible> {
+    async fn handle(self, mut request: Request<ClientBody>) -> Result<Response<GatewayBody>, Infallible> {
         let reads = |name: &http::HeaderName| self.rules.reads_header(name);
         if let Err(problem) = request_fields::normalize(&mut request, self.trust_forwarded, reads) {
             return Ok(ProxyError::Field(problem).into_response().map(Either::Right));

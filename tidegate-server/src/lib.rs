@@ -34,6 +34,7 @@
 //! - [`AnyStore`]: the store that a URL names, in memory or in Redis.
 //! - [`command`]: what the commands of the binary share (output, exit codes, failures), and `tidegate serve` itself.
 
+mod bounded_json;
 mod check_response;
 pub use check_response::CheckResponse;
 mod degraded;

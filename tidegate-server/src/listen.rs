@@ -1,20 +1,29 @@
 //! `Listener`: one address of a server. It accepts connections, optionally over TLS, bounds their number, sizes and times, and
-//! drains them on shutdown. It knows nothing about limits or requests.
+//! drains them on shutdown. It knows nothing about limits.
 //!
 //! ```text
-//! accept ──▶ TLS ──▶ GuardedStream (smuggling, write timeout) ──▶ HTTP/1.1 or HTTP/2 ──▶ service
+//! accept ──▶ TLS ──▶ GuardedStream (smuggling, ──▶ HTTP/1.1 or ──▶ ConnectionService (requests under way, ──▶ service
+//!  Clients            slow readers)                 HTTP/2          ClientBody, TrackedBody)
 //! ```
 
+mod client_body;
+mod clients;
 mod connection;
+mod connection_service;
+mod listener_stats;
 mod guarded_stream;
 mod limits;
 pub use limits::ConnectionLimits;
+mod pace;
+mod request_bounds;
 mod smuggling_guard;
 mod tasks;
 mod tls;
+mod tracked_body;
 pub use tls::{Tls, TlsError, TlsFiles};
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,28 +31,49 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper::service::Service;
-use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
 
+pub(crate) use client_body::ClientBody;
+pub(crate) use clients::ResolveClient;
+use clients::{ClientCounts, PeerAddresses};
 use connection::{ClientInfo, ConnectionConfig, serve_connection};
 pub(crate) use connection::{ConnectionPermit, OverTls};
+pub(crate) use listener_stats::{Bound, ListenerStats, Gauge, GaugeGuard};
 pub(crate) use guarded_stream::sleep;
+pub(crate) use pace::Pace;
+pub(crate) use request_bounds::{RequestPermit, RequestScope};
 pub(crate) use tasks::{TaskSpawner, Tasks};
+use tracked_body::ResponseMonitor;
 
 /// Pause after a failed accept, for example when too many files are open.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// Longest interval at which responses are checked for slow readers.
+const MAX_MONITOR_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shortest interval at which they are.
+const MIN_MONITOR_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The most requests at a time on one HTTP/2 connection of a client.
+const DEFAULT_MAX_STREAMS: u32 = 100;
+
+/// The same for a proxy, which sends the calls of many clients on one connection.
+const MAX_STREAMS_OF_PROXY: u32 = 200;
+
 /// One bound address, with the bounds of its connections.
-#[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<Tls>,
     limits: ConnectionLimits,
     passes_client_info: bool,
     batches_writes: bool,
+    request_scope: Option<RequestScope>,
+    max_streams: u32,
+    resolver: Arc<dyn ResolveClient>,
+    stats: Arc<ListenerStats>,
 }
 
 impl Listener {
@@ -73,7 +103,31 @@ impl Listener {
     /// Writes responses that become ready together in one system call. For many concurrent calls on one connection.
     pub(crate) const fn with_write_batching(mut self) -> Self {
         self.batches_writes = true;
+        self.max_streams = MAX_STREAMS_OF_PROXY;
         self
+    }
+
+    /// Bounds the requests under way.
+    pub(crate) const fn with_request_bounds(mut self, scope: RequestScope) -> Self {
+        self.request_scope = Some(scope);
+        self
+    }
+
+    /// Finds clients in another way than by the address of the peer.
+    pub(crate) fn with_resolver(mut self, resolver: Arc<dyn ResolveClient>) -> Self {
+        self.resolver = resolver;
+        self
+    }
+
+    /// Counts in `stats`.
+    pub(crate) fn with_stats(mut self, stats: Arc<ListenerStats>) -> Self {
+        self.stats = stats;
+        self
+    }
+
+    /// What this listener counts.
+    pub(crate) const fn stats(&self) -> &Arc<ListenerStats> {
+        &self.stats
     }
 
     /// The bound address.
@@ -85,35 +139,39 @@ impl Listener {
     /// and the tasks they spawned. Returns whether all of them finished.
     pub(crate) async fn serve<S, B>(self, service: S, tasks: Tasks, shutdown: impl Future<Output = ()> + Send) -> bool
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
+        S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
         S::Future: Send,
-        B: Body<Data = bytes::Bytes> + Send + 'static,
+        B: Body<Data = bytes::Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (graceful, shutting_down) = (GracefulShutdown::new(), watch::Sender::new(()));
+        let shutting_down = watch::Sender::new(());
         let permits = Arc::new(Semaphore::new(self.limits.max_connections));
-        let is_tls = self.tls.is_some();
-        let config = Arc::new(ConnectionConfig::new(service, &self));
+        let clients = ClientCounts::new(self.limits.max_connections_per_client);
+        let monitor = ResponseMonitor::new(Pace::from_limits(&self.limits));
+        // Dropping it ends the task.
+        let mut monitoring = JoinSet::new();
+        if self.request_scope == Some(RequestScope::Response) {
+            let interval = self.limits.write_timeout.clamp(MIN_MONITOR_INTERVAL, MAX_MONITOR_INTERVAL);
+            monitoring.spawn(watch_responses(Arc::clone(&monitor), interval, Arc::clone(&self.stats)));
+        }
+        let config = Arc::new(ConnectionConfig::new(service, &self, monitor));
         let spawner = tasks.spawner();
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
             let accepted = tokio::select! {
-                accepted = accept(&self.tcp, &permits) => accepted,
+                accepted = self.accept(&permits) => accepted,
                 () = &mut shutdown => break,
             };
             match accepted {
                 Ok((stream, peer, permit)) => {
-                    let client = ClientInfo::new(peer, permit, is_tls);
-                    spawner.spawn(serve_connection(
-                        Arc::clone(&config),
-                        stream,
-                        client,
-                        graceful.watcher(),
-                        shutting_down.subscribe(),
-                    ));
+                    if let Some(client) = self.admit(peer, permit, &clients) {
+                        let shutting_down = shutting_down.subscribe();
+                        spawner.spawn(serve_connection(Arc::clone(&config), stream, client, shutting_down));
+                    }
                 }
                 Err(error) if is_connection_error(&error) => (),
-                Err(_) => {
+                Err(error) => {
+                    self.stats.count_accept_error(&error);
                     if tokio::time::timeout(ACCEPT_RETRY_DELAY, &mut shutdown).await.is_ok() {
                         break;
                     }
@@ -122,29 +180,69 @@ impl Listener {
         }
         drop(self.tcp);
         shutting_down.send_replace(());
-        let drain = async {
-            graceful.shutdown().await;
-            tasks.wait_all().await;
-        };
         // Dropping `tasks` aborts those that are left.
-        tokio::time::timeout(self.limits.drain_timeout, drain).await.is_ok()
+        tokio::time::timeout(self.limits.drain_timeout, tasks.wait_all()).await.is_ok()
+    }
+
+    /// Accepts the next connection once a permit is free. Until then, clients wait in the accept queue of the system.
+    async fn accept(&self, permits: &Arc<Semaphore>) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+        let permit = if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+            permit
+        } else {
+            self.stats.count(Bound::MaxConnections);
+            Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?
+        };
+        let (stream, peer) = self.tcp.accept().await?;
+        Ok((stream, peer, permit))
+    }
+
+    /// The client of a new connection; `None` if it has the maximum of connections.
+    fn admit(&self, peer: SocketAddr, permit: OwnedSemaphorePermit, clients: &Arc<ClientCounts>) -> Option<ClientInfo> {
+        let address = self.resolver.of_connection(peer.ip());
+        let client = match address.map(|address| clients.acquire(address)) {
+            None => None,
+            Some(Some(client)) => Some(client),
+            Some(None) => {
+                self.stats.count(Bound::MaxConnectionsPerClient);
+                return None;
+            }
+        };
+        let permit = ConnectionPermit::new(permit, client, self.stats.enter(Gauge::Connections));
+        Some(ClientInfo::new(peer, permit, self.tls.is_some(), address.is_none()))
     }
 }
 
 impl From<TcpListener> for Listener {
     fn from(tcp: TcpListener) -> Self {
-        Self { tcp, tls: None, limits: ConnectionLimits::new(), passes_client_info: false, batches_writes: false }
+        Self {
+            tcp,
+            tls: None,
+            limits: ConnectionLimits::new(),
+            passes_client_info: false,
+            batches_writes: false,
+            request_scope: None,
+            max_streams: DEFAULT_MAX_STREAMS,
+            resolver: Arc::new(PeerAddresses),
+            stats: Arc::default(),
+        }
     }
 }
 
-/// Accepts the next connection once a permit is free. Until then, clients wait in the accept queue of the system.
-async fn accept(
-    tcp: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, peer) = tcp.accept().await?;
-    Ok((stream, peer, permit))
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("tcp", &self.tcp).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// Ends responses whose clients read too slowly.
+async fn watch_responses(monitor: Arc<ResponseMonitor>, interval: Duration, stats: Arc<ListenerStats>) {
+    let mut ticks = tokio::time::interval(interval);
+    loop {
+        ticks.tick().await;
+        for _ in 0..monitor.tick(interval) {
+            stats.count(Bound::SlowReader);
+        }
+    }
 }
 
 /// Whether an accept failed because of the one connection, not because of the listener.

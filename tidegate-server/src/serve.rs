@@ -5,6 +5,9 @@
 //!                         └── reload: SIGHUP, a changed file
 //! ```
 
+mod bound_args;
+mod client_resolver;
+mod descriptors;
 mod options;
 pub use options::ServeArgs;
 mod log_writer;
@@ -21,6 +24,8 @@ mod instrumented_store;
 mod observers;
 mod receipts;
 
+mod listener_collector;
+use listener_collector::BoundLog;
 mod histogram;
 mod metrics;
 mod metrics_format;
@@ -37,6 +42,7 @@ mod forward_auth;
 mod grpc;
 mod health;
 mod json_body;
+mod large_bodies;
 mod openapi;
 mod request_limits;
 
@@ -56,7 +62,7 @@ use self::admin::DoorAddresses;
 use self::browser_guard::BrowserGuard;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::listen::{Listener, Tasks, Tls};
+use crate::listen::{ListenerStats, Listener, RequestScope, ResolveClient, Tasks, Tls};
 use crate::output::Output;
 
 /// Interval of the status log, and window of the refusal log. With a shorter one, a store that comes and goes would fill the log.
@@ -107,10 +113,11 @@ pub fn run(arguments: &ServeArgs, output: &mut Output<'_>) -> Result<Exit, Failu
     })
 }
 
-/// Logs changes of the store's status, and refusals that were suppressed, until `stopped`.
+/// Logs changes of the store's status, bounds that were reached, and refusals that were suppressed, until `stopped`.
 async fn report_until(engine: &Engine, stopped: impl Future<Output = ()>) {
     let mut stopped = std::pin::pin!(stopped);
-    let (mut status_log, mut interval) = (StatusLog::new(), tokio::time::interval(REPORT_INTERVAL));
+    let (mut status_log, mut bound_log) = (StatusLog::new(), BoundLog::default());
+    let mut interval = tokio::time::interval(REPORT_INTERVAL);
     loop {
         tokio::select! {
             () = &mut stopped => return,
@@ -118,6 +125,7 @@ async fn report_until(engine: &Engine, stopped: impl Future<Output = ()>) {
         }
         engine.refusals().end_window();
         status_log.update(engine.store());
+        bound_log.update(engine.metrics().listeners());
     }
 }
 
@@ -125,32 +133,45 @@ impl Server {
     /// Opens the store, reads the rules, and listens; port 0 takes a free one.
     pub(crate) async fn start(arguments: &ServeArgs) -> Result<Self, Failure> {
         let access = Arc::new(arguments.admin_access()?);
+        let plan = arguments.descriptor_plan();
+        let gateway = arguments.gateway(&plan)?;
         let engine = Arc::new(Engine::open(arguments).await?);
-        let gateway = arguments.gateway()?;
-        let listen = |flag, address, tls: Option<&Tls>| listen(flag, address, tls.cloned(), arguments);
-        let (http, http_listener) = listen("--http", arguments.http, engine.tls()).await?;
-        let (grpc, grpc_listener) = listen("--grpc", arguments.grpc, engine.tls()).await?;
-        let (admin, admin_listener) = listen("--admin", arguments.admin, None).await?;
+        let listeners = engine.metrics().listeners();
+        let limits = arguments.limits(plan.connections);
+        let listen = |flag, address, tls: Option<&Tls>, stats: &Arc<ListenerStats>| {
+            let (tls, stats, limits, clients) = (tls.cloned(), Arc::clone(stats), limits.clone(), engine.clients());
+            async move {
+                let (address, listener) = listen(flag, address).await?;
+                let listener = listener.with_tls(tls).with_limits(limits).with_stats(stats);
+                Ok::<_, Failure>((address, listener.with_resolver(Arc::clone(clients) as Arc<dyn ResolveClient>)))
+            }
+        };
+        let (http, http_listener) = listen("--http", arguments.http, engine.tls(), &listeners.http).await?;
+        let (grpc, grpc_listener) = listen("--grpc", arguments.grpc, engine.tls(), &listeners.grpc).await?;
+        let (admin, admin_listener) = listen("--admin", arguments.admin, None, &listeners.admin).await?;
+        let admin_listener = admin_listener.with_limits(arguments.limits(plan.admin_connections));
         let (stop, stopping) = watch::channel(false);
         let (timeout, mut front_doors) = (Duration::from_secs(arguments.request_timeout), JoinSet::new());
         let api = api::router(Arc::clone(&engine), BrowserGuard::new(http));
-        front_doors.spawn(serve(http_listener, request_limits::http(api, timeout), stopping.clone()));
+        front_doors.spawn(serve(http_listener, request_limits::http(api, timeout, &listeners.http), stopping.clone()));
         let services = grpc::services(engine.rate_limits(), timeout, stopped(stopping.clone())).await;
         let stopped_grpc = stopped(stopping.clone());
         front_doors.spawn(async move {
-            grpc_listener.with_write_batching().serve(services, Tasks::new(), stopped_grpc).await
+            let listener = grpc_listener.with_write_batching().with_request_bounds(RequestScope::Call);
+            listener.serve(services, Tasks::new(), stopped_grpc).await
         });
         let gateway = match gateway {
             None => None,
             Some((address, gateway)) => {
-                let (address, listener) = listen("--gateway", address, engine.gateway_tls()).await?;
+                let (address, listener) = listen("--gateway", address, engine.gateway_tls(), &listeners.gateway).await?;
                 let layer = LimitLayer::from_handle(engine.handle().clone()).with_front_door("gateway");
                 front_doors.spawn(gateway.serve(listener, layer, stopped(stopping.clone())));
                 Some(address)
             }
         };
-        let doors = DoorAddresses { http, grpc, gateway, admin };
-        let admin_pages = request_limits::http(admin::router(Arc::clone(&engine), doors, &access), timeout);
+        let addresses = DoorAddresses { http, grpc, gateway, admin };
+        let admin_pages = admin::router(Arc::clone(&engine), addresses, &access);
+        let admin_pages = request_limits::http(admin_pages, timeout, &listeners.admin);
         front_doors.spawn(serve(admin_listener, admin_pages, stopping));
         Ok(Self { http, grpc, admin, gateway, engine, stop, front_doors })
     }
@@ -186,19 +207,15 @@ impl Server {
     }
 }
 
-async fn listen(
-    flag: &str,
-    address: SocketAddr,
-    tls: Option<Tls>,
-    arguments: &ServeArgs,
-) -> Result<(SocketAddr, Listener), Failure> {
+async fn listen(flag: &str, address: SocketAddr) -> Result<(SocketAddr, Listener), Failure> {
     let failed = |error: std::io::Error| Failure::usage(format!("{flag} {address}: {error}; choose another address"));
     let listener = Listener::bind(address).await.map_err(failed)?;
-    Ok((listener.address().map_err(failed)?, listener.with_tls(tls).with_limits(arguments.limits())))
+    Ok((listener.address().map_err(failed)?, listener))
 }
 
 async fn serve(listener: Listener, app: axum::Router, stopping: watch::Receiver<bool>) -> bool {
-    listener.with_client_info().serve(TowerToHyperService::new(app), Tasks::new(), stopped(stopping)).await
+    let listener = listener.with_client_info().with_request_bounds(RequestScope::Call);
+    listener.serve(TowerToHyperService::new(app), Tasks::new(), stopped(stopping)).await
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {

@@ -106,14 +106,16 @@ async fn open(storage: LimitStorage) -> Result<(AnyStore, Listener), Failure> {
         }
     };
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.map_err(|error| start_failure(&error))?;
-    let limits = ConnectionLimits::new().with_header_timeout(IDLE_TIMEOUT).with_drain_timeout(Duration::ZERO);
+    // The simulation compares rate limits; no other bound may refuse a rider.
+    let limits = ConnectionLimits::new().with_max_requests(usize::MAX).with_max_connections(usize::MAX);
+    let limits = limits.with_header_timeout(IDLE_TIMEOUT).with_drain_timeout(Duration::ZERO);
     Ok((store, listener.with_limits(limits)))
 }
 
 fn gateway(backend: SocketAddr) -> Result<Gateway, Failure> {
     let upstream = format!("h2c://{backend}").parse().map_err(|error| start_failure(&error))?;
     // Riders time out; the gateway must not.
-    let options = GatewayOptions::new().with_response_timeout(IDLE_TIMEOUT);
+    let options = GatewayOptions::new().with_response_timeout(IDLE_TIMEOUT).with_max_upstream_connections(usize::MAX);
     Gateway::new(&upstream, options).map_err(|error| start_failure(&error))
 }
 

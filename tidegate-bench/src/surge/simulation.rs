@@ -18,8 +18,8 @@ use crate::traffic::{Connection, HttpResponse, Protocol, RequestError};
 
 const USER_ID_HEADER: HeaderName = HeaderName::from_static("x-user-id");
 
-/// Requests in flight per TCP connection: a usual server default.
-const MAX_STREAMS_PER_CONNECTION: u16 = 200;
+/// Requests in flight per TCP connection: the maximum of the gateway.
+const MAX_STREAMS_PER_CONNECTION: u16 = 100;
 
 /// What the clients of a phase share.
 pub(crate) struct Simulation {

@@ -5,12 +5,15 @@
 mod admin;
 mod api;
 mod bad_input;
+mod bounds;
 mod browser;
 mod envoy;
 mod forward_auth;
+mod hostile_http2;
 mod hosts;
 mod lifecycle;
 mod logging;
+mod memory;
 mod metrics;
 mod openapi;
 mod tls;
@@ -21,6 +24,9 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
+
+/// The metric with the requests under way through the gateway.
+const GATEWAY_REQUESTS: &str = "tidegate_requests{address=\"gateway\"} ";
 
 /// A running server and its log.
 struct Running {
@@ -42,7 +48,13 @@ impl Running {
     /// Starts a server with this value of `RUST_LOG`.
     fn start_with_rust_log(arguments: &[&str], rust_log: &str) -> Self {
         let mut command = serve(arguments);
-        command.env("RUST_LOG", rust_log).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("RUST_LOG", rust_log);
+        Self::start_command(command)
+    }
+
+    /// Starts a server with this command.
+    fn start_command(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut page = BufReader::new(child.stdout.take().unwrap());
         let mut log = BufReader::new(child.stderr.take().unwrap());
@@ -90,6 +102,13 @@ impl Running {
         log.lines().map(str::to_owned).collect()
     }
 
+    /// The value of a metric, by the beginning of its line.
+    fn metric(&self, name: &str) -> u64 {
+        let (_, page) = ask(&self.admin, "GET", "/metrics", "");
+        let line = page.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} is missing: {page}")).trim().parse().unwrap()
+    }
+
     fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
@@ -118,7 +137,17 @@ impl Drop for Running {
 
 /// The server on free ports.
 fn serve(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    serve_in(Command::new(env!("CARGO_BIN_EXE_tidegate")), arguments)
+}
+
+/// The server on free ports, which may open this many files.
+fn serve_with_files(files: u32, arguments: &[&str]) -> Command {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--nofile={files}:{files}")).arg(env!("CARGO_BIN_EXE_tidegate"));
+    serve_in(command, arguments)
+}
+
+fn serve_in(mut command: Command, arguments: &[&str]) -> Command {
     command.arg("serve").args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.args(arguments).env_remove("RUST_LOG");
     command

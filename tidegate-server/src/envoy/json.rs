@@ -11,13 +11,15 @@ use super::pb::{
     Code, DescriptorStatus, Entry, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, UInt64Value, Unit,
 };
+use super::service::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use crate::bounded_json::{BoundedList, TOO_MANY};
 
 /// A `RateLimitRequest` in JSON.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct JsonRequest {
     domain: Option<String>,
-    descriptors: Option<Vec<JsonDescriptor>>,
+    descriptors: Option<BoundedList<JsonDescriptor, MAX_DESCRIPTORS>>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<JsonInteger>,
 }
@@ -25,7 +27,7 @@ pub(super) struct JsonRequest {
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 struct JsonDescriptor {
-    entries: Option<Vec<JsonEntry>>,
+    entries: Option<BoundedList<JsonEntry, MAX_ENTRIES>>,
     limit: Option<JsonLimit>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<JsonInteger>,
@@ -71,13 +73,17 @@ pub(super) fn parse_request(body: &[u8]) -> Result<RateLimitRequest, String> {
     let input: JsonRequest = serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         match error.classify() {
+            serde_json::error::Category::Data if error.to_string().starts_with(TOO_MANY) => {
+                format!("descriptors: {error}")
+            }
             serde_json::error::Category::Data => {
                 format!("line {line}, column {column}: this is not a RateLimitRequest in JSON")
             }
             _ => format!("line {line}, column {column}: this is not JSON"),
         }
     })?;
-    let descriptors = input.descriptors.unwrap_or_default().into_iter().map(descriptor).collect::<Result<_, _>>()?;
+    let descriptors = input.descriptors.map_or_else(Vec::new, |list| list.0);
+    let descriptors = descriptors.into_iter().map(descriptor).collect::<Result<_, _>>()?;
     let hits_addend = to_u32(input.hits_addend, "hits_addend")?;
     Ok(RateLimitRequest { domain: input.domain.unwrap_or_default(), descriptors, hits_addend })
 }
@@ -85,7 +91,7 @@ pub(super) fn parse_request(body: &[u8]) -> Result<RateLimitRequest, String> {
 fn descriptor(input: JsonDescriptor) -> Result<RateLimitDescriptor, String> {
     let entry = |entry: JsonEntry| Entry { key: entry.key.unwrap_or_default(), value: entry.value.unwrap_or_default() };
     Ok(RateLimitDescriptor {
-        entries: input.entries.unwrap_or_default().into_iter().map(entry).collect(),
+        entries: input.entries.map_or_else(Vec::new, |list| list.0).into_iter().map(entry).collect(),
         limit: input.limit.map(limit).transpose()?,
         hits_addend: input.hits_addend.map(|hits| UInt64Value { value: hits.0 }),
         is_negative_hits: input.is_negative_hits.unwrap_or_default(),

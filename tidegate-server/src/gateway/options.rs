@@ -1,4 +1,4 @@
-//! `GatewayOptions`: the timeouts of the gateway towards its upstream, and the size of request bodies. It only holds the values.
+//! `GatewayOptions`: the timeouts of the gateway towards its upstream, and the bounds of requests. It only holds the values.
 
 use std::time::Duration;
 
@@ -16,6 +16,11 @@ pub struct GatewayOptions {
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
     pub(super) max_body_bytes: u64,
+    pub(super) upload_timeout: Duration,
+    pub(super) client_timeout: Duration,
+    pub(super) min_rate: u64,
+    pub(super) max_upstream_connections: usize,
+    pub(super) max_upstream_queue: usize,
     pub(super) trust_forwarded: bool,
     pub(super) access_log: bool,
 }
@@ -27,12 +32,19 @@ impl Default for GatewayOptions {
 }
 
 impl GatewayOptions {
-    /// The defaults: 5 seconds to connect, 60 seconds until the response begins, bodies of any length.
+    /// The defaults: 5 seconds to connect, 60 seconds until the response begins; bodies of any length that arrive within an hour,
+    /// for which a client may be waited for 60 seconds, of which each 1,024 bytes make up for one; 768 connections to the upstream, for
+    /// which 256 requests may wait.
     pub const fn new() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(60),
             max_body_bytes: u64::MAX,
+            upload_timeout: Duration::from_secs(3600),
+            client_timeout: Duration::from_secs(60),
+            min_rate: 1024,
+            max_upstream_connections: 768,
+            max_upstream_queue: 256,
             trust_forwarded: false,
             access_log: false,
         }
@@ -54,6 +66,34 @@ impl GatewayOptions {
     /// Answers 413 to longer request bodies.
     pub const fn with_max_body_bytes(mut self, bytes: u64) -> Self {
         self.max_body_bytes = bytes;
+        self
+    }
+
+    /// Answers 408 if the body of a request has not arrived in this time, as long as the response has not begun.
+    pub const fn with_upload_timeout(mut self, timeout: Duration) -> Self {
+        self.upload_timeout = timeout;
+        self
+    }
+
+    /// Answers 408 if the client of a request has kept the gateway waiting for its body for `timeout`, before the response has
+    /// begun. Each `min_rate` bytes make up for a second; with a `min_rate` of 0, each byte starts the time anew. The time in
+    /// which the upstream does not read does not count.
+    pub const fn with_upload_pace(mut self, timeout: Duration, min_rate: u64) -> Self {
+        self.client_timeout = timeout;
+        self.min_rate = min_rate;
+        self
+    }
+
+    /// Bounds the connections to the upstream, and the requests and tunnels at it, at least 1. Further requests wait.
+    pub const fn with_max_upstream_connections(mut self, connections: usize) -> Self {
+        self.max_upstream_connections = connections;
+        self
+    }
+
+    /// Bounds the requests that wait for the upstream. Further ones get 503, as do those that have waited for the
+    /// [connect timeout](Self::with_connect_timeout).
+    pub const fn with_max_upstream_queue(mut self, requests: usize) -> Self {
+        self.max_upstream_queue = requests;
         self
     }
 
@@ -84,6 +124,21 @@ impl GatewayOptions {
     /// See [`with_max_body_bytes`](Self::with_max_body_bytes).
     pub const fn max_body_bytes(&self) -> u64 {
         self.max_body_bytes
+    }
+
+    /// See [`with_upload_timeout`](Self::with_upload_timeout).
+    pub const fn upload_timeout(&self) -> Duration {
+        self.upload_timeout
+    }
+
+    /// See [`with_max_upstream_connections`](Self::with_max_upstream_connections).
+    pub const fn max_upstream_connections(&self) -> usize {
+        self.max_upstream_connections
+    }
+
+    /// See [`with_max_upstream_queue`](Self::with_max_upstream_queue).
+    pub const fn max_upstream_queue(&self) -> usize {
+        self.max_upstream_queue
     }
 
     /// See [`with_access_log`](Self::with_access_log).

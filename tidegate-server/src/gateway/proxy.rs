@@ -10,14 +10,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, TE, TRANSFER_ENCODING, UPGRADE,
+};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -27,28 +28,46 @@ use super::access_log::UpstreamTimer;
 use super::hop_by_hop::remove_hop_by_hop;
 use super::request_fields::FieldError;
 use super::tunnel::{self, UpgradeRequest};
-use super::upload::{Upload, UploadStage};
+use super::upload::{Upload, UploadProgress, UploadStage};
+use super::upload_pace::UploadPace;
 use super::upstream::Upstream;
+use super::upstream_body::UpstreamBody;
+use super::upstream_connector::UpstreamConnector;
+use super::upstream_slots::{UpstreamSlot, UpstreamSlots};
 use super::{GatewayOptions, forwarded_headers, rate_limit_headers};
-use crate::listen::TaskSpawner;
+use crate::listen::{Bound, ClientBody, ListenerStats, TaskSpawner, sleep};
 
 /// Idle timeout of pooled upstream connections. Common servers close idle connections after five seconds; a shorter timeout
 /// avoids sending a request on a connection that is being closed.
 const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The most bytes that are read at once from an HTTP/1.1 upstream, and so the longest head of its response.
+const UPSTREAM_BUFFER_BYTES: usize = 32 * 1024;
+
+/// The most bytes of one response of an HTTP/2 upstream that wait to be read.
+const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 64 * 1024;
+
+/// The largest window that HTTP/2 allows.
+const MAX_WINDOW_BYTES: u32 = (1 << 31) - 1;
+
+/// Seconds after which a request that found the queue full may be sent again.
+const RETRY_AFTER_SECONDS: u16 = 1;
 
 /// A reverse proxy. Clones share everything, since tower clones the service for each request.
 #[derive(Clone)]
 pub(super) struct Proxy(Arc<ProxyInner>);
 
 struct ProxyInner {
-    client: Client<HttpConnector, Upload>,
+    client: Client<UpstreamConnector, Upload>,
     upstream: Upstream,
     options: GatewayOptions,
     spawner: TaskSpawner,
+    slots: UpstreamSlots,
+    stats: Arc<ListenerStats>,
 }
 
 /// The upstream's body, or that of an error response.
-pub(super) type ProxyBody = Either<Incoming, Full<Bytes>>;
+pub(super) type ProxyBody = Either<UpstreamBody, Full<Bytes>>;
 
 /// Why the gateway answers in place of the upstream.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +81,8 @@ pub(super) enum ProxyError {
     ClientTimeout,
     UpstreamUnreachable,
     UpstreamTimeout,
+    /// Too many requests wait for the upstream.
+    Overloaded,
 }
 
 /// The body of an error response.
@@ -72,25 +93,37 @@ struct ProxyErrorBody {
 }
 
 impl Proxy {
-    pub(super) fn new(upstream: Upstream, options: GatewayOptions, spawner: TaskSpawner) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(options.connect_timeout));
-        connector.set_nodelay(true);
+    pub(super) fn new(
+        upstream: Upstream,
+        options: GatewayOptions,
+        spawner: TaskSpawner,
+        stats: &Arc<ListenerStats>,
+    ) -> Self {
+        let max = options.max_upstream_connections;
+        let connector = UpstreamConnector::new(max, options.connect_timeout);
         let mut client = Client::builder(TokioExecutor::new());
         client.timer(TokioTimer::new()).pool_timer(TokioTimer::new()).pool_idle_timeout(UPSTREAM_IDLE_TIMEOUT);
-        client.http2_only(upstream.version == Version::HTTP_2);
-        Self(Arc::new(ProxyInner { client: client.build(connector), upstream, options, spawner }))
+        client.http2_only(upstream.version == Version::HTTP_2).http1_max_buf_size(UPSTREAM_BUFFER_BYTES);
+        client.http2_initial_stream_window_size(UPSTREAM_STREAM_WINDOW_BYTES);
+        // Responses that clients do not read must not keep those of others from arriving.
+        let streams = u32::try_from(max).unwrap_or(u32::MAX);
+        let window = UPSTREAM_STREAM_WINDOW_BYTES.saturating_mul(streams).min(MAX_WINDOW_BYTES);
+        client.http2_initial_connection_window_size(window);
+        let client = client.build(connector);
+        let slots = UpstreamSlots::new(max, options.max_upstream_queue, options.connect_timeout, Arc::clone(stats));
+        Self(Arc::new(ProxyInner { client, upstream, options, spawner, slots, stats: Arc::clone(stats) }))
     }
 }
 
 impl ProxyInner {
-    async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<ProxyBody>, ProxyError> {
+    async fn forward(&self, mut request: Request<ClientBody>) -> Result<Response<ProxyBody>, ProxyError> {
         let is_http1 = self.upstream.version != Version::HTTP_2;
         let upgrade = UpgradeRequest::from_request(&mut request).filter(|_| is_http1);
         let (mut parts, body) = request.into_parts();
         self.validate(&parts, &body)?;
         let (body, progress) = Upload::new(body, self.options.max_body_bytes);
         self.rewrite(&mut parts, &body, upgrade.as_ref());
+        let mut slot: Option<UpstreamSlot> = Some(self.slots.acquire().await.ok_or(ProxyError::Overloaded)?);
         let mut response = self.send(Request::from_parts(parts, body), progress).await?;
 
         let protocol = response.headers().get(UPGRADE).cloned();
@@ -98,14 +131,15 @@ impl ProxyInner {
         // The version of the client's connection may differ; hyper sets it.
         *response.version_mut() = Version::HTTP_11;
         if tunnel::is_accepted(&response) {
-            upgrade.ok_or(ProxyError::UpstreamUnreachable)?.open_tunnel(&mut response, protocol, &self.spawner);
+            let upgrade = upgrade.ok_or(ProxyError::UpstreamUnreachable)?;
+            upgrade.open_tunnel(&mut response, protocol, slot.take(), &self.spawner);
         }
         rate_limit_headers::stash_upstream_headers(&mut response);
-        Ok(response.map(Either::Left))
+        Ok(response.map(|body| Either::Left(UpstreamBody::new(body, slot))))
     }
 
     /// Rejects requests that are not for a gateway. Its fields have been normalized before the decision.
-    fn validate(&self, parts: &Parts, body: &Incoming) -> Result<(), ProxyError> {
+    fn validate(&self, parts: &Parts, body: &ClientBody) -> Result<(), ProxyError> {
         if parts.method == Method::CONNECT {
             return Err(ProxyError::ConnectMethod);
         }
@@ -139,36 +173,45 @@ impl ProxyInner {
         }
     }
 
-    /// Sends the request and waits until the response begins. The timeout restarts with each progress of the upload.
+    /// Sends the request and waits until the response begins. The timeout restarts with each progress of the upload, whose client
+    /// must keep the pace.
     async fn send(
         &self,
         request: Request<Upload>,
-        mut progress: watch::Receiver<UploadStage>,
+        mut progress: watch::Receiver<UploadProgress>,
     ) -> Result<Response<Incoming>, ProxyError> {
         let mut response = std::pin::pin!(self.client.request(request));
+        let mut silence = std::pin::pin!(sleep(self.options.response_timeout));
+        let mut pace = UploadPace::new(&self.options, *progress.borrow());
         let mut is_uploading = true;
         loop {
-            let next = async {
-                tokio::select! {
-                    response = &mut response => Some(response),
-                    changed = progress.changed(), if is_uploading => {
-                        is_uploading = changed.is_ok();
-                        None
+            tokio::select! {
+                response = &mut response => {
+                    return response.map_err(|_| ProxyError::from_stage(progress.borrow().stage));
+                }
+                changed = progress.changed(), if is_uploading => {
+                    is_uploading = changed.is_ok();
+                    silence.set(sleep(self.options.response_timeout));
+                }
+                () = pace.tick(), if is_uploading => {
+                    if !pace.allows(*progress.borrow()) {
+                        self.stats.count(Bound::Upload);
+                        return Err(ProxyError::ClientTimeout);
                     }
                 }
-            };
-            match tokio::time::timeout(self.options.response_timeout, next).await {
-                Ok(Some(Ok(response))) => return Ok(response),
-                Ok(Some(Err(_))) => return Err(ProxyError::from_stage(*progress.borrow())),
-                Ok(None) => (),
-                Err(_) if *progress.borrow() == UploadStage::WaitingForClient => return Err(ProxyError::ClientTimeout),
-                Err(_) => return Err(ProxyError::UpstreamTimeout),
+                () = &mut silence => {
+                    if progress.borrow().stage == UploadStage::WaitingForClient {
+                        self.stats.count(Bound::Upload);
+                        return Err(ProxyError::ClientTimeout);
+                    }
+                    return Err(ProxyError::UpstreamTimeout);
+                }
             }
         }
     }
 }
 
-impl Service<Request<Incoming>> for Proxy {
+impl Service<Request<ClientBody>> for Proxy {
     type Response = Response<ProxyBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<ProxyBody>, Infallible>> + Send>>;
@@ -177,7 +220,7 @@ impl Service<Request<Incoming>> for Proxy {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
         let timer = request.extensions().get::<UpstreamTimer>().cloned();
         Box::pin(async move {
@@ -228,6 +271,11 @@ impl ProxyError {
                 "upstream_timeout",
                 "The service behind this gateway did not answer in time.",
             ),
+            Self::Overloaded => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "overloaded",
+                "Too many requests wait for the service behind this gateway.",
+            ),
         };
         // Serializing two strings cannot fail.
         let body = serde_json::to_vec(&ProxyErrorBody { error, message }).unwrap_or_default();
@@ -235,6 +283,9 @@ impl ProxyError {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+        }
         if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED {
             // Unread bytes on this connection may still belong to the rejected request.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

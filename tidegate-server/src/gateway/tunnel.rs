@@ -1,6 +1,8 @@
 //! Protocol upgrades such as WebSocket: the request, and the tunnel that follows it. Bytes in a tunnel are neither inspected
 //! nor counted.
 
+use std::sync::Arc;
+
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
@@ -9,22 +11,23 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::hop_by_hop::tokens;
-use crate::listen::{ConnectionPermit, TaskSpawner};
+use super::upstream_slots::UpstreamSlot;
+use crate::listen::{ClientBody, ConnectionPermit, RequestPermit, TaskSpawner};
 
 /// A client's request for an upgrade.
 pub(super) struct UpgradeRequest {
     protocols: HeaderValue,
     client: OnUpgrade,
-    /// The permit of the connection that becomes the tunnel.
-    permit: Option<ConnectionPermit>,
+    /// The permits of the connection and the request that become the tunnel.
+    permits: (Option<ConnectionPermit>, Option<Arc<RequestPermit>>),
 }
 
 impl UpgradeRequest {
     /// The upgrade that `request` asks for, if it asks for one that the gateway supports.
-    pub(super) fn from_request(request: &mut Request<Incoming>) -> Option<Self> {
+    pub(super) fn from_request(request: &mut Request<ClientBody>) -> Option<Self> {
         let protocols = request.headers().get(UPGRADE).filter(|_| is_upgrade(request)).cloned()?;
-        let permit = request.extensions().get::<ConnectionPermit>().cloned();
-        Some(Self { protocols, client: hyper::upgrade::on(request), permit })
+        let permits = (request.extensions().get().cloned(), request.extensions().get().cloned());
+        Some(Self { protocols, client: hyper::upgrade::on(request), permits })
     }
 
     /// Adds the upgrade headers to the upstream request.
@@ -32,22 +35,23 @@ impl UpgradeRequest {
         set_upgrade_headers(&mut parts.headers, self.protocols.clone());
     }
 
-    /// Connects the client with the upstream, which has accepted the upgrade in `response`.
+    /// Connects the client with the upstream, which has accepted the upgrade in `response`. The tunnel keeps the slot.
     pub(super) fn open_tunnel(
         self,
         response: &mut Response<Incoming>,
         protocol: Option<HeaderValue>,
+        slot: Option<UpstreamSlot>,
         tasks: &TaskSpawner,
     ) {
         let upstream = hyper::upgrade::on(&mut *response);
-        let (client, permit) = (self.client, self.permit);
+        let (client, permits) = (self.client, self.permits);
         set_upgrade_headers(response.headers_mut(), protocol.unwrap_or(self.protocols));
         tasks.spawn(async move {
             // Either side may have disconnected; the error has no recipient.
             if let (Ok(upstream), Ok(client)) = (upstream.await, client.await) {
                 let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
             }
-            drop(permit);
+            drop((permits, slot));
         });
     }
 }

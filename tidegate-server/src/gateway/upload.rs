@@ -8,17 +8,26 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::sync::watch;
+
+use crate::listen::ClientBody;
 
 /// A request body of bounded length.
 pub(super) struct Upload {
-    body: Incoming,
+    body: ClientBody,
     bytes_left: u64,
-    stage: watch::Sender<UploadStage>,
+    progress: watch::Sender<UploadProgress>,
 }
 
 /// The progress of an upload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UploadProgress {
+    pub(super) stage: UploadStage,
+    /// The bytes that the client has sent.
+    pub(super) bytes: u64,
+}
+
+/// Who must act next in an upload, or how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UploadStage {
     /// The client must send the next frame.
@@ -38,10 +47,10 @@ pub(super) struct UploadError;
 
 impl Upload {
     /// The body, and a receiver of its progress.
-    pub(super) fn new(body: Incoming, max_bytes: u64) -> (Self, watch::Receiver<UploadStage>) {
+    pub(super) fn new(body: ClientBody, max_bytes: u64) -> (Self, watch::Receiver<UploadProgress>) {
         let stage = if body.is_end_stream() { UploadStage::Complete } else { UploadStage::WaitingForUpstream };
-        let (stage, progress) = watch::channel(stage);
-        (Self { body, bytes_left: max_bytes, stage }, progress)
+        let (sender, progress) = watch::channel(UploadProgress { stage, bytes: 0 });
+        (Self { body, bytes_left: max_bytes, progress: sender }, progress)
     }
 
     /// Counts a frame and publishes the new stage.
@@ -49,11 +58,13 @@ impl Upload {
         &mut self,
         frame: Option<Result<Frame<Bytes>, hyper::Error>>,
     ) -> Option<Result<Frame<Bytes>, UploadError>> {
+        let mut length = 0;
         let (stage, frame) = match frame {
             None => (UploadStage::Complete, None),
             Some(Err(_)) => (UploadStage::Malformed, Some(Err(UploadError))),
             Some(Ok(frame)) => {
-                match self.bytes_left.checked_sub(frame.data_ref().map_or(0, |data| data.len() as u64)) {
+                length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                match self.bytes_left.checked_sub(length) {
                     None => (UploadStage::TooLong, Some(Err(UploadError))),
                     Some(bytes_left) => {
                         self.bytes_left = bytes_left;
@@ -69,7 +80,9 @@ impl Upload {
                 }
             }
         };
-        self.stage.send_replace(stage);
+        self.progress.send_modify(|progress| {
+            *progress = UploadProgress { stage, bytes: progress.bytes.saturating_add(length) };
+        });
         frame
     }
 }
@@ -84,8 +97,8 @@ impl Body for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if polled.is_pending() {
-            self.stage.send_if_modified(|stage| {
-                std::mem::replace(stage, UploadStage::WaitingForClient) != UploadStage::WaitingForClient
+            self.progress.send_if_modified(|progress| {
+                std::mem::replace(&mut progress.stage, UploadStage::WaitingForClient) != UploadStage::WaitingForClient
             });
         }
         let frame = ready!(polled);

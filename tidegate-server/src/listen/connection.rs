@@ -6,29 +6,40 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::Body;
-use http_body_util::{Either, Full};
-use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::Watcher;
-use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokio::time::Sleep;
 
-use super::guarded_stream::{AmbiguousRequest, GuardedStream};
+use super::client_body::ClientBody;
+use super::clients::ClientPermit;
+use super::connection_service::ConnectionService;
+use super::listener_stats::{ListenerStats, GaugeGuard};
+use super::guarded_stream::{GuardedStream, sleep};
+use super::pace::Pace;
+use super::request_bounds::RequestBounds;
+use super::tracked_body::ResponseMonitor;
 use super::{ConnectionLimits, Listener, Tls};
 
 /// Interval of HTTP/2 pings to an idle client.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The most bytes of one HTTP/2 request body that wait to be read.
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 64 * 1024;
+
+/// The most bytes of all request bodies of one HTTP/2 connection that wait to be read.
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+
+/// hyper takes a further chunk of an HTTP/2 response while fewer bytes than these wait to be sent.
+const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Request extension: the request arrived over TLS.
 #[derive(Clone, Copy, Debug)]
@@ -36,64 +47,83 @@ pub(crate) struct OverTls;
 
 /// What all connections of a listener share.
 pub(super) struct ConnectionConfig<S> {
-    service: S,
+    pub(super) service: S,
     tls: Option<Tls>,
     http: auto::Builder<TokioExecutor>,
     limits: ConnectionLimits,
     /// Whether requests carry the client's address as an extension.
     passes_client_info: bool,
     batches_writes: bool,
+    /// Set if the listener bounds the requests under way.
+    pub(super) requests: Option<RequestBounds>,
+    pub(super) monitor: Arc<ResponseMonitor>,
+    stats: Arc<ListenerStats>,
 }
 
 /// Request extension: the permit of the connection, out of [`ConnectionLimits::max_connections`]. A tunnel that outlives the
 /// HTTP connection keeps a clone.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPermit {
-    _permit: Arc<OwnedSemaphorePermit>,
+    _parts: Arc<(OwnedSemaphorePermit, Option<ClientPermit>, GaugeGuard)>,
 }
 
 /// The client of a connection.
 #[derive(Clone)]
 pub(super) struct ClientInfo {
-    peer: SocketAddr,
-    permit: ConnectionPermit,
-    is_tls: bool,
+    pub(super) peer: SocketAddr,
+    pub(super) permit: ConnectionPermit,
+    pub(super) is_tls: bool,
+    /// No bound for one client applies to this connection: many clients may share it.
+    is_exempt: bool,
 }
 
-impl ClientInfo {
-    pub(super) fn new(peer: SocketAddr, permit: OwnedSemaphorePermit, is_tls: bool) -> Self {
-        Self { peer, permit: ConnectionPermit { _permit: Arc::new(permit) }, is_tls }
+/// What the requests of a connection report to it.
+pub(super) struct ConnectionState {
+    request_count: AtomicU64,
+    stalls: Notify,
+    is_exempt: bool,
+}
+
+impl ConnectionPermit {
+    pub(super) fn new(permit: OwnedSemaphorePermit, client: Option<ClientPermit>, gauge: GaugeGuard) -> Self {
+        Self { _parts: Arc::new((permit, client, gauge)) }
     }
 }
 
-/// The service of one connection: rejects ambiguous requests, adds the client's address, and calls the listener's service.
-struct ConnectionService<S> {
-    config: Arc<ConnectionConfig<S>>,
-    /// Set if requests carry it as an extension.
-    client: Option<ClientInfo>,
-    ambiguous: AmbiguousRequest,
-    request_count: Arc<AtomicU64>,
+impl ClientInfo {
+    pub(super) const fn new(peer: SocketAddr, permit: ConnectionPermit, is_tls: bool, is_exempt: bool) -> Self {
+        Self { peer, permit, is_tls, is_exempt }
+    }
 }
 
-pin_project! {
-    /// The response to one request.
-    #[project = ResponseFutureProjection]
-    enum ResponseFuture<F> {
-        /// The request has two body lengths.
-        Ambiguous,
-        Service { #[pin] response: F },
+impl ConnectionState {
+    /// Counts a request, and returns its number from one on.
+    pub(super) fn count_request(&self) -> u64 {
+        self.request_count.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A response was ended, since the client did not read it. The connection ends too, since it keeps the bytes that the client
+    /// did not take; one that many clients may share goes on.
+    pub(super) fn report_stall(&self) {
+        if !self.is_exempt {
+            self.stalls.notify_one();
+        }
     }
 }
 
 impl<S> ConnectionConfig<S> {
-    pub(super) fn new(service: S, listener: &Listener) -> Self {
+    pub(super) fn new(service: S, listener: &Listener, monitor: Arc<ResponseMonitor>) -> Self {
         let limits = &listener.limits;
         let mut http = auto::Builder::new(TokioExecutor::new());
         let timer = TokioTimer::new();
         let mut http1 = http.http1();
         http1.timer(timer.clone()).header_read_timeout(limits.header_timeout).max_buf_size(limits.max_header_bytes);
         let max_header_list = u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX);
-        http.http2().timer(timer).keep_alive_interval(HTTP2_PING_INTERVAL).max_header_list_size(max_header_list);
+        let mut http2 = http.http2();
+        http2.timer(timer).keep_alive_interval(HTTP2_PING_INTERVAL).max_header_list_size(max_header_list);
+        http2.initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES);
+        http2.initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES);
+        http2.max_send_buf_size(HTTP2_SEND_BUFFER_BYTES).max_concurrent_streams(listener.max_streams);
         Self {
             service,
             tls: listener.tls.clone(),
@@ -101,6 +131,9 @@ impl<S> ConnectionConfig<S> {
             limits: limits.clone(),
             passes_client_info: listener.passes_client_info,
             batches_writes: listener.batches_writes,
+            requests: listener.request_scope.map(|scope| RequestBounds::new(scope, listener)),
+            monitor,
+            stats: Arc::clone(&listener.stats),
         }
     }
 }
@@ -110,18 +143,17 @@ pub(super) async fn serve_connection<S, B>(
     config: Arc<ConnectionConfig<S>>,
     stream: TcpStream,
     client: ClientInfo,
-    watcher: Watcher,
     mut shutting_down: watch::Receiver<()>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
+    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
     S::Future: Send,
-    B: Body<Data = Bytes> + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     // A failure costs latency only.
     let _ = stream.set_nodelay(true);
     match &config.tls {
-        None => serve_http(&config, stream, client, watcher).await,
+        None => serve_http(&config, stream, client, shutting_down).await,
         Some(tls) => {
             let handshake = tokio::time::timeout(config.limits.header_timeout, tls.accept(stream));
             // A shutdown aborts unfinished handshakes.
@@ -130,7 +162,7 @@ pub(super) async fn serve_connection<S, B>(
                 _ = shutting_down.changed() => return,
             };
             if let Ok(Ok(stream)) = result {
-                serve_http(&config, stream, client, watcher).await;
+                serve_http(&config, stream, client, shutting_down).await;
             }
         }
     }
@@ -140,72 +172,53 @@ async fn serve_http<S, B>(
     config: &Arc<ConnectionConfig<S>>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     client: ClientInfo,
-    watcher: Watcher,
+    mut shutting_down: watch::Receiver<()>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
+    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
     S::Future: Send,
-    B: Body<Data = Bytes> + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let stream = GuardedStream::new(stream, config.limits.write_timeout, config.batches_writes);
-    let request_count = Arc::new(AtomicU64::new(0));
-    let service = ConnectionService {
-        config: Arc::clone(config),
-        client: config.passes_client_info.then(|| client.clone()),
-        ambiguous: stream.ambiguous_request(),
-        request_count: Arc::clone(&request_count),
-    };
-    let serving = watcher.watch(config.http.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned());
+    let pace = Pace::from_limits(&config.limits);
+    let stream = GuardedStream::new(stream, pace, config.batches_writes, Arc::clone(&config.stats));
+    let state = Arc::new(ConnectionState {
+        request_count: AtomicU64::new(0),
+        stalls: Notify::new(),
+        is_exempt: client.is_exempt,
+    });
+    let ambiguous = stream.ambiguous_request();
+    let service = ConnectionService::new(config, client, config.passes_client_info, ambiguous, &state);
+    let serving = config.http.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
     let mut serving = std::pin::pin!(serving);
     // hyper's own timeouts start only once the first bytes have shown the protocol.
-    if tokio::time::timeout(config.limits.header_timeout, &mut serving).await.is_err()
-        && request_count.load(Ordering::Relaxed) > 0
-    {
-        let _ = serving.await;
-    }
-}
-
-impl<S, B> Service<Request<Incoming>> for ConnectionService<S>
-where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-{
-    type Response = Response<Either<B, Full<Bytes>>>;
-    type Error = Infallible;
-    type Future = ResponseFuture<S::Future>;
-
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let number = self.request_count.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.ambiguous.is_number(number) {
-            return ResponseFuture::Ambiguous;
-        }
-        if let Some(client) = &self.client {
-            request.extensions_mut().insert(client.peer);
-            request.extensions_mut().insert(client.permit.clone());
-            if client.is_tls {
-                request.extensions_mut().insert(OverTls);
+    let mut timer: Option<Pin<Box<Sleep>>> = Some(Box::pin(sleep(config.limits.header_timeout)));
+    let (mut is_ending, mut is_shutting_down) = (false, false);
+    loop {
+        let timeout = async {
+            match timer.as_mut() {
+                Some(timer) => timer.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = serving.as_mut() => return,
+            () = timeout => {
+                if is_ending || state.request_count.load(Ordering::Relaxed) == 0 {
+                    return;
+                }
+                timer = None;
+            }
+            _ = shutting_down.changed(), if !is_shutting_down => {
+                is_shutting_down = true;
+                serving.as_mut().graceful_shutdown();
+            }
+            () = state.stalls.notified(), if !is_ending => {
+                // Other requests of the client may still end.
+                is_ending = true;
+                serving.as_mut().graceful_shutdown();
+                timer = Some(Box::pin(sleep(config.limits.write_timeout)));
             }
         }
-        ResponseFuture::Service { response: self.config.service.call(request) }
     }
-}
-
-impl<B, F: Future<Output = Result<Response<B>, Infallible>>> Future for ResponseFuture<F> {
-    type Output = Result<Response<Either<B, Full<Bytes>>>, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(Ok(match self.project() {
-            ResponseFutureProjection::Ambiguous => bad_request().map(Either::Right),
-            ResponseFutureProjection::Service { response } => ready!(response.poll(context))?.map(Either::Left),
-        }))
-    }
-}
-
-fn bad_request() -> Response<Full<Bytes>> {
-    const BODY: &[u8] =
-        br#"{"error":"bad_request","message":"The request has both a Content-Length and a Transfer-Encoding."}"#;
-    let mut response = Response::new(Full::from(BODY));
-    *response.status_mut() = StatusCode::BAD_REQUEST;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    response
 }

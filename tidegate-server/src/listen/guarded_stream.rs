@@ -1,5 +1,5 @@
-//! `GuardedStream`: the byte stream of one connection. It looks for ambiguous requests in what it reads and enforces a timeout
-//! on writes. It changes no bytes.
+//! `GuardedStream`: the byte stream of one connection. It looks for ambiguous requests in what it reads, and ends a connection
+//! whose client reads too slowly. It changes no bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -11,6 +11,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::listener_stats::{Bound, ListenerStats};
+use super::pace::Pace;
 use super::smuggling_guard::SmugglingGuard;
 
 /// The byte stream of one connection.
@@ -18,10 +20,11 @@ pub(super) struct GuardedStream<T> {
     stream: T,
     guard: SmugglingGuard,
     ambiguous: AmbiguousRequest,
-    write_timeout: Duration,
-    /// Runs while a write makes no progress.
+    pace: Pace,
+    /// Runs from the first write that the client holds up until nothing waits for it any more. Each byte prolongs it.
     write_timer: Option<Pin<Box<Sleep>>>,
     batching: WriteBatching,
+    stats: Arc<ListenerStats>,
 }
 
 /// Whether a write first yields to the other runnable tasks, so that one system call carries their responses too. For
@@ -48,15 +51,16 @@ impl AmbiguousRequest {
 }
 
 impl<T> GuardedStream<T> {
-    pub(super) fn new(stream: T, write_timeout: Duration, batches_writes: bool) -> Self {
+    pub(super) fn new(stream: T, pace: Pace, batches_writes: bool, stats: Arc<ListenerStats>) -> Self {
         let batching = if batches_writes { WriteBatching::Yield } else { WriteBatching::Off };
         Self {
             stream,
             guard: SmugglingGuard::default(),
             ambiguous: AmbiguousRequest::default(),
-            write_timeout,
+            pace,
             write_timer: None,
             batching,
+            stats,
         }
     }
 
@@ -64,21 +68,32 @@ impl<T> GuardedStream<T> {
         self.ambiguous.clone()
     }
 
-    /// Turns `Pending` into a `TimedOut` error once writes have made no progress for the write timeout.
+    /// Turns `Pending` into a `TimedOut` error once bytes have waited for the client for too long.
     fn apply_write_timeout<R>(
         &mut self,
         context: &mut Context<'_>,
         polled: Poll<io::Result<R>>,
     ) -> Poll<io::Result<R>> {
         if polled.is_ready() {
-            self.write_timer = None;
             return polled;
         }
-        let timeout = self.write_timeout;
+        let timeout = self.pace.timeout();
         let write_timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
         match write_timer.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Ready(()) => {
+                self.stats.count(Bound::SlowReader);
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
             Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Prolongs the timer by the time that `bytes` make up for, but not beyond the whole timeout.
+    fn prolong_write_timer(&mut self, bytes: usize) {
+        if let Some(timer) = &mut self.write_timer {
+            let latest = sleep(self.pace.timeout()).deadline();
+            let prolonged = timer.deadline().checked_add(self.pace.time_for(bytes as u64));
+            timer.as_mut().reset(prolonged.map_or(latest, |deadline| deadline.min(latest)));
         }
     }
 }
@@ -107,13 +122,20 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
             return Poll::Pending;
         }
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(written)) = polled {
+            self.prolong_write_timer(written);
+        }
         self.apply_write_timeout(context, polled)
     }
 
+    /// hyper flushes once it has written all of its bytes.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
-        if polled.is_ready() && self.batching == WriteBatching::Write {
-            self.batching = WriteBatching::Yield;
+        if polled.is_ready() {
+            self.write_timer = None;
+            if self.batching == WriteBatching::Write {
+                self.batching = WriteBatching::Yield;
+            }
         }
         self.apply_write_timeout(context, polled)
     }
@@ -142,6 +164,8 @@ mod tests {
     use std::task::{Wake, Waker};
 
     use super::*;
+
+    const PACE: Pace = Pace::new(Duration::from_secs(60), 1024);
 
     /// Counts its wake-ups.
     #[derive(Default)]
@@ -179,7 +203,7 @@ mod tests {
         let wake_count = Arc::new(WakeCounter::default());
         let waker = Waker::from(Arc::clone(&wake_count));
         let mut context = Context::from_waker(&waker);
-        let mut stream = GuardedStream::new(SlowWriter::default(), Duration::from_secs(60), true);
+        let mut stream = GuardedStream::new(SlowWriter::default(), PACE, true, Arc::default());
         for round in 1..=3 {
             assert!(Pin::new(&mut stream).poll_write(&mut context, b"abcdef").is_pending());
             assert_eq!((wake_count.0.load(Ordering::Relaxed), stream.write_timer.is_none()), (round, true));
@@ -189,7 +213,7 @@ mod tests {
             assert!(Pin::new(&mut stream).poll_flush(&mut context).is_ready());
         }
         assert_eq!(stream.stream.0, b"abcdefabcdefabcdef");
-        let mut stream = GuardedStream::new(SlowWriter::default(), Duration::from_secs(60), false);
+        let mut stream = GuardedStream::new(SlowWriter::default(), PACE, false, Arc::default());
         assert!(Pin::new(&mut stream).poll_write(&mut context, b"abc").is_ready());
         assert_eq!(wake_count.0.load(Ordering::Relaxed), 3, "without batching, a write does not yield");
     }

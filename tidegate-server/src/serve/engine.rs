@@ -8,6 +8,7 @@ use tidegate::{Limiter, MemoryStore, Secret};
 use tidegate_rules::{Report, RuleFile};
 use tidegate_tower::Handle;
 
+use super::client_resolver::ClientResolver;
 use super::connect::{StoreProbe, connect};
 use super::envoy::Envoy;
 use super::instrumented_store::InstrumentedStore;
@@ -28,6 +29,7 @@ pub(crate) struct Engine {
     store: InstrumentedStore,
     metrics: Arc<Metrics>,
     refusals: Arc<RefusalLog>,
+    clients: Arc<ClientResolver>,
     path: Option<PathBuf>,
     /// The content of the rule file when it was last read, whether it could be used or not.
     last_read: Mutex<Option<Vec<u8>>>,
@@ -100,6 +102,7 @@ impl Engine {
             store,
             metrics,
             refusals,
+            clients: Arc::new(ClientResolver::new(arguments.bounds.exempt_clients.clone(), &file)),
             path: arguments.rules.clone(),
             last_read: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
             envoy,
@@ -174,6 +177,11 @@ impl Engine {
         &self.refusals
     }
 
+    /// Who the client of a connection or a request is.
+    pub(crate) const fn clients(&self) -> &Arc<ClientResolver> {
+        &self.clients
+    }
+
     pub(crate) const fn receipts(&self) -> &Receipts {
         &self.receipts
     }
@@ -222,6 +230,7 @@ impl Engine {
             Ok(file) => {
                 self.metrics.follow(&file);
                 self.refusals.follow(&file);
+                self.clients.follow(&file);
                 self.handle.replace(self.limiter().with_rules(file.rules().clone()));
                 *status = RulesStatus::new(status.version + 1, file);
                 Ok(())

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use hyper::service::Service;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -12,14 +11,17 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::instrumented_store::InstrumentedStore;
+use super::large_bodies::LargeBodies;
 use super::request_limits::{self, TimedCall};
 use crate::envoy::{EnvoyService, GrpcFuture, GrpcServer, unimplemented};
+use crate::listen::ClientBody;
 
 /// The services, dispatched by the path of a call.
 pub(crate) struct Services<H> {
     limits: GrpcServer<InstrumentedStore>,
     health: HealthServer<H>,
     timeout: Duration,
+    large_bodies: LargeBodies,
 }
 
 /// The services that health is reported for: the server as a whole, and the name that Envoy's reference server reports.
@@ -41,16 +43,17 @@ pub(crate) async fn services(
             reporter.set_service_status(name, ServingStatus::NotServing).await;
         }
     });
-    Services { limits: GrpcServer::new(limits), health, timeout }
+    Services { limits: GrpcServer::new(limits), health, timeout, large_bodies: LargeBodies::new() }
 }
 
-impl<H: Health> Service<Request<Incoming>> for Services<H> {
+impl<H: Health> Service<Request<ClientBody>> for Services<H> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = TimedCall<GrpcFuture>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, request: Request<ClientBody>) -> Self::Future {
         use tower_service::Service;
+        let request = request.map(|body| self.large_bodies.watch(body, None));
         let path = request.uri().path();
         let call = if path == GrpcServer::<InstrumentedStore>::PATH {
             self.limits.call(request)

@@ -14,6 +14,7 @@ use tidegate::spi::{Observer, Plan, Role};
 use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock};
 use tidegate_rules::RuleFile;
 
+use super::listener_collector::ListenerCollector;
 use super::histogram::Histogram;
 use super::process_collector::ProcessCollector;
 use super::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
@@ -45,6 +46,7 @@ pub(crate) struct Metrics {
     subject_types: RwLock<HashMap<String, String>>,
     /// The share of a limit from which on a request counts as near it.
     near: f64,
+    listeners: ListenerCollector,
 }
 
 /// A method of the store.
@@ -135,6 +137,7 @@ impl Metrics {
             successful: Default::default(),
             subject_types: RwLock::default(),
             near,
+            listeners: ListenerCollector::default(),
             registry: Registry::default(),
         };
         registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
@@ -163,9 +166,15 @@ impl Metrics {
         );
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
         registry.register("rate_limit_rule_reloads", "Attempts to reload the rules", metrics.reloads.clone());
+        registry.register_collector(Box::new(metrics.listeners.clone()));
         registry.register_collector(Box::new(StoreCollector(store)));
         registry.register_collector(Box::new(ProcessCollector { started: SystemClock::new().now() }));
         Self { registry, ..metrics }
+    }
+
+    /// The counters of the addresses.
+    pub(crate) const fn listeners(&self) -> &ListenerCollector {
+        &self.listeners
     }
 
     /// Sets the subject types of the rules of a file.

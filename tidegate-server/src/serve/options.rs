@@ -9,6 +9,8 @@ use tidegate::spi::DEFAULT_MAX_KEYS;
 use tidegate_redis::RedisOptions;
 
 use super::admin::{AdminAccess, AdminTokenArgs};
+use super::bound_args::BoundArgs;
+use super::descriptors::{DescriptorPlan, raise_limit};
 use super::envoy::{EnvoyArgs, share};
 use super::logging::LogArgs;
 use crate::envoy::DEFAULT_MAX_DECISION_TIME;
@@ -103,10 +105,12 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub(crate) log: LogArgs,
     #[command(flatten)]
+    pub(crate) bounds: BoundArgs,
+    #[command(flatten)]
     pub(crate) envoy: EnvoyArgs,
 }
 
-const LIMITS_HEADING: &str = "Limits on clients";
+pub(crate) const LIMITS_HEADING: &str = "Limits on clients";
 
 /// The largest room of the memory store.
 const MAX_MEMORY_KEYS: usize = 1_000_000_000;
@@ -115,16 +119,35 @@ const MAX_MEMORY_KEYS: usize = 1_000_000_000;
 const DEFAULT_GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
 
 /// Longest time that a flag accepts.
-const MAX_SECONDS: u64 = 365 * 86_400;
+pub(crate) const MAX_SECONDS: u64 = 365 * 86_400;
 
 impl ServeArgs {
-    /// The limits on connections.
-    pub(crate) fn limits(&self) -> ConnectionLimits {
-        ConnectionLimits::new()
+    /// The limits on connections, of which an address has `max_connections`.
+    pub(crate) fn limits(&self, max_connections: usize) -> ConnectionLimits {
+        let limits = ConnectionLimits::new()
             .with_header_timeout(Duration::from_secs(self.header_timeout))
             .with_drain_timeout(Duration::from_secs(self.drain))
-            .with_max_header_bytes(self.max_header_bytes)
-            .with_max_connections(self.max_connections)
+            .with_max_header_bytes(self.max_header_bytes);
+        self.bounds.connection_limits(limits, max_connections)
+    }
+
+    /// Raises the limit of file descriptors, and shares them between the addresses. Logs a warning if there are too few.
+    pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
+        let has_gateway = self.gateway.is_some() || self.upstream.is_some();
+        let (addresses, upstream) = if has_gateway { (3, self.bounds.max_upstream_connections) } else { (2, 0) };
+        let plan = DescriptorPlan::new(raise_limit(), addresses, self.max_connections, upstream);
+        if let Some(limit) = plan.shortage {
+            let (connections, upstream) = (plan.connections, plan.upstream);
+            tracing::warn!(
+                target: "tidegate::server",
+                limit,
+                connections,
+                upstream,
+                "the process may open only {limit} files: each address accepts {connections} connections, and {upstream} go to \
+                 the upstream. Raise the limit (ulimit -n, LimitNOFILE=), or lower --max-connections"
+            );
+        }
+        plan
     }
 
     /// How a shared store uses its servers.
@@ -144,7 +167,7 @@ impl ServeArgs {
     }
 
     /// The gateway and its address, if the flags ask for one.
-    pub(crate) fn gateway(&self) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
+    pub(crate) fn gateway(&self, plan: &DescriptorPlan) -> Result<Option<(SocketAddr, Gateway)>, Failure> {
         let (address, upstream) = match (self.gateway, &self.upstream) {
             (address, Some(upstream)) => (address.unwrap_or(DEFAULT_GATEWAY), upstream),
             (None, None) => return Ok(None),
@@ -158,7 +181,7 @@ impl ServeArgs {
         if let Some(bytes) = self.max_body_bytes {
             options = options.with_max_body_bytes(bytes);
         }
-        let gateway = Gateway::new(upstream, options);
+        let gateway = Gateway::new(upstream, self.bounds.gateway_options(options, plan));
         Ok(Some((address, gateway.map_err(|error| Failure::usage(format!("--upstream: {error}")))?)))
     }
 
@@ -242,12 +265,47 @@ mod tests {
 
     #[test]
     fn the_gateway_listens_on_port_8000_of_loopback_if_only_the_upstream_is_given() {
-        let address = |line: &str| parse(line).gateway().unwrap().map(|(address, _)| address.to_string());
+        let gateway = |line: &str| {
+            let arguments = parse(line);
+            arguments.gateway(&arguments.descriptor_plan()).map(|gateway| gateway.map(|(address, _)| address.to_string()))
+        };
+        let address = |line: &str| gateway(line).unwrap();
         assert_eq!(address("serve"), None);
         assert_eq!(address("serve --upstream http://h:3000"), Some("127.0.0.1:8000".to_owned()));
         assert_eq!(address("serve --upstream http://h --gateway 0.0.0.0:80"), Some("0.0.0.0:80".to_owned()));
-        let error = parse("serve --gateway 0.0.0.0:80").gateway().err().unwrap();
+        let error = gateway("serve --gateway 0.0.0.0:80").unwrap_err();
         assert!(matches!(error, Failure::Usage(message) if message.starts_with("--gateway needs --upstream")));
+    }
+
+    #[test]
+    fn one_client_has_a_part_of_the_connections_and_requests() {
+        for (line, connections, requests) in [
+            ("serve", 1000, 128),
+            ("serve --max-connections 50 --max-requests 80", 16, 10),
+            ("serve --max-connections 3 --max-requests 1", 2, 1),
+            ("serve --max-connections 50 --max-connections-per-client 50 --max-requests-per-client 7", 50, 7),
+        ] {
+            let arguments = parse(line);
+            let limits = arguments.limits(arguments.max_connections);
+            assert_eq!(
+                (limits.max_connections_per_client(), limits.max_requests_per_client()),
+                (connections, requests)
+            );
+        }
+    }
+
+    /// The defaults of the flags are those of the library.
+    #[test]
+    fn without_flags_the_bounds_are_the_default_ones() {
+        let arguments = parse("serve");
+        let (limits, default) = (arguments.limits(arguments.max_connections), ConnectionLimits::new());
+        let numbers = |limits: &ConnectionLimits| {
+            let clients = (limits.max_connections_per_client(), limits.max_requests_per_client());
+            (limits.max_connections(), limits.max_requests(), clients, limits.write_timeout(), limits.min_rate())
+        };
+        assert_eq!(numbers(&limits), numbers(&default));
+        assert_eq!(arguments.bounds.max_upstream_connections, GatewayOptions::new().max_upstream_connections());
+        assert_eq!(arguments.bounds.max_upstream_queue, GatewayOptions::new().max_upstream_queue());
     }
 
     #[test]

@@ -1,37 +1,57 @@
-//! Limits on a call to the server's own addresses: the size of its body, and its total time.
+//! Limits on a call to the server's own addresses: the size of its body and of all large bodies together, and its total time.
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
-use axum::body::HttpBody;
+use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use http::header::RETRY_AFTER;
 use serde_json::json;
 use tokio::time::Sleep;
 use tonic::Status;
 
-use crate::listen::sleep;
+use super::large_bodies::LargeBodies;
+use crate::listen::{Bound, ListenerStats, sleep};
 
 /// Largest body of a call.
-const MAX_BODY_BYTES: usize = 1024 * 1024;
+pub(crate) const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// Answers 413 to a body that is too long, and 408 to a call that takes longer than `timeout`.
-pub(crate) fn http(router: Router, timeout: Duration) -> Router {
-    let limit = from_fn(move |request: Request, next: Next| async move {
-        if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
-            return too_long();
-        }
-        match tokio::time::timeout(timeout, next.run(request)).await {
-            // The length was not declared, and the body turned out to be too long.
-            Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => too_long(),
-            Ok(response) => response,
-            Err(_) => too_slow(),
+/// Answers 413 to a body that is too long, 503 to a large one while too many others are in memory, and 408 to a call that takes
+/// longer than `timeout`.
+pub(crate) fn http(router: Router, timeout: Duration, stats: &Arc<ListenerStats>) -> Router {
+    let (large_bodies, stats) = (LargeBodies::new(), Arc::clone(stats));
+    let limit = from_fn(move |request: Request, next: Next| {
+        let (large_bodies, stats) = (large_bodies.clone(), Arc::clone(&stats));
+        async move {
+            if request.body().size_hint().lower() > MAX_BODY_BYTES as u64 {
+                return too_long();
+            }
+            let reservation = LargeBodies::reservation(request.body());
+            let request = match &reservation {
+                None => request,
+                Some(reservation) => {
+                    request.map(|body| Body::new(large_bodies.watch(body, Some(Arc::clone(reservation)))))
+                }
+            };
+            let response = tokio::time::timeout(timeout, next.run(request)).await;
+            if reservation.is_some_and(|reservation| reservation.is_refused()) {
+                stats.count(Bound::LargeBodies);
+                return too_many();
+            }
+            match response {
+                // The length was not declared, and the body turned out to be too long.
+                Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => too_long(),
+                Ok(response) => response,
+                Err(_) => too_slow(),
+            }
         }
     });
     router.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(limit)
@@ -72,6 +92,11 @@ fn too_long() -> Response {
 
 fn too_slow() -> Response {
     refused(StatusCode::REQUEST_TIMEOUT, "request_timeout", "The call took too long. It may have been counted.")
+}
+
+fn too_many() -> Response {
+    let message = "Too many calls with large bodies are under way.";
+    ([(RETRY_AFTER, "1")], refused(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)).into_response()
 }
 
 fn refused(status: StatusCode, error: &str, message: &str) -> Response {

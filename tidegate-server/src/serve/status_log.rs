@@ -52,7 +52,7 @@ impl StatusLog {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
@@ -70,13 +70,17 @@ mod tests {
         }
     }
 
-    /// The levels and the first words of the lines that `test` logs.
     fn lines(test: impl FnOnce(&mut StatusLog)) -> Vec<String> {
+        logged_lines(|| test(&mut StatusLog::new()))
+    }
+
+    /// The levels and the first words of the lines that `test` logs.
+    pub(in super::super) fn logged_lines(test: impl FnOnce()) -> Vec<String> {
         let buffer = LogBuffer::default();
         let writer = buffer.clone();
         let format = tracing_subscriber::fmt().without_time().with_target(false).with_ansi(false);
         let subscriber = format.with_writer(move || writer.clone()).finish();
-        tracing::subscriber::with_default(subscriber, || test(&mut StatusLog::new()));
+        tracing::subscriber::with_default(subscriber, test);
         let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
         let start = |line: &str| line.trim().split([':', '.']).next().unwrap_or_default().to_owned();
         text.lines().map(start).collect()

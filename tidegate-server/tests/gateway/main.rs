@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod bounds;
 mod error_responses;
 mod forwarding;
 mod http2;
+mod http2_frames;
 mod limits;
 mod paths;
 mod request_fields;
 mod shutdown;
+mod slow_clients;
 mod smuggling;
 mod streaming;
 mod upgrades;
@@ -58,6 +61,11 @@ impl RawConnection {
             assert_ne!(read, 0, "closed before {text:?}: {}", self.received);
             self.received.push_str(&String::from_utf8_lossy(&bytes[..read]));
         }
+    }
+
+    /// Reads some bytes; 0 if the other side has closed the connection.
+    async fn read_some(&mut self, bytes: &mut [u8]) -> usize {
+        self.stream.read(bytes).await.unwrap_or(0)
     }
 
     /// Reads until the other side closes or resets the connection.

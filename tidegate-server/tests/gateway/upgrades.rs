@@ -120,3 +120,29 @@ async fn a_tunnel_counts_as_a_connection() {
     drop(first);
     second.receive_until("hello").await;
 }
+
+/// Otherwise one client could take all connections to the upstream with tunnels.
+#[tokio::test]
+async fn a_tunnel_counts_as_a_request_under_way_and_at_the_upstream() {
+    for bounds_requests in [true, false] {
+        let (upstream, _request) = upstream(UPGRADE_RESPONSE).await;
+        let (mut connection_limits, mut options) = (ConnectionLimits::new(), GatewayOptions::new());
+        if bounds_requests {
+            connection_limits = connection_limits.with_max_requests(1);
+        } else {
+            options = options.with_max_upstream_connections(1).with_max_upstream_queue(0);
+        }
+        let layer = limits([], &ManualClock::starting_at(START));
+        let limited = listener().await.with_limits(connection_limits);
+        let gateway = gateway_at(limited, &format!("http://{upstream}"), options, layer);
+        let mut connection = RawConnection::connect(gateway).await;
+        connection.send(UPGRADE_REQUEST).await;
+        connection.receive_until("\r\n\r\n").await;
+        connection.send("in the tunnel").await;
+        connection.receive_until("in the tunnel").await;
+        assert!(get(gateway, "/", "").await.starts_with("HTTP/1.1 503 "));
+        drop(connection);
+        // The upstream accepts one connection only.
+        while get(gateway, "/", "").await.starts_with("HTTP/1.1 503 ") {}
+    }
+}

@@ -1,7 +1,5 @@
 //! The JSON bodies of the check API. Errors name the place and the kind of problem, and quote no value.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -10,8 +8,16 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Number, json};
 use tidegate_rules::{SampleAttributes, SampleRequest};
 
+use crate::bounded_json::{BoundedList, BoundedMap, TOO_MANY, TextOrList};
+
 /// The most checks of one batch.
 const MAX_CHECKS: usize = 100;
+
+/// The most header lines of one check.
+const MAX_HEADERS: usize = 256;
+
+/// The most attributes of one check.
+const MAX_ATTRIBUTES: usize = 256;
 
 /// A call of `/v1/check`, or one check of a batch.
 pub(crate) struct CheckCall {
@@ -48,12 +54,12 @@ struct CheckBody {
     path: Option<String>,
     host: Option<String>,
     #[serde(default)]
-    headers: BTreeMap<String, OneOrMany>,
+    headers: BoundedMap<TextOrList<MAX_HEADERS>, MAX_HEADERS>,
     ip: Option<String>,
     tenant: Option<String>,
     action: Option<String>,
     #[serde(default)]
-    attributes: BTreeMap<String, String>,
+    attributes: BoundedMap<String, MAX_ATTRIBUTES>,
     body: Option<String>,
     #[serde(default, deserialize_with = "whole")]
     cost: Option<u64>,
@@ -66,7 +72,7 @@ struct CheckBody {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BatchBody {
-    checks: Vec<CheckBody>,
+    checks: BoundedList<CheckBody, MAX_CHECKS>,
     #[serde(default)]
     atomic: bool,
     #[serde(default)]
@@ -86,13 +92,6 @@ struct RefundBody {
     receipt: String,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
 /// A whole number below 2^53, which every JSON parser represents exactly; `3.0` is accepted.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     const MAX: u64 = (1 << 53) - 1;
@@ -108,25 +107,24 @@ impl CheckCall {
     }
 
     fn from_body(call: CheckBody) -> Result<Self, BadRequest> {
-        if call.headers.values().any(|values| matches!(values, OneOrMany::Many(values) if values.is_empty())) {
+        if call.headers.0.values().any(|values| values.0.is_empty()) {
             return Err(BadRequest::new("headers: a list of values is empty; leave the header out"));
         }
-        let flatten = |(name, values): (String, OneOrMany)| {
-            let values = match values {
-                OneOrMany::One(value) => vec![value],
-                OneOrMany::Many(values) => values,
-            };
-            values.into_iter().map(move |value| (name.clone(), value)).collect::<Vec<_>>()
-        };
+        let headers: Vec<(String, String)> = (call.headers.0.into_iter())
+            .flat_map(|(name, values)| values.0.into_iter().map(move |value| (name.clone(), value)))
+            .collect();
+        if headers.len() > MAX_HEADERS {
+            return Err(BadRequest(format!("headers: {} values; at most {MAX_HEADERS}", headers.len())));
+        }
         let mut sample = SampleRequest::new();
         sample.method = call.method;
         sample.path = call.path;
         sample.host = call.host;
-        sample.headers = call.headers.into_iter().flat_map(flatten).collect();
+        sample.headers = headers;
         sample.ip = call.ip;
         sample.tenant = call.tenant;
         sample.action = call.action;
-        sample.attributes = call.attributes.into_iter().collect();
+        sample.attributes = call.attributes.0.into_iter().collect();
         sample.body = call.body;
         sample.cost = call.cost;
         match sample.attributes() {
@@ -139,10 +137,7 @@ impl CheckCall {
 impl BatchCall {
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, BadRequest> {
         let calls: BatchBody = parse(body)?;
-        if calls.checks.len() > MAX_CHECKS {
-            return Err(BadRequest(format!("{} checks; at most {MAX_CHECKS} in one batch", calls.checks.len())));
-        }
-        let checks: Result<Vec<_>, _> = calls.checks.into_iter().map(CheckCall::from_body).collect();
+        let checks: Result<Vec<_>, _> = calls.checks.0.into_iter().map(CheckCall::from_body).collect();
         let checks = checks?;
         if calls.atomic && checks.iter().any(|call| call.peek) {
             return Err(BadRequest("an atomic batch cannot peek: leave `peek` out".into()));
@@ -183,6 +178,10 @@ fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadRequest> {
             serde_json::error::Category::Syntax => "this is not JSON",
             serde_json::error::Category::Eof => "the JSON ends too early",
             serde_json::error::Category::Data | serde_json::error::Category::Io => {
+                let text = error.to_string();
+                if text.starts_with(TOO_MANY) {
+                    return BadRequest(format!("too many entries: {text}"));
+                }
                 "a field is unknown or has the wrong type; see /openapi.json"
             }
         };

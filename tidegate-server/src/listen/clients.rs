@@ -1,0 +1,144 @@
+//! `Clients`: who a client is, which clients are exempt from the bounds for one client, and how much each uses. One address of
+//! IPv4 and one /64 network of IPv6 are one client.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::HeaderMap;
+
+/// Finds the client of a connection or a request. `None` means that no bound for one client applies.
+pub(crate) trait ResolveClient: Send + Sync {
+    /// The client of a connection from `peer`.
+    fn of_connection(&self, peer: IpAddr) -> Option<IpAddr>;
+
+    /// The client of a request from `peer` with these headers, which a trusted proxy may have sent for another client.
+    fn of_request(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr>;
+}
+
+/// The peer is the client; one on this machine is exempt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerAddresses;
+
+/// Counts what each client uses, up to a maximum.
+pub(crate) struct ClientCounts {
+    max: usize,
+    counts: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One unit that a client uses, until it is dropped.
+pub(crate) struct ClientPermit {
+    counts: Arc<ClientCounts>,
+    client: IpAddr,
+}
+
+impl ResolveClient for PeerAddresses {
+    fn of_connection(&self, peer: IpAddr) -> Option<IpAddr> {
+        Some(peer.to_canonical()).filter(|peer| !peer.is_loopback())
+    }
+
+    fn of_request(&self, peer: IpAddr, _: &HeaderMap) -> Option<IpAddr> {
+        self.of_connection(peer)
+    }
+}
+
+impl ClientCounts {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, counts: Mutex::default() })
+    }
+
+    /// Takes one unit for a client; `None` if it has the maximum.
+    pub(crate) fn acquire(self: &Arc<Self>, client: IpAddr) -> Option<ClientPermit> {
+        let client = network(client);
+        let mut counts = self.lock();
+        let count = counts.entry(client).or_insert(0);
+        if *count >= self.max {
+            return None;
+        }
+        *count += 1;
+        Some(ClientPermit { counts: Arc::clone(self), client })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ClientPermit {
+    fn drop(&mut self) {
+        // A client without any unit has no entry, so that the map is never larger than what is in use.
+        if let Entry::Occupied(mut entry) = self.counts.lock().entry(self.client) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+/// The network that counts as one client.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+    }
+}
+
+impl fmt::Debug for ClientCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCounts").field("max", &self.max).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ClientPermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientPermit")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_client_has_at_most_the_maximum_and_others_are_not_affected() {
+        let counts = ClientCounts::new(2);
+        let first = counts.acquire(ip("203.0.113.9")).unwrap();
+        let _second = counts.acquire(ip("::ffff:203.0.113.9")).unwrap();
+        assert!(counts.acquire(ip("203.0.113.9")).is_none());
+        assert!(counts.acquire(ip("203.0.113.10")).is_some());
+        drop(first);
+        assert!(counts.acquire(ip("203.0.113.9")).is_some());
+    }
+
+    /// A client can have any address of its /64.
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let counts = ClientCounts::new(1);
+        let _first = counts.acquire(ip("2001:db8:0:7::1")).unwrap();
+        assert!(counts.acquire(ip("2001:db8:0:7:ffff::2")).is_none());
+        assert!(counts.acquire(ip("2001:db8:0:8::1")).is_some());
+    }
+
+    #[test]
+    fn a_client_that_uses_nothing_is_forgotten() {
+        let counts = ClientCounts::new(1);
+        for number in 0..1000_u32 {
+            assert!(counts.acquire(IpAddr::from(number.to_be_bytes())).is_some());
+        }
+        assert!(counts.lock().is_empty());
+    }
+
+    #[test]
+    fn a_peer_on_this_machine_is_exempt() {
+        for (peer, is_exempt) in [("127.0.0.1", true), ("::1", true), ("::ffff:127.0.0.1", true), ("10.0.0.1", false)] {
+            assert_eq!(PeerAddresses.of_connection(ip(peer)).is_none(), is_exempt, "{peer}");
+        }
+    }
+}
