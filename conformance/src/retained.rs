@@ -71,7 +71,7 @@ impl RetainedTakes {
                 takes.iter().find_map(|last| too_many(last.at - window + 1, last.at, most))
             }
             Limit::SlidingWindow(sliding) => {
-                let exact = (sliding.window() - sliding.slice()).as_micros() as u64;
+                let exact = (sliding.window().as_micros() - sliding.slice().as_micros()) as u64;
                 takes.iter().find_map(|last| too_many(last.at - exact + 1, last.at, u128::from(sliding.limit())))
             }
             _ => Some("no theorem".to_owned()),

@@ -14,7 +14,7 @@ use conformance::topology::Cluster;
 use redis::Connection;
 use tidegate::spi::PARTITIONS;
 use tidegate::{AnonymousBounds, CheckResult, Decision, Limit, Limiter, ManualClock, Rate, Request, Rule, RuleSet};
-use tidegate_redis::{AnonymousStats, RedisStore};
+use tidegate_redis::{RedisStore, SubjectStats};
 
 type RedisLimiter = Limiter<RedisStore>;
 
@@ -64,7 +64,7 @@ fn keys(server: &Server) -> u64 {
     redis::cmd("DBSIZE").query(&mut server.connection()).unwrap()
 }
 
-fn anonymous_stats(store: &RedisStore) -> AnonymousStats {
+fn anonymous_stats(store: &RedisStore) -> SubjectStats {
     let mut known = store.anonymous_stats();
     assert_eq!(known.len(), 1, "{known:?}");
     known.remove(0)

@@ -185,17 +185,6 @@ async fn a_newcomer_without_an_address_moves_to_another_bucket_with_the_next_win
     assert!(buckets.len() > 5, "{}", buckets.len());
 }
 
-/// Numbers that look random (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 31) % end
-    }
-}
-
 /// Every kind of newcomer, in every kind of limit: each is decided exactly as a subject that is its bucket, also when buckets change with
 /// time and several checks of a plan overflow.
 #[tokio::test]
@@ -219,18 +208,18 @@ async fn agree(store: &impl Store, clock: &ManualClock, limit: Limit, buckets: u
     let model = PureStore::new(clock.clone());
     let gates = ["one", "two"]
         .map(|rule| Gate::for_rule(rule, limit).with_anonymous(AnonymousBounds::new(1)).with_max_subjects(1));
-    let (mut random, mut overflowed) = (Random(7), 0);
+    let (mut random, mut overflowed) = (fastrand::Rng::with_seed(7), 0);
     for step in 0..600 {
-        clock.advance(Duration::from_millis(random.below(20_000)));
+        clock.advance(Duration::from_millis(random.u64(..20_000)));
         for (gate, anonymous) in gates.iter().flat_map(|gate| known.iter().map(move |anonymous| (gate, *anonymous))) {
             let subject = Subject::from_hash(1_000_000 + u128::from(anonymous));
             let plan = Plan::new([Check::new(gate, subject, 1).with_anonymous(anonymous)]).unwrap();
             assert_eq!(store.decide(&plan).await.unwrap(), model.decide(&plan).await.unwrap(), "{limit:?} {step}");
         }
         let mut check = |gate| {
-            let check = Check::new(gate, Subject::from_hash(random.below(300).into()), 1 + random.below(2));
-            let network = (random.below(2) == 0).then(|| Network::from_hash(1 + random.below(300) as u32));
-            check.with_anonymous(random.below(2) == 0).with_network(network)
+            let check = Check::new(gate, Subject::from_hash(random.u128(..300)), random.u64(1..3));
+            let network = random.bool().then(|| Network::from_hash(random.u32(1..301)));
+            check.with_anonymous(random.bool()).with_network(network)
         };
         let checks: Vec<Check<'_>> = gates.iter().take(1 + step % 2).map(&mut check).collect();
         let by_bucket = checks.iter().map(|check| {

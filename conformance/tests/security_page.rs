@@ -13,7 +13,8 @@ fn tests(text: &str) -> Vec<(&str, &str)> {
 
 fn test(part: &str) -> Option<(&str, &str)> {
     let (name, rest) = part.split_once("](")?;
-    Some((name, rest.split_once(')')?.0)).filter(|(_, file)| file.ends_with(".rs"))
+    Some((name, rest.split_once(')')?.0))
+        .filter(|(_, file)| Path::new(file).extension().is_some_and(|extension| extension == "rs"))
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Adjustments: charges and refunds, one script call for each slot. They are never denied.
 //!
 //! In a cluster, no script sees all keys of a refund. So its places in queues are given back first, one after the other, and the
-//! rest only if all of them could go back.
+//! rest only if all of them could go back. If one cannot, those before it are charged again.
 
 use futures_util::future::join_all;
 use tidegate::StoreError;
 use tidegate::spi::Adjustment;
+use tidegate::spi::algorithm::Op;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -23,9 +24,17 @@ pub(crate) struct PreparedAdjustments {
     /// These depend on no other slot.
     independent: Vec<SlotAdjustments>,
     /// Bundled places in queues, each by itself.
-    places: Vec<SlotAdjustments>,
+    places: Vec<PreparedPlace>,
     /// What is given back after the places.
     dependent: Vec<SlotAdjustments>,
+}
+
+/// A place in a queue, ready to be given back.
+struct PreparedPlace {
+    slot: u16,
+    refund: AdjustCall,
+    /// Takes the place again if another place of the same request cannot go back.
+    charge: AdjustCall,
 }
 
 /// The adjustments of one slot.
@@ -55,9 +64,21 @@ impl RedisStore {
         let (places, dependent): (Vec<_>, Vec<_>) = bundled.into_iter().partition(Adjustment::is_bundled_place);
         PreparedAdjustments {
             independent: self.prepare_slots(&independent),
-            places: places.iter().flat_map(|place| self.prepare_slots(&[*place])).collect(),
+            places: places.iter().map(|place| self.prepare_place(place)).collect(),
             dependent: self.prepare_slots(&dependent),
         }
+    }
+
+    fn prepare_place(&self, place: &Adjustment<'_>) -> PreparedPlace {
+        let call = |adjustment: Adjustment<'_>| {
+            let routes = self.cardinality.adjustment_routes(&[adjustment], self.instances());
+            self.adjust_call(&[adjustment], &routes)
+        };
+        let mut charge = *place;
+        if let Op::Refund { cost, .. } = place.op {
+            (charge.op, charge.bundled) = (Op::Charge { cost }, false);
+        }
+        PreparedPlace { slot: slot_of(place.key.partition()), refund: call(*place), charge: call(charge) }
     }
 
     fn prepare_slots(&self, adjustments: &[Adjustment<'_>]) -> Vec<SlotAdjustments> {
@@ -85,9 +106,10 @@ impl RedisStore {
     pub(crate) async fn send_adjustments(&self, prepared: &PreparedAdjustments) -> Result<(), StoreError> {
         let PreparedAdjustments { independent, places, dependent } = prepared;
         let corrected = self.send_slots(independent).await;
-        for SlotAdjustments { slot, call, .. } in places {
-            if self.send_adjust_call(*slot, call).await?.stays_taken {
-                return corrected;
+        for (index, PreparedPlace { slot, refund, .. }) in places.iter().enumerate() {
+            if self.send_adjust_call(*slot, refund).await?.stays_taken {
+                let charges = places[..index].iter().map(|place| self.send_adjust_call(place.slot, &place.charge));
+                return first_error(vec![corrected, first_error(join_all(charges).await)]);
             }
         }
         first_error(vec![corrected, self.send_slots(dependent).await])

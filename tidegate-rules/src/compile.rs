@@ -107,7 +107,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
     };
     matcher.reads = matcher.reads().into_iter().map(SmolStr::from).collect();
     let exempt = file.exempt.iter().map(|at| at.span.clone()).collect();
-    let escaped_slashes = escaped_slashes(file.escaped_slashes.as_ref());
+    let escaped_slashes = escaped_slashes(file.identify.escaped_slashes.as_ref());
     CompiledFile { matcher, rules, header_policy, escaped_slashes, exempt, identify }
 }
 

@@ -5,9 +5,7 @@ use std::fmt::{self, Write};
 
 use tidegate::attributes::{PATH, PathReadings};
 use tidegate::spi::Match;
-use tidegate::{
-    Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet, Secret,
-};
+use tidegate::{Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet, Secret};
 
 use crate::compile::CompiledRule;
 use crate::condition::ConditionMismatch;

@@ -42,41 +42,76 @@ fn find<'q>(query: &'q str, name: &str, is_separator: fn(char) -> bool) -> Param
         is_name.then_some(value)
     });
     let mut values = values.map(decode_form);
-    match (values.next(), values.last()) {
+    match (values.next(), values.next_back()) {
         (None, _) => Parameter::Missing,
         (Some(only), None) => Parameter::Once(only),
         (Some(first), Some(last)) => Parameter::Repeated { first, last },
     }
 }
 
+/// What separates cookies for some servers.
+const SEPARATORS: [char; 4] = [';', ',', ' ', '\t'];
+
 /// The different values of the cookie of this name in a `Cookie` header, in their order, at most one more than
 /// [`MAX_REPEATED_VALUES`]. Empty ones count as missing.
 ///
 /// Servers disagree on quotes, on backslashes between them, and on percent-encoding: each value is decoded as far as any of them does,
-/// so that one session has one value however it is written. Names are compared without regard to case, since some servers do so.
+/// so that one session has one value however it is written. Names are compared without regard to case, since some servers do so. Some
+/// separate cookies by commas and space, too: where they find more cookies of this name than others do, what they find counts beside.
 pub(crate) fn cookies<'q>(header: &'q str, name: &str) -> SmallVec<[Cow<'q, str>; 1]> {
-    let mut values: SmallVec<[Cow<'q, str>; 1]> = SmallVec::new();
+    let mut values = SmallVec::new();
+    let (mut count, mut has_inner_separator) = (0, false);
     for pair in header.split(';') {
+        has_inner_separator |= pair.trim().contains(SEPARATORS);
         let Some((key, value)) = pair.split_once('=') else { continue };
-        if !key.trim().eq_ignore_ascii_case(name) {
-            continue;
+        if key.trim().eq_ignore_ascii_case(name) {
+            count += 1;
+            add_cookie(&mut values, value);
         }
-        // Values must differ as subjects do, which have no surrounding space.
-        match trimmed(decode_cookie(value.trim())) {
-            Some(value) if !values.contains(&value) => values.push(value),
-            _ => continue,
-        }
-        if values.len() > MAX_REPEATED_VALUES {
-            break;
+    }
+    if has_inner_separator && loosely_separated(header, name).count() > count {
+        for rest in loosely_separated(header, name) {
+            // For nginx a comma ends a cookie that it skips, but not the value that it looks for.
+            rest.split(';').next().into_iter().for_each(|value| add_cookie(&mut values, value));
+            rest.split(SEPARATORS).next().into_iter().for_each(|value| add_cookie(&mut values, value));
+            // Each value may be as long as the header.
+            if values.len() > MAX_REPEATED_VALUES {
+                break;
+            }
         }
     }
     values
 }
 
+/// Adds a value that is new, up to one more than [`MAX_REPEATED_VALUES`].
+fn add_cookie<'q>(values: &mut SmallVec<[Cow<'q, str>; 1]>, value: &'q str) {
+    if values.len() > MAX_REPEATED_VALUES {
+        return;
+    }
+    // Values must differ as subjects do, which have no surrounding space.
+    match trimmed(decode_cookie(value.trim())) {
+        Some(value) if !values.contains(&value) => values.push(value),
+        _ => {}
+    }
+}
+
+/// What follows the name and `=` of each cookie of this name, if commas and space separate cookies, too.
+fn loosely_separated<'q>(header: &'q str, name: &str) -> impl Iterator<Item = &'q str> {
+    let starts = header.char_indices().scan(true, |is_start, (index, character)| {
+        let start = *is_start;
+        *is_start = SEPARATORS.contains(&character);
+        Some((index, start))
+    });
+    starts.filter(|(_, is_start)| *is_start).filter_map(move |(index, _)| {
+        let key = header.get(index..index + name.len()).filter(|key| key.eq_ignore_ascii_case(name))?;
+        Some(header[index + key.len()..].trim_start().strip_prefix('=')?.trim_start())
+    })
+}
+
 /// The last cookie of this name.
 pub(crate) fn last_cookie<'q>(header: &'q str, name: &str) -> Option<Cow<'q, str>> {
-    let pairs = header.split(';').filter_map(|pair| pair.split_once('='));
-    let last = pairs.filter(|(key, _)| key.trim().eq_ignore_ascii_case(name)).last();
+    let mut pairs = header.rsplit(';').filter_map(|pair| pair.split_once('='));
+    let last = pairs.find(|(key, _)| key.trim().eq_ignore_ascii_case(name));
     last.and_then(|(_, value)| trimmed(decode_cookie(value.trim())))
 }
 
@@ -255,6 +290,28 @@ mod tests {
         ] {
             assert_eq!(cookies(header, "id").as_slice(), expected, "{header}");
         }
+    }
+
+    /// Python's `http.cookies` separates cookies by space, and older servers by commas: each new value in front of the real one, or
+    /// beside another cookie, would be a new subject.
+    #[test]
+    fn a_cookie_behind_a_space_or_a_comma_counts_beside_the_others() {
+        for (header, expected) in [
+            ("id=a id=b", &["a id=b", "a", "b"][..]),
+            ("id=a, ID = b", &["a, ID = b", "a", "b"]),
+            ("id=a; x=1 id=b", &["a", "b"]),
+            ("id=d; x=1, id = a ; y=2,id=b,c", &["d", "a", "b,c", "b"]),
+            ("x=1,id=b", &["b"]),
+            ("x=1\tid=b", &["b"]),
+            ("id=a b", &["a b"]),
+            ("id=a,b=c; x=1, y=2", &["a,b=c"]),
+            ("id=a xid=b", &["a xid=b"]),
+            ("é id=b", &["b"]),
+            ("x id id=", &[]),
+        ] {
+            assert_eq!(cookies(header, "id").as_slice(), expected, "{header}");
+        }
+        assert_eq!(cookies(&"id=1 ".repeat(10_000), "id").len(), MAX_REPEATED_VALUES + 1);
     }
 
     #[test]

@@ -152,7 +152,8 @@ rules:
     #[test]
     fn two_keys_do_not_describe_one_subject() {
         let file = RuleFile::parse("rules.yaml", RULES).unwrap_or_else(|report| panic!("{report}"));
-        let keys = Request::new("").with_attribute("header:x-api-key", "k1").with_further_value("header:x-api-key", "k2");
+        let keys =
+            Request::new("").with_attribute("header:x-api-key", "k1").with_further_value("header:x-api-key", "k2");
         let problem = file.for_each_subject(&keys, &mut |_, _, _| ()).unwrap_err();
         assert_eq!((problem.kind(), problem.source()), (RequestProblemKind::Repeated, "header:x-api-key"));
     }

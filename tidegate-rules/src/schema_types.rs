@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 pub(crate) use anonymous::{AnonymousSpec, AuthenticatedSpec};
 pub(crate) use cost::{CostSpec, CostTableSpec};
-pub(crate) use identify::{IdentifySpec, RepeatedName, RepeatedSpec, SourcesSpec};
+pub(crate) use identify::{EscapedSlashesSpec, IdentifySpec, RepeatedName, RepeatedSpec, SourcesSpec};
 pub(crate) use limit::{
     FixedWindowSpec, LeakyBucketSpec, LimitSpec, SlidingLogSpec, SlidingWindowSpec, TokenBucketSpec,
 };
@@ -39,9 +39,6 @@ pub(crate) struct RuleFileSpec {
     /// Which header fields responses have.
     #[serde(default)]
     pub(crate) http: HttpSpec,
-    /// What the gateway does with escaped slashes in paths (`%2F`): `both` (the default) forwards them and counts the path as
-    /// written and as decoded, `reject` answers 400, `decode` forwards the decoded path.
-    pub(crate) escaped_slashes: Option<Spanned<EscapedSlashesSpec>>,
     /// Requests that are exempt from all rules, such as internal calls and health checks.
     #[serde(default)]
     pub(crate) exempt: Vec<Spanned<MatchSpec>>,
@@ -164,19 +161,6 @@ pub(crate) struct HttpSpec {
     pub(crate) ratelimit_trio: Option<Spanned<ResetFormSpec>>,
     /// `Retry-After-Ms`, which some SDKs read first.
     pub(crate) retry_after_ms: Option<Spanned<bool>>,
-}
-
-/// What the gateway does with escaped slashes in paths.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "EscapedSlashes")]
-pub(crate) enum EscapedSlashesSpec {
-    /// It forwards them as written. The path counts as written and as decoded.
-    Both,
-    /// It refuses the request with 400.
-    Reject,
-    /// It decodes them, and forwards the decoded path.
-    Decode,
 }
 
 /// The form of a reset field.

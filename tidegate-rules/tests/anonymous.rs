@@ -151,8 +151,7 @@ fn a_subject_with_an_address_has_its_network() {
         let file = file(per, "").unwrap();
         let request =
             attributes.iter().fold(Request::new("act"), |request, (name, value)| request.with_attribute(name, value));
-        let network = file.rules().resolve(&request).checks()[0].network();
-        network
+        file.rules().resolve(&request).checks()[0].network()
     };
     let at = |address: &'static str| [("ip", address)];
     for per in ["ip", "client", "[path, ip]", "net:32/128", "[device, ip]"] {

@@ -167,19 +167,20 @@ fn the_file_says_what_happens_to_escaped_slashes() {
     let file = |setting: &str| parse(&format!("{setting}rules:\n- {{ id: all, match: {{ path: '*' }}, {LIMIT} }}\n"));
     for (setting, expected) in [
         ("", EscapedSlashes::Both),
-        ("escaped_slashes: both\n", EscapedSlashes::Both),
-        ("escaped_slashes: reject\n", EscapedSlashes::Reject),
-        ("escaped_slashes: decode\n", EscapedSlashes::Decode),
+        ("identify: { escaped_slashes: both }\n", EscapedSlashes::Both),
+        ("identify: { escaped_slashes: reject }\n", EscapedSlashes::Reject),
+        ("identify: { escaped_slashes: decode }\n", EscapedSlashes::Decode),
     ] {
         assert_eq!(file(setting).rules().escaped_slashes(), expected, "{setting}");
     }
-    let reject = file("escaped_slashes: reject\n");
+    let reject = file("identify: { escaped_slashes: reject }\n");
     for path in ["/a%2Fb", "/a%2fb", "/a%252Fb"] {
         let plan = reject.rules().resolve(&request(path));
         assert_eq!(plan.problem(), Some(&PathError::EscapedSlash.into()), "{path}");
     }
     assert_eq!(ids(&reject, "/a%20b"), ["all"]);
-    let wrong = RuleFile::parse("rules.yaml", "version: 1\nescaped_slashes: keep\nrules: []\n").unwrap_err();
+    let wrong =
+        RuleFile::parse("rules.yaml", "version: 1\nidentify: { escaped_slashes: keep }\nrules: []\n").unwrap_err();
     assert!(wrong.to_string().contains("escaped_slashes") && wrong.to_string().contains("reject"), "{wrong}");
 }
 

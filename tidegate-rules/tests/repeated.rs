@@ -193,7 +193,10 @@ fn an_explanation_says_that_a_request_is_refused() {
     let sample = SampleRequest::new().with_header("x-key", "a").with_header("X-Key", "b");
     let attributes = sample.attributes().unwrap();
     let explanation = file.explain(&attributes.request(), &tidegate::Secret::public());
-    assert_eq!(explanation.problem.map(|problem| problem.to_string()).as_deref(), Some("The request has more than one `header:x-key`. Send it once."));
+    assert_eq!(
+        explanation.problem.map(|problem| problem.to_string()).as_deref(),
+        Some("The request has more than one `header:x-key`. Send it once.")
+    );
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod descriptor_tree;
 mod grpc_server;
 mod http;
 mod json;
+mod message_bounds;
 mod metadata;
 mod options;
 mod pattern;

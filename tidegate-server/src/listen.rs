@@ -10,9 +10,9 @@ mod client_body;
 mod clients;
 mod connection;
 mod connection_service;
-mod listener_stats;
 mod guarded_stream;
 mod limits;
+mod listener_stats;
 pub use limits::ConnectionLimits;
 mod pace;
 mod request_bounds;
@@ -20,6 +20,7 @@ mod smuggling_guard;
 mod tasks;
 mod tls;
 mod tracked_body;
+mod unsent_responses;
 pub use tls::{Tls, TlsError, TlsFiles};
 
 use std::convert::Infallible;
@@ -32,7 +33,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::service::Service;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -41,8 +42,8 @@ pub(crate) use clients::ResolveClient;
 use clients::{ClientCounts, PeerAddresses};
 use connection::{ClientInfo, ConnectionConfig, serve_connection};
 pub(crate) use connection::{ConnectionPermit, OverTls};
-pub(crate) use listener_stats::{Bound, ListenerStats, Gauge, GaugeGuard};
 pub(crate) use guarded_stream::sleep;
+pub(crate) use listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
 pub(crate) use pace::Pace;
 pub(crate) use request_bounds::{RequestPermit, RequestScope};
 pub(crate) use tasks::{TaskSpawner, Tasks};
@@ -50,6 +51,10 @@ use tracked_body::ResponseMonitor;
 
 /// Pause after a failed accept, for example when too many files are open.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Connections that the system keeps until they are accepted, as far as `net.core.somaxconn` allows. With the 128 of the standard
+/// library, a burst of connections of one client makes the system drop those of others, which try again after a second.
+const ACCEPT_QUEUE_LENGTH: u32 = 4096;
 
 /// Longest interval at which responses are checked for slow readers.
 const MAX_MONITOR_INTERVAL: Duration = Duration::from_secs(1);
@@ -78,8 +83,13 @@ pub struct Listener {
 
 impl Listener {
     /// Binds an address; port 0 takes a free one.
+    #[allow(clippy::unused_async, reason = "it must be called in a runtime, as the other ways to bind an address")]
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        TcpListener::bind(address).await.map(Self::from)
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // As tokio's `bind`: a restarted server need not wait for old connections.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(ACCEPT_QUEUE_LENGTH).map(Self::from)
     }
 
     /// Accepts TLS connections only.
@@ -150,7 +160,7 @@ impl Listener {
         let monitor = ResponseMonitor::new(Pace::from_limits(&self.limits));
         // Dropping it ends the task.
         let mut monitoring = JoinSet::new();
-        if self.request_scope == Some(RequestScope::Response) {
+        if self.watches_responses() {
             let interval = self.limits.write_timeout.clamp(MIN_MONITOR_INTERVAL, MAX_MONITOR_INTERVAL);
             monitoring.spawn(watch_responses(Arc::clone(&monitor), interval, Arc::clone(&self.stats)));
         }
@@ -182,6 +192,12 @@ impl Listener {
         shutting_down.send_replace(());
         // Dropping `tasks` aborts those that are left.
         tokio::time::timeout(self.limits.drain_timeout, tasks.wait_all()).await.is_ok()
+    }
+
+    /// Whether HTTP/2 responses that clients do not take are ended. Not those of many concurrent calls on one connection: they are
+    /// short, and watching each of them would cost more than they do.
+    const fn watches_responses(&self) -> bool {
+        self.request_scope.is_some() && !self.batches_writes
     }
 
     /// Accepts the next connection once a permit is free. Until then, clients wait in the accept queue of the system.

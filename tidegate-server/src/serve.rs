@@ -62,7 +62,7 @@ use self::admin::DoorAddresses;
 use self::browser_guard::BrowserGuard;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::listen::{ListenerStats, Listener, RequestScope, ResolveClient, Tasks, Tls};
+use crate::listen::{Listener, ListenerStats, RequestScope, ResolveClient, Tasks, Tls};
 use crate::output::Output;
 
 /// Interval of the status log, and window of the refusal log. With a shorter one, a store that comes and goes would fill the log.
@@ -163,7 +163,8 @@ impl Server {
         let gateway = match gateway {
             None => None,
             Some((address, gateway)) => {
-                let (address, listener) = listen("--gateway", address, engine.gateway_tls(), &listeners.gateway).await?;
+                let (address, listener) =
+                    listen("--gateway", address, engine.gateway_tls(), &listeners.gateway).await?;
                 let layer = LimitLayer::from_handle(engine.handle().clone()).with_front_door("gateway");
                 front_doors.spawn(gateway.serve(listener, layer, stopped(stopping.clone())));
                 Some(address)
@@ -173,6 +174,8 @@ impl Server {
         let admin_pages = admin::router(Arc::clone(&engine), addresses, &access);
         let admin_pages = request_limits::http(admin_pages, timeout, &listeners.admin);
         front_doors.spawn(serve(admin_listener, admin_pages, stopping));
+        // Last, so that an error in the flags stands alone.
+        plan.log();
         Ok(Self { http, grpc, admin, gateway, engine, stop, front_doors })
     }
 

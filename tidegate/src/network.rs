@@ -44,16 +44,18 @@ impl NetworkHasher {
 
     /// The network of an address. An IPv4 address mapped into IPv6 is that IPv4 address.
     pub(crate) fn network(&self, address: IpAddr) -> Network {
-        let prefix = match address.to_canonical() {
+        // The version, then the first three or six bytes.
+        let mut prefix = [0; 7];
+        match address.to_canonical() {
             IpAddr::V4(address) => {
-                let [a, b, c, _] = address.octets();
-                [4, a, b, c, 0, 0, 0]
+                prefix[0] = 4;
+                prefix[1..4].copy_from_slice(&address.octets()[..3]);
             }
             IpAddr::V6(address) => {
-                let [a, b, c, d, e, f, ..] = address.octets();
-                [6, a, b, c, d, e, f]
+                prefix[0] = 6;
+                prefix[1..].copy_from_slice(&address.octets()[..6]);
             }
-        };
+        }
         Network::from_hash(self.0.hash(&prefix).as_u128() as u32)
     }
 }

@@ -55,15 +55,14 @@ impl Newcomer {
     pub fn bucket(&self, buckets: u32, seed: u64, now: Timestamp) -> u32 {
         let kind = 2 * u32::from(!self.anonymous) + u32::from(self.network.is_some());
         let hasher = SipHasher24::new_with_keys(seed, u64::from(kind));
-        let hash = match self.network {
-            Some(network) => hasher.hash(&network.hash().to_le_bytes()),
-            None => {
-                let epoch = now.as_micros() / u64::try_from(self.rotation.as_micros()).unwrap_or(u64::MAX);
-                let mut bytes = [0; 24];
-                bytes[..16].copy_from_slice(&self.subject.hash().to_le_bytes());
-                bytes[16..].copy_from_slice(&epoch.to_le_bytes());
-                hasher.hash(&bytes)
-            }
+        let hash = if let Some(network) = self.network {
+            hasher.hash(&network.hash().to_le_bytes())
+        } else {
+            let epoch = now.as_micros() / u64::try_from(self.rotation.as_micros()).unwrap_or(u64::MAX);
+            let mut bytes = [0; 24];
+            bytes[..16].copy_from_slice(&self.subject.hash().to_le_bytes());
+            bytes[16..].copy_from_slice(&epoch.to_le_bytes());
+            hasher.hash(&bytes)
         };
         // Scaled to the number of buckets.
         let bucket = (u128::from(hash) * u128::from(buckets.clamp(1, MAX_OVERFLOW_BUCKETS))) >> 64;

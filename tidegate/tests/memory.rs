@@ -88,12 +88,12 @@ fn expired_keys_are_removed_as_the_store_is_used() {
 
 #[test]
 fn a_full_store_accepts_new_keys_once_old_ones_expire() {
-    let (limiter, clock) = limiter(1, 64);
-    (0..64).for_each(|user| assert!(passes(&limiter, &user.to_string())));
-    assert!(passes(&limiter, "newcomer"), "from the overflow bucket");
+    let (limiter, clock) = limiter(1, 16);
+    (0..16).for_each(|user| assert!(passes(&limiter, &user.to_string())));
+    assert!(passes(&limiter, "newcomer"), "from the only overflow bucket");
     assert!(!passes(&limiter, "another"), "which is empty now");
     clock.advance(Duration::from_secs(3600 + 3));
-    (0..64).for_each(|user| assert!(passes(&limiter, &format!("late {user}"))));
+    (0..16).for_each(|user| assert!(passes(&limiter, &format!("late {user}"))));
     assert_eq!(limiter.store().overflowed(), 2);
 }
 
@@ -151,13 +151,13 @@ fn with_anonymous_rule(anonymous: AnonymousBounds, max_keys: usize) -> (Limiter<
 /// Unauthenticated subjects fill three quarters of the store, and share buckets from then on.
 #[test]
 fn a_flood_of_unauthenticated_subjects_leaves_room_for_others() {
-    const MAX_KEYS: usize = 100_000;
+    const MAX_KEYS: usize = 10_000;
     const BUCKETS: usize = MAX_KEYS / 16;
     let (limiter, _) = with_anonymous_rule(AnonymousBounds::default(), MAX_KEYS);
     let anonymous = |name: &str| limiter.check_now(&Request::new("public").with_attribute("ip", name));
     assert!(anonymous("ann").is_allowed());
     let mut passed = 0;
-    for number in 0..1_000_000 {
+    for number in 0..100_000 {
         passed += u64::from(anonymous(&format!("address {number}")).is_allowed());
     }
     let own = limiter.store().keys() - BUCKETS;

@@ -91,11 +91,6 @@ impl Attack {
         }
     }
 
-    /// Whether what passes is bounded. Otherwise it is measured only.
-    pub const fn is_bounded(self) -> bool {
-        !matches!(self, Self::SlowReads)
-    }
-
     /// The states of the store in which it is run.
     pub fn states(self) -> Vec<StoreState> {
         match self {

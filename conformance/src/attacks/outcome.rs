@@ -87,9 +87,6 @@ impl AttackOutcome {
                 problems.push(format!("{}, store {}: {what}: {outcome}", self.attack.name(), self.state.name()));
             }
         };
-        if !self.attack.is_bounded() {
-            return problems;
-        }
         let BystanderCounts { denied, refused, .. } = self.bystander;
         let is_served = refused == 0 && denied <= self.max_denied_bystanders();
         promise(is_served, "a bystander within its limit was refused");

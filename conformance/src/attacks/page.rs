@@ -43,8 +43,8 @@ timeout, the bound of a silent store applies to that run.
 
 ## Attacks
 
-| attack | what the attacker does | at | bounded |
-|---|---|---|---|
+| attack | what the attacker does | at |
+|---|---|---|
 ";
 
 const NOTES: &str = "
@@ -54,7 +54,6 @@ const NOTES: &str = "
   [overflow buckets](guide.md#floods-of-subjects), each with the limit of one address. The flood gets at most 1,000 requests, those under
   way when that number was reached, and the limits of the 1,024 buckets of its network. Newcomers from other networks share a bucket with it
   with a probability of 1/64: of these bystanders at most 1 in 32 is denied. With the default of a million addresses, it is 1/244.
-- *Slow reads* are measured and not bounded yet: a connection may be slow.
 
 ";
 
@@ -68,8 +67,7 @@ pub fn promises() -> String {
             Door::Library => "the library",
         };
         let instances = if attack.instances() == 1 { "" } else { ", two instances" };
-        let bounded = if attack.is_bounded() { "yes" } else { "not yet" };
-        let _ = writeln!(page, "| {name} | {description} | {door}{instances} | {bounded} |");
+        let _ = writeln!(page, "| {name} | {description} | {door}{instances} |");
     }
     page.push_str(NOTES);
     page
@@ -100,13 +98,12 @@ pub fn figures(rows: &[AttackOutcome], scale: &Scale, command: &str, written: &s
 
 fn figure(row: &AttackOutcome) -> String {
     let AttackOutcome { attack, attacker, bystander, .. } = row;
-    let bound = if attack.is_bounded() { row.bound().to_string() } else { "-".to_owned() };
     let fields = [
         attack.name().to_owned(),
         row.state.name(),
         attacker.asked.to_string(),
         row.passed().to_string(),
-        bound,
+        row.bound().to_string(),
         attacker.refused.to_string(),
         bystander.asked.to_string(),
         bystander.allowed.to_string(),

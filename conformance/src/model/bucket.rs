@@ -132,16 +132,16 @@ impl Bucket {
         self.settle(now);
         let start = i128::from(now) * self.rate;
         let returned = self.returned_at(now);
-        let mut missing_until = place.at as i128;
+        let mut missing_until = place.at.cast_signed();
         if returned >= place.returned && returned < MAX_RETURNED {
             let since = i128::from(returned - place.returned) * self.rate;
-            missing_until = missing_until.max(place.full as i128 - since);
+            missing_until = missing_until.max(place.full.cast_signed() - since);
         }
         let back = (i128::from(cost) * self.period).min(self.full(now) - start).min(missing_until - start);
         if back <= 0 {
             return false;
         }
-        let is_last = (self.full(now), returned) == (place.full as i128, place.returned);
+        let is_last = (self.full(now), returned) == (place.full.cast_signed(), place.returned);
         self.strike(now, back);
         // The last take has no other behind it that would move.
         let micros = back.unsigned_abs().div_ceil(self.rate.unsigned_abs()) as u64;

@@ -24,6 +24,9 @@ impl PathAlphabet {
     }
 }
 
+/// Adds fields of one kind.
+type Aspect = fn(&mut Rng, &mut Vec<Vec<u8>>);
+
 /// The bytes of a request. The same seed gives the same request.
 pub(crate) fn request(seed: u64, alphabet: PathAlphabet) -> Vec<u8> {
     let rng = &mut Rng::with_seed(seed);
@@ -42,8 +45,7 @@ pub(crate) fn request(seed: u64, alphabet: PathAlphabet) -> Vec<u8> {
     ];
     let host = pick(rng, &hosts);
     fields.push(field("host", host));
-    let mut aspects: [fn(&mut Rng, &mut Vec<Vec<u8>>); 6] =
-        [keys, cookies, authorization, connection, claims_of_proxies, strange_names];
+    let mut aspects: [Aspect; 6] = [keys, cookies, authorization, connection, claims_of_proxies, strange_names];
     rng.shuffle(&mut aspects);
     for aspect in aspects {
         if rng.u8(..3) == 0 {
@@ -82,9 +84,6 @@ fn method(rng: &mut Rng, alphabet: PathAlphabet) -> &'static str {
 }
 
 fn path(rng: &mut Rng, alphabet: PathAlphabet) -> String {
-    if alphabet == PathAlphabet::Plain || rng.u8(..4) == 0 {
-        return pick(rng, &["/", "/a", "/a/b", "/api/other", EXEMPT_PATH, EXEMPT_PATH, PATH]).to_owned();
-    }
     const PIECES: [&str; 32] = [
         "/",
         "/",
@@ -119,6 +118,9 @@ fn path(rng: &mut Rng, alphabet: PathAlphabet) -> String {
         "%3B",
         "%2e%2e%2f",
     ];
+    if alphabet == PathAlphabet::Plain || rng.u8(..4) == 0 {
+        return pick(rng, &["/", "/a", "/a/b", "/api/other", EXEMPT_PATH, EXEMPT_PATH, PATH]).to_owned();
+    }
     let pieces = rng.usize(1..9);
     let tail: String = (0..pieces).map(|_| pick(rng, &PIECES)).collect();
     let (base, before) = (pick(rng, &[PATH, EXEMPT_PATH, "/", "/api", "/x"]), rng.bool());

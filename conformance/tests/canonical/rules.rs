@@ -46,17 +46,17 @@ rules:
   - {{ id: method, match: {{ method: {METHOD} }}, per: [], fixed_window: {{ limit: 0, window: 1d }} }}
   - {{ id: host, match: {{ host: {HOST} }}, per: [], fixed_window: {{ limit: 0, window: 1d }} }}
   - {{ id: header, match: {{ header: {{ x-api-key: {MATCHED_KEY} }} }}, per: [], fixed_window: {{ limit: 0, window: 1d }} }}
-  - {{ id: key, per: [header:x-api-key], token_bucket: {{ capacity: {CAPACITY}, refill: 1/d }} }}
-  - {{ id: account, per: [query:account], token_bucket: {{ capacity: {CAPACITY}, refill: 1/d }} }}
-  - {{ id: session, per: [cookie:sid], token_bucket: {{ capacity: {CAPACITY}, refill: 1/d }} }}
-  - {{ id: user, per: [claim:sub], token_bucket: {{ capacity: {CAPACITY}, refill: 1/d }} }}
+  - {{ id: key, per: [header:x-api-key], sliding_window: {{ limit: {CAPACITY}, window: 1d }} }}
+  - {{ id: account, per: [query:account], sliding_window: {{ limit: {CAPACITY}, window: 1d }} }}
+  - {{ id: session, per: [cookie:sid], sliding_window: {{ limit: {CAPACITY}, window: 1d }} }}
+  - {{ id: user, per: [claim:sub], sliding_window: {{ limit: {CAPACITY}, window: 1d }} }}
 "
         );
         let escaped = |report: &Report| {
             let host = |host: &String| host.split(':').next().unwrap().trim_end_matches('.').eq_ignore_ascii_case(HOST);
             let mut escaped = Vec::new();
             let mut add = |rule: &str, is_denied: bool| escaped.extend(is_denied.then(|| rule.to_owned()));
-            add("path", report.paths.iter().any(|path| path == PATH));
+            add("path", report.paths.iter().any(|path| without_final_slash(path) == PATH));
             add("method", report.method.eq_ignore_ascii_case(METHOD));
             add("host", report.hosts.iter().any(host));
             add("header", report.keys.iter().any(|key| key == MATCHED_KEY));
@@ -78,10 +78,13 @@ rules:
 exempt: [{{ path: {EXEMPT_PATH} }}]
 rules:
   - {{ id: all, match: {{}}, per: [], fixed_window: {{ limit: 0, window: 1d }} }}
-  - {{ id: key, match: {{}}, per: [header:x-api-key, ip], token_bucket: {{ capacity: {CAPACITY}, refill: 1/d }} }}
+  - {{ id: key, match: {{}}, per: [header:x-api-key, ip], sliding_window: {{ limit: {CAPACITY}, window: 1d }} }}
 "
         );
-        let escaped = |report: &Report| report.paths.iter().filter(|path| *path != EXEMPT_PATH).cloned().collect();
+        let escaped = |report: &Report| {
+            let limited = report.paths.iter().filter(|path| without_final_slash(path) != EXEMPT_PATH);
+            limited.cloned().collect()
+        };
         Self { text, escaped }
     }
 
@@ -96,7 +99,7 @@ rules:
     }
 
     /// Uses up the limits of the denied values that rules count by. All other parts of these requests have values of their own.
-    pub(crate) fn use_up(&self, limiter: &Limiter<Arc<MemoryStore>>) {
+    pub(crate) fn use_up(limiter: &Limiter<Arc<MemoryStore>>) {
         let denied = [COUNTED_KEY, ACCOUNT, SESSION, USER];
         for index in 0..denied.len() {
             let value = |part: usize| if part == index { denied[part].to_owned() } else { format!("spent-{index}") };
@@ -113,6 +116,11 @@ rules:
             assert!(limiter.check_now(&request).is_allowed(), "{index}");
         }
     }
+}
+
+/// Rules ignore a slash at the end of a path.
+fn without_final_slash(path: &str) -> &str {
+    path.strip_suffix('/').unwrap_or(path)
 }
 
 /// A token of a user, whose signature nobody checks here.

@@ -82,15 +82,15 @@ fn clients_of_one_address_do_not_use_up_the_descriptors_of_others() {
         &["--gateway", "127.0.0.1:0", "--upstream", &upstream.url, "--header-timeout", "600"],
     ));
     server.wait_for_log("the process may open only 160 files");
-    let mut held = idle_connections(&server.gateway, 200);
+    let mut held = idle_connections(&server.gateway, 60);
     server.wait_for_log("--gateway: all connections are in use");
-    held.extend(idle_connections(&server.grpc, 200));
+    held.extend(idle_connections(&server.grpc, 60));
     server.wait_for_log("--grpc: all connections are in use");
     for address in [&server.http, &server.admin] {
         assert_eq!(ask(address, "GET", "/healthz", ""), (200, "ok\n".to_owned()), "{address}");
     }
     assert_eq!(server.check("{}")["allowed"], json!(true));
-    held.extend(idle_connections(&server.http, 200));
+    held.extend(idle_connections(&server.http, 60));
     server.wait_for_log("--http: all connections are in use");
     assert_eq!(ask(&server.admin, "GET", "/readyz", "").0, 200);
     assert!(server.metric("tidegate_bound_reached_total{address=\"gateway\",bound=\"max_connections\"} ") >= 1);
@@ -197,6 +197,15 @@ fn an_http2_client_that_takes_nothing_is_disconnected() {
     assert!(is_closed_with_goaway(client));
     server.wait_for_log("--gateway: clients read too slowly");
     while server.metric(GATEWAY_REQUESTS) > 0 || server.metric("tidegate_upstream_requests ") > 0 {}
+}
+
+/// The answers would stay in memory for as long as the connection.
+#[test]
+fn an_http2_client_that_takes_no_page_of_the_admin_address_is_disconnected() {
+    let mut server = Running::start(&["--exempt-clients", "none", "--client-timeout", "1"]);
+    let client = get_all(TcpStream::connect(&server.admin).unwrap(), 0, 50);
+    assert!(is_closed_with_goaway(client));
+    server.wait_for_log("--admin: clients read too slowly");
 }
 
 /// Joining header lines by name took seconds for as many names as a body can have.

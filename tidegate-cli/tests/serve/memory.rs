@@ -1,7 +1,7 @@
 //! The memory of the server while clients read nothing: requests under way times the bytes that each may buffer.
 
 use std::convert::Infallible;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -116,6 +116,39 @@ async fn clients_with_huge_windows_that_hardly_read_leave_the_memory_under_100_m
     for scheme in ["http", "h2c"] {
         let peak = peak_under_attack(scheme, i32::MAX as u32, 3).await;
         assert!(peak < MAX_PEAK_BYTES, "{scheme}: {peak} bytes");
+    }
+}
+
+/// The most memory of a connection without a request.
+const MAX_CONNECTION_BYTES: u64 = 96 * 1024;
+
+/// A head that never ends, and one after which a connection is idle.
+#[test]
+fn a_connection_with_an_incomplete_head_takes_at_most_96_kib() {
+    const CONNECTIONS: u64 = 400;
+    let value = "y".repeat(64_000);
+    for end in ["", "\r\n\r\n"] {
+        let server = Running::start(&[]);
+        let before = peak_bytes(&server);
+        let connect = |_| {
+            let mut stream = TcpStream::connect(&server.http).unwrap();
+            write!(stream, "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: {value}{end}").unwrap();
+            stream
+        };
+        let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(connect).collect();
+        if end.is_empty() {
+            // The server reads what is there before it closes a connection.
+            for client in &mut clients {
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                let _ = client.read_to_end(&mut Vec::new());
+            }
+        } else {
+            for client in &mut clients {
+                client.read_exact(&mut [0; 15]).unwrap();
+            }
+        }
+        let used = peak_bytes(&server) - before;
+        assert!(used < CONNECTIONS * MAX_CONNECTION_BYTES, "{used} bytes of {CONNECTIONS} connections");
     }
 }
 

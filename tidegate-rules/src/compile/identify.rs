@@ -18,7 +18,7 @@ use crate::suggest::nearest;
 const BUILT_IN: [(&str, &str); 4] = [("client", "ip"), ("user", ""), ("tenant", ""), ("plan", "")];
 
 /// Names of settings, which an identity must not have.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 9] = [
     "authenticated",
     "trusted_proxies",
     "trusted_hops",
@@ -27,6 +27,7 @@ const SETTINGS: [&str; 8] = [
     "ipv6_prefix",
     "token",
     "repeated",
+    "escaped_slashes",
 ];
 
 /// Positions in `identify`, for lints.

@@ -56,28 +56,27 @@ impl Compiler<'_> {
         token: &SmolStr,
         policies: &mut RepeatedPolicies,
     ) {
-        let sources: Vec<SmolStr> = match identities.iter().find(|identity| identity.name == name) {
-            Some(identity) => identity.sources.iter().filter_map(|source| repeatable(source, token)).collect(),
-            None => match Source::parse(name) {
-                Ok(source) => repeatable(&source, token).into_iter().collect(),
-                Err(_) => {
-                    let help = suggest(name, identities.iter().map(|identity| identity.name.as_str()));
-                    let message = format!("`{name}` is neither an identity nor a source");
-                    self.error("repeated", &word.span, message).set_help(help);
-                    return;
-                }
-            },
+        let identity = identities.iter().find(|identity| identity.name == name);
+        let sources: Vec<SmolStr> = if let Some(identity) = identity {
+            identity.sources.iter().filter_map(|source| repeatable(source, token)).collect()
+        } else if let Ok(source) = Source::parse(name) {
+            repeatable(&source, token).into_iter().collect()
+        } else {
+            let help = suggest(name, identities.iter().map(|identity| identity.name.as_str()));
+            let message = format!("`{name}` is neither an identity nor a source");
+            self.error("repeated", &word.span, message).set_help(help);
+            return;
         };
         if sources.is_empty() {
             let message = format!("`{name}` has no source that can come more than once");
             self.error("repeated", &word.span, message).set_help("name a header, a query parameter or a cookie");
         }
         for source in sources {
-            self.set_policy(source, word.value.into(), &word.span, policies);
+            self.set_policy(&source, word.value.into(), &word.span, policies);
         }
     }
 
-    fn set_policy(&mut self, source: SmolStr, policy: RepeatedPolicy, span: &Span, policies: &mut RepeatedPolicies) {
+    fn set_policy(&mut self, source: &SmolStr, policy: RepeatedPolicy, span: &Span, policies: &mut RepeatedPolicies) {
         let known = *policies.by_source.entry(source.clone()).or_insert(policy);
         if known != policy {
             let message = format!("`{source}` is `{}` here and `{}` above", policy.as_str(), known.as_str());

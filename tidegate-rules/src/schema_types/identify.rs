@@ -35,6 +35,9 @@ pub(crate) struct IdentifySpec {
     pub(crate) token: Option<Spanned<String>>,
     /// Which value counts if a header or a query parameter comes more than once. `reject` if missing.
     pub(crate) repeated: Option<RepeatedSpec>,
+    /// What the gateway does with escaped slashes in paths (`%2F`): `both` (the default) forwards them and counts the path as
+    /// written and as decoded, `reject` answers 400, `decode` forwards the decoded path.
+    pub(crate) escaped_slashes: Option<Spanned<EscapedSlashesSpec>>,
     #[schemars(flatten, with = "BTreeMap<String, SourcesSpec>")]
     pub(crate) names: Vec<(Spanned<String>, SourcesSpec)>,
 }
@@ -63,6 +66,19 @@ pub(crate) enum RepeatedName {
     Last,
 }
 
+/// What the gateway does with escaped slashes in paths.
+#[derive(Clone, Copy, Debug, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "EscapedSlashes")]
+pub(crate) enum EscapedSlashesSpec {
+    /// It forwards them as written. The path counts as written and as decoded.
+    Both,
+    /// It refuses the request with 400.
+    Reject,
+    /// It decodes them, and forwards the decoded path.
+    Decode,
+}
+
 impl<'de> Deserialize<'de> for IdentifySpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct IdentifyVisitor;
@@ -83,6 +99,7 @@ impl<'de> Deserialize<'de> for IdentifySpec {
                         "ipv6_prefix" => identify.ipv6_prefix = Some(entries.next_value()?),
                         "token" => identify.token = Some(entries.next_value()?),
                         "repeated" => identify.repeated = Some(entries.next_value()?),
+                        "escaped_slashes" => identify.escaped_slashes = Some(entries.next_value()?),
                         _ => identify.names.push((key, entries.next_value()?)),
                     }
                 }

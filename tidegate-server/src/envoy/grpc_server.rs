@@ -15,6 +15,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 
 use super::deadline::grpc_timeout;
+use super::message_bounds::oversized;
 use super::pb::RateLimitRequest;
 use super::service::{EnvoyService, MAX_MESSAGE_BYTES};
 
@@ -113,7 +114,10 @@ impl Decoder for RateLimitCodec {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<RateLimitRequest>, Status> {
         // tonic passes the whole message as one contiguous buffer.
-        let decoded = RateLimitRequest::decode(buffer.chunk());
+        let message = buffer.chunk();
+        // A short message has few parts.
+        let oversized = if message.len() > BUFFER_BYTES { oversized(message) } else { None };
+        let decoded = oversized.map_or_else(|| RateLimitRequest::decode(message), Ok);
         buffer.advance(buffer.remaining());
         decoded.map(Some).map_err(|error| Status::internal(error.to_string()))
     }
@@ -179,6 +183,7 @@ mod tests {
             (complete_frame(&small_request), "identity", "the last hit"),
             (complete_frame(&large_request), "identity", "larger than the buffers"),
             (complete_frame(&request("edge", 101)), "identity", "too many descriptors"),
+            (complete_frame(&request("edge", 10_000)), "identity", "far too many descriptors"),
             (complete_frame(&request("", 1)), "identity", "no domain"),
             (complete_frame(b"\xff\xff\xff\xff"), "identity", "not a protobuf message"),
             (complete_frame(b""), "identity", "an empty message"),

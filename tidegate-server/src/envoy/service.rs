@@ -327,7 +327,7 @@ fn validate(request: &RateLimitRequest) -> Result<(), DecideError> {
     } else if descriptors.is_empty() {
         "rate limit descriptor list must not be empty".to_owned()
     } else if descriptors.len() > MAX_DESCRIPTORS {
-        format!("the request has {} descriptors; the maximum is {MAX_DESCRIPTORS}", descriptors.len())
+        format!("the request has more than {MAX_DESCRIPTORS} descriptors")
     } else if descriptors.iter().any(|descriptor| descriptor.entries.len() > MAX_ENTRIES) {
         format!("a descriptor has more than {MAX_ENTRIES} entries")
     } else {

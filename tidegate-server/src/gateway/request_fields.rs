@@ -2,7 +2,7 @@
 //! the decision, so that nothing is counted that the upstream does not see. `docs/http.md` has the policy for each field.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Request, StatusCode};
 use http_body::Body;
@@ -17,6 +17,8 @@ pub(super) enum FieldError {
     Host(&'static str),
     /// `Connection` names a field that rules read or that the gateway sets: the next server would not see it.
     ConnectionNamesField,
+    /// `Trailer` names such a field: some servers add the trailers of a body to the fields of the request.
+    TrailerNamesField,
     /// A field is written with `_` and with `-`, which many servers take for the same name.
     TwoSpellings,
     TransferCoding,
@@ -44,7 +46,12 @@ pub(super) fn normalize<B: Body>(
         return Err(FieldError::Host(problem));
     }
     check_transfer_coding(request.headers())?;
-    check_connection(request.headers(), &reads)?;
+    if names_fixed_field(request.headers(), &CONNECTION, &reads) {
+        return Err(FieldError::ConnectionNamesField);
+    }
+    if names_fixed_field(request.headers(), &TRAILER, &reads) {
+        return Err(FieldError::TrailerNamesField);
+    }
     let protocols = tunnel::is_upgrade(request).then(|| request.headers().get(UPGRADE).cloned()).flatten();
     let length = request.body().size_hint().exact();
     let headers = request.headers_mut();
@@ -75,15 +82,16 @@ fn check_transfer_coding(headers: &HeaderMap) -> Result<(), FieldError> {
     if is_chunked && codings.next().is_none() { Ok(()) } else { Err(FieldError::TransferCoding) }
 }
 
-fn check_connection(headers: &HeaderMap, reads: impl Fn(&HeaderName) -> bool) -> Result<(), FieldError> {
-    let names = tokens(headers, &CONNECTION).filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok());
-    let must_stay = |name: &HeaderName| {
+/// Whether `list` names a field that the upstream must receive as it was decided on.
+fn names_fixed_field(headers: &HeaderMap, list: &HeaderName, reads: impl Fn(&HeaderName) -> bool) -> bool {
+    let names = tokens(headers, list).filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok());
+    let is_fixed = |name: &HeaderName| {
         name == HOST
             || name == CONTENT_LENGTH
             || name.as_str().starts_with("x-forwarded-")
             || (!HOP_BY_HOP_HEADERS.contains(name) && reads(name))
     };
-    if names.into_iter().any(|name| must_stay(&name)) { Err(FieldError::ConnectionNamesField) } else { Ok(()) }
+    names.into_iter().any(|name| is_fixed(&name))
 }
 
 /// Removes the fields of a client that the upstream could take for those of a proxy, for another target, or for another name.
@@ -118,10 +126,9 @@ fn remove_unwanted(
 
 fn policy(name: &str) -> FieldPolicy {
     match name {
-        // CGI passes it to programs as `HTTP_PROXY`, by which many choose a proxy for their own requests.
-        "proxy" => FieldPolicy::Remove,
-        // Some frameworks route by them, and the rules judge the path.
-        "x-original-url" | "x-rewrite-url" => FieldPolicy::Remove,
+        // CGI passes `Proxy` to programs as `HTTP_PROXY`, by which many choose a proxy for their own requests. Some frameworks route by
+        // the others, and the rules judge the path.
+        "proxy" | "x-original-url" | "x-rewrite-url" => FieldPolicy::Remove,
         "forwarded" | "x-real-ip" => FieldPolicy::RemoveUntrusted,
         // Extended or set by the gateway.
         "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" => FieldPolicy::Forward,
@@ -154,6 +161,9 @@ impl FieldError {
             Self::Host(problem) => (BAD_REQUEST.0, BAD_REQUEST.1, problem),
             Self::ConnectionNamesField => {
                 (BAD_REQUEST.0, BAD_REQUEST.1, "The Connection field names a field that must be forwarded.")
+            }
+            Self::TrailerNamesField => {
+                (BAD_REQUEST.0, BAD_REQUEST.1, "The Trailer field names a field that must come before the body.")
             }
             Self::TwoSpellings => (BAD_REQUEST.0, BAD_REQUEST.1, "The request has one field in two spellings."),
             Self::TransferCoding => (
@@ -220,6 +230,15 @@ mod tests {
                 "{names}"
             );
         }
+    }
+
+    /// Otherwise the key that the rules count by is not the one that such a server reads.
+    #[test]
+    fn a_trailer_may_not_be_a_field_that_rules_read_or_the_gateway_sets() {
+        for names in ["X-Api-Key", "x-sum, x-api-key", "Host", "x-forwarded-for", "content-length"] {
+            assert_eq!(fields(&[("trailer", names)]), Err(FieldError::TrailerNamesField), "{names}");
+        }
+        assert_eq!(fields(&[("trailer", "x-sum")]), Ok(vec!["trailer: x-sum".into()]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::listen::{Bound, ListenerStats, Gauge, GaugeGuard};
+use crate::listen::{Bound, Gauge, GaugeGuard, ListenerStats};
 
 /// Permits for requests to the upstream.
 #[derive(Debug)]

@@ -22,11 +22,12 @@ use tokio::time::Sleep;
 use super::client_body::ClientBody;
 use super::clients::ClientPermit;
 use super::connection_service::ConnectionService;
-use super::listener_stats::{ListenerStats, GaugeGuard};
 use super::guarded_stream::{GuardedStream, sleep};
+use super::listener_stats::{GaugeGuard, ListenerStats};
 use super::pace::Pace;
-use super::request_bounds::RequestBounds;
+use super::request_bounds::{RequestBounds, RequestScope};
 use super::tracked_body::ResponseMonitor;
+use super::unsent_responses::UnsentResponses;
 use super::{ConnectionLimits, Listener, Tls};
 
 /// Interval of HTTP/2 pings to an idle client.
@@ -57,6 +58,7 @@ pub(super) struct ConnectionConfig<S> {
     /// Set if the listener bounds the requests under way.
     pub(super) requests: Option<RequestBounds>,
     pub(super) monitor: Arc<ResponseMonitor>,
+    pub(super) watches_responses: bool,
     stats: Arc<ListenerStats>,
 }
 
@@ -82,6 +84,7 @@ pub(super) struct ConnectionState {
     request_count: AtomicU64,
     stalls: Notify,
     is_exempt: bool,
+    pub(super) unsent: Arc<UnsentResponses>,
 }
 
 impl ConnectionPermit {
@@ -133,6 +136,7 @@ impl<S> ConnectionConfig<S> {
             batches_writes: listener.batches_writes,
             requests: listener.request_scope.map(|scope| RequestBounds::new(scope, listener)),
             monitor,
+            watches_responses: listener.watches_responses(),
             stats: Arc::clone(&listener.stats),
         }
     }
@@ -181,10 +185,14 @@ async fn serve_http<S, B>(
 {
     let pace = Pace::from_limits(&config.limits);
     let stream = GuardedStream::new(stream, pace, config.batches_writes, Arc::clone(&config.stats));
+    let unsent = Arc::new(UnsentResponses::default());
+    let is_until_end = config.requests.as_ref().is_some_and(|bounds| bounds.scope == RequestScope::Response);
+    let stream = if is_until_end { stream.with_unsent_responses(Arc::clone(&unsent)) } else { stream };
     let state = Arc::new(ConnectionState {
         request_count: AtomicU64::new(0),
         stalls: Notify::new(),
         is_exempt: client.is_exempt,
+        unsent,
     });
     let ambiguous = stream.ambiguous_request();
     let service = ConnectionService::new(config, client, config.passes_client_info, ambiguous, &state);

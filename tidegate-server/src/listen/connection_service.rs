@@ -97,7 +97,7 @@ where
             }
         };
         let is_until_end = bounds.is_some_and(|bounds| bounds.scope == RequestScope::Response);
-        let is_watched = is_until_end && request.version() == Version::HTTP_2;
+        let is_watched = self.config.watches_responses && request.version() == Version::HTTP_2;
         let watch = is_watched.then(|| (Arc::clone(&self.state), Arc::clone(&self.config.monitor)));
         if self.passes_client_info {
             request.extensions_mut().insert(self.client.peer);

@@ -14,6 +14,7 @@ use tokio::time::Sleep;
 use super::listener_stats::{Bound, ListenerStats};
 use super::pace::Pace;
 use super::smuggling_guard::SmugglingGuard;
+use super::unsent_responses::UnsentResponses;
 
 /// The byte stream of one connection.
 pub(super) struct GuardedStream<T> {
@@ -24,6 +25,8 @@ pub(super) struct GuardedStream<T> {
     /// Runs from the first write that the client holds up until nothing waits for it any more. Each byte prolongs it.
     write_timer: Option<Pin<Box<Sleep>>>,
     batching: WriteBatching,
+    /// Set if requests are under way until their responses are sent.
+    unsent: Option<Arc<UnsentResponses>>,
     stats: Arc<ListenerStats>,
 }
 
@@ -60,8 +63,15 @@ impl<T> GuardedStream<T> {
             pace,
             write_timer: None,
             batching,
+            unsent: None,
             stats,
         }
+    }
+
+    /// Ends the requests whose responses are sent.
+    pub(super) fn with_unsent_responses(mut self, unsent: Arc<UnsentResponses>) -> Self {
+        self.unsent = Some(unsent);
+        self
     }
 
     pub(super) fn ambiguous_request(&self) -> AmbiguousRequest {
@@ -133,6 +143,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
         if polled.is_ready() {
             self.write_timer = None;
+            if let Some(unsent) = &self.unsent {
+                unsent.report_flush();
+            }
             if self.batching == WriteBatching::Write {
                 self.batching = WriteBatching::Yield;
             }

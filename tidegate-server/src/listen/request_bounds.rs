@@ -10,7 +10,7 @@ use http_body_util::Full;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::clients::{ClientCounts, ClientPermit, ResolveClient};
-use super::listener_stats::{Bound, ListenerStats, Gauge, GaugeGuard};
+use super::listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
 use super::{ConnectionLimits, Listener};
 
 /// Seconds after which a refused client may try again.
@@ -24,8 +24,7 @@ const MAX_CALLS: usize = 8192;
 pub(crate) enum RequestScope {
     /// Until the response is known, at an address for the operator's own services: a fixed bound.
     Call,
-    /// Until the end of the response or of the tunnel, at an address for clients: the bounds of [`ConnectionLimits`]. Responses that
-    /// clients read too slowly are ended.
+    /// Until the end of the response or of the tunnel, at an address for clients: the bounds of [`ConnectionLimits`].
     Response,
 }
 

@@ -58,6 +58,8 @@ struct ResponseState<B> {
     bytes: u64,
     /// How long the client has kept bytes waiting.
     waited: Duration,
+    /// The flushes of the connection when the last bytes were taken.
+    flushes: u64,
     connection: Arc<ConnectionState>,
 }
 
@@ -108,6 +110,7 @@ impl<B: Body<Data = Bytes> + Send + Unpin + 'static> TrackedBody<B> {
             awaits_client: false,
             bytes: 0,
             waited: Duration::ZERO,
+            flushes: connection.unsent.flushes(),
             connection,
         };
         let shared = Arc::new(Mutex::new(state));
@@ -137,6 +140,15 @@ impl<B: Send> WatchResponse for Mutex<ResponseState<B>> {
     }
 }
 
+impl<B> ResponseState<B> {
+    /// The connection has all bytes of the response, and sends them. The request is under way until then.
+    fn hand_over(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            self.connection.unsent.add(permit, self.flushes);
+        }
+    }
+}
+
 fn lock<B>(state: &Mutex<ResponseState<B>>) -> MutexGuard<'_, ResponseState<B>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -144,6 +156,7 @@ fn lock<B>(state: &Mutex<ResponseState<B>>) -> MutexGuard<'_, ResponseState<B>> 
 impl<B> Drop for WatchedBody<B> {
     fn drop(&mut self) {
         self.monitor.lock().remove(&self.id);
+        lock(&self.shared).hand_over();
     }
 }
 
@@ -154,6 +167,7 @@ where
 {
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut state = lock(&self.shared);
+        state.flushes = state.connection.unsent.flushes();
         state.awaits_client = false;
         state.waited = self.monitor.pace.wait_after(state.waited, state.bytes);
         state.bytes = 0;
@@ -167,8 +181,8 @@ where
         let frame = ready!(Pin::new(body).poll_frame(context));
         match frame {
             None => {
-                // Ends the request also if the client never takes the last bytes.
-                (state.body, state.permit) = (None, None);
+                state.body = None;
+                state.hand_over();
                 Poll::Ready(None)
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),

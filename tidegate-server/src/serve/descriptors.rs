@@ -49,6 +49,20 @@ impl DescriptorPlan {
         let connections = connections.min((available - upstream) / addresses.max(1)).max(1);
         Self { connections, admin_connections, upstream, shortage: Some(limit) }
     }
+
+    /// Logs a shortage.
+    pub(crate) fn log(&self) {
+        let Some(limit) = self.shortage else { return };
+        let (connections, upstream) = (self.connections, self.upstream);
+        tracing::warn!(
+            target: "tidegate::server",
+            limit,
+            connections,
+            upstream,
+            "the process may open only {limit} files: each address accepts {connections} connections, and {upstream} go to the \
+             upstream. Raise the limit (ulimit -n, LimitNOFILE=), or lower --max-connections"
+        );
+    }
 }
 
 #[cfg(test)]

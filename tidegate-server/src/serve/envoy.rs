@@ -88,6 +88,7 @@ pub(crate) struct EnvoyArgs {
 }
 
 /// Envoy's rate limit service as the flags describe it.
+#[allow(clippy::struct_excessive_bools, reason = "each of them is a flag")]
 pub(crate) struct Envoy {
     files: Option<Files>,
     stats: Stats,

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
-use crate::listen::{Bound, ListenerStats, Gauge};
+use crate::listen::{Bound, Gauge, ListenerStats};
 
 /// The counters of each address.
 #[derive(Clone, Debug, Default)]

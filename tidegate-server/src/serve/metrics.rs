@@ -1,12 +1,14 @@
 //! `Metrics`: the counters and histograms of a server. Labels are names of rules and constants, never a subject.
 
+mod labels;
+mod store_call;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -14,8 +16,14 @@ use tidegate::spi::{Observer, Plan, Role};
 use tidegate::{CheckResult, Clock, Decision, StoreError, StoreErrorKind, SystemClock};
 use tidegate_rules::RuleFile;
 
-use super::listener_collector::ListenerCollector;
+pub(crate) use self::labels::RuleLabel;
+use self::labels::{
+    CallLabels, CheckLabels, DegradedLabels, ErrorLabels, FallbackLabels, OutcomeLabel, OverloadedLabels,
+    RejectedLabels,
+};
+pub(crate) use self::store_call::StoreCall;
 use super::histogram::Histogram;
+use super::listener_collector::ListenerCollector;
 use super::process_collector::ProcessCollector;
 use super::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
 use super::store_collector::StoreCollector;
@@ -47,70 +55,6 @@ pub(crate) struct Metrics {
     /// The share of a limit from which on a request counts as near it.
     near: f64,
     listeners: ListenerCollector,
-}
-
-/// A method of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum StoreCall {
-    Decide,
-    Peek,
-    Adjust,
-    Forget,
-    Ping,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CheckLabels {
-    rule: String,
-    algorithm: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RejectedLabels {
-    rule: String,
-    subject_type: String,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FallbackLabels {
-    rule: String,
-    policy: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DegradedLabels {
-    outcome: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OverloadedLabels {
-    rule: String,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct RuleLabel {
-    pub(crate) rule: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallLabels {
-    script: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ErrorLabels {
-    script: &'static str,
-    error_type: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: &'static str,
 }
 
 impl Metrics {
@@ -309,21 +253,6 @@ impl Observer for Metrics {
         // No decision follows.
         if error.kind() == StoreErrorKind::Overloaded && plan.fails_closed(error) {
             self.count_overload(plan, "refused");
-        }
-    }
-}
-
-impl StoreCall {
-    /// Number of variants.
-    const COUNT: usize = Self::Ping as usize + 1;
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Decide => "decide",
-            Self::Peek => "peek",
-            Self::Adjust => "adjust",
-            Self::Forget => "forget",
-            Self::Ping => "ping",
         }
     }
 }

@@ -131,23 +131,11 @@ impl ServeArgs {
         self.bounds.connection_limits(limits, max_connections)
     }
 
-    /// Raises the limit of file descriptors, and shares them between the addresses. Logs a warning if there are too few.
+    /// Raises the limit of file descriptors, and shares them between the addresses.
     pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
         let has_gateway = self.gateway.is_some() || self.upstream.is_some();
         let (addresses, upstream) = if has_gateway { (3, self.bounds.max_upstream_connections) } else { (2, 0) };
-        let plan = DescriptorPlan::new(raise_limit(), addresses, self.max_connections, upstream);
-        if let Some(limit) = plan.shortage {
-            let (connections, upstream) = (plan.connections, plan.upstream);
-            tracing::warn!(
-                target: "tidegate::server",
-                limit,
-                connections,
-                upstream,
-                "the process may open only {limit} files: each address accepts {connections} connections, and {upstream} go to \
-                 the upstream. Raise the limit (ulimit -n, LimitNOFILE=), or lower --max-connections"
-            );
-        }
-        plan
+        DescriptorPlan::new(raise_limit(), addresses, self.max_connections, upstream)
     }
 
     /// How a shared store uses its servers.
@@ -258,7 +246,9 @@ mod tests {
             (1_000_000, 2_000_000)
         );
         for wrong in ["0", "-1", "1e6", "1000000001", ""] {
-            let error = Serve::try_parse_from(["serve", "--memory-keys", wrong]).err().map(|error| error.to_string());
+            let error = Serve::try_parse_from(["serve", &format!("--memory-keys={wrong}")])
+                .err()
+                .map(|error| error.to_string());
             assert!(error.is_some_and(|error| error.contains("--memory-keys")), "{wrong}");
         }
     }
@@ -267,7 +257,9 @@ mod tests {
     fn the_gateway_listens_on_port_8000_of_loopback_if_only_the_upstream_is_given() {
         let gateway = |line: &str| {
             let arguments = parse(line);
-            arguments.gateway(&arguments.descriptor_plan()).map(|gateway| gateway.map(|(address, _)| address.to_string()))
+            arguments
+                .gateway(&arguments.descriptor_plan())
+                .map(|gateway| gateway.map(|(address, _)| address.to_string()))
         };
         let address = |line: &str| gateway(line).unwrap();
         assert_eq!(address("serve"), None);

@@ -1,35 +1,32 @@
 //! `RefusalLog`: one event for each refused request, and a bounded number of them under attack.
 //!
-//! In each window of a second, a rule writes at most [`MAX_LINES_PER_RULE`] lines, one subject under it at most
-//! [`MAX_LINES_PER_SUBJECT`], and all rules together at most [`MAX_LINES`]. What is beyond is counted, and reported for each
+//! In each window of a second, a rule writes at most [`MAX_LINES_PER_RULE`](rule_lines::MAX_LINES_PER_RULE) lines, one subject under it at most
+//! [`MAX_LINES_PER_SUBJECT`](rule_lines::MAX_LINES_PER_SUBJECT), and all rules together at most [`MAX_LINES`]. What is beyond is counted, and reported for each
 //! rule at the end of the window as `suppressed`: the lines and these counts add up to the number of refusals.
 //!
 //! A line names the rule and the kind of subject. Of the subject itself it has eight digits of a hash, and of the request
 //! nothing that a client chooses.
 
+mod refusal;
+mod rule_lines;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tidegate::spi::{Observer, Origin, Plan, Role, Subject};
-use tidegate::{CheckResult, Decision, OnFailure, StoreError, StoreErrorKind};
+use tidegate::spi::{Observer, Plan, Role, Subject};
+use tidegate::{Decision, OnFailure, StoreError};
 use tidegate_rules::RuleFile;
 
-/// Lines of one rule and one subject in a window.
-const MAX_LINES_PER_SUBJECT: u64 = 5;
-
-/// Lines of one rule in a window.
-const MAX_LINES_PER_RULE: u32 = 10;
+use self::refusal::Refusal;
+use self::rule_lines::RuleLines;
 
 /// Lines of all rules in a window; also the number of rules that are summed up at its end, the others in the next.
 const MAX_LINES: u32 = 100;
 
 /// Rules that are counted one by one. Only limits of an Envoy configuration could be more.
 const MAX_RULES: usize = 10_000;
-
-/// Subjects of a rule that are counted separately in a window.
-const SUBJECT_SLOTS: usize = 16;
 
 /// Writes refusals to the log.
 #[derive(Debug)]
@@ -41,32 +38,6 @@ pub(crate) struct RefusalLog {
     lines: AtomicU32,
     /// Hashes the hash of a subject once more, where the secret is public, so that the subject could be guessed.
     blind: Option<RandomState>,
-}
-
-/// A rule, and its lines in this window.
-#[derive(Debug, Default)]
-struct RuleLines {
-    subject_type: String,
-    /// The path patterns as the rule file has them.
-    route: Option<String>,
-    lines: AtomicU32,
-    suppressed: AtomicU64,
-    /// For a few subjects: the window, a part of the subject's hash, and the number of lines.
-    subjects: [AtomicU64; SUBJECT_SLOTS],
-}
-
-/// The fields of a line that depend on the request.
-struct Refusal<'a> {
-    rule: &'a str,
-    plan: &'a str,
-    algorithm: &'static str,
-    subject: Subject,
-    limit: u64,
-    retry_after_ms: Option<u64>,
-    reason: &'static str,
-    mode: &'static str,
-    degraded: Option<&'static str>,
-    origin: Origin,
 }
 
 impl RefusalLog {
@@ -182,52 +153,6 @@ impl RefusalLog {
     }
 }
 
-impl RuleLines {
-    fn new(subject_type: String, route: Option<String>) -> Self {
-        Self { subject_type, route, ..Self::default() }
-    }
-
-    /// Whether a line of this rule and subject may be written in this window. Two threads at once may write one line more of a
-    /// subject, never of a rule.
-    fn admits(&self, window: u32, subject: Subject) -> bool {
-        if self.lines.load(Ordering::Relaxed) >= MAX_LINES_PER_RULE {
-            return false;
-        }
-        let hash = subject.hash() as u64;
-        let slot = &self.subjects[hash as usize % SUBJECT_SLOTS];
-        // The window, 24 bits of the subject, and 8 bits that count.
-        let owner = (u64::from(window) << 32) | (hash & 0xffff_ff00);
-        let before = slot.load(Ordering::Relaxed);
-        let lines = if before & !0xff == owner { before & 0xff } else { 0 };
-        if lines >= MAX_LINES_PER_SUBJECT {
-            return false;
-        }
-        slot.store(owner | (lines + 1), Ordering::Relaxed);
-        self.lines.fetch_add(1, Ordering::Relaxed) < MAX_LINES_PER_RULE
-    }
-}
-
-impl<'a> Refusal<'a> {
-    fn from_check(check: &'a CheckResult, decision: &Decision, origin: Origin) -> Self {
-        let outcome = check.outcome();
-        let is_shadow = check.role() == Role::Shadow;
-        let degraded = decision.degraded().map(StoreErrorKind::as_str);
-        let retry_after = if is_shadow { outcome.retry_after } else { decision.retry_after() };
-        Self {
-            rule: check.rule(),
-            plan: check.plan(),
-            algorithm: check.algorithm().as_str(),
-            subject: check.subject(),
-            limit: outcome.limit,
-            retry_after_ms: retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-            reason: if outcome.is_permanent() && degraded.is_none() { "permanent" } else { "limit" },
-            mode: if is_shadow { "shadow" } else { "enforced" },
-            degraded,
-            origin,
-        }
-    }
-}
-
 impl Observer for RefusalLog {
     fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
         if let Some(check) = decision.most_restrictive().filter(|_| !decision.is_allowed()) {
@@ -271,8 +196,9 @@ mod tests {
 
     use serde_json::{Value, json};
     use tidegate::spi::{Adjustment, Key, Store, Verdict};
-    use tidegate::{Limiter, MemoryStore, Request};
+    use tidegate::{Limiter, MemoryStore, Request, StoreErrorKind};
 
+    use super::rule_lines::{MAX_LINES_PER_RULE, MAX_LINES_PER_SUBJECT};
     use super::*;
 
     const RULES: &str = "

@@ -152,14 +152,14 @@ async fn no_malformed_target_reaches_the_upstream_as_another_path() {
 
 #[tokio::test]
 async fn escaped_slashes_are_refused_or_decoded_if_the_rules_say_so() {
-    let reject = gateway_with_rules(&RULES.replace("exempt:", "escaped_slashes: reject\nexempt:")).await;
+    let reject = gateway_with_rules(&RULES.replace("exempt:", "identify: { escaped_slashes: reject }\nexempt:")).await;
     for target in ["/projects/group%2Fname", "/a%252fb"] {
         let response = get(reject, target, "").await;
         assert_eq!(status(&response), "400", "{target}: {response}");
     }
     assert_eq!(received(&get(reject, "/a%20b", "").await), Some("/a%20b"));
 
-    let decode = gateway_with_rules(&RULES.replace("exempt:", "escaped_slashes: decode\nexempt:")).await;
+    let decode = gateway_with_rules(&RULES.replace("exempt:", "identify: { escaped_slashes: decode }\nexempt:")).await;
     for (target, expected) in [
         ("/projects/group%2Fname?a%2Fb", "/projects/group/name?a%2Fb"),
         ("/a%252fb", "/a/b"),

@@ -75,6 +75,27 @@ async fn a_small_response_that_an_http2_client_does_not_take_is_no_longer_under_
     }
 }
 
+/// The gateway has read such a response as a whole. A client that reads nothing could have any number of them in memory.
+#[tokio::test]
+async fn a_response_that_waits_in_the_buffers_of_its_connection_is_under_way() {
+    let app = Router::new().fallback(async || "x".repeat(15_000));
+    let limits = ConnectionLimits::new().with_max_requests(40);
+    let gateway = gateway_with_limits(&format!("http://{}", serve(app).await), limits).await;
+    let mut client = Http2Connection::open(gateway, i32::MAX as u32).await;
+    // The buffers of the system are full after some megabytes. From then on, no request ends.
+    let (mut stream, mut refused) = (1, 0);
+    while refused < 50 {
+        if crate::get(gateway, "/", "").await.starts_with("HTTP/1.1 503 ") {
+            refused += 1;
+        } else {
+            client.get(stream, 10).await;
+            (stream, refused) = (stream + 20, 0);
+        }
+    }
+    drop(client);
+    while !crate::get(gateway, "/", "").await.starts_with("HTTP/1.1 200 ") {}
+}
+
 #[tokio::test]
 async fn an_http2_client_that_reads_at_the_pace_gets_all_of_a_response() {
     let app = Router::new().fallback(async || "x".repeat(1_000_000));

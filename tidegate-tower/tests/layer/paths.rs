@@ -73,7 +73,7 @@ async fn a_path_with_dots_counts_before_and_after_they_are_resolved() {
 async fn the_inner_service_receives_the_canonical_path_if_the_layer_says_so() {
     let app = |rules: &str| app(layer(rules).with_canonical_paths(true));
     assert_eq!(get(&app(RULES), "/a/../b%2Fc?d=/../e").await.body, "/b%2Fc?d=/../e");
-    let decode = RULES.replace("exempt:", "escaped_slashes: decode\nexempt:");
+    let decode = RULES.replace("exempt:", "identify: { escaped_slashes: decode }\nexempt:");
     assert_eq!(get(&app(&decode), "/a/../b%2Fc?d=%2F").await.body, "/b/c?d=%2F");
     let as_it_is = crate::paths::app(layer(&decode));
     assert_eq!(get(&as_it_is, "/a/../b%2Fc").await.body, "/a/../b%2Fc");
@@ -82,7 +82,7 @@ async fn the_inner_service_receives_the_canonical_path_if_the_layer_says_so() {
 #[tokio::test]
 async fn a_request_that_cannot_be_judged_is_refused() {
     let app = app(layer(RULES));
-    let reject = crate::paths::app(layer(&RULES.replace("exempt:", "escaped_slashes: reject\nexempt:")));
+    let reject = crate::paths::app(layer(&RULES.replace("exempt:", "identify: { escaped_slashes: reject }\nexempt:")));
     let refused = [
         send(&app, Request::builder().method("post").uri("/free").body(Body::empty()).unwrap()).await,
         get(&app, "*").await,

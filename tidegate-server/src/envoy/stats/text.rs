@@ -13,7 +13,7 @@ const GRPC_METHOD: &str = "ShouldRateLimit";
 const LIMIT_PREFIX: &str = "ratelimit.service.rate_limit";
 
 impl Stats {
-    /// All counters by their statsd names, one line each, sorted. Counters whose names are alike after [`sanitize`] are summed.
+    /// All counters by their statsd names, one line each, sorted. Counters whose names are alike after sanitising are summed.
     pub fn lines(&self) -> String {
         let mut values: BTreeMap<String, u64> = BTreeMap::new();
         let mut add = |name: String, value: u64| {
@@ -33,7 +33,12 @@ impl Stats {
             add(name.to_owned(), value);
         }
         add(format!("ratelimit_server.{GRPC_METHOD}.total_requests"), self.0.service.total_requests.value());
-        values.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
+        let mut text = String::new();
+        for (name, value) in values {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{name}: {value}");
+        }
+        text
     }
 
     /// All counters in the text format of `OpenMetrics`, without the final `# EOF`, so that more can follow.

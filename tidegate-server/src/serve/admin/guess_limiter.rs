@@ -1,6 +1,6 @@
 //! `GuessLimiter`: limits wrong admin tokens for each address, with a limiter of our own.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +56,6 @@ impl GuessLimiter {
 fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => address.segments()[..4].iter().map(|segment| format!("{segment:x}:")).collect(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).to_string(),
     }
 }

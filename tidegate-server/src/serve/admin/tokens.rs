@@ -19,6 +19,7 @@ const HEADING: &str = "Admin";
 
 /// The flags of the tokens of a server.
 #[derive(Args)]
+#[allow(clippy::struct_field_names, reason = "each field is a flag, and named like it")]
 pub(crate) struct AdminTokenArgs {
     /// File with the bearer token that everything at --admin accepts; without a token, nothing can be changed there
     #[arg(long, value_name = "FILE", env = "TIDEGATE_ADMIN_TOKEN_FILE", help_heading = HEADING)]

@@ -197,7 +197,9 @@ impl ServerModel {
             if self.decodes_before + self.decodes_after == 0 {
                 push_normalized(&mut normal, &segment);
             } else {
-                segment.iter().for_each(|byte| push_byte(&mut normal, *byte));
+                for byte in segment {
+                    push_byte(&mut normal, byte);
+                }
             }
         }
         normal

@@ -1,0 +1,113 @@
+//! Tests of sample requests.
+
+use super::*;
+
+fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn value(sample: &SampleRequest, name: &str) -> Option<String> {
+    sample.attributes().unwrap().request().attribute(name).map(str::to_owned)
+}
+
+#[test]
+fn header_lines_are_joined_as_front_doors_join_them() {
+    let headers = pairs(&[
+        ("X-A", " 1 "),
+        ("Via", "1"),
+        ("Cookie", "a=1"),
+        ("x-a", "2"),
+        ("via", "2"),
+        ("cookie", "b=2"),
+        ("Host", "h.example"),
+    ]);
+    let sample = SampleRequest { headers, ..SampleRequest::default() };
+    let attributes = sample.attributes().unwrap();
+    assert_eq!(attributes.request().further_values("header:x-a").collect::<Vec<_>>(), ["2"]);
+    assert_eq!(attributes.request().repeated_names().collect::<Vec<_>>(), ["header:x-a"]);
+    for (name, expected) in [
+        ("header:x-a", Some("1")),
+        ("header:via", Some("1, 2")),
+        ("header:cookie", Some("a=1; b=2")),
+        ("header:host", Some("h.example")),
+        ("host", Some("h.example")),
+        ("header:X-A", None),
+        ("method", None),
+        ("query", None),
+    ] {
+        assert_eq!(value(&sample, name).as_deref(), expected, "{name}");
+    }
+    let host = Some("other.example".to_owned());
+    assert_eq!(value(&SampleRequest { host, ..sample }, "host").as_deref(), Some("other.example"));
+}
+
+#[test]
+fn a_path_is_split_from_its_query_and_its_fragment_is_dropped() {
+    for (path, expected) in [
+        ("/a", (Some("/a"), None)),
+        ("/a?", (Some("/a"), Some(""))),
+        ("/a?b=c?d#e", (Some("/a"), Some("b=c?d"))),
+        ("/a#b?c", (Some("/a"), None)),
+        ("*", (Some("*"), None)),
+    ] {
+        let sample = SampleRequest { path: Some(path.into()), ..SampleRequest::default() };
+        let found = (value(&sample, "path"), value(&sample, "query"));
+        assert_eq!((found.0.as_deref(), found.1.as_deref()), expected, "{path}");
+    }
+}
+
+#[test]
+fn attributes_of_the_application_keep_their_names() {
+    let sample = SampleRequest {
+        tenant: Some("acme".into()),
+        action: Some("export".into()),
+        attributes: pairs(&[("account", "a7"), ("plan", "pro")]),
+        body: Some("{}".into()),
+        ip: Some("::ffff:203.0.113.9".into()),
+        cost: Some(3),
+        ..SampleRequest::default()
+    };
+    for (name, expected) in
+        [("tenant", "acme"), ("account", "a7"), ("plan", "pro"), ("body", "{}"), ("ip", "203.0.113.9")]
+    {
+        assert_eq!(value(&sample, name).as_deref(), Some(expected), "{name}");
+    }
+    let brought = sample.attributes().unwrap();
+    assert_eq!((brought.request().action(), brought.request().cost()), ("export", 3));
+}
+
+#[test]
+fn an_attribute_cannot_have_a_name_that_front_doors_set() {
+    for (name, expected) in [
+        ("ip", "attributes: `ip` is set by the front door; write it as a field of the request"),
+        ("", "attributes: a name is empty"),
+        ("tenant", "attributes: `tenant` is given twice; keep the field of the request"),
+        (
+            "x-key:secret.7",
+            "attributes: a name with a colon is reserved for front doors; write a header under `headers`",
+        ),
+    ] {
+        let attributes = pairs(&[(name, "7")]);
+        let sample = SampleRequest { attributes, tenant: Some("acme".into()), ..SampleRequest::default() };
+        assert_eq!(sample.attributes().unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn invalid_fields_are_rejected_without_quoting_their_values() {
+    let wrong = [
+        SampleRequest { method: Some("post".into()), ..SampleRequest::default() },
+        SampleRequest { ip: Some("secret.7".into()), ..SampleRequest::default() },
+        SampleRequest { path: Some("https://secret.7/a".into()), ..SampleRequest::default() },
+        SampleRequest { headers: pairs(&[("x-a", "secret.7\r\nx-b: 1")]), ..SampleRequest::default() },
+        SampleRequest { headers: pairs(&[("x-key secret.7", "1")]), ..SampleRequest::default() },
+        SampleRequest { headers: pairs(&[("secret.7", "1\n")]), ..SampleRequest::default() },
+        SampleRequest { attributes: pairs(&[("x-key:secret.7", "=")]), ..SampleRequest::default() },
+    ];
+    for (sample, field) in wrong.iter().zip(["method", "ip", "path", "headers", "headers", "headers", "attributes"]) {
+        let error = sample.attributes().unwrap_err();
+        assert_eq!(error.field(), field);
+        assert!(!error.to_string().contains("secret.7"), "{error}");
+    }
+    assert!(!format!("{:?}", wrong[1]).contains("secret.7"));
+}

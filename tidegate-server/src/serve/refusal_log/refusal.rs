@@ -1,0 +1,39 @@
+//! `Refusal`: a refused request, as the log tells it.
+
+use tidegate::spi::{Origin, Role, Subject};
+use tidegate::{CheckResult, Decision, StoreErrorKind};
+
+/// The fields of a line that depend on the request.
+pub(crate) struct Refusal<'a> {
+    pub(crate) rule: &'a str,
+    pub(crate) plan: &'a str,
+    pub(crate) algorithm: &'static str,
+    pub(crate) subject: Subject,
+    pub(crate) limit: u64,
+    pub(crate) retry_after_ms: Option<u64>,
+    pub(crate) reason: &'static str,
+    pub(crate) mode: &'static str,
+    pub(crate) degraded: Option<&'static str>,
+    pub(crate) origin: Origin,
+}
+
+impl<'a> Refusal<'a> {
+    pub(crate) fn from_check(check: &'a CheckResult, decision: &Decision, origin: Origin) -> Self {
+        let outcome = check.outcome();
+        let is_shadow = check.role() == Role::Shadow;
+        let degraded = decision.degraded().map(StoreErrorKind::as_str);
+        let retry_after = if is_shadow { outcome.retry_after } else { decision.retry_after() };
+        Self {
+            rule: check.rule(),
+            plan: check.plan(),
+            algorithm: check.algorithm().as_str(),
+            subject: check.subject(),
+            limit: outcome.limit,
+            retry_after_ms: retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            reason: if outcome.is_permanent() && degraded.is_none() { "permanent" } else { "limit" },
+            mode: if is_shadow { "shadow" } else { "enforced" },
+            degraded,
+            origin,
+        }
+    }
+}
