@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -9,6 +10,7 @@ use crate::admin_client::AdminArgs;
 use crate::request::RequestArgs;
 use tidegate_bench::BenchArgs;
 use tidegate_bench::SurgeArgs;
+use tidegate_rules::FrontDoor;
 use tidegate_server::command::{ColorChoice, SecretArgs, ServeArgs};
 
 /// Rate limits for any service: serve, check, explain and test them
@@ -126,6 +128,10 @@ pub(crate) struct ValidateArgs {
     /// Treat warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Also check what this front door never has of a request, and what its callers must send: gateway, forward-auth, check, tower,
+    /// envoy; may be repeated
+    #[arg(long, value_name = "DOOR", value_parser = door_parser(), hide_possible_values = true)]
+    pub(crate) door: Vec<FrontDoor>,
     /// Also check the production checklist; unmet items are errors
     #[arg(long)]
     pub(crate) production: bool,
@@ -236,6 +242,7 @@ const VALIDATE_EXAMPLES: &str = "\
 Examples:
   tidegate rules validate examples/login.yaml examples/plans.yaml
   tidegate rules validate --strict examples/login.yaml     # in CI: warnings fail
+  tidegate rules validate --door gateway --door forward-auth examples/ride-hailing.yaml
   tidegate rules validate --production --store redis://cache:6379 \\
       examples/plans.yaml                                  # no secret: exit 1
   tidegate rules validate --json - < examples/login.yaml   # for programs";
@@ -303,6 +310,12 @@ const MAN_EXAMPLES: &str = "\
 Examples:
   tidegate man | man -l -
   tidegate man --dir ~/.local/share/man/man1";
+
+/// The front doors by name.
+fn door_parser() -> impl TypedValueParser<Value = FrontDoor> {
+    PossibleValuesParser::new(FrontDoor::ALL.map(|door| PossibleValue::new(door.as_str())))
+        .try_map(|name| name.parse::<FrontDoor>())
+}
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write};
 
-use tidegate::attributes::{PATH, PathReadings};
+use tidegate::attributes::{PATH, PathReadings, header_name};
 use tidegate::spi::Match;
 use tidegate::{Limit, OnFailure, OnOverload, Request, RequestProblem, RequestProblemKind, RuleMode, RuleSet, Secret};
 
@@ -23,6 +23,8 @@ pub struct Explanation {
     pub tenant: Option<String>,
     /// The plan, empty if there is none.
     pub plan: String,
+    /// The claims by which the request is judged: by its tenant, its plan, and what the rules that apply count by.
+    pub claims: Vec<ClaimUse>,
     /// The ways in which servers may read the path, as written first. The request must pass the rules of each.
     pub path_readings: Vec<String>,
     /// The line of the exemption that applies, if every reading of the path is exempt.
@@ -34,6 +36,19 @@ pub struct Explanation {
     pub rules: Vec<RuleExplanation>,
     /// The decisions if the request were repeated from now on.
     pub timeline: Timeline,
+}
+
+/// A claim by which a request is judged. Tidegate reads tokens and does not verify them: a file with claims can be loaded only if it
+/// states, by listing the header of the token below `authenticated`, that the proxy or application in front does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClaimUse {
+    /// The identity that it is the value of, as in `per`: `user`, `tenant`, `claim:sub`.
+    pub identity: String,
+    /// The claim: `claim:sub`.
+    pub claim: String,
+    /// The header with the token, which must be verified before Tidegate reads it.
+    pub header: String,
 }
 
 /// Whether and how one rule applies to the request.
@@ -143,6 +158,7 @@ impl RuleFile {
                 status,
             })
         });
+        let explained: Vec<RuleExplanation> = explained.collect();
         let exempt = if exemptions.iter().all(Option::is_some) { exemptions[0] } else { None };
         Explanation {
             client_ip: views[0].client().map(|ip| ip.to_string()),
@@ -150,7 +166,8 @@ impl RuleFile {
             plan: views[0].plan().to_owned(),
             exempt: exempt.map(|index| self.exempt_lines[index]),
             problem,
-            rules: explained.collect(),
+            claims: self.claims(&views[0], &explained),
+            rules: explained,
             timeline: timeline(&rules, request),
             path_readings: readings,
         }
@@ -165,6 +182,28 @@ impl RuleFile {
             (_, true) => RuleStatus::Exempt,
             _ => RuleStatus::Applies(self.effect(rule, view, rules)),
         }
+    }
+
+    /// The claims that the tenant, the plan and the subjects of the rules that apply come from.
+    fn claims(&self, view: &RequestView<'_, '_>, rules: &[RuleExplanation]) -> Vec<ClaimUse> {
+        let applies =
+            |id: &str| rules.iter().any(|rule| rule.id == id && matches!(rule.status, RuleStatus::Applies(_)));
+        let rules = self.matcher.rules.iter().filter(|rule| applies(&rule.id));
+        let identities = [&self.matcher.tenant, &self.matcher.plan].into_iter();
+        let token = &self.matcher.identity_config.token;
+        let mut claims: Vec<ClaimUse> = Vec::new();
+        for identity in identities.chain(rules.flat_map(|rule| rule.per.iter())) {
+            let Some(claim) = identity.claim_in_use(view) else { continue };
+            let claim = ClaimUse {
+                identity: identity.name.to_string(),
+                claim: claim.to_string(),
+                header: header_name(token).unwrap_or(token).to_owned(),
+            };
+            if !claims.contains(&claim) {
+                claims.push(claim);
+            }
+        }
+        claims
     }
 
     fn effect(&self, rule: &CompiledRule, view: &RequestView<'_, '_>, rules: &RuleSet) -> RuleEffect {

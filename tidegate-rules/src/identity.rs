@@ -135,6 +135,16 @@ impl Identity {
         self.sources.iter().zip(&self.kinds).zip(&self.provenances).find_map(value_of)
     }
 
+    /// The claim that the value comes from, if it comes from one.
+    pub(crate) fn claim_in_use(&self, view: &RequestView<'_, '_>) -> Option<&SmolStr> {
+        let set = self.application_attribute.as_ref().and_then(|name| non_empty(view.request.attribute(name)?));
+        if set.is_some() {
+            return None;
+        }
+        let used = self.sources.iter().position(|source| source.read(view).is_some())?;
+        matches!(self.sources[used], Source::Claim(_)).then(|| &self.kinds[used])
+    }
+
     /// The provenance if there is no value: forgeable, unless no source identifies a sender.
     pub(crate) fn provenance_if_missing(&self) -> Provenance {
         let identifies_nobody = !self.provenances.is_empty()

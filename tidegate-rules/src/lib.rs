@@ -30,7 +30,7 @@
 //! - Loading: [`RuleFile`], [`Report`] of [`Problem`]s, [`schema`] for editors, and [`yaml`], the reader for other files.
 //! - Explaining: [`RuleFile::explain`] returns an [`Explanation`] with a [`Timeline`]; [`SampleRequest`] describes a request
 //!   in a test or on a command line.
-//! - Checking a deployment: [`RuleFile::checklist`].
+//! - Checking a deployment: [`RuleFile::checklist`], and [`RuleFile::door_gaps`] for each [`FrontDoor`].
 //! - Testing: [`run_tests`] returns a [`TestRun`]; [`test_schema`] is for editors.
 //!
 //! Rules read the attributes that [`RuleSet::reads`](tidegate::RuleSet::reads) lists: `method`, `path`, `query`, `host`, `ip`
@@ -60,8 +60,12 @@ mod client_addresses;
 pub use client_addresses::ClientAddresses;
 mod explain;
 pub use explain::{
-    Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, describe_limit,
+    ClaimUse, Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, describe_limit,
 };
+mod front_door;
+pub use front_door::FrontDoor;
+mod door_gaps;
+pub use door_gaps::{DoorGap, GapEffect};
 mod checklist;
 pub use checklist::{ChecklistItem, ChecklistState, Deployment};
 mod timeline;

@@ -18,7 +18,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 30] = [
+pub(crate) const CODES: [&str; 32] = [
     "colon-segment",
     "cost-above-limit",
     "duplicate-rule",
@@ -33,6 +33,7 @@ pub(crate) const CODES: [&str; 30] = [
     "login-by-ip-alone",
     "long-queue",
     "looks-like-security",
+    NEEDED_AT_DOOR,
     "never-decides",
     "never-matches",
     "no-rules",
@@ -45,11 +46,18 @@ pub(crate) const CODES: [&str; 30] = [
     "trust-everyone",
     "unauthenticated-header",
     "unauthenticated-tenant",
+    UNAVAILABLE_AT_DOOR,
     "unreachable",
     "unused-identity",
     "unverified-claim",
     "zero-limit",
 ];
+
+/// The code of the warning that a front door never has what a rule reads.
+pub(crate) const UNAVAILABLE_AT_DOOR: &str = "unavailable-at-door";
+
+/// The code of the note on what callers of a front door must send for a rule.
+pub(crate) const NEEDED_AT_DOOR: &str = "needed-at-door";
 
 /// The code of the note that the bound on comparisons was reached. Reported at most once.
 const NOT_COMPARED: &str = "not-compared";
@@ -86,7 +94,8 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
     debug_assert!(lints.iter().all(|problem| CODES.contains(&problem.code())), "a code is missing in CODES: {lints:?}");
     // Reports are truncated, and an error must not be lost behind notes.
     lints.sort_by_key(Problem::severity);
-    lints.truncate(MAX_PROBLEMS.saturating_sub(problems.len()));
+    let errors = lints.iter().filter(|problem| problem.severity() == Severity::Error).count();
+    lints.truncate(MAX_PROBLEMS.saturating_sub(problems.len()).max(errors));
     problems.append(&mut lints);
 }
 

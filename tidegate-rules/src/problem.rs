@@ -94,6 +94,11 @@ impl Report {
         Self { source: source.clone(), problems }
     }
 
+    /// The same report with further problems.
+    pub(crate) fn with_problems(&self, further: impl Iterator<Item = Problem>) -> Self {
+        Self::new(&self.source, self.problems.iter().cloned().chain(further).collect())
+    }
+
     /// A report of a file that could not be read at all.
     pub fn unreadable(name: &str, reason: &str) -> Self {
         Self::new(&SourceFile::new(name, ""), vec![Problem::error("unreadable", reason, 0..0)])

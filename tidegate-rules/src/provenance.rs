@@ -26,17 +26,28 @@ pub(crate) enum Provenance {
 /// Names of values that a client cannot forge, in lower case: headers by name, others as `query:key`, `cookie:session`,
 /// `host`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AuthenticatedNames(HashSet<SmolStr>);
+pub(crate) struct AuthenticatedNames {
+    names: HashSet<SmolStr>,
+    /// Whether the header with the token is one of them. Tokens are never verified here, so its claims are verified only then.
+    has_verified_token: bool,
+}
 
 impl AuthenticatedNames {
-    /// From the names in the file.
-    pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>) -> Self {
-        Self(names.map(|name| SmolStr::new(name.to_ascii_lowercase())).collect())
+    /// From the names in the file, and the header with the token.
+    pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>, token_header: &str) -> Self {
+        let names: HashSet<SmolStr> = names.map(|name| SmolStr::new(name.to_ascii_lowercase())).collect();
+        let has_verified_token = names.contains(token_header.to_ascii_lowercase().as_str());
+        Self { names, has_verified_token }
+    }
+
+    /// Whether the file states that the token is verified in front of Tidegate.
+    pub(crate) const fn has_verified_token(&self) -> bool {
+        self.has_verified_token
     }
 
     /// Whether `name` is listed, regardless of case.
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.0.contains(name.to_ascii_lowercase().as_str())
+        self.names.contains(name.to_ascii_lowercase().as_str())
     }
 
     /// The provenance of a source's values.
@@ -44,8 +55,7 @@ impl AuthenticatedNames {
         let verified = |is: bool| if is { Provenance::Verified } else { Provenance::Forgeable };
         match source {
             Source::Ip | Source::Net(_) => Provenance::Address,
-            // Unverified claims are an error, so a loaded file has none.
-            Source::Claim(_) => Provenance::Verified,
+            Source::Claim(_) => verified(self.has_verified_token),
             Source::Path | Source::Host | Source::Action | Source::Constant(_) => Provenance::NoIdentity,
             Source::Attribute(name) if name == attributes::METHOD => Provenance::NoIdentity,
             // Attributes other than headers are set by the application.
@@ -58,5 +68,23 @@ impl AuthenticatedNames {
             }
             Source::Body(_) => Provenance::BodyField,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with such a claim cannot be loaded, so only here can it be shown that it would not count as authenticated.
+    #[test]
+    fn a_claim_that_is_not_stated_as_verified_is_forgeable() {
+        let claim = Source::Claim("sub".into());
+        let provenance =
+            |names: &[&str], token: &str| AuthenticatedNames::new(names.iter().copied(), token).provenance(&claim);
+        assert_eq!(provenance(&[], "authorization"), Provenance::Forgeable);
+        assert_eq!(provenance(&["authorization", "claim:sub", "sub"], "x-token"), Provenance::Forgeable);
+        assert_eq!(provenance(&["Authorization"], "authorization"), Provenance::Verified);
+        assert_eq!(provenance(&["x-token"], "X-Token"), Provenance::Verified);
+        assert_eq!(AuthenticatedNames::default().provenance(&claim), Provenance::Forgeable);
     }
 }

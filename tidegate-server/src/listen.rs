@@ -36,10 +36,11 @@ use hyper::service::Service;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 pub(crate) use client_body::ClientBody;
 pub(crate) use clients::ResolveClient;
-use clients::{ClientCounts, PeerAddresses};
+use clients::{CallCount, ClientCounts, PeerAddresses};
 use connection::{ClientInfo, ConnectionConfig, serve_connection};
 pub(crate) use connection::{ConnectionPermit, OverTls};
 pub(crate) use guarded_stream::sleep;
@@ -213,7 +214,12 @@ impl Listener {
     }
 
     /// The client of a new connection; `None` if it has the maximum of connections.
-    fn admit(&self, peer: SocketAddr, permit: OwnedSemaphorePermit, clients: &Arc<ClientCounts>) -> Option<ClientInfo> {
+    fn admit(
+        &self,
+        peer: SocketAddr,
+        permit: OwnedSemaphorePermit,
+        clients: &Arc<ClientCounts<CallCount>>,
+    ) -> Option<ClientInfo> {
         let address = self.resolver.of_connection(peer.ip());
         let client = match address.map(|address| clients.acquire(address)) {
             None => None,
@@ -223,8 +229,9 @@ impl Listener {
                 return None;
             }
         };
+        let calls = client.as_ref().map(|client| Arc::clone(client.shared()));
         let permit = ConnectionPermit::new(permit, client, self.stats.enter(Gauge::Connections));
-        Some(ClientInfo::new(peer, permit, self.tls.is_some(), address.is_none()))
+        Some(ClientInfo::new(peer, permit, self.tls.is_some(), calls))
     }
 }
 
@@ -253,6 +260,8 @@ impl fmt::Debug for Listener {
 /// Ends responses whose clients read too slowly.
 async fn watch_responses(monitor: Arc<ResponseMonitor>, interval: Duration, stats: Arc<ListenerStats>) {
     let mut ticks = tokio::time::interval(interval);
+    // The time in which the server itself stood still is not the client's.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         for _ in 0..monitor.tick(interval) {

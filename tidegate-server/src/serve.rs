@@ -24,6 +24,7 @@ mod instrumented_store;
 mod observers;
 mod receipts;
 
+mod door_gaps;
 mod listener_collector;
 use listener_collector::BoundLog;
 mod histogram;
@@ -32,6 +33,7 @@ mod metrics_format;
 mod process_collector;
 mod rule_counters;
 mod store_collector;
+mod untrusted_forwarded;
 
 mod admin;
 pub use admin::read_token;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tidegate::{OnOverload, RuleMode, Secret};
 use tidegate_rules::{
-    Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint, sanitize,
+    ClaimUse, Explanation, LimitExplanation, RuleEffect, RuleExplanation, RuleStatus, SubjectPart, TimelinePoint,
+    sanitize,
 };
 use tidegate_server::command::{Exit, Failure, Output, Style, format_duration, load_rule_file};
 
@@ -33,6 +34,14 @@ fn print_explanation(explanation: &Explanation, output: &mut Output<'_>) {
     output.line(format_args!("client address  {}", or(explanation.client_ip.as_deref(), "unknown")));
     output.line(format_args!("tenant          {}", or(explanation.tenant.as_deref(), "none")));
     output.line(format_args!("plan            {}", or(Some(&explanation.plan), "none")));
+    for ClaimUse { identity, claim, header, .. } in &explanation.claims {
+        let shown = if identity == claim { claim.clone() } else { format!("{identity} from {claim}") };
+        output.line(format_args!(
+            "token           {}: the file states that {} is verified in front of Tidegate, which does not verify it",
+            sanitize(&shown),
+            sanitize(header)
+        ));
+    }
     if let [path, others @ ..] = explanation.path_readings.as_slice()
         && !others.is_empty()
     {
@@ -57,7 +66,7 @@ fn print_explanation(explanation: &Explanation, output: &mut Output<'_>) {
     }
     for rule in &apply {
         if let RuleStatus::Applies(effect) = &rule.status {
-            print_rule(rule, effect, output);
+            print_rule(rule, effect, &explanation.claims, output);
         }
     }
     if !others.is_empty() {
@@ -78,11 +87,11 @@ fn print_title(text: &str, output: &mut Output<'_>) {
     output.line(format_args!("\n{text}"));
 }
 
-fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, output: &mut Output<'_>) {
+fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, claims: &[ClaimUse], output: &mut Output<'_>) {
     let shadow = if rule.mode == RuleMode::Shadow { "  (shadow: counts and reports, but denies nothing)" } else { "" };
     let id = output.styled(Style::Good, &rule.id);
     output.line(format_args!("  {id}{shadow}"));
-    let subject: Vec<_> = effect.subject.iter().map(subject_part).collect();
+    let subject: Vec<_> = effect.subject.iter().map(|part| subject_part(part, claims)).collect();
     let subject =
         if subject.is_empty() { "nothing: one count for all requests".to_owned() } else { subject.join(", ") };
     output.line(format_args!("    counts by  {subject}"));
@@ -102,8 +111,12 @@ fn print_rule(rule: &RuleExplanation, effect: &RuleEffect, output: &mut Output<'
     }
 }
 
-fn subject_part(part: &SubjectPart) -> String {
+fn subject_part(part: &SubjectPart, claims: &[ClaimUse]) -> String {
     let name = sanitize(&part.name);
+    let claim = claims.iter().find(|claim| claim.identity == part.name);
+    if let (Some(value), Some(claim)) = (&part.value, claim) {
+        return format!("{name} = {} (from {}, stated as verified in front)", sanitize(value), sanitize(&claim.claim));
+    }
     match (&part.value, &part.kind) {
         (Some(value), Some(kind)) if *kind != part.name => {
             format!("{name} = {} (from {})", sanitize(value), sanitize(kind))

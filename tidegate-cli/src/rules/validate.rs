@@ -2,7 +2,7 @@
 //! `tidegate-rules`.
 
 use serde::Serialize;
-use tidegate_rules::{ChecklistItem, ChecklistState, Deployment, MAX_PROBLEMS, Report, RuleFile, Severity};
+use tidegate_rules::{ChecklistItem, ChecklistState, Deployment, FrontDoor, MAX_PROBLEMS, Report, RuleFile, Severity};
 use tidegate_server::StoreUrl;
 use tidegate_server::command::{Exit, Failure, Output, Style, count, load_rule_file};
 
@@ -55,7 +55,10 @@ pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<E
     let mut deployment = Deployment::new().with_secret(secret);
     deployment.store.clone_from(&arguments.store);
     let files: Vec<_> = arguments.files.iter().map(|path| load_rule_file(path)).collect::<Result<_, Failure>>()?;
-    let results: Vec<_> = files.iter().map(|file| FileJson::new(file, arguments, &deployment)).collect();
+    let reports: Vec<Report> = files.iter().map(|file| report(file, &arguments.door)).collect();
+    let files = files.iter().zip(&reports);
+    let results: Vec<_> =
+        files.map(|(file, report)| FileJson::new(file.as_ref().ok(), report, arguments, &deployment)).collect();
     let ok = results.iter().all(|file| file.ok);
     if arguments.json {
         output.json(&ValidationJson { ok, files: results });
@@ -70,10 +73,14 @@ pub(super) fn run(arguments: &ValidateArgs, output: &mut Output<'_>) -> Result<E
     Ok(Exit::from_success(ok))
 }
 
+/// All problems of a file, with those at the given front doors.
+fn report(file: &Result<RuleFile, Report>, doors: &[FrontDoor]) -> Report {
+    file.as_ref().map_or_else(Report::clone, |file| file.report_for_doors(doors))
+}
+
 impl<'r> FileJson<'r> {
-    fn new(file: &'r Result<RuleFile, Report>, arguments: &ValidateArgs, deployment: &Deployment) -> Self {
-        let report = file.as_ref().map_or_else(|report| report, RuleFile::report);
-        let usable = file.as_ref().ok();
+    /// `usable` is the file, if it has no errors.
+    fn new(usable: Option<&RuleFile>, report: &'r Report, arguments: &ValidateArgs, deployment: &Deployment) -> Self {
         let count_of = |severity| report.problems().iter().filter(|problem| problem.severity() == severity).count();
         let checklist = usable.filter(|_| arguments.production).map(|file| file.checklist(deployment));
         let unmet = checklist.iter().flatten().any(|item| item.state == ChecklistState::Unmet);

@@ -146,3 +146,40 @@ fn the_output_shows_what_happens_while_the_store_fails() {
     assert_eq!((&rule["on_failure"], &rule["anonymous"]), (&"static".into(), &true.into()));
     assert_eq!(rule["emergency"], "token bucket: 600 at once, then 10/s");
 }
+
+#[test]
+fn a_claim_is_shown_with_who_must_have_verified_it() {
+    let shell = Shell::new();
+    shell.write(
+        "claims.yaml",
+        "version: 1\nidentify: { user: claim:sub, tenant: claim:org, token: x-token, authenticated: x-token }\nrules:\n\
+         - { id: a, per: [user, claim:jti], token_bucket: { capacity: 3, refill: 1/s } }\n\
+         - { id: b, match: { path: /b }, per: [claim:other], token_bucket: { capacity: 3, refill: 1/s } }\n",
+    );
+    // {"sub":"ann","org":"acme","jti":"t1"}
+    let token = "-H x-token:e30.eyJzdWIiOiJhbm4iLCJvcmciOiJhY21lIiwianRpIjoidDEifQ.x";
+    let out = shell.run(&format!("rules explain claims.yaml {token}")).out;
+    let verified = "the file states that x-token is verified in front of Tidegate, which does not verify it";
+    for line in [
+        format!("token           tenant from claim:org: {verified}"),
+        format!("token           user from claim:sub: {verified}"),
+        format!("token           claim:jti: {verified}"),
+    ] {
+        assert!(out.lines().any(|found| found == line), "{line}:\n{out}");
+    }
+    assert!(!out.contains("claim:other:"), "rule b does not apply: {out}");
+    let front = "stated as verified in front";
+    let counts = format!(
+        "counts by  tenant = acme (from claim:org, {front}), user = ann (from claim:sub, {front}), claim:jti = t1 (from claim:jti, {front})\n"
+    );
+    assert!(out.contains(&counts), "{out}");
+    let json = shell.run(&format!("rules explain claims.yaml --json {token}")).json();
+    let claim = &json["claims"][1];
+    assert_eq!((&claim["identity"], &claim["claim"]), (&"user".into(), &"claim:sub".into()), "{json}");
+    assert_eq!((&claim["header"], &claim["verified"]), (&"x-token".into(), &"in front".into()), "{json}");
+
+    // A value that the application sets is not a claim.
+    let out = shell.run(&format!("rules explain claims.yaml {token} --attr user=bob --tenant acme")).out;
+    assert!(out.contains("tenant = acme, user = bob, claim:jti = t1 (from") && !out.contains("claim:sub"), "{out}");
+    assert_eq!(shell.run("rules explain claims.yaml --json").json()["claims"], serde_json::json!([]));
+}

@@ -153,3 +153,71 @@ fn color_is_used_on_terminals_or_on_request() {
     assert!(shell.run("--color always --help").out.contains('\x1b'), "also in help");
     assert!(shell.run("rules explain --color=always").err.contains('\x1b'));
 }
+
+const DOORS: &str = "\
+version: 1
+identify: { trusted_proxies: [10.0.0.0/8] }
+rules:
+  - id: login
+    match: { path: /login }
+    per: [body:email, ip]
+    sliding_log: { limit: 5, window: 15m }
+    on_failure: share
+    security: true
+";
+
+#[test]
+fn what_a_front_door_never_has_is_a_warning() {
+    let shell = Shell::new();
+    shell.write("doors.yaml", DOORS);
+    let output = shell.run("rules validate --door gateway --door forward-auth doors.yaml");
+    let expected = "\
+warning[unavailable-at-door]: rule `login` counts by `body:email`, which forward-auth never has: requests there are counted without it
+ --> doors.yaml:6:11
+  |
+6 |     per: [body:email, ip]
+  |           ^^^^^^^^^^
+  |
+  = help: limit the route at the gateway, the tower layer or the check API, which have the body; or let the proxy send the value as a header
+
+1 warning in doors.yaml
+";
+    assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (Some(0), expected, ""));
+    assert_eq!(shell.run("rules validate --door forward-auth --strict doors.yaml").code, Some(1));
+    assert_eq!(shell.run("rules validate --door gateway --strict doors.yaml").code, Some(0));
+    let json = shell.run("rules validate --door envoy --strict --json doors.yaml").json();
+    assert_eq!((&json["ok"], &json["files"][0]["notes"]), (&true.into(), &1.into()), "notes are no failures: {json}");
+    let message = json["files"][0]["problems"][0]["message"].as_str().unwrap();
+    assert_eq!(
+        message,
+        "for rule `login` at Envoy's service, a descriptor must have `body`, `remote_address`, `:path`"
+    );
+}
+
+#[test]
+fn an_unknown_front_door_is_refused_with_the_known_ones() {
+    let output = Shell::new().run("rules validate --door proxy rules.yaml");
+    assert_eq!(output.code, Some(2), "{output:?}");
+    assert!(output.err.contains("[possible values: gateway, forward-auth, check, tower, envoy]"), "{output:?}");
+}
+
+/// Whoever writes claims that nobody verifies must not find it out from a log.
+#[test]
+fn a_file_with_unverified_claims_cannot_be_used_and_says_what_a_client_could_do() {
+    let shell = Shell::new();
+    let file = RULES.replace("tenant: header:x-tenant-id", "tenant: claim:org");
+    shell.write("claims.yaml", &file);
+    let output = shell.run("rules validate claims.yaml");
+    assert_eq!(output.code, Some(1), "{output:?}");
+    for text in [
+        "error[unverified-claim]",
+        "forge every claim",
+        "another customer",
+        "never verifies",
+        "`authenticated: [authorization]`",
+    ] {
+        assert!(output.out.contains(text), "{text}: {output:?}");
+    }
+    shell.write("claims.yaml", file.replace("authenticated: [", "authenticated: [authorization, "));
+    assert_eq!(shell.run("rules validate claims.yaml").code, Some(0));
+}

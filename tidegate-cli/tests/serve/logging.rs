@@ -58,7 +58,7 @@ fn log_of_refusals(format: &str) -> Vec<String> {
 }
 
 /// A service that answers every request with five bytes.
-fn upstream() -> String {
+pub(crate) fn upstream() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {

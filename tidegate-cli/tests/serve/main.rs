@@ -7,6 +7,7 @@ mod api;
 mod bad_input;
 mod bounds;
 mod browser;
+mod doors;
 mod envoy;
 mod forward_auth;
 mod hostile_http2;

@@ -49,9 +49,15 @@ pub(super) fn attribute(name: &'static str) -> impl FnOnce() -> Identity {
     move || Identity::new(name.into(), Vec::new(), &AuthenticatedNames::default()).or_application_attribute()
 }
 
+/// The name of the header with the token.
+fn token_header(spec: &IdentifySpec) -> &str {
+    spec.token.as_ref().map_or("authorization", |name| name)
+}
+
 impl Compiler<'_> {
     pub(super) fn identify(&mut self, spec: &IdentifySpec) -> (IdentityConfig, Vec<Identity>, IdentifySpans) {
-        self.authenticated = AuthenticatedNames::new(spec.authenticated.0.iter().map(|name| name.as_str()));
+        let names = spec.authenticated.0.iter().map(|name| name.as_str());
+        self.authenticated = AuthenticatedNames::new(names, token_header(spec));
         let mut spans = IdentifySpans { authenticated: self.authenticated.clone(), ..IdentifySpans::default() };
         let mut identity_config = self.identity_config(spec, &mut spans);
         let mut identities: Vec<Identity> = Vec::new();
@@ -151,7 +157,7 @@ impl Compiler<'_> {
             self.error("prefix", &field.map_or(0..0, |field| field.span.clone()), why);
             IpPrefixes::default()
         });
-        let token = header_attribute(spec.token.as_ref().map_or("authorization", |name| name)).into();
+        let token = header_attribute(token_header(spec)).into();
         let (forwarded, repeated) = (header_attribute(&header_name).into(), RepeatedPolicies::default());
         IdentityConfig { trust, forwarded_by, forwarded, prefixes, token, repeated }
     }

@@ -114,7 +114,11 @@ impl<'r> TrustLint<'r> {
     }
 
     fn provenance(&self, source: &Source) -> Provenance {
-        self.authenticated.provenance(source)
+        match source {
+            // A claim that is not stated as verified has an error of its own.
+            Source::Claim(_) => Provenance::Verified,
+            _ => self.authenticated.provenance(source),
+        }
     }
 
     /// The sources that can be reached: one that always has a value hides those after it.
@@ -124,14 +128,9 @@ impl<'r> TrustLint<'r> {
         identity.sources[..last].iter()
     }
 
-    fn has_verified_token(&self) -> bool {
-        let token = &self.file.matcher.identity_config.token;
-        self.authenticated.contains(attributes::header_name(token).unwrap_or(token))
-    }
-
     fn claims(&self, identity: &Identity, spans: &[Span], lints: &mut Vec<Problem>) {
         for (source, span) in identity.sources.iter().zip(spans) {
-            if matches!(source, Source::Claim(_)) && !self.has_verified_token() {
+            if matches!(source, Source::Claim(_)) && !self.authenticated.has_verified_token() {
                 lints.push(self.unverified(span));
             }
         }
@@ -139,7 +138,7 @@ impl<'r> TrustLint<'r> {
 
     /// Claims that `per` names directly.
     fn direct_claims(&self, rule: &CompiledRule, lints: &mut Vec<Problem>) {
-        if self.has_verified_token() {
+        if self.authenticated.has_verified_token() {
             return;
         }
         for (_, span) in rule.per_spans.iter().filter(|(name, _)| name.starts_with("claim:")) {
@@ -150,10 +149,12 @@ impl<'r> TrustLint<'r> {
     fn unverified(&self, span: &Span) -> Problem {
         let token = &self.file.matcher.identity_config.token;
         let name = attributes::header_name(token).unwrap_or(token);
-        let message = "Tidegate does not verify tokens, so a client can send a token with any claim";
+        let message = "a client can forge every claim of a token that nobody verifies: it gets a full limit for each request, or \
+                       spends the limit and uses the plan of another customer";
         let help = format!(
-            "let a proxy verify the token, and declare it: `authenticated: [{name}]` below `identify`; or let the \
-             application set an attribute, and count by `attr:NAME`"
+            "Tidegate reads tokens and never verifies them. Verify the signature in the proxy or application in front and reject \
+             what fails; then state it: `authenticated: [{name}]` below `identify`. Or let the application set an attribute, and \
+             count by `attr:NAME`"
         );
         Problem::error("unverified-claim", message, span.clone()).with_help(help)
     }

@@ -17,7 +17,8 @@ pub(crate) type SourcesSpec = OneOrMany<Spanned<String>>;
 #[derive(Debug, Default, JsonSchema)]
 #[schemars(rename = "Identify")]
 pub(crate) struct IdentifySpec {
-    /// Headers that a proxy sets or verifies, so that a client cannot forge them.
+    /// Headers that a proxy sets or verifies, so that a client cannot forge them. With the header of the token, this states that
+    /// its claims are verified in front of Tidegate, which does not verify tokens.
     #[schemars(default)]
     pub(crate) authenticated: OneOrMany<Spanned<String>>,
     /// Networks of the proxies that are trusted to send the client's address.
@@ -31,7 +32,8 @@ pub(crate) struct IdentifySpec {
     pub(crate) ipv4_prefix: Option<Spanned<u8>>,
     /// The prefix length that makes an IPv6 subject. 64 if missing, since one subscriber has at least a /64.
     pub(crate) ipv6_prefix: Option<Spanned<u8>>,
-    /// The header with the token for `claim:` sources. `authorization` if missing.
+    /// The header with the token for `claim:` sources. `authorization` if missing. List it below `authenticated` once a proxy or
+    /// the application in front verifies the token: Tidegate does not.
     pub(crate) token: Option<Spanned<String>>,
     /// Which value counts if a header or a query parameter comes more than once. `reject` if missing.
     pub(crate) repeated: Option<RepeatedSpec>,

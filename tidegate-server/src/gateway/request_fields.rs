@@ -298,4 +298,40 @@ mod tests {
         assert_eq!(fields(&upgrade), Ok(vec!["connection: upgrade".into(), "upgrade: websocket".into()]));
         assert_eq!(fields(&[("connection", "upgrade"), ("upgrade", "h2c")]), Ok(vec![]));
     }
+
+    /// `tidegate rules validate --door gateway` reports rules that read a field which is removed here.
+    #[test]
+    fn the_check_of_rule_files_knows_which_fields_are_removed() {
+        for name in [
+            "connection",
+            "http2-settings",
+            "keep-alive",
+            "proxy",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "proxy-connection",
+            "transfer-encoding",
+            "x-original-url",
+            "x-rewrite-url",
+            "cookie",
+            "content-length",
+            "forwarded",
+            "host",
+            "x-forwarded-for",
+            "x-forwarded-port",
+            "x-real-ip",
+            "x_user",
+        ] {
+            let mut request = Request::post("/").header("host", "a").body(Full::new(Bytes::from_static(b"x"))).unwrap();
+            request
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(if name == "content-length" { "1" } else { "chunked" }));
+            normalize(&mut request, false, |read| read == name).unwrap();
+            let rule = format!("{{ id: a, per: ['header:{name}'], fixed_window: {{ limit: 1, window: 1h }} }}");
+            let file =
+                tidegate_rules::RuleFile::parse("rules.yaml", &format!("version: 1\nrules: [{rule}]\n")).unwrap();
+            let is_reported = !file.door_gaps(tidegate_rules::FrontDoor::Gateway).is_empty();
+            assert_eq!(is_reported, !request.headers().contains_key(name), "{name}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Interval;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use super::GatewayOptions;
 use super::upload::{UploadProgress, UploadStage};
@@ -38,6 +38,8 @@ impl UploadPace {
             let mut ticks = tokio::time::interval(interval);
             // The first tick is immediate.
             ticks.reset();
+            // The time in which the server itself stood still is not the client's.
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             ticks
         });
         Self {

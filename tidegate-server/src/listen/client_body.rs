@@ -3,6 +3,7 @@
 //! after that body.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -38,21 +39,41 @@ pub(super) struct UnreadBody {
     slot: Arc<UnreadSlot>,
     /// The client waits for `100 Continue`, and may not send the body at all.
     expects_continue: bool,
+    lingering: Lingering,
 }
+
+/// Whether a client may still be sending a body when its connection ends. A connection that is closed with unread bytes is reset, and the
+/// client may lose the response.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lingering(Arc<AtomicBool>);
 
 /// Reads the rest of a body before the response is sent, as far as the bounds allow.
 pub(super) struct Drain {
     body: Incoming,
     bytes_left: u64,
     timer: Pin<Box<Sleep>>,
+    lingering: Lingering,
+}
+
+impl Lingering {
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl ClientBody {
     /// Splits a request from the body that may come back. HTTP/2 needs none: each of its requests is a stream of its own.
-    pub(super) fn split(request: Request<Incoming>) -> (Request<Self>, Option<UnreadBody>) {
+    pub(super) fn split(request: Request<Incoming>, lingering: &Lingering) -> (Request<Self>, Option<UnreadBody>) {
         let has_rest = request.version() != Version::HTTP_2 && !request.body().is_end_stream();
-        let unread = has_rest
-            .then(|| UnreadBody { slot: Arc::default(), expects_continue: request.headers().contains_key(EXPECT) });
+        let unread = has_rest.then(|| UnreadBody {
+            slot: Arc::default(),
+            expects_continue: request.headers().contains_key(EXPECT),
+            lingering: lingering.clone(),
+        });
         let slot = unread.as_ref().map(|unread| Arc::clone(&unread.slot));
         (request.map(|body| Self { body: Some(body), unread: slot }), unread)
     }
@@ -102,9 +123,13 @@ impl UnreadBody {
         let is_slow = response.status() == StatusCode::REQUEST_TIMEOUT;
         if self.expects_continue || is_slow || body.size_hint().lower() > MAX_DRAIN_BYTES {
             announce_close(response);
+            if !is_slow {
+                self.lingering.set();
+            }
             return None;
         }
-        Some(Drain { body, bytes_left: MAX_DRAIN_BYTES, timer: Box::pin(sleep(DRAIN_TIMEOUT)) })
+        let timer = Box::pin(sleep(DRAIN_TIMEOUT));
+        Some(Drain { body, bytes_left: MAX_DRAIN_BYTES, timer, lingering: self.lingering })
     }
 }
 
@@ -117,7 +142,10 @@ impl Drain {
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
                 Poll::Ready(Some(Ok(frame))) => {
                     let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-                    let Some(bytes_left) = self.bytes_left.checked_sub(length) else { return Poll::Ready(false) };
+                    let Some(bytes_left) = self.bytes_left.checked_sub(length) else {
+                        self.lingering.set();
+                        return Poll::Ready(false);
+                    };
                     self.bytes_left = bytes_left;
                 }
                 Poll::Pending => return self.timer.as_mut().poll(context).map(|()| false),

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::HeaderMap;
@@ -22,17 +23,27 @@ pub(crate) trait ResolveClient: Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerAddresses;
 
-/// Counts what each client uses, up to a maximum.
-pub(crate) struct ClientCounts {
+/// Counts what each client uses, up to a maximum. All units of a client share a `T`.
+pub(crate) struct ClientCounts<T = ()> {
     max: usize,
-    counts: Mutex<HashMap<IpAddr, usize>>,
+    clients: Mutex<HashMap<IpAddr, ClientUse<T>>>,
+}
+
+/// What a client uses.
+struct ClientUse<T> {
+    count: usize,
+    shared: T,
 }
 
 /// One unit that a client uses, until it is dropped.
-pub(crate) struct ClientPermit {
-    counts: Arc<ClientCounts>,
+pub(crate) struct ClientPermit<T = ()> {
+    counts: Arc<ClientCounts<T>>,
     client: IpAddr,
+    shared: T,
 }
+
+/// The calls under way of a client, on all of its connections.
+pub(crate) type CallCount = Arc<AtomicUsize>;
 
 impl ResolveClient for PeerAddresses {
     fn of_connection(&self, peer: IpAddr) -> Option<IpAddr> {
@@ -44,34 +55,43 @@ impl ResolveClient for PeerAddresses {
     }
 }
 
-impl ClientCounts {
+impl<T: Clone + Default> ClientCounts<T> {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, counts: Mutex::default() })
+        Arc::new(Self { max, clients: Mutex::default() })
     }
 
     /// Takes one unit for a client; `None` if it has the maximum.
-    pub(crate) fn acquire(self: &Arc<Self>, client: IpAddr) -> Option<ClientPermit> {
+    pub(crate) fn acquire(self: &Arc<Self>, client: IpAddr) -> Option<ClientPermit<T>> {
         let client = network(client);
-        let mut counts = self.lock();
-        let count = counts.entry(client).or_insert(0);
-        if *count >= self.max {
+        let mut clients = self.lock();
+        let client_use = clients.entry(client).or_insert_with(|| ClientUse { count: 0, shared: T::default() });
+        if client_use.count >= self.max {
             return None;
         }
-        *count += 1;
-        Some(ClientPermit { counts: Arc::clone(self), client })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        client_use.count += 1;
+        Some(ClientPermit { counts: Arc::clone(self), client, shared: client_use.shared.clone() })
     }
 }
 
-impl Drop for ClientPermit {
+impl<T> ClientCounts<T> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, ClientUse<T>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> ClientPermit<T> {
+    /// What all units of the client share.
+    pub(crate) const fn shared(&self) -> &T {
+        &self.shared
+    }
+}
+
+impl<T> Drop for ClientPermit<T> {
     fn drop(&mut self) {
         // A client without any unit has no entry, so that the map is never larger than what is in use.
         if let Entry::Occupied(mut entry) = self.counts.lock().entry(self.client) {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
+            entry.get_mut().count -= 1;
+            if entry.get().count == 0 {
                 entry.remove();
             }
         }
@@ -86,13 +106,13 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-impl fmt::Debug for ClientCounts {
+impl<T> fmt::Debug for ClientCounts<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientCounts").field("max", &self.max).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for ClientPermit {
+impl<T> fmt::Debug for ClientPermit<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ClientPermit")
     }
@@ -108,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_client_has_at_most_the_maximum_and_others_are_not_affected() {
-        let counts = ClientCounts::new(2);
+        let counts: Arc<ClientCounts> = ClientCounts::new(2);
         let first = counts.acquire(ip("203.0.113.9")).unwrap();
         let _second = counts.acquire(ip("::ffff:203.0.113.9")).unwrap();
         assert!(counts.acquire(ip("203.0.113.9")).is_none());
@@ -120,7 +140,7 @@ mod tests {
     /// A client can have any address of its /64.
     #[test]
     fn a_network_of_ipv6_is_one_client() {
-        let counts = ClientCounts::new(1);
+        let counts: Arc<ClientCounts> = ClientCounts::new(1);
         let _first = counts.acquire(ip("2001:db8:0:7::1")).unwrap();
         assert!(counts.acquire(ip("2001:db8:0:7:ffff::2")).is_none());
         assert!(counts.acquire(ip("2001:db8:0:8::1")).is_some());
@@ -128,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_client_that_uses_nothing_is_forgotten() {
-        let counts = ClientCounts::new(1);
+        let counts: Arc<ClientCounts> = ClientCounts::new(1);
         for number in 0..1000_u32 {
             assert!(counts.acquire(IpAddr::from(number.to_be_bytes())).is_some());
         }

@@ -19,8 +19,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::Sleep;
 
-use super::client_body::ClientBody;
-use super::clients::ClientPermit;
+use super::client_body::{ClientBody, Lingering};
+use super::clients::{CallCount, ClientPermit};
 use super::connection_service::ConnectionService;
 use super::guarded_stream::{GuardedStream, sleep};
 use super::listener_stats::{GaugeGuard, ListenerStats};
@@ -66,7 +66,7 @@ pub(super) struct ConnectionConfig<S> {
 /// HTTP connection keeps a clone.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPermit {
-    _parts: Arc<(OwnedSemaphorePermit, Option<ClientPermit>, GaugeGuard)>,
+    _parts: Arc<(OwnedSemaphorePermit, Option<ClientPermit<CallCount>>, GaugeGuard)>,
 }
 
 /// The client of a connection.
@@ -75,8 +75,8 @@ pub(super) struct ClientInfo {
     pub(super) peer: SocketAddr,
     pub(super) permit: ConnectionPermit,
     pub(super) is_tls: bool,
-    /// No bound for one client applies to this connection: many clients may share it.
-    is_exempt: bool,
+    /// The calls of the client; `None` if no bound for one client applies to this connection: many clients may share it.
+    pub(super) calls: Option<CallCount>,
 }
 
 /// What the requests of a connection report to it.
@@ -85,17 +85,27 @@ pub(super) struct ConnectionState {
     stalls: Notify,
     is_exempt: bool,
     pub(super) unsent: Arc<UnsentResponses>,
+    pub(super) lingering: Lingering,
 }
 
 impl ConnectionPermit {
-    pub(super) fn new(permit: OwnedSemaphorePermit, client: Option<ClientPermit>, gauge: GaugeGuard) -> Self {
+    pub(super) fn new(
+        permit: OwnedSemaphorePermit,
+        client: Option<ClientPermit<CallCount>>,
+        gauge: GaugeGuard,
+    ) -> Self {
         Self { _parts: Arc::new((permit, client, gauge)) }
     }
 }
 
 impl ClientInfo {
-    pub(super) const fn new(peer: SocketAddr, permit: ConnectionPermit, is_tls: bool, is_exempt: bool) -> Self {
-        Self { peer, permit, is_tls, is_exempt }
+    pub(super) const fn new(
+        peer: SocketAddr,
+        permit: ConnectionPermit,
+        is_tls: bool,
+        calls: Option<CallCount>,
+    ) -> Self {
+        Self { peer, permit, is_tls, calls }
     }
 }
 
@@ -191,8 +201,9 @@ async fn serve_http<S, B>(
     let state = Arc::new(ConnectionState {
         request_count: AtomicU64::new(0),
         stalls: Notify::new(),
-        is_exempt: client.is_exempt,
+        is_exempt: client.calls.is_none(),
         unsent,
+        lingering: stream.lingering().clone(),
     });
     let ambiguous = stream.ambiguous_request();
     let service = ConnectionService::new(config, client, config.passes_client_info, ambiguous, &state);

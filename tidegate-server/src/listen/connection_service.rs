@@ -83,12 +83,14 @@ where
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let number = self.state.count_request();
-        let (mut request, unread) = ClientBody::split(request);
+        let (mut request, unread) = ClientBody::split(request, &self.state.lingering);
         if self.ambiguous.is_number(number) {
             return ResponseFuture::respond(ambiguous_response());
         }
         let bounds = self.config.requests.as_ref();
-        let permit = bounds.map(|bounds| bounds.acquire(self.client.peer.ip(), &mut request)).transpose();
+        let permit = bounds
+            .map(|bounds| bounds.acquire(self.client.peer.ip(), self.client.calls.as_ref(), &mut request))
+            .transpose();
         let permit = match permit {
             Ok(permit) => permit,
             Err(bound) => {

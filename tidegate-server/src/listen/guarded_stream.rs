@@ -5,16 +5,23 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::client_body::Lingering;
 use super::listener_stats::{Bound, ListenerStats};
 use super::pace::Pace;
 use super::smuggling_guard::SmugglingGuard;
 use super::unsent_responses::UnsentResponses;
+
+/// The most bytes that are read and dropped after a connection has ended.
+const MAX_LINGER_BYTES: usize = 16 * 1024 * 1024;
+
+/// The most time for these bytes.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The byte stream of one connection.
 pub(super) struct GuardedStream<T> {
@@ -27,6 +34,9 @@ pub(super) struct GuardedStream<T> {
     batching: WriteBatching,
     /// Set if requests are under way until their responses are sent.
     unsent: Option<Arc<UnsentResponses>>,
+    lingering: Lingering,
+    /// Set once everything is written, and the client may still be sending.
+    linger: Option<Linger>,
     stats: Arc<ListenerStats>,
 }
 
@@ -40,6 +50,12 @@ pub(super) enum WriteBatching {
     Yield,
     /// The write has yielded; everything is written until the next flush.
     Write,
+}
+
+/// Reads what a client still sends, so that its connection is not reset before it has read the response.
+struct Linger {
+    bytes_left: usize,
+    timer: Pin<Box<Sleep>>,
 }
 
 /// The number of the ambiguous request of a connection, if there is one.
@@ -64,6 +80,8 @@ impl<T> GuardedStream<T> {
             write_timer: None,
             batching,
             unsent: None,
+            lingering: Lingering::default(),
+            linger: None,
             stats,
         }
     }
@@ -76,6 +94,11 @@ impl<T> GuardedStream<T> {
 
     pub(super) fn ambiguous_request(&self) -> AmbiguousRequest {
         self.ambiguous.clone()
+    }
+
+    /// Whether the connection lingers at its end.
+    pub(super) const fn lingering(&self) -> &Lingering {
+        &self.lingering
     }
 
     /// Turns `Pending` into a `TimedOut` error once bytes have waited for the client for too long.
@@ -123,7 +146,28 @@ impl<T: AsyncRead + Unpin> AsyncRead for GuardedStream<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
+impl<T: AsyncRead + Unpin> GuardedStream<T> {
+    /// Reads until the client closes the connection, or a bound.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let linger = self
+            .linger
+            .get_or_insert_with(|| Linger { bytes_left: MAX_LINGER_BYTES, timer: Box::pin(sleep(LINGER_TIMEOUT)) });
+        let mut bytes = [0; 8192];
+        loop {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let Poll::Ready(result) = Pin::new(&mut self.stream).poll_read(context, &mut buffer) else {
+                return linger.timer.as_mut().poll(context);
+            };
+            let length = buffer.filled().len();
+            match linger.bytes_left.checked_sub(length) {
+                Some(bytes_left) if result.is_ok() && length > 0 => linger.bytes_left = bytes_left,
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.batching == WriteBatching::Yield {
             self.batching = WriteBatching::Write;
@@ -154,8 +198,14 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for GuardedStream<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.apply_write_timeout(context, polled)
+        if self.linger.is_none() {
+            let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+            ready!(self.apply_write_timeout(context, polled))?;
+            if !self.lingering.is_set() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.poll_linger(context).map(Ok)
     }
 
     // With vectored writes, hyper passes HTTP/2 frames from 256 bytes on apart from their header, in a system call each
@@ -193,6 +243,12 @@ mod tests {
     /// Writes at most three bytes at a time.
     #[derive(Default)]
     struct SlowWriter(Vec<u8>);
+
+    impl AsyncRead for SlowWriter {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
 
     impl AsyncWrite for SlowWriter {
         fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, UPGRADE};
@@ -9,7 +10,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::clients::{ClientCounts, ClientPermit, ResolveClient};
+use super::clients::{CallCount, ClientCounts, ClientPermit, ResolveClient};
 use super::listener_stats::{Bound, Gauge, GaugeGuard, ListenerStats};
 use super::{ConnectionLimits, Listener};
 
@@ -19,10 +20,13 @@ const RETRY_AFTER_SECONDS: u16 = 1;
 /// The most calls under way whose bodies and decisions are in memory.
 const MAX_CALLS: usize = 8192;
 
+/// The most of them that one client may have, so that it cannot have all of them.
+const MAX_CALLS_PER_CLIENT: usize = MAX_CALLS / 2;
+
 /// How long a request is under way, and which bounds apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestScope {
-    /// Until the response is known, at an address for the operator's own services: a fixed bound.
+    /// Until the response is known, at an address for the operator's own services: fixed bounds.
     Call,
     /// Until the end of the response or of the tunnel, at an address for clients: the bounds of [`ConnectionLimits`].
     Response,
@@ -42,8 +46,13 @@ pub(super) struct RequestBounds {
 pub(crate) struct RequestPermit {
     _permit: OwnedSemaphorePermit,
     _client: Option<ClientPermit>,
+    _call: Option<CallGuard>,
     _gauge: GaugeGuard,
 }
+
+/// Counts one call of a client until it is dropped.
+#[derive(Debug)]
+struct CallGuard(CallCount);
 
 /// The permit of a request, which a tunnel may share.
 pub(super) enum HeldPermit {
@@ -64,9 +73,15 @@ impl RequestBounds {
         }
     }
 
-    /// A permit for a request from `peer`, or the bound that refuses it.
-    pub(super) fn acquire<B>(&self, peer: IpAddr, request: &mut Request<B>) -> Result<HeldPermit, Bound> {
-        let permit = self.try_acquire(peer, request.headers());
+    /// A permit for a request from `peer`, or the bound that refuses it. `calls` are those of the client of the connection, unless it is
+    /// exempt.
+    pub(super) fn acquire<B>(
+        &self,
+        peer: IpAddr,
+        calls: Option<&CallCount>,
+        request: &mut Request<B>,
+    ) -> Result<HeldPermit, Bound> {
+        let permit = self.try_acquire(peer, calls, request.headers());
         let permit = permit.inspect_err(|bound| self.stats.count(*bound))?;
         if self.scope == RequestScope::Call || !request.headers().contains_key(UPGRADE) {
             return Ok(HeldPermit::Own { _permit: permit });
@@ -76,15 +91,36 @@ impl RequestBounds {
         Ok(HeldPermit::Shared { _permit: permit })
     }
 
-    fn try_acquire(&self, peer: IpAddr, headers: &HeaderMap) -> Result<RequestPermit, Bound> {
-        let client = match self.scope {
-            RequestScope::Call => None,
-            RequestScope::Response => self.resolver.of_request(peer, headers),
+    fn try_acquire(
+        &self,
+        peer: IpAddr,
+        calls: Option<&CallCount>,
+        headers: &HeaderMap,
+    ) -> Result<RequestPermit, Bound> {
+        let (client, calls) = match self.scope {
+            RequestScope::Call => (None, calls),
+            RequestScope::Response => (self.resolver.of_request(peer, headers), None),
         };
+        let call = calls.map(|calls| CallGuard::acquire(calls).ok_or(Bound::MaxRequestsPerClient)).transpose()?;
         let client = client.map(|client| self.by_client.acquire(client).ok_or(Bound::MaxRequestsPerClient));
         let client = client.transpose()?;
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| Bound::MaxRequests)?;
-        Ok(RequestPermit { _permit: permit, _client: client, _gauge: self.stats.enter(Gauge::Requests) })
+        Ok(RequestPermit { _permit: permit, _client: client, _call: call, _gauge: self.stats.enter(Gauge::Requests) })
+    }
+}
+
+impl CallGuard {
+    /// `None` if the client has the maximum.
+    fn acquire(calls: &CallCount) -> Option<Self> {
+        let before = calls.fetch_add(1, Ordering::Relaxed);
+        let guard = Self(Arc::clone(calls));
+        (before < MAX_CALLS_PER_CLIENT).then_some(guard)
+    }
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -106,4 +142,35 @@ fn json_response(status: StatusCode, body: &'static [u8]) -> Response<Full<Bytes
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_client_cannot_have_all_calls() {
+        let listener = Listener::from(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let bounds = RequestBounds::new(RequestScope::Call, &listener);
+        let peer = IpAddr::from([203, 0, 113, 9]);
+        let call = |calls: Option<&CallCount>| bounds.acquire(peer, calls, &mut Request::new(()));
+        let (hostile, other) = (CallCount::default(), CallCount::default());
+        let mut held = Vec::new();
+        for _ in 0..MAX_CALLS_PER_CLIENT {
+            held.push(call(Some(&hostile)).unwrap());
+        }
+        for _ in 0..10 {
+            assert_eq!(call(Some(&hostile)).err(), Some(Bound::MaxRequestsPerClient));
+        }
+        held.push(call(Some(&other)).unwrap());
+        while held.len() < MAX_CALLS {
+            held.push(call(None).unwrap());
+        }
+        assert_eq!(call(Some(&other)).err(), Some(Bound::MaxRequests));
+        drop(held);
+        assert_eq!((hostile.load(Ordering::Relaxed), other.load(Ordering::Relaxed)), (0, 0));
+        assert!(call(Some(&hostile)).is_ok());
+    }
 }

@@ -37,7 +37,7 @@ pub(crate) fn router(engine: Arc<Engine>, guard: BrowserGuard) -> Router {
         .merge(engine.envoy().router(engine.rate_limits()));
     let rest = Router::new()
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], openapi::TEXT)))
-        .merge(forward_auth::router(engine.handle()))
+        .merge(forward_auth::router(engine.handle(), engine.clients()))
         .merge(health::router())
         .with_state(engine);
     guard.guard_changes(calls).merge(rest)
@@ -90,6 +90,7 @@ fn unknown_receipt() -> Response {
 /// One decision as JSON, or the rejection if the store fails and a rule is closed on failure. Fails if the request cannot be judged.
 async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let (limiter, request) = (engine.limiter(), call.attributes.request());
+    engine.clients().count_check(&request);
     let plan = limiter.plan(&request).with_origin(origin(&request));
     if let Some(problem) = plan.problem() {
         return Err(BadRequest::new(problem.to_string()));
@@ -102,6 +103,9 @@ async fn check_one(engine: &Engine, call: &CheckCall) -> Result<Result<Value, Re
 async fn check_atomically(engine: &Engine, batch: &BatchCall) -> Result<Result<Value, Rejection>, BadRequest> {
     let limiter = engine.limiter();
     let requests: Vec<_> = batch.checks.iter().map(|call| call.attributes.request()).collect();
+    for request in &requests {
+        engine.clients().count_check(request);
+    }
     let mut plans = requests.iter().map(|request| limiter.plan(request).with_origin(origin(request)));
     let Some(first) = plans.next() else { return Ok(Ok(json!({ "allowed": true, "degraded": false }))) };
     let plan = plans.fold(first, |all, plan| all.merge(&plan));

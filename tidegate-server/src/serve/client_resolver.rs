@@ -9,9 +9,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
-use tidegate::attributes::join_header_lines;
-use tidegate_rules::{ClientAddresses, RuleFile};
+use tidegate::Request;
+use tidegate::attributes::{self, join_header_lines};
+use tidegate_rules::{ClientAddresses, FrontDoor, RuleFile};
 
+use super::untrusted_forwarded::UntrustedForwarded;
 use crate::listen::ResolveClient;
 
 /// Networks as a flag names them: addresses and prefixes, separated by commas, or `none`.
@@ -21,6 +23,7 @@ pub(crate) struct Networks(Vec<IpNet>);
 /// Finds clients. The rules may change while the server runs.
 pub(crate) struct ClientResolver {
     exempt: Networks,
+    untrusted: UntrustedForwarded,
     addresses: RwLock<Arc<ForwardedAddresses>>,
 }
 
@@ -28,11 +31,33 @@ pub(crate) struct ClientResolver {
 struct ForwardedAddresses {
     clients: ClientAddresses,
     header: Option<HeaderName>,
+    /// The attribute of that header, if a rule reads the client's address.
+    attribute: Option<String>,
 }
 
 impl ClientResolver {
-    pub(crate) fn new(exempt: Networks, file: &RuleFile) -> Self {
-        Self { exempt, addresses: RwLock::new(Arc::new(ForwardedAddresses::new(file))) }
+    pub(crate) fn new(exempt: Networks, file: &RuleFile, untrusted: UntrustedForwarded) -> Self {
+        Self { exempt, untrusted, addresses: RwLock::new(Arc::new(ForwardedAddresses::new(file))) }
+    }
+
+    /// Counts a call of forward-auth with an address of its client, if the rules read it and do not trust the caller.
+    pub(crate) fn count_call(&self, peer: IpAddr, headers: &HeaderMap) {
+        let addresses = self.addresses();
+        if addresses.attribute.is_some() && addresses.has_header(headers) && !addresses.clients.trusts(peer) {
+            self.untrusted.count(FrontDoor::ForwardAuth, addresses.clients.header());
+        }
+    }
+
+    /// Counts a check with an address of its client, if the rules read it and do not trust the address that it came from.
+    pub(crate) fn count_check(&self, request: &Request<'_>) {
+        let addresses = self.addresses();
+        let Some(attribute) = &addresses.attribute else { return };
+        if request.attribute(attribute).is_some()
+            && let Some(Ok(peer)) = request.attribute(attributes::IP).map(str::parse)
+            && !addresses.clients.trusts(peer)
+        {
+            self.untrusted.count(FrontDoor::Check, addresses.clients.header());
+        }
     }
 
     /// Follows the trusted proxies of another file.
@@ -56,6 +81,9 @@ impl ResolveClient for ClientResolver {
         let (peer, addresses) = (peer.to_canonical(), self.addresses());
         let is_trusted = addresses.clients.trusts(peer);
         let header = if is_trusted { addresses.header_value(headers) } else { None };
+        if !is_trusted && addresses.has_header(headers) {
+            self.untrusted.count(FrontDoor::Gateway, addresses.clients.header());
+        }
         let client = addresses.clients.client(peer, header.as_deref());
         // A proxy that names no client asks for itself, such as for a health check.
         let is_proxy = is_trusted && client == peer;
@@ -66,7 +94,13 @@ impl ResolveClient for ClientResolver {
 impl ForwardedAddresses {
     fn new(file: &RuleFile) -> Self {
         let clients = file.client_addresses();
-        Self { header: clients.header().parse().ok(), clients }
+        let attribute = attributes::header_attribute(clients.header());
+        let is_read = file.rules().reads().contains(&attribute);
+        Self { header: clients.header().parse().ok(), attribute: is_read.then_some(attribute), clients }
+    }
+
+    fn has_header(&self, headers: &HeaderMap) -> bool {
+        self.header.as_ref().is_some_and(|name| headers.contains_key(name))
     }
 
     fn header_value<'h>(&self, headers: &'h HeaderMap) -> Option<Cow<'h, str>> {
@@ -106,13 +140,19 @@ impl fmt::Debug for ClientResolver {
 
 #[cfg(test)]
 mod tests {
+    use super::super::status_log::tests::logged_lines;
     use super::*;
 
     fn resolver(identify: &str, exempt: &str) -> ClientResolver {
         let text = format!(
             "version: 1\nidentify: {{ {identify} }}\nrules: [{{ id: a, per: [client], fixed_window: {{ limit: 9, window: 1h }} }}]\n"
         );
-        ClientResolver::new(exempt.parse().unwrap(), &RuleFile::parse("rules.yaml", &text).unwrap())
+        let file = RuleFile::parse("rules.yaml", &text).unwrap();
+        ClientResolver::new(exempt.parse().unwrap(), &file, UntrustedForwarded::default())
+    }
+
+    fn untrusted(resolver: &ClientResolver) -> [u64; 3] {
+        [FrontDoor::Gateway, FrontDoor::ForwardAuth, FrontDoor::Check].map(|door| resolver.untrusted.value(door))
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -142,6 +182,41 @@ mod tests {
         ] {
             assert_eq!(client(&resolver, peer, forwarded).as_deref(), expected, "{peer} {forwarded}");
         }
+    }
+
+    #[test]
+    fn forwarded_headers_of_untrusted_senders_are_counted_and_logged_once_for_each_door() {
+        let resolver = resolver("trusted_proxies: 10.0.0.0/8", "none");
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
+        let lines = logged_lines(|| {
+            for peer in ["192.0.2.1", "192.0.2.2", "10.0.0.1", "::ffff:10.0.0.1"].map(ip) {
+                resolver.of_request(peer, &headers);
+                resolver.of_request(peer, &HeaderMap::new());
+                resolver.count_call(peer, &headers);
+                resolver.count_call(peer, &HeaderMap::new());
+                let text = peer.to_string();
+                let check = Request::new("").with_attribute("ip", &text);
+                resolver.count_check(&check);
+                resolver.count_check(&check.with_attribute("header:x-forwarded-for", "203.0.113.9"));
+            }
+        });
+        assert_eq!(untrusted(&resolver), [2, 2, 2]);
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines.iter().all(|line| line.starts_with("WARN a sender that is not trusted")), "{lines:?}");
+    }
+
+    #[test]
+    fn a_forwarded_header_that_no_rule_reads_is_not_counted_where_only_rules_would_read_it() {
+        let text =
+            "version: 1\nrules: [{ id: a, per: ['header:x-key', path], fixed_window: { limit: 9, window: 1h } }]\n";
+        let file = RuleFile::parse("rules.yaml", text).unwrap();
+        let resolver = ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default());
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
+        resolver.of_request(ip("192.0.2.1"), &headers);
+        resolver.count_call(ip("192.0.2.1"), &headers);
+        assert_eq!(untrusted(&resolver), [1, 0, 0], "the gateway also bounds what each client may use");
     }
 
     #[test]

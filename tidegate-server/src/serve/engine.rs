@@ -10,6 +10,7 @@ use tidegate_tower::Handle;
 
 use super::client_resolver::ClientResolver;
 use super::connect::{StoreProbe, connect};
+use super::door_gaps::log_gaps;
 use super::envoy::Envoy;
 use super::instrumented_store::InstrumentedStore;
 use super::metrics::Metrics;
@@ -30,6 +31,7 @@ pub(crate) struct Engine {
     metrics: Arc<Metrics>,
     refusals: Arc<RefusalLog>,
     clients: Arc<ClientResolver>,
+    has_gateway: bool,
     path: Option<PathBuf>,
     /// The content of the rule file when it was last read, whether it could be used or not.
     last_read: Mutex<Option<Vec<u8>>>,
@@ -79,6 +81,7 @@ impl Engine {
         if !file.report().problems().is_empty() {
             tracing::warn!(target: "tidegate::server", "{}", file.report());
         }
+        log_gaps(&file, arguments.has_gateway());
         let (store, probe) = connect(&url, arguments).await?;
         let receipts = Receipts::new(arguments.secret.receipt_key(), url.is_shared());
         let receipts = receipts.map_err(|error| Failure::usage(error.to_string()))?;
@@ -97,12 +100,14 @@ impl Engine {
         } else {
             limiter
         };
+        let untrusted = metrics.untrusted_forwarded().clone();
         Ok(Self {
             handle: Handle::new(limiter),
             store,
             metrics,
             refusals,
-            clients: Arc::new(ClientResolver::new(arguments.bounds.exempt_clients.clone(), &file)),
+            clients: Arc::new(ClientResolver::new(arguments.bounds.exempt_clients.clone(), &file, untrusted)),
+            has_gateway: arguments.has_gateway(),
             path: arguments.rules.clone(),
             last_read: Mutex::new(arguments.rules.as_ref().and_then(|path| std::fs::read(path).ok())),
             envoy,
@@ -231,6 +236,7 @@ impl Engine {
                 self.metrics.follow(&file);
                 self.refusals.follow(&file);
                 self.clients.follow(&file);
+                log_gaps(&file, self.has_gateway);
                 self.handle.replace(self.limiter().with_rules(file.rules().clone()));
                 *status = RulesStatus::new(status.version + 1, file);
                 Ok(())

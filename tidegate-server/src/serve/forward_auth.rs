@@ -5,6 +5,8 @@
 //! host come from headers that the proxy must set; if two of them disagree, one may be the client's, and the call is refused.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -20,6 +22,7 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 
 use super::api::BadRequest;
+use super::client_resolver::ClientResolver;
 use crate::degraded::DEGRADED_HEADER;
 
 /// Headers with the original method, as different proxies name them.
@@ -40,21 +43,27 @@ const DENIED_HEADER: HeaderName = HeaderName::from_static("x-tidegate-denied");
 /// The query parameters of a call, in order.
 type Parameters = Query<Vec<(String, String)>>;
 
-pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(handle: &Handle<S>) -> Router<T> {
+pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(
+    handle: &Handle<S>,
+    clients: &Arc<ClientResolver>,
+) -> Router<T> {
     // The proxy waits for a short time only, so no request is delayed here.
     let layer = LimitLayer::from_handle(handle.clone())
         .with_max_delay(Duration::ZERO)
         .with_grpc_rejections(false)
         .with_front_door("forward-auth");
-    Router::new().route("/v1/forward-auth", any(decide::<S>).with_state(layer))
+    Router::new().route("/v1/forward-auth", any(decide::<S>).with_state((layer, Arc::clone(clients))))
 }
 
 async fn decide<S: Store + 'static>(
-    State(layer): State<LimitLayer<S>>,
+    State((layer, clients)): State<(LimitLayer<S>, Arc<ClientResolver>)>,
     Query(parameters): Parameters,
     call: Request,
 ) -> Result<Response, BadRequest> {
     let status = deny_status(&parameters)?;
+    if let Some(peer) = call.extensions().get::<SocketAddr>() {
+        clients.count_call(peer.ip(), call.headers());
+    }
     let request = original_request(call)?;
     let response = match layer.layer(tower::service_fn(allow)).oneshot(request).await {
         Ok(response) => response.map(Body::new),

@@ -22,11 +22,13 @@ use self::labels::{
     RejectedLabels,
 };
 pub(crate) use self::store_call::StoreCall;
+use super::door_gaps::DoorGapCounters;
 use super::histogram::Histogram;
 use super::listener_collector::ListenerCollector;
 use super::process_collector::ProcessCollector;
 use super::rule_counters::{CheckOutcome, ExtraCounter, RuleCounters};
 use super::store_collector::StoreCollector;
+use super::untrusted_forwarded::UntrustedForwarded;
 use crate::store::AnyStore;
 
 /// The metrics of a server.
@@ -55,6 +57,8 @@ pub(crate) struct Metrics {
     /// The share of a limit from which on a request counts as near it.
     near: f64,
     listeners: ListenerCollector,
+    door_gaps: DoorGapCounters,
+    untrusted_forwarded: UntrustedForwarded,
 }
 
 impl Metrics {
@@ -82,6 +86,8 @@ impl Metrics {
             subject_types: RwLock::default(),
             near,
             listeners: ListenerCollector::default(),
+            door_gaps: DoorGapCounters::default(),
+            untrusted_forwarded: UntrustedForwarded::default(),
             registry: Registry::default(),
         };
         registry.register("rate_limit_checks", "Checks, by rule and outcome", metrics.checks.clone());
@@ -102,6 +108,8 @@ impl Metrics {
         registry.register("rate_limit_denial_cache_hits", hits, metrics.denial_cache_hits.clone());
         let skipped = "Checks of shadow rules that were not decided: the request was rejected without the store, or the store failed";
         registry.register("rate_limit_shadow_skipped", skipped, metrics.shadow_skipped.clone());
+        let unavailable = "Requests that a rule judged without what it reads, which their front door never has";
+        registry.register("rate_limit_unavailable_source", unavailable, metrics.door_gaps.family());
         registry.register("rate_limit_no_rule", "Requests that matched no rule", metrics.no_rule.clone());
         registry.register(
             "rate_limit_store_latency_seconds",
@@ -110,6 +118,8 @@ impl Metrics {
         );
         registry.register("rate_limit_script_errors", "Calls to the store that failed", metrics.errors.clone());
         registry.register("rate_limit_rule_reloads", "Attempts to reload the rules", metrics.reloads.clone());
+        let untrusted = "Requests with a forwarded address from a sender that is not trusted, by front door";
+        registry.register("tidegate_untrusted_forwarded", untrusted, metrics.untrusted_forwarded.family());
         registry.register_collector(Box::new(metrics.listeners.clone()));
         registry.register_collector(Box::new(StoreCollector(store)));
         registry.register_collector(Box::new(ProcessCollector { started: SystemClock::new().now() }));
@@ -121,8 +131,14 @@ impl Metrics {
         &self.listeners
     }
 
-    /// Sets the subject types of the rules of a file.
+    /// The counters of forwarded headers that are ignored.
+    pub(crate) const fn untrusted_forwarded(&self) -> &UntrustedForwarded {
+        &self.untrusted_forwarded
+    }
+
+    /// Sets the subject types of the rules of a file, and what front doors lack for them.
     pub(crate) fn follow(&self, file: &RuleFile) {
+        self.door_gaps.follow(file);
         let types = file.per_by_rule().map(|(rule, names)| (rule.to_owned(), subject_type(&names))).collect();
         *self.subject_types.write().unwrap_or_else(PoisonError::into_inner) = types;
         self.rule_counters.clear();
@@ -230,6 +246,7 @@ pub(crate) fn subject_type(names: &[&str]) -> String {
 impl Observer for Metrics {
     fn decided(&self, plan: &Plan<'_>, decision: &Decision) {
         decision.checks().iter().for_each(|check| self.count(check, decision));
+        self.door_gaps.count(plan);
         for gate in decision.skipped_shadow(plan) {
             self.shadow_skipped.get_or_create(&RuleLabel { rule: gate.rule().to_owned() }).inc();
         }
@@ -264,80 +281,4 @@ impl fmt::Debug for Metrics {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use tidegate::spi::{Adjustment, Key, Store, Verdict};
-    use tidegate::{Limiter, MemoryStore, Request};
-
-    use super::*;
-
-    const RULES: &str = "
-version: 1
-rules:
-  - id: writes
-    match: { action: [write, pay] }
-    per: [attr:user]
-    fixed_window: { limit: 1, window: 1h }
-  - id: payments
-    match: { action: pay }
-    per: [attr:user]
-    fixed_window: { limit: 1, window: 1h }
-    on_failure: closed
-  - id: trial
-    match: { action: [write, pay] }
-    per: []
-    mode: shadow
-    fixed_window: { limit: 1, window: 1h }
-";
-
-    /// A store for which too many requests wait.
-    struct OverloadedStore;
-
-    impl OverloadedStore {
-        fn error() -> StoreError {
-            StoreError::new(StoreErrorKind::Overloaded, "too many requests wait")
-        }
-    }
-
-    impl Store for OverloadedStore {
-        async fn decide(&self, _: &Plan<'_>) -> Result<Verdict, StoreError> {
-            Err(Self::error())
-        }
-        async fn adjust(&self, _: &[Adjustment<'_>]) -> Result<(), StoreError> {
-            Err(Self::error())
-        }
-        fn adjust_soon(&self, _: &[Adjustment<'_>]) {}
-        async fn forget(&self, _: &[Key<'_>]) -> Result<(), StoreError> {
-            Err(Self::error())
-        }
-        async fn ping(&self) -> Result<(), StoreError> {
-            Err(Self::error())
-        }
-    }
-
-    #[test]
-    fn requests_during_an_overload_are_counted_by_rule_and_outcome() {
-        let file = RuleFile::parse("rules.yaml", RULES).unwrap();
-        let metrics = Arc::new(Metrics::new(0.8, AnyStore::Memory(Arc::new(MemoryStore::new()))));
-        let limiter = Limiter::new(file.rules().clone(), OverloadedStore).with_observer(Arc::clone(&metrics));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        for action in ["write", "write", "write", "pay"] {
-            let request = Request::new(action).with_attribute("user", "ann");
-            let _ = runtime.block_on(limiter.check(&request));
-        }
-        let page = metrics.open_metrics();
-        let mut lines: Vec<&str> =
-            page.lines().filter(|line| line.starts_with("rate_limit_overloaded_total")).collect();
-        lines.sort_unstable();
-        assert_eq!(
-            lines,
-            [
-                r#"rate_limit_overloaded_total{rule="payments",outcome="refused"} 1"#,
-                r#"rate_limit_overloaded_total{rule="writes",outcome="allowed"} 1"#,
-                r#"rate_limit_overloaded_total{rule="writes",outcome="refused"} 1"#,
-                r#"rate_limit_overloaded_total{rule="writes",outcome="rejected"} 2"#,
-            ]
-        );
-    }
-}
+mod tests;

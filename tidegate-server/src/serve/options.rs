@@ -133,8 +133,7 @@ impl ServeArgs {
 
     /// Raises the limit of file descriptors, and shares them between the addresses.
     pub(crate) fn descriptor_plan(&self) -> DescriptorPlan {
-        let has_gateway = self.gateway.is_some() || self.upstream.is_some();
-        let (addresses, upstream) = if has_gateway { (3, self.bounds.max_upstream_connections) } else { (2, 0) };
+        let (addresses, upstream) = if self.has_gateway() { (3, self.bounds.max_upstream_connections) } else { (2, 0) };
         DescriptorPlan::new(raise_limit(), addresses, self.max_connections, upstream)
     }
 
@@ -152,6 +151,11 @@ impl ServeArgs {
     pub(crate) fn envoy_budget(&self) -> Duration {
         let by_store = self.store_budget.map_or(Duration::ZERO, Duration::from_millis).max(DEFAULT_MAX_DECISION_TIME);
         self.envoy.envoy_budget.map_or(by_store, Duration::from_millis)
+    }
+
+    /// Whether the flags ask for a gateway.
+    pub(crate) const fn has_gateway(&self) -> bool {
+        self.gateway.is_some() || self.upstream.is_some()
     }
 
     /// The gateway and its address, if the flags ask for one.

@@ -138,6 +138,30 @@ async fn a_denied_request_with_a_body_keeps_its_connection() {
     connection.receive_until("GET /open HTTP/1.1\n").await;
 }
 
+/// A connection that is closed while the client sends is reset, and the response is lost.
+#[tokio::test]
+async fn a_denied_client_that_sends_a_long_body_before_it_reads_gets_the_response() {
+    let limit = Limit::token_bucket(0, Rate::per_hour(1).unwrap()).unwrap();
+    let upstream = format!("http://{}", serve(mirror()).await);
+    let layer = limits([Rule::new("api", limit)], &ManualClock::starting_at(START));
+    let gateway = gateway_with(&upstream, GatewayOptions::new(), layer).await;
+    let long = "x".repeat(5_000_000);
+    for (head, body) in [
+        ("content-length: 5000000", long.clone()),
+        ("transfer-encoding: chunked", format!("{:x}\r\n{long}\r\n0\r\n\r\n", long.len())),
+    ] {
+        let mut connection = RawConnection::connect(gateway).await;
+        connection.send(&format!("POST / HTTP/1.1\r\nhost: a\r\n{head}\r\n\r\n{body}")).await;
+        let response = connection.receive_to_end().await;
+        assert!(response.starts_with("HTTP/1.1 429 "), "{response}");
+        assert_eq!(field(&response, "connection"), Some("close"), "{response}");
+    }
+    // One that never ends is cut off.
+    let mut connection = RawConnection::connect(gateway).await;
+    connection.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000000\r\n\r\n").await;
+    while tokio::io::AsyncWriteExt::write_all(&mut connection.stream, long.as_bytes()).await.is_ok() {}
+}
+
 #[tokio::test]
 async fn a_denied_request_whose_body_is_not_read_announces_the_end_of_its_connection() {
     let limit = Limit::token_bucket(0, Rate::per_hour(1).unwrap()).unwrap();

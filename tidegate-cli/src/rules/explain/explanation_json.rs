@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tidegate::RuleMode;
-use tidegate_rules::{Explanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint};
+use tidegate_rules::{ClaimUse, Explanation, RuleEffect, RuleExplanation, RuleStatus, TimelinePoint};
 use tidegate_server::command::whole_millis;
 
 #[derive(Serialize)]
@@ -10,6 +10,8 @@ pub(super) struct ExplanationJson<'e> {
     client_ip: Option<&'e str>,
     tenant: Option<&'e str>,
     plan: Option<&'e str>,
+    /// The claims by which the request is judged.
+    claims: Vec<ClaimJson<'e>>,
     /// The ways in which servers may read the path, as written first.
     path_readings: &'e [String],
     exempt_line: Option<usize>,
@@ -17,6 +19,16 @@ pub(super) struct ExplanationJson<'e> {
     problem: Option<String>,
     rules: Vec<RuleJson<'e>>,
     timeline: Vec<TimelinePointJson<'e>>,
+}
+
+#[derive(Serialize)]
+struct ClaimJson<'e> {
+    identity: &'e str,
+    claim: &'e str,
+    /// The header with the token.
+    header: &'e str,
+    /// Who must verify the token, as the file states: always `in front`, since Tidegate does not.
+    verified: &'static str,
 }
 
 #[derive(Serialize)]
@@ -77,12 +89,19 @@ impl<'e> ExplanationJson<'e> {
             client_ip: explanation.client_ip.as_deref(),
             tenant: explanation.tenant.as_deref(),
             plan: Some(explanation.plan.as_str()).filter(|plan| !plan.is_empty()),
+            claims: explanation.claims.iter().map(ClaimJson::new).collect(),
             path_readings: &explanation.path_readings,
             exempt_line: explanation.exempt,
             problem: explanation.problem.as_ref().map(ToString::to_string),
             rules: explanation.rules.iter().map(RuleJson::new).collect(),
             timeline: explanation.timeline.points.iter().map(TimelinePointJson::new).collect(),
         }
+    }
+}
+
+impl<'e> ClaimJson<'e> {
+    fn new(claim: &'e ClaimUse) -> Self {
+        Self { identity: &claim.identity, claim: &claim.claim, header: &claim.header, verified: "in front" }
     }
 }
 

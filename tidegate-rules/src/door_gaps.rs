@@ -1,0 +1,310 @@
+//! `DoorGap`: what a rule reads and a front door never has. Nothing fails for it: the requests share one count, or the rule never
+//! applies. So it is reported when a file is validated for a door, when a server starts, and in its metrics.
+
+mod needs;
+
+use std::fmt;
+
+use tidegate::attributes;
+
+use crate::RuleFile;
+use crate::compile::CompiledRule;
+use crate::cost::{Cost, CostSource};
+use crate::forwarded::ProxyTrust;
+use crate::front_door::FrontDoor;
+use crate::identity::{Identity, Source};
+use crate::lint::UNAVAILABLE_AT_DOOR;
+use crate::problem::{Problem, Report};
+use crate::request_matcher::{RequestMatcher, TenantUse};
+use crate::source_file::Span;
+
+/// Something that a rule reads and a front door never has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DoorGap {
+    rule: String,
+    door: FrontDoor,
+    source: String,
+    effect: GapEffect,
+    help: &'static str,
+    span: Span,
+}
+
+/// What happens to requests through the door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GapEffect {
+    /// All of them share one count of the rule.
+    SharedCount,
+    /// They are counted by the other parts of the subject alone.
+    CoarserCount,
+    /// All clients of a proxy share one count, because the file trusts no proxy.
+    ProxyAddress,
+    /// Nobody has verified the token, if clients reach the gateway directly: the file trusts no proxy that could have.
+    UnverifiedClaim,
+    /// The cost is computed without the value.
+    MissingInCost,
+    /// The rule never applies to them.
+    NeverApplies,
+}
+
+impl DoorGap {
+    /// The id of the rule.
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// The front door.
+    pub const fn door(&self) -> FrontDoor {
+        self.door
+    }
+
+    /// What the rule reads, as the file names it: `body:email`.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// What happens to requests through the door.
+    pub const fn effect(&self) -> GapEffect {
+        self.effect
+    }
+
+    /// What to do about it.
+    pub const fn help(&self) -> &'static str {
+        self.help
+    }
+
+    fn problem(self) -> Problem {
+        Problem::warning(UNAVAILABLE_AT_DOOR, self.to_string(), self.span).with_help(self.help)
+    }
+}
+
+/// One sentence, without a full stop.
+impl fmt::Display for DoorGap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rule, source, door) = (&self.rule, &self.source, self.door.title());
+        match self.effect {
+            GapEffect::SharedCount => write!(
+                f,
+                "rule `{rule}` counts by `{source}`, which {door} never has: all requests there share one count"
+            ),
+            GapEffect::CoarserCount => write!(
+                f,
+                "rule `{rule}` counts by `{source}`, which {door} never has: requests there are counted without it"
+            ),
+            GapEffect::ProxyAddress => write!(
+                f,
+                "rule `{rule}` counts by `{source}`, and the file trusts no proxy: at {door}, all clients of a proxy share one \
+                 count"
+            ),
+            GapEffect::UnverifiedClaim => write!(
+                f,
+                "rule `{rule}` reads `{source}`, and the file trusts no proxy: if clients reach {door} directly, nobody has verified \
+                 their tokens, and they can forge every claim"
+            ),
+            GapEffect::MissingInCost => write!(
+                f,
+                "the cost of rule `{rule}` reads `{source}`, which {door} never has: the cost there is computed without it"
+            ),
+            GapEffect::NeverApplies => {
+                write!(f, "rule `{rule}` matches by `{source}`, which {door} never has: it never applies there")
+            }
+        }
+    }
+}
+
+/// Checking a file for a front door
+impl RuleFile {
+    /// What the rules read and `door` never has, in the order of the file. Disabled rules are left out.
+    ///
+    /// ```
+    /// use tidegate_rules::{FrontDoor, RuleFile};
+    ///
+    /// let text = "version: 1\nrules: [{ id: login, match: { path: /login }, per: ['body:email'], sliding_log: { limit: 5, window: 10m } }]\n";
+    /// let file = RuleFile::parse("rules.yaml", text)?;
+    /// assert!(file.door_gaps(FrontDoor::Gateway).is_empty());
+    /// assert_eq!(
+    ///     file.door_gaps(FrontDoor::ForwardAuth)[0].to_string(),
+    ///     "rule `login` counts by `body:email`, which forward-auth never has: all requests there share one count"
+    /// );
+    /// # Ok::<(), tidegate_rules::Report>(())
+    /// ```
+    pub fn door_gaps(&self, door: FrontDoor) -> Vec<DoorGap> {
+        let rules = self.compiled.iter().filter(|rule| !rule.is_disabled());
+        rules.flat_map(|rule| RuleAtDoor { rule, door, matcher: &self.matcher }.gaps()).collect()
+    }
+
+    /// The [report](Self::report), and for each of `doors` a warning for what the rules read and it never has, and a note of what its
+    /// callers must send.
+    pub fn report_for_doors(&self, doors: &[FrontDoor]) -> Report {
+        let gaps = doors.iter().flat_map(|door| self.door_gaps(*door)).map(DoorGap::problem);
+        let needs = doors.iter().flat_map(|door| needs::problems(self, *door));
+        self.report().with_problems(gaps.chain(needs))
+    }
+}
+
+/// A rule at a front door.
+struct RuleAtDoor<'r> {
+    rule: &'r CompiledRule,
+    door: FrontDoor,
+    matcher: &'r RequestMatcher,
+}
+
+impl<'r> RuleAtDoor<'r> {
+    fn gaps(&self) -> Vec<DoorGap> {
+        if let Some(gap) = self.mismatch() {
+            return vec![gap];
+        }
+        let mut gaps = self.subject_gaps();
+        gaps.extend(self.cost_gap());
+        gaps.extend(self.claim_gap());
+        gaps
+    }
+
+    /// Why the rule never applies, if it does not.
+    fn mismatch(&self) -> Option<DoorGap> {
+        let (condition, tenant) = (&self.rule.matcher.condition, &self.matcher.tenant);
+        let span = &self.rule.match_span;
+        let gap = |source: &str, missing: Option<&Source>| self.gap(source, GapEffect::NeverApplies, missing, span);
+        if !condition.actions.is_empty() && !self.door.has(&Source::Action) {
+            return Some(gap("action", Some(&Source::Action)));
+        }
+        if !condition.tenants.is_empty() && !self.has(tenant) {
+            return Some(gap("tenant", tenant.sources.first()));
+        }
+        if !condition.plans.is_empty() && !condition.plans.iter().any(|plan| self.has_plan(plan)) {
+            return Some(gap("plan", self.matcher.plan.sources.first()));
+        }
+        let headers = condition.headers.iter().map(|(name, _)| Source::Attribute(name.clone()));
+        headers.into_iter().find(|header| !self.door.has(header)).map(|header| match &header {
+            Source::Attribute(name) => gap(name, Some(&header)),
+            _ => gap("header", Some(&header)),
+        })
+    }
+
+    /// The parts of the subject that are always missing.
+    fn subject_gaps(&self) -> Vec<DoorGap> {
+        let tenant = (self.rule.matcher.tenant == TenantUse::Subject).then_some(&self.matcher.tenant);
+        let parts = || tenant.into_iter().chain(self.rule.matcher.per.iter());
+        let is_missing = |identity: &Identity| match identity.name.as_str() {
+            "plan" => !self.has_any_plan(),
+            _ => !self.has(identity),
+        };
+        let effect = if parts().all(is_missing) { GapEffect::SharedCount } else { GapEffect::CoarserCount };
+        let missing = parts().filter(|identity| is_missing(identity));
+        let mut gaps: Vec<DoorGap> = missing
+            .map(|identity| self.gap(&describe(identity), effect, identity.sources.first(), self.per_span(identity)))
+            .collect();
+        let has_address =
+            |identity: &&Identity| identity.sources.iter().any(|source| matches!(source, Source::Ip | Source::Net(_)));
+        if self.door == FrontDoor::ForwardAuth
+            && self.matcher.identity_config.trust == ProxyTrust::None
+            && let Some(identity) = parts().find(has_address)
+        {
+            let span = self.per_span(identity);
+            gaps.push(self.gap(&describe(identity), GapEffect::ProxyAddress, Some(&Source::Ip), span));
+        }
+        gaps
+    }
+
+    /// What the cost reads and never has.
+    fn cost_gap(&self) -> Option<DoorGap> {
+        let Cost::Table(table) = &self.rule.matcher.cost else { return None };
+        let names: Vec<&str> = match &table.from {
+            CostSource::Default => return None,
+            CostSource::Header(name) => vec![name],
+            CostSource::Expression(expression) => expression.reads().iter().map(AsRef::as_ref).collect(),
+        };
+        names.into_iter().find_map(|name| {
+            let identity = self.matcher.named(name);
+            let source = Source::parse(name).ok();
+            let is_missing = match identity {
+                Some(_) if name == attributes::PLAN => !self.has_any_plan(),
+                Some(identity) => !self.has(identity),
+                None => source.as_ref().is_some_and(|source| !self.door.has(source)),
+            };
+            let missing = identity.and_then(|identity| identity.sources.first()).or(source.as_ref());
+            let shown = if name == attributes::CONTENT_LENGTH_HEADER { "request.size" } else { name };
+            is_missing.then(|| self.gap(shown, GapEffect::MissingInCost, missing, &self.rule.cost_span))
+        })
+    }
+
+    /// A claim that the rule counts by, or that chooses its limit, if no proxy in front can have verified it.
+    fn claim_gap(&self) -> Option<DoorGap> {
+        if self.door != FrontDoor::Gateway || self.matcher.identity_config.trust != ProxyTrust::None {
+            return None;
+        }
+        let rule = &self.rule.matcher;
+        let tenant = (rule.tenant != TenantUse::No).then_some(&self.matcher.tenant);
+        let plan = (!self.rule.plans.is_empty() || !rule.condition.plans.is_empty()).then_some(&self.matcher.plan);
+        let kinds =
+            rule.per.iter().chain(tenant).chain(plan).flat_map(|identity| identity.sources.iter().zip(&identity.kinds));
+        let (claim, kind) = kinds.into_iter().find(|(source, _)| matches!(source, Source::Claim(_)))?;
+        Some(self.gap(kind, GapEffect::UnverifiedClaim, Some(claim), &self.rule.per_span))
+    }
+
+    /// Whether a request through the door can have a value of the identity.
+    fn has(&self, identity: &Identity) -> bool {
+        (identity.application_attribute.is_some() && self.door.has_application())
+            || identity.sources.iter().any(|source| self.door.has(source))
+    }
+
+    /// Whether a request through the door can have this plan.
+    fn has_plan(&self, plan: &str) -> bool {
+        let by_tenant = || self.matcher.plan_of_tenant.values().any(|of_tenant| of_tenant == plan);
+        self.has(&self.matcher.plan)
+            || self.matcher.default_plan == plan
+            || (self.has(&self.matcher.tenant) && by_tenant())
+    }
+
+    fn has_any_plan(&self) -> bool {
+        self.has(&self.matcher.plan)
+            || !self.matcher.default_plan.is_empty()
+            || (self.has(&self.matcher.tenant) && !self.matcher.plan_of_tenant.is_empty())
+    }
+
+    fn per_span(&self, identity: &Identity) -> &'r Span {
+        let spans = &self.rule.per_spans;
+        spans.iter().find(|(name, _)| *name == identity.name).map_or(&self.rule.per_span, |(_, span)| span)
+    }
+
+    fn gap(&self, source: &str, effect: GapEffect, missing: Option<&Source>, span: &Span) -> DoorGap {
+        DoorGap {
+            rule: self.rule.matcher.id.to_string(),
+            door: self.door,
+            source: source.to_owned(),
+            effect,
+            help: help(effect, missing),
+            span: span.clone(),
+        }
+    }
+}
+
+/// The sources of an identity, or its name if only the application sets it.
+fn describe(identity: &Identity) -> String {
+    if identity.sources.is_empty() { identity.name.to_string() } else { identity.kinds.join(", ") }
+}
+
+fn help(effect: GapEffect, missing: Option<&Source>) -> &'static str {
+    match missing {
+        _ if effect == GapEffect::ProxyAddress => {
+            "list the networks of the proxies in front: `trusted_proxies` below `identify`"
+        }
+        _ if effect == GapEffect::UnverifiedClaim => {
+            "let a proxy in front verify the token, and list its network: `trusted_proxies` below `identify`; a service behind the \
+             gateway verifies too late"
+        }
+        Some(Source::Body(_)) => {
+            "limit the route at the gateway, the tower layer or the check API, which have the body; or let the proxy send the \
+             value as a header"
+        }
+        Some(Source::Action) => "match a path; only the check API, the tower layer and Envoy's service have actions",
+        Some(Source::Attribute(name)) if name == attributes::CONTENT_LENGTH_HEADER => {
+            "limit the route at the gateway or the tower layer, which know the length of the body"
+        }
+        Some(Source::Attribute(name)) if attributes::header_name(name).is_some() => "read another header",
+        _ => {
+            "let the proxy in front set a header, list it below `authenticated`, and read `header:NAME`; only the check API, the \
+             tower layer and Envoy's service have attributes of the application"
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What rules read and a front door never has, and what its callers must send.
+
+use tidegate_rules::{FrontDoor, GapEffect, RuleFile, Severity};
+
+fn file(text: &str) -> RuleFile {
+    RuleFile::parse("rules.yaml", &format!("version: 1\n{text}\n")).unwrap_or_else(|report| panic!("{report}"))
+}
+
+/// The gaps of a file with one rule: what it reads, and the effect.
+fn gaps(identify: &str, rule: &str, door: FrontDoor) -> Vec<(String, GapEffect)> {
+    let limit = "fixed_window: { limit: 9, window: 1m }";
+    let file = file(&format!("identify: {{ {identify} }}\nrules:\n- {{ id: a, {rule}, {limit} }}"));
+    let gaps = file.door_gaps(door);
+    assert!(gaps.iter().all(|gap| gap.rule() == "a" && gap.door() == door && !gap.help().is_empty()), "{gaps:?}");
+    gaps.into_iter().map(|gap| (gap.source().to_owned(), gap.effect())).collect()
+}
+
+const PROXIES: &str = "trusted_proxies: 10.0.0.0/8";
+
+#[test]
+fn each_door_lacks_what_it_can_never_have() {
+    use FrontDoor::{Check, Envoy, ForwardAuth, Gateway, Tower};
+    use GapEffect::{CoarserCount, MissingInCost, NeverApplies, SharedCount};
+    let both = &[Gateway, ForwardAuth][..];
+    for (identify, rule, lacking, source, effect) in [
+        ("", "per: 'body:email'", &[ForwardAuth][..], "body:email", SharedCount),
+        ("", "per: ['body:email', ip]", &[ForwardAuth], "body:email", CoarserCount),
+        (
+            "account: ['body:email', 'attr:account']",
+            "per: account",
+            &[ForwardAuth],
+            "body:email, attr:account",
+            SharedCount,
+        ),
+        ("", "per: 'attr:account'", both, "attr:account", SharedCount),
+        ("", "per: user", both, "user", SharedCount),
+        ("", "per: [tenant, path]", both, "tenant", CoarserCount),
+        ("", "per: plan", both, "plan", SharedCount),
+        ("", "per: action", both, "action", SharedCount),
+        ("", "per: ip, match: { action: login }", both, "action", NeverApplies),
+        ("", "per: ip, match: { tenant: acme }", both, "tenant", NeverApplies),
+        ("", "per: ip, match: { header: { proxy: x } }", &[Gateway], "header:proxy", NeverApplies),
+        ("", "per: ip, cost: 'int(attr.rows)'", both, "attr:rows", MissingInCost),
+        ("", "per: ip, cost: 'size(user)'", both, "user", MissingInCost),
+        ("", "per: ip, cost: 'request.size / 1024'", &[ForwardAuth], "request.size", MissingInCost),
+        ("", "per: 'header:content-length'", &[ForwardAuth], "header:content-length", SharedCount),
+        ("", "per: 'header:x-original-url'", &[Gateway], "header:x-original-url", SharedCount),
+    ] {
+        let identify = format!("{PROXIES}{}{identify}", if identify.is_empty() { "" } else { ", " });
+        for door in [Gateway, ForwardAuth, Check, Tower, Envoy] {
+            // `account` may come from the application everywhere but at a proxy.
+            let is_lacking = lacking.contains(&door);
+            let expected = if is_lacking { vec![(source.to_owned(), effect)] } else { Vec::new() };
+            assert_eq!(gaps(&identify, rule, door), expected, "{rule} at {door}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_lacks_nothing_if_another_source_can_take_its_place() {
+    for (identify, rule) in [
+        ("client: ['attr:account', 'body:email', ip]", "per: client"),
+        ("user: header:x-user", "per: user"),
+        ("tenant: header:x-tenant", "per: [tenant], match: { tenant: acme }, cost: 'size(tenant)'"),
+        ("", "per: [path, host, method, 'query:q', 'cookie:c', 'const:x'], match: { header: { x-beta: 1 } }"),
+        ("", "per: 'attr:account', mode: disabled"),
+        ("user: claim:sub, authenticated: authorization", "per: user"),
+    ] {
+        for door in [FrontDoor::Gateway, FrontDoor::ForwardAuth] {
+            let identify = format!("{PROXIES}{}{identify}", if identify.is_empty() { "" } else { ", " });
+            assert_eq!(gaps(&identify, rule, door), [], "{rule} at {door}");
+        }
+    }
+}
+
+/// A plan may come from the tenant, or be that of everybody else.
+#[test]
+fn a_plan_that_a_tenant_or_the_default_gives_can_be_matched() {
+    let plans = |identify: &str, default: &str, wanted: &str| {
+        let limit = "fixed_window: { limit: 9, window: 1m }";
+        let text = format!(
+            "identify: {{ {identify} }}\nplans: {{ free: {{ a: {{ {limit} }} }}, pro: {{ a: {{ {limit} }} }} }}\n\
+             tenants: {{ acme: pro }}\n{default}\n\
+             rules:\n- {{ id: a, match: {{ plan: {wanted} }}, per: [plan], {limit} }}"
+        );
+        file(&text).door_gaps(FrontDoor::Gateway).iter().map(tidegate_rules::DoorGap::effect).collect::<Vec<_>>()
+    };
+    assert_eq!(plans("", "", "pro"), [GapEffect::NeverApplies], "no tenant is known");
+    assert_eq!(plans("tenant: header:x-tenant", "", "pro"), []);
+    assert_eq!(plans("", "default_plan: free", "free"), []);
+    assert_eq!(plans("", "default_plan: free", "pro"), [GapEffect::NeverApplies]);
+    assert_eq!(plans("plan: header:x-plan", "", "pro"), []);
+}
+
+/// The address of a call to forward-auth is that of the proxy.
+#[test]
+fn without_trusted_proxies_forward_auth_has_the_address_of_the_proxy_alone() {
+    let at = |identify: &str, per: &str, door| gaps(identify, &format!("per: {per}"), door);
+    let proxy = [("ip".to_owned(), GapEffect::ProxyAddress)];
+    assert_eq!(at("", "ip", FrontDoor::ForwardAuth), proxy);
+    assert_eq!(at("", "client", FrontDoor::ForwardAuth), proxy);
+    let keys = [("header:x-key, ip".to_owned(), GapEffect::ProxyAddress)];
+    assert_eq!(at("client: [header:x-key, ip]", "client", FrontDoor::ForwardAuth), keys);
+    assert_eq!(at("trusted_hops: 1", "ip", FrontDoor::ForwardAuth), []);
+    assert_eq!(at("", "ip", FrontDoor::Gateway), []);
+}
+
+/// A service behind the gateway verifies tokens after the limit is spent.
+#[test]
+fn without_trusted_proxies_nobody_can_have_verified_a_token_at_the_gateway() {
+    let claims = "user: claim:sub, authenticated: authorization";
+    let at = |identify: &str, rule: &str, door| gaps(&format!("{claims}, {identify}"), rule, door);
+    let forged = |claim: &str| [(claim.to_owned(), GapEffect::UnverifiedClaim)];
+    let none = "ipv6_prefix: 56";
+    assert_eq!(at(none, "per: user", FrontDoor::Gateway), forged("claim:sub"));
+    assert_eq!(at(none, "per: [path, claim:jti]", FrontDoor::Gateway), forged("claim:jti"));
+    assert_eq!(at("tenant: claim:org", "per: tenant", FrontDoor::Gateway), forged("claim:org"));
+    let plan = file(&format!(
+        "identify: {{ plan: claim:tier, {claims} }}\nplans: {{ pro: {{ a: {{ fixed_window: {{ limit: 99, window: 1m }} }} }} }}\n\
+         rules:\n- {{ id: a, per: ip, fixed_window: {{ limit: 9, window: 1m }} }}"
+    ));
+    assert_eq!(plan.door_gaps(FrontDoor::Gateway)[0].source(), "claim:tier", "it chooses the limit");
+    assert_eq!(at("tenant: claim:org", "per: ip", FrontDoor::Gateway), [], "addresses belong to no tenant");
+    assert_eq!(at(PROXIES, "per: user", FrontDoor::Gateway), []);
+    for door in [FrontDoor::ForwardAuth, FrontDoor::Check, FrontDoor::Tower, FrontDoor::Envoy] {
+        assert_eq!(at(none, "per: user", door), [], "the caller at {door} verifies it");
+    }
+}
+
+#[test]
+fn a_report_for_doors_has_warnings_with_positions_and_notes_of_what_to_send() {
+    let file = file(
+        "rules:\n- { id: login, match: { path: /login }, per: ['body:email', 'header:x-device', ip], \
+         sliding_log: { limit: 5, window: 10m }, security: true, on_failure: share }",
+    );
+    let problems = |doors: &[FrontDoor]| {
+        let report = file.report_for_doors(doors);
+        let describe = |problem: &tidegate_rules::Problem| {
+            (problem.severity(), report.position(problem), problem.code(), problem.message().to_owned())
+        };
+        report.problems().iter().map(describe).collect::<Vec<_>>()
+    };
+    assert_eq!(problems(&[]), []);
+    assert_eq!(problems(&[FrontDoor::Gateway]), []);
+    let warning = |column, message: &str| (Severity::Warning, (3, column), "unavailable-at-door", message.to_owned());
+    assert_eq!(
+        problems(&[FrontDoor::ForwardAuth]),
+        [
+            warning(
+                47,
+                "rule `login` counts by `body:email`, which forward-auth never has: requests there are counted without it"
+            ),
+            warning(
+                80,
+                "rule `login` counts by `ip`, and the file trusts no proxy: at forward-auth, all clients of a proxy share one count"
+            ),
+        ]
+    );
+    let note = |message: &str| (Severity::Note, (3, 9), "needed-at-door", message.to_owned());
+    assert_eq!(
+        problems(&[FrontDoor::Check, FrontDoor::Tower, FrontDoor::Envoy]),
+        [
+            note("for rule `login` at the check API, the call must have `body`, header `x-device`, `ip`, `path`"),
+            note(
+                "for rule `login` at the tower layer, your program must set the body (`BufferBody`), the peer (`with_peer`)"
+            ),
+            note(
+                "for rule `login` at Envoy's service, a descriptor must have `body`, `header:x-device`, `remote_address`, `:path`"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn a_door_has_one_name() {
+    for door in FrontDoor::ALL {
+        assert_eq!(door.to_string().parse(), Ok(door));
+    }
+    assert!("proxy".parse::<FrontDoor>().unwrap_err().contains("gateway, forward-auth, check, tower, envoy"));
+}
