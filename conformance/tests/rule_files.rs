@@ -86,7 +86,7 @@ async fn a_rule_file_decides_the_same_on_every_store() {
 async fn costs_and_several_limits_decide_the_same_on_every_store() {
     on_every_store(async |fixture| {
         let limiter = limiter(fixture, FILE);
-        let export = request("PUT", "/api/exports", "acme").with_attribute("header:content-length", "1500");
+        let export = request("PUT", "/api/exports", "acme").with_attribute("request:size", "1500");
         assert_eq!(decisions(&limiter, &export, 3).await, "+3 +1 -export", "five a minute, two units each");
         fixture.clock.advance(Duration::from_secs(70));
         assert_eq!(decisions(&limiter, &export, 2).await, "+0 -export", "and six a day");

@@ -1,4 +1,4 @@
-//! Values from JSON in a request: a claim of its token, a field of its body.
+//! The claims of the token of a request.
 //!
 //! Nothing here is verified. Claims may be used only behind a proxy that checks the signature, expiry and audience of every
 //! token.
@@ -9,9 +9,6 @@ use serde_json::Value;
 
 /// The longest token that is read, in bytes. A request with a longer one is refused.
 pub(crate) const MAX_TOKEN_BYTES: usize = 8 * 1024;
-
-/// The longest body that is read, in bytes. A request with a longer one is refused.
-pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The token in an `Authorization` header: `Bearer` and the token, with any space between them, or the token alone. `None` if there
 /// is another scheme.
@@ -40,15 +37,7 @@ pub(crate) fn decode_claims(token: &str) -> Option<Value> {
     serde_json::from_slice(&payload).ok()
 }
 
-/// Parses a JSON body. `None` if it is too long, invalid, or nested deeper than the 128 levels of `serde_json`.
-pub(crate) fn parse_body(text: &str) -> Option<Value> {
-    if text.len() > MAX_BODY_BYTES {
-        return None;
-    }
-    serde_json::from_str(text).ok()
-}
-
-/// A claim or a field, as text. `name` is a key; if there is no such key, its dots separate keys of nested objects. `None`
+/// A claim, as text. `name` is a key; if there is no such key, its dots separate keys of nested objects. `None`
 /// unless the value is a string, an integer or a boolean.
 pub(crate) fn field_text(value: &Value, name: &str) -> Option<String> {
     text(find(value, name)?)
@@ -82,10 +71,6 @@ mod tests {
 
     fn claim(authorization: &str, name: &str) -> Option<String> {
         field_text(&decode_claims(super::token(authorization)?)?, name)
-    }
-
-    fn body_field(text: &str, name: &str) -> Option<String> {
-        field_text(&parse_body(text)?, name)
     }
 
     fn token(payload: &str) -> String {
@@ -154,36 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_fields_like_a_token_has_claims() {
-        assert_eq!(body_field(r#"{"account":"a7"}"#, "account").as_deref(), Some("a7"));
-        assert_eq!(body_field(r#"{"user":{"id":42}}"#, "user.id").as_deref(), Some("42"));
-        for parse_body in ["", "null", "[1]", "account=a7", "{\"account\":\"a7\""] {
-            assert_eq!(body_field(parse_body, "account"), None, "{parse_body}");
-        }
-    }
-
-    #[test]
-    fn a_deep_or_long_body_is_not_read() {
-        let nested = |levels| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
-        assert_eq!(body_field(&nested(3), "a.a.a").as_deref(), Some("1"));
-        assert_eq!(body_field(&nested(10_000), "a"), None);
-        assert_eq!(body_field(&format!("{{\"a\":{}1}}", " ".repeat(MAX_BODY_BYTES)), "a"), None);
-    }
-
-    /// A name with many dots against keys that match it in every grouping: each object is visited once.
-    #[test]
-    fn the_work_for_an_ambiguous_body_is_linear_in_its_size() {
-        let keys = ["a", "a.a", "a.a.a", "a.a.a.a"].map(|key| format!("\"{key}\":{{\"a\":{{\"a\":{{}}}}}}")).join(",");
-        let name = vec!["a"; 2000].join(".");
-        assert_eq!(body_field(&format!("{{{keys}}}"), &name), None);
-    }
-
-    #[test]
     fn no_text_panics() {
         bolero::check!().with_type::<(String, String)>().for_each(|(text, name)| {
-            let _ = (claim(text, name), claim(&token(text), name), body_field(text, name));
-            let parse_body = serde_json::json!({ name.as_str(): text }).to_string();
-            assert_eq!(body_field(&parse_body, name).as_ref(), Some(text));
+            let _ = (claim(text, name), claim(&token(text), name));
         });
     }
 }

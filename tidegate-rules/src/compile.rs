@@ -35,6 +35,9 @@ pub(crate) use rule::CompiledRule;
 /// The supported version of the file format.
 const FORMAT_VERSION: u64 = 1;
 
+/// The size of a body without a length: the longest that axum takes by default, and more than nginx does.
+const DEFAULT_UNKNOWN_SIZE_BYTES: u64 = 2 * 1024 * 1024;
+
 /// A compiled rule file.
 #[derive(Debug)]
 pub(crate) struct CompiledFile {
@@ -103,6 +106,7 @@ pub(crate) fn compile(file: &schema_types::RuleFileSpec, problems: &mut Vec<Prob
         exempt_rest,
         index,
         rules: rule_matchers,
+        unknown_size: file.unknown_size.as_ref().map_or(DEFAULT_UNKNOWN_SIZE_BYTES, |size| size.value.0),
         reads: HashSet::new(),
     };
     matcher.reads = matcher.reads().into_iter().map(SmolStr::from).collect();

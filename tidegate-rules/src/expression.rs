@@ -79,7 +79,7 @@ impl Expression {
     }
 
     /// The names that it reads, each once: plain names such as `tenant` and `path`, and others as sources of a rule file:
-    /// `attr:rows` for `attr.rows`, which is never an identity of that name, and `header:content-length` for `request.size`.
+    /// `attr:rows` for `attr.rows`, which is never an identity of that name, and `request:size` for `request.size`.
     pub(crate) fn reads(&self) -> &[SmolStr] {
         &self.reads
     }
@@ -154,11 +154,11 @@ mod tests {
             ("request.path.endsWith('.pdf') ? 2 : 1", &[("path", "/a.pdf")], 2),
             ("request.path.contains('/export/') ? 9 : 1", &[("path", "/a/export/b")], 9),
             ("request.host == 'a.example' ? 2 : 1", &[("host", "a.example")], 2),
-            ("1 + request.size / 1024", &[("header:content-length", "10240")], 11),
+            ("1 + request.size / 1024", &[("request:size", "10240")], 11),
             ("request.size", &[], 0),
-            ("request.size", &[("header:content-length", "many")], 0),
-            ("request.size", &[("header:content-length", "-5")], 0),
-            ("request.size", &[("header:content-length", "99999999999999999999")], i64::MAX),
+            ("request.size", &[("request:size", "many")], 0),
+            ("request.size", &[("request:size", "-5")], 0),
+            ("request.size", &[("request:size", "99999999999999999999")], i64::MAX),
             ("int(request.headers[\"X-Rows\"])", &[("header:x-rows", "12")], 12),
             ("request.headers.Weight == 'heavy' ? 5 : 1", &[("header:weight", "heavy")], 5),
             ("int(request.query['rows'])", &[("query:rows", "7")], 7),
@@ -212,7 +212,7 @@ mod tests {
             "query:Q",
             "query:R",
             "cookie:c",
-            "header:content-length",
+            "request:size",
         ];
         assert_eq!(expression.reads(), expected);
         assert!(Expression::compile("1 + 1").unwrap().reads().is_empty());
@@ -396,7 +396,7 @@ mod tests {
     /// Trap: an overflow failed, and a failure costs the default, so a client paid 1 for announcing 2^63 bytes.
     #[test]
     fn a_huge_announced_size_does_not_lower_the_cost() {
-        let huge = [("header:content-length", "9223372036854775807"), ("query:rows", "99999999999999999999")];
+        let huge = [("request:size", "9223372036854775807"), ("query:rows", "99999999999999999999")];
         for text in [
             "1 + request.size",
             "request.size * 1000",

@@ -83,6 +83,7 @@ mod forwarded;
 mod identity;
 mod index;
 mod ip;
+mod json_body;
 mod path;
 mod path_tree;
 mod provenance;

@@ -18,7 +18,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 32] = [
+pub(crate) const CODES: [&str; 33] = [
     "colon-segment",
     "cost-above-limit",
     "duplicate-rule",
@@ -47,6 +47,7 @@ pub(crate) const CODES: [&str; 32] = [
     "unauthenticated-header",
     "unauthenticated-tenant",
     UNAVAILABLE_AT_DOOR,
+    "unknown-size",
     "unreachable",
     "unused-identity",
     "unverified-claim",
@@ -86,6 +87,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
         security::lint(rule, &mut lints);
         failure_policy::lint(rule, &mut lints);
         limits::lint(rule, &mut lints);
+        lints.extend(limits::unknown_size(rule, file.matcher.unknown_size));
         lints.extend(anonymous::lint(file, rule));
     }
     reachability::lint_conditions(file, &mut lints);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
-use tidegate::spi::{Match, Matcher};
+use tidegate::spi::{BodyNeed, BodyUse, Match, Matcher};
 use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
 
 use crate::condition::Condition;
@@ -34,6 +34,8 @@ pub(crate) struct RequestMatcher {
     /// The rules that are not disabled, in the order of the file.
     pub(crate) rules: Vec<RuleMatcher>,
     pub(crate) index: Index,
+    /// The size of a body whose length is not known, in bytes.
+    pub(crate) unknown_size: u64,
     /// The attributes that the file reads.
     pub(crate) reads: HashSet<SmolStr>,
 }
@@ -50,6 +52,7 @@ pub(crate) struct RuleMatcher {
     pub(crate) tenant: TenantUse,
     pub(crate) cost: Cost,
     pub(crate) on_failure: FailurePolicy,
+    pub(crate) is_shadow: bool,
 }
 
 /// How a rule uses the tenant.
@@ -106,6 +109,7 @@ impl RequestMatcher {
     pub(crate) fn value<'q>(&self, name: &str, view: &RequestView<'_, 'q>) -> Option<Cow<'q, str>> {
         match name {
             attributes::PATH => view.path().map(Cow::Borrowed),
+            attributes::SIZE => Some(view.size()),
             attributes::PLAN => Some(Cow::Owned(view.plan().to_owned())),
             attributes::HOST => view.host().map(|host| Cow::Owned(host.to_owned())),
             _ => match self.named(name) {
@@ -225,19 +229,24 @@ fn address_of(identities: &[Option<IdentityValue<'_>>]) -> Option<IpAddr> {
 }
 
 impl Matcher for RequestMatcher {
-    fn find(&self, request: &Request<'_>, add: &mut dyn FnMut(Match<'_>)) -> Result<(), RequestProblem> {
+    fn find(&self, request: &Request<'_>, add: &mut dyn FnMut(Match<'_>)) -> Result<BodyUse, RequestProblem> {
         let view = RequestView::new(request, self);
         self.refuse_repeated(&view);
         let mut candidates = RuleIndices::new();
         self.index.candidates(&view, &mut candidates);
         candidates.retain(|index| self.rules[*index as usize].rest.as_ref().is_none_or(|rest| rest.matches(&view)));
         if candidates.is_empty() || self.exemption(&view).is_some() {
-            return view.problem().map_or(Ok(()), |problem| Err(problem.clone()));
+            let body_use = view.take_body_use(BodyNeed::Enforced);
+            return view.problem().map_or(Ok(body_use), |problem| Err(problem.clone()));
         }
+        // A tenant or a plan of the body, which conditions read.
+        let mut body_use = view.take_body_use(BodyNeed::Enforced);
         for index in candidates {
             let rule = &self.rules[index as usize];
             let subject = rule.subject(&view);
             let cost = rule.cost.units(&view, self);
+            let need = if rule.is_shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
+            body_use = body_use.unite(view.take_body_use(need));
             let others = subject.others();
             if others.len() >= MAX_REPEATED_VALUES {
                 view.refuse(RequestProblemKind::TooManyValues, attributes::COOKIE_HEADER);
@@ -255,7 +264,7 @@ impl Matcher for RequestMatcher {
                 });
             }
         }
-        view.problem().map_or(Ok(()), |problem| Err(problem.clone()))
+        view.problem().map_or(Ok(body_use), |problem| Err(problem.clone()))
     }
 
     fn reads(&self) -> Vec<String> {
@@ -281,6 +290,8 @@ impl Matcher for RequestMatcher {
 
 #[cfg(test)]
 mod tests {
+    use tidegate::spi::Check;
+
     use super::*;
     use crate::RuleFile;
 
@@ -303,5 +314,38 @@ mod tests {
         assert_eq!(matches(&[]), [(true, None)]);
         assert_eq!(matches(&[("header:x-key", "k")]), [(false, None)]);
         assert_eq!(matches(&[("method", "POST")]), [(true, Some(tidegate::OnFailure::Closed))]);
+    }
+
+    /// For front doors that can bring more of the body, or let no more of it pass.
+    #[test]
+    fn a_plan_says_how_it_depends_on_a_body_that_it_does_not_know() {
+        let text = "version: 1\nunknown_size: 10k\nrules:\n\
+             - { id: s, match: { path: /x/size }, per: [], cost: 1 + request.size / 1000, token_bucket: { capacity: 50, refill: 1/s } }\n\
+             - { id: b, match: { path: '/{page}' }, per: ['body:account'], token_bucket: { capacity: 5, refill: 1/s } }\n";
+        let file = RuleFile::parse("rules.yaml", text).unwrap_or_else(|report| panic!("{report}"));
+        let shadow = text.replace("per:", "mode: shadow, per:");
+        let shadow = RuleFile::parse("rules.yaml", &shadow).unwrap_or_else(|report| panic!("{report}"));
+        let result = |file: &RuleFile, path: &'static str, size: Option<&'static str>| {
+            let request = Request::new("").with_attribute("path", path);
+            let request = size.into_iter().fold(request, |request, size| request.with_attribute("request:size", size));
+            let plan = file.rules().resolve(&request);
+            (plan.body_use(), plan.checks().iter().map(Check::cost).max())
+        };
+        let body_use = |text, size| BodyUse { text, size, assumed_size: (size != BodyNeed::None).then_some(10_000) };
+        let (none, all) = (BodyNeed::None, BodyNeed::Enforced);
+        assert_eq!(result(&file, "/x/size", None), (body_use(none, all), Some(11)));
+        assert_eq!(result(&file, "/x/size", Some("2000")), (body_use(none, none), Some(3)));
+        for unknown in ["", "many", "-1", "0x10", "1 "] {
+            assert_eq!(result(&file, "/x/size", Some(unknown)), (body_use(none, all), Some(11)), "{unknown}");
+        }
+        assert_eq!(result(&file, "/body", None).0, body_use(all, none));
+        assert_eq!(result(&file, "/x%2Fsize", None).0, body_use(all, all), "one reading for each rule");
+        assert_eq!(result(&file, "/x/other", None), (BodyUse::default(), None));
+        assert_eq!(result(&shadow, "/x%2Fsize", None).0, body_use(BodyNeed::Shadow, BodyNeed::Shadow));
+        let request = Request::new("").with_attribute("path", "/body").with_attribute("body", "{}");
+        assert_eq!(file.rules().resolve(&request).body_use(), BodyUse::default());
+        let default = "version: 1\nrules:\n- { id: s, per: [], cost: request.size, token_bucket: { capacity: 5, refill: 1/s } }\n";
+        let default = RuleFile::parse("rules.yaml", default).unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(result(&default, "/", None).0.assumed_size, Some(2 * 1024 * 1024));
     }
 }

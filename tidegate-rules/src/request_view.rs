@@ -2,15 +2,17 @@
 //! readings has a view for each.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
+use tidegate::spi::{BodyNeed, BodyUse};
 use tidegate::{Request, RequestProblem, RequestProblemKind, attributes};
 
 use crate::claims;
 use crate::identity::IdentityValue;
+use crate::json_body::{BodyField, JsonBody, MAX_BODY_BYTES};
 use crate::provenance::Provenance;
 use crate::query::{self, Parameter};
 use crate::repeated::{MAX_REPEATED_VALUES, RepeatedPolicy};
@@ -25,7 +27,11 @@ pub(crate) struct RequestView<'m, 'q> {
     tenant: OnceCell<Option<IdentityValue<'q>>>,
     plan: OnceCell<(SmolStr, Provenance)>,
     client: OnceCell<Option<IpAddr>>,
-    body: OnceCell<Option<Value>>,
+    body: OnceCell<Option<JsonBody>>,
+    /// Whether the body was to be read, and is not there.
+    lacks_body: Cell<bool>,
+    /// Whether the size was to be read, and is not known.
+    assumes_size: Cell<bool>,
     claims: OnceCell<Option<Value>>,
     problem: OnceCell<RequestProblem>,
 }
@@ -38,6 +44,8 @@ impl<'m, 'q> RequestView<'m, 'q> {
             path: OnceCell::new(),
             host: OnceCell::new(),
             body: OnceCell::new(),
+            lacks_body: Cell::new(false),
+            assumes_size: Cell::new(false),
             claims: OnceCell::new(),
             tenant: OnceCell::new(),
             plan: OnceCell::new(),
@@ -63,14 +71,55 @@ impl<'m, 'q> RequestView<'m, 'q> {
 
     /// A field of the body, which is parsed once.
     pub(crate) fn body_field(&self, name: &str) -> Option<String> {
+        let Some(text) = self.request.attribute(attributes::BODY) else {
+            self.lacks_body.set(true);
+            return None;
+        };
         let body = self.body.get_or_init(|| {
-            let text = self.request.attribute(attributes::BODY)?;
-            if text.len() > claims::MAX_BODY_BYTES {
+            if text.len() > MAX_BODY_BYTES {
                 self.refuse(RequestProblemKind::TooLong, attributes::BODY);
             }
-            claims::parse_body(text)
+            JsonBody::parse(text)
         });
-        claims::field_text(body.as_ref()?, name)
+        let text = match body.as_ref()?.field(name) {
+            BodyField::Missing => None,
+            BodyField::Once(text) => Some(text),
+            BodyField::Repeated { first, last } => {
+                let source = format_smolstr!("body:{name}");
+                match self.policy(&source) {
+                    RepeatedPolicy::First => first,
+                    RepeatedPolicy::Last => last,
+                    RepeatedPolicy::Reject => {
+                        self.refuse(RequestProblemKind::Repeated, source);
+                        None
+                    }
+                }
+            }
+        };
+        text.map(str::to_owned)
+    }
+
+    /// The size of the body in bytes, as text. If it is not known, the size that the file assumes.
+    pub(crate) fn size(&self) -> Cow<'q, str> {
+        let is_number = |size: &&str| !size.is_empty() && size.bytes().all(|byte| byte.is_ascii_digit());
+        self.request.attribute(attributes::SIZE).filter(is_number).map_or_else(
+            || {
+                self.assumes_size.set(true);
+                Cow::Owned(self.matcher.unknown_size.to_string())
+            },
+            Cow::Borrowed,
+        )
+    }
+
+    /// How the values that were read since the last call depend on the body. `need` is for what they are read.
+    pub(crate) fn take_body_use(&self, need: BodyNeed) -> BodyUse {
+        let need_if = |is_read: bool| if is_read { need } else { BodyNeed::None };
+        let assumes_size = self.assumes_size.take();
+        BodyUse {
+            text: need_if(self.lacks_body.take()),
+            size: need_if(assumes_size),
+            assumed_size: assumes_size.then_some(self.matcher.unknown_size),
+        }
     }
 
     /// A claim of the token, which is decoded once.

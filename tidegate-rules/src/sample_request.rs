@@ -11,6 +11,9 @@ use tidegate::{Request, attributes};
 
 use crate::ip;
 
+/// The attribute of the `Transfer-Encoding` header: the length of such a body is not known.
+const TRANSFER_ENCODING_HEADER: &str = "header:transfer-encoding";
+
 /// A request in a test or on a command line.
 ///
 /// ```
@@ -44,6 +47,9 @@ pub struct SampleRequest {
     pub attributes: Vec<(String, String)>,
     /// The body, as text.
     pub body: Option<String>,
+    /// The size of the body in bytes. If missing, that of the header `Content-Length` or of `body`; 0 for a GET or HEAD without
+    /// these; else not known.
+    pub size: Option<u64>,
     /// The cost; 1 if missing.
     pub cost: Option<u64>,
 }
@@ -122,6 +128,11 @@ impl SampleRequest {
         Self { body: Some(body.into()), ..self }
     }
 
+    /// Sets the size of the body.
+    pub fn with_size(self, bytes: u64) -> Self {
+        Self { size: Some(bytes), ..self }
+    }
+
     /// Sets the cost.
     pub fn with_cost(self, cost: u64) -> Self {
         Self { cost: Some(cost), ..self }
@@ -130,7 +141,7 @@ impl SampleRequest {
 
 impl SampleRequest {
     /// The attributes that a front door would add, under the names that rules read: `method`, `path`, `query`, `host`, `ip`, `header:NAME`,
-    /// `body`, `tenant`, and the names of the attributes.
+    /// `body`, `request:size`, `tenant`, and the names of the attributes.
     pub fn attributes(&self) -> Result<SampleAttributes, SampleError> {
         let mut values: Vec<(SmolStr, String)> = Vec::new();
         let mut bring = |name: &str, value: Option<&str>| {
@@ -147,6 +158,7 @@ impl SampleRequest {
         let host_header = headers.iter().find(|(name, _)| name == attributes::HOST_HEADER);
         let host = self.host.as_deref().or(host_header.map(|(_, value)| value.as_str()));
         bring(attributes::HOST, host.map(attributes::normalize_host).as_deref());
+        bring(attributes::SIZE, self.body_size(&headers).map(|size| size.to_string()).as_deref());
         values.extend(headers);
         for (name, value) in &self.attributes {
             self.check_attribute(name)?;
@@ -162,6 +174,19 @@ impl SampleRequest {
             Some(known) => Err(SampleError::new("method", format!("methods are case-sensitive; write `{known}`"))),
             None => Ok(self.method.as_deref()),
         }
+    }
+
+    /// The size of the body, if it is known.
+    fn body_size(&self, headers: &[(SmolStr, String)]) -> Option<u64> {
+        let header = |name: &str| headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str());
+        if self.size.is_some() || header(TRANSFER_ENCODING_HEADER).is_some() {
+            return self.size;
+        }
+        if let Some(length) = header(attributes::CONTENT_LENGTH_HEADER) {
+            return length.parse().ok();
+        }
+        let without_body = matches!(self.method.as_deref(), Some("GET" | "HEAD")).then_some(0);
+        self.body.as_ref().map(|body| body.len() as u64).or(without_body)
     }
 
     /// The path and the query.

@@ -39,6 +39,9 @@ pub(crate) struct RuleFileSpec {
     /// Which header fields responses have.
     #[serde(default)]
     pub(crate) http: HttpSpec,
+    /// The size in bytes that `request.size` has for a body without a length; the gateway forwards no more of it. 2,097,152 if
+    /// missing.
+    pub(crate) unknown_size: Option<Spanned<Amount>>,
     /// Requests that are exempt from all rules, such as internal calls and health checks.
     #[serde(default)]
     pub(crate) exempt: Vec<Spanned<MatchSpec>>,

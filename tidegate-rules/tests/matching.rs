@@ -156,8 +156,9 @@ fn a_cost_is_a_number_a_table_a_header_or_an_expression() {
         (4, 4, 100, 4)
     );
     let sized = costs("{ expression: '1 + request.size / 1024', default: 4, max: 100 }");
-    let of_size = |size| cost(&sized, &[("header:content-length", size)]);
+    let of_size = |size| cost(&sized, &[("request:size", size)]);
     assert_eq!((of_size("0"), of_size("10240"), of_size("99999999")), (1, 11, 100));
+    assert_eq!(cost(&sized, &[("header:content-length", "0")]), 100, "only front doors know the size");
     let divided = costs("{ expression: '10 / int(attr.rows)', default: 4 }");
     let rows = |rows| cost(&divided, &[("rows", rows)]);
     assert_eq!((rows("5"), rows("0"), rows("many"), rows("-5")), (2, 4, 4, 4));
@@ -172,7 +173,7 @@ fn the_attributes_of_an_expression_are_requested_from_front_doors() {
         "rules:\n- { id: r, per: [], cost: 'size(client) + request.size + int(request.cookies.n) + int(attr.rows)', token_bucket: { capacity: 5, refill: 1/s } }\n",
     );
     let reads = file.rules().reads();
-    for name in ["ip", "header:content-length", "header:cookie", "rows"] {
+    for name in ["ip", "request:size", "header:cookie", "rows"] {
         assert!(reads.iter().any(|read| read == name), "{name} is not in {reads:?}");
     }
 }

@@ -58,6 +58,21 @@ fn a_repeated_header_or_parameter_is_refused() {
 }
 
 #[test]
+fn a_repeated_field_of_a_body_is_refused_unless_the_file_says_which_counts() {
+    let body = |body| Request::new("").with_attribute("body", body);
+    let twice = body(r#"{"account":"a","Account":"b"}"#);
+    let rejecting = file("", "['body:account']");
+    assert_eq!(problem(&rejecting, &twice), Some((RequestProblemKind::Repeated, "body:account".into())));
+    let subject = |file: &RuleFile, request: &Request<'_>| plan(file, request).checks()[0].key().subject();
+    for (setting, counts) in [("first", r#"{"account":"a"}"#), ("last", r#"{"account":"b"}"#)] {
+        for repeated in [format!("  repeated: {setting}"), format!("  repeated: {{ 'body:account': {setting} }}")] {
+            let file = file(&repeated, "['body:account']");
+            assert_eq!(subject(&file, &twice), subject(&file, &body(counts)), "{repeated}");
+        }
+    }
+}
+
+#[test]
 fn values_that_no_rule_reads_may_come_twice() {
     let by_account = file("", "[query:account]");
     let request = keys("a", "b").with_attribute("query", "account=a&x=1&x=2&y=a;b");

@@ -1,18 +1,20 @@
 //! `Gateway`: a reverse proxy that applies the rules in front of any HTTP service.
 //!
 //! ```text
-//! client ──▶ Listener ──▶ request_fields ──▶ LimitLayer ──▶ Proxy ──▶ upstream
-//!            TLS,          hop_by_hop,         429, 503,     upload, tunnel
-//!            timeouts      forwarded_headers   delays           │
-//!            rate_limit_headers ◀───────────────────────────────┘
+//! client ──▶ Listener ──▶ request_fields ──▶ body_reader ──▶ LimitLayer ──▶ Proxy ──▶ upstream
+//!            TLS,          hop_by_hop,         if rules        429, 503,     upload, tunnel
+//!            timeouts      forwarded_headers   read bodies     delays           │
+//!            rate_limit_headers ◀───────────────────────────────────────────────┘
 //! ```
 //!
 //! A request is brought into its final form first, then decided, and then forwarded as it was decided.
 //!
-//! Bodies, trailers and upgraded connections are streamed, with a bounded buffer for each request. [`LimitLayer`] makes the path of
+//! Bodies, trailers and upgraded connections are streamed, with a bounded buffer for each request; only a body that a rule counts by is
+//! read before. [`LimitLayer`] makes the path of
 //! each request canonical, decides the request, and writes the 400, 429 and 503 responses; the gateway forwards what was decided.
 
 mod access_log;
+mod body_reader;
 mod options;
 pub use options::GatewayOptions;
 mod upstream;
@@ -21,6 +23,7 @@ mod forwarded_headers;
 mod hop_by_hop;
 mod proxy;
 mod rate_limit_headers;
+mod request_body;
 mod request_fields;
 mod tunnel;
 mod upload;
@@ -131,26 +134,31 @@ impl Gateway {
 /// What every request passes. Clones share everything.
 struct GatewayDoor<S> {
     service: Arc<LimitService<Proxy, S>>,
-    /// The rules, for the fields that they read.
+    /// The rules, for what they read of a request.
+    layer: LimitLayer<S>,
     rules: Handle<S>,
-    trust_forwarded: bool,
+    options: Arc<GatewayOptions>,
+    stats: Arc<ListenerStats>,
 }
 
 impl<S: Store + 'static> GatewayDoor<S> {
     fn new(gateway: Gateway, layer: &LimitLayer<S>, tasks: &Tasks, stats: &Arc<ListenerStats>) -> Self {
         let Gateway { upstream, options } = gateway;
-        let trust_forwarded = options.trust_forwarded;
         let layer = layer.clone().with_canonical_paths(true);
-        let service = Arc::new(layer.layer(Proxy::new(upstream, options, tasks.spawner(), stats)));
-        Self { service, rules: layer.handle(), trust_forwarded }
+        let service = Arc::new(layer.layer(Proxy::new(upstream, options.clone(), tasks.spawner(), stats)));
+        Self { service, rules: layer.handle(), layer, options: Arc::new(options), stats: Arc::clone(stats) }
     }
 
     /// Sends one request through the limit layer and the proxy, in its final form.
     async fn handle(self, mut request: Request<ClientBody>) -> Result<Response<GatewayBody>, Infallible> {
         let reads = |name: &http::HeaderName| self.rules.reads_header(name);
-        if let Err(problem) = request_fields::normalize(&mut request, self.trust_forwarded, reads) {
+        if let Err(problem) = request_fields::normalize(&mut request, self.options.trust_forwarded, reads) {
             return Ok(ProxyError::Field(problem).into_response().map(Either::Right));
         }
+        let request = match body_reader::read_for_rules(request, &self.layer, &self.options, &self.stats).await {
+            Ok(request) => request,
+            Err(error) => return Ok(error.into_response().map(Either::Right)),
+        };
         let mut response = LimitService::clone(&self.service).oneshot(request).await?;
         rate_limit_headers::merge_upstream_headers(&mut response);
         Ok(response.map(Either::Left))
@@ -162,7 +170,12 @@ type GatewayBody = Either<ResponseBody<ProxyBody>, ProxyBody>;
 
 impl<S> Clone for GatewayDoor<S> {
     fn clone(&self) -> Self {
-        let (service, rules) = (Arc::clone(&self.service), self.rules.clone());
-        Self { service, rules, trust_forwarded: self.trust_forwarded }
+        Self {
+            service: Arc::clone(&self.service),
+            layer: self.layer.clone(),
+            rules: self.rules.clone(),
+            options: Arc::clone(&self.options),
+            stats: Arc::clone(&self.stats),
+        }
     }
 }

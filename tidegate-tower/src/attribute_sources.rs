@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{HOST, HeaderMap, HeaderName};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName};
 use http::request::Parts;
 use smallvec::SmallVec;
 use tidegate::attributes;
@@ -22,6 +22,7 @@ enum Source {
     Host,
     Ip,
     Body,
+    Size,
     Header(HeaderName),
     /// The layer's settings or the extension [`Attributes`].
     Application,
@@ -35,6 +36,12 @@ pub(crate) struct AttributeValues<'a> {
     values: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
     /// Further lines of headers that came more than once and are no lists. Rules decide whether such a request can be judged.
     repeats: Vec<(&'a str, Cow<'a, str>)>,
+}
+
+/// The attributes of a request, without the request.
+pub(crate) struct OwnedAttributes {
+    values: Vec<(String, String)>,
+    repeats: Vec<(String, String)>,
 }
 
 impl AttributeSources {
@@ -55,12 +62,18 @@ impl AttributeSources {
         })
     }
 
+    /// Whether the rules read the size of the body.
+    pub(crate) fn reads_size(&self) -> bool {
+        self.0.iter().any(|(_, source)| matches!(source, Source::Size))
+    }
+
     /// Reads the attributes from a request. `layer_attributes` take precedence over the extension [`Attributes`].
     pub(crate) fn read<'a>(
         &'a self,
         parts: &'a Parts,
         layer_attributes: &'a Attributes,
         peer: Option<IpAddr>,
+        body_size: Option<u64>,
     ) -> AttributeValues<'a> {
         let extension = parts.extensions.get::<Attributes>();
         let mut values = AttributeValues::default();
@@ -71,6 +84,7 @@ impl AttributeSources {
                 Source::Query => parts.uri.query().map(Cow::Borrowed),
                 Source::Host => host(parts, &mut values.repeats),
                 Source::Ip => peer.map(|ip| format_address(ip.to_canonical()).into()),
+                Source::Size => body_size.map(|size| size_text(&parts.headers, size)),
                 Source::Body => parts.extensions.get::<BodyText>().map(|body| body.as_str().into()),
                 Source::Header(header) if attributes::is_list_header(header.as_str()) => {
                     header_value(&parts.headers, header)
@@ -97,6 +111,7 @@ impl Source {
             attributes::HOST => Self::Host,
             attributes::IP => Self::Ip,
             attributes::BODY => Self::Body,
+            attributes::SIZE => Self::Size,
             _ => match attributes::header_name(name) {
                 Some(header) => header.parse().map_or(Self::Unavailable, Self::Header),
                 None if attributes::is_reserved(name) => Self::Unavailable,
@@ -107,11 +122,39 @@ impl Source {
 }
 
 impl AttributeValues<'_> {
+    /// A copy that does not borrow from the request.
+    pub(crate) fn to_owned_attributes(&self) -> OwnedAttributes {
+        let owned = |(name, value): &(&str, Cow<'_, str>)| ((*name).to_owned(), value.clone().into_owned());
+        OwnedAttributes {
+            values: self.values.iter().map(owned).collect(),
+            repeats: self.repeats.iter().map(owned).collect(),
+        }
+    }
+
     /// The request for the limiter.
     pub(crate) fn to_request<'a>(&'a self, action: &'a str, cost: u64) -> tidegate::Request<'a> {
         let request = tidegate::Request::new(action).with_cost(cost);
         let request = self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value));
         self.repeats.iter().fold(request, |request, (name, value)| request.with_further_value(name, value))
+    }
+}
+
+impl OwnedAttributes {
+    /// The request for the limiter, with a body of this size.
+    pub(crate) fn to_request<'a>(&'a self, action: &'a str, cost: u64, size: &'a str) -> tidegate::Request<'a> {
+        let request = tidegate::Request::new(action).with_cost(cost).with_attribute(attributes::SIZE, size);
+        let request = self.values.iter().fold(request, |request, (name, value)| request.with_attribute(name, value));
+        self.repeats.iter().fold(request, |request, (name, value)| request.with_further_value(name, value))
+    }
+}
+
+/// The size as text, without an allocation for most requests.
+fn size_text(headers: &HeaderMap, size: u64) -> Cow<'_, str> {
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    match length {
+        _ if size == 0 => Cow::Borrowed("0"),
+        Some(length) if length.parse() == Ok(size) && !length.starts_with('+') => Cow::Borrowed(length),
+        _ => Cow::Owned(size.to_string()),
     }
 }
 
@@ -166,7 +209,7 @@ mod tests {
     fn read_with(request: Request<()>, layer_attributes: &Attributes, name: &str) -> Option<String> {
         let (parts, ()) = request.into_parts();
         let sources = AttributeSources::new([name.to_owned()]);
-        let values = sources.read(&parts, layer_attributes, peer(&parts));
+        let values = sources.read(&parts, layer_attributes, peer(&parts), Some(1024));
         values.to_request("", 1).attribute(name).map(str::to_owned)
     }
 
@@ -189,6 +232,7 @@ mod tests {
             ("cookie:x", None),
             ("ip", None),
             ("body", None),
+            ("request:size", Some("1024")),
             ("user", None),
         ] {
             assert_eq!(read(request(), name).as_deref(), value, "{name}");
@@ -230,7 +274,7 @@ mod tests {
             let (parts, ()) = Request::get("/").header(header, "a").header(header, "b").body(()).unwrap().into_parts();
             let sources = AttributeSources::new([name.to_owned()]);
             let (none, layer_attributes) = (None, Attributes::new());
-            let values = sources.read(&parts, &layer_attributes, none);
+            let values = sources.read(&parts, &layer_attributes, none, None);
             let request = values.to_request("", 1);
             assert_eq!(request.attribute(name), Some("a"));
             assert_eq!(request.further_values(name).collect::<Vec<_>>(), ["b"]);
@@ -260,7 +304,7 @@ mod tests {
     #[test]
     fn middleware_cannot_set_reserved_attributes() {
         let mut fake = Attributes::new();
-        for name in ["method", "path", "query", "host", "ip", "body", "header:x-key", "cookie:a"] {
+        for name in ["method", "path", "query", "host", "ip", "body", "header:x-key", "cookie:a", "request:size"] {
             fake.insert(name, "fake");
         }
         for name in ["query", "host", "ip", "body", "header:x-key", "cookie:a"] {

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -63,7 +62,7 @@ pub struct BufferBodyService<T> {
 
 /// The text of a body that was read: an extension of the request.
 #[derive(Clone)]
-pub struct BodyText(Arc<str>);
+pub struct BodyText(Bytes);
 
 /// Why a body was not read completely.
 enum BodyError {
@@ -156,8 +155,8 @@ where
 {
     let (mut parts, body) = request.into_parts();
     let bytes = read(body, max_bytes).await?;
-    if let Ok(text) = std::str::from_utf8(&bytes) {
-        parts.extensions.insert(BodyText(text.into()));
+    if let Some(text) = BodyText::new(bytes.clone()) {
+        parts.extensions.insert(text);
     }
     Ok(Request::from_parts(parts, bytes.into()))
 }
@@ -198,9 +197,15 @@ fn is_plain_json(headers: &HeaderMap) -> bool {
 // === impl BodyText ===
 
 impl BodyText {
+    /// The text of a body that a front door has read; `None` if it is not UTF-8.
+    pub fn new(body: Bytes) -> Option<Self> {
+        std::str::from_utf8(&body).is_ok().then_some(Self(body))
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        // It has been checked.
+        std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 

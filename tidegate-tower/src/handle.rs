@@ -31,6 +31,8 @@ pub struct Handle<S>(Arc<RwLock<Arc<ActiveLimiter<S>>>>);
 pub(crate) struct ActiveLimiter<S> {
     pub(crate) limiter: Arc<Limiter<S>>,
     pub(crate) sources: AttributeSources,
+    /// Whether a rule reads the size of the body.
+    pub(crate) reads_size: bool,
     /// Whether a rule reads the actual cost from a response header.
     pub(crate) has_cost_headers: bool,
 }
@@ -75,7 +77,8 @@ impl<S: Store> ActiveLimiter<S> {
     fn new(limiter: Limiter<S>) -> Self {
         let sources = AttributeSources::new(limiter.rules().reads());
         let has_cost_headers = limiter.rules().has_cost_headers();
-        Self { limiter: Arc::new(limiter), sources, has_cost_headers }
+        let reads_size = sources.reads_size();
+        Self { limiter: Arc::new(limiter), sources, reads_size, has_cost_headers }
     }
 }
 

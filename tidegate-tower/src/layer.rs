@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use http::request::Parts;
 use tidegate::http::HeaderPolicy;
-use tidegate::spi::Store;
+use tidegate::spi::{BodyNeed, Store};
 use tidegate::{Limiter, Timer};
 use tower_layer::Layer;
 
-use crate::{Attributes, Handle, LimitService, attribute_sources};
+use crate::{Attributes, Handle, LimitService, attribute_sources, grpc};
 
 /// Limits the requests to a service. The [crate's documentation](crate) says how each request is handled.
 ///
@@ -179,6 +179,21 @@ impl<S> LimitLayer<S> {
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(Arc::make_mut(&mut self.settings));
         self
+    }
+}
+
+impl<S: Store> LimitLayer<S> {
+    /// Which of the rules that apply to this request read its body. A front door that can read bodies reads it then, and adds it to
+    /// the request as a [`BodyText`](crate::BodyText). None for gRPC, whose streams may last as long as their responses.
+    pub fn body_need(&self, parts: &Parts) -> BodyNeed {
+        let active = self.handle.active();
+        if !active.limiter.rules().reads_body() || grpc::response_type(&parts.headers).is_some() {
+            return BodyNeed::None;
+        }
+        let settings = &*self.settings;
+        let attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
+        let values = active.sources.read(parts, &attributes, (settings.peer)(parts), None);
+        active.limiter.plan(&values.to_request(&settings.action, 1)).body_use().text
     }
 }
 

@@ -31,7 +31,8 @@
 //!
 //! - **Attributes.** Rules count by attributes: `method`, `path`, `query` (as sent), `host` (in its [normal
 //!   form](tidegate::attributes::normalize_host)), `ip` (the TCP peer, see [`LimitLayer::with_peer`]), `header:NAME` (of
-//!   [lists](tidegate::attributes::is_list_header) all lines joined), `body` (see [`BufferBody`]). Every other name comes from [`LimitLayer::with_attributes`] or, through
+//!   [lists](tidegate::attributes::is_list_header) all lines joined), `body` (see [`BufferBody`]), `request:size` (of the
+//!   body, if it is known). Every other name comes from [`LimitLayer::with_attributes`] or, through
 //!   [`Attributes`], from earlier middleware. A client can send any header: count by one only if a proxy in front of the
 //!   service sets or verifies it. Inside a nested axum router the path lacks its prefix, so put the layer around the outer
 //!   router.
@@ -47,6 +48,8 @@
 //! - **Store failed.** If a rule of the request is closed on failure, 503 (`UNAVAILABLE` in gRPC). Otherwise the rules
 //!   decide without the store; an admitted request has the extension [`DegradedMode`]. There are no limit headers then. The
 //!   failure is reported to the limiter's [`Observer`](tidegate::spi::Observer).
+//! - **Bodies without a length** cost as much as the rules assume for them. The inner service finds the size in the extension
+//!   [`AssumedBodySize`], must not accept more, and may state the actual size.
 //! - **Actual cost.** If the cost is known only from the response, a rule names the response header with it
 //!   ([`Rule::with_cost_header`](tidegate::Rule::with_cost_header)), or [`LimitLayer::with_actual_cost`] computes it.
 //!
@@ -61,7 +64,7 @@
 //! # Modules
 //!
 //! In the order in which a request passes them: `layer` (settings) and `handle` (the shared limiter), `buffer_body` (reads
-//! bodies), `service` (handles a request), `canonical_request` (refuses ambiguous requests), `attribute_sources` and `attributes` (from HTTP to attributes), `decision_slot`
+//! bodies), `service` (handles a request), `canonical_request` (refuses ambiguous requests), `attribute_sources`, `attributes` and `body_size` (from HTTP to attributes), `decision_slot`
 //! (decisions for logs), `readiness` and `refund_guard` (delays), `limit_headers`, `response_body` and `grpc` (responses),
 //! `future`.
 
@@ -77,8 +80,10 @@ mod service;
 pub use service::{DegradedMode, LimitService};
 mod attribute_sources;
 mod attributes;
+mod body_size;
 mod canonical_request;
 pub use attributes::{Attributes, Peer};
+pub use body_size::AssumedBodySize;
 mod grpc;
 mod limit_headers;
 mod readiness;

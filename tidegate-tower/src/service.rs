@@ -8,12 +8,14 @@ use std::time::Duration;
 use http::header::ACCEPT;
 use http::request::Parts;
 use http::{Request, Response, response};
+use http_body::Body;
 use tidegate::http::{HeaderPolicy, Rejection};
-use tidegate::spi::{Origin, Store};
+use tidegate::spi::{BodyNeed, BodyUse, Origin, Store};
 use tidegate::{Decision, Receipt, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
-use crate::attribute_sources::header_value;
+use crate::attribute_sources::{OwnedAttributes, header_value};
+use crate::body_size::{AssumedBodySize, body_size};
 use crate::canonical_request::canonicalize;
 use crate::handle::ActiveLimiter;
 use crate::layer::Settings;
@@ -58,6 +60,15 @@ struct Admission {
     delay: Duration,
     /// Present if the request may be refunded or its cost corrected.
     receipt: Option<Receipt>,
+    /// Present if a cost depends on the size of a body without a length.
+    assumption: Option<Box<SizeAssumption>>,
+}
+
+/// The size that was assumed for a request, and what its costs are computed from once the size is known.
+struct SizeAssumption {
+    size: AssumedBodySize,
+    attributes: OwnedAttributes,
+    cost: u64,
 }
 
 impl DegradedMode {
@@ -68,15 +79,21 @@ impl DegradedMode {
 }
 
 impl Admission {
-    fn new<S: Store>(settings: &Settings, active: &ActiveLimiter<S>, decision: Decision) -> Self {
+    fn new<S: Store>(
+        settings: &Settings,
+        active: &ActiveLimiter<S>,
+        decision: Decision,
+        assumption: Option<Box<SizeAssumption>>,
+    ) -> Self {
         let delay = decision.delay();
-        let corrects_cost = settings.actual_cost.is_some() || active.has_cost_headers;
+        let corrects_cost = settings.actual_cost.is_some() || active.has_cost_headers || assumption.is_some();
         Self {
             headers: LimitHeaders::from_decision(header_policy(settings, active), &decision),
             is_security: decision.is_security(),
             degraded_mode: decision.degraded().map(DegradedMode::new),
             delay,
             receipt: (corrects_cost || !delay.is_zero()).then(|| decision.into_receipt()),
+            assumption,
         }
     }
 }
@@ -92,7 +109,7 @@ where
     T: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
     T::Future: Send,
     S: Store + 'static,
-    A: Send + 'static,
+    A: Body + Send + 'static,
     B: Send + 'static,
 {
     type Response = Response<ResponseBody<B>>;
@@ -120,6 +137,7 @@ async fn handle<T, S, A, B>(
 where
     T: Service<Request<A>, Response = Response<B>> + Clone,
     S: Store,
+    A: Body,
 {
     let settings = &*layer.settings;
     let active = layer.handle.active();
@@ -128,12 +146,16 @@ where
     if let Err(message) = canonicalize(&mut parts, escaped_slashes, settings.canonical_paths) {
         return Ok(bad_request_response(message));
     }
-    let admission = match check(settings, &active, &parts).await {
+    let body_size = if active.reads_size { body_size(&parts, &body) } else { None };
+    let admission = match check(settings, &active, &parts, body_size).await {
         CheckOutcome::Admit(admission) => admission,
         CheckOutcome::Reject(response) => return Ok(response),
     };
     if let Some(degraded_mode) = admission.degraded_mode {
         parts.extensions.insert(degraded_mode);
+    }
+    if let Some(assumption) = &admission.assumption {
+        parts.extensions.insert(assumption.size.clone());
     }
     let receipt = if admission.delay.is_zero() {
         admission.receipt
@@ -147,17 +169,22 @@ where
     let response = inner.call(Request::from_parts(parts, body)).await?;
     let (mut parts, body) = response.into_parts();
     if let Some(receipt) = receipt {
-        correct_cost(settings, &active, receipt, &parts).await;
+        correct_cost(settings, &active, receipt, &parts, admission.assumption.as_deref()).await;
     }
     add_headers(&mut parts, admission.headers, admission.is_security);
     Ok(Response::from_parts(parts, ResponseBody::inner(body)))
 }
 
 /// Checks a request with the limiter.
-async fn check<S: Store, B>(settings: &Settings, active: &ActiveLimiter<S>, parts: &Parts) -> CheckOutcome<B> {
+async fn check<S: Store, B>(
+    settings: &Settings,
+    active: &ActiveLimiter<S>,
+    parts: &Parts,
+    body_size: Option<u64>,
+) -> CheckOutcome<B> {
     let layer_attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
-    let values = active.sources.read(parts, &layer_attributes, (settings.peer)(parts));
+    let values = active.sources.read(parts, &layer_attributes, (settings.peer)(parts), body_size);
     let request = values.to_request(&settings.action, cost);
     let origin = Origin::new(settings.front_door).with_method(parts.method.as_str());
     let plan = active.limiter.plan(&request).with_max_delay(settings.max_delay).with_origin(origin);
@@ -166,7 +193,17 @@ async fn check<S: Store, B>(settings: &Settings, active: &ActiveLimiter<S>, part
         slot.fill(&result);
     }
     match result {
-        Ok(decision) if decision.is_allowed() => CheckOutcome::Admit(Admission::new(settings, active, decision)),
+        Ok(decision) if decision.is_allowed() => {
+            let BodyUse { size, assumed_size, .. } = plan.body_use();
+            let assumption = assumed_size.map(|bytes| {
+                Box::new(SizeAssumption {
+                    size: AssumedBodySize::new((size == BodyNeed::Enforced).then_some(bytes)),
+                    attributes: values.to_owned_attributes(),
+                    cost,
+                })
+            });
+            CheckOutcome::Admit(Admission::new(settings, active, decision, assumption))
+        }
         Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, parts, &decision)),
         Err(error) => CheckOutcome::Reject(reject_unavailable(settings, active, parts, &error)),
     }
@@ -215,7 +252,8 @@ fn accept(parts: &Parts) -> Option<Cow<'_, str>> {
     header_value(&parts.headers, &ACCEPT)
 }
 
-/// Corrects the cost by the response: by the function of the layer, else by the headers that rules name.
+/// Corrects the cost by the response: by the function of the layer, else by the headers that rules name; and else by the size of the
+/// body, if that was assumed and is known now.
 ///
 /// A failure is reported to the observer only: the work is done, and the client gets its response.
 async fn correct_cost<S: Store>(
@@ -223,13 +261,22 @@ async fn correct_cost<S: Store>(
     active: &ActiveLimiter<S>,
     receipt: Receipt,
     response: &response::Parts,
+    assumption: Option<&SizeAssumption>,
 ) {
     let limiter = &active.limiter;
+    let by_size = assumption.and_then(|assumption| {
+        let size = assumption.size.actual()?.to_string();
+        Some(limiter.plan(&assumption.attributes.to_request(&settings.action, assumption.cost, &size)))
+    });
+    let cost_by_size = |rule: &str| by_size.as_ref()?.rule_cost(rule);
     if let Some(actual_cost) = &settings.actual_cost {
-        let _ = limiter.settle(receipt, |rule| actual_cost(response, rule)).await;
+        let _ = limiter.settle(receipt, |rule| actual_cost(response, rule).or_else(|| cost_by_size(rule))).await;
     } else if active.has_cost_headers {
         let header = |name: &str| response.headers.get(name)?.to_str().ok();
-        let _ = limiter.settle(receipt, |rule| limiter.rules().actual_cost(rule, header)).await;
+        let actual_cost = |rule: &str| limiter.rules().actual_cost(rule, header);
+        let _ = limiter.settle(receipt, |rule| actual_cost(rule).or_else(|| cost_by_size(rule))).await;
+    } else if by_size.is_some() {
+        let _ = limiter.settle(receipt, cost_by_size).await;
     }
 }
 

@@ -30,7 +30,7 @@
 mod name;
 pub use name::{
     ACCEPT_HEADER, BODY, CONTENT_LENGTH_HEADER, COOKIE_HEADER, HEADER_PREFIX, HOST, HOST_HEADER, IP, METHOD, PATH,
-    PLAN, QUERY, TENANT, header_attribute, header_name, is_reserved,
+    PLAN, QUERY, SIZE, TENANT, header_attribute, header_name, is_reserved,
 };
 mod host;
 pub use host::{MAX_HOST_BYTES, host_in_authority, normalize_host};

@@ -12,7 +12,7 @@ pub trait Matcher: fmt::Debug + Send + Sync {
     /// Calls `found` with each rule that applies to `request`, in the order of the rules. A rule that applies to several subjects at
     /// once is found once for each. The path of the request is one of its [readings](crate::attributes::PathReadings), in the normal
     /// form of patterns. An error means that the request cannot be judged, whatever was found before.
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) -> Result<(), RequestProblem>;
+    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) -> Result<BodyUse, RequestProblem>;
 
     /// The names of the attributes that it reads. A front door must set these.
     fn reads(&self) -> Vec<String>;
@@ -20,7 +20,7 @@ pub trait Matcher: fmt::Debug + Send + Sync {
 
 /// A shared matcher.
 impl<M: Matcher> Matcher for Arc<M> {
-    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) -> Result<(), RequestProblem> {
+    fn find(&self, request: &Request<'_>, found: &mut dyn FnMut(Match<'_>)) -> Result<BodyUse, RequestProblem> {
         M::find(self, request, found)
     }
 
@@ -46,4 +46,38 @@ pub struct Match<'m> {
     pub anonymous: bool,
     /// The address that the subject is or contains, or the first one of its network. It is hashed like the subject.
     pub address: Option<IpAddr>,
+}
+
+/// How the result for a request depends on parts of its body that the request does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyUse {
+    /// Which rules read the [text](crate::attributes::BODY) of the body.
+    pub text: BodyNeed,
+    /// Which rules read the [size](crate::attributes::SIZE) of the body.
+    pub size: BodyNeed,
+    /// The size that costs assume in its place. They hold for bodies of at most this many bytes.
+    pub assumed_size: Option<u64>,
+}
+
+/// Which rules read a part of the body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BodyNeed {
+    /// No rule that applies.
+    #[default]
+    None,
+    /// Only shadow rules. The request must not be refused for its body.
+    Shadow,
+    /// A rule that is enforced.
+    Enforced,
+}
+
+impl BodyUse {
+    /// How the results of both depend on the body.
+    pub fn unite(self, other: Self) -> Self {
+        let assumed_size = match (self.assumed_size, other.assumed_size) {
+            (Some(one), Some(two)) => Some(one.min(two)),
+            (one, two) => one.or(two),
+        };
+        Self { text: self.text.max(other.text), size: self.size.max(other.size), assumed_size }
+    }
 }

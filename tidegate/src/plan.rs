@@ -20,6 +20,7 @@ pub use origin::Origin;
 use crate::algorithm::Take;
 use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
+use crate::matcher::BodyUse;
 use crate::{OnFailure, RequestProblem, StoreError};
 
 /// The largest number of checks in one plan, without shadow checks.
@@ -48,6 +49,7 @@ pub struct Plan<'r> {
     skipped_shadow: Vec<&'r Gate>,
     /// Why the request cannot be judged. Such a plan has no checks.
     problem: Option<Box<RequestProblem>>,
+    body_use: BodyUse,
 }
 
 /// How the checks of a plan combine.
@@ -110,12 +112,19 @@ impl<'r> Plan<'r> {
             budget_shares: Vec::new(),
             skipped_shadow: Vec::new(),
             problem: None,
+            body_use: BodyUse::default(),
         }
     }
 
     /// The plan of a request that cannot be judged. It has no checks, and is denied without a call to the store.
     pub fn refused(problem: RequestProblem) -> Self {
         Self { problem: Some(Box::new(problem)), ..Self::from_distinct(SmallVec::new()) }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn with_body_use(mut self, body_use: BodyUse) -> Self {
+        self.body_use = body_use;
+        self
     }
 
     /// Adds a check. If `may_be_shared`, its cost is added to an earlier check with the same key.
@@ -209,6 +218,22 @@ impl<'r> Plan<'r> {
     /// The checks, in order.
     pub fn checks(&self) -> &[Check<'r>] {
         &self.checks
+    }
+
+    /// How the checks depend on the body of the request.
+    pub const fn body_use(&self) -> BodyUse {
+        self.body_use
+    }
+
+    /// The cost of the request under a rule, without those of other rules that share its budget. `None` if the rule does not apply.
+    pub fn rule_cost(&self, rule: &str) -> Option<u64> {
+        let shares_of = |index: usize| self.budget_shares.iter().filter(move |share| share.check == index);
+        let own =
+            self.checks.iter().enumerate().filter(|(_, check)| check.gate().rule() == rule).map(|(index, check)| {
+                check.cost().saturating_sub(shares_of(index).map(|share| share.cost).fold(0, u64::saturating_add))
+            });
+        let shared = self.budget_shares.iter().filter(|share| share.rule == rule).map(|share| share.cost);
+        own.chain(shared).max()
     }
 
     /// How the checks combine.

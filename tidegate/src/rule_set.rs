@@ -12,13 +12,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::attributes::{self, EscapedSlashes, PATH, PLAN};
+use crate::attributes::{self, BODY, EscapedSlashes, PATH, PLAN};
 use crate::http::HeaderPolicy;
 use crate::limit::MAX_AMOUNT;
 use crate::network::{NetworkHasher, address_in_text};
 use crate::plan::{Gate, MAX_CHECKS, Plan};
 use crate::rule::{Rule, RuleMode};
-use crate::spi::{Match, Matcher};
+use crate::spi::{BodyNeed, BodyUse, Match, Matcher};
 use crate::{Request, RequestProblem, RequestProblemKind, Secret};
 use indexed_rule::{HasherCache, IndexedRule, RuleInput};
 
@@ -39,6 +39,8 @@ pub struct RuleSet {
     escaped_slashes: EscapedSlashes,
     /// Whether a rule reads the path.
     reads_path: bool,
+    /// Whether a rule reads the text of the body.
+    reads_body: bool,
     /// The rules for each action, in order, including those for every action.
     by_action: HashMap<SmolStr, Vec<u32>>,
     /// The rules for all other actions.
@@ -98,10 +100,13 @@ impl RuleSet {
             networks: hashers.secret.network_hasher(),
             escaped_slashes: EscapedSlashes::default(),
             reads_path: false,
+            reads_body: false,
             by_action: HashMap::new(),
             for_any: Vec::new(),
         };
-        set.reads_path = set.reads().iter().any(|name| name == PATH);
+        let reads = set.reads();
+        set.reads_path = reads.iter().any(|name| name == PATH);
+        set.reads_body = reads.iter().any(|name| name == BODY);
         Ok(set)
     }
 
@@ -180,8 +185,9 @@ impl RuleSet {
                 let (rule, input) = (&self.rules[matched.rule], self.input(&matched));
                 rule.add_checks(&mut plan, matched.values.iter().copied(), &input);
             });
-            return found.map_or_else(Plan::refused, |()| plan);
+            return found.map_or_else(Plan::refused, |body_use| plan.with_body_use(body_use));
         }
+        let lacks_body = self.reads_body && request.attribute(BODY).is_none();
         for index in self.matching(request.action()) {
             let indexed = &self.rules[*index as usize];
             if request.has_repeats()
@@ -199,6 +205,12 @@ impl RuleSet {
             });
             let input = RuleInput { plan: plan_name, cost, on_failure: None, anonymous, network };
             indexed.add_checks(&mut plan, values, &input);
+            if lacks_body && indexed.rule.per().any(|name| name == BODY) {
+                let is_shadow = indexed.rule.mode == RuleMode::Shadow;
+                let text = if is_shadow { BodyNeed::Shadow } else { BodyNeed::Enforced };
+                let body_use = plan.body_use().unite(BodyUse { text, ..BodyUse::default() });
+                plan = plan.with_body_use(body_use);
+            }
         }
         plan
     }
@@ -229,6 +241,11 @@ impl RuleSet {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// Whether a rule reads the text of a body. The [plan](Plan::body_use) of a request says whether one that applies to it does.
+    pub const fn reads_body(&self) -> bool {
+        self.reads_body
     }
 
     /// The header fields of responses.

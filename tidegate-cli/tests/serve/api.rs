@@ -193,3 +193,23 @@ fn a_header_that_comes_twice_is_a_bad_request() {
     assert_eq!((&batch["answers"][0]["allowed"], &batch["answers"][1]["allowed"]), (&json!(false), &json!(true)));
     assert!(batch["answers"][0]["error"].is_string(), "{batch}");
 }
+
+#[test]
+fn a_check_states_the_size_of_its_body_or_costs_as_one_without_a_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    let rule = "- { id: size, per: [], cost: 1 + request.size / 1000, token_bucket: { capacity: 100, refill: 1/h } }";
+    std::fs::write(&file, format!("version: 1\nunknown_size: 9k\nrules:\n{rule}\n")).unwrap();
+    let server = Running::with_rules(&file);
+    for (body, cost) in [
+        (r#"{"method":"POST"}"#, 10),
+        (r#"{"method":"POST","size":2000}"#, 3),
+        (r#"{"method":"POST","headers":{"Content-Length":"2000"}}"#, 3),
+        (r#"{"method":"POST","body":"{}"}"#, 1),
+        (r#"{"method":"GET"}"#, 1),
+        (r#"{"method":"GET","headers":{"transfer-encoding":"chunked"}}"#, 10),
+    ] {
+        assert_eq!(server.check(body)["checks"][0]["cost"], json!(cost), "{body}");
+    }
+    assert_eq!(server.post("/v1/check", r#"{"size":-1}"#).0, 400);
+}

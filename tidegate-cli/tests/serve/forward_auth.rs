@@ -10,10 +10,12 @@ use crate::Running;
 
 const RULES: &str = "\
 version: 1
+unknown_size: 10_240
 identify: { client: [header:x-api-key, ip], trusted_proxies: [127.0.0.0/8] }
 rules:
   - { id: rides, match: { method: POST, path: /rides }, per: [client], fixed_window: { limit: 1, window: 1h }, on_failure: share }
   - { id: shop, match: { host: shop.example }, per: [], fixed_window: { limit: 1, window: 1h }, on_failure: share }
+  - { id: size, match: { path: /upload }, per: [], cost: 1 + request.size / 1024, token_bucket: { capacity: 25, refill: 1/h }, on_failure: share }
   - { id: queue, match: { path: /queue }, per: [], leaky_bucket: { rate: 1/h, queue: 5 }, on_failure: share }
 ";
 
@@ -60,6 +62,16 @@ fn the_original_request_is_decided_and_not_the_call() {
     let host = "x-forwarded-uri: /\r\nx-forwarded-host: shop.example\r\n";
     assert_eq!([status(&ask(&server, "", host)), status(&ask(&server, "", host))], ["200", "429"]);
     assert_eq!(status(&ask(&server, "", "x-original-url: https://shop.example/\r\n")), "429", "the host of the target");
+}
+
+/// The proxy keeps the body, and the length of its call is not that of the request.
+#[test]
+fn the_size_of_the_original_body_is_not_known() {
+    let (server, _folder) = start();
+    let upload = "x-forwarded-method: POST\r\nx-forwarded-uri: /upload\r\n";
+    for (lines, expected) in [("", "200"), ("content-length: 0\r\n", "200"), ("content-length: 0\r\n", "429")] {
+        assert_eq!(status(&ask(&server, "", &format!("{upload}{lines}"))), expected);
+    }
 }
 
 #[test]

@@ -69,7 +69,8 @@ impl Compiler<'_> {
         };
         if sources.is_empty() {
             let message = format!("`{name}` has no source that can come more than once");
-            self.error("repeated", &word.span, message).set_help("name a header, a query parameter or a cookie");
+            self.error("repeated", &word.span, message)
+                .set_help("name a header, a query parameter, a cookie or a field of the body");
         }
         for source in sources {
             self.set_policy(&source, word.value.into(), &word.span, policies);
@@ -91,6 +92,7 @@ fn repeatable(source: &Source, token: &SmolStr) -> Option<SmolStr> {
         Source::Attribute(name) => tidegate::attributes::header_name(name).map(|_| name.clone()),
         Source::Query(name) => Some(smol_str::format_smolstr!("query:{name}")),
         Source::Cookie(name) => Some(smol_str::format_smolstr!("cookie:{name}")),
+        Source::Body(name) => Some(smol_str::format_smolstr!("body:{name}")),
         Source::Claim(_) => Some(token.clone()),
         _ => None,
     }

@@ -128,6 +128,11 @@ impl Compiler<'_> {
         }
         let span = |at: Option<Span>| at.unwrap_or_else(|| spec.id.span.clone());
         let policy = policy?;
+        let mode = spec.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
+            ModeSpec::Enabled => RuleMode::Enabled,
+            ModeSpec::Disabled => RuleMode::Disabled,
+            ModeSpec::Shadow => RuleMode::Shadow,
+        });
         Some(CompiledRule {
             matcher: RuleMatcher {
                 id,
@@ -137,14 +142,11 @@ impl Compiler<'_> {
                 tenant,
                 cost: cost?,
                 on_failure: policy.policy,
+                is_shadow: mode == RuleMode::Shadow,
             },
             limits: limits?,
             plans,
-            mode: spec.mode.as_ref().map_or(RuleMode::Enabled, |mode| match mode.value {
-                ModeSpec::Enabled => RuleMode::Enabled,
-                ModeSpec::Disabled => RuleMode::Disabled,
-                ModeSpec::Shadow => RuleMode::Shadow,
-            }),
+            mode,
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             says_local: spec.on_failure.as_ref().is_some_and(|policy| policy.contains(PolicyName::Local)),
             on_overload: spec.on_overload.as_ref().map_or(OnOverload::default(), |at| match at.value {

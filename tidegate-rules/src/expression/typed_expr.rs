@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 pub(super) const MAX_ATTRIBUTE_BYTES: usize = 4096;
 
 /// The attribute behind `request.size`.
-pub(super) const SIZE_ATTRIBUTE: &str = tidegate::attributes::CONTENT_LENGTH_HEADER;
+pub(super) const SIZE_ATTRIBUTE: &str = tidegate::attributes::SIZE;
 
 /// Looks up an attribute of the request.
 pub(super) type AttributeLookup<'c, 'r> = &'c dyn Fn(&str) -> Option<Cow<'r, str>>;
@@ -30,7 +30,7 @@ pub(super) enum TypedExpr {
 #[derive(Debug)]
 pub(super) enum IntExpr {
     Literal(i64),
-    /// The size in the `content-length` header.
+    /// The size of the body.
     Size,
     /// The number of characters of a text.
     Length(Box<TextExpr>),
@@ -143,7 +143,7 @@ impl IntExpr {
     }
 }
 
-/// The size in a `content-length` header; 0 where that is missing or not a number.
+/// The size of a body. Only front doors state it; a text that is no number is 0.
 ///
 /// Saturates: a client must not lower its cost by announcing a huge size.
 fn declared_size(text: &str) -> i64 {

@@ -209,8 +209,8 @@ impl<'r> TrustLint<'r> {
 
     /// The source of a name in an expression and a description of it, if it is forgeable.
     fn forgeable_read(&self, name: &str) -> Option<(String, Source)> {
-        // A client must send as many bytes as it announces; forgeable tenants and plans have a lint of their own.
-        if matches!(name, attributes::CONTENT_LENGTH_HEADER | attributes::TENANT | attributes::PLAN) {
+        // A body is as long as it is; forgeable tenants and plans have a lint of their own.
+        if matches!(name, attributes::SIZE | attributes::TENANT | attributes::PLAN) {
             return None;
         }
         if let Some(identity) = self.file.matcher.named(name) {

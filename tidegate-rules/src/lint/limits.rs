@@ -1,10 +1,11 @@
 //! Lints about amounts: limits that refuse everything, large logs, long queues, and costs of 0.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use smol_str::SmolStr;
 use tidegate::spi::KeyStem;
-use tidegate::{Limit, Rate};
+use tidegate::{Limit, Rate, attributes};
 
 use crate::compile::CompiledRule;
 use crate::cost::{Cost, CostSource};
@@ -109,6 +110,25 @@ fn long_queue(spanned_limits: &SpannedLimit<'_>) -> Option<Problem> {
 fn wait(queue: u64, rate: Rate) -> Duration {
     let micros = u128::from(queue) * rate.period().as_micros() / u128::from(rate.amount());
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+/// A body without a length that costs more than the whole limit.
+pub(super) fn unknown_size(rule: &CompiledRule, unknown_size: u64) -> Option<Problem> {
+    let Cost::Table(table) = &rule.matcher.cost else { return None };
+    let CostSource::Expression(expression) = &table.from else { return None };
+    if !expression.reads().iter().any(|name| name == attributes::SIZE) {
+        return None;
+    }
+    // Other values are missing, so this is the cost of one request among others.
+    let size = |name: &str| (name == attributes::SIZE).then(|| Cow::Owned(unknown_size.to_string()));
+    let cost = u64::try_from(expression.evaluate(&size).ok()?).ok()?.min(table.max);
+    let limits = all(rule).map(|(_, limit)| limit.amount()).filter(|amount| *amount > 0);
+    let amount = limits.min().filter(|amount| cost > *amount)?;
+    let message = format!(
+        "a body without a length counts as {unknown_size} bytes and costs {cost}, so it is always refused: the limit is {amount}"
+    );
+    let help = "set `unknown_size` to a size that the limit admits, or give the cost a `max`; this is fine if clients announce lengths";
+    Some(Problem::note("unknown-size", message, rule.cost_span.clone()).with_help(help))
 }
 
 fn lint_cost_above_limit(rule: &CompiledRule) -> Option<Problem> {

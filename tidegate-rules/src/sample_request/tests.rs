@@ -42,6 +42,25 @@ fn header_lines_are_joined_as_front_doors_join_them() {
 }
 
 #[test]
+fn the_size_of_a_body_is_stated_or_follows_from_the_request() {
+    let post = || SampleRequest::new().with_method("POST");
+    let size = |sample: SampleRequest| value(&sample, "request:size");
+    assert_eq!(size(post().with_size(7).with_header("content-length", "9")).as_deref(), Some("7"));
+    assert_eq!(size(post().with_header("Content-Length", "09")).as_deref(), Some("9"));
+    assert_eq!(size(post().with_body("tide")).as_deref(), Some("4"));
+    assert_eq!(size(SampleRequest::new().with_method("GET")).as_deref(), Some("0"));
+    for unknown in [
+        post(),
+        SampleRequest::new(),
+        post().with_header("content-length", "many"),
+        SampleRequest::new().with_method("GET").with_header("transfer-encoding", "chunked"),
+        post().with_header("transfer-encoding", "chunked").with_header("content-length", "9"),
+    ] {
+        assert_eq!(size(unknown.clone()), None, "{unknown:?}");
+    }
+}
+
+#[test]
 fn a_path_is_split_from_its_query_and_its_fragment_is_dropped() {
     for (path, expected) in [
         ("/a", (Some("/a"), None)),

@@ -102,6 +102,9 @@ pub(crate) struct RequestSpec {
     pub(crate) attributes: BTreeMap<String, Spanned<Option<String>>>,
     /// The body: text as it is, anything else as JSON.
     pub(crate) body: OverridableField<Value>,
+    /// The size of the body in bytes. If missing, that of the header `Content-Length` or of `body`; 0 for a GET or HEAD without
+    /// these; else not known.
+    pub(crate) size: OverridableField<u64>,
     /// The cost that the caller gives, for rules without a cost of their own. 1 if missing.
     pub(crate) cost: OverridableField<u64>,
 }

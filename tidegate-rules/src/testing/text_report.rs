@@ -82,6 +82,9 @@ pub(super) fn format_request(sample: &SampleRequest) -> String {
     if let Some(body) = &sample.body {
         named("body", body);
     }
+    if let Some(size) = sample.size {
+        named("size", &size.to_string());
+    }
     if let Some(cost) = sample.cost {
         named("cost", &cost.to_string());
     }

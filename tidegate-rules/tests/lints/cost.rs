@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const COST: [Case; 9] = [
+pub(super) const COST: [Case; 11] = [
     case(
         "forgeable-cost",
         Severity::Warning,
@@ -25,7 +25,7 @@ pub(super) const COST: [Case; 9] = [
         Severity::Warning,
         (3, 27),
         "rules:\n- { id: a, per: ip, cost: '1 + request.size / 1024 + size(request.cookies.cart)', \
-         token_bucket: { capacity: 9, refill: 1/s } }",
+         token_bucket: { capacity: 9k, refill: 9/s } }",
         (" + size(request.cookies.cart)", " + size(request.path)"),
     ),
     case(
@@ -35,6 +35,21 @@ pub(super) const COST: [Case; 9] = [
         "identify: { user: [header:x-user, ip] }\n\
          rules:\n- { id: a, per: ip, cost: 'user == \"admin\" ? 0 : 1', token_bucket: { capacity: 9, refill: 1/s } }",
         (" }", ", authenticated: x-user }"),
+    ),
+    case(
+        "unknown-size",
+        Severity::Note,
+        (3, 27),
+        "rules:\n- { id: a, per: ip, cost: 1 + request.size / 1024, token_bucket: { capacity: 2048, refill: 1/s } }",
+        ("capacity: 2048", "capacity: 2049"),
+    ),
+    case(
+        "unknown-size",
+        Severity::Note,
+        (4, 29),
+        "unknown_size: 10k\n\
+         rules:\n- { id: a, per: ip, cost: { expression: request.size, max: 10_000 }, token_bucket: { capacity: 9k, refill: 9/s } }",
+        ("unknown_size: 10k", "unknown_size: 9k"),
     ),
     case(
         "free-until-settled",

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use tidegate::attributes::{HOST, IP, METHOD, PATH, QUERY, misspelled_method, normalize_host, split_target};
+use tidegate::attributes::{
+    CONTENT_LENGTH_HEADER, HOST, IP, METHOD, PATH, QUERY, SIZE, misspelled_method, normalize_host, split_target,
+};
 use tidegate::spi::{Check, Plan, PlanError, Role, Store};
 use tidegate::{Limiter, Request};
 
@@ -14,8 +16,8 @@ use super::request_plan::{AppliedLimit, DecideError, DescriptorPlan, HitsMode, R
 const AUTHORITY: &str = ":authority";
 
 /// Common descriptor keys, and the attributes of rule files that get their values too.
-const KEY_ATTRIBUTES: [(&str, &str); 4] =
-    [("remote_address", IP), (":path", PATH), (":method", METHOD), (AUTHORITY, HOST)];
+const KEY_ATTRIBUTES: [(&str, &str); 5] =
+    [("remote_address", IP), (":path", PATH), (":method", METHOD), (AUTHORITY, HOST), (CONTENT_LENGTH_HEADER, SIZE)];
 
 /// The plan of a request. Descriptors for which the same rule counts the same subject are summed.
 pub(super) fn resolve<'r, S: Store>(
@@ -153,6 +155,7 @@ mod tests {
             entry(":authority", "API.example.com:443"),
             entry("header:x-api-key", "k1"),
             entry("header:x-api-key", "k2"),
+            entry("header:content-length", "7"),
         ];
         let host = host(&entries);
         let request = descriptor_request("edge", &entries, host.as_deref(), 3);
@@ -165,6 +168,8 @@ mod tests {
             ("method", "POST"),
             ("host", "api.example.com"),
             ("header:x-api-key", "k1"),
+            ("header:content-length", "7"),
+            ("request:size", "7"),
         ];
         for (name, value) in expected {
             assert_eq!(request.attribute(name), Some(value), "{name}");

@@ -21,11 +21,13 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Serialize;
+use tidegate_tower::{AssumedBodySize, BodyText};
 use tokio::sync::watch;
 use tower_service::Service;
 
 use super::access_log::UpstreamTimer;
 use super::hop_by_hop::remove_hop_by_hop;
+use super::request_body::RequestBody;
 use super::request_fields::FieldError;
 use super::tunnel::{self, UpgradeRequest};
 use super::upload::{Upload, UploadProgress, UploadStage};
@@ -35,7 +37,7 @@ use super::upstream_body::UpstreamBody;
 use super::upstream_connector::UpstreamConnector;
 use super::upstream_slots::{UpstreamSlot, UpstreamSlots};
 use super::{GatewayOptions, forwarded_headers, rate_limit_headers};
-use crate::listen::{Bound, ClientBody, ListenerStats, TaskSpawner, sleep};
+use crate::listen::{Bound, ListenerStats, TaskSpawner, sleep};
 
 /// Idle timeout of pooled upstream connections. Common servers close idle connections after five seconds; a shorter timeout
 /// avoids sending a request on a connection that is being closed.
@@ -78,6 +80,8 @@ pub(super) enum ProxyError {
     Field(FieldError),
     ConnectMethod,
     BodyTooLong,
+    /// The body has no length, and is longer than the rules assume of such bodies.
+    BodyWithoutLength,
     ClientTimeout,
     UpstreamUnreachable,
     UpstreamTimeout,
@@ -116,15 +120,21 @@ impl Proxy {
 }
 
 impl ProxyInner {
-    async fn forward(&self, mut request: Request<ClientBody>) -> Result<Response<ProxyBody>, ProxyError> {
+    async fn forward(&self, mut request: Request<RequestBody>) -> Result<Response<ProxyBody>, ProxyError> {
         let is_http1 = self.upstream.version != Version::HTTP_2;
         let upgrade = UpgradeRequest::from_request(&mut request).filter(|_| is_http1);
         let (mut parts, body) = request.into_parts();
         self.validate(&parts, &body)?;
-        let (body, progress) = Upload::new(body, self.options.max_body_bytes);
+        let assumed_size = parts.extensions.remove::<AssumedBodySize>();
+        let charged = assumed_size.as_ref().and_then(AssumedBodySize::max_bytes);
+        let is_charged_for_less = charged.is_some_and(|charged| charged < self.options.max_body_bytes);
+        let (body, progress) = Upload::new(body, self.options.max_body_bytes, assumed_size);
         self.rewrite(&mut parts, &body, upgrade.as_ref());
         let mut slot: Option<UpstreamSlot> = Some(self.slots.acquire().await.ok_or(ProxyError::Overloaded)?);
-        let mut response = self.send(Request::from_parts(parts, body), progress).await?;
+        let mut response = match self.send(Request::from_parts(parts, body), progress).await {
+            Err(ProxyError::BodyTooLong) if is_charged_for_less => return Err(ProxyError::BodyWithoutLength),
+            result => result?,
+        };
 
         let protocol = response.headers().get(UPGRADE).cloned();
         remove_hop_by_hop(response.headers_mut());
@@ -139,7 +149,7 @@ impl ProxyInner {
     }
 
     /// Rejects requests that are not for a gateway. Its fields have been normalized before the decision.
-    fn validate(&self, parts: &Parts, body: &ClientBody) -> Result<(), ProxyError> {
+    fn validate(&self, parts: &Parts, body: &RequestBody) -> Result<(), ProxyError> {
         if parts.method == Method::CONNECT {
             return Err(ProxyError::ConnectMethod);
         }
@@ -154,6 +164,8 @@ impl ProxyInner {
         remove_hop_by_hop(&mut parts.headers);
         let peer = parts.extensions.get::<SocketAddr>().map(SocketAddr::ip);
         forwarded_headers::append_peer(parts, peer);
+        // It shares the memory of the body.
+        parts.extensions.remove::<BodyText>();
         parts.uri = self.upstream.rewrite(&parts.uri);
         parts.version = self.upstream.version;
         if parts.version == Version::HTTP_2 {
@@ -211,7 +223,7 @@ impl ProxyInner {
     }
 }
 
-impl Service<Request<ClientBody>> for Proxy {
+impl Service<Request<RequestBody>> for Proxy {
     type Response = Response<ProxyBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<ProxyBody>, Infallible>> + Send>>;
@@ -220,7 +232,7 @@ impl Service<Request<ClientBody>> for Proxy {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let proxy = Arc::clone(&self.0);
         let timer = request.extensions().get::<UpstreamTimer>().cloned();
         Box::pin(async move {
@@ -240,7 +252,7 @@ impl fmt::Debug for Proxy {
 
 impl ProxyError {
     /// The reason of a failed request, by the progress of its body.
-    const fn from_stage(stage: UploadStage) -> Self {
+    pub(super) const fn from_stage(stage: UploadStage) -> Self {
         match stage {
             UploadStage::TooLong => Self::BodyTooLong,
             UploadStage::Malformed => Self::BadRequest("The request body ended early or is malformed."),
@@ -260,6 +272,11 @@ impl ProxyError {
             Self::BodyTooLong => {
                 (StatusCode::PAYLOAD_TOO_LARGE, "body_too_long", "The request body exceeds the maximum length.")
             }
+            Self::BodyWithoutLength => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "body_too_long",
+                "The request body is too long to be sent without its length. Send a Content-Length.",
+            ),
             Self::ClientTimeout => {
                 (StatusCode::REQUEST_TIMEOUT, "request_timeout", "The rest of the request did not arrive in time.")
             }

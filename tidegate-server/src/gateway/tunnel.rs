@@ -11,8 +11,9 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::hop_by_hop::tokens;
+use super::request_body::RequestBody;
 use super::upstream_slots::UpstreamSlot;
-use crate::listen::{ClientBody, ConnectionPermit, RequestPermit, TaskSpawner};
+use crate::listen::{ConnectionPermit, RequestPermit, TaskSpawner};
 
 /// A client's request for an upgrade.
 pub(super) struct UpgradeRequest {
@@ -24,7 +25,7 @@ pub(super) struct UpgradeRequest {
 
 impl UpgradeRequest {
     /// The upgrade that `request` asks for, if it asks for one that the gateway supports.
-    pub(super) fn from_request(request: &mut Request<ClientBody>) -> Option<Self> {
+    pub(super) fn from_request(request: &mut Request<RequestBody>) -> Option<Self> {
         let protocols = request.headers().get(UPGRADE).filter(|_| is_upgrade(request)).cloned()?;
         let permits = (request.extensions().get().cloned(), request.extensions().get().cloned());
         Some(Self { protocols, client: hyper::upgrade::on(request), permits })

@@ -8,14 +8,18 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tidegate_tower::AssumedBodySize;
 use tokio::sync::watch;
 
-use crate::listen::ClientBody;
+use super::request_body::RequestBody;
 
 /// A request body of bounded length.
 pub(super) struct Upload {
-    body: ClientBody,
-    bytes_left: u64,
+    body: RequestBody,
+    bytes: u64,
+    max_bytes: u64,
+    /// Receives the size, if the rules assumed one.
+    assumed_size: Option<AssumedBodySize>,
     progress: watch::Sender<UploadProgress>,
 }
 
@@ -46,11 +50,17 @@ pub(super) enum UploadStage {
 pub(super) struct UploadError;
 
 impl Upload {
-    /// The body, and a receiver of its progress.
-    pub(super) fn new(body: ClientBody, max_bytes: u64) -> (Self, watch::Receiver<UploadProgress>) {
+    /// The body, and a receiver of its progress. A body whose size the rules assumed may not be longer than that.
+    pub(super) fn new(
+        body: RequestBody,
+        max_bytes: u64,
+        assumed_size: Option<AssumedBodySize>,
+    ) -> (Self, watch::Receiver<UploadProgress>) {
+        let charged = assumed_size.as_ref().and_then(AssumedBodySize::max_bytes);
+        let max_bytes = charged.map_or(max_bytes, |charged| max_bytes.min(charged));
         let stage = if body.is_end_stream() { UploadStage::Complete } else { UploadStage::WaitingForUpstream };
         let (sender, progress) = watch::channel(UploadProgress { stage, bytes: 0 });
-        (Self { body, bytes_left: max_bytes, progress: sender }, progress)
+        (Self { body, bytes: 0, max_bytes, assumed_size, progress: sender }, progress)
     }
 
     /// Counts a frame and publishes the new stage.
@@ -58,31 +68,25 @@ impl Upload {
         &mut self,
         frame: Option<Result<Frame<Bytes>, hyper::Error>>,
     ) -> Option<Result<Frame<Bytes>, UploadError>> {
-        let mut length = 0;
         let (stage, frame) = match frame {
             None => (UploadStage::Complete, None),
             Some(Err(_)) => (UploadStage::Malformed, Some(Err(UploadError))),
             Some(Ok(frame)) => {
-                length = frame.data_ref().map_or(0, |data| data.len() as u64);
-                match self.bytes_left.checked_sub(length) {
-                    None => (UploadStage::TooLong, Some(Err(UploadError))),
-                    Some(bytes_left) => {
-                        self.bytes_left = bytes_left;
-                        (
-                            if self.body.is_end_stream() {
-                                UploadStage::Complete
-                            } else {
-                                UploadStage::WaitingForUpstream
-                            },
-                            Some(Ok(frame)),
-                        )
-                    }
+                let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.bytes = self.bytes.saturating_add(length);
+                let is_complete = self.body.is_end_stream();
+                match self.bytes > self.max_bytes {
+                    true => (UploadStage::TooLong, Some(Err(UploadError))),
+                    false if is_complete => (UploadStage::Complete, Some(Ok(frame))),
+                    false => (UploadStage::WaitingForUpstream, Some(Ok(frame))),
                 }
             }
         };
-        self.progress.send_modify(|progress| {
-            *progress = UploadProgress { stage, bytes: progress.bytes.saturating_add(length) };
-        });
+        if let Some(assumed_size) = self.assumed_size.as_ref().filter(|_| stage == UploadStage::Complete) {
+            assumed_size.set_actual(self.bytes);
+        }
+        let bytes = self.bytes;
+        self.progress.send_modify(|progress| *progress = UploadProgress { stage, bytes });
         frame
     }
 }

@@ -6,7 +6,9 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,8 +16,10 @@ use axum::body::Body;
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, StatusCode, Uri};
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode, Uri, Version};
+use http_body::Frame;
 use tidegate::spi::Store;
 use tidegate_tower::{DegradedMode, Handle, LimitLayer};
 use tower::ServiceExt;
@@ -39,6 +43,9 @@ const HOST_HEADERS: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host
 
 /// The original status of a refusal, for proxies that pass on only some statuses.
 const DENIED_HEADER: HeaderName = HeaderName::from_static("x-tidegate-denied");
+
+/// The body of the original request, which the proxy keeps: its size is not known here.
+struct UnseenBody;
 
 /// The query parameters of a call, in order.
 type Parameters = Query<Vec<(String, String)>>;
@@ -75,7 +82,7 @@ async fn decide<S: Store + 'static>(
 }
 
 /// The service behind the limits.
-async fn allow(request: http::Request<()>) -> Result<http::Response<Body>, Infallible> {
+async fn allow(request: http::Request<UnseenBody>) -> Result<http::Response<Body>, Infallible> {
     let mut response = http::Response::new(Body::empty());
     if request.extensions().get::<DegradedMode>().is_some() {
         response.headers_mut().insert(DEGRADED_HEADER, HeaderValue::from_static("true"));
@@ -83,8 +90,17 @@ async fn allow(request: http::Request<()>) -> Result<http::Response<Body>, Infal
     Ok(response)
 }
 
+impl http_body::Body for UnseenBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+}
+
 /// The request that the proxy asks about.
-fn original_request(call: Request) -> Result<http::Request<()>, BadRequest> {
+fn original_request(call: Request) -> Result<http::Request<UnseenBody>, BadRequest> {
     let (mut parts, _) = call.into_parts();
     if let Some(method) = single_value(&parts.headers, &METHOD_HEADERS)? {
         let method = Method::from_bytes(method.as_bytes());
@@ -108,7 +124,10 @@ fn original_request(call: Request) -> Result<http::Request<()>, BadRequest> {
         parts.headers.insert(HOST, host);
     }
     parts.uri = target.path_and_query().cloned().map(Uri::from).unwrap_or_default();
-    Ok(http::Request::from_parts(parts, ()))
+    // Those of the call say nothing about the body of the original request.
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.version = Version::HTTP_2;
+    Ok(http::Request::from_parts(parts, UnseenBody))
 }
 
 /// The value of the headers `names`. Different values are refused: one of them may be the client's.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod body_fields;
+mod body_sizes;
 mod bounds;
 mod error_responses;
 mod forwarding;
@@ -25,6 +27,7 @@ use axum::Router;
 use axum::extract::Request;
 use tidegate::spi::Store;
 use tidegate::{Limiter, ManualClock, MemoryStore, Rule, RuleSet, Timestamp};
+use tidegate_rules::RuleFile;
 use tidegate_server::Listener;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
 use tidegate_tower::LimitLayer;
@@ -147,6 +150,13 @@ async fn gateway(app: Router) -> SocketAddr {
 fn limits(rules: impl IntoIterator<Item = Rule>, clock: &ManualClock) -> LimitLayer<Arc<MemoryStore>> {
     let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
     LimitLayer::new(Limiter::new(RuleSet::new(rules).unwrap(), store)).with_timer(clock.clone())
+}
+
+/// The limits of a rule file.
+fn file_limits(text: &str) -> LimitLayer<Arc<MemoryStore>> {
+    let file = RuleFile::parse("rules.yaml", text).unwrap_or_else(|report| panic!("{report}"));
+    let store = Arc::new(MemoryStore::new().with_clock(ManualClock::starting_at(START)));
+    LimitLayer::new(Limiter::new(file.rules().clone(), store))
 }
 
 /// Yields to the other tasks of this thread until `condition` holds.

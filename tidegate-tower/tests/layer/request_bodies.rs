@@ -11,7 +11,8 @@ use axum::routing::post;
 use axum::{Extension, Router};
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
-use tidegate::Rule;
+use tidegate::spi::BodyNeed;
+use tidegate::{Rule, RuleMode};
 use tidegate_tower::{BodyText, BufferBody, LimitLayer};
 use tokio::sync::mpsc;
 use tower::limit::ConcurrencyLimit;
@@ -31,17 +32,17 @@ async fn post_body(app: &Router, media_type: &str, body: impl Into<Body>) -> Tes
 }
 
 /// A body of several frames without a declared length.
-struct Chunks(VecDeque<Result<&'static str, ConnectionLost>>);
+pub(crate) struct Chunks(VecDeque<Result<&'static str, ConnectionLost>>);
 
 /// A body whose frames the test sends.
 struct SlowBody(mpsc::Receiver<&'static str>);
 
 /// The connection was lost.
 #[derive(Clone, Copy, Debug)]
-struct ConnectionLost;
+pub(crate) struct ConnectionLost;
 
 impl Chunks {
-    fn new_body(chunks: &[Result<&'static str, ConnectionLost>]) -> Body {
+    pub(crate) fn new_body(chunks: &[Result<&'static str, ConnectionLost>]) -> Body {
         Body::new(Self(chunks.iter().copied().collect()))
     }
 }
@@ -107,6 +108,32 @@ async fn a_body_that_is_not_read_passes_unchanged_and_counts() {
     };
     assert_eq!([send(&app, packed()).await.status.as_u16(), send(&app, packed()).await.status.as_u16()], [200, 429]);
     assert_eq!(post_body(&app, "application/json", "packed").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_layer_says_whether_a_rule_that_applies_reads_the_body() {
+    let by_body = || Rule::new("body", burst(1)).with_per(["body"]);
+    let rules = [
+        by_body().with_action("login"),
+        Rule::new("new", burst(1)).with_per(["body"]).with_mode(RuleMode::Shadow).with_action("new"),
+        Rule::new("all", burst(1)),
+    ];
+    let layer = LimitLayer::new(limiter(rules));
+    let need = |layer: &LimitLayer<_>, media_type: &str| {
+        layer.body_need(&Request::post("/").header("content-type", media_type).body(()).unwrap().into_parts().0)
+    };
+    assert_eq!(need(&layer, "application/json"), BodyNeed::None);
+    assert_eq!(need(&layer.clone().with_action("new"), "application/json"), BodyNeed::Shadow);
+    let layer = layer.with_action("login");
+    for (media_type, expected) in [
+        ("application/json", BodyNeed::Enforced),
+        ("text/plain", BodyNeed::Enforced),
+        ("application/grpc+json", BodyNeed::None),
+    ] {
+        assert_eq!(need(&layer, media_type), expected, "{media_type}");
+    }
+    layer.handle().replace(limiter([Rule::new("all", burst(1))]));
+    assert_eq!(need(&layer, "application/json"), BodyNeed::None);
 }
 
 /// A gRPC stream may last as long as its response, so its end must not be awaited.

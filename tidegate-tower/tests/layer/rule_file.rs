@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::routing::{any, post};
+use axum::{Extension, Router};
 use http::request::Builder;
 use http::{Request, StatusCode};
 use tidegate::{Limiter, ManualClock, MemoryStore, RuleSet};
 use tidegate_rules::RuleFile;
-use tidegate_tower::{BufferBody, Handle, LimitLayer};
+use tidegate_tower::{AssumedBodySize, BufferBody, Handle, LimitLayer};
 
+use crate::request_bodies::Chunks;
 use crate::{START, send};
 
 const FILE: &str = "
@@ -209,4 +210,71 @@ async fn each_of_two_cookies_of_one_name_is_counted() {
     assert_eq!(status(&app, request("session=b; session=a"), "").await, StatusCode::TOO_MANY_REQUESTS, "a is used up");
     assert_eq!(status(&app, request("session=b"), "").await, StatusCode::OK, "a denied request counts for neither");
     assert_eq!(status(&app, request("session=b"), "").await, StatusCode::TOO_MANY_REQUESTS);
+}
+
+const SIZES: &str = "
+version: 1
+http: { x_ratelimit: delta }
+unknown_size: 40
+rules:
+  - { id: upload, per: [], cost: 1 + request.size / 10, token_bucket: { capacity: 100, refill: 1/h } }
+";
+
+/// A body of twenty bytes that does not say so.
+fn stream() -> Body {
+    Chunks::new_body(&[Ok("0123456789"), Ok("0123456789")])
+}
+
+/// An application that reads the whole body, and states its size if it was assumed.
+fn upload_app(file: &str) -> Router {
+    let store = Arc::new(MemoryStore::new().with_clock(ManualClock::starting_at(START)));
+    let page = any(async |assumed: Option<Extension<AssumedBodySize>>, body: Bytes| match assumed {
+        Some(Extension(assumed)) => {
+            assumed.set_actual(body.len() as u64);
+            ([("x-used", "4")], format!("at most {:?}", assumed.max_bytes()))
+        }
+        None => ([("x-used", "")], "known".into()),
+    });
+    let silent = any(async |_body: Bytes| "read");
+    Router::new().route("/", page).route("/silent", silent).layer(LimitLayer::new(Limiter::new(rules(file), store)))
+}
+
+#[tokio::test]
+async fn a_body_costs_by_its_size_and_one_without_a_length_by_the_size_that_is_assumed() {
+    let app = upload_app(SIZES);
+    let remaining = async |request: Request<Body>| {
+        let response = send(&app, request).await;
+        (response.header("x-ratelimit-remaining").unwrap().parse::<u64>().unwrap(), response.body)
+    };
+    let post = |body: Body| Request::post("/").body(body).unwrap();
+    assert_eq!(remaining(Request::get("/").body(Body::empty()).unwrap()).await, (99, "known".into()));
+    assert_eq!(remaining(post(Body::empty())).await, (98, "known".into()));
+    assert_eq!(remaining(post(Body::from("x".repeat(20)))).await, (95, "known".into()));
+    assert_eq!(remaining(post(stream())).await, (90, "at most Some(40)".into()));
+    assert_eq!(remaining(post(Body::empty())).await.0, 91, "two were given back");
+    let silent = Request::post("/silent").body(stream()).unwrap();
+    assert_eq!((remaining(silent).await.0, remaining(post(Body::empty())).await.0), (86, 85), "nothing was given back");
+}
+
+#[tokio::test]
+async fn an_assumed_size_is_corrected_for_each_rule_of_a_budget_and_a_stated_cost_comes_first() {
+    let bucket = "token_bucket: { capacity: 100, refill: 1/h }";
+    let file = format!(
+        "version: 1
+http: {{ x_ratelimit: delta }}
+unknown_size: 40
+rules:
+  - {{ id: requests, per: [], budget: units, cost: 2, {bucket} }}
+  - {{ id: bytes, per: [], budget: units, cost: 1 + request.size / 10, {bucket} }}
+"
+    );
+    let stated = "expression: 1 + request.size / 10, actual: x-used";
+    let stated = SIZES.replace("cost: 1 + request.size / 10", &format!("cost: {{ {stated} }}"));
+    for (file, expected) in [(file, ["93", "92"]), (stated, ["95", "95"])] {
+        let app = upload_app(&file);
+        for (body, expected) in [stream(), Body::empty()].into_iter().zip(expected) {
+            let response = send(&app, Request::post("/").body(body).unwrap()).await;
+            assert_eq!(response.header("x-ratelimit-remaining"), Some(expected), "{file}");
+        }
+    }
 }

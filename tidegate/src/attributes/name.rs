@@ -12,6 +12,8 @@ pub const HOST: &str = "host";
 pub const IP: &str = "ip";
 /// The text of the body.
 pub const BODY: &str = "body";
+/// The size of the body in bytes, in decimal digits. Missing if the front door does not know it; `0` without a body.
+pub const SIZE: &str = "request:size";
 /// The tenant. Not reserved: the application sets it.
 pub const TENANT: &str = "tenant";
 /// The plan, which selects the limit of a rule that has several. Not reserved: the application sets it.
@@ -57,7 +59,9 @@ mod tests {
 
     #[test]
     fn attributes_that_only_front_doors_set_are_reserved() {
-        for name in ["method", "path", "query", "host", "ip", "body", "header:x-key", "cookie:id", ":", "x:y"] {
+        for name in
+            ["method", "path", "query", "host", "ip", "body", "header:x-key", "cookie:id", "request:size", ":", "x:y"]
+        {
             assert!(is_reserved(name), "{name}");
         }
         for name in ["tenant", "plan", "user", "header", "cookie", "action", "Host", ""] {

@@ -13,6 +13,7 @@ impl<'r> Plan<'r> {
         if let Some(problem) = self.problem().or(other.problem()) {
             return self.with_problem(problem.clone());
         }
+        self.body_use = self.body_use.unite(other.body_use);
         self.skipped_shadow.extend_from_slice(&other.skipped_shadow);
         for (index, check) in other.checks.iter().enumerate() {
             let at = self.checks.iter().position(|own| own.key() == check.key()).unwrap_or(self.checks.len());
@@ -36,6 +37,7 @@ impl<'r> Plan<'r> {
         if let Some(problem) = self.problem().or(other.problem()) {
             return self.with_problem(problem.clone());
         }
+        self.body_use = self.body_use.unite(other.body_use);
         for gate in &other.skipped_shadow {
             if !self.skipped_shadow.iter().any(|own| std::ptr::eq(*own, *gate)) {
                 self.skipped_shadow.push(gate);

@@ -26,6 +26,7 @@ impl SuiteBuilder<'_> {
             action: written.action.merge_over(base.action.as_ref()),
             attributes: base.attributes.clone(),
             body: written.body.merge_over(base.body.clone().map(Value::String).as_ref()).as_ref().map(text),
+            size: written.size.merge_over(base.size.as_ref()),
             cost: written.cost.merge_over(base.cost.as_ref()),
         };
         for (name, at) in &written.headers {

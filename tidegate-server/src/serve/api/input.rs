@@ -62,6 +62,8 @@ struct CheckBody {
     attributes: BoundedMap<String, MAX_ATTRIBUTES>,
     body: Option<String>,
     #[serde(default, deserialize_with = "whole")]
+    size: Option<u64>,
+    #[serde(default, deserialize_with = "whole")]
     cost: Option<u64>,
     #[serde(default)]
     peek: bool,
@@ -126,6 +128,7 @@ impl CheckCall {
         sample.action = call.action;
         sample.attributes = call.attributes.0.into_iter().collect();
         sample.body = call.body;
+        sample.size = call.size;
         sample.cost = call.cost;
         match sample.attributes() {
             Ok(attributes) => Ok(Self { attributes, peek: call.peek, receipt: call.receipt && !call.peek }),
