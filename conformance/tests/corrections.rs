@@ -296,12 +296,13 @@ async fn instances_with_take_up_to_get_exactly_the_limit_together() {
     }
 }
 
-/// Threads that refund what they took leave the limit unchanged. (A slot of a queue cannot always be refunded.)
+/// Threads that refund at once what they took leave the limit unchanged. (A slot of a queue cannot always be refunded.)
 #[test]
 fn threads_that_refund_everything_leave_the_limit_unchanged() {
     let [bucket, _, fixed, log, sliding] = one_limit_of_each_kind(8);
     for limit in [bucket, fixed, log, sliding] {
-        let limiter = Arc::new(Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), MemoryStore::new()));
+        let store = MemoryStore::new().with_clock(ManualClock::starting_at(START));
+        let limiter = Arc::new(Limiter::new(RuleSet::new([Rule::new("api", limit)]).unwrap(), store));
         let request = Request::new("");
         let threads: Vec<_> = (0..8)
             .map(|_| {

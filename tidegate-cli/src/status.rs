@@ -28,7 +28,8 @@ fn print_status(status: &Value, output: &mut Output<'_>) {
         }
     }
     line("admin", format!("http://{}", text(&doors["admin"])));
-    line("rules", format!("version {}, {} rules, from {}", rules["version"], rules["rules"], text(&rules["source"])));
+    let noun = if rules["rules"] == 1 { "rule" } else { "rules" };
+    line("rules", format!("version {}, {} {noun}, from {}", rules["version"], rules["rules"], text(&rules["source"])));
     let instances = store["instances"].as_u64().map_or("not counted".to_owned(), |instances| instances.to_string());
     line("instances", instances);
     let is_reached = store["reached"] == json!(true);

@@ -105,17 +105,27 @@ impl RedisStore {
     /// Sends adjustments.
     pub(crate) async fn send_adjustments(&self, prepared: &PreparedAdjustments) -> Result<(), StoreError> {
         let PreparedAdjustments { independent, places, dependent } = prepared;
-        let corrected = self.send_slots(independent).await;
+        let mut results = self.send_slots(independent).await;
         for (index, PreparedPlace { slot, refund, .. }) in places.iter().enumerate() {
-            if self.send_adjust_call(*slot, refund).await?.stays_taken {
-                let charges = places[..index].iter().map(|place| self.send_adjust_call(place.slot, &place.charge));
-                return first_error(vec![corrected, first_error(join_all(charges).await)]);
+            match self.send_adjust_call(*slot, refund).await {
+                Ok(reply) if reply.stays_taken => {
+                    let charges = places[..index].iter().map(|place| self.send_adjust_call(place.slot, &place.charge));
+                    results.extend(join_all(charges).await.into_iter().map(|charged| Ok(charged.map(drop)?)));
+                    return first_error(results);
+                }
+                Ok(_) => results.push(Ok(())),
+                Err(failure) => {
+                    results.push(Err(failure.into()));
+                    return first_error(results);
+                }
             }
         }
-        first_error(vec![corrected, self.send_slots(dependent).await])
+        results.extend(self.send_slots(dependent).await);
+        first_error(results)
     }
 
-    async fn send_slots(&self, prepared: &[SlotAdjustments]) -> Result<(), StoreError> {
+    /// The result for each slot.
+    async fn send_slots(&self, prepared: &[SlotAdjustments]) -> Vec<Result<(), StoreError>> {
         let calls = prepared.iter().map(async |SlotAdjustments { slot, call, by_key }| {
             match self.send_adjust_call(*slot, call).await {
                 Err(failure) if failure.mid_migration => {
@@ -124,7 +134,7 @@ impl RedisStore {
                 result => Ok(result.map(drop)?),
             }
         });
-        first_error(join_all(calls).await)
+        join_all(calls).await
     }
 
     /// Sends adjustments in a task of their own, which continues if the caller stops waiting. `None` without a tokio runtime.

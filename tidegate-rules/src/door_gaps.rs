@@ -43,6 +43,8 @@ pub enum GapEffect {
     UnverifiedClaim,
     /// The cost is computed without the value.
     MissingInCost,
+    /// Every request costs as a body without a length.
+    AssumedSize,
     /// The rule never applies to them.
     NeverApplies,
 }
@@ -104,6 +106,11 @@ impl fmt::Display for DoorGap {
             GapEffect::MissingInCost => write!(
                 f,
                 "the cost of rule `{rule}` reads `{source}`, which {door} never has: the cost there is computed without it"
+            ),
+            GapEffect::AssumedSize => write!(
+                f,
+                "the cost of rule `{rule}` reads `{source}`, which {door} never has: every request there costs as a body of \
+                 `unknown_size` bytes"
             ),
             GapEffect::NeverApplies => {
                 write!(f, "rule `{rule}` matches by `{source}`, which {door} never has: it never applies there")
@@ -215,6 +222,12 @@ impl<'r> RuleAtDoor<'r> {
             CostSource::Expression(expression) => expression.reads().iter().map(AsRef::as_ref).collect(),
         };
         names.into_iter().find_map(|name| {
+            if name == attributes::SIZE {
+                return (!self.door.has_body_size()).then(|| {
+                    let size = Source::Attribute(attributes::SIZE.into());
+                    self.gap("request.size", GapEffect::AssumedSize, Some(&size), &self.rule.cost_span)
+                });
+            }
             let identity = self.matcher.named(name);
             let source = Source::parse(name).ok();
             let is_missing = match identity {
@@ -223,8 +236,7 @@ impl<'r> RuleAtDoor<'r> {
                 None => source.as_ref().is_some_and(|source| !self.door.has(source)),
             };
             let missing = identity.and_then(|identity| identity.sources.first()).or(source.as_ref());
-            let shown = if name == attributes::CONTENT_LENGTH_HEADER { "request.size" } else { name };
-            is_missing.then(|| self.gap(shown, GapEffect::MissingInCost, missing, &self.rule.cost_span))
+            is_missing.then(|| self.gap(name, GapEffect::MissingInCost, missing, &self.rule.cost_span))
         })
     }
 
@@ -298,7 +310,7 @@ fn help(effect: GapEffect, missing: Option<&Source>) -> &'static str {
              value as a header"
         }
         Some(Source::Action) => "match a path; only the check API, the tower layer and Envoy's service have actions",
-        Some(Source::Attribute(name)) if name == attributes::CONTENT_LENGTH_HEADER => {
+        _ if effect == GapEffect::AssumedSize => {
             "limit the route at the gateway or the tower layer, which know the length of the body"
         }
         Some(Source::Attribute(name)) if attributes::header_name(name).is_some() => "read another header",

@@ -68,6 +68,11 @@ impl FrontDoor {
         !matches!(self, Self::Gateway | Self::ForwardAuth)
     }
 
+    /// Whether it knows the size of a body, or its callers can state it. A proxy that asks forward-auth sends no body, and no length.
+    pub(crate) fn has_body_size(self) -> bool {
+        self != Self::ForwardAuth
+    }
+
     /// Whether a request through this door can have a value of `source`.
     pub(crate) fn has(self, source: &Source) -> bool {
         match source {

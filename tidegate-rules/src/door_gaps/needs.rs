@@ -93,6 +93,9 @@ fn needed_value(door: FrontDoor, source: &Source) -> Option<String> {
             ("`ip`".to_owned(), Some("the peer (`with_peer`)".to_owned()), "`remote_address`".to_owned())
         }
         Source::Attribute(name) if name == attributes::METHOD => ("`method`".to_owned(), None, "`:method`".to_owned()),
+        Source::Attribute(name) if name == attributes::SIZE => {
+            ("`size`".to_owned(), None, format!("`{}`", attributes::CONTENT_LENGTH_HEADER))
+        }
         Source::Attribute(name) => match attributes::header_name(name) {
             Some(header) => (format!("header `{header}`"), None, format!("`{name}`")),
             None => (format!("attribute `{name}`"), Some(format!("`{name}` (`with_attributes`)")), format!("`{name}`")),

@@ -20,7 +20,7 @@ const PROXIES: &str = "trusted_proxies: 10.0.0.0/8";
 #[test]
 fn each_door_lacks_what_it_can_never_have() {
     use FrontDoor::{Check, Envoy, ForwardAuth, Gateway, Tower};
-    use GapEffect::{CoarserCount, MissingInCost, NeverApplies, SharedCount};
+    use GapEffect::{AssumedSize, CoarserCount, MissingInCost, NeverApplies, SharedCount};
     let both = &[Gateway, ForwardAuth][..];
     for (identify, rule, lacking, source, effect) in [
         ("", "per: 'body:email'", &[ForwardAuth][..], "body:email", SharedCount),
@@ -42,7 +42,7 @@ fn each_door_lacks_what_it_can_never_have() {
         ("", "per: ip, match: { header: { proxy: x } }", &[Gateway], "header:proxy", NeverApplies),
         ("", "per: ip, cost: 'int(attr.rows)'", both, "attr:rows", MissingInCost),
         ("", "per: ip, cost: 'size(user)'", both, "user", MissingInCost),
-        ("", "per: ip, cost: 'request.size / 1024'", &[ForwardAuth], "request.size", MissingInCost),
+        ("", "per: ip, cost: 'request.size / 1024'", &[ForwardAuth], "request.size", AssumedSize),
         ("", "per: 'header:content-length'", &[ForwardAuth], "header:content-length", SharedCount),
         ("", "per: 'header:x-original-url'", &[Gateway], "header:x-original-url", SharedCount),
     ] {
@@ -177,4 +177,20 @@ fn a_door_has_one_name() {
         assert_eq!(door.to_string().parse(), Ok(door));
     }
     assert!("proxy".parse::<FrontDoor>().unwrap_err().contains("gateway, forward-auth, check, tower, envoy"));
+}
+
+#[test]
+fn callers_state_the_size_of_a_body_that_a_cost_reads() {
+    let text =
+        "version: 1\nrules: [{ id: up, per: [], cost: request.size, token_bucket: { capacity: 4M, refill: 1/s } }]\n";
+    let file = RuleFile::parse("rules.yaml", text).unwrap();
+    for (door, needed) in [
+        (FrontDoor::Check, Some("for rule `up` at the check API, the call must have `size`")),
+        (FrontDoor::Tower, None),
+        (FrontDoor::Envoy, Some("for rule `up` at Envoy's service, a descriptor must have `header:content-length`")),
+    ] {
+        let report = file.report_for_doors(&[door]);
+        let notes = report.problems().iter().filter(|problem| problem.code() == "needed-at-door");
+        assert_eq!(notes.map(|problem| problem.message()).collect::<Vec<_>>(), Vec::from_iter(needed), "{door}");
+    }
 }

@@ -59,8 +59,8 @@ impl DescriptorPlan {
             limit,
             connections,
             upstream,
-            "the process may open only {limit} files: each address accepts {connections} connections, and {upstream} go to the \
-             upstream. Raise the limit (ulimit -n, LimitNOFILE=), or lower --max-connections"
+            "the process may open only {limit} files, so each address accepts {connections} connections. Raise the limit (ulimit -n, \
+             LimitNOFILE=), or lower --max-connections"
         );
     }
 }

@@ -25,9 +25,9 @@
 //! and a refund at u gives back at most the time left until then. The second bound is that of a queue: the bucket refills its
 //! takes in their order, this one until f, and everything returned since the take may have been ahead of it. The first bound
 //! holds whatever was returned: by itself, the take is missing for as long as its own refill lasts. The refund of the last take
-//! moves no other and is not counted as returned. Without the term *returned*, a client that takes, refunds and takes again would collect receipts that all end late, and give back at once
-//! more than the bucket holds. So the state counts what was returned, from the first refund until no receipt from before can
-//! be worth anything.
+//! moves no other and is not counted as returned. Without the term *returned*, a client that takes, refunds and takes again would
+//! collect receipts that all end late, and give back at once more than the bucket holds. So the state counts what was returned,
+//! from the first refund until no receipt from before can be worth anything.
 
 use std::time::Duration;
 
