@@ -191,6 +191,6 @@ fn callers_state_the_size_of_a_body_that_a_cost_reads() {
     ] {
         let report = file.report_for_doors(&[door]);
         let notes = report.problems().iter().filter(|problem| problem.code() == "needed-at-door");
-        assert_eq!(notes.map(|problem| problem.message()).collect::<Vec<_>>(), Vec::from_iter(needed), "{door}");
+        assert_eq!(notes.map(tidegate_rules::Problem::message).collect::<Vec<_>>(), Vec::from_iter(needed), "{door}");
     }
 }
