@@ -9,9 +9,9 @@
 //!
 //! A request is brought into its final form first, then decided, and then forwarded as it was decided.
 //!
-//! Bodies, trailers and upgraded connections are streamed, with a bounded buffer for each request; only a body that a rule counts by is
-//! read before. [`LimitLayer`] makes the path of
-//! each request canonical, decides the request, and writes the 400, 429 and 503 responses; the gateway forwards what was decided.
+//! Bodies, trailers and upgraded connections are streamed, with a bounded buffer for each request; only a body that a rule counts
+//! by is read before. [`LimitLayer`] makes the path of each request canonical, decides the request, and writes the 400, 429 and
+//! 503 responses; the gateway forwards what was decided.
 
 mod access_log;
 mod body_reader;
@@ -96,7 +96,7 @@ impl Gateway {
         let (tasks, log) = (Tasks::new(), self.options.access_log.then(AccessLog::new));
         let door = GatewayDoor::new(self, &layer, &tasks, listener.stats());
         let service = hyper::service::service_fn(move |request| {
-            let door = door.clone();
+            let door = Arc::clone(&door);
             access_log::handle_logged(log.clone(), request, |request| door.handle(request))
         });
         listener.serve(service, tasks, shutdown).await
@@ -119,7 +119,7 @@ impl Gateway {
         let tasks = Tasks::new();
         let door = GatewayDoor::new(self, &layer, &tasks, listener.stats());
         let service = hyper::service::service_fn(move |request| {
-            let (door, clock, observer) = (door.clone(), Arc::clone(&clock), Arc::clone(&observer));
+            let (door, clock, observer) = (Arc::clone(&door), Arc::clone(&clock), Arc::clone(&observer));
             async move {
                 let started = clock.now();
                 let response = door.handle(request).await?;
@@ -131,26 +131,27 @@ impl Gateway {
     }
 }
 
-/// What every request passes. Clones share everything.
+/// What every request passes.
 struct GatewayDoor<S> {
-    service: Arc<LimitService<Proxy, S>>,
-    /// The rules, for what they read of a request.
+    service: LimitService<Proxy, S>,
+    /// Tells whether rules read the body of a request.
     layer: LimitLayer<S>,
+    /// Tells which headers the rules read.
     rules: Handle<S>,
-    options: Arc<GatewayOptions>,
+    options: GatewayOptions,
     stats: Arc<ListenerStats>,
 }
 
 impl<S: Store + 'static> GatewayDoor<S> {
-    fn new(gateway: Gateway, layer: &LimitLayer<S>, tasks: &Tasks, stats: &Arc<ListenerStats>) -> Self {
+    fn new(gateway: Gateway, layer: &LimitLayer<S>, tasks: &Tasks, stats: &Arc<ListenerStats>) -> Arc<Self> {
         let Gateway { upstream, options } = gateway;
         let layer = layer.clone().with_canonical_paths(true);
-        let service = Arc::new(layer.layer(Proxy::new(upstream, options.clone(), tasks.spawner(), stats)));
-        Self { service, rules: layer.handle(), layer, options: Arc::new(options), stats: Arc::clone(stats) }
+        let service = layer.layer(Proxy::new(upstream, options.clone(), tasks.spawner(), stats));
+        Arc::new(Self { service, rules: layer.handle(), layer, options, stats: Arc::clone(stats) })
     }
 
     /// Sends one request through the limit layer and the proxy, in its final form.
-    async fn handle(self, mut request: Request<ClientBody>) -> Result<Response<GatewayBody>, Infallible> {
+    async fn handle(self: Arc<Self>, mut request: Request<ClientBody>) -> Result<Response<GatewayBody>, Infallible> {
         let reads = |name: &http::HeaderName| self.rules.reads_header(name);
         if let Err(problem) = request_fields::normalize(&mut request, self.options.trust_forwarded, reads) {
             return Ok(ProxyError::Field(problem).into_response().map(Either::Right));
@@ -159,7 +160,7 @@ impl<S: Store + 'static> GatewayDoor<S> {
             Ok(request) => request,
             Err(error) => return Ok(error.into_response().map(Either::Right)),
         };
-        let mut response = LimitService::clone(&self.service).oneshot(request).await?;
+        let mut response = self.service.clone().oneshot(request).await?;
         rate_limit_headers::merge_upstream_headers(&mut response);
         Ok(response.map(Either::Left))
     }
@@ -167,15 +168,3 @@ impl<S: Store + 'static> GatewayDoor<S> {
 
 /// The body of a response: that of the layer around the proxy, or that of an error before it.
 type GatewayBody = Either<ResponseBody<ProxyBody>, ProxyBody>;
-
-impl<S> Clone for GatewayDoor<S> {
-    fn clone(&self) -> Self {
-        Self {
-            service: Arc::clone(&self.service),
-            layer: self.layer.clone(),
-            rules: self.rules.clone(),
-            options: Arc::clone(&self.options),
-            stats: Arc::clone(&self.stats),
-        }
-    }
-}
