@@ -27,7 +27,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// Callers of this limiter that wait for the same limits are served in the order of arrival, whatever their cost. There is no
     /// order between processes. Dropping the future leaves the queue and [refunds](Self::refund) a request whose slot in a leaky bucket
-    /// is still in the future; with others behind that slot, everything stays consumed. If it is dropped during a call to the store, units that the store grants then stay consumed.
+    /// is still in the future; with others behind that slot, everything stays consumed. If it is dropped during a call to the store,
+    /// units that the store grants then stay consumed.
     ///
     /// ```
     /// # use std::time::Duration;
