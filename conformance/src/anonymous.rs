@@ -87,7 +87,12 @@ impl AnonymousStore {
                 let subject = u128::from(self.next_subject.fetch_add(1, Ordering::Relaxed));
                 let in_other_partition = u128::from(key(index) ^ 1) << 96 | subject;
                 let check = newcomer(gate, Subject::from_hash(in_other_partition));
-                self.store.adjust(&[Adjustment::charge(&check)]).await?;
+                if gate.limit().is_held() {
+                    // A charge holds no slot.
+                    self.store.decide(&Plan::new([check]).unwrap()).await?;
+                } else {
+                    self.store.adjust(&[Adjustment::charge(&check)]).await?;
+                }
             }
         }
         Ok(())
@@ -102,6 +107,10 @@ impl AnonymousStore {
         let anonymous_plan = Plan::new(checks).unwrap().with_mode(plan.mode()).with_max_units(plan.max_units());
         let anonymous_plan = match plan.max_delay() {
             Some(delay) => anonymous_plan.with_max_delay(delay),
+            None => anonymous_plan,
+        };
+        let anonymous_plan = match plan.lease_owner() {
+            Some(owner) => anonymous_plan.with_lease_owner(owner),
             None => anonymous_plan,
         };
         let anonymous_plan = if plan.is_peek() { anonymous_plan.with_peek() } else { anonymous_plan };
@@ -137,25 +146,45 @@ fn identity(key: &Key<'_>) -> u128 {
     key.id()
 }
 
+impl AnonymousStore {
+    fn gates(&self, adjustments: &[Adjustment<'_>]) -> Vec<Gate> {
+        adjustments.iter().map(|one| self.gate(&one.key, one.limit, Role::Enforced)).collect()
+    }
+
+    /// The same adjustments for anonymous subjects.
+    async fn anonymous_adjustments<'g>(
+        &self,
+        adjustments: &[Adjustment<'_>],
+        gates: &'g [Gate],
+    ) -> Result<Vec<Adjustment<'g>>, StoreError> {
+        let mut anonymous = Vec::new();
+        for (Adjustment { key, op, bundled, .. }, gate) in adjustments.iter().zip(gates) {
+            self.exceed_cap(std::slice::from_ref(gate), |_| key.partition()).await?;
+            let check = newcomer(gate, self.subject(key));
+            let mut adjustment = Adjustment::new(&check, *op);
+            adjustment.bundled = *bundled;
+            // A receipt never refunds an overflow bucket; the script itself can.
+            let shared = matches!(op, Op::Refund { .. } | Op::Renew { .. }) && self.case == AnonymousCase::OverCap;
+            let key = if shared { bucket_of(&check) } else { adjustment.key };
+            anonymous.push(adjustment.with_key(key));
+        }
+        Ok(anonymous)
+    }
+}
+
 impl Store for AnonymousStore {
     async fn decide(&self, plan: &Plan<'_>) -> Result<Verdict, StoreError> {
         self.decide_anonymous(plan).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        let gates: Vec<Gate> = adjustments.iter().map(|one| self.gate(&one.key, one.limit, Role::Enforced)).collect();
-        let mut anonymous = Vec::new();
-        for (Adjustment { key, op, bundled, .. }, gate) in adjustments.iter().zip(&gates) {
-            self.exceed_cap(std::slice::from_ref(gate), |_| key.partition()).await?;
-            let check = newcomer(gate, self.subject(key));
-            let mut adjustment = Adjustment::new(&check, *op);
-            adjustment.bundled = *bundled;
-            // A receipt never refunds an overflow bucket; the script itself can.
-            let shared = matches!(op, Op::Refund { .. }) && self.case == AnonymousCase::OverCap;
-            let key = if shared { bucket_of(&check) } else { adjustment.key };
-            anonymous.push(adjustment.with_key(key));
-        }
-        self.store.adjust(&anonymous).await
+        let gates = self.gates(adjustments);
+        self.store.adjust(&self.anonymous_adjustments(adjustments, &gates).await?).await
+    }
+
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        let gates = self.gates(renewals);
+        self.store.renew(&self.anonymous_adjustments(renewals, &gates).await?).await
     }
 
     fn adjust_soon(&self, _: &[Adjustment<'_>]) {
@@ -195,6 +224,10 @@ impl<S: Store> Store for IgnoreFreeChecks<S> {
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         self.0.adjust_soon(adjustments);
+    }
+
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        self.0.renew(renewals).await
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

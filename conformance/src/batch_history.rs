@@ -119,6 +119,7 @@ fn with_amount(limit: &Limit, amount: u64) -> Limit {
         Limit::LeakyBucket(leaky) => Limit::leaky_bucket(leaky.bucket().refill(), amount % 200),
         Limit::FixedWindow(window) => Limit::fixed_window(amount % MAX_AMOUNT, window.window()),
         Limit::SlidingLog(log) => Limit::sliding_log(amount % MAX_LOG_LIMIT, log.window()),
+        Limit::Concurrency(leases) => Limit::concurrency(amount % 200, leases.lease()),
         Limit::SlidingWindow(window) => Limit::sliding_window(amount % MAX_AMOUNT, window.window(), window.slices()),
         _ => Ok(*limit),
     };

@@ -17,7 +17,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidegate::spi::Store;
-use tidegate::{Decision, Limit, Limiter, ManualClock, Rate, Receipt, Request, Rule, RuleSet, Timestamp, Window};
+use tidegate::{Decision, Lease, Limit, Limiter, ManualClock, Rate, Receipt, RenewError, Request, Rule, RuleSet};
+use tidegate::{Timestamp, Window};
 
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
 const START: u64 = 1_800_000_000_000_000;
@@ -95,6 +96,7 @@ fn parse_rule(text: &str) -> Option<Rule> {
         "fixed_window" => Limit::fixed_window(number("limit")?, fixed_window()?),
         "sliding_log" => Limit::sliding_log(number("limit")?, window()?),
         "sliding_window" => Limit::sliding_window(number("limit")?, window()?, number("slices")?),
+        "concurrency" => Limit::concurrency(number("max")?, parse_duration(value("lease")?)?),
         _ => return None,
     };
     // Rows show the results of all checks, of which a known denial has one.
@@ -136,13 +138,14 @@ impl GoldenHistory {
     /// Replays the history on a store that runs on `clock`, and compares every cell.
     pub async fn replay(&self, clock: &ManualClock, store: impl Store, user: &str) {
         let limiter = Limiter::new(self.rules.clone(), store);
-        let mut receipts: HashMap<usize, Receipt> = HashMap::new();
+        let mut receipts: HashMap<usize, (Receipt, Option<Lease>)> = HashMap::new();
         for (number, row) in self.rows.iter().enumerate() {
             let at = parse_duration(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line));
             clock.set(Timestamp::from_micros(START).plus(at));
             if let Some(decision) = row.ask(&limiter, user, &mut receipts).await {
                 row.compare(&decision, &self.location);
-                receipts.insert(number + 1, decision.into_receipt());
+                let lease = decision.lease();
+                receipts.insert(number + 1, (decision.into_receipt(), lease));
             }
         }
     }
@@ -157,7 +160,7 @@ impl Row {
         &self,
         limiter: &Limiter<S>,
         user: &str,
-        receipts: &mut HashMap<usize, Receipt>,
+        receipts: &mut HashMap<usize, (Receipt, Option<Lease>)>,
     ) -> Option<Decision> {
         let ask = self.cell("ask");
         let (verb, amount) = ask.rsplit_once(' ').unwrap_or((ask, "1"));
@@ -168,7 +171,20 @@ impl Row {
             "peek" => return Some(limiter.peek(&request).await.unwrap()),
             "take up to" => return Some(limiter.take_up_to(&request.with_cost(1), number).await.unwrap()),
             "charge" => limiter.charge(&request).await.unwrap(),
-            "refund row" => limiter.refund(receipts.remove(&(number as usize)).unwrap()).await.unwrap(),
+            "refund row" => limiter.refund(receipts.remove(&(number as usize)).unwrap().0).await.unwrap(),
+            "renew row" => {
+                let renewed = limiter.renew(receipts[&(number as usize)].1.as_ref().unwrap()).await;
+                let answer = match renewed {
+                    Ok(()) => "held",
+                    Err(RenewError::Lost) => "lost",
+                    Err(error) => panic!("line {}: {error}", self.line),
+                };
+                assert_eq!(self.cell("answer"), answer, "line {}", self.line);
+            }
+            "release row" => {
+                let lease = receipts.get_mut(&(number as usize)).unwrap().1.take().unwrap();
+                limiter.release(lease).await.unwrap();
+            }
             "forget" => limiter.forget(&request).await.unwrap(),
             _ => panic!("line {}: {ask:?} is not a known request", self.line),
         }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use tidegate::spi::algorithm::Op;
-use tidegate::spi::{Adjustment, Check, Gate, KeyStem, MAX_AMOUNT, Plan, PlanMode, Role, Store, Subject, Verdict};
+use tidegate::spi::{
+    Adjustment, Check, Gate, KeyStem, LeaseOwner, MAX_AMOUNT, Plan, PlanMode, Role, Store, Subject, Verdict,
+};
 use tidegate::{Algorithm, Clock, Limit, ManualClock, Rate, Timestamp, Window};
 
 use std::time::Duration;
@@ -31,6 +33,8 @@ enum Step {
     Charge(Cost),
     /// Of which take; the share of its cost, in quarters; and whether its checks are refunded together.
     Refund(usize, u64, bool),
+    /// Of the slots of which take.
+    Renew(usize),
     Forget,
 }
 
@@ -114,12 +118,13 @@ const CALENDAR_BOUNDARIES: [u64; 12] = [
 ];
 
 /// Every kind of limit.
-pub const ALGORITHMS: [Algorithm; 5] = [
+pub const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
     Algorithm::FixedWindow,
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow,
+    Algorithm::Concurrency,
 ];
 
 pub(crate) fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
@@ -135,6 +140,7 @@ pub(crate) fn limit(algorithm: Algorithm) -> BoxedStrategy<Limit> {
             prop_oneof![4 => spans, 1 => calendar_window()].boxed()
         }
         Algorithm::SlidingLog => (amount(65_535), span()).prop_map(|(l, w)| Limit::sliding_log(l, w).unwrap()).boxed(),
+        Algorithm::Concurrency => (amount(65_535), span()).prop_map(|(m, l)| Limit::concurrency(m, l).unwrap()).boxed(),
         _ => (amount(MAX_AMOUNT), span(), prop::sample::select(vec![1, 2, 3, 5, 6, 12, 60]))
             .prop_map(|(l, slice, s)| Limit::sliding_window(l, slice * s as u32, s).unwrap())
             .boxed(),
@@ -199,6 +205,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => cost.clone().prop_map(Step::Peek),
         1 => cost.prop_map(Step::Charge),
         3 => (any::<usize>(), 1..=4u64, any::<bool>()).prop_map(|(which, part, all)| Step::Refund(which, part, all)),
+        3 => any::<usize>().prop_map(Step::Renew),
         1 => Just(Step::Forget),
     ]
 }
@@ -240,11 +247,13 @@ impl History {
         let mut highest = START;
         let mut last_retry = None;
         let mut receipts: Vec<Vec<Adjustment<'_>>> = Vec::new();
+        let mut renewals: Vec<Vec<Adjustment<'_>>> = Vec::new();
         clock.set(Timestamp::from_micros(START));
         for (number, step) in self.steps.iter().enumerate() {
             let checks = |cost: Cost| {
                 let check = |(index, gate)| Check::new(gate, subject(index), cost.of(gate));
-                Plan::new(gates.iter().enumerate().map(check)).unwrap().with_mode(self.mode)
+                let plan = Plan::new(gates.iter().enumerate().map(check)).unwrap().with_mode(self.mode);
+                plan.with_lease_owner(owner(number as u64, backwards))
             };
             let differ =
                 |a: &Verdict, b: &Verdict| format!("step {number}, {step:?} at {:?}:\n{a:#?}\n{b:#?}", clock.now());
@@ -274,6 +283,7 @@ impl History {
                     }
                     last_retry = a.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
                     receipts.push(refunds(&plan, &a));
+                    renewals.push(renewals_of(receipts.last().unwrap()));
                 }
                 Step::Charge(cost) => {
                     let plan = checks(cost);
@@ -294,6 +304,15 @@ impl History {
                         other.adjust(&receipt).await.unwrap();
                     }
                 }
+                Step::Renew(which) => {
+                    let slots = which.checked_rem(renewals.len()).map(|index| &renewals[index]);
+                    if let Some(slots) = slots.filter(|slots| !slots.is_empty()) {
+                        let (a, b) = (one.renew(slots).await.unwrap(), other.renew(slots).await.unwrap());
+                        if a != b {
+                            return Err(format!("step {number}, {step:?} at {:?}: held {a:?}, {b:?}", clock.now()));
+                        }
+                    }
+                }
                 Step::Forget => {
                     let keys: Vec<_> = checks(Cost::Units(1)).checks().iter().map(|check| *check.key()).collect();
                     one.forget(&keys).await.unwrap();
@@ -312,6 +331,31 @@ fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
         Adjustment::bundled_refund(check, cost, result.position)
     };
     consumed.map(refund).collect()
+}
+
+/// The renewals of the slots that are refunded by `refunds`.
+fn renewals_of<'g>(refunds: &[Adjustment<'g>]) -> Vec<Adjustment<'g>> {
+    let renewal = |refund: &Adjustment<'g>| match refund.op {
+        Op::Refund { position, .. } if refund.limit.is_held() => {
+            let mut renewal = *refund;
+            renewal.op = Op::Renew { position };
+            Some(renewal)
+        }
+        _ => None,
+    };
+    refunds.iter().filter_map(renewal).collect()
+}
+
+/// The owner of the slots of a step. Some owners occur twice, except where a denied plan releases what an earlier one took; and the
+/// bytes of many contain those of others.
+fn owner(step: u64, backwards: BackwardTime) -> LeaseOwner {
+    let number = match (backwards, step % 3) {
+        (BackwardTime::Never, _) => step + 1,
+        (_, 0) => 1 << (step % 7 * 8),
+        (_, 1) => 0x01_0101_0101_0101 * (step % 31 + 1),
+        _ => (1 << 53) - 1 - step,
+    };
+    LeaseOwner::from_number(number).unwrap()
 }
 
 impl Cost {

@@ -5,6 +5,7 @@
 //! the state equals a fresh one. No formula of the implementation is used here.
 
 mod bucket;
+mod leases;
 mod log;
 mod slices;
 mod store;
@@ -16,9 +17,10 @@ use std::time::Duration;
 
 use tidegate::Limit;
 use tidegate::spi::Outcome;
-use tidegate::spi::algorithm::CLOCK_MARGIN;
+use tidegate::spi::algorithm::{CLOCK_MARGIN, concurrency};
 
 use bucket::Bucket;
+use leases::Leases;
 use log::Log;
 use slices::Slices;
 use window::Window;
@@ -34,12 +36,14 @@ pub enum Model {
     Log(Log),
     /// Sliding window.
     Slices(Slices),
+    /// Concurrency.
+    Leases(Leases),
 }
 
 /// Where a take was recorded, so that a refund finds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// A window, a slice, an instant, the slot after a place in a queue, or the instant at which a token bucket would be full again
+    /// A window, a slice, an instant, an owner, the slot after a place in a queue, or the instant at which a token bucket would be full again
     /// if it had been full before the take.
     pub at: u128,
     /// When a token bucket is full again after the take.
@@ -63,6 +67,8 @@ pub struct ModelRequest {
     pub cost: u64,
     /// The longest accepted delay, in microseconds.
     pub max_delay: u64,
+    /// The owner of a slot; 0 for none.
+    pub owner: u64,
 }
 
 impl Model {
@@ -74,6 +80,7 @@ impl Model {
             Limit::FixedWindow(limit) => Self::Window(Window::new(limit)),
             Limit::SlidingLog(limit) => Self::Log(Log::new(limit)),
             Limit::SlidingWindow(limit) => Self::Slices(Slices::new(limit)),
+            Limit::Concurrency(limit) => Self::Leases(Leases::new(limit)),
             _ => panic!("the model has no such limit"),
         }
     }
@@ -86,6 +93,7 @@ impl Model {
                 Self::Window(model) => model.fits(request),
                 Self::Log(model) => model.fits(request),
                 Self::Slices(model) => model.fits(request),
+                Self::Leases(model) => model.fits(request),
             }
     }
 
@@ -96,21 +104,26 @@ impl Model {
             Self::Window(model) => model.settle(now),
             Self::Log(model) => model.settle(now),
             Self::Slices(model) => model.settle(now),
+            Self::Leases(model) => model.settle(now),
         }
     }
 
-    /// Records a request that fits, and returns where.
-    pub fn spend(&mut self, now: u64, cost: u64) -> Place {
+    /// Records a request of `owner` that fits, and returns where.
+    pub fn spend(&mut self, now: u64, cost: u64, owner: u64) -> Place {
         match self {
             Self::Bucket(model) => model.spend(now, cost),
             Self::Window(model) => model.spend(now, cost),
             Self::Log(model) => model.spend(now, cost),
             Self::Slices(model) => model.spend(now, cost),
+            Self::Leases(model) => model.spend(now, cost, owner),
         }
     }
 
     /// Records a charge, as much of it as fits.
     pub fn charge(&mut self, now: u64, cost: u64) {
+        if let Self::Leases(_) = self {
+            return; // what has occurred holds no slot
+        }
         let mut settled = self.clone();
         settled.settle(now);
         if let Self::Bucket(model) = &mut settled {
@@ -121,7 +134,7 @@ impl Model {
         }
         let counted = settled.remaining(now).min(cost);
         if counted > 0 {
-            settled.spend(now, counted);
+            settled.spend(now, counted, 0);
             *self = settled;
         }
     }
@@ -134,10 +147,16 @@ impl Model {
             Self::Window(model) => model.refund(now, cost, place),
             Self::Log(model) => model.refund(now, cost, place),
             Self::Slices(model) => model.refund(now, cost, place),
+            Self::Leases(model) => model.refund(now, cost, place),
         };
         if found {
             *self = changed;
         }
+    }
+
+    /// Holds a slot for another lease, and returns whether it is held.
+    pub fn renew(&mut self, now: u64, place: Place) -> bool {
+        if let Self::Leases(model) = self { model.renew(now, place) } else { false }
     }
 
     /// Whether `place` is in a queue and has others behind it.
@@ -152,19 +171,23 @@ impl Model {
 
     fn remaining_within(&self, now: u64, max_delay: u64) -> u64 {
         let max = self.amount();
-        max - first(max, |less| self.fits(ModelRequest { now, cost: max - less, max_delay }))
+        max - first(max, |less| self.fits(ModelRequest { now, cost: max - less, max_delay, owner: 0 }))
     }
 
     /// The outcome of a request that was `admitted` or not.
     pub fn outcome(&self, before: &Self, request: ModelRequest, admitted: bool) -> Outcome {
-        let ModelRequest { now, cost, max_delay } = request;
-        let later = |wait: u64| ModelRequest { now: now + wait, cost, max_delay };
-        let retry = (!admitted && cost <= self.amount()).then(|| first(u64::MAX >> 11, |wait| self.fits(later(wait))));
+        let ModelRequest { now, cost, max_delay, .. } = request;
+        let later = |wait: u64| ModelRequest { now: now + wait, ..request };
+        let retry = (!admitted && cost <= self.amount()).then(|| match self {
+            // Others may release at any time.
+            Self::Leases(_) => concurrency::RETRY,
+            _ => Duration::from_micros(first(u64::MAX >> 11, |wait| self.fits(later(wait)))),
+        });
         Outcome {
             admitted,
             limit: self.amount(),
             remaining: self.remaining_within(now, max_delay),
-            retry_after: retry.map(Duration::from_micros),
+            retry_after: retry,
             reset_after: Duration::from_micros(first(u64::MAX >> 11, |wait| self.is_fresh(now + wait))),
             delay: match before {
                 Self::Bucket(model) if admitted && cost > 0 => Duration::from_micros(model.delay(now)),
@@ -179,6 +202,7 @@ impl Model {
             Self::Window(model) => model.is_fresh(now),
             Self::Log(model) => model.is_fresh(now),
             Self::Slices(model) => model.is_fresh(now),
+            Self::Leases(model) => model.is_fresh(now),
         }
     }
 
@@ -188,6 +212,7 @@ impl Model {
             Self::Window(model) => model.limit,
             Self::Log(model) => model.limit,
             Self::Slices(model) => model.limit,
+            Self::Leases(model) => model.limit,
         }
     }
 }

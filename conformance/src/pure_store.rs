@@ -61,6 +61,18 @@ impl Store for PureStore {
         }
     }
 
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        let (mut states, mut held) = (self.states.lock().unwrap(), Vec::new());
+        for Adjustment { key, limit, op, .. } in renewals {
+            let result = algorithm::apply(states.get(&name(key)), limit, self.clock.now(), *op);
+            held.push(result.admitted);
+            if let Some(change) = result.change {
+                commit(&mut states, &name(key), change);
+            }
+        }
+        Ok(held)
+    }
+
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         for key in keys {
             self.states.lock().unwrap().remove(&name(key));

@@ -59,6 +59,7 @@ async fn a_number_that_is_not_a_valid_state_is_an_error_and_is_not_overwritten()
         Limit::FixedWindow(limit) if limit.months().is_some() => vec![b"50000000286".to_vec(), b"59999999999".to_vec()],
         Limit::FixedWindow(_) => vec![b"59999999999".to_vec(), b"99999999999999999990000000001".to_vec()],
         Limit::SlidingLog(_) => vec![b"\0\x09\0\x06\x5c\0\0\0\0\0\x01".to_vec(), b"\0\x09".to_vec()],
+        Limit::Concurrency(_) => vec![b"\0\x01\0".to_vec(), b"\0\x09".to_vec()],
         _ => vec![b"99999999999999999999,5".to_vec(), b"29832480,99999999999999999999".to_vec()],
     })
     .await;

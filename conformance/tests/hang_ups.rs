@@ -9,7 +9,7 @@ use std::time::Duration;
 use conformance::server::{KINDS, Kind, Server};
 use conformance::suite::{left, long_timeout_options, one_limit_of_each_kind, retry_while_transient, until};
 use redis::Connection;
-use tidegate::{AnonymousBounds, Limiter, OnFailure, Request, Rule, RuleSet};
+use tidegate::{AnonymousBounds, Limit, Limiter, OnFailure, Request, Rule, RuleSet};
 use tidegate_redis::{BreakerState, RedisOptions, RedisStore};
 use tokio::task::JoinHandle;
 
@@ -42,6 +42,31 @@ async fn a_withdrawn_plan_consumes_nothing_and_a_sent_one_stays_consumed() {
         }
         let state = &store.server_states()[0];
         assert_eq!((state.breaker, state.opened), (BreakerState::Closed, 0), "{kind:?}");
+    }
+}
+
+/// Callers hang up while the server does not answer. Nobody else knows the owners of the slots that they are granted then, so the
+/// limiter releases them.
+#[tokio::test]
+async fn slots_of_callers_that_hang_up_are_released() {
+    for kind in KINDS {
+        let server = Server::start(kind);
+        let store = server.store_with(long_timeout_options()).await;
+        let slots = Limit::concurrency(100, Duration::from_secs(3600)).unwrap();
+        let limiter = limiter(Rule::new("exports", slots), &store);
+        let mut connection = server.connection();
+        pause_writes(&mut connection);
+        let mut callers = vec![ask(&limiter, "")];
+        until(|| state(&store).0 == 1).await;
+        callers.extend((0..10).map(|_| ask(&limiter, "")));
+        until(|| state(&store).0 + state(&store).1 == 11).await;
+        hang_up(callers).await;
+        unpause(&mut connection);
+        until(|| state(&store) == (0, 0)).await;
+        assert!(store.server_states()[0].batched_plans > 0, "{kind:?}: some were sent");
+        while left(&limiter).await < 100 {
+            tokio::task::yield_now().await;
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Adjustments: charges and refunds, one script call for each slot. They are never denied.
+//! Adjustments: charges, refunds and renewals, one script call for each slot. Charges and refunds are never denied.
 //!
 //! In a cluster, no script sees all keys of a refund. So its places in queues are given back first, one after the other, and the
 //! rest only if all of them could go back. If one cannot, those before it are charged again.
@@ -18,6 +18,9 @@ use crate::scripts::SCRIPTS;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
 use crate::{args, reply};
+
+/// The largest number of slots that one call renews: a server does nothing else in the meantime.
+const MAX_RENEWALS: usize = 128;
 
 /// Adjustments, ready to be sent.
 pub(crate) struct PreparedAdjustments {
@@ -150,6 +153,43 @@ impl RedisStore {
             drop(change);
             result
         }))
+    }
+
+    /// Renews slots of concurrency limits, one call for each slot of the cluster and [`MAX_RENEWALS`]. Returns for each whether it is
+    /// held. A renewal that may have been applied can be repeated.
+    pub(crate) async fn renew_slots(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        let is_cluster = self.router.is_cluster();
+        let slot = |index: usize| if is_cluster { slot_of(renewals[index].key.partition()) } else { 0 };
+        let indexes: Vec<usize> = (0..renewals.len()).collect();
+        let groups = group_by(&indexes, |one, other| slot(*one) == slot(*other));
+        let calls = groups.iter().flat_map(|group| group.chunks(MAX_RENEWALS));
+        let lost = join_all(calls.map(async |group| match self.renew_group(slot(group[0]), renewals, group).await {
+            // The keys of a slot that is being migrated may be on two servers.
+            Err(failure) if failure.mid_migration && group.len() > 1 => {
+                let each = group.chunks(1).map(|one| self.renew_group(slot(one[0]), renewals, one));
+                let lost: Result<Vec<Vec<usize>>, CallError> = join_all(each).await.into_iter().collect();
+                lost.map(|lost| lost.concat())
+            }
+            lost => lost,
+        }));
+        let mut held = vec![true; renewals.len()];
+        for lost in lost.await {
+            lost?.into_iter().for_each(|index| held[index] = false);
+        }
+        Ok(held)
+    }
+
+    /// Renews the slots at `indexes` by one call. Returns those that are not held.
+    async fn renew_group(
+        &self,
+        slot: u16,
+        renewals: &[Adjustment<'_>],
+        indexes: &[usize],
+    ) -> Result<Vec<usize>, CallError> {
+        let group: Vec<Adjustment<'_>> = indexes.iter().map(|index| renewals[*index]).collect();
+        let routes = self.cardinality.adjustment_routes(&group, self.instances());
+        let reply = self.send_adjust_call(slot, &self.adjust_call(&group, &routes)).await?;
+        Ok(reply.lost.iter().filter_map(|index| indexes.get(*index).copied()).collect())
     }
 
     /// Drops cached denials of the keys, until the adjustments are made and the result is dropped.

@@ -28,7 +28,8 @@ pub(crate) fn adjust(
         let (op_number, cost, position) = match op {
             Op::Charge { cost } => (3, *cost, TakePosition::default()),
             Op::Refund { cost, position } => (4, *cost, *position),
-            // `RedisStore::adjust` rejects all other operations.
+            Op::Renew { position } => (5, 0, *position),
+            // The store rejects all other operations.
             _ => (3, 0, TakePosition::default()),
         };
         let mut bytes = Vec::new();
@@ -102,7 +103,9 @@ impl PackedNumbers<'_> {
 
     pub(crate) fn push_take(&mut self, plan: &Plan<'_>, check: &Check<'_>) {
         let take = plan.take(check, 1);
-        self.push_limit(check.gate().limit(), take.cost, take.max_delay(), TakePosition::default());
+        let limit = check.gate().limit();
+        let owner = if limit.is_held() { take.owner_number() } else { 0 };
+        self.push_limit(limit, take.cost, take.max_delay(), TakePosition::from_index(owner));
     }
 
     /// The arguments of the limit's Lua function after `units`: cost, position and the parameters of the limit.
@@ -127,6 +130,9 @@ impl PackedNumbers<'_> {
             }
             Limit::SlidingWindow(window) => {
                 self.push_all(&[cost, position.index(), window.limit(), micros(window.slice()), window.slices()]);
+            }
+            Limit::Concurrency(concurrency) => {
+                self.push_all(&[cost, position.index(), concurrency.max(), micros(concurrency.lease())]);
             }
             // A new variant of `Limit` comes together with its script.
             _ => {}

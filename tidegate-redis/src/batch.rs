@@ -215,7 +215,9 @@ mod tests {
             assert_eq!((one(limit, Role::Shadow), one(limit, Role::AnyOf(0))), (4, 4));
         }
         let leaky_bucket = Limit::leaky_bucket(Rate::per_second(1).unwrap(), 5).unwrap();
-        for limit in [leaky_bucket, Limit::sliding_log(5, window).unwrap()] {
+        // Each request has an owner of its own.
+        let slots = Limit::concurrency(5, window).unwrap();
+        for limit in [leaky_bucket, Limit::sliding_log(5, window).unwrap(), slots] {
             assert_eq!(one(limit, Role::Enforced), 4);
         }
         let gate = gate("r", token_bucket(), Role::Enforced);
@@ -237,6 +239,8 @@ mod tests {
         let log = Limit::sliding_log(5, Duration::from_secs(60)).unwrap();
         assert_eq!((fill(token_bucket(), 1), fill(token_bucket(), 3), fill(token_bucket(), 32)), (256, 170, 16));
         assert_eq!((fill(log, 1), fill(log, 3), fill(log, 32)), (16, 5, 1), "a plan alone always has room");
+        let slots = |max| Limit::concurrency(max, Duration::from_secs(60)).unwrap();
+        assert_eq!((fill(slots(256), 1), fill(slots(257), 1)), (256, 16), "long lists of leases count as sliding logs");
     }
 
     #[test]
@@ -284,6 +288,7 @@ mod tests {
             Limit::fixed_window(5, window).unwrap(),
             Limit::sliding_log(5, window).unwrap(),
             Limit::sliding_window(5, window, 6).unwrap(),
+            Limit::concurrency(5, window).unwrap(),
         ];
         let gates = limits.map(|limit| gate("r", limit, Role::Enforced));
         let all: Vec<&Gate> = gates.iter().collect();

@@ -1,14 +1,16 @@
 //! Plans whose keys are in several slots of a cluster, where no script can be atomic. They are split into parts, and each
 //! part is decided by one script.
 //!
-//! The parts are decided one after the other: parts without a queue first, and of these the one that denied last. If one denies, the
-//! earlier ones are refunded, except a place in a queue that has others behind it, and then the rest stays taken, too.
+//! The parts are decided one after the other: those with a queue last, before them those with slots to hold, and of the others first
+//! the one that denied last. If one denies, the
+//! earlier ones are refunded and slots of concurrency limits released, except a place in a queue that has others behind it, and then the rest stays taken, too.
 //! So a plan that passes has passed each check at the moment that check was decided, and never more passes than the limits
 //! allow. A visible effect: a request that a later part denies holds units of the earlier parts for one or two calls, and
 //! another request may be denied for that. If the refund fails, these units stay taken until the limit has refilled.
 //!
 //! Once a part has denied, the plan is denied, and a failure of another part does not turn that into an error.
 
+mod held_slots;
 mod part;
 mod pending_refunds;
 mod recent_denials;
@@ -176,6 +178,9 @@ impl RedisStore {
         // After `mid_migration` the plan is counted again, key by key.
         if let Some(failure) = failure.filter(|failure| failure.mid_migration || !denied) {
             return Err(refunds.refund_after(failure).await);
+        }
+        if denied {
+            self.release_slots(&counting, &mut verdicts, &mut refunds, deadline).await;
         }
         refunds.cancel();
         let granted = if denied { 0 } else { granted_by_all(&counting, &verdicts, units) };

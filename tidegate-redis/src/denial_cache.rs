@@ -17,6 +17,7 @@
 //! | shadow checks | they deny nothing |
 //! | checks decided on an overflow bucket, or not stored by a full server | the state is not the subject's own |
 //! | limits with another amount than at the denial | the rules have changed |
+//! | concurrency limits | others may release a slot at any time |
 //! | rules with `denial_cache: false` | |
 
 mod denied_state;
@@ -227,7 +228,7 @@ fn is_cacheable_plan(plan: &Plan<'_>) -> bool {
 
 /// Whether denials of the check are cached.
 fn is_cacheable(check: &Check<'_>) -> bool {
-    check.gate().role() == Role::Enforced && check.denial_cache()
+    check.gate().role() == Role::Enforced && check.denial_cache() && !check.gate().limit().is_held()
 }
 
 /// How long an entry is used: until the request would pass or the store forgets the state. `None` if that is unknown.

@@ -5,8 +5,8 @@ use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 use smallvec::SmallVec;
-use tidegate::Algorithm;
 use tidegate::spi::{Check, Plan, PlanMode, Role};
+use tidegate::{Algorithm, Limit};
 
 use crate::args::PackedNumbers;
 use crate::cardinality::OverflowRoute;
@@ -19,6 +19,9 @@ pub(crate) const LIMIT_BYTES: usize = 8 * LIMIT_NUMBERS;
 
 /// The numbers of a check before the arguments of its limit.
 pub(crate) const LIMIT_HEADER_BYTES: usize = 8 * 3;
+
+/// A list of leases that can have more slots takes as much time to decide as a sliding log.
+const MAX_SHORT_LEASES: u64 = 256;
 
 /// Initial capacity for each check: the names of its keys are rarely longer.
 const CHECK_CAPACITY_BYTES: usize = LIMIT_BYTES + 48;
@@ -68,7 +71,11 @@ impl PackedPlan {
         for (index, check) in plan.checks().iter().enumerate() {
             checks.push(PackedCheck::pack(&mut bytes, prefix, plan, check, routes.get(index).copied()));
         }
-        let is_log = |check: &&Check<'_>| check.gate().limit().algorithm() == Algorithm::SlidingLog;
+        let is_log = |check: &&Check<'_>| match check.gate().limit() {
+            Limit::SlidingLog(_) => true,
+            Limit::Concurrency(limit) => limit.max() > MAX_SHORT_LEASES,
+            _ => false,
+        };
         Self {
             slot: plan.checks().first().map_or(0, |check| slot_of(check.key().partition())),
             is_peek: plan.is_peek(),
@@ -90,7 +97,7 @@ impl PackedPlan {
         self.checks.iter().map(|check| 1 + usize::from(check.overflow.is_some())).sum()
     }
 
-    /// The number of its sliding logs, which take the most time to decide.
+    /// The number of its sliding logs and long lists of leases, which take the most time to decide.
     pub(crate) const fn log_checks(&self) -> usize {
         self.log_checks
     }

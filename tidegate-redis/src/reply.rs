@@ -199,19 +199,27 @@ pub(crate) struct AdjustReply {
     pub(crate) stays_taken: bool,
     /// The indexes of the adjustments that created a state.
     pub(crate) created: Vec<usize>,
+    /// The indexes of the renewals whose slot is not held.
+    pub(crate) lost: Vec<usize>,
 }
 
 /// Parses the reply of `adjust.lua`.
 pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
     let Value::Array(fields) = reply else { return Err(malformed()) };
-    let [now, stays_taken, created @ ..] = fields.as_slice() else { return Err(malformed()) };
-    // Lua counts from 1.
-    let indexes = created.iter().map(|index| number(index).map(|index| (index as usize).saturating_sub(1)));
-    Ok(AdjustReply {
+    let [now, stays_taken, indexes @ ..] = fields.as_slice() else { return Err(malformed()) };
+    let mut reply = AdjustReply {
         now: Timestamp::from_micros(number(now)?),
         stays_taken: number(stays_taken)? == 1,
-        created: indexes.collect::<Result<_, _>>()?,
-    })
+        created: Vec::new(),
+        lost: Vec::new(),
+    };
+    for index in indexes {
+        let Value::Int(index) = index else { return Err(malformed()) };
+        let list = if *index < 0 { &mut reply.lost } else { &mut reply.created };
+        // Lua counts from 1.
+        list.push((index.unsigned_abs() as usize).saturating_sub(1));
+    }
+    Ok(reply)
 }
 
 /// Parses the result of a check at the start of `text`, and returns the rest.
@@ -242,7 +250,7 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     Some(((letter.is_ascii_lowercase(), state), details, text))
 }
 
-/// `state` after `units` of `check` were taken. An error if it does not have them, or is a log.
+/// `state` after `units` of `check` were taken. An error if it does not have them, or is a summary.
 fn take(
     plan: &Plan<'_>,
     check: &Check<'_>,
@@ -256,12 +264,13 @@ fn take(
     result.admitted.then_some(after).ok_or_else(malformed)
 }
 
-/// The state, if there is one. An error for a log: of that, the reply has only a summary, and takes from it are never counted.
+/// The state, if there is one. An error for a log or leases: of these, the reply has only a summary, and takes from them are never
+/// counted.
 fn known_state(state: &StoredState) -> Result<Option<&State>, StoreError> {
     match state {
         StoredState::Fresh => Ok(None),
         StoredState::State(state) => Ok(Some(state)),
-        StoredState::Log(_) => Err(malformed()),
+        StoredState::Log(_) | StoredState::Leases(_) => Err(malformed()),
     }
 }
 

@@ -25,12 +25,13 @@ const FULL: &str = "local FULL = true\n";
 
 /// The limits in the order of their [algorithm numbers](algorithm_number): name, text, and how many numbers the function
 /// takes after `units` for a decision. For an adjustment, they are followed by [more](refund_numbers).
-pub(crate) const LIMITS: [(&str, &str, usize); 5] = [
+pub(crate) const LIMITS: [(&str, &str, usize); 6] = [
     ("token_bucket", lua::TOKEN_BUCKET, 6),
     ("leaky_bucket", lua::LEAKY_BUCKET, 8),
     ("fixed_window", lua::FIXED_WINDOW, 4),
     ("sliding_log", lua::SLIDING_LOG, 4),
     ("sliding_window", lua::SLIDING_WINDOW, 5),
+    ("concurrency", lua::CONCURRENCY, 4),
 ];
 
 /// How many numbers a limit takes after those of a decision: the position of a take in a token bucket.
@@ -44,9 +45,9 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(Scripts::compose);
 /// Every script, with the hash that `EVALSHA` takes.
 pub(crate) struct Scripts {
     /// `decide_one.lua` for each limit.
-    decide_one: [Script; 5],
+    decide_one: [Script; LIMITS.len()],
     /// `decide_anonymous.lua` for each limit.
-    decide_anonymous: [Script; 5],
+    decide_anonymous: [Script; LIMITS.len()],
     decide_batch: Script,
     /// `decide_batch.lua` for a server without memory.
     decide_batch_full: Script,
@@ -175,6 +176,7 @@ pub(crate) fn algorithm_number(limit: &Limit) -> usize {
         Algorithm::FixedWindow => 3,
         Algorithm::SlidingLog => 4,
         Algorithm::SlidingWindow => 5,
+        Algorithm::Concurrency => 6,
         // A new variant of `Algorithm` comes together with its script.
         _ => 0,
     }
@@ -267,6 +269,7 @@ mod tests {
             Limit::fixed_window(1, window).unwrap(),
             Limit::sliding_log(1, window).unwrap(),
             Limit::sliding_window(1, window, 6).unwrap(),
+            Limit::concurrency(1, window).unwrap(),
         ];
         for (limit, (name, _, numbers)) in limits.into_iter().zip(LIMITS) {
             assert_eq!(limit.algorithm().as_str(), name);

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tidegate::spi::algorithm::Op;
 use tidegate::spi::{Adjustment, Key, KnownDenial, MAX_CHECKS, Plan, Role, Store, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
@@ -71,18 +70,18 @@ impl Store for RedisStore {
     }
 
     async fn adjust(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
-            return Err(StoreError::new(
-                StoreErrorKind::Unexpected,
-                "an adjustment must be a charge or a refund, not a take",
-            ));
-        }
+        Adjustment::require_changes(adjustments)?;
         let _change = self.begin_adjustment(adjustments);
         self.send_adjustments(&self.prepare_adjustments(adjustments)).await
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         drop(self.spawn_adjustments(adjustments));
+    }
+
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        Adjustment::require_renewals(renewals)?;
+        self.renew_slots(renewals).await
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -160,6 +160,13 @@ impl Store for AnyStore {
         }
     }
 
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        match self {
+            Self::Memory(store) => store.renew(renewals).await,
+            Self::Redis(store) => store.renew(renewals).await,
+        }
+    }
+
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => store.forget(keys).await,

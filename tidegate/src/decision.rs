@@ -13,7 +13,7 @@ use crate::limit::Algorithm;
 use crate::plan::{Gate, Plan, Role};
 use crate::receipt::Receipt;
 use crate::spi::{KnownDenial, Subject, Verdict};
-use crate::{RequestProblem, StoreErrorKind, Timestamp};
+use crate::{Lease, RequestProblem, StoreErrorKind, Timestamp};
 
 /// The result of a request.
 ///
@@ -301,6 +301,25 @@ impl Decision {
         };
         let has_lost_place = self.is_allowed() && self.checks.iter().any(is_lost);
         Receipt::new(self.granted.max(1), taken, &self.budget_shares, has_lost_place)
+    }
+
+    /// The slots of concurrency limits that the request holds, until they are [released](crate::Limiter::release) or run out. `None` if
+    /// it holds none. A [refund](crate::Limiter::refund) of the whole request releases them, too.
+    ///
+    /// A request with a [delay](Self::delay) holds its slots from the decision on: renew them at the end of a long delay.
+    ///
+    /// Slots in an [overflow bucket](CheckResult::is_overflowed) are not part of it. They run out by themselves.
+    pub fn lease(&self) -> Option<Lease> {
+        let is_slot = |check: &CheckResult| {
+            self.is_allowed() && check.consumed && check.algorithm == Algorithm::Concurrency && !check.overflowed
+        };
+        let slots = || self.checks.iter().enumerate().filter(|(_, check)| is_slot(check));
+        let duration = slots().filter_map(|(_, check)| check.window().duration()).min()?;
+        let [stored, local] = [false, true].map(|is_local| {
+            let slots = slots().filter(|(_, check)| check.local == is_local);
+            Receipt::new(self.granted, slots, &self.budget_shares, false)
+        });
+        Lease::new(stored, local, duration)
     }
 
     /// The same decision with at least this delay.

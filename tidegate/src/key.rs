@@ -8,7 +8,7 @@
 //! owner      = the id of the rule, escaped; or "$" and the name of the budget, escaped
 //! shape      = kind [window ["x" slices]] ["." name of the limit within its rule, escaped]
 //! window     = number unit, with the unit "us" │ "ms" │ "s" │ "m" │ "h" │ "d", or "mo" │ "y" of the calendar
-//! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window
+//! kind       = "t" token bucket │ "q" leaky bucket │ "f" fixed window │ "l" sliding log │ "s" sliding window │ "c" concurrency
 //! subject    = sixteen bytes, the hash; or "+" and sixteen bytes, the number of an overflow bucket of the partition, 32 bits
 //! escaped    = letters, digits, "_" and "-" as they are, any other byte as "%" and two hexadecimal digits
 //! ```
@@ -84,6 +84,7 @@ impl KeyStem {
                 push_window(&mut text, 's', limit.window_micros());
                 let _ = write!(text, "x{}", limit.slices());
             }
+            Limit::Concurrency(limit) => push_window(&mut text, 'c', limit.lease_micros()),
         }
         if !name.is_empty() {
             text.push('.');

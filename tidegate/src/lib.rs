@@ -23,7 +23,7 @@
 //!
 //! | for | see |
 //! |---|---|
-//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`AcquireOutcome`] |
+//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`Lease`], [`AcquireOutcome`] |
 //! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`AnonymousBounds`], [`PartitionBy`] |
 //! | limits | [`Limit`], [`Rate`], [`Window`], [`Algorithm`] |
 //! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
@@ -43,6 +43,7 @@ mod clock;
 mod decimal;
 mod decision;
 mod key;
+mod lease;
 mod limit;
 mod limiter;
 mod matcher;
@@ -68,6 +69,7 @@ mod window;
 
 pub use clock::{Clock, ManualClock, SleepTimer, SystemClock, Timer};
 pub use decision::{CheckResult, Decision};
+pub use lease::{Lease, RenewError};
 pub use limit::{Algorithm, Limit, LimitError};
 pub use limiter::{AcquireOutcome, Limiter};
 pub use memory::MemoryStore;

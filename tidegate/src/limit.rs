@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::algorithm::Calendar;
+use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -22,6 +23,9 @@ pub(crate) const MAX_WINDOW_MICROS: u64 = 3_155_760_000_000_000;
 
 /// The largest limit of a [sliding log](Limit::sliding_log), which keeps every request and stores its cost in two bytes.
 pub const MAX_LOG_LIMIT: u64 = 65_535;
+
+/// The largest maximum of a [concurrency limit](Limit::concurrency), which keeps every held slot and stores its weight in two bytes.
+pub const MAX_CONCURRENCY: u64 = 65_535;
 
 /// The largest number of slices of a [sliding window](Limit::sliding_window).
 pub const MAX_SLICES: u64 = 120;
@@ -56,6 +60,8 @@ pub enum Limit {
     SlidingLog(SlidingLog),
     /// A number of units in any window, estimated from slices.
     SlidingWindow(SlidingWindow),
+    /// A number of units held at the same time, as leases that run out unless they are renewed.
+    Concurrency(Concurrency),
 }
 
 /// The kind of a [`Limit`].
@@ -72,6 +78,8 @@ pub enum Algorithm {
     SlidingLog,
     /// `sliding_window`
     SlidingWindow,
+    /// `concurrency`
+    Concurrency,
 }
 
 /// An invalid parameter of a limit or a rate: the field, and the bound that it violates.
@@ -109,6 +117,12 @@ impl Limit {
     pub fn sliding_window(limit: u64, window: Duration, slices: u64) -> Result<Self, LimitError> {
         SlidingWindow::new(limit, window, slices).map(Self::SlidingWindow)
     }
+
+    /// Allows `max` units to be held at the same time; at most [`MAX_CONCURRENCY`]. What is neither released nor renewed within
+    /// `lease` is given up.
+    pub fn concurrency(max: u64, lease: Duration) -> Result<Self, LimitError> {
+        Concurrency::new(max, lease).map(Self::Concurrency)
+    }
 }
 
 /// Properties
@@ -121,10 +135,11 @@ impl Limit {
             Self::FixedWindow(limit) => limit.limit(),
             Self::SlidingLog(limit) => limit.limit(),
             Self::SlidingWindow(limit) => limit.limit(),
+            Self::Concurrency(limit) => limit.max(),
         }
     }
 
-    /// The window of the limit; for a bucket, the time to refill completely, rounded up.
+    /// The window of the limit; for a bucket, the time to refill completely, rounded up; for a concurrency limit, the lease.
     pub const fn window(&self) -> Window {
         Window::from_calendar(self.calendar())
     }
@@ -150,6 +165,7 @@ impl Limit {
             Self::FixedWindow(limit) => limit.window_micros(),
             Self::SlidingLog(limit) => limit.window_micros(),
             Self::SlidingWindow(limit) => limit.window_micros(),
+            Self::Concurrency(limit) => limit.lease_micros(),
         }
     }
 
@@ -174,9 +190,15 @@ impl Limit {
             Self::FixedWindow(limit) => Self::fixed_window(part(limit.limit()), limit.window()),
             Self::SlidingLog(limit) => Self::sliding_log(part(limit.limit()), limit.window()),
             Self::SlidingWindow(limit) => Self::sliding_window(part(limit.limit()), limit.window(), limit.slices()),
+            Self::Concurrency(limit) => Self::concurrency(part(limit.max()), limit.lease()),
         };
         // Cannot fail: all parameters are within the bounds.
         share.unwrap_or(*self)
+    }
+
+    /// Whether what a request takes is held until it is released: a slot of a concurrency limit.
+    pub const fn is_held(&self) -> bool {
+        matches!(self, Self::Concurrency(_))
     }
 
     /// The kind of limit.
@@ -187,6 +209,7 @@ impl Limit {
             Self::FixedWindow(_) => Algorithm::FixedWindow,
             Self::SlidingLog(_) => Algorithm::SlidingLog,
             Self::SlidingWindow(_) => Algorithm::SlidingWindow,
+            Self::Concurrency(_) => Algorithm::Concurrency,
         }
     }
 }
@@ -200,6 +223,7 @@ impl Algorithm {
             Self::FixedWindow => "fixed_window",
             Self::SlidingLog => "sliding_log",
             Self::SlidingWindow => "sliding_window",
+            Self::Concurrency => "concurrency",
         }
     }
 }

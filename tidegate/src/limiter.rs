@@ -3,6 +3,7 @@
 
 mod acquire;
 mod fallback;
+mod leases;
 mod unstored;
 mod wait_queue;
 
@@ -14,6 +15,7 @@ use crate::plan::Plan;
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 pub use acquire::AcquireOutcome;
 use fallback::Fallback;
+use leases::UndecidedSlots;
 use unstored::UnstoredChecks;
 use wait_queue::WaitQueue;
 
@@ -130,7 +132,10 @@ impl<S: Store> Limiter<S> {
         if let Some(denial) = self.known_denial(plan) {
             return Ok(denial);
         }
-        match self.observe_error(self.store.decide(plan).await) {
+        let undecided = UndecidedSlots::new(&self.store, plan);
+        let result = self.store.decide(plan).await;
+        undecided.decided(&result);
+        match self.observe_error(result) {
             Ok(verdict) if verdict.checks().iter().any(|check| check.unstored) => self.finish_unstored(plan, &verdict),
             Ok(verdict) => Ok(self.finish(plan, &verdict)),
             Err(error) => self.fall_back(plan, error),

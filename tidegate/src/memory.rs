@@ -29,7 +29,7 @@ use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
 use crate::plan::{Check, Plan};
 use crate::random::random_u128;
 use crate::spi::Verdict;
-use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
+use crate::store::{Adjustment, Store, StoreError};
 use crate::sync::{AtomicU64, Mutex};
 use locked_shards::{LockedShards, StateLocation, lock};
 use shard::{MAX_SHARD_KEYS, Shard};
@@ -231,12 +231,13 @@ impl MemoryStore {
     }
 
     fn adjust_now(&self, adjustments: &[Adjustment<'_>]) -> Result<(), StoreError> {
-        if adjustments.iter().any(|adjustment| matches!(adjustment.op, Op::Take(_))) {
-            return Err(StoreError::new(
-                StoreErrorKind::Unexpected,
-                "an adjustment must be a charge or a refund, not a take",
-            ));
-        }
+        Adjustment::require_changes(adjustments)?;
+        self.apply_all(adjustments);
+        Ok(())
+    }
+
+    /// Applies adjustments, each by itself, except those that are bundled. Returns for each whether it was admitted.
+    pub(crate) fn apply_all(&self, adjustments: &[Adjustment<'_>]) -> Vec<bool> {
         let mut locked = self.lock(adjustments.iter().map(|adjustment| &adjustment.key));
         let now = self.now();
         for (index, adjustment) in adjustments.iter().enumerate() {
@@ -255,18 +256,22 @@ impl MemoryStore {
                 && !algorithm::apply(locked.get(index), adjustment.limit, now, adjustment.op).admitted
         };
         let stays_taken = adjustments.iter().enumerate().any(is_stuck);
+        let mut admitted = Vec::new();
         for (index, adjustment) in adjustments.iter().enumerate() {
             let Adjustment { limit, op, bundled, .. } = adjustment;
             if *bundled && stays_taken {
+                admitted.push(false);
                 continue;
             }
-            if let Some(change) = algorithm::apply(locked.get(index), limit, now, *op).change {
+            let result = algorithm::apply(locked.get(index), limit, now, *op);
+            admitted.push(result.admitted);
+            if let Some(change) = result.change {
                 let max_expiry = adjustment.forget_after().map_or(u64::MAX, |after| now.plus(after).as_micros());
                 locked.update(index, limit, change, max_expiry);
             }
         }
         locked.sweep_if_due(now);
-        Ok(())
+        admitted
     }
 
     /// Locks the shards of these keys in ascending order, which prevents deadlocks.
@@ -309,6 +314,11 @@ impl Store for MemoryStore {
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         // The only error is a take, which is a defect of the caller.
         let _ = self.adjust_now(adjustments);
+    }
+
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        Adjustment::require_renewals(renewals)?;
+        Ok(self.apply_all(renewals))
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

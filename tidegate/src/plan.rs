@@ -5,7 +5,9 @@
 mod check;
 mod combine;
 mod gate;
+mod lease_owner;
 mod origin;
+mod rare_part;
 
 use std::error::Error;
 use std::fmt;
@@ -15,13 +17,15 @@ use smallvec::SmallVec;
 
 pub use check::Check;
 pub use gate::{Gate, Role};
+pub use lease_owner::LeaseOwner;
 pub use origin::Origin;
+use rare_part::RarePart;
 
 use crate::algorithm::Take;
 use crate::decision::BudgetShare;
 use crate::limit::MAX_AMOUNT;
 use crate::matcher::BodyUse;
-use crate::{OnFailure, RequestProblem, StoreError};
+use crate::{OnFailure, StoreError};
 
 /// The largest number of checks in one plan, without shadow checks.
 pub const MAX_CHECKS: usize = 32;
@@ -47,8 +51,8 @@ pub struct Plan<'r> {
     budget_shares: Vec<BudgetShare>,
     /// The shadow checks that were left out.
     skipped_shadow: Vec<&'r Gate>,
-    /// Why the request cannot be judged. Such a plan has no checks.
-    problem: Option<Box<RequestProblem>>,
+    /// What few plans have, boxed so that the others stay small.
+    rare: Option<Box<RarePart>>,
     body_use: BodyUse,
 }
 
@@ -111,14 +115,9 @@ impl<'r> Plan<'r> {
             origin: Origin::default(),
             budget_shares: Vec::new(),
             skipped_shadow: Vec::new(),
-            problem: None,
+            rare: None,
             body_use: BodyUse::default(),
         }
-    }
-
-    /// The plan of a request that cannot be judged. It has no checks, and is denied without a call to the store.
-    pub fn refused(problem: RequestProblem) -> Self {
-        Self { problem: Some(Box::new(problem)), ..Self::from_distinct(SmallVec::new()) }
     }
 
     #[inline(always)]
@@ -141,6 +140,9 @@ impl<'r> Plan<'r> {
         } else if check.is_shadow() && self.shadow().count() >= MAX_SHADOW_CHECKS {
             self.skipped_shadow.push(check.gate());
         } else {
+            if check.gate().limit().is_held() {
+                self.require_owner();
+            }
             self.checks.push(check);
         }
     }
@@ -210,11 +212,6 @@ impl<'r> Plan<'r> {
         self.peek
     }
 
-    /// Why the request cannot be judged, if it cannot. Such a plan has no checks and is denied.
-    pub fn problem(&self) -> Option<&RequestProblem> {
-        self.problem.as_deref()
-    }
-
     /// The checks, in order.
     pub fn checks(&self) -> &[Check<'r>] {
         &self.checks
@@ -275,7 +272,9 @@ impl<'r> Plan<'r> {
     /// The same plan with other checks, all or nothing. Their keys must differ.
     pub(crate) fn with_checks<'c>(&self, checks: impl Iterator<Item = Check<'c>>) -> Plan<'c> {
         let Self { max_units, max_delay, peek, observed, requests, origin, .. } = *self;
-        Plan { max_units, max_delay, peek, observed, requests, origin, ..Plan::from_distinct(checks.collect()) }
+        // Plans with a problem have no checks that others could be made of.
+        let rare = self.rare.clone();
+        Plan { max_units, max_delay, peek, observed, requests, origin, rare, ..Plan::from_distinct(checks.collect()) }
     }
 
     /// The time that the store has for the decision, if set.
@@ -318,7 +317,8 @@ impl<'r> Plan<'r> {
     /// The take of `check` for `units`.
     #[inline(always)]
     pub fn take(&self, check: &Check<'_>, units: u64) -> Take {
-        Take { cost: check.cost(), units, max_delay_micros: self.max_delay }
+        let owner = self.lease_owner().map_or(0, LeaseOwner::number);
+        Take { cost: check.cost(), units, max_delay_micros: self.max_delay, owner }
     }
 }
 
@@ -347,10 +347,10 @@ impl Plan<'_> {
         admitted && check.cost() > 0 && (granted > 0 || self.counts_denied(check))
     }
 
-    /// Whether `check` counts denied requests.
+    /// Whether `check` counts denied requests. They hold no slots.
     #[inline(always)]
     pub fn counts_denied(&self, check: &Check<'_>) -> bool {
-        self.mode == PlanMode::CountEach && check.gate().role() != Role::Shadow
+        self.mode == PlanMode::CountEach && check.gate().role() != Role::Shadow && !check.gate().limit().is_held()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::limit::MAX_AMOUNT;
 use crate::plan::Role;
 use crate::spi::Subject;
-use crate::store::{Adjustment, is_queue};
+use crate::store::{Adjustment, is_bundled};
 use crate::{Network, RuleSet};
 
 /// The first byte: the version of the layout. Version 1 did not say until when a take is missing from a bucket, so a refund by it could
@@ -153,11 +153,15 @@ impl Receipt {
     pub(crate) fn refunds<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
         let refund = |entry: &ReceiptEntry| {
             let refund = entry.adjustment(rules, Op::Refund { cost: entry.cost, position: entry.position })?;
-            // A shadow check affects no other.
-            let bundled = !(entry.shadow && is_queue(refund.limit));
-            Some(Adjustment { bundled, ..refund })
+            Some(Adjustment { bundled: is_bundled(refund.limit, entry.shadow), ..refund })
         };
         self.refundable_entries().filter_map(refund).collect()
+    }
+
+    /// The renewals of its slots under the current rules. Limits that no longer exist are skipped.
+    pub(crate) fn renewals<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
+        let renewal = |entry: &ReceiptEntry| entry.adjustment(rules, Op::Renew { position: entry.position });
+        self.refundable_entries().filter_map(renewal).filter(|renewal| renewal.limit.is_held()).collect()
     }
 
     /// The refunds and charges that turn the consumed cost into the actual cost, where that is known.

@@ -16,13 +16,15 @@ pub use crate::algorithm::Outcome;
 pub use crate::clock::Sleep;
 pub use crate::decimal::format_address;
 pub use crate::key::{KEY_VERSION, Key, KeyStem, PARTITIONS};
-pub use crate::limit::{MAX_AMOUNT, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
+pub use crate::limit::{MAX_AMOUNT, MAX_CONCURRENCY, MAX_LOG_LIMIT, MAX_SLICES, MAX_WINDOW};
 pub use crate::matcher::{BodyNeed, BodyUse, Match, Matcher};
 pub use crate::memory::DEFAULT_MAX_KEYS;
 pub use crate::network::Network;
 pub use crate::observer::Observer;
 pub use crate::overflow::{MAX_OVERFLOW_BUCKETS, Newcomer};
-pub use crate::plan::{Check, Gate, MAX_CHECKS, MAX_SHADOW_CHECKS, Origin, Plan, PlanError, PlanMode, Role};
+pub use crate::plan::{
+    Check, Gate, LeaseOwner, MAX_CHECKS, MAX_SHADOW_CHECKS, Origin, Plan, PlanError, PlanMode, Role,
+};
 pub use crate::rule::DEFAULT_MAX_SUBJECTS;
 pub use crate::store::{Adjustment, KnownDenial, Store};
 pub use crate::subject::{Subject, SubjectHasher};

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::algorithm::{Op, TakePosition};
 use crate::key::Key;
-use crate::plan::{Check, Gate};
+use crate::limit::MAX_AMOUNT;
+use crate::plan::{Check, Gate, LeaseOwner};
 use crate::spi::{CheckVerdict, Plan, Verdict};
 use crate::{Limit, Network, Timestamp};
 
@@ -26,6 +27,13 @@ pub trait Store: Send + Sync {
     /// Starts to apply charges and refunds without waiting for the result, for a future that is being dropped. A failed refund
     /// is lost; the units stay consumed.
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]);
+
+    /// Holds slots of concurrency limits for another lease: [`Adjustment::renewal`]s, each by itself. Returns for each whether the slot
+    /// is held. A slot that is not was released, has run out, or was given up because the limit was lowered.
+    fn renew(&self, renewals: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
+        let _ = renewals;
+        async { Err(StoreError::new(StoreErrorKind::Unexpected, "this store keeps no leases")) }
+    }
 
     /// Deletes the state of these keys.
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -61,6 +69,10 @@ impl<S: Store> Store for Arc<S> {
         S::adjust_soon(self, adjustments);
     }
 
+    fn renew(&self, renewals: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
+        S::renew(self, renewals)
+    }
+
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
         S::forget(self, keys)
     }
@@ -78,7 +90,7 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// A charge or a refund for one key.
+/// A charge, a refund or a renewal for one key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Adjustment<'r> {
@@ -86,7 +98,8 @@ pub struct Adjustment<'r> {
     pub key: Key<'r>,
     /// The limit.
     pub limit: &'r Limit,
-    /// [`Op::Charge`] or [`Op::Refund`]. A store rejects [`Op::Take`] here.
+    /// [`Op::Charge`] or [`Op::Refund`] to [adjust](Store::adjust), [`Op::Renew`] to [renew](Store::renew). A store rejects
+    /// [`Op::Take`] here.
     pub op: Op,
     /// The limit and its rule.
     pub gate: &'r Gate,
@@ -156,9 +169,37 @@ impl<'r> Adjustment<'r> {
 
     /// The refund of what `check` consumed, as a part of the refund of its request.
     pub fn bundled_refund(check: &Check<'r>, cost: u64, position: TakePosition) -> Self {
-        // A shadow check affects no other.
-        let bundled = !(check.is_shadow() && is_queue(check.gate().limit()));
+        let bundled = is_bundled(check.gate().limit(), check.is_shadow());
         Self { bundled, ..Self::new(check, Op::Refund { cost, position }) }
+    }
+
+    /// The release of the slot that `owner` holds under `check`, with its whole weight.
+    pub fn release(check: &Check<'r>, owner: LeaseOwner) -> Self {
+        Self::new(check, Op::Refund { cost: MAX_AMOUNT, position: TakePosition::from_owner(owner) })
+    }
+
+    /// The renewal of the slot that `owner` holds under `check`.
+    pub fn renewal(check: &Check<'r>, owner: LeaseOwner) -> Self {
+        Self::new(check, Op::Renew { position: TakePosition::from_owner(owner) })
+    }
+
+    /// Rejects adjustments of which one is a take or a renewal.
+    pub fn require_changes(adjustments: &[Self]) -> Result<(), StoreError> {
+        let is_change = |adjustment: &Self| matches!(adjustment.op, Op::Charge { .. } | Op::Refund { .. });
+        if adjustments.iter().all(is_change) {
+            return Ok(());
+        }
+        let message = "an adjustment must be a charge or a refund, not a take or a renewal";
+        Err(StoreError::new(StoreErrorKind::Unexpected, message))
+    }
+
+    /// Rejects adjustments of which one is not the renewal of a slot.
+    pub fn require_renewals(adjustments: &[Self]) -> Result<(), StoreError> {
+        let is_renewal = |one: &Self| matches!(one.op, Op::Renew { .. }) && one.limit.is_held();
+        if adjustments.iter().all(is_renewal) {
+            return Ok(());
+        }
+        Err(StoreError::new(StoreErrorKind::Unexpected, "only slots of concurrency limits can be renewed"))
     }
 
     /// Whether it is a place in a queue that may have to stay taken, together with everything that is bundled.
@@ -168,7 +209,7 @@ impl<'r> Adjustment<'r> {
 
     /// How long the store keeps the state of the subject after its last request, if that is bounded.
     pub const fn forget_after(&self) -> Option<Duration> {
-        if self.anonymous { self.gate.anonymous().forget_after } else { None }
+        if self.anonymous { self.gate.forget_after() } else { None }
     }
 
     /// Sets the key, such as that of an overflow bucket.
@@ -178,8 +219,14 @@ impl<'r> Adjustment<'r> {
     }
 }
 
+/// Whether a refund under `limit` belongs to that of its request. A shadow check affects no other, and a slot is not a price that was
+/// paid: it is free as soon as its holder is gone.
+pub(crate) const fn is_bundled(limit: &Limit, is_shadow: bool) -> bool {
+    !(limit.is_held() || is_shadow && is_queue(limit))
+}
+
 /// Whether requests wait in the queue of `limit`.
-pub(crate) const fn is_queue(limit: &Limit) -> bool {
+const fn is_queue(limit: &Limit) -> bool {
     matches!(limit, Limit::LeakyBucket(_))
 }
 

@@ -154,9 +154,9 @@ impl CheckInput<'_, '_> {
             let charge = algorithm::apply(state, limit, now, Op::Charge { cost: take.total() }).change;
             *change = charge.or(change.take());
             let after = apply_change(state, change.clone());
-            return finish(limit, &State::view(after.as_ref(), limit, now, take.total()), decided, now);
+            return finish(limit, &State::view(after.as_ref(), limit, now, take), decided, now);
         }
-        finish(limit, &State::view(state, limit, now, take.total()), decided, now)
+        finish(limit, &State::view(state, limit, now, take), decided, now)
     }
 }
 

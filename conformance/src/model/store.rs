@@ -33,6 +33,7 @@ impl ModelStore {
                 now: now.as_micros(),
                 cost: take.total(),
                 max_delay: take.max_delay().map_or(u64::MAX, |delay| delay.as_micros() as u64),
+                owner: take.owner_number(),
             }
         };
         let settled: Vec<(Model, bool)> = plan
@@ -61,12 +62,13 @@ impl ModelStore {
         for (index, check) in plan.checks().iter().enumerate() {
             let (before, rebased) = &settled[index];
             let (request, admitted) = (request(check, units), fits(index, units));
-            let each = plan.mode() == PlanMode::CountEach && check.gate().role() != Role::Shadow;
+            let is_counted = check.gate().role() != Role::Shadow && !check.gate().limit().is_held();
+            let each = plan.mode() == PlanMode::CountEach && is_counted;
             let consumed = consume && admitted && request.cost > 0 && (granted > 0 || each);
             let mut after = before.clone();
             let mut position = TakePosition::default();
             if consumed {
-                position = outward(check.gate().limit(), after.spend(request.now, request.cost));
+                position = outward(check.gate().limit(), after.spend(request.now, request.cost, request.owner));
             } else if consume && !admitted && each {
                 after.charge(request.now, request.cost);
             }
@@ -108,6 +110,15 @@ impl Store for ModelStore {
                 _ => panic!("only charges and refunds are adjustments"),
             }
         }
+    }
+
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        let (now, mut models) = (self.clock.now().as_micros(), self.models.lock().unwrap());
+        let renew = |Adjustment { key, limit, op, .. }: &Adjustment<'_>| match (models.get_mut(&name(key)), op) {
+            (Some(model), Op::Renew { position }) => model.renew(now, inward(limit, *position)),
+            _ => false,
+        };
+        Ok(renewals.iter().map(renew).collect())
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

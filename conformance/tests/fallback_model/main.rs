@@ -107,7 +107,7 @@ impl NaiveFallback {
                 counted.push(members);
             }
         }
-        let request = |cost: u64, units: u64| ModelRequest { now, cost: cost * units, max_delay: u64::MAX };
+        let request = |cost: u64, units: u64| ModelRequest { now, cost: cost * units, max_delay: u64::MAX, owner: 0 };
         let model = |key: &String, limit: &Limit, models: &HashMap<String, Model>| {
             let mut model = models.get(key).cloned().unwrap_or_else(|| Model::new(limit));
             model.settle(now);
@@ -126,7 +126,7 @@ impl NaiveFallback {
             let (key, limit, cost) = member;
             if *cost > 0 && fits(member, granted, &self.models) {
                 let mut model = model(key, limit, &self.models);
-                model.spend(now, cost * granted);
+                model.spend(now, cost * granted, 0);
                 self.models.insert(key.clone(), model);
             }
         }

@@ -44,7 +44,7 @@ pub(super) fn empty_if_unneeded(routes: Vec<OverflowRoute<'_>>) -> Vec<OverflowR
 
 /// The maximum TTL of keys of anonymous subjects under `gate`.
 pub(super) fn max_ttl_micros(gate: &Gate) -> Option<u64> {
-    gate.anonymous().forget_after.map(micros)
+    gate.forget_after().map(micros)
 }
 
 /// The overflow bucket of the check at `index`. The buckets of one plan differ, since no two checks may share a state.

@@ -31,11 +31,14 @@ pub(super) struct Part<'r> {
 
 /// When a part is decided: parts without a queue first, then in the order of the roles.
 ///
+/// A slot of a concurrency limit is taken after all units that are not held, so that a plan that they deny does not hold it, not even
+/// until it is released.
+///
 /// A place in the queue of a leaky bucket cannot be given back once others wait behind it. Taken last, it is not wasted on a plan
 /// that another part denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PartOrder {
-    /// 2 for shadow checks, 1 with a queue, otherwise 0.
+    /// 3 for shadow checks, 2 with a queue, 1 with slots to hold, otherwise 0.
     pass: u8,
     pub(super) role: PartRole,
     /// The places in the shortest queue. A long queue is more likely to be shared, so it comes last.
@@ -123,7 +126,16 @@ pub(super) fn split<'r>(
                 (PartRole::CanDeny { last_denial }, indexes.iter().copied().filter_map(queue).min())
             }
         };
-        let pass = if part_role == PartRole::Shadow { 2 } else { u8::from(places.is_some()) };
+        let holds_slots = |index: &usize| plan.checks()[*index].gate().limit().is_held();
+        let pass = match part_role {
+            PartRole::Shadow => 3,
+            _ if places.is_some() => 2,
+            // The members of a group have the same order.
+            PartRole::AnyOf(group) => {
+                u8::from(all.clone().any(|index| role(index) == Role::AnyOf(group) && holds_slots(&index)))
+            }
+            PartRole::CanDeny { .. } => u8::from(indexes.iter().any(holds_slots)),
+        };
         let order = PartOrder { pass, role: part_role, places: places.unwrap_or(0) };
         Part { plan: part, order, indexes, unit_scale }
     };
@@ -139,6 +151,7 @@ fn sub_plan<'r>(plan: &Plan<'r>, indexes: &[usize], unit_scale: u64) -> Plan<'r>
     // Cannot fail: the keys of a plan differ, and so do those of some of its checks.
     let part = Plan::new(checks).unwrap_or_else(|_| plan.clone());
     let part = part.with_mode(plan.mode());
+    let part = plan.lease_owner().map_or(part.clone(), |owner| part.with_lease_owner(owner));
     plan.max_delay().map_or(part.clone(), |delay| part.with_max_delay(delay))
 }
 

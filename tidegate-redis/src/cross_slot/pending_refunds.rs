@@ -35,6 +35,12 @@ impl<'s, 'r> PendingRefunds<'s, 'r> {
         }
     }
 
+    /// Drops all refunds but those of slots of concurrency limits, and returns whether there are any.
+    pub(super) fn keep_slots(&mut self) -> bool {
+        self.refunds.retain(|refund| refund.limit.is_held());
+        !self.refunds.is_empty()
+    }
+
     /// Drops the refunds: the plan has passed.
     pub(super) fn cancel(&mut self) {
         self.refunds.clear();

@@ -53,6 +53,8 @@ impl DeniedState {
         let now = self.decided_at.plus(age);
         let denied = match &self.state {
             StoredState::Log(_) => take.total() == self.cost,
+            // Never cached.
+            StoredState::Leases(_) => false,
             StoredState::State(state) => !algorithm::apply(Some(state), limit, now, Op::Take(take)).admitted,
             StoredState::Fresh => !algorithm::apply(None, limit, now, Op::Take(take)).admitted,
         };

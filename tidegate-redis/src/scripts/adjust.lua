@@ -1,12 +1,12 @@
--- Purpose    Charge what was already used, or refund what was not. Charges and refunds are never denied, not even when the
---            server is out of memory. It must be a script: another instance could write between a read and a write.
+-- Purpose    Charge what was already used, refund what was not, or renew slots. Charges and refunds are never denied, not even
+--            when the server is out of memory. It must be a script: another instance could write between a read and a write.
 -- KEYS[i]    key of the state that adjustment i changes
 -- KEYS[n+i]  with ANONYMOUS: the overflow bucket to charge if KEYS[i] does not exist, or KEYS[i] again
--- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund); 1 for a bundled refund, 2 for a bundled place in a queue,
+-- ARGV[i]    packed doubles: algorithm; operation (3 charge, 4 refund, 5 renew); 1 for a bundled refund, 2 for a bundled place in a queue,
 --            else 0; maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`
 -- ARGV[n+1]  tests only: now, in microseconds
 -- Reply      now; 1 if a bundled place has others behind it, so that nothing bundled was given back, else 0; the index of each
---            adjustment that created a state
+--            adjustment that created a state; the negative index of each renewal of a slot that is not held
 local stays_taken = 0
 for i = 1, checks do
   local algorithm, op, bundled = struct.unpack('<ddd', ARGV[i])
@@ -29,6 +29,7 @@ for i = 1, checks do
   readable, value[i], expiry[i] =
     limits[algorithm](stored, now, op, 1, struct.unpack(layouts[algorithm], ARGV[i], 33))
   if readable == nil then return redis.error_reply(string.format('UNREADABLE %d', i)) end
+  if op == RENEW and not readable then reply[#reply + 1] = -i end
   if bundled > 0 and stays_taken == 1 then value[i] = nil end
   if value[i] then
     expiry[i] = math.min(expiry[i], now + max_ttl)

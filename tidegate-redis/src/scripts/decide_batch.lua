@@ -246,7 +246,7 @@ while at < past_plans do
       if admits == nil then
         letter, state, changed = 'U', '', nil
       else
-        local counts_alone = count_each and limit[2] ~= 1
+        local counts_alone = count_each and limit[2] ~= 1 and limit[1] ~= concurrency -- a denied request holds no slot
         if admits then
           if granted == 0 and not counts_alone then changed = nil end
         elseif counts_alone and consume then

@@ -82,6 +82,11 @@ impl Store for InstrumentedStore {
         self.store.adjust_soon(adjustments);
     }
 
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        let begun = self.clock.now();
+        self.record(StoreCall::Adjust, begun, self.store.renew(renewals).await)
+    }
+
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
         let begun = self.clock.now();
         self.record(StoreCall::Forget, begun, self.store.forget(keys).await)

@@ -114,6 +114,8 @@ pub fn apply(
             let counted = cost.min(left);
             OpResult::admitted(if counted > 0 { with(current.count + counted) } else { None })
         }
+        // Nothing of it is held.
+        Op::Renew { .. } => OpResult::denied(None),
         Op::Refund { cost, position } => {
             let back = if current.index == position.index() { cost.min(current.count) } else { 0 };
             OpResult::admitted(if back > 0 { with(current.count - back) } else { None })

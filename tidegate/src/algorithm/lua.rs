@@ -14,14 +14,17 @@ pub const FIXED_WINDOW: &str = include_str!("fixed_window.lua");
 pub const SLIDING_LOG: &str = include_str!("sliding_log.lua");
 /// `sliding_window`
 pub const SLIDING_WINDOW: &str = include_str!("sliding_window.lua");
+/// `concurrency`
+pub const CONCURRENCY: &str = include_str!("concurrency.lua");
 
 /// The constants of the scripts: the operations, the clock margin, the maximum of what a bucket counts as returned, both in
 /// microseconds, and 2^53, the bound of all numbers in values.
-const CONSTANTS: [(&str, &str); 7] = [
+const CONSTANTS: [(&str, &str); 8] = [
     ("TAKE", "1"),
     ("ROOM", "2"),
     ("CHARGE", "3"),
     ("REFUND", "4"),
+    ("RENEW", "5"),
     ("MARGIN", "2000000"),
     ("MAX_RETURNED", "4503599627370496"),
     ("TOO_LARGE", "9007199254740992"),

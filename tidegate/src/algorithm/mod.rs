@@ -18,6 +18,7 @@
 //!   request writes a rebased state, which ends the lock-out that a clock jump would leave.
 
 mod calendar;
+pub mod concurrency;
 pub mod fixed_window;
 mod fractional_micros;
 pub mod leaky_bucket;
@@ -108,6 +109,9 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op
         Limit::SlidingLog(limit) => sliding_log::apply(state.and_then(State::log), limit, now, op).map(Change::Log),
         Limit::SlidingWindow(limit) => sliding_window::apply(state.and_then(State::slices), limit, now, op)
             .map(|slices| Change::Slices(Box::new(slices))),
+        Limit::Concurrency(limit) => {
+            concurrency::apply(state.and_then(State::leases), limit, now, op).map(Change::Leases)
+        }
     }
 }
 
@@ -119,6 +123,7 @@ pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) ->
         Limit::FixedWindow(limit) => fixed_window::room(state.and_then(State::window), limit, now, take),
         Limit::SlidingLog(limit) => sliding_log::room(state.and_then(State::log), limit, now, take),
         Limit::SlidingWindow(limit) => sliding_window::room(state.and_then(State::slices), limit, now, take),
+        Limit::Concurrency(limit) => concurrency::room(state.and_then(State::leases), limit, now, take),
     }
 }
 
@@ -131,6 +136,7 @@ pub fn outcome(view: &StateView<'_>, limit: &Limit, now: Timestamp, decided: Dec
         Limit::FixedWindow(limit) => fixed_window::outcome(view.window(), limit, now, decided),
         Limit::SlidingLog(limit) => sliding_log::outcome(view.log(), limit, now, decided),
         Limit::SlidingWindow(limit) => sliding_window::outcome(view.slices(), limit, now, decided),
+        Limit::Concurrency(limit) => concurrency::outcome(view.leases(), limit, now, decided),
     }
 }
 
@@ -145,6 +151,7 @@ pub fn position(view: &StateView<'_>, limit: &Limit, now: Timestamp, take: Take)
         Limit::FixedWindow(limit) => TakePosition::from_index(limit.normalize(view.window(), now).0.index),
         Limit::SlidingLog(_) => TakePosition::from_index(sliding_log::current(view.log().newest, now)),
         Limit::SlidingWindow(limit) => TakePosition::from_index(limit.normalize(view.slices(), now).state.index),
+        Limit::Concurrency(_) => TakePosition::from_index(take.owner),
     }
 }
 
@@ -157,6 +164,7 @@ pub fn expiry(state: &State, limit: &Limit) -> u64 {
         (State::Window(window), Limit::FixedWindow(limit)) => fixed_window::expiry(*window, limit),
         (State::Log(log), Limit::SlidingLog(limit)) => sliding_log::expiry(log, limit),
         (State::Slices(slices), Limit::SlidingWindow(limit)) => sliding_window::expiry(slices, limit),
+        (State::Leases(leases), Limit::Concurrency(limit)) => concurrency::expiry(leases, limit),
         // Unreachable: the name of a key contains the kind of limit. Such a state counts as expired.
         _ => 0,
     }

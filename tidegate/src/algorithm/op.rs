@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::FractionalMicros;
+use crate::plan::LeaseOwner;
 
 /// An operation on the state of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,11 @@ pub enum Op {
         /// Where it was consumed.
         position: TakePosition,
     },
+    /// Holds the slot of a concurrency limit for another lease. Refused if it is no longer held. Nothing under other limits.
+    Renew {
+        /// Whose slot it is.
+        position: TakePosition,
+    },
 }
 
 /// A request for `units` times `cost`, all of it or nothing.
@@ -34,9 +40,12 @@ pub struct Take {
     pub units: u64,
     /// The longest acceptable delay in microseconds; `u64::MAX` for any.
     pub(crate) max_delay_micros: u64,
+    /// The owner of a slot that is taken; 0 for none.
+    pub(crate) owner: u64,
 }
 
-/// Where a take was consumed: a time in a bucket, a queue slot, a window, slice or log entry. Opaque outside this module.
+/// Where a take was consumed: a time in a bucket, a queue slot, a window, slice or log entry, or by whom a slot is held. Opaque
+/// outside this module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TakePosition {
     slot: FractionalMicros,
@@ -47,7 +56,8 @@ pub struct TakePosition {
 /// The result of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpResult<C> {
-    /// Whether a take is admitted. False for the refund of a place in a queue that has others behind it. Otherwise true.
+    /// Whether a take is admitted, or a slot renewed. False for the refund of a place in a queue that has others behind it. Otherwise
+    /// true.
     pub admitted: bool,
     /// The change to write, if any. For a denied take it is a state that was rebased.
     pub change: Option<C>,
@@ -56,7 +66,7 @@ pub struct OpResult<C> {
 impl Take {
     /// A take of several units, with any delay.
     pub const fn new(cost: u64, units: u64) -> Self {
-        Self { cost, units, max_delay_micros: u64::MAX }
+        Self { cost, units, max_delay_micros: u64::MAX, owner: 0 }
     }
 
     /// A take of one unit, with any delay.
@@ -68,6 +78,17 @@ impl Take {
     pub fn with_max_delay(mut self, max_delay: Duration) -> Self {
         self.max_delay_micros = u64::try_from(max_delay.as_micros()).unwrap_or(u64::MAX);
         self
+    }
+
+    /// Sets the owner of the slot that is taken from a concurrency limit.
+    pub const fn with_owner(mut self, owner: LeaseOwner) -> Self {
+        self.owner = owner.number();
+        self
+    }
+
+    /// The owner of the slot that is taken, as a number; 0 for none.
+    pub const fn owner_number(&self) -> u64 {
+        self.owner
     }
 
     /// The longest acceptable delay; `None` for any.
@@ -101,7 +122,12 @@ impl TakePosition {
         Self { slot: alone, full, returned }
     }
 
-    /// The index of a window or slice, or the instant of a log entry in microseconds.
+    /// The slot of `owner`.
+    pub const fn from_owner(owner: LeaseOwner) -> Self {
+        Self::from_index(owner.number())
+    }
+
+    /// The index of a window or slice, the instant of a log entry in microseconds, or the owner of a slot.
     pub const fn index(self) -> u64 {
         self.slot.micros
     }

@@ -1,10 +1,10 @@
 -- Every limit is one function, the twin of the Rust file with the same name:
 --   limit(state, now, op, units, …)  →  admitted, value, expiry, view
 --     state    the value of the key, or false   now     microseconds since the epoch
---     op       TAKE, ROOM, CHARGE or REFUND     units   multiplier of the cost
+--     op       TAKE, ROOM, CHARGE, REFUND, RENEW   units  multiplier of the cost
 --     …        cost and position of the op, then the parameters of the limit
 --     admitted nil if the value is unreadable   value   the value to write, or nil
---              false for the refund of a place in a queue that has others behind it
+--              false for the refund of a place in a queue that has others behind it, and for a slot that is not renewed
 --     expiry   microseconds at which value is equivalent to none
 --     view     the reply in place of state, if that is large
 -- Numbers are integers below 2^53; '%d' prints them exactly, where tostring and .. would keep 14 digits. Words in capitals

@@ -182,6 +182,8 @@ pub fn apply(
             let counted = cost.min(left);
             OpResult::admitted((counted > 0).then_some(SlidingLogChange { add: counted, ..change }))
         }
+        // Nothing of it is held.
+        Op::Renew { .. } => OpResult::denied(None),
         Op::Refund { cost, position } => {
             let at = position.index();
             let refundable = state.and_then(|state| {

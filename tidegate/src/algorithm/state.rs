@@ -1,10 +1,11 @@
 //! `State`: the state of one key, for every kind of limit; its changes, and the view of it that outcomes are computed from.
 
-use super::FractionalMicros;
+use super::concurrency::{ConcurrencyChange, ConcurrencyState, ConcurrencySummary};
 use super::fixed_window::FixedWindowState;
 use super::sliding_log::{SlidingLogChange, SlidingLogState, SlidingLogSummary};
 use super::sliding_window::SlidingWindowState;
 use super::token_bucket::TokenBucketState;
+use super::{FractionalMicros, Take};
 use crate::{Limit, Timestamp};
 
 /// The state of one key.
@@ -20,9 +21,11 @@ pub enum State {
     Log(Box<SlidingLogState>),
     /// Sliding window, boxed likewise.
     Slices(Box<SlidingWindowState>),
+    /// Concurrency, boxed likewise.
+    Leases(Box<ConcurrencyState>),
 }
 
-/// A change of a state. For all but the log it is the new state.
+/// A change of a state. For all but the log and the leases it is the new state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Token bucket and leaky bucket.
@@ -33,9 +36,11 @@ pub enum Change {
     Log(SlidingLogChange),
     /// Sliding window.
     Slices(Box<SlidingWindowState>),
+    /// Concurrency.
+    Leases(ConcurrencyChange),
 }
 
-/// The parts of a state that an outcome needs. For all but the log it is the state.
+/// The parts of a state that an outcome needs. For all but the log and the leases it is the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateView<'s> {
     /// No state.
@@ -48,6 +53,8 @@ pub enum StateView<'s> {
     Log(SlidingLogSummary),
     /// Sliding window.
     Slices(&'s SlidingWindowState),
+    /// Concurrency.
+    Leases(ConcurrencySummary),
 }
 
 impl State {
@@ -64,6 +71,11 @@ impl State {
                 log.commit(&change);
                 Self::Log(Box::new(log))
             }
+            Change::Leases(change) => {
+                let mut leases = ConcurrencyState::default();
+                leases.commit(&change);
+                Self::Leases(Box::new(leases))
+            }
         }
     }
 
@@ -72,19 +84,25 @@ impl State {
     pub fn commit(&mut self, change: Change) {
         match (change, self) {
             (Change::Log(change), Self::Log(log)) => log.commit(&change),
+            (Change::Leases(change), Self::Leases(leases)) => leases.commit(&change),
             (change, state) => *state = Self::new(change),
         }
     }
 
-    /// The view of `state` for a request of `cost`.
+    /// The view of `state` for `take`.
     #[inline(always)]
-    pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, cost: u64) -> StateView<'s> {
+    pub fn view<'s>(state: Option<&'s Self>, limit: &Limit, now: Timestamp, take: Take) -> StateView<'s> {
         match (state, limit) {
             (Some(Self::Bucket(full)), _) => StateView::Bucket((*full).into()),
             (Some(Self::RefundedBucket(state)), _) => StateView::Bucket(**state),
             (Some(Self::Window(window)), _) => StateView::Window(*window),
-            (Some(Self::Log(log)), Limit::SlidingLog(limit)) => StateView::Log(limit.summary(Some(log), now, cost)),
+            (Some(Self::Log(log)), Limit::SlidingLog(limit)) => {
+                StateView::Log(limit.summary(Some(log), now, take.total()))
+            }
             (Some(Self::Slices(slices)), _) => StateView::Slices(slices),
+            (Some(Self::Leases(leases)), Limit::Concurrency(limit)) => {
+                StateView::Leases(limit.summary(Some(leases), now, take.owner))
+            }
             _ => StateView::Fresh,
         }
     }
@@ -114,6 +132,10 @@ impl State {
     pub(super) fn slices(&self) -> Option<&SlidingWindowState> {
         if let Self::Slices(slices) = self { Some(slices) } else { None }
     }
+
+    pub(super) fn leases(&self) -> Option<&ConcurrencyState> {
+        if let Self::Leases(leases) = self { Some(leases) } else { None }
+    }
 }
 
 impl<'s> StateView<'s> {
@@ -137,5 +159,9 @@ impl<'s> StateView<'s> {
 
     pub(super) fn slices(&self) -> Option<&'s SlidingWindowState> {
         if let Self::Slices(slices) = self { Some(*slices) } else { None }
+    }
+
+    pub(super) fn leases(&self) -> ConcurrencySummary {
+        if let Self::Leases(summary) = self { *summary } else { ConcurrencySummary::default() }
     }
 }

@@ -1,5 +1,6 @@
-//! `StoredState`: decodes the values that the Lua functions write, and the summaries of logs in their replies.
+//! `StoredState`: decodes the values that the Lua functions write, and the summaries of logs and leases in their replies.
 
+use super::concurrency::ConcurrencySummary;
 use super::fixed_window::FixedWindowState;
 use super::sliding_log::SlidingLogSummary;
 use super::sliding_window::SlidingWindowState;
@@ -19,6 +20,8 @@ pub enum StoredState {
     State(State),
     /// The summary of a log.
     Log(SlidingLogSummary),
+    /// The summary of leases.
+    Leases(ConcurrencySummary),
 }
 
 impl StoredState {
@@ -52,10 +55,15 @@ impl StoredState {
                 let slices = SlidingWindowState { index: *index, counts: counts.into() };
                 Some(Self::State(State::Slices(Box::new(slices))))
             }
+            Limit::Concurrency(_) => {
+                let [used, own, newest] = <[u64; 3]>::try_from(parse_list(bytes)?).ok()?;
+                Some(Self::Leases(ConcurrencySummary { used, own, newest }))
+            }
         }
     }
 
-    /// The first instant, in microseconds, at which it is equivalent to none; `now` for a log without entries. `None` if there is
+    /// The first instant, in microseconds, at which it is equivalent to none; `now` for a log without entries or
+    /// leases of which all have run out. `None` if there is
     /// no state.
     pub fn expiry(&self, limit: &Limit, now: Timestamp) -> Option<u64> {
         match (self, limit) {
@@ -64,7 +72,10 @@ impl StoredState {
             (Self::Log(summary), Limit::SlidingLog(limit)) if summary.newest > 0 => {
                 Some(summary.newest + limit.window_micros())
             }
-            (Self::Log(_), _) => Some(now.as_micros()),
+            (Self::Leases(summary), Limit::Concurrency(limit)) if summary.newest > 0 => {
+                Some(summary.newest + limit.lease_micros())
+            }
+            (Self::Log(_) | Self::Leases(_), _) => Some(now.as_micros()),
         }
     }
 
@@ -83,12 +94,13 @@ impl StoredState {
     pub fn view(&self) -> StateView<'_> {
         match self {
             Self::Log(summary) => StateView::Log(*summary),
+            Self::Leases(summary) => StateView::Leases(*summary),
             Self::State(State::Bucket(full)) => StateView::Bucket((*full).into()),
             Self::State(State::RefundedBucket(state)) => StateView::Bucket(**state),
             Self::State(State::Window(window)) => StateView::Window(*window),
             Self::State(State::Slices(slices)) => StateView::Slices(slices),
-            // A script replies with the summary of a log, never with the log.
-            Self::Fresh | Self::State(State::Log(_)) => StateView::Fresh,
+            // A script replies with the summary of a log or of leases, never with all of them.
+            Self::Fresh | Self::State(State::Log(_) | State::Leases(_)) => StateView::Fresh,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::key::{Key, KeyStem};
 use crate::plan::{Check, Gate, Plan, Role};
-use crate::store::StoreError;
+use crate::store::{Adjustment, StoreError};
 use crate::{Decision, MemoryStore, OnFailure};
 
 /// The name of the static limit of a rule.
@@ -59,6 +59,18 @@ impl Fallback {
         let store = self.store.get_or_init(MemoryStore::new);
         let verdict = store.decide_now(&local_plan);
         Ok(Decision::new(&local_plan, &verdict).made_locally(error.kind(), plan.is_security()))
+    }
+
+    /// Renews slots that were taken in memory. Returns for each whether it is held.
+    pub(crate) fn renew(&self, renewals: &[Adjustment<'_>]) -> Vec<bool> {
+        self.store.get().map_or_else(|| vec![false; renewals.len()], |store| store.apply_all(renewals))
+    }
+
+    /// Releases slots that were taken in memory.
+    pub(crate) fn release(&self, releases: &[Adjustment<'_>]) {
+        if let Some(store) = self.store.get().filter(|_| !releases.is_empty()) {
+            store.apply_all(releases);
+        }
     }
 }
 

@@ -59,8 +59,10 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
     pub(super) fn merge(&self, local: &Decision) -> Decision {
         let (plan, mut verdict) = (self.whole, self.verdict.clone());
         verdict.set_granted(local.granted());
-        for result in verdict.checks_mut().iter_mut().filter(|result| result.unstored) {
-            result.consumed = false;
+        let results = plan.checks().iter().zip(verdict.checks_mut());
+        for (check, result) in results.filter(|(_, result)| result.unstored) {
+            // A slot is held in the memory of this instance, and released there.
+            result.consumed = check.gate().limit().is_held() && !plan.is_peek();
         }
         let decision = Decision::new(plan, &verdict).with_delay(local.delay());
         match local.degraded() {

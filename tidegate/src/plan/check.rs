@@ -115,7 +115,7 @@ impl<'r> Check<'r> {
 
     /// How long the store keeps the state of the subject after its last request, if that is bounded.
     pub const fn forget_after(&self) -> Option<Duration> {
-        if self.anonymous { self.gate.anonymous().forget_after } else { None }
+        if self.anonymous { self.gate.forget_after() } else { None }
     }
 
     /// The latest expiry, in microseconds, of a state written now.

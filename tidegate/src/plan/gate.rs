@@ -1,6 +1,7 @@
 //! `Gate`: one limit of one rule with everything that does not depend on a request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smol_str::SmolStr;
 
@@ -218,6 +219,12 @@ impl Gate {
     /// The bounds for unauthenticated subjects.
     pub const fn anonymous(&self) -> AnonymousBounds {
         self.anonymous
+    }
+
+    /// How long a store keeps the state of an unauthenticated subject after its last request, if that is bounded. Slots that are held
+    /// end by themselves and are never forgotten earlier.
+    pub const fn forget_after(&self) -> Option<Duration> {
+        if self.limit.is_held() { None } else { self.anonymous.forget_after }
     }
 
     /// The number of subjects that a shared store remembers at the same time, of those that are unauthenticated or of the others.

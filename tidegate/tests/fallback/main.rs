@@ -6,6 +6,7 @@
 mod bounds;
 mod flood;
 mod known_denials;
+mod leases;
 mod overload;
 mod policies;
 mod shadow;

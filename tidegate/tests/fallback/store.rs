@@ -64,7 +64,10 @@ impl SwitchableStore {
         let stored = plan.checks().iter().filter(|check| !is_unstored(check.gate().rule())).copied();
         let unstored = plan.checks().iter().filter(|check| is_unstored(check.gate().rule())).copied();
         let fresh = MemoryStore::new().with_clock(ManualClock::starting_at(self.memory.now()));
-        let part = |checks: Vec<_>| Plan::new(checks).unwrap().with_max_units(plan.max_units());
+        let part = |checks: Vec<_>| {
+            let part = Plan::new(checks).unwrap().with_max_units(plan.max_units());
+            plan.lease_owner().map_or(part.clone(), |owner| part.with_lease_owner(owner))
+        };
         let (stored, unstored) = (part(stored.collect()), part(unstored.collect()));
         let peek = |plan: &Plan<'_>, memory: &MemoryStore| memory.decide_now(&plan.clone().with_peek()).granted();
         let granted = peek(&stored, &self.memory).min(peek(&unstored, &fresh));
@@ -99,6 +102,11 @@ impl Store for SwitchableStore {
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
         self.memory.adjust_soon(adjustments);
+    }
+
+    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        self.state()?;
+        self.memory.renew(renewals).await
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -1,0 +1,331 @@
+//! The concurrency limit: a number of units held at the same time, as leases that run out by themselves.
+//!
+//! A slot has an owner, a weight, and the instant of its take or of its last renewal. With a limit of M and a lease of L, a slot of
+//! the instant a is *held* at t if a ≤ t < a + L and its owner has not released it. Whenever a slot is taken or renewed at t:
+//!
+//! ```text
+//! the weights held at t, with this slot  ≤  M
+//! ```
+//!
+//! Error bound: none. A holder that dies gives its slot up after exactly L, without any sweeper: the next take drops what has run
+//! out. Every holder must renew within L, so L after M was lowered or the clock was set, no more than M is held again.
+//!
+//! - **Take**: a slot of the owner with the cost as its weight. An owner has one slot: its second take replaces the first, so a take
+//!   that may have been applied can be repeated. A slot without an owner cannot be renewed or released.
+//! - **Renew**: the slot counts from now on again. Refused if the slot has run out, was released or was never there; and if more than
+//!   M is held, because M was lowered: then the slot is given up.
+//! - **Refund**: releases the slot of the owner named by the position, or a part of its weight. Releases by others, and second ones,
+//!   find nothing and do nothing.
+//! - **Charge**: nothing, since what has already occurred holds no slot.
+//!
+//! Others may release at any time, so the retry is not computed: it is always [`RETRY`].
+//!
+//! The state is the list of slots, the longest not renewed first, with the sum of their weights, so that a decision touches only
+//! the slots that have run out since the last one.
+
+use std::time::Duration;
+
+use super::sliding_log::current;
+use super::{DecidedTake, Op, OpResult, Outcome, Take};
+use crate::Timestamp;
+use crate::limit::{LimitError, MAX_CONCURRENCY, whole_micros};
+
+/// The retry of every denial that is not permanent.
+pub const RETRY: Duration = Duration::from_secs(1);
+
+/// The parameters of a concurrency limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Concurrency {
+    max: u64,
+    lease: u64,
+}
+
+/// The held slots, the longest not renewed first, and the sum of their weights. Some may have run out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConcurrencyState {
+    slots: Vec<Slot>,
+    used: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    /// The take or the last renewal, in microseconds.
+    at: u64,
+    /// 0 for a take without an owner.
+    owner: u64,
+    weight: u64,
+}
+
+/// A change of a [`ConcurrencyState`]: removes the first slots, optionally moves those after `at` back to it, and edits the slot of
+/// an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConcurrencyChange {
+    evict: u32,
+    rebase: bool,
+    edit: SlotEdit,
+    at: u64,
+    owner: u64,
+    weight: u64,
+}
+
+/// What happens to the slot of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotEdit {
+    Keep,
+    /// It is taken or renewed now, with this weight.
+    Place,
+    /// It keeps its instant and this weight; without a weight it is removed.
+    Resize,
+}
+
+/// The parts of a state that an outcome needs. Scripts reply with this instead of all slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConcurrencySummary {
+    /// The weights held.
+    pub used: u64,
+    /// The weight that the owner of the take already holds.
+    pub own: u64,
+    /// The instant of the newest take or renewal in microseconds; 0 if no slot is held.
+    pub newest: u64,
+}
+
+impl Concurrency {
+    pub(crate) fn new(max: u64, lease: Duration) -> Result<Self, LimitError> {
+        if max > MAX_CONCURRENCY {
+            let reason = "(it keeps every held slot)";
+            return Err(LimitError::too_large("concurrency.max", max, MAX_CONCURRENCY, reason));
+        }
+        Ok(Self { max, lease: whole_micros("concurrency.lease", lease)? })
+    }
+
+    /// Units that may be held at the same time.
+    pub const fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// How long a slot is held without a renewal.
+    pub const fn lease(&self) -> Duration {
+        Duration::from_micros(self.lease)
+    }
+
+    pub(crate) const fn lease_micros(&self) -> u64 {
+        self.lease
+    }
+
+    /// The summary of the slots for a take of `owner` at `now`.
+    pub(crate) fn summary(&self, state: Option<&ConcurrencyState>, now: Timestamp, owner: u64) -> ConcurrencySummary {
+        let Some(state) = state else {
+            return ConcurrencySummary::default();
+        };
+        let now = current(state.newest(), now);
+        let (evict, used) = self.outdated(state, now);
+        let newest = if evict < state.slots.len() { state.newest().min(now) } else { 0 };
+        ConcurrencySummary { used, own: state.weight_of(owner, evict), newest }
+    }
+
+    /// The number of slots that have run out, and the weights still held.
+    fn outdated(&self, state: &ConcurrencyState, now: u64) -> (usize, u64) {
+        let outdated = state.slots.iter().take_while(|slot| slot.at + self.lease <= now);
+        outdated.fold((0, state.used), |(evict, used), slot| (evict + 1, used - slot.weight))
+    }
+}
+
+impl ConcurrencyState {
+    fn newest(&self) -> u64 {
+        self.slots.last().map_or(0, |slot| slot.at)
+    }
+
+    /// The weight that `owner` holds, without the first `evict` slots.
+    fn weight_of(&self, owner: u64, evict: usize) -> u64 {
+        let mut held = self.slots.iter().skip(evict);
+        held.find(|slot| owner > 0 && slot.owner == owner).map_or(0, |slot| slot.weight)
+    }
+
+    /// Applies a change that [`apply`] returned.
+    pub(crate) fn commit(&mut self, change: &ConcurrencyChange) {
+        let ConcurrencyChange { evict, rebase, edit, at, owner, weight } = *change;
+        self.slots.drain(..(evict as usize).min(self.slots.len()));
+        if rebase {
+            self.slots.iter_mut().for_each(|slot| slot.at = slot.at.min(at));
+        }
+        let own = self.slots.iter().position(|slot| owner > 0 && slot.owner == owner);
+        match (edit, own) {
+            (SlotEdit::Place, own) => {
+                own.map(|index| self.slots.remove(index));
+                self.slots.push(Slot { at, owner, weight });
+            }
+            (SlotEdit::Resize, Some(index)) if weight > 0 => self.slots[index].weight = weight,
+            (SlotEdit::Resize, Some(index)) => drop(self.slots.remove(index)),
+            (SlotEdit::Resize, None) | (SlotEdit::Keep, _) => {}
+        }
+        self.used = self.slots.iter().map(|slot| slot.weight).sum();
+    }
+}
+
+/// Decides `op` on `state`. Twin: `concurrency.lua`.
+pub fn apply(
+    state: Option<&ConcurrencyState>,
+    limit: &Concurrency,
+    now: Timestamp,
+    op: Op,
+) -> OpResult<ConcurrencyChange> {
+    let newest = state.map_or(0, ConcurrencyState::newest);
+    let now = current(newest, now);
+    let (evict, used) = state.map_or((0, 0), |state| limit.outdated(state, now));
+    let own = |owner: u64| state.map_or(0, |state| state.weight_of(owner, evict));
+    // There is at most one slot for each unit of the limit, so the cast is lossless.
+    let (evict, rebase) = (evict as u32, newest > now);
+    let change = |edit, owner, weight| ConcurrencyChange { evict, rebase, edit, at: now, owner, weight };
+    match op {
+        Op::Take(take) if take.total() == 0 => OpResult::admitted(None),
+        Op::Take(take) if take.total() <= limit.max.saturating_sub(used - own(take.owner)) => {
+            OpResult::admitted(Some(change(SlotEdit::Place, take.owner, take.total())))
+        }
+        Op::Take(_) => OpResult::denied(rebase.then(|| change(SlotEdit::Keep, 0, 0))),
+        Op::Charge { .. } => OpResult::admitted(None),
+        Op::Refund { cost, position } => {
+            let (owner, held) = (position.index(), own(position.index()));
+            let is_release = held > 0 && cost > 0;
+            OpResult::admitted(is_release.then(|| change(SlotEdit::Resize, owner, held.saturating_sub(cost))))
+        }
+        Op::Renew { position } => match (position.index(), own(position.index())) {
+            (_, 0) => OpResult::denied(None),
+            (owner, _) if used > limit.max => OpResult::denied(Some(change(SlotEdit::Resize, owner, 0))),
+            (owner, held) => OpResult::admitted(Some(change(SlotEdit::Place, owner, held))),
+        },
+    }
+}
+
+/// The largest number of units, up to those of `take`, that would be admitted. Twin: `ROOM` in `concurrency.lua`.
+pub fn room(state: Option<&ConcurrencyState>, limit: &Concurrency, now: Timestamp, take: Take) -> u64 {
+    let ConcurrencySummary { used, own, .. } = limit.summary(state, now, take.owner);
+    let left = limit.max.saturating_sub(used - own);
+    left.checked_div(take.cost).unwrap_or(take.units).min(take.units)
+}
+
+/// The outcome for the caller, from the summary of the slots before the decision.
+pub fn outcome(summary: ConcurrencySummary, limit: &Concurrency, now: Timestamp, decided: DecidedTake) -> Outcome {
+    let ConcurrencySummary { mut used, own, mut newest } = summary;
+    let total = decided.take.total();
+    if decided.consumed && total > 0 {
+        used = used.saturating_sub(own) + total;
+        newest = current(newest, now);
+    }
+    let after = |at: u64| Duration::from_micros((at + limit.lease).saturating_sub(now.as_micros()));
+    Outcome {
+        remaining: limit.max.saturating_sub(used),
+        retry_after: (!decided.admitted && total <= limit.max).then_some(RETRY),
+        reset_after: if used > 0 { after(newest) } else { Duration::ZERO },
+        ..decided.outcome(limit.max)
+    }
+}
+
+/// The first instant, in microseconds, at which `state` is equivalent to none.
+pub fn expiry(state: &ConcurrencyState, limit: &Concurrency) -> u64 {
+    if state.used > 0 { state.newest() + limit.lease } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::TakePosition;
+    use crate::plan::LeaseOwner;
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const NOON: Timestamp = Timestamp::from_micros(1_790_000_400_000_000);
+
+    struct Slots {
+        limit: Concurrency,
+        state: Option<ConcurrencyState>,
+    }
+
+    impl Slots {
+        fn new(max: u64) -> Self {
+            Self { limit: Concurrency::new(max, LEASE).unwrap(), state: None }
+        }
+
+        fn apply(&mut self, now: Timestamp, op: Op) -> bool {
+            let result = apply(self.state.as_ref(), &self.limit, now, op);
+            if let Some(change) = result.change {
+                self.state.get_or_insert_default().commit(&change);
+            }
+            result.admitted
+        }
+
+        fn take(&mut self, now: Timestamp, weight: u64, owner: u64) -> bool {
+            let take = Take::one(weight);
+            self.apply(now, Op::Take(LeaseOwner::from_number(owner).map_or(take, |owner| take.with_owner(owner))))
+        }
+
+        fn renew(&mut self, now: Timestamp, owner: u64) -> bool {
+            self.apply(now, Op::Renew { position: TakePosition::from_index(owner) })
+        }
+
+        fn release(&mut self, now: Timestamp, owner: u64, weight: u64) {
+            assert!(self.apply(now, Op::Refund { cost: weight, position: TakePosition::from_index(owner) }));
+        }
+
+        fn used(&self, now: Timestamp) -> u64 {
+            self.limit.summary(self.state.as_ref(), now, 0).used
+        }
+    }
+
+    #[test]
+    fn an_owner_that_takes_again_replaces_its_slot() {
+        let mut slots = Slots::new(3);
+        assert!(slots.take(NOON, 2, 7) && slots.take(NOON, 3, 7) && slots.take(NOON, 1, 7));
+        assert_eq!(slots.used(NOON), 1);
+        assert!(slots.take(NOON, 2, 8) && !slots.take(NOON, 2, 7));
+        assert_eq!(slots.used(NOON), 3, "a denied take leaves the slot as it is");
+    }
+
+    #[test]
+    fn slots_without_an_owner_are_held_until_they_run_out() {
+        let mut slots = Slots::new(3);
+        assert!((0..3).all(|_| slots.take(NOON, 1, 0)) && !slots.take(NOON, 1, 0));
+        slots.release(NOON, 0, 1);
+        assert!(!slots.renew(NOON, 0));
+        assert_eq!((slots.used(NOON), slots.used(NOON.plus(LEASE))), (3, 0));
+    }
+
+    #[test]
+    fn a_part_of_a_slot_can_be_released() {
+        let mut slots = Slots::new(10);
+        assert!(slots.take(NOON, 6, 1));
+        slots.release(NOON, 1, 4);
+        assert_eq!(slots.used(NOON), 2);
+        slots.release(NOON, 1, 4);
+        assert_eq!(slots.used(NOON), 0);
+        assert!(!slots.renew(NOON, 1));
+    }
+
+    /// The lowered limit may be 0. Every holder must renew within a lease, so nothing is held above it for longer.
+    #[test]
+    fn renewals_above_a_lowered_limit_give_slots_up_until_it_holds() {
+        for (max, kept) in [(4, 2), (5, 2), (3, 1), (0, 0)] {
+            let mut slots = Slots::new(8);
+            assert!((1..=4).all(|owner| slots.take(NOON, 2, owner)));
+            slots.limit = Concurrency::new(max, LEASE).unwrap();
+            let held = (1..=4).filter(|owner| slots.renew(NOON.plus(LEASE / 2), *owner)).count();
+            assert_eq!((held, slots.used(NOON.plus(LEASE))), (kept, 2 * kept as u64), "{max}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_ends_no_lease_early_and_lengthens_none_by_more_than_a_lease() {
+        let mut slots = Slots::new(2);
+        assert!(slots.take(NOON, 1, 1) && slots.take(NOON, 1, 2));
+        let back = Timestamp::from_micros(NOON.as_micros() - 3_600_000_000);
+        assert!(!slots.take(back, 1, 3));
+        assert!(slots.renew(back.plus(LEASE / 2), 2));
+        assert_eq!(slots.used(back.plus(LEASE)), 1);
+        assert_eq!(slots.used(back.plus(LEASE + LEASE / 2)), 0);
+    }
+
+    #[test]
+    fn the_parameters_are_bounded() {
+        assert!(Concurrency::new(MAX_CONCURRENCY, LEASE).is_ok());
+        assert_eq!(Concurrency::new(MAX_CONCURRENCY + 1, LEASE).unwrap_err().field(), "concurrency.max");
+        assert_eq!(Concurrency::new(1, Duration::ZERO).unwrap_err().field(), "concurrency.lease");
+    }
+}

@@ -1,0 +1,56 @@
+//! `RarePart`: what few plans have, boxed so that the others stay small.
+
+use smallvec::SmallVec;
+
+use super::{LeaseOwner, Plan};
+use crate::RequestProblem;
+
+/// What few plans have. No plan has two of these.
+#[derive(Clone, Debug)]
+pub(super) enum RarePart {
+    /// Why the request cannot be judged. Such a plan has no checks.
+    Problem(RequestProblem),
+    /// The owner of the slots that the plan takes from concurrency limits.
+    Owner(LeaseOwner),
+}
+
+impl Plan<'_> {
+    /// The plan of a request that cannot be judged. It has no checks, and is denied without a call to the store.
+    pub fn refused(problem: RequestProblem) -> Self {
+        Self { rare: Some(Box::new(RarePart::Problem(problem))), ..Self::from_distinct(SmallVec::new()) }
+    }
+
+    /// Chooses an owner, unless there is one.
+    #[cold]
+    pub(super) fn require_owner(&mut self) {
+        if self.rare.is_none() {
+            self.rare = Some(Box::new(RarePart::Owner(LeaseOwner::random())));
+        }
+    }
+
+    /// Sets the owner of the slots that the plan takes from concurrency limits, in place of a random one. A plan with the same owner
+    /// as an earlier one takes the same slots again, and no others. Without such a limit, it does nothing.
+    pub fn with_lease_owner(mut self, owner: LeaseOwner) -> Self {
+        if let Some(RarePart::Owner(own)) = self.rare.as_deref_mut() {
+            *own = owner;
+        }
+        self
+    }
+
+    /// Why the request cannot be judged, if it cannot. Such a plan has no checks and is denied.
+    pub fn problem(&self) -> Option<&RequestProblem> {
+        match self.rare.as_deref() {
+            Some(RarePart::Problem(problem)) => Some(problem),
+            _ => None,
+        }
+    }
+
+    /// The owner of the slots that the plan takes. `None` if none of its limits is a concurrency limit.
+    #[inline(always)]
+    pub fn lease_owner(&self) -> Option<LeaseOwner> {
+        match self.rare.as_deref() {
+            Some(RarePart::Owner(owner)) => Some(*owner),
+            _ => None,
+        }
+    }
+}
