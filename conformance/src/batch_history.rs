@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::spi::{Check, Gate, KeyStem, MAX_AMOUNT, MAX_LOG_LIMIT, Plan, PlanMode, Role, Store, Subject, Verdict};
-use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Timestamp};
+use tidegate::{AnonymousBounds, Clock, Limit, ManualClock, Penalty, Timestamp};
 use tidegate_redis::RedisStore;
 
 use crate::history::{self, ALGORITHMS, Cost, START, TimeMove};
@@ -76,6 +76,7 @@ pub struct BatchStores {
 /// Histories with batches of 1 to 256 plans.
 pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
     let limit = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(history::limit);
+    let limit = prop_oneof![4 => limit, 1 => history::penalty()];
     let gate = (limit, any::<u64>(), history::role()).prop_map(|(limit, amount, role)| GateSpec {
         limit,
         changed: with_amount(&limit, amount),
@@ -84,6 +85,12 @@ pub fn batch_histories() -> BoxedStrategy<BatchHistory> {
     // In half of the histories all checks are enforced, and most plans share the keys of the first subject.
     let gates = (prop::collection::vec(gate, 1..5), any::<bool>()).prop_map(|(mut gates, all_enforced)| {
         gates.iter_mut().filter(|_| all_enforced).for_each(|gate| gate.role = Role::Enforced);
+        // A penalty belongs to the rule of the limit before it.
+        for index in 1..gates.len() {
+            if let Limit::Penalty(_) = gates[index].limit {
+                gates[index].role = gates[index - 1].role;
+            }
+        }
         gates
     });
     let subject = prop_oneof![1 => Just(0), 1 => 0..SUBJECTS];
@@ -121,6 +128,10 @@ fn with_amount(limit: &Limit, amount: u64) -> Limit {
         Limit::SlidingLog(log) => Limit::sliding_log(amount % MAX_LOG_LIMIT, log.window()),
         Limit::Concurrency(leases) => Limit::concurrency(amount % 200, leases.lease()),
         Limit::SlidingWindow(window) => Limit::sliding_window(amount % MAX_AMOUNT, window.window(), window.slices()),
+        Limit::Penalty(penalty) => {
+            let (factor, block) = (penalty.factor(), penalty.block());
+            return Penalty::new(1 + amount % 5, block, factor, penalty.max()).map_or(*limit, Limit::Penalty);
+        }
         _ => Ok(*limit),
     };
     changed.unwrap_or(*limit)
@@ -187,7 +198,12 @@ impl BatchHistory {
 
 impl GateSpec {
     fn gate(&self, index: usize, is_changed: bool, anonymous: Anonymous) -> Gate {
-        let (rule, limit) = (format!("r{index}"), if is_changed { self.changed } else { self.limit });
+        let limit = if is_changed { self.changed } else { self.limit };
+        let rule = match limit {
+            // Of the limit before it, or of a rule of its own.
+            Limit::Penalty(_) => index.checked_sub(1).map_or("r".into(), |before| format!("r{before}")),
+            _ => format!("r{index}"),
+        };
         let gate = Gate::new(rule.clone(), "", limit, self.role, KeyStem::for_rule(&rule, &self.limit, ""));
         match anonymous {
             Anonymous::Nobody => gate,

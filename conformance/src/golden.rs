@@ -17,8 +17,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidegate::spi::Store;
-use tidegate::{Decision, Lease, Limit, Limiter, ManualClock, Rate, Receipt, RenewError, Request, Rule, RuleSet};
-use tidegate::{Timestamp, Window};
+use tidegate::{
+    Decision, Lease, Limit, Limiter, ManualClock, Penalty, Rate, Receipt, RenewError, Request, Rule, RuleSet, Timestamp, Window,
+};
 
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
 const START: u64 = 1_800_000_000_000_000;
@@ -72,7 +73,7 @@ fn parse_page(page: &Path) -> Vec<GoldenHistory> {
     golden_histories
 }
 
-/// Parses `name: kind parameter=value …`, optionally with `cost=` and `shadow`.
+/// Parses `name: kind parameter=value …`, optionally with a penalty, `cost=` and `shadow`.
 fn parse_rule(text: &str) -> Option<Rule> {
     let (name, rest) = text.split_once(": ")?;
     let mut words = rest.split_whitespace();
@@ -101,6 +102,11 @@ fn parse_rule(text: &str) -> Option<Rule> {
     };
     // Rows show the results of all checks, of which a known denial has one.
     let mut rule = Rule::new(name, limit.ok()?).with_per(["user"]).with_denial_cache(false);
+    if let Some(after) = number("after") {
+        let span = |name: &str| parse_duration(value(name)?);
+        let penalty = Penalty::new(after, span("block")?, number("factor")?, span("max")?);
+        rule = rule.with_security().with_penalty(penalty.ok()?);
+    }
     if let Some(cost) = number("cost") {
         rule = rule.with_cost(cost);
     }

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use tidegate::spi::algorithm::Op;
+use tidegate::spi::algorithm::penalty::MAX_BLOCK;
 use tidegate::spi::{
     Adjustment, Check, Gate, KeyStem, LeaseOwner, MAX_AMOUNT, Plan, PlanMode, Role, Store, Subject, Verdict,
 };
-use tidegate::{Algorithm, Clock, Limit, ManualClock, Rate, Timestamp, Window};
+use tidegate::{Algorithm, Clock, Limit, ManualClock, Penalty, Rate, Timestamp, Window};
 
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub(crate) const START: u64 = 1_790_000_000_123_456;
 #[derive(Clone, Debug)]
 pub struct History {
     limits: Vec<(Limit, Role)>,
+    /// The rule of each limit, by number.
+    rules: Vec<usize>,
     mode: PlanMode,
     steps: Vec<Step>,
 }
@@ -75,7 +78,7 @@ pub enum BackwardTime {
 pub fn single_check_histories(algorithm: Algorithm) -> BoxedStrategy<History> {
     let single = limit(algorithm).prop_map(|limit| vec![(limit, Role::Enforced)]);
     (single, prop::collection::vec(step(), 1..60))
-        .prop_map(|(limits, steps)| History { limits, mode: PlanMode::AllOrNothing, steps })
+        .prop_map(|(limits, steps)| History::new(limits, PlanMode::AllOrNothing, steps))
         .boxed()
 }
 
@@ -84,7 +87,38 @@ pub fn plan_histories() -> BoxedStrategy<History> {
     let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
     let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit);
     (prop::collection::vec((kind, role()), 1..5), mode, prop::collection::vec(step(), 1..40))
-        .prop_map(|(limits, mode, steps)| History { limits, mode, steps })
+        .prop_map(|(limits, mode, steps)| History::new(limits, mode, steps))
+        .boxed()
+}
+
+/// Histories of a rule of one or two limits with a penalty, and sometimes of another rule beside it.
+pub fn penalty_histories() -> BoxedStrategy<History> {
+    let mode = prop_oneof![3 => Just(PlanMode::AllOrNothing), 1 => Just(PlanMode::CountEach)];
+    let kind = prop::sample::select(ALGORITHMS.to_vec()).prop_flat_map(limit).boxed();
+    let own = prop::collection::vec(kind.clone(), 1..3);
+    let other = prop::option::of((kind, role()));
+    let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
+    (own, role, penalty(), other, mode, prop::collection::vec(step(), 1..60))
+        .prop_map(|(own, role, penalty, other, mode, steps)| {
+            let mut limits: Vec<_> = own.into_iter().chain([penalty]).map(|limit| (limit, role)).collect();
+            let mut rules = vec![0; limits.len()];
+            if let Some(other) = other {
+                rules.push(limits.len());
+                limits.push(other);
+            }
+            History { limits, rules, mode, steps }
+        })
+        .boxed()
+}
+
+pub(crate) fn penalty() -> BoxedStrategy<Limit> {
+    let factor = prop_oneof![4 => 1..4u64, 1 => 1..=1_000u64];
+    let growth = prop_oneof![2 => 1..4u32, 2 => 1..100u32, 1 => 1..100_000u32];
+    (1..5u64, span(), factor, growth)
+        .prop_map(|(after, block, factor, growth)| {
+            let max = block.saturating_mul(growth).min(MAX_BLOCK);
+            Limit::Penalty(Penalty::new(after, block, factor, max).unwrap())
+        })
         .boxed()
 }
 
@@ -97,7 +131,7 @@ pub fn calendar_histories() -> BoxedStrategy<History> {
         .prop_map(|(boundary, more)| Step::Move(TimeMove::Boundary(boundary, more)));
     let steps = prop_oneof![1 => boundary, 4 => step()];
     (single, prop::collection::vec(steps, 1..60))
-        .prop_map(|(limits, steps)| History { limits, mode: PlanMode::AllOrNothing, steps })
+        .prop_map(|(limits, steps)| History::new(limits, PlanMode::AllOrNothing, steps))
         .boxed()
 }
 
@@ -211,6 +245,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl History {
+    /// A history in which every limit is a rule of its own.
+    fn new(limits: Vec<(Limit, Role)>, mode: PlanMode, steps: Vec<Step>) -> Self {
+        Self { rules: (0..limits.len()).collect(), limits, mode, steps }
+    }
+
     /// The number of steps.
     pub fn len(&self) -> usize {
         self.steps.len()
@@ -240,8 +279,10 @@ impl History {
             .iter()
             .enumerate()
             .map(|(index, (limit, role))| {
-                let rule = format!("r{index}");
-                Gate::new(rule.clone(), "", *limit, *role, KeyStem::for_rule(&rule, limit, ""))
+                let rule = format!("r{}", self.rules[index]);
+                let name = if self.rules[index] == index { String::new() } else { format!("{index}") };
+                let stem = KeyStem::for_rule(&rule, limit, &name);
+                Gate::new(rule, name, *limit, *role, stem)
             })
             .collect();
         let mut highest = START;
@@ -251,7 +292,7 @@ impl History {
         clock.set(Timestamp::from_micros(START));
         for (number, step) in self.steps.iter().enumerate() {
             let checks = |cost: Cost| {
-                let check = |(index, gate)| Check::new(gate, subject(index), cost.of(gate));
+                let check = |(index, gate)| Check::new(gate, subject(self.rules[index]), cost.of(gate));
                 let plan = Plan::new(gates.iter().enumerate().map(check)).unwrap().with_mode(self.mode);
                 plan.with_lease_owner(owner(number as u64, backwards))
             };

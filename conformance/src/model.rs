@@ -7,6 +7,7 @@
 mod bucket;
 mod leases;
 mod log;
+mod penalty;
 mod slices;
 mod store;
 mod window;
@@ -16,12 +17,13 @@ pub use store::ModelStore;
 use std::time::Duration;
 
 use tidegate::Limit;
-use tidegate::spi::Outcome;
 use tidegate::spi::algorithm::{CLOCK_MARGIN, concurrency};
+use tidegate::spi::{MAX_AMOUNT, Outcome};
 
 use bucket::Bucket;
 use leases::Leases;
 use log::Log;
+use penalty::Penalty;
 use slices::Slices;
 use window::Window;
 
@@ -38,6 +40,8 @@ pub enum Model {
     Slices(Slices),
     /// Concurrency.
     Leases(Leases),
+    /// Progressive penalty.
+    Penalty(Penalty),
 }
 
 /// Where a take was recorded, so that a refund finds it.
@@ -81,20 +85,23 @@ impl Model {
             Limit::SlidingLog(limit) => Self::Log(Log::new(limit)),
             Limit::SlidingWindow(limit) => Self::Slices(Slices::new(limit)),
             Limit::Concurrency(limit) => Self::Leases(Leases::new(limit)),
+            Limit::Penalty(penalty) => Self::Penalty(Penalty::new(penalty)),
             _ => panic!("the model has no such limit"),
         }
     }
 
     /// Whether the request fits. The model must be settled.
     pub fn fits(&self, request: ModelRequest) -> bool {
-        request.cost == 0
-            || match self {
-                Self::Bucket(model) => model.fits(request),
-                Self::Window(model) => model.fits(request),
-                Self::Log(model) => model.fits(request),
-                Self::Slices(model) => model.fits(request),
-                Self::Leases(model) => model.fits(request),
-            }
+        match self {
+            // Even a request without a cost is denied during a block.
+            Self::Penalty(model) => !model.is_blocked(request.now),
+            _ if request.cost == 0 => true,
+            Self::Bucket(model) => model.fits(request),
+            Self::Window(model) => model.fits(request),
+            Self::Log(model) => model.fits(request),
+            Self::Slices(model) => model.fits(request),
+            Self::Leases(model) => model.fits(request),
+        }
     }
 
     /// Moves records that lie too far in the future to now; true if there were any.
@@ -105,6 +112,7 @@ impl Model {
             Self::Log(model) => model.settle(now),
             Self::Slices(model) => model.settle(now),
             Self::Leases(model) => model.settle(now),
+            Self::Penalty(model) => model.settle(now),
         }
     }
 
@@ -116,7 +124,13 @@ impl Model {
             Self::Log(model) => model.spend(now, cost),
             Self::Slices(model) => model.spend(now, cost),
             Self::Leases(model) => model.spend(now, cost, owner),
+            Self::Penalty(_) => Place::default(),
         }
+    }
+
+    /// Records a denial of the rule that the penalty belongs to; whether it is a strike.
+    pub fn strike(&mut self, now: u64) -> bool {
+        if let Self::Penalty(model) = self { model.strike(now) } else { false }
     }
 
     /// Records a charge, as much of it as fits.
@@ -130,6 +144,9 @@ impl Model {
             if model.charge(now, cost) {
                 *self = settled;
             }
+            return;
+        }
+        if let Self::Penalty(_) = settled {
             return;
         }
         let counted = settled.remaining(now).min(cost);
@@ -148,6 +165,7 @@ impl Model {
             Self::Log(model) => model.refund(now, cost, place),
             Self::Slices(model) => model.refund(now, cost, place),
             Self::Leases(model) => model.refund(now, cost, place),
+            Self::Penalty(_) => false,
         };
         if found {
             *self = changed;
@@ -171,6 +189,7 @@ impl Model {
 
     fn remaining_within(&self, now: u64, max_delay: u64) -> u64 {
         let max = self.amount();
+        // During a block not even a cost of 0 fits.
         max - first(max, |less| self.fits(ModelRequest { now, cost: max - less, max_delay, owner: 0 }))
     }
 
@@ -203,6 +222,7 @@ impl Model {
             Self::Log(model) => model.is_fresh(now),
             Self::Slices(model) => model.is_fresh(now),
             Self::Leases(model) => model.is_fresh(now),
+            Self::Penalty(model) => model.is_fresh(now),
         }
     }
 
@@ -213,6 +233,7 @@ impl Model {
             Self::Log(model) => model.limit,
             Self::Slices(model) => model.limit,
             Self::Leases(model) => model.limit,
+            Self::Penalty(_) => MAX_AMOUNT,
         }
     }
 }

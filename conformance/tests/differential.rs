@@ -98,6 +98,46 @@ fn anonymous_subjects_agree_with_rust(case: AnonymousCase) -> [(u64, u64); 2] {
     })
 }
 
+#[test]
+fn penalties_in_rust_agree_with_the_model() {
+    penalties_agree("rust = model", BackwardTime::Freely, DEFAULT_STEPS * 5, |clock| {
+        (PureStore::new(clock.clone()), ModelStore::new(clock.clone()))
+    });
+}
+
+#[test]
+fn penalties_in_lua_agree_with_rust() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let (server, runtime) = (Server::start(kind), runtime());
+        penalties_agree(&format!("lua in {kind:?} = rust"), BackwardTime::Freely, DEFAULT_STEPS, |clock| {
+            let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
+            (store, PureStore::new(clock.clone()))
+        });
+    }
+}
+
+#[test]
+fn penalties_in_the_memory_store_agree_with_the_redis_store() {
+    let (server, runtime) = (Server::start(Kind::Redis), runtime());
+    penalties_agree("memory store = redis store", BackwardTime::WithinMargin, DEFAULT_STEPS, |clock| {
+        let store = runtime.block_on(server.store_with(long_timeout_options().with_clock(clock.clone())));
+        (MemoryStore::new().with_clock(clock.clone()), store)
+    });
+}
+
+/// Runs histories of rules with a penalty on two stores.
+fn penalties_agree<A: Store, B: Store>(
+    what: &str,
+    backwards: BackwardTime,
+    steps: u64,
+    stores: impl Fn(&ManualClock) -> (A, B),
+) {
+    let clock = ManualClock::default();
+    let (one, other) = stores(&clock);
+    let steps = run_steps(steps, &history::penalty_histories(), &clock, &one, &other, backwards);
+    println!("{what}: {steps} steps of penalties");
+}
+
 fn lua_agrees_with_rust(kind: Kind) {
     let (server, runtime) = (Server::start(kind), runtime());
     each_kind(&format!("lua in {kind:?} = rust"), BackwardTime::Freely, DEFAULT_STEPS, |clock| {

@@ -134,6 +134,10 @@ impl PackedNumbers<'_> {
             Limit::Concurrency(concurrency) => {
                 self.push_all(&[cost, position.index(), concurrency.max(), micros(concurrency.lease())]);
             }
+            Limit::Penalty(penalty) => {
+                let [block, max] = [penalty.block(), penalty.max()].map(micros);
+                self.push_all(&[penalty.after(), block, penalty.factor(), max]);
+            }
             // A new variant of `Limit` comes together with its script.
             _ => {}
         }

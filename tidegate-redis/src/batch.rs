@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::packed_plan::LIMIT_BYTES;
     use tidegate::spi::{Check, Gate, KeyStem, Plan, PlanMode, Role, Subject};
-    use tidegate::{Limit, Rate, StoreErrorKind};
+    use tidegate::{Limit, Penalty, Rate, StoreErrorKind};
 
     fn gate(rule: &str, limit: Limit, role: Role) -> Gate {
         Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""))
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// The characters of a reply, the frequent ones more often.
-    const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUugtm!0123456789,";
+    const ALPHABET: &[u8] = b";;;;aaaAsSnNoOUupPgtm!0123456789,";
 
     #[test]
     fn keys_limits_and_equal_plans_are_sent_once() {
@@ -289,6 +289,7 @@ mod tests {
             Limit::sliding_log(5, window).unwrap(),
             Limit::sliding_window(5, window, 6).unwrap(),
             Limit::concurrency(5, window).unwrap(),
+            Limit::Penalty(Penalty::new(1, window, 2, window).unwrap()),
         ];
         let gates = limits.map(|limit| gate("r", limit, Role::Enforced));
         let all: Vec<&Gate> = gates.iter().collect();

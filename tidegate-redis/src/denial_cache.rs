@@ -19,6 +19,7 @@
 //! | limits with another amount than at the denial | the rules have changed |
 //! | concurrency limits | others may release a slot at any time |
 //! | rules with `denial_cache: false` | |
+//! | limits of a rule with a penalty | the store counts each denial as a strike; during a block none is, so blocks are cached |
 
 mod denied_state;
 mod generations;

@@ -37,6 +37,8 @@ pub(crate) struct PackedPlan {
     pub(crate) counts_each: bool,
     pub(crate) units: u64,
     log_checks: usize,
+    /// For each check, the number of the penalty that its denial strikes, from 1, or 0. Empty for plans without a penalty.
+    pub(crate) strikes: Vec<u16>,
     pub(crate) checks: SmallVec<[PackedCheck; 1]>,
     /// For each check its limit, the name of its key, and the name of its overflow bucket, if any.
     bytes: Vec<u8>,
@@ -82,6 +84,7 @@ impl PackedPlan {
             counts_each: plan.mode() == PlanMode::CountEach,
             units: plan.max_units(),
             log_checks: plan.checks().iter().filter(is_log).count(),
+            strikes: strikes(plan),
             checks,
             bytes,
         }
@@ -137,6 +140,15 @@ impl PackedPlan {
     pub(crate) fn part(&self, range: &PackedRange) -> &[u8] {
         self.bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
     }
+}
+
+/// The [strikes](PackedPlan::strikes) of `plan`.
+fn strikes(plan: &Plan<'_>) -> Vec<u16> {
+    if !plan.has_penalty() {
+        return Vec::new();
+    }
+    // A plan has a few dozen checks at most.
+    (0..plan.checks().len()).map(|index| plan.penalty_of(index).map_or(0, |penalty| penalty as u16 + 1)).collect()
 }
 
 impl PackedCheck {

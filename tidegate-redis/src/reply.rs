@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState};
+use tidegate::spi::algorithm::{self, CLOCK_MARGIN, Op, State, StoredState, Take};
 use tidegate::spi::{Check, Plan, Role, Verdict};
 use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
@@ -39,6 +39,7 @@ pub(crate) struct Reply {
 
 /// How a check was decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 struct CheckDetails {
     /// On the overflow bucket.
     overflowed: bool,
@@ -46,6 +47,8 @@ struct CheckDetails {
     unstored: bool,
     /// A shadow check whose state is unreadable.
     unreadable: bool,
+    /// A penalty that was struck.
+    struck: bool,
     /// The units that earlier plans of the batch took from the state in the reply.
     taken: u64,
     /// The milliseconds that a state with a maximum TTL had left.
@@ -103,7 +106,7 @@ impl PlanReply {
             return reply.into_repeat(plan, self.repeat);
         }
         let granted = granted.unwrap_or_else(|| plan.granted(|index| u64::from(reply.states[index].0)));
-        Ok(Reply { granted, ..reply })
+        Reply { granted, ..reply }.with_strikes(plan)
     }
 }
 
@@ -123,6 +126,16 @@ impl Reply {
             }
             _ => Err(unreadable(check)),
         }
+    }
+
+    /// The reply with penalties as their strikes have left them.
+    fn with_strikes(mut self, plan: &Plan<'_>) -> Result<Self, StoreError> {
+        let struck =
+            self.states.iter_mut().zip(&self.details).zip(plan.checks()).filter(|((_, detail), _)| detail.struck);
+        for ((state, _), check) in struck {
+            *state = strike(check, self.now, &state.1)?;
+        }
+        Ok(self)
     }
 
     /// The reply to one of several equal plans, from the reply to all of them: the states found, and the units granted. Every
@@ -229,7 +242,7 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     // The script has read the state without an error, so one that cannot be decoded is a malformed reply.
     let state = if value.is_empty() { StoredState::Fresh } else { StoredState::decode(check.gate().limit(), value)? };
     let kind = letter.to_ascii_lowercase();
-    if !matches!(kind, b'a' | b's' | b'n' | b'o' | b'u') || *letter == b'u' {
+    if !matches!(kind, b'a' | b's' | b'n' | b'o' | b'u' | b'p') || matches!(letter, b'u' | b'P') {
         return None;
     }
     let (mut taken, mut ttl_millis) = (0, None);
@@ -242,8 +255,10 @@ fn parse_check<'t>(check: &Check<'_>, text: &'t [u8]) -> Option<((bool, StoredSt
     }
     let details = CheckDetails {
         overflowed: matches!(kind, b's' | b'o'),
-        unstored: matches!(kind, b'n' | b'o'),
+        // A penalty without a state admits the request, and needs none.
+        unstored: matches!(kind, b'n' | b'o') && !check.gate().is_penalty(),
         unreadable: kind == b'u',
+        struck: kind == b'p',
         taken,
         ttl_millis,
     };
@@ -262,6 +277,14 @@ fn take(
     let result = algorithm::apply(known_state(&state)?, check.gate().limit(), now, take);
     let after = result.change.map_or(state, |change| StoredState::State(State::new(change)));
     result.admitted.then_some(after).ok_or_else(malformed)
+}
+
+/// The penalty of `check` after a strike on `state`: whether it still admits, and the new state.
+fn strike(check: &Check<'_>, now: Timestamp, state: &StoredState) -> Result<(bool, StoredState), StoreError> {
+    let limit = check.gate().limit();
+    let struck = state.after_strike(limit, now).ok_or_else(malformed)?;
+    let admitted = algorithm::apply(known_state(&struck)?, limit, now, Op::Take(Take::one(0))).admitted;
+    Ok((admitted, struck))
 }
 
 /// The state, if there is one. An error for a log or leases: of these, the reply has only a summary, and takes from them are never

@@ -25,13 +25,14 @@ const FULL: &str = "local FULL = true\n";
 
 /// The limits in the order of their [algorithm numbers](algorithm_number): name, text, and how many numbers the function
 /// takes after `units` for a decision. For an adjustment, they are followed by [more](refund_numbers).
-pub(crate) const LIMITS: [(&str, &str, usize); 6] = [
+pub(crate) const LIMITS: [(&str, &str, usize); 7] = [
     ("token_bucket", lua::TOKEN_BUCKET, 6),
     ("leaky_bucket", lua::LEAKY_BUCKET, 8),
     ("fixed_window", lua::FIXED_WINDOW, 4),
     ("sliding_log", lua::SLIDING_LOG, 4),
     ("sliding_window", lua::SLIDING_WINDOW, 5),
     ("concurrency", lua::CONCURRENCY, 4),
+    ("penalty", lua::PENALTY, 4),
 ];
 
 /// How many numbers a limit takes after those of a decision: the position of a take in a token bucket.
@@ -177,6 +178,7 @@ pub(crate) fn algorithm_number(limit: &Limit) -> usize {
         Algorithm::SlidingLog => 4,
         Algorithm::SlidingWindow => 5,
         Algorithm::Concurrency => 6,
+        Algorithm::Penalty => 7,
         // A new variant of `Algorithm` comes together with its script.
         _ => 0,
     }
@@ -191,8 +193,8 @@ mod tests {
     use crate::args;
     use crate::batch::{Batch, BatchMode};
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
-    use tidegate::Rate;
     use tidegate::spi::{Adjustment, Check, Gate, Plan, Subject};
+    use tidegate::{Penalty, Rate};
 
     /// The contract at the top of a script, as (label, text), with continuation lines joined.
     fn contract(text: &str) -> Vec<(String, String)> {
@@ -270,6 +272,7 @@ mod tests {
             Limit::sliding_log(1, window).unwrap(),
             Limit::sliding_window(1, window, 6).unwrap(),
             Limit::concurrency(1, window).unwrap(),
+            Limit::Penalty(Penalty::new(1, window, 2, window).unwrap()),
         ];
         for (limit, (name, _, numbers)) in limits.into_iter().zip(LIMITS) {
             assert_eq!(limit.algorithm().as_str(), name);

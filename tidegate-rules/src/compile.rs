@@ -7,6 +7,7 @@ mod cost;
 mod identify;
 mod limit;
 mod on_failure;
+mod penalty;
 mod repeated;
 mod route_table;
 mod rule;

@@ -304,6 +304,12 @@ pub fn describe_limit(limit: &Limit) -> String {
         Limit::SlidingWindow(sliding) => {
             format!("sliding window: about {} in any {window}, {} slices", sliding.limit(), sliding.slices())
         }
+        Limit::Penalty(penalty) => {
+            let (after, factor) = (penalty.after(), penalty.factor());
+            let [block, max] = [penalty.block(), penalty.max()].map(quantity::format_duration);
+            // Its name says that it is a penalty.
+            format!("blocked for {block} at refusal {after}, then {factor} times longer each, up to {max}")
+        }
         other => {
             let mut text = String::new();
             let _ = write!(text, "{}: {} in {window}", other.algorithm().as_str(), other.amount());

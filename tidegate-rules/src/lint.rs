@@ -9,6 +9,7 @@ mod example_request;
 pub(crate) mod failure_policy;
 mod identity;
 pub(crate) mod limits;
+mod penalty;
 mod reachability;
 mod repeated;
 pub(crate) mod security;
@@ -18,7 +19,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 33] = [
+pub(crate) const CODES: [&str; 34] = [
     "colon-segment",
     "cost-above-limit",
     "duplicate-rule",
@@ -38,6 +39,7 @@ pub(crate) const CODES: [&str; 33] = [
     "never-matches",
     "no-rules",
     NOT_COMPARED,
+    "penalty-by-account",
     "plan-of-another-shape",
     "repeated-values",
     "security-fails-open",
@@ -89,6 +91,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
         limits::lint(rule, &mut lints);
         lints.extend(limits::unknown_size(rule, file.matcher.unknown_size));
         lints.extend(anonymous::lint(file, rule));
+        lints.extend(penalty::lint(rule));
     }
     reachability::lint_conditions(file, &mut lints);
     lint_overlapping(file, &rules, &mut lints);

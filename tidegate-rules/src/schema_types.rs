@@ -6,6 +6,7 @@ mod cost;
 mod identify;
 mod limit;
 mod on_failure;
+mod penalty;
 mod route_table;
 mod scalar;
 
@@ -21,6 +22,7 @@ pub(crate) use limit::{
     FixedWindowSpec, LeakyBucketSpec, LimitSpec, SlidingLogSpec, SlidingWindowSpec, TokenBucketSpec,
 };
 pub(crate) use on_failure::{OnFailureSpec, OnOverloadSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticCapSpec};
+pub(crate) use penalty::PenaltySpec;
 pub(crate) use route_table::RouteTableSpec;
 pub(crate) use scalar::{Amount, TextScalar};
 
@@ -94,6 +96,8 @@ pub(crate) struct RuleSpec {
     /// Several limits, each under a name of its own.
     #[serde(default)]
     pub(crate) limits: BTreeMap<String, Spanned<LimitSpec>>,
+    /// Growing blocks for a subject that the rule refuses again and again. Only with `security: true`.
+    pub(crate) penalty: Option<Spanned<PenaltySpec>>,
     /// The cost of a request: a number, a table, or an expression in CEL. If missing, the caller's cost, which is 1 by default.
     pub(crate) cost: Option<Spanned<CostSpec>>,
     /// Shares one limit with every rule of the same budget.

@@ -293,7 +293,10 @@ impl Decision {
 
     pub(crate) fn consumed(&self) -> Receipt {
         // A check without a cost consumed nothing, but a settlement may charge it.
-        let free = |check: &CheckResult| check.cost == 0 && self.is_allowed() && check.role != Role::Shadow;
+        let free = |check: &CheckResult| {
+            let is_penalty = check.algorithm == Algorithm::Penalty;
+            check.cost == 0 && self.is_allowed() && check.role != Role::Shadow && !is_penalty
+        };
         let taken = self.checks.iter().enumerate().filter(|(_, check)| !check.local && (check.consumed || free(check)));
         let is_lost = |check: &CheckResult| {
             let is_place = check.algorithm == Algorithm::LeakyBucket && check.role != Role::Shadow && check.cost > 0;

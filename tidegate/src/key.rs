@@ -85,6 +85,7 @@ impl KeyStem {
                 let _ = write!(text, "x{}", limit.slices());
             }
             Limit::Concurrency(limit) => push_window(&mut text, 'c', limit.lease_micros()),
+            Limit::Penalty(_) => text.push('p'),
         }
         if !name.is_empty() {
             text.push('.');

@@ -67,6 +67,7 @@ mod timestamp;
 mod verdict;
 mod window;
 
+pub use algorithm::penalty::Penalty;
 pub use clock::{Clock, ManualClock, SleepTimer, SystemClock, Timer};
 pub use decision::{CheckResult, Decision};
 pub use lease::{Lease, RenewError};

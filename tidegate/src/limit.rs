@@ -8,6 +8,7 @@ use crate::algorithm::Calendar;
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::leaky_bucket::LeakyBucket;
+use crate::algorithm::penalty::Penalty;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
@@ -62,6 +63,9 @@ pub enum Limit {
     SlidingWindow(SlidingWindow),
     /// A number of units held at the same time, as leases that run out unless they are renewed.
     Concurrency(Concurrency),
+    /// Blocks a subject that the limits of its rule deny again and again. Beside these limits only: see
+    /// [`Rule::with_penalty`](crate::Rule::with_penalty).
+    Penalty(Penalty),
 }
 
 /// The kind of a [`Limit`].
@@ -80,6 +84,8 @@ pub enum Algorithm {
     SlidingWindow,
     /// `concurrency`
     Concurrency,
+    /// `penalty`
+    Penalty,
 }
 
 /// An invalid parameter of a limit or a rate: the field, and the bound that it violates.
@@ -136,10 +142,13 @@ impl Limit {
             Self::SlidingLog(limit) => limit.limit(),
             Self::SlidingWindow(limit) => limit.limit(),
             Self::Concurrency(limit) => limit.max(),
+            // It denies or admits whatever the cost.
+            Self::Penalty(_) => MAX_AMOUNT,
         }
     }
 
-    /// The window of the limit; for a bucket, the time to refill completely, rounded up; for a concurrency limit, the lease.
+    /// The window of the limit; for a bucket, the time to refill completely, rounded up; for a concurrency limit, the lease; for a
+    /// penalty, the longest block.
     pub const fn window(&self) -> Window {
         Window::from_calendar(self.calendar())
     }
@@ -166,6 +175,7 @@ impl Limit {
             Self::SlidingLog(limit) => limit.window_micros(),
             Self::SlidingWindow(limit) => limit.window_micros(),
             Self::Concurrency(limit) => limit.lease_micros(),
+            Self::Penalty(penalty) => penalty.max_micros(),
         }
     }
 
@@ -191,6 +201,7 @@ impl Limit {
             Self::SlidingLog(limit) => Self::sliding_log(part(limit.limit()), limit.window()),
             Self::SlidingWindow(limit) => Self::sliding_window(part(limit.limit()), limit.window(), limit.slices()),
             Self::Concurrency(limit) => Self::concurrency(part(limit.max()), limit.lease()),
+            Self::Penalty(_) => Ok(*self),
         };
         // Cannot fail: all parameters are within the bounds.
         share.unwrap_or(*self)
@@ -210,6 +221,7 @@ impl Limit {
             Self::SlidingLog(_) => Algorithm::SlidingLog,
             Self::SlidingWindow(_) => Algorithm::SlidingWindow,
             Self::Concurrency(_) => Algorithm::Concurrency,
+            Self::Penalty(_) => Algorithm::Penalty,
         }
     }
 }
@@ -224,6 +236,7 @@ impl Algorithm {
             Self::SlidingLog => "sliding_log",
             Self::SlidingWindow => "sliding_window",
             Self::Concurrency => "concurrency",
+            Self::Penalty => "penalty",
         }
     }
 }

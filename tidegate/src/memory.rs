@@ -172,7 +172,9 @@ impl MemoryStore {
             self.make_room(&mut locked, index, check, now, !plan.is_peek());
         }
         self.lock_overflow(&mut locked);
-        let (mut verdict, changes) = Verdict::decide(plan, now, &locked.states());
+        let full = full_penalties(&mut locked, plan, now);
+        let is_own = |index: usize| !locked.is_overflow(index) && !full.contains(&index);
+        let (mut verdict, changes) = Verdict::decide(plan, now, &locked.states(), is_own);
         for (index, change) in changes.into_iter().enumerate() {
             verdict.checks_mut()[index].overflowed = locked.is_overflow(index);
             if let Some(change) = change {
@@ -300,6 +302,16 @@ impl MemoryStore {
     fn scaled_hash(&self, id: u128, count: usize) -> usize {
         (((id.wrapping_mul(self.shard_factor) >> 64) * count as u128) >> 64) as usize
     }
+}
+
+/// The penalties that a full shard has no room for. They never use an overflow bucket: a block would hit the others who share it.
+fn full_penalties(locked: &mut LockedShards<'_>, plan: &Plan<'_>, now: Timestamp) -> SmallVec<[usize; 1]> {
+    if plan.is_peek() || !plan.has_penalty() {
+        return SmallVec::new();
+    }
+    let penalties = plan.checks().iter().enumerate().filter(|(_, check)| check.gate().is_penalty());
+    let full = penalties.filter(|(index, check)| !locked.has_room(*index, now, check.is_anonymous()));
+    full.map(|(index, _)| index).collect()
 }
 
 impl Store for MemoryStore {

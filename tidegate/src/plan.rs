@@ -8,6 +8,7 @@ mod gate;
 mod lease_owner;
 mod origin;
 mod rare_part;
+mod strikes;
 
 use std::error::Error;
 use std::fmt;

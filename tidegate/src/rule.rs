@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::{Limit, OnFailure, OnOverload};
+use crate::{Limit, OnFailure, OnOverload, Penalty};
 
 /// The default maximum number of authenticated subjects of a limit in a shared store.
 pub const DEFAULT_MAX_SUBJECTS: u64 = 10_000_000;
@@ -67,6 +67,7 @@ pub struct Rule {
     pub(crate) per: Vec<SmolStr>,
     pub(crate) limits: NamedLimits,
     pub(crate) plans: Vec<(SmolStr, NamedLimits)>,
+    pub(crate) penalty: Option<Penalty>,
     pub(crate) cost: Option<u64>,
     pub(crate) mode: RuleMode,
     pub(crate) budget: Option<SmolStr>,
@@ -100,6 +101,7 @@ impl Rule {
             per: Vec::new(),
             limits: named(limits),
             plans: Vec::new(),
+            penalty: None,
             cost: None,
             mode: RuleMode::default(),
             budget: None,
@@ -132,6 +134,31 @@ impl Rule {
         limits: impl IntoIterator<Item = (N, Limit)>,
     ) -> Self {
         self.plans.push((plan.into().into(), named(limits)));
+        self
+    }
+
+    /// Blocks a subject that the rule denies again and again, each time for longer. For [security](Self::with_security) rules that
+    /// count by a subject and share no budget. While it has a penalty, only blocks are answered from the
+    /// [denial cache](Self::with_denial_cache), so that every denial by a limit is counted.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Penalty, Request, Rule, RuleSet};
+    ///
+    /// let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    /// let login = Rule::new("login-ip", Limit::sliding_log(20, minutes(10))?)
+    ///     .with_per(["ip"])
+    ///     .with_security()
+    ///     .with_penalty(Penalty::new(3, minutes(15), 2, minutes(60))?);
+    /// let limiter = Limiter::new(RuleSet::new([login])?, MemoryStore::new().with_clock(ManualClock::default()));
+    /// let request = Request::new("login").with_attribute("ip", "192.0.2.7");
+    /// assert!((0..20).all(|_| limiter.check_now(&request).is_allowed()));
+    /// let retries = [1, 2, 3].map(|_| limiter.check_now(&request).retry_after());
+    /// assert_eq!(retries, [Some(minutes(10)), Some(minutes(10)), Some(minutes(15))]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_penalty(mut self, penalty: Penalty) -> Self {
+        self.penalty = Some(penalty);
         self
     }
 
@@ -241,6 +268,11 @@ impl Rule {
     /// The limits by name, without those of plans.
     pub fn limits(&self) -> impl Iterator<Item = (&str, &Limit)> {
         self.limits.iter().map(|(name, limit)| (name.as_str(), limit))
+    }
+
+    /// The penalty for repeated denials, if it has one.
+    pub const fn penalty(&self) -> Option<&Penalty> {
+        self.penalty.as_ref()
     }
 
     /// The action that the rule applies to; `None` for every action.

@@ -76,17 +76,27 @@ impl Verdict {
 
 /// Deciding
 impl Verdict {
-    /// Decides `plan` on the `states` of its checks. Also returns the change of each state, none of them for a peek.
-    pub fn decide(plan: &Plan<'_>, now: Timestamp, states: &[Option<&State>]) -> (Self, Vec<Option<Change>>) {
+    /// Decides `plan` on the `states` of its checks. Also returns the change of each state, none of them for a peek. `is_own` is
+    /// whether the state of a check, by index, is that of its subject alone and can be written: only then its denial is a strike.
+    pub fn decide(
+        plan: &Plan<'_>,
+        now: Timestamp,
+        states: &[Option<&State>],
+        is_own: impl Fn(usize) -> bool,
+    ) -> (Self, Vec<Option<Change>>) {
         let rooms: SmallVec<[u64; 4]> =
             plan.checks().iter().zip(states).map(|(check, state)| room(plan, check, *state, now)).collect();
         let granted = plan.granted(|index| rooms[index]);
-        let (mut checks, mut changes) = (SmallVec::new(), Vec::with_capacity(states.len()));
+        let mut checks: SmallVec<[CheckVerdict; 1]> = SmallVec::new();
+        let mut changes = Vec::with_capacity(states.len());
         for (check, (state, room)) in plan.checks().iter().zip(states.iter().zip(&rooms)) {
             let admitted = *room >= granted.max(1);
             let (mut change, input) = (None, CheckInput { plan, check, granted, admitted });
             checks.push(input.decide(*state, now, &mut change));
             changes.push(change);
+        }
+        if !plan.is_peek() && plan.has_penalty() {
+            strike(plan, now, states, is_own, &mut checks, &mut changes);
         }
         (Self { decided_at: now, granted, checks }, changes)
     }
@@ -125,6 +135,33 @@ fn room(plan: &Plan<'_>, check: &Check<'_>, state: Option<&State>, now: Timestam
     match take.units {
         1 => u64::from(algorithm::apply(state, limit, now, Op::Take(take)).admitted),
         _ => algorithm::room(state, limit, now, take),
+    }
+}
+
+/// Strikes the penalties of the rules that deny the request. Their outcome is that after the strike, so that the retry is not before
+/// the end of a block that begins.
+fn strike(
+    plan: &Plan<'_>,
+    now: Timestamp,
+    states: &[Option<&State>],
+    is_own: impl Fn(usize) -> bool,
+    checks: &mut [CheckVerdict],
+    changes: &mut [Option<Change>],
+) {
+    let denying = (0..checks.len()).filter(|index| !checks[*index].outcome.admitted && is_own(*index));
+    let mut struck: SmallVec<[usize; 4]> = denying.filter_map(|index| plan.penalty_of(index)).collect();
+    // Several limits of a rule that deny one request are one strike.
+    struck.sort_unstable();
+    struck.dedup();
+    for index in struck.into_iter().filter(|index| is_own(*index)) {
+        let Limit::Penalty(penalty) = plan.checks()[index].gate().limit() else { continue };
+        let state = states[index].and_then(State::penalty);
+        let Some(state) = algorithm::penalty::strike(state, penalty, now) else { continue };
+        let take = plan.take(&plan.checks()[index], 1);
+        let (limit, view) = (plan.checks()[index].gate().limit(), StateView::Penalty(state));
+        let admitted = algorithm::penalty::apply(Some(state), penalty, now, Op::Take(take)).admitted;
+        checks[index] = finish(limit, &view, DecidedTake { take, admitted, consumed: false }, now);
+        changes[index] = Some(Change::Penalty(state));
     }
 }
 

@@ -77,6 +77,23 @@ impl ModelStore {
                 models.insert(name(check.key()), after);
             }
         }
+        for (index, check) in plan.checks().iter().enumerate() {
+            // A rule strikes its own penalty, for the same subject.
+            let is_sibling = |other: &Check<'_>| {
+                let (own, gate) = (check.gate(), other.gate());
+                !gate.is_penalty()
+                    && (gate.rule(), gate.role()) == (own.rule(), own.role())
+                    && other.key().subject() == check.key().subject()
+            };
+            let denies = |(other, sibling): (usize, &Check<'_>)| is_sibling(sibling) && !fits(other, units);
+            let mut after = settled[index].0.clone();
+            if consume && plan.checks().iter().enumerate().any(denies) && after.strike(now.as_micros()) {
+                let (before, request) = (after.clone(), request(check, 1));
+                let outcome = after.outcome(&before, request, after.fits(request));
+                verdicts[index] = CheckVerdict::new(outcome, false, TakePosition::default());
+                models.insert(name(check.key()), after);
+            }
+        }
         Verdict::new(now, granted, verdicts)
     }
 }

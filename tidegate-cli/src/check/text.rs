@@ -2,7 +2,7 @@
 
 use tidegate::http::Headers;
 use tidegate::spi::Role;
-use tidegate::{CheckResult, Decision, Request, attributes};
+use tidegate::{Algorithm, CheckResult, Decision, Request, attributes};
 use tidegate_rules::{RuleFile, sanitize};
 use tidegate_server::command::{Output, Style, format_duration};
 
@@ -124,12 +124,17 @@ fn row(check: &CheckResult) -> Row {
         Some(retry) => format_duration(retry),
         None => "never".to_owned(),
     };
+    // A penalty has no amount.
+    let remaining = match check.algorithm() {
+        Algorithm::Penalty => "-".to_owned(),
+        _ => format!("{} of {}", outcome.remaining, outcome.limit),
+    };
     [
         check_name(check),
         check.algorithm().to_string(),
         verdict.to_owned(),
         check.cost().to_string(),
-        format!("{} of {}", outcome.remaining, outcome.limit),
+        remaining,
         retry,
         format_duration(outcome.reset_after),
     ]

@@ -56,8 +56,10 @@ enum PlanKind {
     Enforced = 1,
     /// All or nothing.
     AllOrNothing = 2,
-    /// Any plan.
+    /// Any plan without a penalty.
     General = 3,
+    /// A plan with a penalty.
+    Penalty = 4,
 }
 
 impl BatchArguments {
@@ -119,18 +121,19 @@ impl BatchArguments {
         match kind {
             PlanKind::SingleCheck => self.push_all([kind as u16]),
             PlanKind::Enforced | PlanKind::AllOrNothing => self.push_all([kind as u16, units as u16, checks]),
-            PlanKind::General => {
+            PlanKind::General | PlanKind::Penalty => {
                 self.push_all([kind as u16, u16::from(!plan.is_peek), u16::from(plan.counts_each)]);
                 self.push_all([0, 16, 32, 48].map(|bits| (units >> bits) as u16));
                 self.push_all([checks]);
             }
         }
-        for CheckParts { limit, key, overflow } in parts {
+        for (index, CheckParts { limit, key, overflow }) in parts.iter().enumerate() {
             let is_counted = || uses[usize::from(*key)].plans >= MIN_COUNTED_PLANS;
             match kind {
                 PlanKind::SingleCheck => self.push_all([*limit, *key]),
                 PlanKind::Enforced => self.push_all([*limit, *key, u16::from(is_counted())]),
                 PlanKind::AllOrNothing | PlanKind::General => self.push_all([*limit, *key, *overflow]),
+                PlanKind::Penalty => self.push_all([*limit, *key, *overflow, plan.strikes[index]]),
             }
         }
     }
@@ -147,6 +150,7 @@ impl PlanKind {
         let has_routes = plan.checks.iter().any(PackedCheck::has_route);
         let is_enforced = || plan.checks.iter().all(|check| check.role == Role::Enforced);
         match plan.units.max(repeats) {
+            _ if !plan.strikes.is_empty() => Self::Penalty,
             1 if plan.is_plain() && !has_routes && plan.checks.len() == 1 => Self::SingleCheck,
             0..=0xffff if plan.is_plain() && !has_routes && is_enforced() => Self::Enforced,
             0..=0xffff if !plan.is_peek && !plan.counts_each => Self::AllOrNothing,

@@ -12,6 +12,7 @@
 --          exist, or 0
 --          3; 0 for a peek, else 1; 1 if each check counts on its own, else 0; units in four numbers, the lowest first; number of
 --          checks; checks as for 2
+--          4; as for 3, and after each check the number of the penalty among the checks that its denial strikes, from 1, or 0
 -- ARGV[2]  for each limit eleven packed doubles: algorithm; role of the check (0 enforced, 1 shadow, 2 and up an any-of group);
 --          maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`, padded
 -- ARGV[3]  tests only: now, in microseconds
@@ -21,7 +22,7 @@
 --          and the units that earlier plans took from this state, if any; then for a state with a maximum TTL "m" and the
 --          milliseconds that it had left. Letters of checks that admit are small, of others capital: a own state, s overflow bucket;
 --          n and o likewise, but nothing was written, since the key does not exist and the server is full; U a shadow check whose
---          state is unreadable
+--          state is unreadable; p a penalty that admits the request and was struck
 local keys, format, huge = KEYS, string.format, math.huge
 local plans = { struct.unpack('<' .. string.rep('H', #ARGV[1] / 2), ARGV[1]) }
 local limit_of = {}
@@ -183,7 +184,8 @@ while at < past_plans do
   else
     local units, consume, count_each, checks = plans[at + 1], true, false, plans[at + 2]
     at = at + 3
-    if kind == 3 then
+    local width = kind == 4 and 4 or 3
+    if kind >= 3 then
       consume, count_each = units == 1, checks == 1
       units = plans[at] + plans[at + 1] * 65536 + plans[at + 2] * 4294967296 + plans[at + 3] * 281474976710656
       checks, at = plans[at + 4], at + 5
@@ -191,7 +193,7 @@ while at < past_plans do
     local first, granted, best, unreadable = at, units, nil, nil
     for i = 1, checks do
       local limit, k, overflow = limit_of[plans[at]], plans[at + 1], plans[at + 2]
-      at = at + 3
+      at = at + width
       local role, state = limit[2], states[k]
       if state == nil then state = settle(k) end
       shared[i], ttl[i] = false, nil
@@ -226,11 +228,26 @@ while at < past_plans do
     local takes = math.max(granted, 1)
     if units ~= 1 then
       for i = 1, checks do
-        local limit = limit_of[plans[first + 3 * i - 3]]
+        local limit = limit_of[plans[first + width * (i - 1)]]
         if admitted[i] ~= nil then
           admitted[i], value[i], expiry[i], view[i] = apply(limit, stored[i], TAKE, takes)
           if admitted[i] == nil and limit[2] ~= 1 then unreadable = unreadable or i end
         end
+      end
+    end
+
+    local struck
+    if kind == 4 and consume and not unreadable then
+      struck = {}
+      for i = 1, checks do
+        local struck_check = plans[first + 4 * i - 1]
+        if struck_check > 0 and admitted[i] == false and not shared[i] and admitted[struck_check] then
+          struck[struck_check] = true
+        end
+      end
+      for i in pairs(struck) do
+        local _
+        _, value[i], expiry[i] = apply(limit_of[plans[first + 4 * (i - 1)]], stored[i], STRIKE, 1)
       end
     end
 
@@ -241,13 +258,15 @@ while at < past_plans do
       reply[last] = units == 1 and ';' or format(';g%d', granted)
     end
     for i = 1, checks do
-      local limit, k, admits, changed = limit_of[plans[first + 3 * i - 3]], key[i], admitted[i], value[i]
+      local limit, k, admits, changed = limit_of[plans[first + width * (i - 1)]], key[i], admitted[i], value[i]
       local letter, state = admits and 'a' or 'A', view[i] or stored[i] or ''
       if admits == nil then
         letter, state, changed = 'U', '', nil
       else
         local counts_alone = count_each and limit[2] ~= 1 and limit[1] ~= concurrency -- a denied request holds no slot
-        if admits then
+        if struck and struck[i] then
+          letter = 'p'
+        elseif admits then
           if granted == 0 and not counts_alone then changed = nil end
         elseif counts_alone and consume then
           local _, charged, ends = apply(limit, stored[i], CHARGE, takes)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use tidegate::spi::DEFAULT_MAX_SUBJECTS;
-use tidegate::{AnonymousBounds, Limit, OnOverload, PartitionBy, Rule, RuleMode};
+use tidegate::{AnonymousBounds, Limit, OnOverload, PartitionBy, Penalty, Rule, RuleMode};
 
 use super::on_failure::CompiledPolicy;
 use super::{Compiler, Overrides};
@@ -23,6 +23,7 @@ pub(crate) struct CompiledRule {
     pub(crate) matcher: RuleMatcher,
     pub(crate) limits: Vec<(SmolStr, Limit)>,
     pub(crate) plans: Vec<(SmolStr, Vec<(SmolStr, Limit)>)>,
+    pub(crate) penalty: Option<Penalty>,
     pub(crate) mode: RuleMode,
     /// Whether the file has a failure policy for it.
     pub(crate) has_policy: bool,
@@ -50,6 +51,8 @@ pub(crate) struct CompiledRule {
     pub(crate) per_spans: Vec<(SmolStr, Span)>,
     /// The positions of its limits.
     pub(crate) limit_spans: Vec<Span>,
+    /// The position of its penalty.
+    pub(crate) penalty_span: Option<Span>,
     pub(crate) cost_span: Span,
     pub(crate) on_failure_span: Span,
     pub(crate) on_overload_span: Span,
@@ -72,6 +75,9 @@ impl CompiledRule {
             .with_max_subjects(self.max_subjects);
         for (plan, limits) in &self.plans {
             rule = rule.with_plan(plan.clone(), limits.clone());
+        }
+        if let Some(penalty) = self.penalty {
+            rule = rule.with_penalty(penalty);
         }
         if let Some(cap) = self.emergency {
             rule = rule.with_static_limit(cap);
@@ -112,6 +118,7 @@ impl Compiler<'_> {
         let (per, tenant) = self.per(spec, identities);
         let cost = spec.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
         let policy = spec.on_failure.as_ref().map_or(Some(CompiledPolicy::default()), |at| self.on_failure(&at.value));
+        let penalty = spec.penalty.as_ref().map_or(Some(None), |at| self.penalty(spec, at).map(Some));
         let anonymous = spec.anonymous.as_ref().map_or(Some(None), |at| self.anonymous(&at.value).map(Some));
         let max_subjects =
             spec.authenticated.as_ref().map_or(Some(DEFAULT_MAX_SUBJECTS), |at| self.authenticated_bound(&at.value));
@@ -146,6 +153,7 @@ impl Compiler<'_> {
             },
             limits: limits?,
             plans,
+            penalty: penalty?,
             mode,
             has_policy: spec.on_failure.as_ref().is_some_and(|policy| !policy.is_empty()),
             says_local: spec.on_failure.as_ref().is_some_and(|policy| policy.contains(PolicyName::Local)),
@@ -169,6 +177,7 @@ impl Compiler<'_> {
             per_span: spec.per.span.clone(),
             per_spans: spec.per.value.0.iter().map(|at| (SmolStr::new(&at.value), at.span.clone())).collect(),
             limit_spans: limit_spans(spec),
+            penalty_span: spec.penalty.as_ref().map(|penalty| penalty.span.clone()),
             cost_span: span(spec.cost.as_ref().map(|cost| cost.span.clone())),
             on_failure_span: span(spec.on_failure.as_ref().map(|policy| policy.span.clone())),
             on_overload_span: span(spec.on_overload.as_ref().map(|policy| policy.span.clone())),

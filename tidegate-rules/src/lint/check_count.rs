@@ -65,7 +65,8 @@ fn count(met: &[usize], rules: &[&CompiledRule], shadow: bool) -> Option<(usize,
 
 /// The most checks that a rule adds in any plan.
 fn max_checks(rule: &CompiledRule) -> usize {
-    rule.plans.iter().map(|(_, limits)| limits.len()).chain([rule.limits.len()]).max().unwrap_or_default()
+    let limits = rule.plans.iter().map(|(_, limits)| limits.len()).chain([rule.limits.len()]).max().unwrap_or_default();
+    limits + usize::from(rule.penalty.is_some())
 }
 
 fn problem(checks: usize, rule: &CompiledRule) -> Problem {

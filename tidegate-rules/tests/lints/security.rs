@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const SECURITY: [Case; 11] = [
+pub(super) const SECURITY: [Case; 13] = [
     case(
         "looks-like-security",
         Severity::Note,
@@ -69,6 +69,20 @@ pub(super) const SECURITY: [Case; 11] = [
         (3, 77),
         "rules:\n- { id: a, per: attr:account, match: { method: [POST, PUT] }, on_failure: { POST: closed, default: open }, security: true, sliding_log: { limit: 5, window: 10m } }",
         ("POST: closed", "POST: closed, PUT: share"),
+    ),
+    case(
+        "penalty-by-account",
+        Severity::Warning,
+        (3, 124),
+        "rules:\n- { id: a, match: { action: login }, per: attr:account, security: true, sliding_log: { limit: 5, window: 10m }, penalty: { after: 3, block: 1m, max: 1h } }",
+        ("per: attr:account", "per: [attr:account, ip]"),
+    ),
+    case(
+        "penalty-by-account",
+        Severity::Warning,
+        (3, 96),
+        "rules:\n- { id: a, per: body:email, security: true, sliding_log: { limit: 5, window: 10m }, penalty: { after: 3, block: 1m, max: 1h } }",
+        ("body:email", "ip"),
     ),
     case(
         "login-by-ip-alone",

@@ -16,15 +16,20 @@ pub const SLIDING_LOG: &str = include_str!("sliding_log.lua");
 pub const SLIDING_WINDOW: &str = include_str!("sliding_window.lua");
 /// `concurrency`
 pub const CONCURRENCY: &str = include_str!("concurrency.lua");
+/// `penalty`
+pub const PENALTY: &str = include_str!("penalty.lua");
 
 /// The constants of the scripts: the operations, the clock margin, the maximum of what a bucket counts as returned, both in
-/// microseconds, and 2^53, the bound of all numbers in values.
-const CONSTANTS: [(&str, &str); 8] = [
+/// microseconds, the maximum of counted strikes, and 2^53, the bound of all numbers in values. A name that contains another comes
+/// before it.
+const CONSTANTS: [(&str, &str); 10] = [
     ("TAKE", "1"),
     ("ROOM", "2"),
     ("CHARGE", "3"),
     ("REFUND", "4"),
     ("RENEW", "5"),
+    ("MAX_STRIKES", "900"),
+    ("STRIKE", "8"),
     ("MARGIN", "2000000"),
     ("MAX_RETURNED", "4503599627370496"),
     ("TOO_LARGE", "9007199254740992"),
@@ -44,6 +49,7 @@ mod tests {
     fn the_constants_are_the_same_in_rust_and_lua() {
         let constant = |name: &str| CONSTANTS.iter().find(|constant| constant.0 == name).unwrap().1;
         assert_eq!(constant("MARGIN"), super::super::CLOCK_MARGIN_MICROS.to_string());
+        assert_eq!(constant("MAX_STRIKES"), super::super::penalty::MAX_STRIKES.to_string());
         assert_eq!(constant("MAX_RETURNED"), super::super::token_bucket::MAX_RETURNED_MICROS.to_string());
     }
 }

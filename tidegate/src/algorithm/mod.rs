@@ -24,6 +24,7 @@ mod fractional_micros;
 pub mod leaky_bucket;
 pub mod lua;
 mod op;
+pub mod penalty;
 pub mod sliding_log;
 pub mod sliding_window;
 mod state;
@@ -112,6 +113,9 @@ pub fn apply(state: Option<&State>, limit: &Limit, now: Timestamp, op: Op) -> Op
         Limit::Concurrency(limit) => {
             concurrency::apply(state.and_then(State::leases), limit, now, op).map(Change::Leases)
         }
+        Limit::Penalty(penalty) => {
+            penalty::apply(state.and_then(State::penalty), penalty, now, op).map(Change::Penalty)
+        }
     }
 }
 
@@ -124,6 +128,7 @@ pub fn room(state: Option<&State>, limit: &Limit, now: Timestamp, take: Take) ->
         Limit::SlidingLog(limit) => sliding_log::room(state.and_then(State::log), limit, now, take),
         Limit::SlidingWindow(limit) => sliding_window::room(state.and_then(State::slices), limit, now, take),
         Limit::Concurrency(limit) => concurrency::room(state.and_then(State::leases), limit, now, take),
+        Limit::Penalty(penalty) => penalty::room(state.and_then(State::penalty), penalty, now, take),
     }
 }
 
@@ -137,6 +142,7 @@ pub fn outcome(view: &StateView<'_>, limit: &Limit, now: Timestamp, decided: Dec
         Limit::SlidingLog(limit) => sliding_log::outcome(view.log(), limit, now, decided),
         Limit::SlidingWindow(limit) => sliding_window::outcome(view.slices(), limit, now, decided),
         Limit::Concurrency(limit) => concurrency::outcome(view.leases(), limit, now, decided),
+        Limit::Penalty(penalty) => penalty::outcome(view.penalty(), penalty, now, decided),
     }
 }
 
@@ -152,6 +158,8 @@ pub fn position(view: &StateView<'_>, limit: &Limit, now: Timestamp, take: Take)
         Limit::SlidingLog(_) => TakePosition::from_index(sliding_log::current(view.log().newest, now)),
         Limit::SlidingWindow(limit) => TakePosition::from_index(limit.normalize(view.slices(), now).state.index),
         Limit::Concurrency(_) => TakePosition::from_index(take.owner),
+        // It consumes nothing.
+        Limit::Penalty(_) => TakePosition::default(),
     }
 }
 
@@ -165,6 +173,7 @@ pub fn expiry(state: &State, limit: &Limit) -> u64 {
         (State::Log(log), Limit::SlidingLog(limit)) => sliding_log::expiry(log, limit),
         (State::Slices(slices), Limit::SlidingWindow(limit)) => sliding_window::expiry(slices, limit),
         (State::Leases(leases), Limit::Concurrency(limit)) => concurrency::expiry(leases, limit),
+        (State::Penalty(state), Limit::Penalty(penalty)) => penalty::expiry(*state, penalty),
         // Unreachable: the name of a key contains the kind of limit. Such a state counts as expired.
         _ => 0,
     }

@@ -1,7 +1,8 @@
 -- Every limit is one function, the twin of the Rust file with the same name:
 --   limit(state, now, op, units, …)  →  admitted, value, expiry, view
 --     state    the value of the key, or false   now     microseconds since the epoch
---     op       TAKE, ROOM, CHARGE, REFUND, RENEW   units  multiplier of the cost
+--     op       TAKE, ROOM, CHARGE, REFUND       units   multiplier of the cost
+--              RENEW for leases, STRIKE for a penalty
 --     …        cost and position of the op, then the parameters of the limit
 --     admitted nil if the value is unreadable   value   the value to write, or nil
 --              false for the refund of a place in a queue that has others behind it, and for a slot that is not renewed

@@ -2,6 +2,7 @@
 
 use super::concurrency::{ConcurrencyChange, ConcurrencyState, ConcurrencySummary};
 use super::fixed_window::FixedWindowState;
+use super::penalty::PenaltyState;
 use super::sliding_log::{SlidingLogChange, SlidingLogState, SlidingLogSummary};
 use super::sliding_window::SlidingWindowState;
 use super::token_bucket::TokenBucketState;
@@ -23,6 +24,8 @@ pub enum State {
     Slices(Box<SlidingWindowState>),
     /// Concurrency, boxed likewise.
     Leases(Box<ConcurrencyState>),
+    /// Progressive penalty.
+    Penalty(PenaltyState),
 }
 
 /// A change of a state. For all but the log and the leases it is the new state.
@@ -38,6 +41,8 @@ pub enum Change {
     Slices(Box<SlidingWindowState>),
     /// Concurrency.
     Leases(ConcurrencyChange),
+    /// Progressive penalty.
+    Penalty(PenaltyState),
 }
 
 /// The parts of a state that an outcome needs. For all but the log and the leases it is the state.
@@ -55,6 +60,8 @@ pub enum StateView<'s> {
     Slices(&'s SlidingWindowState),
     /// Concurrency.
     Leases(ConcurrencySummary),
+    /// Progressive penalty.
+    Penalty(PenaltyState),
 }
 
 impl State {
@@ -66,6 +73,7 @@ impl State {
             Change::Bucket(state) => Self::RefundedBucket(Box::new(state)),
             Change::Window(window) => Self::Window(window),
             Change::Slices(slices) => Self::Slices(slices),
+            Change::Penalty(state) => Self::Penalty(state),
             Change::Log(change) => {
                 let mut log = SlidingLogState::default();
                 log.commit(&change);
@@ -103,6 +111,7 @@ impl State {
             (Some(Self::Leases(leases)), Limit::Concurrency(limit)) => {
                 StateView::Leases(limit.summary(Some(leases), now, take.owner))
             }
+            (Some(Self::Penalty(state)), _) => StateView::Penalty(*state),
             _ => StateView::Fresh,
         }
     }
@@ -136,6 +145,10 @@ impl State {
     pub(super) fn leases(&self) -> Option<&ConcurrencyState> {
         if let Self::Leases(leases) = self { Some(leases) } else { None }
     }
+
+    pub(crate) fn penalty(&self) -> Option<PenaltyState> {
+        if let Self::Penalty(state) = self { Some(*state) } else { None }
+    }
 }
 
 impl<'s> StateView<'s> {
@@ -163,5 +176,9 @@ impl<'s> StateView<'s> {
 
     pub(super) fn leases(&self) -> ConcurrencySummary {
         if let Self::Leases(summary) = self { *summary } else { ConcurrencySummary::default() }
+    }
+
+    pub(super) fn penalty(&self) -> Option<PenaltyState> {
+        if let Self::Penalty(state) = self { Some(*state) } else { None }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::concurrency::ConcurrencySummary;
 use super::fixed_window::FixedWindowState;
+use super::penalty::{self, PenaltyState};
 use super::sliding_log::SlidingLogSummary;
 use super::sliding_window::SlidingWindowState;
 use super::token_bucket::{self, MAX_RETURNED_MICROS, TokenBucketState};
@@ -59,6 +60,10 @@ impl StoredState {
                 let [used, own, newest] = <[u64; 3]>::try_from(parse_list(bytes)?).ok()?;
                 Some(Self::Leases(ConcurrencySummary { used, own, newest }))
             }
+            Limit::Penalty(_) => {
+                let (strikes, ends) = split_number(bytes, 16).filter(|_| (17..=19).contains(&bytes.len()))?;
+                Some(Self::State(State::Penalty(PenaltyState { strikes, ends })))
+            }
         }
     }
 
@@ -90,6 +95,13 @@ impl StoredState {
         }
     }
 
+    /// The state of a penalty after a strike. `None` if there is none: during a block, and for other limits.
+    pub fn after_strike(&self, limit: &Limit, now: Timestamp) -> Option<Self> {
+        let Limit::Penalty(penalty) = limit else { return None };
+        let state = self.view().penalty();
+        Some(Self::State(State::Penalty(penalty::strike(state, penalty, now)?)))
+    }
+
     /// The view that an outcome is computed from.
     pub fn view(&self) -> StateView<'_> {
         match self {
@@ -99,6 +111,7 @@ impl StoredState {
             Self::State(State::RefundedBucket(state)) => StateView::Bucket(**state),
             Self::State(State::Window(window)) => StateView::Window(*window),
             Self::State(State::Slices(slices)) => StateView::Slices(slices),
+            Self::State(State::Penalty(state)) => StateView::Penalty(*state),
             // A script replies with the summary of a log or of leases, never with all of them.
             Self::Fresh | Self::State(State::Log(_) | State::Leases(_)) => StateView::Fresh,
         }

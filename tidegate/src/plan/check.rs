@@ -31,7 +31,7 @@ impl<'r> Check<'r> {
         Self {
             gate,
             key,
-            cost: cost.min(IMPOSSIBLE_COST),
+            cost: bounded_cost(gate, cost),
             on_failure: gate.on_failure(),
             on_overload: gate.on_overload(),
             denial_cache: gate.denial_cache(),
@@ -115,7 +115,8 @@ impl<'r> Check<'r> {
 
     /// How long the store keeps the state of the subject after its last request, if that is bounded.
     pub const fn forget_after(&self) -> Option<Duration> {
-        if self.anonymous { self.gate.forget_after() } else { None }
+        // A subject must not end its block by waiting for less.
+        if self.anonymous && !self.gate.is_penalty() { self.gate.forget_after() } else { None }
     }
 
     /// The latest expiry, in microseconds, of a state written now.
@@ -136,9 +137,9 @@ impl<'r> Check<'r> {
         self
     }
 
-    /// Sets the cost of one unit.
+    /// Sets the cost of one unit. That of a penalty stays 0.
     pub fn with_cost(mut self, cost: u64) -> Self {
-        self.cost = cost.min(IMPOSSIBLE_COST);
+        self.cost = bounded_cost(self.gate, cost);
         self
     }
 
@@ -171,4 +172,10 @@ impl<'r> Check<'r> {
     pub(super) fn add_cost(&mut self, cost: u64) {
         self.cost = self.cost.saturating_add(cost).min(IMPOSSIBLE_COST);
     }
+}
+
+/// The cost of a check: at most one that no limit admits. A penalty consumes nothing.
+#[inline(always)]
+fn bounded_cost(gate: &Gate, cost: u64) -> u64 {
+    if gate.is_penalty() { 0 } else { cost.min(IMPOSSIBLE_COST) }
 }

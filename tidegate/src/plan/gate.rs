@@ -176,6 +176,11 @@ impl Gate {
         &self.limit
     }
 
+    /// Whether it is the penalty of its rule, beside the limits.
+    pub const fn is_penalty(&self) -> bool {
+        matches!(self.limit, Limit::Penalty(_))
+    }
+
     /// How its checks count in a plan.
     pub const fn role(&self) -> Role {
         self.role

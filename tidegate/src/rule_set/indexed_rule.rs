@@ -11,7 +11,7 @@ use crate::plan::{Check, Gate, Plan, Role};
 use crate::rule::{PartitionBy, Rule, RuleMode};
 use crate::spi::Subject;
 use crate::subject::SubjectHasher;
-use crate::{Limit, Network, OnFailure, Secret};
+use crate::{Algorithm, Limit, Network, OnFailure, Secret};
 
 /// A rule with everything precomputed that does not depend on the request.
 #[derive(Clone, Debug)]
@@ -29,6 +29,9 @@ pub(super) struct IndexedRule {
     /// The tag that decides the partition, if it is the same for all subjects.
     pub(super) fixed_tag: Option<Subject>,
 }
+
+/// The name of a penalty among the limits of its rule.
+const PENALTY_NAME: &str = "penalty";
 
 /// The parameters of a request under one rule, except for the subject.
 pub(super) struct RuleInput<'m> {
@@ -123,6 +126,8 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
         let stem = match &rule.budget {
             // A shadow rule must not consume from a shared budget.
             Some(budget) if role != Role::Shadow => KeyStem::for_budget(budget, limit, name),
+            // A rule has at most one.
+            _ if limit.algorithm() == Algorithm::Penalty => KeyStem::for_rule(&rule.id, limit, ""),
             _ => KeyStem::for_rule(&rule.id, limit, name),
         };
         let gate = Gate::from_names(rule.id.clone(), name.clone(), *limit, role, stem);
@@ -138,5 +143,9 @@ fn gates(rule: &Rule, plan: &str, limits: &[(SmolStr, Limit)]) -> Vec<Gate> {
             .with_max_subjects(if rule.per.is_empty() { u64::MAX } else { rule.max_subjects })
             .with_one_partition(matches!(rule.partition_by, PartitionBy::Rule | PartitionBy::Constant(_)))
     };
-    limits.iter().map(gate).collect()
+    // Every denial by a limit must be counted as a strike, so only the denials of the penalty are cached.
+    let denial_cache = rule.denial_cache && rule.penalty.is_none();
+    let gates = limits.iter().map(gate).map(|gate| gate.with_denial_cache(denial_cache));
+    let penalty = rule.penalty.map(|penalty| gate(&(PENALTY_NAME.into(), Limit::Penalty(penalty))));
+    gates.chain(penalty).collect()
 }

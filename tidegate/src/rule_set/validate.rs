@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 use super::{MAX_NAME_BYTES, RuleError};
 use crate::limit::MAX_AMOUNT;
 use crate::rule::Rule;
-use crate::{Limit, OnFailure};
+use crate::{Algorithm, Limit, OnFailure};
 
 /// Validates `rule` by itself and together with the rules before it.
 pub(super) fn check(
@@ -25,6 +25,7 @@ pub(super) fn check(
     for limits in rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]) {
         check_names(limits, rule.budget.as_ref()).or_else(error)?;
     }
+    check_penalty(rule).or_else(error)?;
     let mut plans = HashSet::new();
     if let Some((plan, _)) = rule.plans.iter().find(|(plan, _)| plan.is_empty() || !plans.insert(plan)) {
         return error(format!("the name {plan:?} of a plan is empty or taken; give each plan its own"));
@@ -48,6 +49,29 @@ pub(super) fn check(
                 "it shares budget {budget:?} with rule {other:?}; give both the same limits, `per` and tag"
             ));
         }
+    }
+    Ok(())
+}
+
+/// A penalty blames a subject for what its own rule denied it.
+fn check_penalty(rule: &Rule) -> Result<(), String> {
+    let mut limits = rule.plans.iter().flat_map(|(_, limits)| limits).chain(&rule.limits);
+    if limits.any(|(_, limit)| limit.algorithm() == Algorithm::Penalty) {
+        return Err("a penalty is not a limit by itself; use `with_penalty`".into());
+    }
+    if rule.penalty.is_none() {
+        return Ok(());
+    }
+    if !rule.security {
+        return Err("it has a penalty, but is no security rule; use `with_security`".into());
+    }
+    if rule.per.is_empty() {
+        return Err("it has a penalty, but counts all requests together; give it attributes to count by".into());
+    }
+    if rule.budget.is_some() {
+        return Err(
+            "it has a penalty and a budget; other rules could exhaust the budget, so remove one of the two".into()
+        );
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod flood;
 mod known_denials;
 mod leases;
 mod overload;
+mod penalties;
 mod policies;
 mod shadow;
 mod store;

@@ -1,0 +1,28 @@
+//! The lint `penalty-by-account`: a penalty that an attacker can bring on somebody else, by typing the name of an account.
+
+use tidegate::attributes;
+
+use crate::compile::CompiledRule;
+use crate::identity::{Identity, Source};
+use crate::problem::Problem;
+use crate::provenance::Provenance;
+
+pub(super) fn lint(rule: &CompiledRule) -> Option<Problem> {
+    let span = rule.penalty_span.clone().filter(|_| rule.penalty.is_some())?;
+    let by_address = |identity: &Identity| identity.provenances.contains(&Provenance::Address);
+    if rule.matcher.per.iter().any(by_address) || !rule.matcher.per.iter().any(is_typed) {
+        return None;
+    }
+    let message = "whoever types the name of an account gets its owner blocked: the rule counts by no address";
+    let help = "move the penalty to a rule with the same `match` that counts by `ip`, or add `ip` to `per`";
+    Some(Problem::warning("penalty-by-account", message, span).with_help(help))
+}
+
+/// Whether a sender can name another's account: all but addresses, verified tokens and verified headers.
+fn is_typed(identity: &Identity) -> bool {
+    identity.sources.iter().zip(&identity.provenances).any(|(source, provenance)| match source {
+        // The application sets it, from what the client typed.
+        Source::Attribute(name) => attributes::header_name(name).is_none() || *provenance == Provenance::Forgeable,
+        _ => matches!(provenance, Provenance::Forgeable | Provenance::BodyField),
+    })
+}
