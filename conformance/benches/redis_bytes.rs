@@ -55,6 +55,7 @@ fn limits(options: &Options) -> Table {
     row("fixed window, 1 min", keys, 1, &takes(Limit::fixed_window(100, MINUTE), keys, &[0]));
     row("sliding log, 1 min", keys, 1, &takes(Limit::sliding_log(100, MINUTE), keys, &[0]));
     row("leaky bucket, 10/s", fewer, 1, &takes(Limit::leaky_bucket(per_second(10), 20), fewer, &[0]));
+    row("concurrency, one slot held", fewer, 1, &takes(Limit::concurrency(100, MINUTE), fewer, &[0]));
     row("token bucket, 7/s", fewer, 1, &takes(Limit::token_bucket(20, per_second(7)), fewer, &[0]));
     for seconds in [1, 5, 10, 30] {
         let limit = Limit::sliding_window(100, MINUTE, 60 / seconds);
@@ -64,12 +65,12 @@ fn limits(options: &Options) -> Table {
     table
 }
 
-/// The bytes of each further request in a log.
+/// The bytes of each further request in a log, and of each further slot that is held.
 fn log_growth(options: &Options) -> Table {
     let keys = if options.quick { 50 } else { 200 };
     // One request every 50 ms: a thousand of them are within the minute.
     let at: Vec<u64> = (0..1000).map(|request| request * 50_000).collect();
-    let limit = Limit::sliding_log(1000, MINUTE);
+    let [log, concurrency] = [Limit::sliding_log(1000, MINUTE), Limit::concurrency(1000, MINUTE)];
     let mut table = Table::new(
         format!("Bytes for each key with many requests on record, {keys} keys"),
         ["what", "server", "at 100", "at 1000", "each further request"],
@@ -81,7 +82,8 @@ fn log_growth(options: &Options) -> Table {
         table.row([Cell::from(what), Cell::Text(format!("{kind:?}"))].into_iter().chain(numbers));
     };
     for kind in KINDS {
-        row("sliding log, 1 min", kind, &|server, at| takes(limit.clone(), keys, at)(server));
+        row("sliding log, 1 min", kind, &|server, at| takes(log.clone(), keys, at)(server));
+        row("concurrency, slots held", kind, &|server, at| takes(concurrency.clone(), keys, at)(server));
         row("by hand: sorted set", kind, &|server, at| server.commands(keys, at, sorted_set));
     }
     table

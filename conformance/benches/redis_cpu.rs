@@ -11,7 +11,7 @@ use common::{BenchServer, Cell, Contender, Options, Table, best_of, report};
 use conformance::server::{KINDS, Kind, Server};
 use redis::{Cmd, cmd};
 use tidegate::spi::Gate;
-use tidegate::{Limit, Rate};
+use tidegate::{Limit, Penalty, Rate};
 
 /// The minimum for a state with a time and an expiry.
 const BARE_STATE: &str = "#!lua
@@ -34,7 +34,7 @@ redis.call('HSET', KEYS[1], 'tokens', tokens, 'ts', now)
 redis.call('PEXPIRE', KEYS[1], math.ceil(capacity / rate * 2000))
 return allowed and 1 or 0";
 
-/// Entries of a long log, and the number of users that have one.
+/// Entries of a long log or list of slots, and the number of users that have one.
 const LONG_LOG_ENTRIES: usize = 100;
 const LONG_LOG_USERS: usize = 1000;
 
@@ -89,6 +89,8 @@ fn ours(server: &BenchServer) -> Vec<Named<'_>> {
     let sliding_log = Limit::sliding_log(1000, minute).unwrap();
     let by_slices = |slices: u64| Limit::sliding_window(1000, minute, slices).unwrap();
     let sliding_window = by_slices(6);
+    let concurrency = Limit::concurrency(1000, minute).unwrap();
+    let penalty = Limit::Penalty(Penalty::new(3, minute, 2, minute * 60).unwrap());
     vec![
         all_users("token bucket, 10/s", &[Limit::token_bucket(1000, Rate::per_second(10).unwrap()).unwrap()]),
         all_users("token bucket, 7/s, with remainders", &[token_bucket]),
@@ -100,6 +102,9 @@ fn ours(server: &BenchServer) -> Vec<Named<'_>> {
         all_users("sliding window, 1 min by 1 s", &[by_slices(60)]),
         all_users("sliding log, 2 to 5 entries", &[sliding_log]),
         contender("sliding log, 100 to 103 entries", &[sliding_log], LONG_LOG_USERS, LONG_LOG_ENTRIES),
+        all_users("concurrency, 2 to 5 slots held", &[concurrency]),
+        contender("concurrency, 100 to 103 slots held", &[concurrency], LONG_LOG_USERS, LONG_LOG_ENTRIES),
+        all_users("token bucket with a penalty, no strikes", &[token_bucket, penalty]),
         all_users("plan of 4 token buckets, 7/s", &[token_bucket; 4]),
         all_users("plan of 4 kinds", &[token_bucket, fixed_window, sliding_window, leaky_bucket]),
     ]

@@ -22,10 +22,11 @@ struct Ratio {
     denominator: ServerKind,
 }
 
-const RATIOS: [Ratio; 5] = [
+const RATIOS: [Ratio; 6] = [
     Ratio { numerator: ServerKind::Rls { envoy_files: true }, denominator: ServerKind::Baseline },
     Ratio { numerator: ServerKind::Rls { envoy_files: false }, denominator: ServerKind::Baseline },
     Ratio { numerator: ServerKind::Gateway { limits: true }, denominator: ServerKind::Gateway { limits: false } },
+    Ratio { numerator: ServerKind::GatewayLease, denominator: ServerKind::Gateway { limits: true } },
     Ratio { numerator: ServerKind::Nginx { limits: true }, denominator: ServerKind::Nginx { limits: false } },
     Ratio { numerator: ServerKind::Gateway { limits: true }, denominator: ServerKind::Nginx { limits: true } },
 ];

@@ -51,6 +51,16 @@ rules:
     token_bucket: { capacity: 1000000000, refill: 1000000/s }
 ";
 
+/// The same with a lease that the gateway holds until the response has ended.
+const GATEWAY_LEASE_RULES: &str = "\
+version: 1
+rules:
+  - id: client
+    match: { path: '/api/*' }
+    per: [ip]
+    concurrency: { max: 60000, lease: 30s }
+";
+
 /// Port 0: the system chooses a free port.
 pub(crate) const ANY_PORT: &str = "127.0.0.1:0";
 
@@ -69,6 +79,7 @@ pub(crate) enum ServerKind {
     Gateway {
         limits: bool,
     },
+    GatewayLease,
     Nginx {
         limits: bool,
     },
@@ -105,13 +116,14 @@ pub(crate) fn start(
 }
 
 impl ServerKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Baseline,
         Self::Rls { envoy_files: true },
         Self::Rls { envoy_files: false },
         Self::Check,
         Self::Gateway { limits: false },
         Self::Gateway { limits: true },
+        Self::GatewayLease,
         Self::Nginx { limits: false },
         Self::Nginx { limits: true },
     ];
@@ -125,6 +137,7 @@ impl ServerKind {
             Self::Check => "check",
             Self::Gateway { limits: false } => "gateway",
             Self::Gateway { limits: true } => "gateway_limits",
+            Self::GatewayLease => "gateway_lease",
             Self::Nginx { limits: false } => "nginx",
             Self::Nginx { limits: true } => "nginx_limits",
         }
@@ -138,6 +151,7 @@ impl ServerKind {
             Self::Check => "check API",
             Self::Gateway { limits: false } => "gateway, limits off",
             Self::Gateway { limits: true } => "gateway, limits on",
+            Self::GatewayLease => "gateway, a lease for each request",
             Self::Nginx { limits: false } => "nginx",
             Self::Nginx { limits: true } => "nginx, limit_req",
         }
@@ -151,7 +165,7 @@ impl ServerKind {
         match self {
             Self::Baseline | Self::Rls { .. } => Target::Rls,
             Self::Check => Target::Check,
-            Self::Gateway { .. } => Target::Gateway,
+            Self::Gateway { .. } | Self::GatewayLease => Target::Gateway,
             Self::Nginx { .. } => Target::Nginx,
         }
     }
@@ -180,12 +194,10 @@ impl ServerKind {
                 (process, template)
             }
             Self::Gateway { limits } => {
-                let rules = if limits { GATEWAY_RULES } else { NO_RULES };
-                let url = format!("http://{upstream}");
-                let mut process = serve(&program, folder, rules, &["--gateway", ANY_PORT, "--upstream", &url])?;
-                let template = RequestTemplate::gateway(process.read_address("gateway")?, limits);
-                (process, template)
+                serve_gateway(&program, folder, upstream, if limits { GATEWAY_RULES } else { NO_RULES }, limits)?
             }
+            // Headers tell of limits in time only.
+            Self::GatewayLease => serve_gateway(&program, folder, upstream, GATEWAY_LEASE_RULES, false)?,
             Self::Nginx { limits } => {
                 let Some((process, address)) = nginx::start(folder, upstream, limits)? else { return Ok(None) };
                 (process, RequestTemplate::gateway(address, false))
@@ -202,6 +214,20 @@ pub(crate) fn serve(program: &Program, folder: &Path, rules: &str, more: &[&str]
     let arguments =
         ["serve", "--rules", &file, "--http", ANY_PORT, "--grpc", ANY_PORT, "--admin", ANY_PORT, "--drain", "0"];
     program.start(&[&arguments, more].concat())
+}
+
+/// Starts a gateway with these rules, and makes the requests for it.
+fn serve_gateway(
+    program: &Program,
+    folder: &Path,
+    upstream: SocketAddr,
+    rules: &str,
+    limits: bool,
+) -> Result<(ServerProcess, RequestTemplate), Failure> {
+    let url = format!("http://{upstream}");
+    let mut process = serve(program, folder, rules, &["--gateway", ANY_PORT, "--upstream", &url])?;
+    let template = RequestTemplate::gateway(process.read_address("gateway")?, limits);
+    Ok((process, template))
 }
 
 /// Starts `serve` with Envoy's configuration files and these flags.
