@@ -127,6 +127,7 @@ figures: tools ## Measures the published figures, with the profile that ships
 	cargo bench --profile dist -p conformance --bench slices
 	cargo bench --profile dist -p conformance --bench flood
 	cargo bench --profile dist -p conformance --bench combining
+	cargo bench --profile dist -p conformance --bench leases
 	cargo run --profile dist --bin tidegate -- bench
 	cargo run --profile dist --bin tidegate -- bench shared $(if $(BASELINE),--baseline $(BASELINE))
 

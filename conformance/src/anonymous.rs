@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::spi::algorithm::Op;
+use tidegate::spi::algorithm::{Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, Gate, Key, KeyStem, Network, Newcomer, Plan, Role, Store, Subject, Verdict};
 use tidegate::{AnonymousBounds, Limit, Rate, StoreError, Timestamp};
 use tidegate_redis::RedisStore;
@@ -119,8 +119,12 @@ impl AnonymousStore {
         let checks = plan.checks().iter().zip(verdict.checks());
         let counted = checks.filter(|(check, result)| check.cost() > 0 && result.outcome.limit > 0).count();
         self.counted.fetch_add(counted as u64, Ordering::Relaxed);
-        for result in verdict.checks_mut().iter_mut().filter(|result| result.overflowed) {
+        let results = plan.checks().iter().zip(verdict.checks_mut());
+        for (check, result) in results.filter(|(_, result)| result.overflowed) {
             result.overflowed = false;
+            if check.gate().limit().is_held() {
+                result.position = TakePosition::from_index(result.position.index());
+            }
             self.overflowed.fetch_add(1, Ordering::Relaxed);
         }
         Ok(verdict)
@@ -182,9 +186,9 @@ impl Store for AnonymousStore {
         self.store.adjust(&self.anonymous_adjustments(adjustments, &gates).await?).await
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        let gates = self.gates(renewals);
-        self.store.renew(&self.anonymous_adjustments(renewals, &gates).await?).await
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        let gates = self.gates(updates);
+        self.store.update_slots(&self.anonymous_adjustments(updates, &gates).await?).await
     }
 
     fn adjust_soon(&self, _: &[Adjustment<'_>]) {
@@ -226,8 +230,8 @@ impl<S: Store> Store for IgnoreFreeChecks<S> {
         self.0.adjust_soon(adjustments);
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        self.0.renew(renewals).await
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        self.0.update_slots(updates).await
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -3,6 +3,7 @@
 
 mod environment;
 mod fault;
+mod lease_load;
 mod load;
 mod outcome;
 mod page;
@@ -15,6 +16,8 @@ use tokio::sync::Semaphore;
 
 use self::environment::FaultEnvironment;
 pub use self::fault::{Effect, FAULTS, Fault, POLICIES, StateLoss};
+use self::lease_load::LeaseLoad;
+pub use self::lease_load::{LeaseCounts, LeaseOutcome};
 pub use self::load::{Counts, INSTANCES, Scale};
 use self::load::{Instance, Load, TIMEOUT, checks, options, request};
 pub use self::outcome::FaultOutcome;
@@ -26,9 +29,9 @@ use crate::witness::Witness;
 /// The store counts as recovered after this many consecutive decisions by it.
 const RECOVERED_DECISIONS: u64 = 10;
 
-/// Injects `fault` into a store of this kind, under load, and returns the outcome under each policy. When the servers are
-/// ready, it waits for one of `turns`, so that not too many faults run at once.
-pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> Vec<FaultOutcome> {
+/// Injects `fault` into a store of this kind, under load, and returns the outcome under each policy, and that for holders of slots. When
+/// the servers are ready, it waits for one of `turns`, so that not too many faults run at once.
+pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> (Vec<FaultOutcome>, LeaseOutcome) {
     let (mut environment, clock) = (FaultEnvironment::start(fault, kind, &scale).await, SystemClock::new());
     let mut instances = Vec::new();
     for _ in 0..INSTANCES {
@@ -40,7 +43,9 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
     let witnesses = Witness::start_all(environment.ports()).await;
     let within_timeout = || Witness::all_saw_answers_within(&witnesses, TIMEOUT);
     let load = Load::start(&instances, scale);
+    let lease_load = LeaseLoad::start(&instances, environment.lease_tenant(), scale.pace);
     load.continue_for(scale.before).await;
+    lease_load.continue_for(scale.before).await;
     let mark = load.counts();
     let fine = mark.iter().flatten().all(|counts| counts.without_store() + counts.late == 0);
     let name = fault.name();
@@ -67,9 +72,12 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
     load.until(&format!("{name}: the store does not recover"), &load.counts(), back).await;
     let recovery = Duration::from_micros(clock.now().as_micros() - mended.as_micros());
 
+    lease_load.continue_for(scale.before).await;
+
     let (counts, within_timeout) = (load.stop().await, within_timeout().await);
     // A new instance with a generous budget counts what is left.
     let heir = Instance::open(&environment.url, scale.rules(environment.limit), long_timeout_options()).await;
+    let leases = lease_load.stop(fault, &heir.now()).await;
     let by_policy = counts.iter().flat_map(|counts| counts.iter().zip(POLICIES));
     let requested: u64 = by_policy.map(|(counts, policy)| counts.sent * checks(policy)).sum();
     let sent_on = environment.proxy.as_ref().map(|proxy| (proxy.forwarded_counts().decisions, requested));
@@ -81,5 +89,5 @@ pub async fn run(fault: Fault, kind: Kind, scale: Scale, turns: &Semaphore) -> V
         let (rest, limit) = (rest.granted(), environment.limit);
         rows.push(FaultOutcome { fault, policy, scale, limit, counts, rest, recovery, sent_on, within_timeout });
     }
-    rows
+    (rows, leases)
 }

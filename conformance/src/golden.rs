@@ -14,11 +14,13 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::spi::Store;
 use tidegate::{
-    Decision, Lease, Limit, Limiter, ManualClock, Penalty, Rate, Receipt, RenewError, Request, Rule, RuleSet, Timestamp, Window,
+    Decision, Lease, LeaseError, Limit, Limiter, ManualClock, Penalty, Rate, Receipt, Request, Rule, RuleSet,
+    Timestamp, Window,
 };
 
 /// 2027-01-15 08:00:00 UTC: the start of a minute, of ten minutes and of an hour.
@@ -29,7 +31,8 @@ const START: u64 = 1_800_000_000_000_000;
 pub struct GoldenHistory {
     /// File and line of the table.
     pub location: String,
-    rules: RuleSet,
+    /// The lines that define the limits.
+    rules: Vec<String>,
     rows: Vec<Row>,
 }
 
@@ -55,12 +58,13 @@ fn parse_page(page: &Path) -> Vec<GoldenHistory> {
     for (number, line) in text.lines().enumerate() {
         let location = || format!("spec/{file}:{}", number + 1);
         if let Some(rule) = line.strip_prefix("    ") {
-            rules.push(parse_rule(rule).unwrap_or_else(|| panic!("{}: {rule:?} is not a limit", location())));
+            assert!(parse_rule(rule).is_some(), "{}: {rule:?} is not a limit", location());
+            rules.push(rule.to_owned());
         } else if let Some(row) = line.strip_prefix('|') {
             let cells = row.trim_end_matches('|').split('|').map(|cell| cell.trim().to_owned());
             if header.is_empty() {
                 header = cells.collect();
-                let rules = RuleSet::new(std::mem::take(&mut rules)).unwrap();
+                let rules = std::mem::take(&mut rules);
                 golden_histories.push(GoldenHistory { location: location(), rules, rows: Vec::new() });
             } else if !row.starts_with("--") {
                 let cells = header.iter().cloned().zip(cells).collect();
@@ -143,17 +147,35 @@ fn parse_duration(text: &str) -> Option<Duration> {
 impl GoldenHistory {
     /// Replays the history on a store that runs on `clock`, and compares every cell.
     pub async fn replay(&self, clock: &ManualClock, store: impl Store, user: &str) {
-        let limiter = Limiter::new(self.rules.clone(), store);
+        let mut limiter = Limiter::new(self.rule_set(None), Arc::new(store));
         let mut receipts: HashMap<usize, (Receipt, Option<Lease>)> = HashMap::new();
         for (number, row) in self.rows.iter().enumerate() {
             let at = parse_duration(row.cell("at")).unwrap_or_else(|| panic!("{}: no time", row.line));
             clock.set(Timestamp::from_micros(START).plus(at));
+            if let Some(max) = row.cell("ask").strip_prefix("change max to ") {
+                limiter = limiter.with_rules(self.rule_set(Some(max)));
+                continue;
+            }
             if let Some(decision) = row.ask(&limiter, user, &mut receipts).await {
                 row.compare(&decision, &self.location);
                 let lease = decision.lease();
                 receipts.insert(number + 1, (decision.into_receipt(), lease));
             }
         }
+    }
+}
+
+impl GoldenHistory {
+    /// The rules, with another `max` of concurrency limits.
+    fn rule_set(&self, max: Option<&str>) -> RuleSet {
+        let rule = |line: &String| {
+            let words = line.split(' ').map(|word| match max {
+                Some(max) if word.starts_with("max=") => format!("max={max}"),
+                _ => word.to_owned(),
+            });
+            parse_rule(&words.collect::<Vec<_>>().join(" ")).unwrap()
+        };
+        RuleSet::new(self.rules.iter().map(rule)).unwrap()
     }
 }
 
@@ -178,18 +200,21 @@ impl Row {
             "take up to" => return Some(limiter.take_up_to(&request.with_cost(1), number).await.unwrap()),
             "charge" => limiter.charge(&request).await.unwrap(),
             "refund row" => limiter.refund(receipts.remove(&(number as usize)).unwrap().0).await.unwrap(),
-            "renew row" => {
-                let renewed = limiter.renew(receipts[&(number as usize)].1.as_ref().unwrap()).await;
-                let answer = match renewed {
+            "renew row" | "renew or retake row" | "release row" => {
+                let lease = receipts.get_mut(&(number as usize)).unwrap().1.take().unwrap();
+                let result = match verb {
+                    "renew row" => limiter.renew(&lease).await,
+                    "renew or retake row" => limiter.renew_or_retake(&lease).await,
+                    _ => limiter.release(copy_of(&lease, limiter.rules())).await,
+                };
+                receipts.get_mut(&(number as usize)).unwrap().1 = Some(lease);
+                let answer = match result {
+                    Ok(()) if verb == "release row" => "released",
                     Ok(()) => "held",
-                    Err(RenewError::Lost) => "lost",
+                    Err(LeaseError::NotHeld) => "not held",
                     Err(error) => panic!("line {}: {error}", self.line),
                 };
                 assert_eq!(self.cell("answer"), answer, "line {}", self.line);
-            }
-            "release row" => {
-                let lease = receipts.get_mut(&(number as usize)).unwrap().1.take().unwrap();
-                limiter.release(lease).await.unwrap();
             }
             "forget" => limiter.forget(&request).await.unwrap(),
             _ => panic!("line {}: {ask:?} is not a known request", self.line),
@@ -227,6 +252,12 @@ impl Row {
             );
         }
     }
+}
+
+/// The lease as another process gets it.
+fn copy_of(lease: &Lease, rules: &RuleSet) -> Lease {
+    let receipt = Receipt::from_bytes(&lease.stored().to_bytes()).unwrap();
+    Lease::from_stored(receipt, rules).unwrap()
 }
 
 fn format_duration(span: Option<Duration>) -> String {

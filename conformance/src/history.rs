@@ -36,9 +36,17 @@ enum Step {
     Charge(Cost),
     /// Of which take; the share of its cost, in quarters; and whether its checks are refunded together.
     Refund(usize, u64, bool),
-    /// Of the slots of which take.
-    Renew(usize),
+    /// Of the slots of which take, and what happens to them.
+    UpdateSlots(usize, SlotUpdate),
     Forget,
+}
+
+/// What happens to held slots.
+#[derive(Clone, Copy, Debug)]
+enum SlotUpdate {
+    Renew,
+    RenewOrRetake,
+    Release,
 }
 
 /// How time moves.
@@ -239,9 +247,13 @@ fn step() -> impl Strategy<Value = Step> {
         1 => cost.clone().prop_map(Step::Peek),
         1 => cost.prop_map(Step::Charge),
         3 => (any::<usize>(), 1..=4u64, any::<bool>()).prop_map(|(which, part, all)| Step::Refund(which, part, all)),
-        3 => any::<usize>().prop_map(Step::Renew),
+        4 => (any::<usize>(), slot_update()).prop_map(|(which, update)| Step::UpdateSlots(which, update)),
         1 => Just(Step::Forget),
     ]
+}
+
+fn slot_update() -> impl Strategy<Value = SlotUpdate> {
+    prop_oneof![2 => Just(SlotUpdate::Renew), 2 => Just(SlotUpdate::RenewOrRetake), 1 => Just(SlotUpdate::Release)]
 }
 
 impl History {
@@ -288,7 +300,7 @@ impl History {
         let mut highest = START;
         let mut last_retry = None;
         let mut receipts: Vec<Vec<Adjustment<'_>>> = Vec::new();
-        let mut renewals: Vec<Vec<Adjustment<'_>>> = Vec::new();
+        let mut slots: Vec<Vec<Adjustment<'_>>> = Vec::new();
         clock.set(Timestamp::from_micros(START));
         for (number, step) in self.steps.iter().enumerate() {
             let checks = |cost: Cost| {
@@ -324,7 +336,8 @@ impl History {
                     }
                     last_retry = a.checks().iter().filter_map(|check| check.outcome.retry_after).max().or(last_retry);
                     receipts.push(refunds(&plan, &a));
-                    renewals.push(renewals_of(receipts.last().unwrap()));
+                    let is_slot = |refund: &&Adjustment<'_>| refund.limit.is_held();
+                    slots.push(receipts.last().unwrap().iter().filter(is_slot).copied().collect());
                 }
                 Step::Charge(cost) => {
                     let plan = checks(cost);
@@ -345,10 +358,12 @@ impl History {
                         other.adjust(&receipt).await.unwrap();
                     }
                 }
-                Step::Renew(which) => {
-                    let slots = which.checked_rem(renewals.len()).map(|index| &renewals[index]);
+                Step::UpdateSlots(which, update) => {
+                    let slots = which.checked_rem(slots.len()).map(|index| &slots[index]);
                     if let Some(slots) = slots.filter(|slots| !slots.is_empty()) {
-                        let (a, b) = (one.renew(slots).await.unwrap(), other.renew(slots).await.unwrap());
+                        let updates: Vec<_> = slots.iter().map(|slot| update.of(slot)).collect();
+                        let (a, b) =
+                            (one.update_slots(&updates).await.unwrap(), other.update_slots(&updates).await.unwrap());
                         if a != b {
                             return Err(format!("step {number}, {step:?} at {:?}: held {a:?}, {b:?}", clock.now()));
                         }
@@ -374,17 +389,17 @@ fn refunds<'g>(plan: &Plan<'g>, verdict: &Verdict) -> Vec<Adjustment<'g>> {
     consumed.map(refund).collect()
 }
 
-/// The renewals of the slots that are refunded by `refunds`.
-fn renewals_of<'g>(refunds: &[Adjustment<'g>]) -> Vec<Adjustment<'g>> {
-    let renewal = |refund: &Adjustment<'g>| match refund.op {
-        Op::Refund { position, .. } if refund.limit.is_held() => {
-            let mut renewal = *refund;
-            renewal.op = Op::Renew { position };
-            Some(renewal)
-        }
-        _ => None,
-    };
-    refunds.iter().filter_map(renewal).collect()
+impl SlotUpdate {
+    /// The update of the slot that `refund` releases.
+    fn of<'g>(self, refund: &Adjustment<'g>) -> Adjustment<'g> {
+        let mut update = *refund;
+        update.op = match (self, refund.op) {
+            (Self::Renew, Op::Refund { position, .. }) => Op::Renew { position, weight: 0 },
+            (Self::RenewOrRetake, Op::Refund { cost, position }) => Op::Renew { position, weight: cost },
+            (_, release) => release,
+        };
+        update
+    }
 }
 
 /// The owner of the slots of a step. Some owners occur twice, except where a denied plan releases what an earlier one took; and the

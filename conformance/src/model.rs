@@ -90,6 +90,13 @@ impl Model {
         }
     }
 
+    /// Follows a concurrency limit that was changed: its `max` is not part of the state.
+    pub fn set_limit(&mut self, limit: &Limit) {
+        if let (Self::Leases(model), Limit::Concurrency(limit)) = (self, limit) {
+            model.limit = limit.max();
+        }
+    }
+
     /// Whether the request fits. The model must be settled.
     pub fn fits(&self, request: ModelRequest) -> bool {
         match self {
@@ -156,8 +163,8 @@ impl Model {
         }
     }
 
-    /// Refunds what was recorded at `place`.
-    pub fn refund(&mut self, now: u64, cost: u64, place: Place) {
+    /// Refunds what was recorded at `place`; whether there was anything.
+    pub fn refund(&mut self, now: u64, cost: u64, place: Place) -> bool {
         let mut changed = self.clone();
         let found = match &mut changed {
             Self::Bucket(model) => model.refund(now, cost, place),
@@ -170,11 +177,12 @@ impl Model {
         if found {
             *self = changed;
         }
+        found
     }
 
-    /// Holds a slot for another lease, and returns whether it is held.
-    pub fn renew(&mut self, now: u64, place: Place) -> bool {
-        if let Self::Leases(model) = self { model.renew(now, place) } else { false }
+    /// Holds a slot for another lease, and returns whether it is held. An absent slot is taken again with this weight, unless it is 0.
+    pub fn renew(&mut self, now: u64, place: Place, retaken: u64) -> bool {
+        if let Self::Leases(model) = self { model.renew(now, place, retaken) } else { false }
     }
 
     /// Whether `place` is in a queue and has others behind it.

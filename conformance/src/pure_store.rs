@@ -61,9 +61,9 @@ impl Store for PureStore {
         }
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         let (mut states, mut held) = (self.states.lock().unwrap(), Vec::new());
-        for Adjustment { key, limit, op, .. } in renewals {
+        for Adjustment { key, limit, op, .. } in updates {
             let result = algorithm::apply(states.get(&name(key)), limit, self.clock.now(), *op);
             held.push(result.admitted);
             if let Some(change) = result.change {

@@ -74,6 +74,11 @@ impl RetainedTakes {
                 let exact = (sliding.window().as_micros() - sliding.slice().as_micros()) as u64;
                 takes.iter().find_map(|last| too_many(last.at - exact + 1, last.at, u128::from(sliding.limit())))
             }
+            // Without renewals, a slot that is not released is held for the lease.
+            Limit::Concurrency(slots) => {
+                let (lease, most) = (slots.lease().as_micros() as u64, u128::from(slots.max()));
+                takes.iter().find_map(|last| too_many(last.at - lease + 1, last.at, most))
+            }
             _ => Some("no theorem".to_owned()),
         };
         problem.map_or(Ok(()), Err)

@@ -43,7 +43,7 @@ pub async fn on_every_store(behaviour: impl AsyncFn(&StoreFixture)) {
     behaviour(&StoreFixture::on_server(Server::start_alone_in_cluster(Kind::Redis)).await).await;
 }
 
-/// One limit of each kind: `amount` at once, then a refill too slow to matter.
+/// One limit of each kind that consumes units: `amount` at once, then a refill too slow to matter.
 pub fn one_limit_of_each_kind(amount: u64) -> [Limit; 5] {
     const YEAR: Duration = Duration::from_secs(31_557_600);
     let slow = Rate::per_hour(1).unwrap();
@@ -55,6 +55,13 @@ pub fn one_limit_of_each_kind(amount: u64) -> [Limit; 5] {
         Limit::sliding_log(amount, 10 * YEAR).unwrap(),
         Limit::sliding_window(amount, 10 * YEAR, 10).unwrap(),
     ]
+}
+
+/// One limit of each kind, with the concurrency limit, whose slots do not run out in a test. A charge takes none, and what ends a
+/// request releases them.
+pub fn limits_of_every_kind(amount: u64) -> [Limit; 6] {
+    let [token, leaky, fixed, log, sliding] = one_limit_of_each_kind(amount);
+    [token, leaky, fixed, log, sliding, Limit::concurrency(amount, Duration::from_secs(86_400)).unwrap()]
 }
 
 /// One limit of each kind: `amount` at once and per `window`.

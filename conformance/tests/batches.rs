@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use conformance::batch_history::{Anonymous, BatchStores, batch_histories};
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{key_name, long_timeout_options, one_limit_of_each_kind};
+use conformance::suite::{key_name, limits_of_every_kind, long_timeout_options, one_limit_of_each_kind};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate::spi::{Adjustment, Check, Gate, KeyStem, Network, Plan, PlanMode, Role, Store, Subject, Verdict};
 use tidegate::{AnonymousBounds, ManualClock, StoreErrorKind};
@@ -83,7 +83,7 @@ async fn a_batch_reads_every_key_once_and_writes_every_changed_key_once() {
     for kind in KINDS {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
-        for limit in one_limit_of_each_kind(10) {
+        for limit in limits_of_every_kind(10) {
             let (tenant, client) =
                 (Gate::for_rule("tenant", one_limit_of_each_kind(1000)[0]), Gate::for_rule("client", limit));
             let plan = |number: u128| {
@@ -120,7 +120,7 @@ async fn batches_of_several_instances_get_exactly_the_limit() {
         for _ in 0..4 {
             stores.push(server.store_with(long_timeout_options()).await);
         }
-        for limit in one_limit_of_each_kind(LIMIT) {
+        for limit in limits_of_every_kind(LIMIT) {
             let mut running = JoinSet::new();
             for (task, store) in stores.iter().cycle().take(16).cloned().enumerate() {
                 running.spawn(async move {
@@ -149,14 +149,14 @@ async fn batches_of_several_instances_get_exactly_the_limit() {
 #[tokio::test]
 async fn a_denied_plan_of_a_batch_consumes_nothing_from_its_other_checks() {
     for kind in KINDS {
-        for tight in 0..4 {
+        for tight in 0..6 {
             let server = Server::start(kind);
             let store = server.store_with(long_timeout_options()).await;
             let gate = |index: usize| {
-                let limits = one_limit_of_each_kind(if index == tight { 100 } else { 50_000 });
-                Gate::for_rule(format!("r{index}"), limits[(index + tight) % 5])
+                let limits = limits_of_every_kind(if index == tight { 100 } else { 50_000 });
+                Gate::for_rule(format!("r{index}"), limits[(index + tight) % 6])
             };
-            let gates: Vec<Gate> = (0..4).map(gate).collect();
+            let gates: Vec<Gate> = (0..6).map(gate).collect();
             let plan = || Plan::new(gates.iter().map(|gate| Check::new(gate, subject(1), 1))).unwrap();
             let plans: Vec<Plan<'_>> = (0..128).map(|_| plan()).collect();
             let (_, verdicts) = store.decide_batch(&plans).await;
@@ -175,7 +175,7 @@ async fn an_unreadable_value_fails_only_the_plans_that_enforce_it() {
     for kind in KINDS {
         let server = Server::start(kind);
         let (store, mut connection) = (server.store_with(long_timeout_options()).await, server.connection());
-        for limit in one_limit_of_each_kind(2) {
+        for limit in limits_of_every_kind(2) {
             for foreign_type in [false, true] {
                 let gate = |rule: &str, role| Gate::new(rule, "", limit, role, KeyStem::for_rule(rule, &limit, ""));
                 let (good, bad, shadow) =

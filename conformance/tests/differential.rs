@@ -2,7 +2,7 @@
 //! the memory store with the Redis store. They must agree on every field of every verdict.
 //!
 //! `make test` runs a fixed number of steps; `TIDEGATE_STEPS=1000000` (`make differential`) runs that many steps for each kind and
-//! pair, from a fresh seed. A failure is shrunk to its smallest history before it is shown.
+//! pair, from a fresh seed; with `TIDEGATE_KIND=concurrency`, of that kind alone. A failure is shrunk to its smallest history before it is shown.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -155,7 +155,11 @@ fn each_kind<A: Store, B: Store>(
 ) {
     let clock = ManualClock::default();
     let (one, other) = stores(&clock);
+    let wanted = kind_from_environment();
     let run = |name: &str, histories: BoxedStrategy<History>| {
+        if wanted.as_deref().is_some_and(|wanted| wanted != name) {
+            return;
+        }
         let steps = run_steps(steps, &histories, &clock, &one, &other, backwards);
         println!("{what}: {steps} steps of {name}");
     };
@@ -203,6 +207,11 @@ fn run_steps(
 #[allow(clippy::disallowed_methods, reason = "the number of steps comes from the environment")]
 fn steps_from_environment() -> Option<u64> {
     std::env::var("TIDEGATE_STEPS").ok().map(|steps| steps.parse().expect("TIDEGATE_STEPS is a number"))
+}
+
+#[allow(clippy::disallowed_methods, reason = "the kind of limit comes from the environment")]
+fn kind_from_environment() -> Option<String> {
+    std::env::var("TIDEGATE_KIND").ok()
 }
 
 fn runtime() -> Runtime {

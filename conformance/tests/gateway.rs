@@ -1,4 +1,4 @@
-//! Several gateways on one real store share one exact limit.
+//! Several gateways on one real store share one exact limit, and slots that clients free by hanging up.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -6,14 +6,16 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
 use conformance::server::{KINDS, Server};
-use conformance::suite::long_timeout_options;
+use conformance::suite::{left, long_timeout_options, until};
 use tidegate::{Limit, Limiter, Rate, Rule, RuleSet};
+use tidegate_redis::RedisStore;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
-use tidegate_tower::LimitLayer;
+use tidegate_tower::{Handle, LimitLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
@@ -46,6 +48,72 @@ async fn gateway(upstream: SocketAddr, store: &Server) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     tokio::spawn(gateway.serve(listener, layer, pending()));
     address
+}
+
+/// Starts a gateway with slots that all gateways share. Clients of a test do not outlast the lease.
+async fn gateway_with_slots(upstream: SocketAddr, store: &Server, max: u64) -> (SocketAddr, Handle<RedisStore>) {
+    let slots = Limit::concurrency(max, Duration::from_secs(3600)).unwrap();
+    let rules = RuleSet::new([Rule::new("exports", slots)]).unwrap();
+    let layer = LimitLayer::new(Limiter::new(rules, store.store_with(long_timeout_options()).await));
+    let handle = layer.handle();
+    let gateway = Gateway::new(&format!("http://{upstream}").parse().unwrap(), GatewayOptions::new()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(gateway.serve(listener, layer, pending()));
+    (address, handle)
+}
+
+/// Clients hang up while their requests are decided, forwarded and answered, in any order. At the end all slots are free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_hang_up_leave_no_slot_behind_at_any_gateway() {
+    const SLOTS: u64 = 5;
+    for kind in KINDS {
+        let store = Server::start(kind);
+        let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = upstream.local_addr().unwrap();
+        // It answers never, and its connections are open as long as the gateway wants.
+        let (open, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (at_upstream, peak) = (Arc::clone(&open), Arc::clone(&most));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = upstream.accept().await {
+                let (open, peak) = (Arc::clone(&at_upstream), Arc::clone(&peak));
+                tokio::spawn(async move {
+                    let mut bytes = [0; 1024];
+                    let request = stream.read(&mut bytes).await.unwrap_or(0);
+                    if request > 0 {
+                        peak.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        while stream.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
+                        open.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        let mut gateways = Vec::new();
+        for _ in 0..3 {
+            gateways.push(gateway_with_slots(address, &store, SLOTS).await);
+        }
+        for round in 0..20 {
+            let mut clients = Vec::new();
+            for (gateway, _) in gateways.iter().cycle().take(12) {
+                let mut stream = TcpStream::connect(gateway).await.unwrap();
+                stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+                clients.push(stream);
+            }
+            for _ in 0..round * 3 {
+                tokio::task::yield_now().await;
+            }
+            if round == 19 {
+                until(|| open.load(Ordering::SeqCst) > 0).await;
+            }
+        }
+        until(|| gateways.iter().all(|(_, handle)| handle.held_leases() == 0)).await;
+        while left(&gateways[0].1.limiter()).await < SLOTS {
+            tokio::task::yield_now().await;
+        }
+        until(|| open.load(Ordering::SeqCst) == 0).await;
+        let most = most.load(Ordering::SeqCst);
+        assert!(most > 0, "{kind:?}: nothing was forwarded");
+    }
 }
 
 /// Sends a request when all others are ready, and returns the status.

@@ -1,12 +1,14 @@
-//! Progressive penalties on real servers: the denial cache loses no strike, a flood of subjects blocks nobody, and the states have a
-//! lifetime.
+//! Progressive penalties on real servers: the denial cache loses no strike, a flood of subjects blocks nobody, the states have a
+//! lifetime, and in a cluster no strike counts twice.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{START, long_timeout_options};
+use conformance::suite::{START, key_name, long_timeout_options};
+use conformance::topology::Cluster;
+use tidegate::spi::PlanMode;
 use tidegate::{AnonymousBounds, Decision, Limit, Limiter, ManualClock, Penalty, Rate, Request, Rule, RuleSet, Secret};
 use tidegate_redis::RedisStore;
 
@@ -50,8 +52,12 @@ async fn a_block_is_answered_from_the_cache_and_no_strike_is_lost() {
         assert!(attempt(&limiter, "192.0.2.8").await.is_allowed());
         clock.advance(SECOND);
         let decision = attempt(&limiter, "192.0.2.7").await;
-        assert_eq!((decision.retry_after(), decision.known_denial()), (Some(2 * HOUR - SECOND), None), "{kind:?}");
-        clock.advance(2 * HOUR - SECOND);
+        assert_eq!(
+            (decision.retry_after(), decision.known_denial()),
+            (Some((2 * HOUR).saturating_sub(SECOND)), None),
+            "{kind:?}"
+        );
+        clock.advance((2 * HOUR).saturating_sub(SECOND));
         for _ in 0..2 {
             assert!(attempt(&limiter, "192.0.2.7").await.is_allowed(), "{kind:?}");
         }
@@ -111,5 +117,72 @@ async fn a_flood_of_addresses_blocks_nobody_else_and_creates_no_penalties() {
         assert!(overflowed >= 1_900 && denied > 1_000, "{kind:?}: {overflowed} {denied}");
         let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*login-ip:p*").query(&mut server.connection()).unwrap();
         assert_eq!(keys, Vec::<Vec<u8>>::new(), "{kind:?}");
+    }
+}
+
+/// The keys of a rule and its penalty are in one slot, so a strike and the denial that it is for are one step. Other rules of the plan are in
+/// other slots.
+#[tokio::test]
+async fn a_denial_across_slots_is_one_strike() {
+    let (server, clock) = (Server::start_alone_in_cluster(Kind::Redis), ManualClock::starting_at(START));
+    let store = server.store_with(long_timeout_options().with_clock(clock.clone())).await;
+    for mode in [PlanMode::AllOrNothing, PlanMode::CountEach] {
+        let wide = |id: &str| Rule::new(format!("{id}-{mode:?}"), Limit::sliding_log(1_000, HOUR).unwrap());
+        let rules = [rule(), wide("tenant").with_per(["tenant"]), wide("agent").with_per(["agent"])];
+        let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store.clone());
+        let ip = format!("192.0.2.{}", mode as u8);
+        let request = Request::new("login").with_attribute("ip", ip.as_str());
+        let request = request.with_attribute("tenant", "acme").with_attribute("agent", "curl");
+        let mut retries = Vec::new();
+        for _ in 0..7 {
+            let decision = limiter.check_plan(&limiter.plan(&request).with_mode(mode)).await.unwrap();
+            retries.push(decision.retry_after());
+        }
+        let blocked = Some(2 * HOUR);
+        assert_eq!(retries, [None, None, Some(HOUR), Some(HOUR), blocked, blocked, blocked], "{mode:?}");
+    }
+}
+
+/// While its slot moves, the keys of a rule and its penalty may be on two servers. Denials are no strikes then, and blocks hold.
+#[tokio::test]
+async fn while_a_slot_moves_blocks_hold_and_no_strike_counts_twice() {
+    let (cluster, clock) = (Cluster::start(Kind::Redis, 3, false), ManualClock::starting_at(START));
+    let options = long_timeout_options().with_clock(clock.clone());
+    let limiter =
+        Limiter::new(RuleSet::new([rule()]).unwrap(), RedisStore::connect_with(&cluster.url(), options).await.unwrap());
+    let names = |ip: &str| -> Vec<Vec<u8>> {
+        let plan = limiter.plan(&Request::new("login").with_attribute("ip", ip));
+        plan.checks().iter().map(|check| key_name(check.key())).collect()
+    };
+    let partition =
+        |ip: &str| limiter.plan(&Request::new("login").with_attribute("ip", ip)).checks()[0].key().partition();
+    let blocked = "192.0.2.7";
+    let mut slot_of_key = redis::cmd("CLUSTER");
+    slot_of_key.arg("KEYSLOT").arg(&names(blocked)[0]);
+    let slot: u16 = slot_of_key.query(&mut cluster.servers[0].connection()).unwrap();
+    let address = |number: u32| format!("198.51.{}.{}", number / 250, number % 250);
+    let other = (0..60_000).map(address).find(|ip| partition(ip) == partition(blocked)).unwrap();
+    for _ in 0..5 {
+        drop(attempt(&limiter, blocked).await);
+    }
+    let (source, target) = (cluster.first_owner(slot), (cluster.first_owner(slot) + 1) % 3);
+    cluster.start_slot_move(slot, source, target);
+    cluster.migrate(source, target, &names(blocked)[..1]);
+    clock.advance(2 * SECOND);
+    assert_eq!(attempt(&limiter, blocked).await.retry_after(), Some((2 * HOUR).saturating_sub(2 * SECOND)));
+    let mut admitted = 0;
+    for _ in 0..20 {
+        let decision = attempt(&limiter, &other).await;
+        admitted += u32::from(decision.is_allowed());
+        assert!(decision.retry_after().is_none_or(|retry| retry == HOUR), "it is not blocked");
+    }
+    assert_eq!(admitted, 2);
+    cluster.move_keys(slot, source, target);
+    cluster.finish_slot_move(slot, target);
+    clock.advance(2 * SECOND);
+    assert_eq!(attempt(&limiter, blocked).await.retry_after(), Some((2 * HOUR).saturating_sub(4 * SECOND)));
+    let limited = HOUR.saturating_sub(2 * SECOND);
+    for retry in [limited, limited, 2 * HOUR] {
+        assert_eq!(attempt(&limiter, &other).await.retry_after(), Some(retry));
     }
 }

@@ -95,6 +95,7 @@ fn limits() -> Vec<(&'static str, BoxedStrategy<Limit>)> {
             "sliding_window",
             (1..20u64, window(), slices).prop_map(|(l, w, s)| Limit::sliding_window(l, w, s).unwrap()).boxed(),
         ),
+        ("concurrency", (1..20u64, window()).prop_map(|(m, lease)| Limit::concurrency(m, lease).unwrap()).boxed()),
     ]
 }
 

@@ -107,6 +107,39 @@ async fn hold(app: &Router, fixture: &StoreFixture) -> tokio::task::JoinHandle<S
     held
 }
 
+/// Renewed as long as the response lasts, taken again after the store was emptied, and released at the end.
+#[tokio::test]
+async fn a_response_holds_its_slot_until_it_ends_on_every_store() {
+    const LEASE: Duration = Duration::from_secs(30);
+    on_every_store(async |fixture| {
+        let limiter = fixture.limiter(Limit::concurrency(1, LEASE).unwrap());
+        let layer = LimitLayer::new(limiter).with_timer(fixture.clock.clone());
+        let handle = layer.handle();
+        let app = Router::new().route("/", get(async || "hello")).layer(layer);
+        let response = app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        for _ in 0..9 {
+            until(|| fixture.clock.pending_sleeps() == 1).await;
+            assert_eq!(left(&handle.limiter()).await, 0);
+            assert_eq!(status(&app).await, StatusCode::TOO_MANY_REQUESTS);
+            fixture.clock.advance(LEASE / 3);
+        }
+        until(|| fixture.clock.pending_sleeps() == 1).await;
+        handle.limiter().forget(&tidegate::Request::new("")).await.unwrap();
+        assert_eq!(left(&handle.limiter()).await, 1);
+        fixture.clock.advance(LEASE / 3);
+        until(|| fixture.clock.pending_sleeps() == 1).await;
+        assert_eq!((left(&handle.limiter()).await, handle.lost_leases()), (0, 0));
+        drop(response);
+        // The release runs in the background.
+        while left(&handle.limiter()).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(handle.held_leases(), 0);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_actual_cost_is_settled_on_every_store() {
     const USED: HeaderName = HeaderName::from_static("x-used");

@@ -17,10 +17,11 @@ use crate::reply::AdjustReply;
 use crate::scripts::SCRIPTS;
 use crate::slot_map::slot_of;
 use crate::store::RedisStore;
+use crate::args::PackedAdjustment;
 use crate::{args, reply};
 
-/// The largest number of slots that one call renews: a server does nothing else in the meantime.
-const MAX_RENEWALS: usize = 128;
+/// The largest number of slots that one call renews or releases: a server does nothing else in the meantime.
+pub(crate) const MAX_SLOT_UPDATES: usize = 128;
 
 /// Adjustments, ready to be sent.
 pub(crate) struct PreparedAdjustments {
@@ -155,41 +156,42 @@ impl RedisStore {
         }))
     }
 
-    /// Renews slots of concurrency limits, one call for each slot of the cluster and [`MAX_RENEWALS`]. Returns for each whether it is
-    /// held. A renewal that may have been applied can be repeated.
-    pub(crate) async fn renew_slots(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+    /// Renews and releases slots of concurrency limits, one call for each slot of the cluster and [`MAX_SLOT_UPDATES`]. Returns for each
+    /// whether it was held. Updates that may have been applied can be repeated.
+    pub(crate) async fn send_slot_updates(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         let is_cluster = self.router.is_cluster();
-        let slot = |index: usize| if is_cluster { slot_of(renewals[index].key.partition()) } else { 0 };
-        let indexes: Vec<usize> = (0..renewals.len()).collect();
+        let slot = |index: usize| if is_cluster { slot_of(updates[index].key.partition()) } else { 0 };
+        let indexes: Vec<usize> = (0..updates.len()).collect();
         let groups = group_by(&indexes, |one, other| slot(*one) == slot(*other));
-        let calls = groups.iter().flat_map(|group| group.chunks(MAX_RENEWALS));
-        let lost = join_all(calls.map(async |group| match self.renew_group(slot(group[0]), renewals, group).await {
-            // The keys of a slot that is being migrated may be on two servers.
-            Err(failure) if failure.mid_migration && group.len() > 1 => {
-                let each = group.chunks(1).map(|one| self.renew_group(slot(one[0]), renewals, one));
-                let lost: Result<Vec<Vec<usize>>, CallError> = join_all(each).await.into_iter().collect();
-                lost.map(|lost| lost.concat())
-            }
-            lost => lost,
-        }));
-        let mut held = vec![true; renewals.len()];
-        for lost in lost.await {
-            lost?.into_iter().for_each(|index| held[index] = false);
+        let calls = groups.iter().flat_map(|group| group.chunks(MAX_SLOT_UPDATES));
+        let not_held =
+            join_all(calls.map(async |group| match self.update_group(slot(group[0]), updates, group).await {
+                // The keys of a slot that is being migrated may be on two servers.
+                Err(failure) if failure.mid_migration && group.len() > 1 => {
+                    let each = group.chunks(1).map(|one| self.update_group(slot(one[0]), updates, one));
+                    let not_held: Result<Vec<Vec<usize>>, CallError> = join_all(each).await.into_iter().collect();
+                    not_held.map(|indexes| indexes.concat())
+                }
+                not_held => not_held,
+            }));
+        let mut held = vec![true; updates.len()];
+        for not_held in not_held.await {
+            not_held?.into_iter().for_each(|index| held[index] = false);
         }
         Ok(held)
     }
 
-    /// Renews the slots at `indexes` by one call. Returns those that are not held.
-    async fn renew_group(
+    /// Renews and releases the slots at `indexes` by one call. Returns those that were not held.
+    async fn update_group(
         &self,
         slot: u16,
-        renewals: &[Adjustment<'_>],
+        updates: &[Adjustment<'_>],
         indexes: &[usize],
     ) -> Result<Vec<usize>, CallError> {
-        let group: Vec<Adjustment<'_>> = indexes.iter().map(|index| renewals[*index]).collect();
+        let group: Vec<Adjustment<'_>> = indexes.iter().map(|index| updates[*index]).collect();
         let routes = self.cardinality.adjustment_routes(&group, self.instances());
         let reply = self.send_adjust_call(slot, &self.adjust_call(&group, &routes)).await?;
-        Ok(reply.lost.iter().filter_map(|index| indexes.get(*index).copied()).collect())
+        Ok(reply.refused.iter().filter_map(|index| indexes.get(*index).copied()).collect())
     }
 
     /// Drops cached denials of the keys, until the adjustments are made and the result is dropped.
@@ -198,9 +200,21 @@ impl RedisStore {
     }
 
     fn adjust_call(&self, adjustments: &[Adjustment<'_>], routes: &[OverflowRoute<'_>]) -> AdjustCall {
-        let mut call = Call::script("EVALSHA", SCRIPTS.adjust(has_overflow(routes)), self.call_timeouts());
-        args::adjust(&mut call.command, &self.options.prefix, adjustments, routes, self.injected_now());
-        AdjustCall { call, possible_new_keys: adjustments.iter().map(PossibleNewKey::from_adjustment).collect() }
+        let route = |index: usize| routes.get(index).copied().unwrap_or_default();
+        let packed: Vec<PackedAdjustment> = adjustments
+            .iter()
+            .enumerate()
+            .map(|(index, adjustment)| PackedAdjustment::new(&self.options.prefix, adjustment, route(index)))
+            .collect();
+        let possible_new_keys = adjustments.iter().map(PossibleNewKey::from_adjustment).collect();
+        AdjustCall { call: self.packed_adjust_call(&packed), possible_new_keys }
+    }
+
+    pub(crate) fn packed_adjust_call(&self, adjustments: &[PackedAdjustment]) -> Call {
+        let has_overflow = adjustments.iter().any(PackedAdjustment::has_overflow);
+        let mut call = Call::script("EVALSHA", SCRIPTS.adjust(has_overflow), self.call_timeouts());
+        args::adjust(&mut call.command, adjustments, self.injected_now());
+        call
     }
 
     async fn send_adjust_call(&self, slot: u16, group: &AdjustCall) -> Result<AdjustReply, CallError> {

@@ -7,28 +7,27 @@ use tidegate::spi::algorithm::{Op, TakePosition};
 use tidegate::spi::{Adjustment, Check, Key, Plan};
 use tidegate::{Limit, Timestamp};
 
-use crate::cardinality::{OverflowRoute, has_overflow};
+use crate::cardinality::OverflowRoute;
 use crate::scripts::algorithm_number;
 
 /// Initial capacity of a key's name, which is rarely longer.
 const KEY_NAME_CAPACITY_BYTES: usize = 48;
 
-/// Appends the arguments of `adjust.lua`. With an overflow bucket in `routes`, those of its variant for anonymous subjects.
-pub(crate) fn adjust(
-    cmd: &mut Cmd,
-    prefix: &str,
-    adjustments: &[Adjustment<'_>],
-    routes: &[OverflowRoute<'_>],
-    now: Option<Timestamp>,
-) {
-    let overflow_routes = if has_overflow(routes) { routes } else { &[] };
-    append_keys(cmd, prefix, adjustments.iter().map(|adjustment| &adjustment.key), overflow_routes);
-    for (index, adjustment) in adjustments.iter().enumerate() {
-        let Adjustment { limit, op, bundled, .. } = adjustment;
+/// An adjustment as `adjust.lua` takes it.
+pub(crate) struct PackedAdjustment {
+    key: Vec<u8>,
+    /// The overflow bucket, if it has one.
+    overflow_key: Option<Vec<u8>>,
+    numbers: Vec<u8>,
+}
+
+impl PackedAdjustment {
+    pub(crate) fn new(prefix: &str, adjustment: &Adjustment<'_>, route: OverflowRoute<'_>) -> Self {
+        let Adjustment { key, limit, op, bundled, .. } = adjustment;
         let (op_number, cost, position) = match op {
             Op::Charge { cost } => (3, *cost, TakePosition::default()),
             Op::Refund { cost, position } => (4, *cost, *position),
-            Op::Renew { position } => (5, 0, *position),
+            Op::Renew { position, weight } => (5, *weight, *position),
             // The store rejects all other operations.
             _ => (3, 0, TakePosition::default()),
         };
@@ -37,13 +36,33 @@ pub(crate) fn adjust(
         numbers.push(algorithm_number(limit) as u64);
         numbers.push(op_number);
         numbers.push(u64::from(*bundled) + u64::from(adjustment.is_bundled_place()));
-        numbers.push_micros(routes.get(index).and_then(|route| route.max_ttl_micros));
+        numbers.push_micros(route.max_ttl_micros);
         numbers.push_limit(limit, cost, None, position);
         if let Limit::TokenBucket(_) = limit {
             let (alone, full) = (position.slot(), position.full());
             numbers.push_all(&[alone.micros, alone.part, full.micros, full.part, position.returned()]);
         }
-        cmd.arg(bytes);
+        let overflow_key = route.overflow.map(|key| key_name(prefix, &key));
+        Self { key: key_name(prefix, key), overflow_key, numbers: bytes }
+    }
+
+    pub(crate) const fn has_overflow(&self) -> bool {
+        self.overflow_key.is_some()
+    }
+}
+
+/// Appends the arguments of `adjust.lua`. With an overflow bucket, those of its variant for anonymous subjects.
+pub(crate) fn adjust(cmd: &mut Cmd, adjustments: &[PackedAdjustment], now: Option<Timestamp>) {
+    let has_overflow = adjustments.iter().any(PackedAdjustment::has_overflow);
+    cmd.arg(adjustments.len() * if has_overflow { 2 } else { 1 });
+    for adjustment in adjustments {
+        cmd.arg(&adjustment.key);
+    }
+    for PackedAdjustment { key, overflow_key, .. } in adjustments.iter().filter(|_| has_overflow) {
+        cmd.arg(overflow_key.as_ref().unwrap_or(key));
+    }
+    for adjustment in adjustments {
+        cmd.arg(&adjustment.numbers);
     }
     append_injected_now(cmd, now);
 }
@@ -53,22 +72,6 @@ pub(crate) fn key_name(prefix: &str, key: &Key<'_>) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_NAME_CAPACITY_BYTES);
     key.write_name(prefix, &mut name);
     name
-}
-
-/// Appends the number of keys and the keys; with `routes`, then for each key its overflow bucket or the key again.
-fn append_keys<'k>(
-    cmd: &mut Cmd,
-    prefix: &str,
-    keys: impl ExactSizeIterator<Item = &'k Key<'k>> + Clone,
-    routes: &[OverflowRoute<'_>],
-) {
-    cmd.arg(keys.len() + routes.len());
-    for key in keys.clone() {
-        cmd.arg(key_name(prefix, key));
-    }
-    for (key, route) in keys.zip(routes) {
-        cmd.arg(key_name(prefix, route.overflow.as_ref().unwrap_or(key)));
-    }
 }
 
 /// Appends the time that a test injects.

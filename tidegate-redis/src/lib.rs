@@ -49,6 +49,7 @@ mod store;
 pub use store::RedisStore;
 mod adjust;
 mod args;
+mod background_releases;
 mod batch;
 mod cardinality;
 pub use cardinality::SubjectStats;

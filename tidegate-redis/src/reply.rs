@@ -212,8 +212,8 @@ pub(crate) struct AdjustReply {
     pub(crate) stays_taken: bool,
     /// The indexes of the adjustments that created a state.
     pub(crate) created: Vec<usize>,
-    /// The indexes of the renewals whose slot is not held.
-    pub(crate) lost: Vec<usize>,
+    /// The indexes of the renewals and releases whose slot was not held, and of places in queues that stay taken.
+    pub(crate) refused: Vec<usize>,
 }
 
 /// Parses the reply of `adjust.lua`.
@@ -224,11 +224,11 @@ pub(crate) fn parse_adjust(reply: &Value) -> Result<AdjustReply, StoreError> {
         now: Timestamp::from_micros(number(now)?),
         stays_taken: number(stays_taken)? == 1,
         created: Vec::new(),
-        lost: Vec::new(),
+        refused: Vec::new(),
     };
     for index in indexes {
         let Value::Int(index) = index else { return Err(malformed()) };
-        let list = if *index < 0 { &mut reply.lost } else { &mut reply.created };
+        let list = if *index < 0 { &mut reply.refused } else { &mut reply.created };
         // Lua counts from 1.
         list.push((index.unsigned_abs() as usize).saturating_sub(1));
     }

@@ -190,6 +190,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::args::PackedAdjustment;
+    use crate::cardinality::OverflowRoute;
     use crate::args;
     use crate::batch::{Batch, BatchMode};
     use crate::packed_plan::{LIMIT_BYTES, LIMIT_HEADER_BYTES, PackedPlan};
@@ -291,9 +293,9 @@ mod tests {
             let decide_batch = Batch::new([&packed, &other]).command(None, BatchMode::Decide).0;
             assert_eq!(last_argument_bytes(&decide_batch), LIMIT_BYTES, "both plans have the same limit");
             assert!(LIMIT_HEADER_BYTES + 8 * numbers <= LIMIT_BYTES);
-            let charge = [Adjustment::charge(&check)];
+            let charge = PackedAdjustment::new("tg", &Adjustment::charge(&check), OverflowRoute::default());
             let mut adjust = redis::Cmd::new();
-            args::adjust(&mut adjust, "tg", &charge, &[], None);
+            args::adjust(&mut adjust, &[charge], None);
             assert_eq!(last_argument_bytes(&adjust), 8 * (4 + numbers + refund_numbers(name)));
         }
     }

@@ -9,6 +9,7 @@ use tidegate::{StoreError, StoreErrorKind, Timestamp};
 
 use crate::adjust::{first_error, group_by};
 use crate::args;
+use crate::background_releases::BackgroundReleases;
 use crate::batch::{Batch, BatchMode};
 use crate::call::{Call, CallError};
 use crate::cardinality::{CardinalityTracker, OverflowRoute, has_overflow, without_overflow};
@@ -52,6 +53,7 @@ pub struct RedisStore {
     pub(crate) options: RedisOptions,
     pub(crate) warnings: Arc<[String]>,
     pub(crate) heartbeat: Heartbeat,
+    pub(crate) background_releases: Arc<BackgroundReleases>,
 }
 
 impl Store for RedisStore {
@@ -76,12 +78,16 @@ impl Store for RedisStore {
     }
 
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
-        drop(self.spawn_adjustments(adjustments));
+        if adjustments.iter().all(Adjustment::is_release) {
+            self.release_soon(adjustments);
+        } else {
+            drop(self.spawn_adjustments(adjustments));
+        }
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        Adjustment::require_renewals(renewals)?;
-        self.renew_slots(renewals).await
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        Adjustment::require_slot_updates(updates)?;
+        self.send_slot_updates(updates).await
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {
@@ -146,7 +152,8 @@ impl RedisStore {
         let call = PlanCall { packed, plan, cardinality: &self.cardinality, timeouts };
         let ticket = self.denial_cache.ticket(plan);
         let reply = self.router.send(call.packed.slot(), &call).await?.into_reply(plan)?;
-        let verdict = reply.verdict(plan);
+        let mut verdict = reply.verdict(plan);
+        locate_overflow_slots(plan, routes, &mut verdict);
         if !plan.is_peek() {
             self.cardinality.record_decision(plan, &reply, verdict.checks());
             self.denial_cache.record(plan, &reply, &verdict, ticket);
@@ -180,6 +187,18 @@ impl RedisStore {
     /// The time of the injected clock. `None` means the server's.
     pub(crate) fn injected_now(&self) -> Option<Timestamp> {
         self.options.clock.as_ref().map(|clock| clock.now())
+    }
+}
+
+/// Records in which overflow bucket slots were taken, for their renewal and release.
+fn locate_overflow_slots(plan: &Plan<'_>, routes: &[OverflowRoute<'_>], verdict: &mut Verdict) {
+    let results = plan.checks().iter().zip(verdict.checks_mut()).zip(routes);
+    for ((_, result), route) in
+        results.filter(|((check, result), _)| result.overflowed && check.gate().limit().is_held())
+    {
+        if let Some(number) = route.overflow.and_then(|bucket| bucket.overflow_number()) {
+            result.position = result.position.in_overflow_bucket(number);
+        }
     }
 }
 

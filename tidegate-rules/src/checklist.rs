@@ -1,6 +1,7 @@
 //! The checklist for production: what a rule file and its deployment should have before they serve real traffic. Items that the
 //! file does not show are reported as unknown.
 
+mod held;
 mod memory;
 
 use std::time::Duration;
@@ -93,6 +94,8 @@ impl RuleFile {
             documented_response(),
             labels(&rules),
             concurrency(deployment),
+            held::leases(&rules, deployment),
+            held::penalties(&rules),
             memory::item(&rules),
             hot_keys(&rules),
             billing(&rules),

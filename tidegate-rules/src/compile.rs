@@ -2,6 +2,7 @@
 //! that leave a file usable are left to the [lints](crate::lint).
 
 mod anonymous;
+mod concurrency;
 mod condition;
 mod cost;
 mod identify;

@@ -13,7 +13,7 @@ use crate::cost::{Cost, CostSource};
 use crate::forwarded::ProxyTrust;
 use crate::front_door::FrontDoor;
 use crate::identity::{Identity, Source};
-use crate::lint::UNAVAILABLE_AT_DOOR;
+use crate::lint::{UNAVAILABLE_AT_DOOR, limits};
 use crate::problem::{Problem, Report};
 use crate::request_matcher::{RequestMatcher, TenantUse};
 use crate::source_file::Span;
@@ -47,6 +47,8 @@ pub enum GapEffect {
     AssumedSize,
     /// The rule never applies to them.
     NeverApplies,
+    /// Each holds its slot for the whole lease: the door does not learn when a request ends.
+    HeldForLease,
 }
 
 impl DoorGap {
@@ -112,6 +114,11 @@ impl fmt::Display for DoorGap {
                 "the cost of rule `{rule}` reads `{source}`, which {door} never has: every request there costs as a body of \
                  `unknown_size` bytes"
             ),
+            GapEffect::HeldForLease => write!(
+                f,
+                "rule `{rule}` holds slots (`{source}`), and {door} never learns when a request ends: each slot is held for the \
+                 whole lease"
+            ),
             GapEffect::NeverApplies => {
                 write!(f, "rule `{rule}` matches by `{source}`, which {door} never has: it never applies there")
             }
@@ -164,6 +171,7 @@ impl<'r> RuleAtDoor<'r> {
         let mut gaps = self.subject_gaps();
         gaps.extend(self.cost_gap());
         gaps.extend(self.claim_gap());
+        gaps.extend(self.lease_gap());
         gaps
     }
 
@@ -240,6 +248,13 @@ impl<'r> RuleAtDoor<'r> {
         })
     }
 
+    /// A concurrency limit at a door that is asked before a request, and not told of its end.
+    fn lease_gap(&self) -> Option<DoorGap> {
+        let is_held = limits::all(self.rule).any(|(_, limit)| limit.is_held());
+        let gap = || self.gap("concurrency", GapEffect::HeldForLease, None, &self.rule.id_span);
+        (is_held && !self.door.learns_of_ends()).then(gap)
+    }
+
     /// A claim that the rule counts by, or that chooses its limit, if no proxy in front can have verified it.
     fn claim_gap(&self) -> Option<DoorGap> {
         if self.door != FrontDoor::Gateway || self.matcher.identity_config.trust != ProxyTrust::None {
@@ -304,6 +319,10 @@ fn help(effect: GapEffect, missing: Option<&Source>) -> &'static str {
         _ if effect == GapEffect::UnverifiedClaim => {
             "let a proxy in front verify the token, and list its network: `trusted_proxies` below `identify`; a service behind the \
              gateway verifies too late"
+        }
+        _ if effect == GapEffect::HeldForLease => {
+            "limit concurrency at the gateway or the tower layer, or let workers call `/v1/leases`; here at most `max` requests pass \
+             in each lease"
         }
         Some(Source::Body(_)) => {
             "limit the route at the gateway, the tower layer or the check API, which have the body; or let the proxy send the \

@@ -310,6 +310,10 @@ pub fn describe_limit(limit: &Limit) -> String {
             // Its name says that it is a penalty.
             format!("blocked for {block} at refusal {after}, then {factor} times longer each, up to {max}")
         }
+        Limit::Concurrency(concurrency) => {
+            let lease = quantity::format_duration(concurrency.lease());
+            format!("concurrency: {} at the same time, each for {lease} without a renewal", concurrency.max())
+        }
         other => {
             let mut text = String::new();
             let _ = write!(text, "{}: {} in {window}", other.algorithm().as_str(), other.amount());

@@ -73,6 +73,11 @@ impl FrontDoor {
         self != Self::ForwardAuth
     }
 
+    /// Whether it learns when a request ends, and so can hold a slot until then. Callers of the check API say so themselves.
+    pub(crate) const fn learns_of_ends(self) -> bool {
+        !matches!(self, Self::ForwardAuth | Self::Envoy)
+    }
+
     /// Whether a request through this door can have a value of `source`.
     pub(crate) fn has(self, source: &Source) -> bool {
         match source {

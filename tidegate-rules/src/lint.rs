@@ -5,11 +5,12 @@
 
 mod anonymous;
 mod check_count;
+mod concurrency;
 mod example_request;
 pub(crate) mod failure_policy;
 mod identity;
 pub(crate) mod limits;
-mod penalty;
+pub(crate) mod penalty;
 mod reachability;
 mod repeated;
 pub(crate) mod security;
@@ -19,8 +20,9 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 34] = [
+pub(crate) const CODES: [&str; 38] = [
     "colon-segment",
+    "concurrency-on-security",
     "cost-above-limit",
     "duplicate-rule",
     "exempt-by-header",
@@ -32,8 +34,10 @@ pub(crate) const CODES: [&str; 34] = [
     "local-changed",
     "local-for-everybody",
     "login-by-ip-alone",
+    "long-lease",
     "long-queue",
     "looks-like-security",
+    "many-slots",
     NEEDED_AT_DOOR,
     "never-decides",
     "never-matches",
@@ -43,6 +47,7 @@ pub(crate) const CODES: [&str; 34] = [
     "plan-of-another-shape",
     "repeated-values",
     "security-fails-open",
+    "static-for-concurrency",
     "strangers-remembered",
     "too-many-checks",
     "trust-everyone",
@@ -92,6 +97,7 @@ pub(crate) fn lint(file: &CompiledFile, problems: &mut Vec<Problem>) {
         lints.extend(limits::unknown_size(rule, file.matcher.unknown_size));
         lints.extend(anonymous::lint(file, rule));
         lints.extend(penalty::lint(rule));
+        concurrency::lint(rule, &mut lints);
     }
     reachability::lint_conditions(file, &mut lints);
     lint_overlapping(file, &rules, &mut lints);

@@ -19,7 +19,7 @@ pub(crate) use anonymous::{AnonymousSpec, AuthenticatedSpec};
 pub(crate) use cost::{CostSpec, CostTableSpec};
 pub(crate) use identify::{EscapedSlashesSpec, IdentifySpec, RepeatedName, RepeatedSpec, SourcesSpec};
 pub(crate) use limit::{
-    FixedWindowSpec, LeakyBucketSpec, LimitSpec, SlidingLogSpec, SlidingWindowSpec, TokenBucketSpec,
+    ConcurrencySpec, FixedWindowSpec, LeakyBucketSpec, LimitSpec, SlidingLogSpec, SlidingWindowSpec, TokenBucketSpec,
 };
 pub(crate) use on_failure::{OnFailureSpec, OnOverloadSpec, PolicyName, PolicySpec, PolicyTableSpec, StaticCapSpec};
 pub(crate) use penalty::PenaltySpec;
@@ -93,6 +93,8 @@ pub(crate) struct RuleSpec {
     pub(crate) sliding_log: Option<Spanned<SlidingLogSpec>>,
     /// A number of requests in any window, estimated from slices.
     pub(crate) sliding_window: Option<Spanned<SlidingWindowSpec>>,
+    /// A number of requests at the same time, each held until it ends.
+    pub(crate) concurrency: Option<Spanned<ConcurrencySpec>>,
     /// Several limits, each under a name of its own.
     #[serde(default)]
     pub(crate) limits: BTreeMap<String, Spanned<LimitSpec>>,

@@ -7,6 +7,7 @@
 //! Time is virtual: an hour of a test takes no time. Tests see only the decisions of a rule.
 
 mod assertions;
+mod held_requests;
 mod hint;
 mod instant;
 mod junit;

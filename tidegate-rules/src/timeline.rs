@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
+use tidegate::{Algorithm, CheckResult, Limiter, ManualClock, MemoryStore, Request, RuleSet, Timestamp};
 
 /// The most requests that one point of a timeline tries.
 const MAX_TRIES: u64 = 100_000;
@@ -42,6 +42,8 @@ pub struct TimelineDenial {
     pub retry_after: Option<Duration>,
     /// The time until the whole limit is available again.
     pub reset_after: Duration,
+    /// Whether a concurrency limit refuses: the next one is admitted when one of those before it ends, and the timeline ends here.
+    pub until_release: bool,
 }
 
 pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
@@ -57,7 +59,7 @@ pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
     while timeline.points.len() < MAX_POINTS {
         clock.set(start.plus(at));
         let point = TimelinePoint::try_requests(&limiter, request, at);
-        let next = point.denied.as_ref().and_then(|denied| {
+        let next = point.denied.as_ref().filter(|denied| !denied.until_release).and_then(|denied| {
             // First when one request is admitted again, in the end when the whole limit is available.
             let wait = if timeline.points.len() + 2 >= MAX_POINTS { denied.reset_after } else { denied.retry_after? };
             denied.retry_after.and_then(|_| at.checked_add(wait))
@@ -72,6 +74,11 @@ pub(crate) fn timeline(rules: &RuleSet, request: &Request<'_>) -> Timeline {
     timeline
 }
 
+/// Whether a check is of a concurrency limit, and passes once enough is released.
+fn is_held(check: &CheckResult) -> bool {
+    check.algorithm() == Algorithm::Concurrency && check.outcome().retry_after.is_some()
+}
+
 impl TimelinePoint {
     fn try_requests(limiter: &Limiter<MemoryStore>, request: &Request<'_>, at: Duration) -> Self {
         let mut point = Self { at, allowed: 0, longest_delay: Duration::ZERO, denied: None };
@@ -82,6 +89,7 @@ impl TimelinePoint {
                     rule: decision.rule().unwrap_or_default().to_owned(),
                     retry_after: decision.retry_after(),
                     reset_after: decision.reset_after().unwrap_or_default(),
+                    until_release: decision.most_restrictive().is_some_and(is_held),
                 });
                 break;
             }
@@ -124,6 +132,13 @@ mod tests {
         let each = |at: [u64; 4]| at.map(|day| (days(day), 3, false));
         assert_eq!(points("fixed_window: { limit: 3, window: month }", 1), each([0, 31, 59, 90]));
         assert_eq!(points("fixed_window: { limit: 3, window: year }", 1), each([0, 365, 730, 1096]));
+    }
+
+    #[test]
+    fn a_timeline_ends_where_requests_must_end_first() {
+        assert_eq!(points("concurrency: { max: 3 }", 1), [(days(0), 3, false)]);
+        assert_eq!(points("concurrency: { max: 3 }", 2), [(days(0), 1, false)]);
+        assert_eq!(points("concurrency: { max: 3 }", 4), [(days(0), 0, false)]);
     }
 
     #[test]

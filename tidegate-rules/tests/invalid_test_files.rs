@@ -127,7 +127,7 @@ fn an_empty_field_is_an_error_at_its_position() {
         );
         assert_eq!(problems(&test("{}", &format!("expect: {{ {field}: ~ }}"))), [missing_value(21)]);
     }
-    for field in ["at", "after", "send", "every", "peek", "cost", "request", "expect"] {
+    for field in ["at", "after", "send", "every", "holds", "peek", "cost", "request", "expect"] {
         assert_eq!(problems(&test("{}", &format!("{field}: ~"))), [missing_value(11)], "{field}");
     }
     assert_eq!(

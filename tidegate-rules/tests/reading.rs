@@ -104,6 +104,43 @@ fn impossible_values_of_limits_are_reported_at_their_position() {
 }
 
 #[test]
+fn impossible_concurrency_limits_are_reported_at_their_position() {
+    let rule = |limit: &str| errors(&format!("version: 1\nrules:\n- id: r\n  per: []\n  {limit}\n"));
+    assert_eq!(rule("concurrency: { max: 65_536, lease: 30s }"), ["5:23 concurrency"]);
+    assert_eq!(rule("concurrency: { max: -1 }"), ["5:23 type"]);
+    assert_eq!(rule("concurrency: { max: many }"), ["5:23 type"]);
+    assert_eq!(rule("concurrency: { lease: 30s }"), ["5:16 missing-field"]);
+    assert_eq!(rule("concurrency: 3"), ["5:16 type"]);
+    assert_eq!(rule("concurrency: { max: 3, lease: 999ms }"), ["5:33 concurrency"]);
+    assert_eq!(rule("concurrency: { max: 3, lease: 25h }"), ["5:33 concurrency"]);
+    assert_eq!(rule("concurrency: { max: 3, lease: 0s }"), ["5:33 concurrency"]);
+    assert_eq!(rule("concurrency: { max: 3, lease: month }"), ["5:33 duration"]);
+    assert_eq!(rule("concurrency: { max: 3, lease: 30 }"), ["5:33 duration"]);
+    assert_eq!(rule("concurrency: { max: 70_000, lease: 1ms }"), ["5:23 concurrency", "5:38 concurrency"]);
+    assert_eq!(rule("concurrency: { max: 3, ttl: 30s }"), ["5:26 unknown-field"]);
+    assert_eq!(rule("concurrency: { max: 3 }\n  denial_cache: true"), ["6:17 concurrency"]);
+    assert_eq!(rule("concurrency: { max: 3 }\n  token_bucket: { capacity: 1, refill: 1/s }"), ["3:7 limit"]);
+    let plan = "version: 1\nplans: { pro: { r: { concurrency: { max: 65_536 } } } }\nrules:\n- { id: r, per: [], concurrency: { max: 3 } }\n";
+    assert_eq!(errors(plan), ["2:42 concurrency"]);
+}
+
+#[test]
+fn concurrency_limits_have_a_lease_of_30_seconds_and_may_be_0_in_plans_and_under_names() {
+    let text = "version: 1\ndefault_plan: pro\nplans: { pro: { one: { concurrency: { max: 0, lease: 1d } } } }\nrules:\n\
+                - { id: one, match: {}, per: [], denial_cache: false, concurrency: { max: 65_535 } }\n\
+                - { id: two, match: {}, per: [], limits: { active: { concurrency: { max: 3 } }, rate: { token_bucket: { capacity: 9, refill: 1/s } } }, denial_cache: true }\n";
+    let file = RuleFile::parse("rules.yaml", text).unwrap_or_else(|report| panic!("{report}"));
+    let plan = file.rules().resolve(&tidegate::Request::new(""));
+    let limits: Vec<_> = plan.checks().iter().map(|check| tidegate_rules::describe_limit(check.gate().limit())).collect();
+    let expected = [
+        "concurrency: 0 at the same time, each for 1d without a renewal",
+        "concurrency: 3 at the same time, each for 30s without a renewal",
+        "token bucket: 9 at once, then 1/s",
+    ];
+    assert_eq!(limits, expected);
+}
+
+#[test]
 fn a_calendar_month_in_another_limit_is_an_error_with_help() {
     let error = |limit: &str| {
         let text = format!("version: 1\nrules:\n- {{ id: r, per: [], {limit} }}\n");

@@ -89,6 +89,8 @@ impl Listener {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // As tokio's `bind`: a restarted server need not wait for old connections.
         socket.set_reuseaddr(true)?;
+        // Accepted connections inherit it: a tunnel whose client has vanished without a word must end.
+        socket.set_keepalive(true)?;
         socket.bind(address)?;
         socket.listen(ACCEPT_QUEUE_LENGTH).map(Self::from)
     }

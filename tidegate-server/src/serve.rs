@@ -25,6 +25,7 @@ mod observers;
 mod receipts;
 
 mod door_gaps;
+mod lease_collector;
 mod listener_collector;
 use listener_collector::BoundLog;
 mod histogram;

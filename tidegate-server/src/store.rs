@@ -160,10 +160,10 @@ impl Store for AnyStore {
         }
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         match self {
-            Self::Memory(store) => store.renew(renewals).await,
-            Self::Redis(store) => store.renew(renewals).await,
+            Self::Memory(store) => store.update_slots(updates).await,
+            Self::Redis(store) => store.update_slots(updates).await,
         }
     }
 

@@ -1,13 +1,14 @@
 //! `Handle`: the limiter that all layers, services and connections share, and how to replace it.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use http::header::HeaderName;
-use tidegate::Limiter;
 use tidegate::spi::Store;
+use tidegate::{HeldLease, Lease, Limiter, Timer};
 
 use crate::attribute_sources::AttributeSources;
+use crate::lease_renewal::LeaseRenewal;
 
 /// Reads and replaces the limiter of a layer, its clones and their services.
 ///
@@ -25,7 +26,13 @@ use crate::attribute_sources::AttributeSources;
 /// handle.replace(handle.limiter().with_rules(rules));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Handle<S>(Arc<RwLock<Arc<ActiveLimiter<S>>>>);
+pub struct Handle<S>(Arc<SharedLimiter<S>>);
+
+struct SharedLimiter<S> {
+    active: RwLock<Arc<ActiveLimiter<S>>>,
+    /// Made when the first lease is held.
+    leases: OnceLock<Box<LeaseRenewal<S>>>,
+}
 
 /// A limiter, and what its rules need from every request.
 pub(crate) struct ActiveLimiter<S> {
@@ -40,7 +47,8 @@ pub(crate) struct ActiveLimiter<S> {
 impl<S: Store> Handle<S> {
     /// A handle for a front door of your own; [`LimitLayer::from_handle`](crate::LimitLayer::from_handle) makes a layer of it.
     pub fn new(limiter: Limiter<S>) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(ActiveLimiter::new(limiter)))))
+        let active = RwLock::new(Arc::new(ActiveLimiter::new(limiter)));
+        Self(Arc::new(SharedLimiter { active, leases: OnceLock::new() }))
     }
 
     /// Replaces the limiter for all requests from now on. Requests in flight finish with the limiter they started with.
@@ -49,7 +57,7 @@ impl<S: Store> Handle<S> {
     /// [policy of its own](crate::LimitLayer::with_header_policy), and which response header has the actual cost.
     pub fn replace(&self, limiter: Limiter<S>) {
         let new = Arc::new(ActiveLimiter::new(limiter));
-        let mut active = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut active = self.0.active.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *active, new);
         drop(active);
         // After the lock is released: dropping a limiter may take long.
@@ -67,9 +75,42 @@ impl<S: Store> Handle<S> {
     }
 }
 
+impl<S: Store + 'static> Handle<S> {
+    /// Holds a lease that `limiter` has granted. The timer of the first one decides when leases are due.
+    #[cold]
+    pub(crate) fn hold(&self, limiter: &Arc<Limiter<S>>, lease: Lease, timer: &Arc<dyn Timer>) -> HeldLease {
+        let leases = self.0.leases.get_or_init(|| Box::new(LeaseRenewal::new(Arc::clone(timer))));
+        // The task must not keep the layer: it ends when that is gone and nothing is held any more.
+        let (shared, mut last) = (Arc::downgrade(&self.0), Arc::clone(limiter));
+        leases.start(move || {
+            if let Some(shared) = shared.upgrade() {
+                last = Arc::clone(&shared.active().limiter);
+            }
+            Arc::clone(&last)
+        });
+        leases.hold(limiter, lease)
+    }
+}
+
 impl<S> Handle<S> {
+    /// The number of leases that requests hold now, until their response bodies end.
+    pub fn held_leases(&self) -> usize {
+        self.0.leases.get().map_or(0, |leases| leases.held())
+    }
+
+    /// How many requests have lost their slots.
+    pub fn lost_leases(&self) -> u64 {
+        self.0.leases.get().map_or(0, |leases| leases.lost())
+    }
+
     pub(crate) fn active(&self) -> Arc<ActiveLimiter<S>> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        self.0.active()
+    }
+}
+
+impl<S> SharedLimiter<S> {
+    fn active(&self) -> Arc<ActiveLimiter<S>> {
+        Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) front_door: &'static str,
     /// Whether the inner service receives the canonical path.
     pub(crate) canonical_paths: bool,
+    /// Whether requests hold their slots until their responses end.
+    pub(crate) holds_leases: bool,
     pub(crate) peer: Arc<PeerFn>,
     pub(crate) attributes: Option<Arc<AttributesFn>>,
     pub(crate) cost: Option<Arc<CostFn>>,
@@ -71,6 +73,7 @@ impl<S: Store> LimitLayer<S> {
             grpc_rejections: true,
             front_door: "",
             canonical_paths: false,
+            holds_leases: true,
             peer: Arc::new(attribute_sources::peer),
             attributes: None,
             cost: None,
@@ -126,6 +129,13 @@ impl<S> LimitLayer<S> {
         self.with(|settings| settings.canonical_paths = on)
     }
 
+    /// Whether requests hold their slots of concurrency limits until their responses end, which is the default. Otherwise each slot is
+    /// held for its whole lease: for a front door that a proxy asks before it forwards a request, and that never learns when the request
+    /// ends.
+    pub fn with_held_leases(self, on: bool) -> Self {
+        self.with(|settings| settings.holds_leases = on)
+    }
+
     /// Names this front door to [observers](tidegate::spi::Observer), which find the name in the
     /// [plan](tidegate::spi::Plan::origin).
     pub fn with_front_door(self, name: &'static str) -> Self {
@@ -141,7 +151,8 @@ impl<S> LimitLayer<S> {
         self.with(|settings| settings.header_policy = Some(policy))
     }
 
-    /// Delays requests by this timer instead of tokio's.
+    /// Delays requests, and renews the slots that they hold, by this timer instead of tokio's. The slots of all clones are renewed by the
+    /// timer of the layer that held the first one.
     pub fn with_timer(self, timer: impl Timer + 'static) -> Self {
         self.with(|settings| settings.timer = Arc::new(timer))
     }

@@ -2,16 +2,18 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::ACCEPT;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response, response};
 use http_body::Body;
 use tidegate::http::{HeaderPolicy, Rejection};
 use tidegate::spi::{BodyNeed, BodyUse, Origin, Store};
-use tidegate::{Decision, Receipt, Rule, StoreError, StoreErrorKind};
+use tidegate::{Decision, HeldLease, Receipt, Rule, StoreError, StoreErrorKind};
 use tower_service::Service;
 
 use crate::attribute_sources::{OwnedAttributes, header_value};
@@ -62,6 +64,8 @@ struct Admission {
     receipt: Option<Receipt>,
     /// Present if a cost depends on the size of a body without a length.
     assumption: Option<Box<SizeAssumption>>,
+    /// Present if the request holds slots of concurrency limits.
+    lease: Option<Box<HeldLease>>,
 }
 
 /// The size that was assumed for a request, and what its costs are computed from once the size is known.
@@ -84,6 +88,7 @@ impl Admission {
         active: &ActiveLimiter<S>,
         decision: Decision,
         assumption: Option<Box<SizeAssumption>>,
+        lease: Option<Box<HeldLease>>,
     ) -> Self {
         let delay = decision.delay();
         let corrects_cost = settings.actual_cost.is_some() || active.has_cost_headers || assumption.is_some();
@@ -94,6 +99,7 @@ impl Admission {
             delay,
             receipt: (corrects_cost || !delay.is_zero()).then(|| decision.into_receipt()),
             assumption,
+            lease,
         }
     }
 }
@@ -136,7 +142,7 @@ async fn handle<T, S, A, B>(
 ) -> Result<Response<ResponseBody<B>>, T::Error>
 where
     T: Service<Request<A>, Response = Response<B>> + Clone,
-    S: Store,
+    S: Store + 'static,
     A: Body,
 {
     let settings = &*layer.settings;
@@ -147,7 +153,7 @@ where
         return Ok(bad_request_response(message));
     }
     let body_size = if active.reads_size { body_size(&parts, &body) } else { None };
-    let admission = match check(settings, &active, &parts, body_size).await {
+    let admission = match check(&layer, &active, &parts, body_size).await {
         CheckOutcome::Admit(admission) => admission,
         CheckOutcome::Reject(response) => return Ok(response),
     };
@@ -157,31 +163,58 @@ where
     if let Some(assumption) = &admission.assumption {
         parts.extensions.insert(assumption.size.clone());
     }
-    let receipt = if admission.delay.is_zero() {
-        admission.receipt
-    } else {
-        let guard = RefundGuard::new(&active.limiter, admission.receipt);
-        release(&mut inner);
-        let receipt = guard.wait(admission.delay, &*settings.timer).await;
-        reacquire(&mut inner).await?;
-        receipt
+    let lease = admission.lease;
+    let headers = lease.as_ref().map(|_| Box::new(rejection_headers(&parts.headers)));
+    if let Some(lease) = lease.as_deref() {
+        parts.extensions.insert(lease.clone());
+    }
+    let serve = async {
+        let receipt = if admission.delay.is_zero() {
+            admission.receipt
+        } else {
+            let guard = RefundGuard::new(&active.limiter, admission.receipt);
+            release(&mut inner);
+            let receipt = guard.wait(admission.delay, &*settings.timer).await;
+            reacquire(&mut inner).await?;
+            receipt
+        };
+        Ok((inner.call(Request::from_parts(parts, body)).await?, receipt))
     };
-    let response = inner.call(Request::from_parts(parts, body)).await?;
+    let Some(served) = unless_lost(lease.as_deref(), serve).await else {
+        return Ok(reject_lost(settings, &active, &headers.unwrap_or_default()));
+    };
+    let (response, receipt) = served?;
     let (mut parts, body) = response.into_parts();
     if let Some(receipt) = receipt {
         correct_cost(settings, &active, receipt, &parts, admission.assumption.as_deref()).await;
     }
     add_headers(&mut parts, admission.headers, admission.is_security);
-    Ok(Response::from_parts(parts, ResponseBody::inner(body)))
+    Ok(Response::from_parts(parts, ResponseBody::inner(body).with_lease(lease)))
+}
+
+/// The output of `future`, or `None` if the slots of the request are lost before.
+async fn unless_lost<F: Future>(lease: Option<&HeldLease>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        match lease {
+            Some(lease) => lease.poll_lost(context).map(|()| None),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// Checks a request with the limiter.
-async fn check<S: Store, B>(
-    settings: &Settings,
+async fn check<S: Store + 'static, B>(
+    layer: &LimitLayer<S>,
     active: &ActiveLimiter<S>,
     parts: &Parts,
     body_size: Option<u64>,
 ) -> CheckOutcome<B> {
+    let settings = &*layer.settings;
     let layer_attributes = settings.attributes.as_ref().map(|attributes| attributes(parts)).unwrap_or_default();
     let cost = settings.cost.as_ref().map_or(1, |cost| cost(parts));
     let values = active.sources.read(parts, &layer_attributes, (settings.peer)(parts), body_size);
@@ -202,10 +235,13 @@ async fn check<S: Store, B>(
                     cost,
                 })
             });
-            CheckOutcome::Admit(Admission::new(settings, active, decision, assumption))
+            let is_held = plan.lease_owner().is_some() && settings.holds_leases;
+            let lease = if is_held { decision.lease() } else { None };
+            let lease = lease.map(|lease| Box::new(layer.handle.hold(&active.limiter, lease, &settings.timer)));
+            CheckOutcome::Admit(Admission::new(settings, active, decision, assumption, lease))
         }
-        Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, parts, &decision)),
-        Err(error) => CheckOutcome::Reject(reject_unavailable(settings, active, parts, &error)),
+        Ok(decision) => CheckOutcome::Reject(reject_denied(settings, active, &parts.headers, &decision)),
+        Err(error) => CheckOutcome::Reject(reject_unavailable(settings, active, &parts.headers, &error)),
     }
 }
 
@@ -213,28 +249,44 @@ async fn check<S: Store, B>(
 fn reject_denied<S: Store, B>(
     settings: &Settings,
     active: &ActiveLimiter<S>,
-    parts: &Parts,
+    headers: &HeaderMap,
     decision: &Decision,
 ) -> Response<ResponseBody<B>> {
     let rule = decision.rule().and_then(|id| active.limiter.rules().rule(id));
     let message = rule.and_then(Rule::message);
-    let rejection = header_policy(settings, active).reject(decision, message, accept(parts).as_deref());
-    reject(settings, parts, rejection)
+    let rejection = header_policy(settings, active).reject(decision, message, accept(headers).as_deref());
+    reject(settings, headers, rejection)
 }
 
 /// The response to a request that is refused, since the store fails or this instance is overloaded.
 fn reject_unavailable<S: Store, B>(
     settings: &Settings,
     active: &ActiveLimiter<S>,
-    parts: &Parts,
+    headers: &HeaderMap,
     error: &StoreError,
 ) -> Response<ResponseBody<B>> {
-    reject(settings, parts, header_policy(settings, active).reject_unavailable(error, accept(parts).as_deref()))
+    reject(settings, headers, header_policy(settings, active).reject_unavailable(error, accept(headers).as_deref()))
+}
+
+/// The response to a request that has lost its slots before its response began.
+fn reject_lost<S: Store, B>(
+    settings: &Settings,
+    active: &ActiveLimiter<S>,
+    headers: &HeaderMap,
+) -> Response<ResponseBody<B>> {
+    let error = StoreError::new(StoreErrorKind::Refused, "the slot of the request was lost");
+    reject_unavailable(settings, active, headers, &error)
+}
+
+/// The headers of a request that decide the form of its rejection.
+fn rejection_headers(headers: &HeaderMap) -> HeaderMap {
+    let kept = [ACCEPT, CONTENT_TYPE];
+    kept.iter().flat_map(|name| headers.get_all(name).iter().map(|value| (name.clone(), value.clone()))).collect()
 }
 
 /// The rejection as a response in the protocol of the client.
-fn reject<B>(settings: &Settings, parts: &Parts, rejection: Rejection) -> Response<ResponseBody<B>> {
-    let grpc_type = if settings.grpc_rejections { grpc::response_type(&parts.headers) } else { None };
+fn reject<B>(settings: &Settings, headers: &HeaderMap, rejection: Rejection) -> Response<ResponseBody<B>> {
+    let grpc_type = if settings.grpc_rejections { grpc::response_type(headers) } else { None };
     let mut response = match grpc_type {
         Some(content_type) => grpc::rejection_response(rejection, content_type),
         None => rejection_response(rejection),
@@ -248,8 +300,8 @@ fn header_policy<'a, S: Store>(settings: &'a Settings, active: &'a ActiveLimiter
     settings.header_policy.as_ref().unwrap_or_else(|| active.limiter.rules().header_policy())
 }
 
-fn accept(parts: &Parts) -> Option<Cow<'_, str>> {
-    header_value(&parts.headers, &ACCEPT)
+fn accept(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    header_value(headers, &ACCEPT)
 }
 
 /// Corrects the cost by the response: by the function of the layer, else by the headers that rules name; and else by the size of the

@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 
 pub use check_result::CheckResult;
 
+use crate::algorithm::concurrency::RETRY;
 use crate::limit::Algorithm;
 use crate::plan::{Gate, Plan, Role};
 use crate::receipt::Receipt;
@@ -236,6 +237,16 @@ impl Decision {
         denying.map(CheckResult::proceeds_after).max().unwrap_or_default()
     }
 
+    /// Whether the request is denied until a slot of a concurrency limit is free, and not for longer by any other limit.
+    pub(crate) fn is_denied_by_slots(&self) -> bool {
+        let is_slot = |check: &CheckResult| {
+            check.algorithm == Algorithm::Concurrency
+                && check.role != Role::Shadow
+                && check.outcome.retry_after.is_some()
+        };
+        self.retry_after().is_some_and(|retry| retry <= RETRY) && self.checks.iter().any(is_slot)
+    }
+
     /// Whether the request is denied and no waiting helps: its cost is above a limit, or it has a [problem](Self::problem).
     pub fn is_permanent(&self) -> bool {
         if self.problem.is_some() {
@@ -310,12 +321,9 @@ impl Decision {
     /// it holds none. A [refund](crate::Limiter::refund) of the whole request releases them, too.
     ///
     /// A request with a [delay](Self::delay) holds its slots from the decision on: renew them at the end of a long delay.
-    ///
-    /// Slots in an [overflow bucket](CheckResult::is_overflowed) are not part of it. They run out by themselves.
     pub fn lease(&self) -> Option<Lease> {
-        let is_slot = |check: &CheckResult| {
-            self.is_allowed() && check.consumed && check.algorithm == Algorithm::Concurrency && !check.overflowed
-        };
+        let is_slot =
+            |check: &CheckResult| self.is_allowed() && check.consumed && check.algorithm == Algorithm::Concurrency;
         let slots = || self.checks.iter().enumerate().filter(|(_, check)| is_slot(check));
         let duration = slots().filter_map(|(_, check)| check.window().duration()).min()?;
         let [stored, local] = [false, true].map(|is_local| {

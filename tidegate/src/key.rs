@@ -126,9 +126,14 @@ impl<'r> Key<'r> {
     }
 
     /// The key of an overflow bucket, by [number](crate::spi::Newcomer::bucket), that new subjects of this limit and partition share
-    /// when there are too many. It is in the same slot. For shared stores; the memory store has its own overflow buckets.
+    /// when there are too many. It is in the same slot. The memory store has its own overflow buckets, for all partitions together.
     pub fn overflow(&self, number: u32) -> Self {
         Self { overflow: true, subject: Subject::from_hash(u128::from(number)), ..*self }
+    }
+
+    /// The number of the overflow bucket, if it is one.
+    pub const fn overflow_number(&self) -> Option<u32> {
+        if self.overflow { Some(self.subject.hash() as u32) } else { None }
     }
 
     /// The common part of the keys of its limit.

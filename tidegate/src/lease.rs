@@ -38,15 +38,24 @@ pub struct Lease {
     duration: Duration,
 }
 
-/// Why slots were not renewed.
+/// Why slots were not renewed or released.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum RenewError {
+pub enum LeaseError {
     /// Some of the slots are no longer held: they have run out, were released, or were given up because the limit was lowered. Others
-    /// may hold them. The remaining ones were renewed.
-    Lost,
-    /// The store failed. The slots are held until they run out; the renewal may be repeated.
+    /// may hold them. The remaining ones were renewed or released.
+    NotHeld,
+    /// The store failed. The slots are held until they run out; the call may be repeated.
     Store(StoreError),
+}
+
+/// What a renewal does about a slot that the store does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retake {
+    /// The slot may have run out: it is not held.
+    No,
+    /// Less than the lease has passed since the slot was last known to be held, so the store has lost it: it is taken again if it fits.
+    IfLost,
 }
 
 impl Lease {
@@ -56,9 +65,36 @@ impl Lease {
         (!is_empty).then_some(Self { stored, local, duration })
     }
 
+    /// The lease of another process, from the receipt of its [slots](Self::stored) and the current rules. `None` if no limit under which
+    /// it held slots exists any more.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tidegate::{Lease, Limit, Limiter, MemoryStore, Receipt, Request, Rule, RuleSet};
+    ///
+    /// # let rules = RuleSet::new([Rule::new("exports", Limit::concurrency(3, Duration::from_secs(30))?)])?;
+    /// # let limiter = Limiter::new(rules, MemoryStore::new());
+    /// let lease = limiter.check_now(&Request::new("export")).lease().expect("a free slot");
+    /// let bytes = lease.stored().to_bytes();
+    /// let receipt = Receipt::from_bytes(&bytes).expect("our own bytes");
+    /// assert_eq!(Lease::from_stored(receipt, limiter.rules()), Some(lease));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_stored(receipt: Receipt, rules: &RuleSet) -> Option<Self> {
+        let lease = Self { stored: receipt, local: Receipt::default(), duration: Duration::ZERO };
+        let duration = lease.current_duration(rules)?;
+        Some(Self { duration, ..lease })
+    }
+
     /// How long the slots are held without a renewal: the shortest of their leases.
     pub const fn duration(&self) -> Duration {
         self.duration
+    }
+
+    /// The shortest lease of the slots under the current rules. `None` if no limit of them exists any more.
+    pub(crate) fn current_duration(&self, rules: &RuleSet) -> Option<Duration> {
+        let [stored, local] = self.renewals(rules, Retake::No);
+        stored.iter().chain(&local).map(|slot| slot.limit.max_window()).min()
     }
 
     /// The receipt of the slots in the store, for another process that renews and releases them. Sign its bytes: whoever can forge them
@@ -69,30 +105,30 @@ impl Lease {
 
     /// The releases in the store under the current rules, and those in the memory of this instance.
     pub(crate) fn releases<'r>(&self, rules: &'r RuleSet) -> [Vec<Adjustment<'r>>; 2] {
-        [&self.stored, &self.local].map(|slots| slots.refunds(rules))
+        [&self.stored, &self.local].map(|slots| slots.releases(rules))
     }
 
-    /// The renewals in the store under the current rules, and those in the memory of this instance.
-    pub(crate) fn renewals<'r>(&self, rules: &'r RuleSet) -> [Vec<Adjustment<'r>>; 2] {
-        [&self.stored, &self.local].map(|slots| slots.renewals(rules))
+    /// The renewals in the store under the current rules, and those in the memory of this instance, which loses no slots.
+    pub(crate) fn renewals<'r>(&self, rules: &'r RuleSet, retake: Retake) -> [Vec<Adjustment<'r>>; 2] {
+        [self.stored.renewals(rules, retake), self.local.renewals(rules, Retake::No)]
     }
 }
 
-impl fmt::Display for RenewError {
+impl fmt::Display for LeaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lost => {
+            Self::NotHeld => {
                 f.write_str("the slot is no longer held: it has run out, was released, or its limit was lowered")
             }
-            Self::Store(error) => write!(f, "the slot was not renewed: {error}"),
+            Self::Store(error) => write!(f, "the slot was neither renewed nor released: {error}"),
         }
     }
 }
 
-impl Error for RenewError {
+impl Error for LeaseError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Lost => None,
+            Self::NotHeld => None,
             Self::Store(error) => Some(error),
         }
     }

@@ -23,7 +23,7 @@
 //!
 //! | for | see |
 //! |---|---|
-//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`Lease`], [`AcquireOutcome`] |
+//! | checking requests | [`Limiter`], [`Request`], [`Decision`], [`RequestProblem`], [`Receipt`], [`Lease`], [`HeldLeases`], [`AcquireOutcome`] |
 //! | rules in code | [`Rule`], [`RuleSet`], [`RuleMode`], [`OnFailure`], [`OnOverload`], [`AnonymousBounds`], [`PartitionBy`] |
 //! | limits | [`Limit`], [`Rate`], [`Window`], [`Algorithm`] |
 //! | where limits are kept | [`MemoryStore`], or `RedisStore` of the crate `tidegate-redis`; [`Secret`], [`StoreError`] |
@@ -70,9 +70,9 @@ mod window;
 pub use algorithm::penalty::Penalty;
 pub use clock::{Clock, ManualClock, SleepTimer, SystemClock, Timer};
 pub use decision::{CheckResult, Decision};
-pub use lease::{Lease, RenewError};
+pub use lease::{Lease, LeaseError};
 pub use limit::{Algorithm, Limit, LimitError};
-pub use limiter::{AcquireOutcome, Limiter};
+pub use limiter::{AcquireOutcome, HeldLease, HeldLeases, Limiter};
 pub use memory::MemoryStore;
 pub(crate) use network::Network;
 pub use on_failure::{OnFailure, OnOverload};

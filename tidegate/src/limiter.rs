@@ -3,7 +3,9 @@
 
 mod acquire;
 mod fallback;
+mod held_leases;
 mod leases;
+mod slot_releases;
 mod unstored;
 mod wait_queue;
 
@@ -15,7 +17,9 @@ use crate::plan::Plan;
 use crate::store::{Adjustment, Store, StoreError, StoreErrorKind};
 pub use acquire::AcquireOutcome;
 use fallback::Fallback;
+pub use held_leases::{HeldLease, HeldLeases};
 use leases::UndecidedSlots;
+use slot_releases::SlotReleases;
 use unstored::UnstoredChecks;
 use wait_queue::WaitQueue;
 
@@ -45,7 +49,14 @@ pub struct Limiter<S> {
     pub(crate) store: S,
     observer: Option<Arc<dyn Observer>>,
     fallback: Fallback,
-    pub(crate) wait_queue: WaitQueue,
+    pub(crate) waiting: Arc<WaitingCallers>,
+}
+
+/// The callers of [`Limiter::acquire`] on one store.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingCallers {
+    pub(crate) queue: WaitQueue,
+    slot_releases: SlotReleases,
 }
 
 /// Constructors
@@ -53,7 +64,7 @@ impl<S: Store> Limiter<S> {
     /// A limiter with the [public](Secret::public) secret and no observer.
     pub fn new(rules: RuleSet, store: S) -> Self {
         let (secret, fallback) = (Secret::public(), Fallback::new());
-        Self { rules, secret, store, observer: None, fallback, wait_queue: WaitQueue::default() }
+        Self { rules, secret, store, observer: None, fallback, waiting: Arc::default() }
     }
 
     /// Sets the secret for hashing subjects. All instances must have the same.
@@ -63,7 +74,8 @@ impl<S: Store> Limiter<S> {
         self
     }
 
-    /// A limiter with other rules on the same store, with the same secret, observer and fallback. Consumed units stay consumed.
+    /// A limiter with other rules on the same store, with the same secret, observer, fallback and
+    /// [waiting](Self::acquire) callers. Consumed units stay consumed.
     pub fn with_rules(&self, rules: RuleSet) -> Self
     where
         S: Clone,
@@ -74,7 +86,7 @@ impl<S: Store> Limiter<S> {
             store: self.store.clone(),
             observer: self.observer.clone(),
             fallback: self.fallback.clone(),
-            wait_queue: WaitQueue::default(),
+            waiting: Arc::clone(&self.waiting),
         }
     }
 
@@ -132,7 +144,7 @@ impl<S: Store> Limiter<S> {
         if let Some(denial) = self.known_denial(plan) {
             return Ok(denial);
         }
-        let undecided = UndecidedSlots::new(&self.store, plan);
+        let undecided = UndecidedSlots::new(self, plan);
         let result = self.store.decide(plan).await;
         undecided.decided(&result);
         match self.observe_error(result) {
@@ -178,7 +190,7 @@ impl<S: Store> Limiter<S> {
         let granted = decided.as_ref().map_or(0, Decision::granted);
         let refunds = unstored.refunds(granted);
         if !refunds.is_empty() {
-            self.store.adjust_soon(&refunds);
+            self.adjust_soon(&refunds);
         }
         let decision = decided?;
         Ok(self.observe(plan, if granted == 0 { decision } else { unstored.merge(&decision) }))
@@ -221,7 +233,15 @@ impl<S: Store> Limiter<S> {
         if adjustments.is_empty() {
             return Ok(());
         }
-        self.observe_error(self.store.adjust(adjustments).await)
+        let result = self.observe_error(self.store.adjust(adjustments).await);
+        self.waiting.slot_releases.notify(adjustments);
+        result
+    }
+
+    /// Starts to apply charges and refunds without waiting for it.
+    fn adjust_soon(&self, adjustments: &[Adjustment<'_>]) {
+        self.store.adjust_soon(adjustments);
+        self.waiting.slot_releases.notify(adjustments);
     }
 
     /// Resets the limits of the subjects of `request`, under every rule that matches it.
@@ -240,7 +260,7 @@ impl<S: Store> Limiter<S> {
     /// consumed.
     #[allow(clippy::needless_pass_by_value, reason = "a receipt is good for one refund")]
     pub fn refund_soon(&self, receipt: Receipt) {
-        self.store.adjust_soon(&receipt.refunds(&self.rules));
+        self.adjust_soon(&receipt.refunds(&self.rules));
     }
 }
 

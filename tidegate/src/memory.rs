@@ -176,9 +176,16 @@ impl MemoryStore {
         let is_own = |index: usize| !locked.is_overflow(index) && !full.contains(&index);
         let (mut verdict, changes) = Verdict::decide(plan, now, &locked.states(), is_own);
         for (index, change) in changes.into_iter().enumerate() {
-            verdict.checks_mut()[index].overflowed = locked.is_overflow(index);
+            let check = &plan.checks()[index];
+            if locked.is_overflow(index) {
+                let result = &mut verdict.checks_mut()[index];
+                result.overflowed = true;
+                if check.gate().limit().is_held() {
+                    let number = locked.locations[index].id ^ check.key().overflow_id(0);
+                    result.position = result.position.in_overflow_bucket(number as u32);
+                }
+            }
             if let Some(change) = change {
-                let check = &plan.checks()[index];
                 locked.update(index, check.gate().limit(), change, check.max_expiry(now));
             }
         }
@@ -214,12 +221,17 @@ impl MemoryStore {
         newcomer: Newcomer,
         now: Timestamp,
     ) {
-        let mut id = key.overflow_id(newcomer.bucket(self.overflow_buckets, self.overflow_seed, now));
-        while locked.uses_overflow(id) {
-            id = id.wrapping_add(1);
+        let mut number = newcomer.bucket(self.overflow_buckets, self.overflow_seed, now);
+        while locked.uses_overflow(key.overflow_id(number)) {
+            number = number.wrapping_add(1);
         }
-        let shard = self.shards.len() + self.scaled_hash(id, self.overflow.len());
-        locked.locations[index] = StateLocation { id, shard };
+        locked.locations[index] = self.overflow_location(key, number);
+    }
+
+    /// Where the overflow bucket with this number is.
+    fn overflow_location(&self, key: &Key<'_>, number: u32) -> StateLocation {
+        let id = key.overflow_id(number);
+        StateLocation { id, shard: self.shards.len() + self.scaled_hash(id, self.overflow.len()) }
     }
 
     /// Locks the shards of the overflow buckets that are used, in ascending order, which prevents deadlocks.
@@ -246,9 +258,11 @@ impl MemoryStore {
             if adjustment.forget_after().is_some() {
                 locked.remove_expired(index, now);
             }
-            // Only charges may use the overflow bucket: a refund to it would benefit other subjects.
+            // Only charges may use the overflow bucket: a refund to it would benefit other subjects. A slot has an owner, even there.
             let Adjustment { key, op, anonymous, .. } = adjustment;
-            if matches!(op, Op::Charge { .. }) && !locked.has_room(index, now, *anonymous) {
+            if let Some(number) = key.overflow_number() {
+                locked.locations[index] = self.overflow_location(key, number);
+            } else if matches!(op, Op::Charge { .. }) && !locked.has_room(index, now, *anonymous) {
                 self.use_overflow(&mut locked, index, key, Newcomer::from_adjustment(adjustment), now);
             }
         }
@@ -261,7 +275,11 @@ impl MemoryStore {
         let mut admitted = Vec::new();
         for (index, adjustment) in adjustments.iter().enumerate() {
             let Adjustment { limit, op, bundled, .. } = adjustment;
-            if *bundled && stays_taken {
+            // A slot without a state of its own is not taken again in a full store.
+            let is_retake = matches!(op, Op::Renew { weight, .. } if *weight > 0);
+            let is_refused =
+                is_retake && locked.get(index).is_none() && !locked.has_room(index, now, adjustment.anonymous);
+            if is_refused || *bundled && stays_taken {
                 admitted.push(false);
                 continue;
             }
@@ -328,9 +346,9 @@ impl Store for MemoryStore {
         let _ = self.adjust_now(adjustments);
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
-        Adjustment::require_renewals(renewals)?;
-        Ok(self.apply_all(renewals))
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+        Adjustment::require_slot_updates(updates)?;
+        Ok(self.apply_all(updates))
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -8,6 +8,8 @@ use smol_str::SmolStr;
 use crate::algorithm::{FractionalMicros, Op, TakePosition};
 use crate::decision::{BudgetShare, CheckResult};
 use crate::key::Key;
+use crate::lease::Retake;
+use crate::limit::Algorithm;
 use crate::limit::MAX_AMOUNT;
 use crate::plan::Role;
 use crate::spi::Subject;
@@ -22,18 +24,20 @@ const LAYOUT_VERSION: u8 = 2;
 const HAS_PLAN: u8 = 1;
 const IS_ANONYMOUS: u8 = 2;
 const IS_SHADOW: u8 = 4;
+const IS_SLOT: u8 = 8;
 
 /// What a decision consumed. A refund takes the receipt, so that it happens once.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 #[must_use = "a receipt does nothing until it is refunded"]
 pub struct Receipt {
     entries: SmallVec<[ReceiptEntry; 1]>,
     /// Whether the request has a place in a queue that cannot be given back: in an overflow bucket, or in the memory of an
-    /// instance. Then nothing is refunded.
+    /// instance. Then nothing but slots is refunded.
     has_lost_place: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 struct ReceiptEntry {
     rule: SmolStr,
     limit_name: SmolStr,
@@ -49,8 +53,10 @@ struct ReceiptEntry {
     shadow: bool,
     /// The network of the subject, for a charge to its overflow bucket. Not part of the bytes, which are for refunds.
     network: Option<Network>,
-    /// Whether an overflow bucket decided, to which nothing is refunded.
+    /// Whether an overflow bucket decided, to which nothing but a slot is refunded.
     overflowed: bool,
+    /// Whether it is a slot of a concurrency limit, which is not a price: it goes back, whatever happens to the rest.
+    slot: bool,
     /// The costs of further rules that share the check through a budget.
     others: Vec<(SmolStr, u64)>,
 }
@@ -75,7 +81,8 @@ impl Receipt {
                 anonymous: check.anonymous,
                 shadow: check.role == Role::Shadow,
                 network: check.network,
-                overflowed: check.overflowed,
+                overflowed: check.overflowed && check.algorithm != Algorithm::Concurrency,
+                slot: check.algorithm == Algorithm::Concurrency,
                 others: others.map(|other| (other.rule.clone(), other.cost.saturating_mul(units))).collect(),
             }
         };
@@ -103,7 +110,8 @@ impl Receipt {
             bytes.push(
                 flag(HAS_PLAN, entry.plan.is_some())
                     | flag(IS_ANONYMOUS, entry.anonymous)
-                    | flag(IS_SHADOW, entry.shadow),
+                    | flag(IS_SHADOW, entry.shadow)
+                    | flag(IS_SLOT, entry.slot),
             );
             push_text(&mut bytes, entry.plan.as_deref().unwrap_or_default());
             bytes.extend_from_slice(&entry.subject.hash().to_be_bytes());
@@ -124,7 +132,7 @@ impl Receipt {
         while !bytes.is_empty() {
             let rest = &mut bytes;
             let (rule, limit_name) = (read_text(rest)?.into(), read_text(rest)?.into());
-            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 8)?;
+            let flags = read_array(rest).map(|[flags]| flags).filter(|flags| *flags < 16)?;
             let plan = read_text(rest)?;
             entries.push(ReceiptEntry {
                 rule,
@@ -132,6 +140,7 @@ impl Receipt {
                 plan: (flags & HAS_PLAN != 0).then(|| plan.into()),
                 anonymous: flags & IS_ANONYMOUS != 0,
                 shadow: flags & IS_SHADOW != 0,
+                slot: flags & IS_SLOT != 0,
                 network: None,
                 overflowed: false,
                 subject: Subject::from_hash(u128::from_be_bytes(read_array(rest)?)),
@@ -158,9 +167,17 @@ impl Receipt {
         self.refundable_entries().filter_map(refund).collect()
     }
 
+    /// The releases of its slots under the current rules. Limits that no longer exist are skipped.
+    pub(crate) fn releases<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
+        self.refunds(rules).into_iter().filter(|refund| refund.limit.is_held()).collect()
+    }
+
     /// The renewals of its slots under the current rules. Limits that no longer exist are skipped.
-    pub(crate) fn renewals<'r>(&self, rules: &'r RuleSet) -> Vec<Adjustment<'r>> {
-        let renewal = |entry: &ReceiptEntry| entry.adjustment(rules, Op::Renew { position: entry.position });
+    pub(crate) fn renewals<'r>(&self, rules: &'r RuleSet, retake: Retake) -> Vec<Adjustment<'r>> {
+        let renewal = |entry: &ReceiptEntry| {
+            let weight = if retake == Retake::IfLost { entry.cost } else { 0 };
+            entry.adjustment(rules, Op::Renew { position: entry.position, weight })
+        };
         self.refundable_entries().filter_map(renewal).filter(|renewal| renewal.limit.is_held()).collect()
     }
 
@@ -184,7 +201,8 @@ impl Receipt {
     }
 
     fn refundable_entries(&self) -> impl Iterator<Item = &ReceiptEntry> {
-        let is_refundable = |entry: &&ReceiptEntry| !self.has_lost_place && !entry.overflowed && entry.cost > 0;
+        let is_refundable =
+            |entry: &&ReceiptEntry| entry.cost > 0 && (entry.slot || !self.has_lost_place && !entry.overflowed);
         self.entries.iter().filter(is_refundable)
     }
 }
@@ -218,7 +236,8 @@ impl ReceiptEntry {
         let gate = rules.gate(&self.rule, self.plan.as_deref(), &self.limit_name)?;
         let key = Key::in_partition(gate.stem(), self.partition, self.subject);
         let (anonymous, network) = (self.anonymous, self.network);
-        Some(Adjustment { key, limit: gate.limit(), op, gate, anonymous, network, bundled: false })
+        let adjustment = Adjustment { key, limit: gate.limit(), op, gate, anonymous, network, bundled: false };
+        Some(adjustment.at_position(self.position))
     }
 
     /// The actual cost of all rules of this entry; `None` if it is unknown for all of them.
@@ -251,6 +270,7 @@ mod tests {
             ),
             anonymous: plan.is_some(),
             shadow: plan == Some("pro"),
+            slot: false,
             network: None,
             overflowed: false,
             others: Vec::new(),
@@ -294,6 +314,14 @@ mod tests {
         assert!(receipt.is_empty());
         let empty = Receipt { entries: SmallVec::new(), has_lost_place: false };
         assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Some(empty));
+    }
+
+    #[test]
+    fn slots_are_given_back_whatever_happens_to_the_rest() {
+        let mut receipt = Receipt { has_lost_place: true, ..receipt() };
+        receipt.entries[1].slot = true;
+        let kept = Receipt::from_bytes(&receipt.to_bytes()).unwrap();
+        assert_eq!(kept.entries.as_slice(), &receipt.entries[1..2]);
     }
 
     #[test]

@@ -28,10 +28,11 @@ pub trait Store: Send + Sync {
     /// is lost; the units stay consumed.
     fn adjust_soon(&self, adjustments: &[Adjustment<'_>]);
 
-    /// Holds slots of concurrency limits for another lease: [`Adjustment::renewal`]s, each by itself. Returns for each whether the slot
-    /// is held. A slot that is not was released, has run out, or was given up because the limit was lowered.
-    fn renew(&self, renewals: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
-        let _ = renewals;
+    /// Renews and releases slots of concurrency limits: [`Op::Renew`] and [`Op::Refund`], each by itself. Returns for each whether the
+    /// slot was held; then it was renewed or released. A slot that was not held was released before, has run out, or was given up because
+    /// the limit was lowered. Updates that may have been applied can be repeated.
+    fn update_slots(&self, updates: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
+        let _ = updates;
         async { Err(StoreError::new(StoreErrorKind::Unexpected, "this store keeps no leases")) }
     }
 
@@ -69,8 +70,8 @@ impl<S: Store> Store for Arc<S> {
         S::adjust_soon(self, adjustments);
     }
 
-    fn renew(&self, renewals: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
-        S::renew(self, renewals)
+    fn update_slots(&self, updates: &[Adjustment<'_>]) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send {
+        S::update_slots(self, updates)
     }
 
     fn forget(&self, keys: &[Key<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
@@ -98,8 +99,8 @@ pub struct Adjustment<'r> {
     pub key: Key<'r>,
     /// The limit.
     pub limit: &'r Limit,
-    /// [`Op::Charge`] or [`Op::Refund`] to [adjust](Store::adjust), [`Op::Renew`] to [renew](Store::renew). A store rejects
-    /// [`Op::Take`] here.
+    /// [`Op::Charge`] or [`Op::Refund`] to [adjust](Store::adjust), [`Op::Renew`] or [`Op::Refund`] to
+    /// [update slots](Store::update_slots). A store rejects [`Op::Take`] here.
     pub op: Op,
     /// The limit and its rule.
     pub gate: &'r Gate,
@@ -170,7 +171,7 @@ impl<'r> Adjustment<'r> {
     /// The refund of what `check` consumed, as a part of the refund of its request.
     pub fn bundled_refund(check: &Check<'r>, cost: u64, position: TakePosition) -> Self {
         let bundled = is_bundled(check.gate().limit(), check.is_shadow());
-        Self { bundled, ..Self::new(check, Op::Refund { cost, position }) }
+        Self { bundled, ..Self::new(check, Op::Refund { cost, position }) }.at_position(position)
     }
 
     /// The release of the slot that `owner` holds under `check`, with its whole weight.
@@ -178,9 +179,9 @@ impl<'r> Adjustment<'r> {
         Self::new(check, Op::Refund { cost: MAX_AMOUNT, position: TakePosition::from_owner(owner) })
     }
 
-    /// The renewal of the slot that `owner` holds under `check`.
+    /// The renewal of the slot that `owner` holds under `check`. It is not taken again if it is absent.
     pub fn renewal(check: &Check<'r>, owner: LeaseOwner) -> Self {
-        Self::new(check, Op::Renew { position: TakePosition::from_owner(owner) })
+        Self::new(check, Op::Renew { position: TakePosition::from_owner(owner), weight: 0 })
     }
 
     /// Rejects adjustments of which one is a take or a renewal.
@@ -193,13 +194,19 @@ impl<'r> Adjustment<'r> {
         Err(StoreError::new(StoreErrorKind::Unexpected, message))
     }
 
-    /// Rejects adjustments of which one is not the renewal of a slot.
-    pub fn require_renewals(adjustments: &[Self]) -> Result<(), StoreError> {
-        let is_renewal = |one: &Self| matches!(one.op, Op::Renew { .. }) && one.limit.is_held();
-        if adjustments.iter().all(is_renewal) {
+    /// Rejects adjustments of which one is not the renewal or the release of a slot.
+    pub fn require_slot_updates(adjustments: &[Self]) -> Result<(), StoreError> {
+        let is_update = |one: &Self| matches!(one.op, Op::Renew { .. } | Op::Refund { .. }) && one.limit.is_held();
+        if adjustments.iter().all(is_update) {
             return Ok(());
         }
-        Err(StoreError::new(StoreErrorKind::Unexpected, "only slots of concurrency limits can be renewed"))
+        let message = "only slots of concurrency limits can be renewed and released";
+        Err(StoreError::new(StoreErrorKind::Unexpected, message))
+    }
+
+    /// Whether it releases a slot of a concurrency limit.
+    pub const fn is_release(&self) -> bool {
+        self.limit.is_held() && matches!(self.op, Op::Refund { .. })
     }
 
     /// Whether it is a place in a queue that may have to stay taken, together with everything that is bundled.
@@ -210,6 +217,18 @@ impl<'r> Adjustment<'r> {
     /// How long the store keeps the state of the subject after its last request, if that is bounded.
     pub const fn forget_after(&self) -> Option<Duration> {
         if self.anonymous { self.gate.forget_after() } else { None }
+    }
+
+    /// For a slot in an overflow bucket, the same adjustment there. All others are unchanged: nothing else goes back to a bucket that
+    /// others share.
+    pub(crate) fn at_position(self, position: TakePosition) -> Self {
+        match position.overflow_bucket() {
+            // The bucket is kept as long as it counts, so it does not expire like the state of an unauthenticated subject.
+            Some(number) if self.limit.is_held() => {
+                Self { key: self.key.overflow(number), anonymous: false, network: None, ..self }
+            }
+            _ => self,
+        }
     }
 
     /// Sets the key, such as that of an overflow bucket.

@@ -133,3 +133,46 @@ fn a_store_with_room_has_no_overflow() {
     }
     assert_eq!((limiter.store().keys(), limiter.store().overflowed()), (honest, 0));
 }
+
+/// Slots have owners, so those in shared buckets can be renewed and released, too.
+#[test]
+fn slots_of_newcomers_are_held_renewed_and_released_in_overflow_buckets() {
+    const LEASE: Duration = Duration::from_secs(30);
+    let clock = ManualClock::default();
+    let rules = ["exports", "jobs"].map(|rule| {
+        let rule = Rule::new(rule, Limit::concurrency(2, LEASE).unwrap()).with_per(["ip"]);
+        rule.with_limit("long", Limit::concurrency(9, 2 * LEASE).unwrap())
+    });
+    let store = MemoryStore::new().with_max_keys(4).with_clock(clock.clone());
+    let limiter = Limiter::new(RuleSet::new(rules).unwrap(), store);
+    let of = |ip: &'static str| Request::new("").with_attribute("ip", ip);
+    let slots = |ip: &'static str| {
+        let peek = limiter.check_plan_now(&limiter.plan(&of(ip)).with_peek());
+        let remaining: Vec<u64> = peek.checks().iter().map(|check| check.outcome().remaining).collect();
+        remaining
+    };
+    let _full = limiter.check_now(&of("192.0.2.1"));
+    let newcomer = limiter.check_now(&of("198.51.100.7"));
+    assert!(newcomer.checks().iter().all(tidegate::CheckResult::is_overflowed));
+    assert_eq!(slots("198.51.100.7"), [1, 8, 1, 8]);
+    let lease = newcomer.lease().unwrap();
+    for _ in 0..4 {
+        clock.advance(LEASE / 2);
+        ready(limiter.renew(&lease)).unwrap();
+        let _full = limiter.check_now(&of("192.0.2.1"));
+    }
+    assert_eq!(slots("198.51.100.7"), [1, 8, 1, 8]);
+    ready(limiter.release(lease)).unwrap();
+    assert_eq!(slots("198.51.100.7"), [2, 9, 2, 9]);
+    // A refund of the whole request releases them, too.
+    ready(limiter.refund(limiter.check_now(&of("198.51.100.7")).into_receipt())).unwrap();
+    assert_eq!(slots("198.51.100.7"), [2, 9, 2, 9]);
+}
+
+/// The result of a future that does not wait.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(result) => result,
+        std::task::Poll::Pending => panic!("the future is pending"),
+    }
+}

@@ -8,7 +8,7 @@ use tidegate::{Limiter, MemoryStore, Request};
 use tokio::task::{JoinSet, block_in_place};
 
 use super::fault::{Effect, Fault, POLICIES};
-use super::load::{Instance, Load, Scale, TIMEOUT, options, request};
+use super::load::{Instance, Load, Scale, TENANT, TIMEOUT, options, request};
 use crate::proxy::{NetworkFault, Proxy};
 use crate::server::{Kind, Server, free_port};
 use crate::suite::key_name;
@@ -139,6 +139,12 @@ impl FaultEnvironment {
             (Servers::Cluster(cluster), _) => cluster.servers.iter().map(Server::port).collect(),
             _ => vec![self.server().port()],
         }
+    }
+
+    /// The tenant of requests that hold slots: that of all others, so that they meet the fault in a cluster; or another one, so that the
+    /// proxy does not count them.
+    pub(super) const fn lease_tenant(&self) -> &'static str {
+        if self.proxy.is_some() { "globex" } else { TENANT }
     }
 
     fn server(&self) -> &Server {

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::fault::POLICIES;
+use super::lease_load::LeaseLoad;
 use crate::suite::{connect_store, one_limit_of_each_kind, wait_until};
 
 /// The number of instances.
@@ -108,7 +109,7 @@ impl Scale {
         }
     }
 
-    /// The rules of each policy, all with the same limit, and one rule for anonymous subjects. Half of the policies have one limit; the
+    /// The rules of each policy, all with the same limit, one rule for anonymous subjects, and one for slots. Half of the policies have one limit; the
     /// others have a limit of each kind and a second rule, so that every fault meets small and large plans.
     pub fn rules(&self, limit: u64) -> RuleSet {
         let rule = |policy: OnFailure, second: &str, limits: &[Limit], cap: u64| {
@@ -127,7 +128,7 @@ impl Scale {
             ],
         };
         let anonymous = Rule::new("flood", slow(limit)).with_action("flood").with_per(["address"]);
-        RuleSet::new(POLICIES.into_iter().flat_map(of_policy).chain([anonymous])).unwrap()
+        RuleSet::new(POLICIES.into_iter().flat_map(of_policy).chain([anonymous, LeaseLoad::rule()])).unwrap()
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidegate::OnFailure;
 
 use super::fault::{Effect, FAULTS, Fault, POLICIES, StateLoss};
+use super::lease_load::{LeaseCounts, LeaseOutcome, MAX_HELD, WORKERS};
 use super::load::{INSTANCES, Scale, TIMEOUT};
 use super::outcome::FaultOutcome;
 
@@ -44,6 +45,10 @@ const NOTES: &str = "
 - *Timeout*, *hang*, *latency* and *trickle*: until it is certain that the server is silent, calls wait. On a busy machine some wait too
   long and are [overloaded](failure.md#overload) instead (reason `overloaded`): whatever the policy, their subjects are refused with 503 if they
   have several calls waiting. Nothing more passes by that.
+- *Leases*: workers on both instances take, hold and release slots of a concurrency limit beside this load. However the store fails, no more
+  slots are held than there are, and at the end none is left that was released. A release that fails, or a decision whose reply was lost, leaves
+  a slot that runs out with its lease. After *data lost*, *failover* and *promotion*, and when the clock jumps over the lease, the store may
+  grant each slot once more.
 - *Clock jumps*: a forward step counts as elapsed time and refills; a backward step refunds nothing and locks no subject out.
 
 ";
@@ -84,7 +89,13 @@ fn assertions() -> String {
 }
 
 /// Renders the figures of a run.
-pub fn figures(rows: &[FaultOutcome], scale: &Scale, command: &str, written: &str) -> String {
+pub fn figures(
+    rows: &[FaultOutcome],
+    leases: &[LeaseOutcome],
+    scale: &Scale,
+    command: &str,
+    written: &str,
+) -> String {
     let mut page = format!(
         "{FIGURES}\n\n```sh\n{command}\n```\n\n{written}. Timeout {TIMEOUT:?}, {INSTANCES} instances, {} workers per instance and policy, \
          each with one request every {:?}. Times are wall time on a machine that also runs the servers and \
@@ -104,6 +115,16 @@ pub fn figures(rows: &[FaultOutcome], scale: &Scale, command: &str, written: &st
     page.push_str("| limit | above it | bound |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for row in rows {
         let _ = writeln!(page, "{}", figure(row));
+    }
+    let _ = write!(
+        page,
+        "\nSlots of a concurrency limit of {MAX_HELD}, `closed`, with {WORKERS} workers on each instance that hold one for {:?}:\n\n\
+         | fault | taken | most held at once | unconfirmed | left at the end |\n|---|---|---|---|---|\n",
+        scale.pace
+    );
+    for LeaseOutcome { fault, counts, left } in leases {
+        let (name, LeaseCounts { taken, peak, unconfirmed, .. }) = (fault.name(), counts);
+        let _ = writeln!(page, "| {name} | {taken} | {peak} | {unconfirmed} | {left} |");
     }
     page
 }

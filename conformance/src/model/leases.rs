@@ -94,14 +94,22 @@ impl Leases {
         true
     }
 
-    /// Holds the slot of an owner for another lease, and returns whether it is held.
-    pub(super) fn renew(&mut self, now: u64, place: Place) -> bool {
+    /// Holds the slot of an owner for another lease, and returns whether it is held. An absent slot is taken again with the weight
+    /// `retaken`, unless that is 0.
+    pub(super) fn renew(&mut self, now: u64, place: Place, retaken: u64) -> bool {
         let owner = place.at as u64;
         let mut settled = self.clone();
         settled.settle(now);
         let weight = settled.held_by(now, owner);
         if weight == 0 {
-            return false;
+            let is_retaken = retaken > 0
+                && owner > 0
+                && settled.fits(ModelRequest { now, cost: retaken, max_delay: u64::MAX, owner });
+            if is_retaken {
+                settled.spend(now, retaken, owner);
+                *self = settled;
+            }
+            return is_retaken;
         }
         *self = settled;
         if self.held_by_others(now, 0) > self.limit {

@@ -42,6 +42,7 @@ impl ModelStore {
             .map(|check| {
                 let known = models.get(&name(check.key())).cloned();
                 let mut model = known.unwrap_or_else(|| Model::new(check.gate().limit()));
+                model.set_limit(check.gate().limit());
                 let rebased = model.settle(now.as_micros());
                 (model, rebased)
             })
@@ -123,19 +124,24 @@ impl Store for ModelStore {
             let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
             match op {
                 Op::Charge { cost } => model.charge(now, *cost),
-                Op::Refund { cost, position } => model.refund(now, *cost, inward(limit, *position)),
+                Op::Refund { cost, position } => drop(model.refund(now, *cost, inward(limit, *position))),
                 _ => panic!("only charges and refunds are adjustments"),
             }
         }
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         let (now, mut models) = (self.clock.now().as_micros(), self.models.lock().unwrap());
-        let renew = |Adjustment { key, limit, op, .. }: &Adjustment<'_>| match (models.get_mut(&name(key)), op) {
-            (Some(model), Op::Renew { position }) => model.renew(now, inward(limit, *position)),
-            _ => false,
+        let update = |Adjustment { key, limit, op, .. }: &Adjustment<'_>| {
+            let model = models.entry(name(key)).or_insert_with(|| Model::new(limit));
+            model.set_limit(limit);
+            match op {
+                Op::Renew { position, weight } => model.renew(now, inward(limit, *position), *weight),
+                Op::Refund { cost, position } => model.refund(now, *cost, inward(limit, *position)),
+                _ => panic!("only renewals and releases update slots"),
+            }
         };
-        Ok(renewals.iter().map(renew).collect())
+        Ok(updates.iter().map(update).collect())
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

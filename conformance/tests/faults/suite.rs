@@ -23,12 +23,13 @@ async fn every_fault_has_its_documented_effect() {
         running.spawn(async move {
             let _place = places.acquire_owned().await.unwrap();
             let ran = tokio::spawn(async move { run(fault, kind, Scale::for_tests(), &turns).await }).await;
-            let rows = match ran {
-                Ok(rows) => rows,
+            let (rows, leases) = match ran {
+                Ok(outcomes) => outcomes,
                 Err(error) => return vec![format!("{kind:?}, {}: {error}", fault.name())],
             };
             assert_eq!(rows.len(), POLICIES.len(), "one for each policy");
-            rows.iter().flat_map(FaultOutcome::problems).map(|problem| format!("{kind:?}, {problem}")).collect()
+            let problems = rows.iter().flat_map(FaultOutcome::problems).chain(leases.problems());
+            problems.map(|problem| format!("{kind:?}, {problem}")).collect()
         });
     }
     let problems: Vec<String> = running.join_all().await.into_iter().flatten().collect();

@@ -175,6 +175,7 @@ fn point_text(point: &TimelinePoint) -> String {
         many => format!("the {} is denied by {}", ordinal(many + 1), denied.rule),
     };
     let retry = match denied.retry_after {
+        _ if denied.until_release => "until one of them ends".to_owned(),
         Some(retry) => format!("retry after {}", format_duration(retry)),
         None => "never allowed".to_owned(),
     };

@@ -95,8 +95,15 @@ impl CardinalityTracker {
     ) -> Vec<OverflowRoute<'r>> {
         self.instances.store(instances.unwrap_or(0), Ordering::Relaxed);
         let routes = adjustments.iter().map(|adjustment| {
-            let may_create = matches!(adjustment.op, Op::Charge { .. }) && self.is_any_overflowing();
-            let overflows = may_create && self.is_overflowing(&CountedLimit::from_adjustment(adjustment));
+            let may_overflow = match adjustment.op {
+                Op::Charge { .. } => true,
+                // The slot of a caller that went away during the decision. Nobody knows in which bucket it was taken.
+                Op::Refund { .. } => adjustment.limit.is_held() && adjustment.key.overflow_number().is_none(),
+                _ => false,
+            };
+            let overflows = may_overflow
+                && self.is_any_overflowing()
+                && self.is_overflowing(&CountedLimit::from_adjustment(adjustment));
             OverflowRoute {
                 overflow: overflows.then(|| overflow_key_of_charge(adjustment, self.now())),
                 max_ttl_micros: adjustment.forget_after().map(micros),

@@ -1,4 +1,4 @@
--- Purpose    Charge what was already used, refund what was not, or renew slots. Charges and refunds are never denied, not even
+-- Purpose    Charge what was already used, refund what was not, renew and release slots. Charges and refunds are never denied, not even
 --            when the server is out of memory. It must be a script: another instance could write between a read and a write.
 -- KEYS[i]    key of the state that adjustment i changes
 -- KEYS[n+i]  with ANONYMOUS: the overflow bucket to charge if KEYS[i] does not exist, or KEYS[i] again
@@ -6,7 +6,8 @@
 --            else 0; maximum TTL of the state in microseconds, or infinite; the arguments of the limit after `units`
 -- ARGV[n+1]  tests only: now, in microseconds
 -- Reply      now; 1 if a bundled place has others behind it, so that nothing bundled was given back, else 0; the index of each
---            adjustment that created a state; the negative index of each renewal of a slot that is not held
+--            adjustment that created a state; the negative index of each that was refused: the slot to renew or release is not held, or
+--            the place in a queue has others behind it
 local stays_taken = 0
 for i = 1, checks do
   local algorithm, op, bundled = struct.unpack('<ddd', ARGV[i])
@@ -25,11 +26,10 @@ for i = 1, checks do
     keys[i], max_ttl, is_new = KEYS[checks + i], math.huge, false
     stored = latest[keys[i]] or call('GET', keys[i])
   end
-  local readable
-  readable, value[i], expiry[i] =
-    limits[algorithm](stored, now, op, 1, struct.unpack(layouts[algorithm], ARGV[i], 33))
-  if readable == nil then return redis.error_reply(string.format('UNREADABLE %d', i)) end
-  if op == RENEW and not readable then reply[#reply + 1] = -i end
+  local done
+  done, value[i], expiry[i] = limits[algorithm](stored, now, op, 1, struct.unpack(layouts[algorithm], ARGV[i], 33))
+  if done == nil then return redis.error_reply(string.format('UNREADABLE %d', i)) end
+  if not done then reply[#reply + 1] = -i end
   if bundled > 0 and stays_taken == 1 then value[i] = nil end
   if value[i] then
     expiry[i] = math.min(expiry[i], now + max_ttl)

@@ -16,6 +16,9 @@ const TEXT_VALUE_BYTES: u64 = 20;
 /// The size of one request in a log.
 const LOG_ENTRY_BYTES: u64 = 10;
 
+/// The size of a held slot.
+const SLOT_BYTES: u64 = 16;
+
 /// The number of subjects in the estimate.
 const ESTIMATED_SUBJECTS: u64 = 1_000_000;
 
@@ -65,6 +68,7 @@ fn limit_bytes(limit: &Limit) -> u64 {
             let digits = u64::from(window.limit().checked_ilog10().unwrap_or_default()) + 1;
             KEY_BYTES + TEXT_VALUE_BYTES + (digits + 1) * (window.slices() + 1)
         }
+        Limit::Concurrency(concurrency) => KEY_BYTES + TEXT_VALUE_BYTES + SLOT_BYTES * concurrency.max(),
         _ => KEY_BYTES,
     }
 }

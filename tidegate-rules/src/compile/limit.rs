@@ -14,7 +14,8 @@ use crate::source_file::Span;
 /// The default number of slices of a sliding window.
 const DEFAULT_SLICES: u64 = 6;
 
-const KINDS: &str = "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log` or `sliding_window`";
+const KINDS: &str =
+    "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_window` or `concurrency`";
 
 impl Compiler<'_> {
     /// The limits of a rule, by name; the name of a single limit is empty.
@@ -25,6 +26,7 @@ impl Compiler<'_> {
             fixed_window: rule.fixed_window.clone(),
             sliding_log: rule.sliding_log.clone(),
             sliding_window: rule.sliding_window.clone(),
+            concurrency: rule.concurrency.clone(),
         };
         if rule.limits.is_empty() {
             return Some(vec![(SmolStr::default(), self.limit(&own, span)?)]);
@@ -71,6 +73,9 @@ impl Compiler<'_> {
             let window = self.duration(&at.window)?;
             return self.report_limit_error(Limit::sliding_log(at.limit.value.0, window), &at.limit.span);
         }
+        if let Some(at) = &written.concurrency {
+            return self.concurrency(at);
+        }
         let at = written.sliding_window.as_ref()?;
         let window = self.duration(&at.window)?;
         let slices = at.slices.as_ref().map_or(DEFAULT_SLICES, |slices| slices.value.0);
@@ -108,6 +113,7 @@ fn kinds(limits: &LimitSpec) -> usize {
         limits.fixed_window.is_some(),
         limits.sliding_log.is_some(),
         limits.sliding_window.is_some(),
+        limits.concurrency.is_some(),
     ];
     present.into_iter().filter(|present| *present).count()
 }

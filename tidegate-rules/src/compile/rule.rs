@@ -114,6 +114,9 @@ impl Compiler<'_> {
         let lost = std::mem::replace(&mut self.partial, spec.damaged);
         let limits = self.limits(spec, &spec.id.span);
         self.partial = lost;
+        if let Some(limits) = &limits {
+            self.check_denial_cache(spec, limits);
+        }
         let condition = spec.r#match.as_ref().map(|condition| self.condition(&condition.value)).unwrap_or_default();
         let (per, tenant) = self.per(spec, identities);
         let cost = spec.cost.as_ref().map_or(Some(Cost::default()), |cost| self.cost(&cost.value));
@@ -267,6 +270,7 @@ fn limit_spans(spec: &schema_types::RuleSpec) -> Vec<Span> {
         spec.fixed_window.as_ref().map(|at| &at.span),
         spec.sliding_log.as_ref().map(|at| &at.span),
         spec.sliding_window.as_ref().map(|at| &at.span),
+        spec.concurrency.as_ref().map(|at| &at.span),
     ];
     own.into_iter().flatten().cloned().collect()
 }

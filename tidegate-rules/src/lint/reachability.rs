@@ -173,6 +173,8 @@ fn is_stricter(strict: &Limit, limit: &Limit) -> bool {
         (Limit::SlidingWindow(a), Limit::SlidingWindow(b)) => {
             same_window && a.slices() == b.slices() && a.limit() <= b.limit()
         }
+        // A slot that is not renewed is free after the lease.
+        (Limit::Concurrency(a), Limit::Concurrency(b)) => a.lease() >= b.lease() && a.max() <= b.max(),
         _ => false,
     }
 }

@@ -18,7 +18,7 @@ use crate::suggest::{nearest, suggest};
 const SHAPE: &str = "$shape";
 
 /// Fields that a later version may support.
-const FUTURE_FIELDS: [&str; 3] = ["concurrency", "quota", "rollout"];
+const FUTURE_FIELDS: [&str; 2] = ["quota", "rollout"];
 
 /// Decodes a document and appends its problems. `None` if nothing can be decoded; otherwise invalid parts were removed.
 pub(crate) fn decode<T: for<'de> Deserialize<'de>>(root: Node, problems: &mut Vec<Problem>) -> Option<T> {

@@ -21,6 +21,8 @@ pub(crate) struct LimitSpec {
     pub(crate) sliding_log: Option<Spanned<SlidingLogSpec>>,
     /// A number of requests in any window, estimated from slices.
     pub(crate) sliding_window: Option<Spanned<SlidingWindowSpec>>,
+    /// A number of requests at the same time, each held until it ends.
+    pub(crate) concurrency: Option<Spanned<ConcurrencySpec>>,
 }
 
 /// A burst, then a sustained rate.
@@ -79,4 +81,16 @@ pub(crate) struct SlidingWindowSpec {
     pub(crate) window: Spanned<String>,
     /// The number of slices: more are more exact and take more memory. 6 if missing.
     pub(crate) slices: Option<Spanned<Amount>>,
+}
+
+/// A number of requests at the same time, each held until it ends.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Concurrency")]
+pub(crate) struct ConcurrencySpec {
+    /// The most requests at the same time, each counted with its cost: 0 to 65,535.
+    pub(crate) max: Spanned<Amount>,
+    /// How long a request is counted without a renewal, after its holder has died: `30s`, from 1 second to 1 day. 30 seconds if
+    /// missing.
+    pub(crate) lease: Option<Spanned<String>>,
 }

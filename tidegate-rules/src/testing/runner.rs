@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Request, StoreError, StoreErrorKind, Timestamp};
 
-use super::assertions::{self, DecidedStep, OutcomeCounts, StepResult};
+use super::assertions::{self, AssertionFailure, DecidedStep, OutcomeCounts, StepResult};
+use super::held_requests::HeldRequests;
 use super::suite::{Step, TestCase, TestSuite};
 use super::unavailable_step::UnavailableStep;
 use super::{RuleCoverage, TestFailure, TestOutcome, TestRun, text_report};
@@ -46,9 +47,10 @@ impl SuiteRunner<'_> {
         let memory = || MemoryStore::new().with_clock(clock.clone());
         let limiter = Limiter::new(self.rules.rules().clone(), memory());
         let limiter = limiter.with_instances(self.instances).with_fallback_store(memory());
+        let mut held = HeldRequests::new(&limiter, &clock, self.start);
         let mut failures = Vec::new();
         for (number, step) in case.steps.iter().enumerate() {
-            failures.extend(self.step(step, number + 1, &limiter, &clock));
+            failures.extend(self.step(step, number + 1, &limiter, &mut held));
         }
         TestOutcome {
             name: case.name.clone(),
@@ -64,13 +66,13 @@ impl SuiteRunner<'_> {
         step: &Step,
         number: usize,
         limiter: &Limiter<MemoryStore>,
-        clock: &ManualClock,
+        held: &mut HeldRequests<'_>,
     ) -> Vec<TestFailure> {
         let request = step.attributes.request();
         let (mut counts_so_far, mut at, mut last) = (OutcomeCounts::default(), step.at, None);
         for sent in 0..step.send {
             at = if sent == 0 { step.at } else { at + step.every };
-            clock.set(self.start.plus(at));
+            held.advance_to(at);
             let decision = match (step.store_fails, step.peek) {
                 (true, _) => without_store(limiter, &request),
                 (_, true) => Ok(peek(limiter, &request)),
@@ -79,20 +81,31 @@ impl SuiteRunner<'_> {
             // Decisions while the store fails do not cover the limits.
             decision.iter().filter(|_| !step.store_fails).for_each(|decision| self.cover(decision));
             counts_so_far.add(decision.as_ref().ok());
+            if let (Ok(decision), Some(holds)) = (&decision, &step.holds)
+                && let Some(lease) = decision.lease()
+            {
+                held.add(lease, at, at + decision.delay() + holds.value);
+            }
             last = Some(decision);
         }
-        let (Some(expectation), Some(decision)) = (&step.expectation, last) else { return Vec::new() };
+        let Some(decision) = last else { return Vec::new() };
+        let mut failures = Vec::new();
+        if let Some(mismatch) = holds_nothing(step, &decision) {
+            failures.push(self.failure(mismatch, step, number, at));
+        }
+        let Some(expectation) = &step.expectation else { return failures };
         let (rules, request, counts_so_far) = (self.rules, &request, &counts_so_far);
         let result = match &decision {
             Ok(decision) => StepResult::Decided(DecidedStep { rules, request, decision, actual: counts_so_far, at }),
             Err(error) => StepResult::Unavailable(UnavailableStep { rules, request, error }),
         };
         let mismatches = assertions::check(expectation, &result, counts_so_far);
-        mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, number, at)).collect()
+        failures.extend(mismatches.into_iter().map(|mismatch| self.failure(mismatch, step, number, at)));
+        failures
     }
 
-    fn failure(&self, mismatch: assertions::AssertionFailure, step: &Step, number: usize, at: Duration) -> TestFailure {
-        let assertions::AssertionFailure { what, span, expected, got, note } = mismatch;
+    fn failure(&self, mismatch: AssertionFailure, step: &Step, number: usize, at: Duration) -> TestFailure {
+        let AssertionFailure { what, span, expected, got, note } = mismatch;
         // An empty value has no position of its own.
         let (line, column) = self.source.position(if span.is_empty() { step.span.start } else { span.start });
         TestFailure {
@@ -117,6 +130,23 @@ impl SuiteRunner<'_> {
             rule.denied += u64::from(own.any(|check| !check.outcome().admitted));
         }
     }
+}
+
+/// A step with `holds` whose last request passed and took no slot.
+fn holds_nothing(step: &Step, decision: &Result<Decision, StoreError>) -> Option<AssertionFailure> {
+    let holds = step.holds.as_ref()?;
+    let decision = decision.as_ref().ok().filter(|decision| decision.is_allowed() && decision.lease().is_none())?;
+    let note = match decision.degraded() {
+        Some(_) => "the store fails, and the rules let the request pass without a slot",
+        None => "no concurrency limit applies to the request, or it costs nothing there",
+    };
+    Some(AssertionFailure {
+        what: "holds".into(),
+        span: holds.span.clone(),
+        expected: "a slot".into(),
+        got: "none".into(),
+        note: Some(note.into()),
+    })
 }
 
 fn peek(limiter: &Limiter<MemoryStore>, request: &Request<'_>) -> Decision {

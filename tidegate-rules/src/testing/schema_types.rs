@@ -61,6 +61,9 @@ pub(crate) struct StepSpec {
     pub(crate) send: OptionalField<Spanned<u64>>,
     /// The time between two of them. If missing, all are sent at once.
     pub(crate) every: OptionalField<Spanned<String>>,
+    /// How long each request runs before it releases its slots of concurrency limits; they are renewed meanwhile. `0s` for one that ends
+    /// at once. If missing, nothing renews or releases them, and they run out after the lease.
+    pub(crate) holds: OptionalField<Spanned<String>>,
     /// Checks without consuming.
     pub(crate) peek: OptionalField<Spanned<bool>>,
     /// The store fails for these requests, and the `on_failure` of each rule applies.

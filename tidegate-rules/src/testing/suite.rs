@@ -21,6 +21,9 @@ pub(super) use expectation::{CountAssertion, DecisionField, Expectation, FieldAs
 /// The most requests that one file may send: a few seconds of work.
 const MAX_REQUESTS: u64 = 1_000_000;
 
+/// The most time for which the requests of one file may hold slots, in sum: every second of it is at most three renewals.
+const MAX_HELD: Duration = Duration::from_secs(1_000_000);
+
 /// A valid test file.
 #[derive(Debug)]
 pub(super) struct TestSuite {
@@ -46,6 +49,8 @@ pub(super) struct Step {
     pub(super) at: Duration,
     pub(super) send: u64,
     pub(super) every: Duration,
+    /// How long a request holds the slots that it takes; until they run out if missing.
+    pub(super) holds: Option<Spanned<Duration>>,
     pub(super) peek: bool,
     pub(super) store_fails: bool,
     pub(super) sample: SampleRequest,
@@ -60,6 +65,8 @@ pub(super) struct SuiteBuilder<'p> {
     rules: Option<Vec<String>>,
     start: Timestamp,
     requests: u64,
+    /// The sum of the times for which requests hold slots.
+    held: Duration,
     /// Whether invalid parts were removed, so that missing ones have been reported already.
     partial: bool,
 }
@@ -72,7 +79,7 @@ impl TestSuite {
         problems: &mut Vec<Problem>,
     ) -> Self {
         let partial = !problems.is_empty();
-        let mut builder = SuiteBuilder { problems, rules, start: DEFAULT_START, requests: 0, partial };
+        let mut builder = SuiteBuilder { problems, rules, start: DEFAULT_START, requests: 0, held: Duration::ZERO, partial };
         if let Some(at) = &*file.start {
             match parse_instant(at) {
                 Ok(start) => builder.start = start,
@@ -137,14 +144,19 @@ impl SuiteBuilder<'_> {
                 self.error("request", &at.span, error.to_string());
             }
         });
+        let holds = step.holds.as_ref().and_then(|at| self.holds(at, send));
         let is_set = |field: &schema_types::OptionalField<Spanned<bool>>| field.as_ref().is_some_and(|at| at.value);
         let (peek, store_fails) = (is_set(&step.peek), is_set(&step.store_fails));
         if let (true, true, Some(at)) = (peek, store_fails, &*step.peek) {
             let message = "a failing store cannot be peeked at";
             self.error("peek", &at.span, message).set_help("keep one of `peek` and `store_fails`");
         }
+        if let (true, Some(at)) = (peek, &*step.holds) {
+            let message = "a peek takes no slot, so it holds none";
+            self.error("holds", &at.span, message).set_help("keep one of `peek` and `holds`");
+        }
         let (span, attributes) = (at.span.clone(), attributes.ok()?);
-        Some(Step { span, at: start_time, send, every, peek, store_fails, sample, attributes, expectation })
+        Some(Step { span, at: start_time, send, every, holds, peek, store_fails, sample, attributes, expectation })
     }
 
     fn instances(&mut self, at: &Spanned<u64>) -> u32 {
@@ -204,6 +216,19 @@ impl SuiteBuilder<'_> {
             self.error("send", span, message).set_help("test a smaller limit, or split the file");
         }
         send.min(MAX_REQUESTS)
+    }
+
+    /// How long each of `send` requests holds its slots.
+    fn holds(&mut self, at: &Spanned<String>, send: u64) -> Option<Spanned<Duration>> {
+        let holds = self.duration(at)?;
+        let before = self.held;
+        self.held = before.saturating_add(holds.saturating_mul(u32::try_from(send).unwrap_or(u32::MAX)));
+        if before <= MAX_HELD && self.held > MAX_HELD {
+            let message =
+                format!("with this step the requests of the file hold slots for more than {} s together", MAX_HELD.as_secs());
+            self.error("holds", &at.span, message).set_help("hold fewer requests, or for a shorter time");
+        }
+        Some(Spanned { value: holds, span: at.span.clone() })
     }
 
     fn duration(&mut self, at: &Spanned<String>) -> Option<Duration> {

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const LIMITS: [Case; 11] = [
+pub(super) const LIMITS: [Case; 14] = [
     case(
         "huge-log",
         Severity::Warning,
@@ -19,6 +19,27 @@ pub(super) const LIMITS: [Case; 11] = [
         "rules:\n- id: a\n  per: ip\n  limits: { burst: { sliding_log: { limit: 2000, window: 1m } }, \
          day: { fixed_window: { limit: 9000, window: 1d } } }",
         ("sliding_log", "sliding_window"),
+    ),
+    case(
+        "long-lease",
+        Severity::Note,
+        (3, 34),
+        "rules:\n- { id: a, per: ip, concurrency: { max: 3, lease: 301s } }",
+        ("301s", "5m"),
+    ),
+    case(
+        "many-slots",
+        Severity::Warning,
+        (4, 9),
+        "plans: { large: { a: { concurrency: { max: 1001 } } } }\nrules:\n- { id: a, per: ip, concurrency: { max: 3 } }",
+        ("1001", "1000"),
+    ),
+    case(
+        "zero-limit",
+        Severity::Note,
+        (3, 34),
+        "rules:\n- { id: a, per: ip, concurrency: { max: 0 } }",
+        ("max: 0", "max: 1"),
     ),
     case(
         "zero-limit",

@@ -194,3 +194,24 @@ fn callers_state_the_size_of_a_body_that_a_cost_reads() {
         assert_eq!(notes.map(tidegate_rules::Problem::message).collect::<Vec<_>>(), Vec::from_iter(needed), "{door}");
     }
 }
+
+#[test]
+fn doors_that_never_learn_when_a_request_ends_hold_slots_for_the_whole_lease() {
+    let text = "rules:\n- { id: exports, match: { path: /exports }, per: header:x-api-key, concurrency: { max: 3 } }";
+    let file = file(text);
+    for door in FrontDoor::ALL {
+        let expected: &[GapEffect] = match door {
+            FrontDoor::ForwardAuth | FrontDoor::Envoy => &[GapEffect::HeldForLease],
+            _ => &[],
+        };
+        let effects: Vec<_> = file.door_gaps(door).iter().map(tidegate_rules::DoorGap::effect).collect();
+        assert_eq!(effects, expected, "{door}");
+    }
+    let gap = &file.door_gaps(FrontDoor::Envoy)[0];
+    assert_eq!(
+        gap.to_string(),
+        "rule `exports` holds slots (`concurrency`), and Envoy's service never learns when a request ends: each slot is held for \
+         the whole lease"
+    );
+    assert!(gap.help().contains("/v1/leases"), "{}", gap.help());
+}

@@ -4,7 +4,14 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const FAILURE: [Case; 10] = [
+pub(super) const FAILURE: [Case; 11] = [
+    case(
+        "static-for-concurrency",
+        Severity::Note,
+        (3, 39),
+        "rules:\n- { id: a, per: [user], on_failure: { static: 10/s }, concurrency: { max: 2 } }",
+        ("{ static: 10/s }", "share"),
+    ),
     case(
         "fails-open",
         Severity::Warning,

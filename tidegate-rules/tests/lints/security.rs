@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const SECURITY: [Case; 13] = [
+pub(super) const SECURITY: [Case; 14] = [
     case(
         "looks-like-security",
         Severity::Note,
@@ -69,6 +69,13 @@ pub(super) const SECURITY: [Case; 13] = [
         (3, 77),
         "rules:\n- { id: a, per: attr:account, match: { method: [POST, PUT] }, on_failure: { POST: closed, default: open }, security: true, sliding_log: { limit: 5, window: 10m } }",
         ("POST: closed", "POST: closed, PUT: share"),
+    ),
+    case(
+        "concurrency-on-security",
+        Severity::Warning,
+        (3, 9),
+        "rules:\n- { id: a, per: attr:account, security: true, on_failure: share, limits: { active: { concurrency: { max: 2 } } } }",
+        ("limits: {", "limits: { guesses: { sliding_log: { limit: 5, window: 10m } },"),
     ),
     case(
         "penalty-by-account",

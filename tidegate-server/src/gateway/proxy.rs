@@ -21,6 +21,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Serialize;
+use tidegate::HeldLease;
 use tidegate_tower::{AssumedBodySize, BodyText};
 use tokio::sync::watch;
 use tower_service::Service;
@@ -166,6 +167,8 @@ impl ProxyInner {
         forwarded_headers::append_peer(parts, peer);
         // It shares the memory of the body.
         parts.extensions.remove::<BodyText>();
+        // The response body and a tunnel hold it; the connection to the upstream must not.
+        parts.extensions.remove::<HeldLease>();
         parts.uri = self.upstream.rewrite(&parts.uri);
         parts.version = self.upstream.version;
         if parts.version == Version::HTTP_2 {

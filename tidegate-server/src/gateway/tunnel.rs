@@ -1,5 +1,5 @@
 //! Protocol upgrades such as WebSocket: the request, and the tunnel that follows it. Bytes in a tunnel are neither inspected
-//! nor counted.
+//! nor counted. A tunnel holds the slots of its request until it closes, and closes if they are lost.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tidegate::HeldLease;
 
 use super::hop_by_hop::tokens;
 use super::request_body::RequestBody;
@@ -21,6 +22,7 @@ pub(super) struct UpgradeRequest {
     client: OnUpgrade,
     /// The permits of the connection and the request that become the tunnel.
     permits: (Option<ConnectionPermit>, Option<Arc<RequestPermit>>),
+    lease: Option<HeldLease>,
 }
 
 impl UpgradeRequest {
@@ -28,7 +30,8 @@ impl UpgradeRequest {
     pub(super) fn from_request(request: &mut Request<RequestBody>) -> Option<Self> {
         let protocols = request.headers().get(UPGRADE).filter(|_| is_upgrade(request)).cloned()?;
         let permits = (request.extensions().get().cloned(), request.extensions().get().cloned());
-        Some(Self { protocols, client: hyper::upgrade::on(request), permits })
+        let lease = request.extensions().get().cloned();
+        Some(Self { protocols, client: hyper::upgrade::on(request), permits, lease })
     }
 
     /// Adds the upgrade headers to the upstream request.
@@ -45,15 +48,27 @@ impl UpgradeRequest {
         tasks: &TaskSpawner,
     ) {
         let upstream = hyper::upgrade::on(&mut *response);
-        let (client, permits) = (self.client, self.permits);
-        set_upgrade_headers(response.headers_mut(), protocol.unwrap_or(self.protocols));
+        let Self { protocols, client, permits, lease } = self;
+        set_upgrade_headers(response.headers_mut(), protocol.unwrap_or(protocols));
         tasks.spawn(async move {
             // Either side may have disconnected; the error has no recipient.
             if let (Ok(upstream), Ok(client)) = (upstream.await, client.await) {
-                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
+                let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut upstream) => {}
+                    () = lost(lease.as_ref()) => {}
+                }
             }
-            drop((permits, slot));
+            drop((permits, slot, lease));
         });
+    }
+}
+
+/// Completes when the slots of a tunnel are lost.
+async fn lost(lease: Option<&HeldLease>) {
+    match lease {
+        Some(lease) => lease.lost().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -22,8 +22,8 @@ use http::header::CONTENT_TYPE;
 
 use super::browser_guard::BrowserGuard;
 use super::engine::Engine;
-use super::health;
 use super::metrics_format::MetricsFormat;
+use super::{health, lease_collector};
 
 /// The index page.
 const INDEX_PAGE: &str = "\
@@ -56,6 +56,7 @@ pub(crate) fn router(engine: Arc<Engine>, doors: DoorAddresses, access: &Arc<Adm
 
 async fn metrics(State(engine): State<Arc<Engine>>, headers: HeaderMap) -> impl IntoResponse {
     let format = MetricsFormat::from_headers(&headers);
-    let page = format.page(&[&engine.metrics().open_metrics(), &engine.envoy().stats().open_metrics()]);
+    let leases = lease_collector::open_metrics(engine.handle());
+    let page = format.page(&[&engine.metrics().open_metrics(), &leases, &engine.envoy().stats().open_metrics()]);
     ([(CONTENT_TYPE, format.content_type())], page)
 }

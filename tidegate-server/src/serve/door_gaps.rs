@@ -11,8 +11,8 @@ use prometheus_client::metrics::family::Family;
 use tidegate::spi::Plan;
 use tidegate_rules::{DoorGap, FrontDoor, GapEffect, RuleFile};
 
-/// The front doors of a server that do not have everything. The others have what their callers send.
-const DOORS: [FrontDoor; 2] = [FrontDoor::Gateway, FrontDoor::ForwardAuth];
+/// The front doors of a server that do not have everything, or never learn when a request ends. The others have what their callers send.
+const DOORS: [FrontDoor; 3] = [FrontDoor::Gateway, FrontDoor::ForwardAuth, FrontDoor::Envoy];
 
 /// The most rules that are logged for one door.
 const MAX_LOGGED_RULES: usize = 100;
@@ -80,10 +80,13 @@ impl DoorGapCounters {
     }
 }
 
-/// Whether requests are judged by a rule without what it reads. A rule that never applies judges none, and a server cannot tell a
+/// Whether requests are judged by a rule without what it reads, or hold slots that nobody releases. A rule that never applies judges none, and a server cannot tell a
 /// call of a proxy from one of a client.
 fn is_counted(gap: &DoorGap) -> bool {
-    matches!(gap.effect(), GapEffect::SharedCount | GapEffect::CoarserCount | GapEffect::MissingInCost)
+    matches!(
+        gap.effect(),
+        GapEffect::SharedCount | GapEffect::CoarserCount | GapEffect::MissingInCost | GapEffect::HeldForLease
+    )
 }
 
 fn log_in_use(gap: &DoorGap) {
@@ -91,8 +94,8 @@ fn log_in_use(gap: &DoorGap) {
     tracing::warn!(target: "tidegate::server", rule, door, "a request came in: {gap}. Fix: {help}");
 }
 
-/// Logs which rules the front doors of a server cannot serve. Forward-auth is open on every server, used or not, so that its lines are
-/// no warnings until a request comes.
+/// Logs which rules the front doors of a server cannot serve. Forward-auth and Envoy's service are open on every server, used or not, so
+/// that their lines are no warnings until a request comes.
 pub(crate) fn log_gaps(file: &RuleFile, has_gateway: bool) {
     for door in DOORS.into_iter().filter(|door| has_gateway || *door != FrontDoor::Gateway) {
         let gaps = file.door_gaps(door);
@@ -167,6 +170,26 @@ rules:
         counters.follow(&RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap());
         count("forward-auth");
         assert_eq!(counted(&counters, "login", "forward-auth"), 2, "the rule is gone");
+    }
+
+    /// These doors do not learn when a request ends.
+    #[test]
+    fn requests_whose_slots_are_held_for_the_whole_lease_are_counted_and_logged() {
+        let text = "version: 1\nrules: [{ id: exports, per: [], concurrency: { max: 3, lease: 30s } }]\n";
+        let file = RuleFile::parse("rules.yaml", text).unwrap();
+        let lines = logged_lines(|| log_gaps(&file, true));
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines.iter().all(|line| line.starts_with("INFO rule `exports` holds slots")), "{lines:?}");
+        let counters = DoorGapCounters::default();
+        counters.follow(&file);
+        let limiter = Limiter::new(file.rules().clone(), MemoryStore::new());
+        let lines = logged_lines(|| {
+            for door in ["gateway", "check", "forward-auth", "envoy", "envoy"] {
+                counters.count(&limiter.plan(&Request::new("")).with_origin(Origin::new(door)));
+            }
+        });
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert_eq!(["forward-auth", "envoy", "gateway"].map(|door| counted(&counters, "exports", door)), [1, 2, 0]);
     }
 
     #[test]

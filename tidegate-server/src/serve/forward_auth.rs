@@ -54,10 +54,12 @@ pub(crate) fn router<S: Store + 'static, T: Clone + Send + Sync + 'static>(
     handle: &Handle<S>,
     clients: &Arc<ClientResolver>,
 ) -> Router<T> {
-    // The proxy waits for a short time only, so no request is delayed here.
+    // The proxy waits for a short time only, so no request is delayed here. It does not say when a request ends, so a slot of a
+    // concurrency limit is held for its whole lease.
     let layer = LimitLayer::from_handle(handle.clone())
         .with_max_delay(Duration::ZERO)
         .with_grpc_rejections(false)
+        .with_held_leases(false)
         .with_front_door("forward-auth");
     Router::new().route("/v1/forward-auth", any(decide::<S>).with_state((layer, Arc::clone(clients))))
 }
@@ -163,5 +165,34 @@ fn deny_status(parameters: &[(String, String)]) -> Result<Option<StatusCode>, Ba
         _ => {
             Err(BadRequest::new("deny must be 401, 403 or 429, once; the default is 429, or 503 while the store fails"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{Limit, Limiter, ManualClock, MemoryStore, Rule, RuleSet};
+    use tidegate_rules::RuleFile;
+
+    use super::super::untrusted_forwarded::UntrustedForwarded;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slot_is_held_for_its_whole_lease_since_the_end_of_the_request_is_not_known() {
+        let (clock, lease) = (ManualClock::default(), Duration::from_secs(30));
+        let rule = Rule::new("exports", Limit::concurrency(1, lease).unwrap());
+        let store = Arc::new(MemoryStore::new().with_clock(clock.clone()));
+        let handle = Handle::new(Limiter::new(RuleSet::new([rule]).unwrap(), store));
+        let file = RuleFile::parse("rules.yaml", "version: 1\nrules: []\n").unwrap();
+        let clients = Arc::new(ClientResolver::new("none".parse().unwrap(), &file, UntrustedForwarded::default()));
+        let app: Router = router(&handle, &clients).with_state(());
+        let ask = async || {
+            let call = http::Request::get("/v1/forward-auth").header("x-forwarded-uri", "/export");
+            app.clone().oneshot(call.body(Body::empty()).unwrap()).await.unwrap().status()
+        };
+        assert_eq!([ask().await, ask().await], [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS]);
+        clock.advance(lease.saturating_sub(Duration::from_micros(1)));
+        assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS);
+        clock.advance(Duration::from_micros(1));
+        assert_eq!((ask().await, handle.held_leases()), (StatusCode::OK, 0));
     }
 }

@@ -82,9 +82,9 @@ impl Store for InstrumentedStore {
         self.store.adjust_soon(adjustments);
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         let begun = self.clock.now();
-        self.record(StoreCall::Adjust, begun, self.store.renew(renewals).await)
+        self.record(StoreCall::Adjust, begun, self.store.update_slots(updates).await)
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -162,3 +162,18 @@ rules:
         assert_eq!(client.summary(hit()).await, format!("OVER_LIMIT: OVER_LIMIT 0/3 {end}"));
     }
 }
+
+/// Envoy does not say when a request ends.
+#[tokio::test]
+async fn a_slot_of_a_concurrency_limit_is_not_released_with_the_response() {
+    let rules = "
+version: 1
+rules:
+  - { id: exports, match: { action: edge }, per: [], concurrency: { max: 2, lease: 30s }, on_failure: open }
+";
+    let mut client = EnvoyClient::with_rules(rules).await;
+    for code in ["OK", "OK", "OVER_LIMIT", "OVER_LIMIT"] {
+        let summary = client.summary(hit("edge", &[&[("remote_address", "203.0.113.9")]])).await;
+        assert!(summary.starts_with(&format!("{code}: ")), "{summary}");
+    }
+}

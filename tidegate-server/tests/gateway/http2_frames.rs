@@ -10,6 +10,7 @@ const GET_HEADERS: [u8; 6] = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
 
 const SETTINGS: u8 = 4;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const WINDOW_UPDATE: u8 = 8;
 const DATA: u8 = 0;
 /// The headers are complete, and the request has no body.
@@ -49,6 +50,12 @@ impl Http2Connection {
         let request = |number| frame(HEADERS, END_HEADERS_AND_STREAM, first + 2 * number, &GET_HEADERS);
         let requests: Vec<Vec<u8>> = (0..count).map(request).collect();
         self.0.write_all(&requests.concat()).await.unwrap();
+    }
+
+    /// Resets a stream: the response is not wanted any more.
+    pub(crate) async fn reset(&mut self, stream: u32) {
+        const CANCEL: u32 = 8;
+        self.0.write_all(&frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())).await.unwrap();
     }
 
     /// Reads the next frame; `None` if the server has closed the connection.

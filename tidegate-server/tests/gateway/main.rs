@@ -9,6 +9,7 @@ mod error_responses;
 mod forwarding;
 mod http2;
 mod http2_frames;
+mod leases;
 mod limits;
 mod paths;
 mod request_fields;

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::http2_frames::Http2Connection;
 use crate::{RawConnection, START, exchange, gateway_at, gateway_with, limits, listener, serve};
 
-const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A client must read within a short time, however much it has read before.
 fn strict_limits() -> ConnectionLimits {
@@ -31,7 +31,7 @@ async fn gateway_with_limits(upstream: &str, connection_limits: ConnectionLimits
 }
 
 /// An upstream with a response that never ends, on one connection. The task ends when the gateway closes that connection.
-async fn endless_upstream() -> (String, JoinHandle<()>) {
+pub(crate) async fn endless_upstream() -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let writing = tokio::spawn(async move {
@@ -110,7 +110,7 @@ async fn an_http2_client_that_reads_at_the_pace_gets_all_of_a_response() {
 }
 
 /// An upstream whose response begins at once, and goes on when the test wants it to.
-fn held_upstream() -> (Router, mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
+pub(crate) fn held_upstream() -> (Router, mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
     let (requests, held_requests) = mpsc::unbounded_channel();
     let app = Router::new().fallback(async move || {
         let (release, released) = oneshot::channel();

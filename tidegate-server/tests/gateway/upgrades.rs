@@ -9,9 +9,9 @@ use tokio::net::TcpListener;
 
 use crate::{RawConnection, START, gateway, gateway_at, gateway_with, get, limits, listener, mirror};
 
-const UPGRADE_REQUEST: &str = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\
+pub(crate) const UPGRADE_REQUEST: &str = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\
                          sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
-const UPGRADE_RESPONSE: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+pub(crate) const UPGRADE_RESPONSE: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
                       sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
 /// An upstream for one connection, which sends `response` and then echoes. Returns its address and the request it received.

@@ -8,6 +8,7 @@ mod attributes;
 mod delays;
 mod failures;
 mod grpc;
+mod leases;
 mod nested_layers;
 mod paths;
 mod reload;

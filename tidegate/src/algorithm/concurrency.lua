@@ -48,10 +48,15 @@ local function concurrency(state, now, op, units, cost, owner, limit, lease)
       admitted, found = false, nil
     end
   elseif op == RENEW then
-    if not found then return false end
-    if used > limit then admitted = false else places, weight = true, own end
+    if found then
+      if used > limit then admitted = false else places, weight = true, own end
+    else
+      if owner == 0 or cost == 0 or cost > left then return false end
+      places, weight = true, cost
+    end
   else
-    if op == CHARGE or not found or cost == 0 then return true end
+    if op == CHARGE then return true end
+    if not found or cost == 0 then return false end
     weight = math.max(own - cost, 0)
   end
 

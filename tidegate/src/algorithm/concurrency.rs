@@ -10,12 +10,17 @@
 //! Error bound: none. A holder that dies gives its slot up after exactly L, without any sweeper: the next take drops what has run
 //! out. Every holder must renew within L, so L after M was lowered or the clock was set, no more than M is held again.
 //!
+//! If the store loses its state, it counts only the slots that are taken or renewed afterwards, never more than M. At most M old
+//! holders that it has forgotten work besides them, each until it renews: then its slot is taken again if it fits, or it is told that
+//! the slot is not held. So with renewals every L / 3, more than M are at work for at most L / 3.
+//!
 //! - **Take**: a slot of the owner with the cost as its weight. An owner has one slot: its second take replaces the first, so a take
 //!   that may have been applied can be repeated. A slot without an owner cannot be renewed or released.
-//! - **Renew**: the slot counts from now on again. Refused if the slot has run out, was released or was never there; and if more than
-//!   M is held, because M was lowered: then the slot is given up.
+//! - **Renew**: the slot counts from now on again. Refused if more than M is held, because M was lowered: then the slot is given up. An
+//!   absent slot has run out, was released, or the store has lost it. Without a weight, its renewal is refused. With a weight it is
+//!   decided like a take. That is for holders who know, by their own clock, that their slot cannot have run out.
 //! - **Refund**: releases the slot of the owner named by the position, or a part of its weight. Releases by others, and second ones,
-//!   find nothing and do nothing.
+//!   find nothing, do nothing and are refused.
 //! - **Charge**: nothing, since what has already occurred holds no slot.
 //!
 //! Others may release at any time, so the retry is not computed: it is always [`RETRY`].
@@ -185,10 +190,15 @@ pub fn apply(
         Op::Charge { .. } => OpResult::admitted(None),
         Op::Refund { cost, position } => {
             let (owner, held) = (position.index(), own(position.index()));
-            let is_release = held > 0 && cost > 0;
-            OpResult::admitted(is_release.then(|| change(SlotEdit::Resize, owner, held.saturating_sub(cost))))
+            if held == 0 || cost == 0 {
+                return OpResult::denied(None);
+            }
+            OpResult::admitted(Some(change(SlotEdit::Resize, owner, held.saturating_sub(cost))))
         }
-        Op::Renew { position } => match (position.index(), own(position.index())) {
+        Op::Renew { position, weight } => match (position.index(), own(position.index())) {
+            (owner, 0) if owner > 0 && weight > 0 && weight <= limit.max.saturating_sub(used) => {
+                OpResult::admitted(Some(change(SlotEdit::Place, owner, weight)))
+            }
             (_, 0) => OpResult::denied(None),
             (owner, _) if used > limit.max => OpResult::denied(Some(change(SlotEdit::Resize, owner, 0))),
             (owner, held) => OpResult::admitted(Some(change(SlotEdit::Place, owner, held))),
@@ -258,11 +268,15 @@ mod tests {
         }
 
         fn renew(&mut self, now: Timestamp, owner: u64) -> bool {
-            self.apply(now, Op::Renew { position: TakePosition::from_index(owner) })
+            self.renew_or_retake(now, owner, 0)
         }
 
-        fn release(&mut self, now: Timestamp, owner: u64, weight: u64) {
-            assert!(self.apply(now, Op::Refund { cost: weight, position: TakePosition::from_index(owner) }));
+        fn renew_or_retake(&mut self, now: Timestamp, owner: u64, weight: u64) -> bool {
+            self.apply(now, Op::Renew { position: TakePosition::from_index(owner), weight })
+        }
+
+        fn release(&mut self, now: Timestamp, owner: u64, weight: u64) -> bool {
+            self.apply(now, Op::Refund { cost: weight, position: TakePosition::from_index(owner) })
         }
 
         fn used(&self, now: Timestamp) -> u64 {
@@ -283,8 +297,8 @@ mod tests {
     fn slots_without_an_owner_are_held_until_they_run_out() {
         let mut slots = Slots::new(3);
         assert!((0..3).all(|_| slots.take(NOON, 1, 0)) && !slots.take(NOON, 1, 0));
-        slots.release(NOON, 0, 1);
-        assert!(!slots.renew(NOON, 0));
+        assert!(!slots.release(NOON, 0, 1));
+        assert!(!slots.renew(NOON, 0) && !slots.renew_or_retake(NOON, 0, 1));
         assert_eq!((slots.used(NOON), slots.used(NOON.plus(LEASE))), (3, 0));
     }
 
@@ -292,11 +306,24 @@ mod tests {
     fn a_part_of_a_slot_can_be_released() {
         let mut slots = Slots::new(10);
         assert!(slots.take(NOON, 6, 1));
-        slots.release(NOON, 1, 4);
+        assert!(slots.release(NOON, 1, 4));
         assert_eq!(slots.used(NOON), 2);
-        slots.release(NOON, 1, 4);
+        assert!(slots.release(NOON, 1, 4));
         assert_eq!(slots.used(NOON), 0);
+        assert!(!slots.release(NOON, 1, 4));
         assert!(!slots.renew(NOON, 1));
+    }
+
+    #[test]
+    fn a_slot_that_the_store_has_lost_is_taken_again_if_it_fits() {
+        let mut slots = Slots::new(5);
+        assert!(!slots.renew(NOON, 1) && slots.renew_or_retake(NOON, 1, 3));
+        assert!(slots.renew_or_retake(NOON, 1, 5), "a slot that is held keeps its weight");
+        assert!(!slots.renew_or_retake(NOON, 2, 3) && slots.renew_or_retake(NOON, 3, 2));
+        assert_eq!(slots.used(NOON), 5);
+        slots.limit = Concurrency::new(2, LEASE).unwrap();
+        assert!(!slots.renew_or_retake(NOON, 3, 2), "it is given up, not taken again");
+        assert_eq!(slots.used(NOON), 3);
     }
 
     /// The lowered limit may be 0. Every holder must renew within a lease, so nothing is held above it for longer.

@@ -27,6 +27,8 @@ pub enum Op {
     Renew {
         /// Whose slot it is.
         position: TakePosition,
+        /// The weight with which a slot that is absent is taken again, if it fits; 0 if it must not be.
+        weight: u64,
     },
 }
 
@@ -56,8 +58,8 @@ pub struct TakePosition {
 /// The result of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpResult<C> {
-    /// Whether a take is admitted, or a slot renewed. False for the refund of a place in a queue that has others behind it. Otherwise
-    /// true.
+    /// Whether a take is admitted, or a slot renewed. False for the refund of a place in a queue that has others behind it, and of a slot
+    /// that is not held. Otherwise true.
     pub admitted: bool,
     /// The change to write, if any. For a denied take it is a state that was rebased.
     pub change: Option<C>,
@@ -125,6 +127,16 @@ impl TakePosition {
     /// The slot of `owner`.
     pub const fn from_owner(owner: LeaseOwner) -> Self {
         Self::from_index(owner.number())
+    }
+
+    /// The same slot, in an overflow bucket of the limit.
+    pub const fn in_overflow_bucket(self, number: u32) -> Self {
+        Self { returned: number as u64 + 1, ..self }
+    }
+
+    /// The overflow bucket of a slot, if it is in one. Meaningless under limits without slots.
+    pub fn overflow_bucket(self) -> Option<u32> {
+        u32::try_from(self.returned.checked_sub(1)?).ok()
     }
 
     /// The index of a window or slice, the instant of a log entry in microseconds, or the owner of a slot.

@@ -5,7 +5,7 @@
 --              RENEW for leases, STRIKE for a penalty
 --     …        cost and position of the op, then the parameters of the limit
 --     admitted nil if the value is unreadable   value   the value to write, or nil
---              false for the refund of a place in a queue that has others behind it, and for a slot that is not renewed
+--              false for the refund of a place in a queue that has others behind it, and for a slot that is not held
 --     expiry   microseconds at which value is equivalent to none
 --     view     the reply in place of state, if that is large
 -- Numbers are integers below 2^53; '%d' prints them exactly, where tostring and .. would keep 14 digits. Words in capitals

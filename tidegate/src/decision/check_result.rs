@@ -119,7 +119,7 @@ impl CheckResult {
     }
 
     /// Whether it was decided on an overflow bucket, which new subjects share when there are too many. A
-    /// [refund](crate::Limiter::refund) does not return units to such a bucket.
+    /// [refund](crate::Limiter::refund) does not return units to such a bucket, except for slots of concurrency limits.
     pub const fn is_overflowed(&self) -> bool {
         self.overflowed
     }

@@ -1,14 +1,19 @@
 //! `Limiter::acquire`: waits until a request passes, for workers that prefer a delay to a denial.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::algorithm::concurrency::RETRY;
 use crate::clock::Sleep;
 use crate::plan::Plan;
 use crate::store::{Store, StoreError};
 use crate::{Decision, Limiter, Receipt, Request, Timer};
+
+/// How soon a caller that waits for a slot asks the store again. Doubled each time.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The result of [`Limiter::acquire`].
 #[derive(Debug)]
@@ -18,7 +23,7 @@ pub enum AcquireOutcome {
     Granted(Decision),
     /// The request does not pass within `max_wait`, or never.
     Denied(Decision),
-    /// `max_wait` is over.
+    /// `max_wait` is over, or slots of concurrency limits were lost while the request waited for its place in another queue.
     TimedOut,
 }
 
@@ -26,9 +31,13 @@ impl<S: Store> Limiter<S> {
     /// Waits until `request` passes, at most `max_wait`.
     ///
     /// Callers of this limiter that wait for the same limits are served in the order of arrival, whatever their cost. There is no
-    /// order between processes. Dropping the future leaves the queue and [refunds](Self::refund) a request whose slot in a leaky bucket
-    /// is still in the future; with others behind that slot, everything stays consumed. If it is dropped during a call to the store,
-    /// units that the store grants then stay consumed.
+    /// order between processes, nor towards callers of [`check`](Self::check). Dropping the future leaves the queue and
+    /// [refunds](Self::refund) a request whose slot in a leaky bucket is still in the future; with others behind that slot, everything
+    /// stays consumed. If it is dropped during a call to the store, units that the store grants then stay consumed, and slots of
+    /// concurrency limits are released.
+    ///
+    /// A caller that waits for a slot of a concurrency limit is woken when one is released by this limiter. For slots that are released
+    /// elsewhere or run out, it asks again after 50 ms, and after twice as long each time, up to a second.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -52,22 +61,40 @@ impl<S: Store> Limiter<S> {
     ) -> Result<AcquireOutcome, StoreError> {
         let mut plan = self.plan(request);
         let (mut deadline, ends_at) = (timer.sleep(max_wait), timer.now().plus(max_wait));
-        let mut ticket = self.wait_queue.enter(queue_id(&plan));
-        if !completes_before(&mut deadline, &mut ticket).await {
+        let mut ticket = self.waiting.queue.enter(queue_id(&plan));
+        if first_of(&mut ticket, &mut deadline).await.is_none() {
             return Ok(AcquireOutcome::TimedOut);
         }
+        let mut slots = self.waiting.slot_releases.enter(&plan);
+        let mut poll_interval = MIN_POLL_INTERVAL;
         loop {
             // A slot after the deadline must not be taken.
             let left = ends_at.since(timer.now());
-            plan = plan.with_max_delay(left);
+            plan = plan.with_max_delay(left).with_new_lease_owner();
             let decision = self.check_plan(&plan).await?;
             if decision.is_allowed() {
-                drop(ticket); // the next caller may take the slot after this one
+                drop((ticket, slots)); // the next caller may take the slot after this one
                 return Ok(self.wait_for_slot(decision, &mut deadline, timer).await);
             }
-            match decision.retry_after() {
-                Some(retry) if decision.proceeds_after() <= left => {
-                    if !completes_before(&mut deadline, timer.sleep(retry)).await {
+            let is_denied_by_slots = decision.is_denied_by_slots();
+            if let Some(slots) = &mut slots {
+                slots.record_denial(is_denied_by_slots);
+            }
+            match (decision.retry_after(), &mut slots) {
+                (Some(_), Some(slots)) if is_denied_by_slots && decision.proceeds_after() <= left.max(RETRY) => {
+                    if left.is_zero() {
+                        let is_first = max_wait.is_zero();
+                        return Ok(if is_first { AcquireOutcome::Denied(decision) } else { AcquireOutcome::TimedOut });
+                    }
+                    let mut next_poll = timer.sleep(poll_interval.min(left));
+                    let is_released = first_of(poll_fn(|context| slots.poll_released(context)), &mut next_poll).await;
+                    poll_interval = match is_released {
+                        Some(()) => MIN_POLL_INTERVAL,
+                        None => (poll_interval * 2).min(MAX_POLL_INTERVAL),
+                    };
+                }
+                (Some(retry), _) if decision.proceeds_after() <= left => {
+                    if first_of(timer.sleep(retry), &mut deadline).await.is_none() {
                         return Ok(AcquireOutcome::TimedOut);
                     }
                 }
@@ -76,13 +103,25 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Waits for the slot of a leaky bucket, and refunds it if the future is dropped or the deadline passes.
+    /// Waits for the place in the queue of a leaky bucket, and refunds it if the future is dropped or the deadline passes. Slots of
+    /// concurrency limits are renewed in the meantime; if they are lost, the request is refunded, too.
     async fn wait_for_slot(&self, decision: Decision, deadline: &mut Sleep, timer: &impl Timer) -> AcquireOutcome {
         if decision.delay().is_zero() {
             return AcquireOutcome::Granted(decision);
         }
         let guard = RefundGuard { limiter: self, receipt: Some(decision.consumed()) };
-        if completes_before(deadline, timer.sleep(decision.delay())).await {
+        let lease = decision.lease();
+        let mut renewals = pin!(async {
+            match &lease {
+                Some(lease) => drop(self.renew_until_lost(lease, timer).await),
+                None => pending().await,
+            }
+        });
+        let lost = poll_fn(|context| match Pin::as_mut(deadline).poll(context) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => renewals.as_mut().poll(context),
+        });
+        if first_of(timer.sleep(decision.delay()), lost).await.is_some() {
             guard.disarm();
             AcquireOutcome::Granted(decision)
         } else {
@@ -118,14 +157,12 @@ impl<S: Store> Drop for RefundGuard<'_, S> {
     }
 }
 
-/// Whether `event` completes before the deadline, or at the same time.
-async fn completes_before(deadline: &mut Sleep, event: impl Future<Output = ()>) -> bool {
-    let mut event = pin!(event);
-    poll_fn(|context| {
-        if event.as_mut().poll(context).is_ready() {
-            return Poll::Ready(true);
-        }
-        Pin::as_mut(deadline).poll(context).map(|()| false)
+/// The result of `event`, if it completes before `end`, or at the same time.
+async fn first_of<T>(event: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+    let (mut event, mut end) = (pin!(event), pin!(end));
+    poll_fn(|context| match event.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => end.as_mut().poll(context).map(|()| None),
     })
     .await
 }

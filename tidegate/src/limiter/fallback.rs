@@ -61,16 +61,12 @@ impl Fallback {
         Ok(Decision::new(&local_plan, &verdict).made_locally(error.kind(), plan.is_security()))
     }
 
-    /// Renews slots that were taken in memory. Returns for each whether it is held.
-    pub(crate) fn renew(&self, renewals: &[Adjustment<'_>]) -> Vec<bool> {
-        self.store.get().map_or_else(|| vec![false; renewals.len()], |store| store.apply_all(renewals))
-    }
-
-    /// Releases slots that were taken in memory.
-    pub(crate) fn release(&self, releases: &[Adjustment<'_>]) {
-        if let Some(store) = self.store.get().filter(|_| !releases.is_empty()) {
-            store.apply_all(releases);
+    /// Renews and releases slots that were taken in memory. Returns whether all of them were held.
+    pub(crate) fn update_slots(&self, updates: &[Adjustment<'_>]) -> bool {
+        if updates.is_empty() {
+            return true;
         }
+        self.store.get().is_some_and(|store| store.apply_all(updates).iter().all(|held| *held))
     }
 }
 

@@ -2,6 +2,7 @@
 //! nothing, so this instance decides them once more in its memory.
 
 use crate::Decision;
+use crate::decision::CheckResult;
 use crate::plan::{Check, Plan, PlanMode, Role};
 use crate::spi::{CheckVerdict, Verdict};
 use crate::store::Adjustment;
@@ -48,7 +49,8 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
             return Vec::new();
         }
         let refund = |(check, result): (&Check<'r>, &CheckVerdict)| {
-            let refundable = result.consumed && !result.unstored && !result.overflowed;
+            let is_slot = check.gate().limit().is_held();
+            let refundable = result.consumed && !result.unstored && (is_slot || !result.overflowed);
             let cost = check.cost().saturating_mul(surplus);
             refundable.then(|| Adjustment::bundled_refund(check, cost, result.position))
         };
@@ -61,8 +63,15 @@ impl<'p, 'r> UnstoredChecks<'p, 'r> {
         verdict.set_granted(local.granted());
         let results = plan.checks().iter().zip(verdict.checks_mut());
         for (check, result) in results.filter(|(_, result)| result.unstored) {
-            // A slot is held in the memory of this instance, and released there.
-            result.consumed = check.gate().limit().is_held() && !plan.is_peek();
+            // A slot is held in the memory of this instance, and released there, unless the rule let the request pass without one.
+            let is_slot = |own: &&CheckResult| {
+                let (gate, subject) = (check.gate(), check.key().subject());
+                own.consumed
+                    && (own.rule(), own.limit_name(), own.subject()) == (gate.rule(), gate.limit_name(), subject)
+            };
+            let slot = local.checks().iter().find(is_slot).filter(|_| check.gate().limit().is_held());
+            result.consumed = slot.is_some();
+            result.position = slot.map_or(result.position, |slot| slot.position);
         }
         let decision = Decision::new(plan, &verdict).with_delay(local.delay());
         match local.degraded() {

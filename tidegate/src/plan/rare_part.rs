@@ -37,6 +37,12 @@ impl Plan<'_> {
         self
     }
 
+    /// Chooses another owner if the plan takes slots, for another attempt: a release of the earlier ones that is under way must not
+    /// release the new ones.
+    pub(crate) fn with_new_lease_owner(self) -> Self {
+        if self.lease_owner().is_some() { self.with_lease_owner(LeaseOwner::random()) } else { self }
+    }
+
     /// Why the request cannot be judged, if it cannot. Such a plan has no checks and is denied.
     pub fn problem(&self) -> Option<&RequestProblem> {
         match self.rare.as_deref() {

@@ -1,5 +1,5 @@
 //! Decisions without the store: while it fails, while the instance is overloaded, by denials that it knows, and for subjects that a
-//! full store has no room for.
+//! full store has no room for; and waiting for slots.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -13,3 +13,4 @@ mod policies;
 mod shadow;
 mod store;
 mod unstored;
+mod waiting;

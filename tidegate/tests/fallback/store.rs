@@ -104,9 +104,9 @@ impl Store for SwitchableStore {
         self.memory.adjust_soon(adjustments);
     }
 
-    async fn renew(&self, renewals: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
+    async fn update_slots(&self, updates: &[Adjustment<'_>]) -> Result<Vec<bool>, StoreError> {
         self.state()?;
-        self.memory.renew(renewals).await
+        self.memory.update_slots(updates).await
     }
 
     async fn forget(&self, keys: &[Key<'_>]) -> Result<(), StoreError> {

@@ -81,6 +81,8 @@ struct TimelinePointJson<'e> {
     denied_by: Option<&'e str>,
     retry_after_ms: Option<u64>,
     reset_after_ms: Option<u64>,
+    /// Whether the next one passes when one of those before it ends.
+    until_release: bool,
 }
 
 impl<'e> ExplanationJson<'e> {
@@ -160,6 +162,7 @@ impl<'e> TimelinePointJson<'e> {
             denied_by: denied.map(|denied| denied.rule.as_str()),
             retry_after_ms: denied.and_then(|denied| denied.retry_after).map(whole_millis),
             reset_after_ms: denied.map(|denied| whole_millis(denied.reset_after)),
+            until_release: denied.is_some_and(|denied| denied.until_release),
         }
     }
 }

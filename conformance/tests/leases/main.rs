@@ -3,19 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::future::pending;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Waker};
+mod overflow;
+mod waiting;
+mod workers;
+
 use std::time::Duration;
 
 use conformance::server::{KINDS, Kind, Server};
-use conformance::suite::{AnyStore, count_allowed, decide_all, left, long_timeout_options, on_every_store, until};
+use conformance::suite::{AnyStore, count_allowed, decide_all, left, long_timeout_options, on_every_store};
 use conformance::topology::Cluster;
 use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, PlanMode, Store, Subject};
-use tidegate::{
-    AcquireOutcome, Decision, Lease, Limit, Limiter, ManualClock, Rate, RenewError, Request, Rule, RuleSet,
-};
+use tidegate::{Decision, Lease, LeaseError, Limit, Limiter, Rate, Request, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -63,11 +61,11 @@ async fn a_heartbeat_after_the_lease_has_run_out_is_refused_and_takes_nothing() 
         let limiter = fixture.limiter(slots(1));
         let lease = hold(&limiter).await;
         fixture.clock.advance(LEASE);
-        assert!(matches!(limiter.renew(&lease).await, Err(RenewError::Lost)));
+        assert!(matches!(limiter.renew(&lease).await, Err(LeaseError::NotHeld)));
         assert_eq!(left(&limiter).await, 1);
         let other = hold(&limiter).await;
-        assert!(matches!(limiter.renew(&lease).await, Err(RenewError::Lost)), "another holds the slot");
-        limiter.release(lease).await.unwrap();
+        assert!(matches!(limiter.renew(&lease).await, Err(LeaseError::NotHeld)), "another holds the slot");
+        assert!(matches!(limiter.release(lease).await, Err(LeaseError::NotHeld)));
         assert_eq!(left(&limiter).await, 0, "the slot of the other is not released");
         limiter.renew(&other).await.unwrap();
     })
@@ -83,9 +81,10 @@ async fn a_stranger_and_a_second_release_free_no_slot() {
         let stranger = Adjustment::release(&plan.checks()[0], LeaseOwner::random());
         limiter.adjust(&[stranger]).await.unwrap();
         assert_eq!(left(&limiter).await, 0);
+        limiter.release(first.lease().unwrap()).await.unwrap();
         for _ in 0..3 {
-            limiter.release(first.lease().unwrap()).await.unwrap();
             assert_eq!(left(&limiter).await, 1);
+            assert!(matches!(limiter.release(first.lease().unwrap()).await, Err(LeaseError::NotHeld)));
         }
         limiter.refund(second.into_receipt()).await.unwrap();
         limiter.refund(first.into_receipt()).await.unwrap();
@@ -139,10 +138,10 @@ async fn holders_whose_slots_the_store_has_forgotten_are_told_so() {
         let limiter = fixture.limiter(slots(2));
         let (first, second) = (hold(&limiter).await, hold(&limiter).await);
         limiter.forget(&Request::new("")).await.unwrap();
-        assert!(matches!(limiter.renew(&first).await, Err(RenewError::Lost)));
+        assert!(matches!(limiter.renew(&first).await, Err(LeaseError::NotHeld)));
         let _third = hold(&limiter).await;
-        assert!(matches!(limiter.renew(&second).await, Err(RenewError::Lost)));
-        limiter.release(second).await.unwrap();
+        assert!(matches!(limiter.renew(&second).await, Err(LeaseError::NotHeld)));
+        assert!(matches!(limiter.release(second).await, Err(LeaseError::NotHeld)));
         assert_eq!(left(&limiter).await, 1);
     })
     .await;
@@ -240,9 +239,10 @@ async fn no_more_than_the_limit_is_ever_held_under_concurrent_takes() {
                 renewals.push(Adjustment::renewal(check, owner));
                 releases.push(Adjustment::release(check, owner));
             }
-            assert!(store.renew(&renewals).await.unwrap().iter().all(|held| *held));
-            store.adjust(&releases).await.unwrap();
-            assert!(store.renew(&renewals).await.unwrap().iter().all(|held| !*held));
+            assert!(store.update_slots(&renewals).await.unwrap().iter().all(|held| *held));
+            assert!(store.update_slots(&releases).await.unwrap().iter().all(|held| *held));
+            assert!(store.update_slots(&releases).await.unwrap().iter().all(|held| !*held));
+            assert!(store.update_slots(&renewals).await.unwrap().iter().all(|held| !*held));
         }
     }
 }
@@ -279,96 +279,6 @@ async fn a_plan_that_is_denied_across_slots_gives_its_slots_back() {
         limiter.release(lease).await.unwrap();
         assert_eq!(remaining().await, [2, 5, 0], "{mode:?}");
     }
-}
-
-#[tokio::test]
-async fn a_worker_holds_its_slot_as_long_as_it_works_and_releases_it_at_the_end() {
-    on_every_store(async |fixture| {
-        let limiter = Arc::new(fixture.limiter(slots(1)));
-        let lease = hold(&*limiter).await;
-        let (stop, stopped) = tokio::sync::oneshot::channel();
-        let (worker, clock) = (Arc::clone(&limiter), fixture.clock.clone());
-        let working = tokio::spawn(async move { worker.hold(lease, &clock, stopped).await });
-        for _ in 0..20 {
-            until(|| fixture.clock.pending_sleeps() == 1).await;
-            assert_eq!(left(&*limiter).await, 0);
-            fixture.clock.advance(LEASE / 3);
-            until_renewed(&limiter, &fixture.clock).await;
-        }
-        stop.send("done").unwrap();
-        assert_eq!(working.await.unwrap().unwrap().unwrap(), "done");
-        wait_for_left(&limiter, 1).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_worker_that_is_dropped_or_panics_releases_its_slot() {
-    on_every_store(async |fixture| {
-        let limiter = Arc::new(fixture.limiter(slots(1)));
-        let lease = hold(&*limiter).await;
-        let (worker, clock) = (Arc::clone(&limiter), fixture.clock.clone());
-        let panicking = tokio::spawn(async move {
-            worker.hold(lease, &clock, async { panic!("a worker fails") }).await.map(|(): ()| ())
-        });
-        assert!(panicking.await.unwrap_err().is_panic());
-        wait_for_left(&limiter, 1).await;
-        let lease = hold(&*limiter).await;
-        {
-            let mut working = pin!(limiter.hold(lease, &fixture.clock, pending::<()>()));
-            assert!(working.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        }
-        wait_for_left(&limiter, 1).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_worker_that_has_lost_its_slot_is_stopped_and_told_so() {
-    on_every_store(async |fixture| {
-        let limiter = fixture.limiter(slots(1));
-        let lease = hold(&limiter).await;
-        let mut working = pin!(limiter.hold(lease, &fixture.clock, pending::<()>()));
-        assert!(working.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        fixture.clock.advance(LEASE);
-        assert!(matches!(working.await, Err(RenewError::Lost)));
-        assert_eq!(left(&limiter).await, 1);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_worker_that_waits_gets_the_slot_that_another_releases() {
-    on_every_store(async |fixture| {
-        let limiter = fixture.limiter(slots(1));
-        let lease = hold(&limiter).await;
-        let request = Request::new("");
-        let mut waiting = pin!(limiter.acquire(&request, LEASE / 2, &fixture.clock));
-        let pending = poll_until_sleeping(&mut waiting, &fixture.clock).await;
-        assert!(pending);
-        limiter.release(lease).await.unwrap();
-        fixture.clock.advance(SECOND);
-        assert!(matches!(waiting.await.unwrap(), AcquireOutcome::Granted(decision) if decision.lease().is_some()));
-    })
-    .await;
-}
-
-/// Polls until the future has slept twice: for its deadline, and for its retry.
-async fn poll_until_sleeping<F: Future + Unpin>(future: &mut F, clock: &ManualClock) -> bool {
-    while clock.pending_sleeps() < 2 {
-        if std::pin::Pin::new(&mut *future).poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-            return false;
-        }
-        tokio::task::yield_now().await;
-    }
-    true
-}
-
-/// Waits until the worker that was woken by the clock sleeps again, and its slot was renewed now.
-async fn until_renewed(limiter: &Limiter<AnyStore>, clock: &ManualClock) {
-    until(|| clock.pending_sleeps() == 1).await;
-    let reset = limiter.peek(&Request::new("")).await.unwrap().reset_after();
-    assert_eq!(reset, Some(LEASE));
 }
 
 /// Waits for a release in the background.

@@ -1,0 +1,172 @@
+//! Leases on Redis next to a token bucket: takes, releases and renewals, as CPU time of both processes and calls a second; and the traffic
+//! that renewing 10,000 of them causes.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::cpu::{field, server_micros};
+use common::{CallCost, Cell, Contender, Instance, Options, Random, Table, best_of, measure_calls, report, subjects};
+use conformance::server::{Kind, Server};
+use tidegate::spi::{Adjustment, Check, Gate, LeaseOwner, Plan, Store};
+use tidegate::{Limit, Rate};
+use tidegate_redis::{RedisOptions, RedisStore};
+
+/// Calls under way.
+const UNDER_WAY: usize = 64;
+/// Subjects, each with slots of its own.
+const SUBJECTS: usize = 10_000;
+/// Renewals in one call: as many as the library sends together.
+const RENEWALS_PER_CALL: usize = 256;
+/// The lease, and how often it is renewed within its time.
+const LEASE: Duration = Duration::from_secs(30);
+const RENEWALS_PER_LEASE: u32 = 3;
+
+type Named<'r> = (&'static str, Contender<'r, CallCost>);
+
+fn main() {
+    let options = Options::from_command_line();
+    let server = Server::start(Kind::Redis);
+    let calls = if options.quick { 2_000 } else { 100_000 };
+    let tables = [calls_next_to_a_bucket(&server, &options, calls), renewals(&server, &options)];
+    report(&options, &tables);
+}
+
+fn calls_next_to_a_bucket(server: &Server, options: &Options, calls: usize) -> Table {
+    let instance = [store(server)];
+    let bucket = Gate::for_rule("api", Limit::token_bucket(1_000_000, Rate::per_second(1_000).unwrap()).unwrap());
+    let (slots, subjects) = (slots(), subjects(SUBJECTS));
+    let order = Random::new(5).uniform(SUBJECTS, calls);
+    let check = |gate, number: usize| Check::new(gate, subjects[order[number] as usize], 1);
+    let contenders: Vec<Named<'_>> = vec![
+        (
+            "token bucket: take",
+            Box::new(|| {
+                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
+                    take(store, check(&bucket, number), None).await;
+                })
+            }),
+        ),
+        (
+            "lease: take",
+            Box::new(|| {
+                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
+                    take(store, check(&slots, number), Some(owner(number))).await;
+                })
+            }),
+        ),
+        (
+            "lease: take, and release in the background",
+            Box::new(|| {
+                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
+                    let check = check(&slots, number);
+                    take(store, check.clone(), Some(owner(number))).await;
+                    store.adjust_soon(&[Adjustment::release(&check, owner(number))]);
+                })
+            }),
+        ),
+        (
+            "lease: take, and wait for the release",
+            Box::new(|| {
+                measure_calls(server, &instance, UNDER_WAY, calls, async |store, number| {
+                    let check = check(&slots, number);
+                    take(store, check.clone(), Some(owner(number))).await;
+                    update(store, &[Adjustment::release(&check, owner(number))]).await;
+                })
+            }),
+        ),
+    ];
+    let (names, mut runs): (Vec<&str>, Vec<_>) = contenders.into_iter().unzip();
+    let best = best_of(options.rounds(), &mut runs, |round, best| round.server_micros < best.server_micros);
+    let columns = ["what", "µs CPU of Redis", "to the first row", "µs CPU of the process", "a second"];
+    let title = format!("Leases and a token bucket, {SUBJECTS} subjects, {UNDER_WAY} under way");
+    let mut table = Table::new(title, columns);
+    for (name, cost) in names.into_iter().zip(&best) {
+        let ratio = cost.server_micros / best[0].server_micros;
+        let numbers = [(cost.server_micros, 2), (ratio, 2), (cost.process_micros, 2), (cost.per_second, 0)];
+        let numbers = numbers.map(|(number, decimals)| Cell::Number(number, decimals));
+        table.row([Cell::from(name)].into_iter().chain(numbers));
+    }
+    table
+}
+
+/// What it costs to keep 10,000 leases, in one second of their time: one for each of many subjects, and many of few subjects.
+fn renewals(server: &Server, options: &Options) -> Table {
+    let columns = ["what", "calls", "KB to Redis", "KB from it", "ms CPU of Redis", "% of a core"];
+    let title = format!(
+        "Renewing {SUBJECTS} leases of {} s, {RENEWALS_PER_LEASE} times within each, for a second",
+        LEASE.as_secs()
+    );
+    let mut table = Table::new(title, columns);
+    for (what, holders) in [("10,000 subjects with 1 slot each", SUBJECTS), ("100 subjects with 100 slots each", 100)] {
+        let (store, subjects) = (store(server), subjects(holders));
+        let mut connection = server.connection();
+        redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection).unwrap();
+        let slots = slots();
+        let check = |number: usize| Check::new(&slots, subjects[number % holders], 1);
+        store.run(UNDER_WAY, 0, SUBJECTS, &async |store: &RedisStore, number| {
+            take(store, check(number), Some(owner(number))).await;
+        });
+        let renewals: Vec<Adjustment<'_>> =
+            (0..SUBJECTS).map(|number| Adjustment::renewal(&check(number), owner(number))).collect();
+        let batches: Vec<&[Adjustment<'_>]> = renewals.chunks(RENEWALS_PER_CALL).collect();
+        let rounds = options.rounds();
+        let mut best = f64::MAX;
+        let mut traffic = [0.0; 2];
+        for _ in 0..rounds {
+            let before = (server_micros(&mut connection), network(&mut connection));
+            store.run(1, 0, batches.len(), &async |store: &RedisStore, number| update(store, batches[number]).await);
+            let after = (server_micros(&mut connection), network(&mut connection));
+            best = best.min(after.0 - before.0);
+            traffic = [after.1[0] - before.1[0], after.1[1] - before.1[1]];
+        }
+        let rounds_a_second = f64::from(RENEWALS_PER_LEASE) / LEASE.as_secs_f64();
+        let numbers = [
+            (batches.len() as f64 * rounds_a_second, 1),
+            (traffic[0] * rounds_a_second / 1e3, 1),
+            (traffic[1] * rounds_a_second / 1e3, 1),
+            (best * rounds_a_second / 1e3, 2),
+            (best * rounds_a_second / 1e4, 2),
+        ];
+        let numbers = numbers.map(|(number, decimals)| Cell::Number(number, decimals));
+        table.row([Cell::from(what)].into_iter().chain(numbers));
+    }
+    table
+}
+
+fn slots() -> Gate {
+    Gate::for_rule("exports", Limit::concurrency(60_000, LEASE).unwrap())
+}
+
+/// The owner of the slot that the call with this number takes.
+fn owner(number: usize) -> LeaseOwner {
+    LeaseOwner::from_number(number as u64 + 1).unwrap()
+}
+
+fn store(server: &Server) -> Instance<RedisStore> {
+    // A busy machine may be slower than the default timeout.
+    let options = RedisOptions::new().with_timeout(Duration::from_secs(1)).with_heartbeats(false);
+    Instance::new(async || server.store_with(options).await)
+}
+
+async fn take(store: &RedisStore, check: Check<'_>, owner: Option<LeaseOwner>) {
+    let plan = Plan::new([check]).unwrap();
+    let plan = match owner {
+        Some(owner) => plan.with_lease_owner(owner),
+        None => plan,
+    };
+    assert_eq!(store.decide(&plan).await.unwrap().granted(), 1);
+}
+
+async fn update(store: &RedisStore, adjustments: &[Adjustment<'_>]) {
+    let held = store.update_slots(adjustments).await.unwrap();
+    assert!(held.iter().all(|held| *held), "every slot is held");
+}
+
+/// Bytes that the server has received and sent.
+fn network(connection: &mut redis::Connection) -> [f64; 2] {
+    let info: String = redis::cmd("INFO").arg("stats").query(connection).unwrap();
+    ["total_net_input_bytes", "total_net_output_bytes"].map(|name| field(&info, name).parse().unwrap())
+}

@@ -1,0 +1,76 @@
+//! Slots of new subjects in overflow buckets: held, renewed and released like all others.
+
+use conformance::server::{KINDS, Kind, Server};
+use conformance::suite::{START, long_timeout_options};
+use tidegate::spi::{Adjustment, Store};
+use tidegate::{AnonymousBounds, Decision, Lease, LeaseError, Limiter, ManualClock, Receipt, Request, Rule, RuleSet};
+use tidegate_redis::RedisStore;
+
+use crate::{LEASE, slots};
+
+async fn ask(limiter: &Limiter<RedisStore>, ip: &str) -> Decision {
+    limiter.check(&Request::new("").with_attribute("ip", ip)).await.unwrap()
+}
+
+/// A limiter on a store that has as many subjects as it may.
+async fn full_limiter(server: &Server, clock: &ManualClock, anonymous: bool) -> Limiter<RedisStore> {
+    let rule = Rule::new(format!("exports-{anonymous}"), slots(2)).with_per(["ip"]);
+    let rule = if anonymous { rule.with_anonymous(AnonymousBounds::new(1)) } else { rule.with_max_subjects(1) };
+    let store = server.store_with(long_timeout_options().with_clock(clock.clone())).await;
+    let limiter = Limiter::new(RuleSet::new([rule]).unwrap(), store);
+    for number in 0..3 {
+        assert!(ask(&limiter, &format!("192.0.2.{number}")).await.is_allowed());
+    }
+    limiter
+}
+
+#[tokio::test]
+async fn slots_of_newcomers_are_held_renewed_and_released_in_overflow_buckets() {
+    let clusters = [Server::start_alone_in_cluster(Kind::Redis)].into_iter();
+    for server in KINDS.into_iter().map(Server::start).chain(clusters) {
+        for anonymous in [false, true] {
+            let clock = ManualClock::starting_at(START);
+            let limiter = full_limiter(&server, &clock, anonymous).await;
+            let decision = ask(&limiter, "198.51.100.7").await;
+            assert!(decision.is_allowed() && decision.checks()[0].is_overflowed());
+            let lease = decision.lease().unwrap();
+            let bytes = lease.stored().to_bytes();
+            let copy = Lease::from_stored(Receipt::from_bytes(&bytes).unwrap(), limiter.rules()).unwrap();
+            for _ in 0..4 {
+                clock.advance(LEASE / 2);
+                limiter.renew(&lease).await.unwrap();
+            }
+            assert_eq!(remaining(&limiter).await, 1, "it is held for as long as it is renewed");
+            limiter.release(copy).await.unwrap();
+            assert_eq!(remaining(&limiter).await, 2);
+            assert!(matches!(limiter.release(lease).await, Err(LeaseError::NotHeld)));
+        }
+    }
+}
+
+/// The limiter does not know in which bucket a decision would have taken its slot.
+#[tokio::test]
+async fn the_slot_of_a_newcomer_that_went_away_during_the_decision_is_released() {
+    for kind in KINDS {
+        let (server, clock) = (Server::start(kind), ManualClock::starting_at(START));
+        let limiter = full_limiter(&server, &clock, true).await;
+        let request = Request::new("").with_attribute("ip", "198.51.100.7");
+        let plan = limiter.plan(&request);
+        assert!(limiter.store().decide(&plan).await.unwrap().checks()[0].overflowed);
+        assert_eq!(remaining(&limiter).await, 1);
+        let release = Adjustment::release(&plan.checks()[0], plan.lease_owner().unwrap());
+        limiter.store().adjust(&[release]).await.unwrap();
+        assert_eq!(remaining(&limiter).await, 2);
+    }
+}
+
+/// The slots that are free in the overflow bucket of the newcomer.
+async fn remaining(limiter: &Limiter<RedisStore>) -> u64 {
+    // The bound is kept by subjects that hold slots.
+    for number in 10..13 {
+        let _held = ask(limiter, &format!("192.0.2.{number}")).await;
+    }
+    let peek = limiter.peek(&Request::new("").with_attribute("ip", "198.51.100.7")).await.unwrap();
+    assert!(peek.checks()[0].is_overflowed());
+    peek.remaining().unwrap()
+}

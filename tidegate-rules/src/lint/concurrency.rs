@@ -1,0 +1,58 @@
+//! Lints about concurrency limits: limits against guessing that do not stop it, long leases, many slots, and a rate in their place
+//! while the store fails.
+
+use std::time::Duration;
+
+use tidegate::{Limit, OnFailure};
+
+use super::{limits, security};
+use crate::compile::CompiledRule;
+use crate::problem::Problem;
+use crate::quantity::format_duration;
+
+/// The longest lease without a lint.
+const MAX_LEASE: Duration = Duration::from_secs(5 * 60);
+
+/// The most slots without a lint.
+const MAX_SLOTS: u64 = 1_000;
+
+/// The size of a slot in the store.
+const SLOT_BYTES: u64 = 16;
+
+pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
+    for spanned in limits::spanned_limits(rule) {
+        let Limit::Concurrency(limit) = spanned.limit else { continue };
+        let (span, of_plan) = (spanned.span.clone(), spanned.of_plan());
+        if limit.lease() > MAX_LEASE {
+            let lease = format_duration(limit.lease());
+            let message = format!("the slot of a holder that dies is taken for {lease}{of_plan}");
+            let help = "set a shorter `lease`: holders that live renew it by themselves, however long they run";
+            lints.push(Problem::note("long-lease", message, span.clone()).with_help(help));
+        }
+        if limit.max() > MAX_SLOTS {
+            let bytes = SLOT_BYTES * limit.max() / 1_000;
+            let message =
+                format!("these slots take up to {bytes} kB for each subject, copied with every request{of_plan}");
+            let help = "keep `max` to 1,000, or count by a finer subject; for more, bound the rate with `token_bucket`";
+            lints.push(Problem::warning("many-slots", message, span).with_help(help));
+        }
+    }
+    if security::is_security(rule) && holds_alone(rule) {
+        let message = "guesses are not limited: whoever waits for each response may send any number of them";
+        let help = "add `sliding_log` under `limits`, or set `security: false`";
+        lints.push(Problem::warning("concurrency-on-security", message, rule.id_span.clone()).with_help(help));
+    }
+    if rule.limits.iter().any(|(_, limit)| limit.is_held())
+        && rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Static)
+    {
+        let message = "while the store fails, `static` limits how many requests begin, not how many run at the same time";
+        let help = "set `share`, which divides `max` by the instances, or `closed`; this is fine if the requests are short";
+        lints.push(Problem::note("static-for-concurrency", message, rule.on_failure_span.clone()).with_help(help));
+    }
+}
+
+/// Whether a rule has concurrency limits only, in itself or in a plan.
+fn holds_alone(rule: &CompiledRule) -> bool {
+    let mut plans = rule.plans.iter().map(|(_, limits)| limits).chain([&rule.limits]);
+    plans.any(|limits| limits.iter().all(|(_, limit)| limit.is_held()))
+}
