@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::future::pending;
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,6 +14,7 @@ use axum::Router;
 use axum::routing::get;
 use conformance::server::{KINDS, Server};
 use conformance::suite::{left, long_timeout_options, until};
+use rustix::process::{Pid, Signal, kill_process};
 use tidegate::{Limit, Limiter, Rate, Rule, RuleSet};
 use tidegate_redis::RedisStore;
 use tidegate_server::gateway::{Gateway, GatewayOptions};
@@ -113,6 +116,44 @@ async fn clients_that_hang_up_leave_no_slot_behind_at_any_gateway() {
         until(|| open.load(Ordering::SeqCst) == 0).await;
         let most = most.load(Ordering::SeqCst);
         assert!(most > 0, "{kind:?}: nothing was forwarded");
+    }
+}
+
+/// A server that is stopped releases what its requests hold: clients that come back to another instance are not denied. The slots of one
+/// that is killed run out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_stopped_releases_its_slots_and_one_that_is_killed_does_not() {
+    const RULES: &str = "version: 1\nrules: [{ id: exports, per: [], concurrency: { max: 3, lease: 1h } }]\n";
+    let store = Server::start(KINDS[0]);
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("http://{}", silent.local_addr().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.yaml");
+    std::fs::write(&rules, RULES).unwrap();
+    let file = tidegate_rules::RuleFile::load(&rules).unwrap();
+    let limiter = Limiter::new(file.rules().clone(), store.store_with(long_timeout_options()).await)
+        .with_secret(&tidegate::Secret::new("s1"));
+    for (signal, free) in [(Signal::TERM, 3), (Signal::KILL, 0)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate-under-test"));
+        command.args(["serve", "--store", &store.url(), "--secret", "s1", "--upstream", &upstream, "--drain", "0"]);
+        command.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--gateway", "127.0.0.1:0", "--rules"]).arg(&rules);
+        let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let gateway = lines.by_ref().find_map(|line| line.strip_prefix("gateway       http://")?.parse().ok());
+        let gateway: SocketAddr = gateway.expect("the address of the gateway");
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let mut stream = TcpStream::connect(gateway).await.unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+            clients.push(stream);
+        }
+        while left(&limiter).await > 0 {
+            tokio::task::yield_now().await;
+        }
+        kill_process(Pid::from_child(&server), signal).unwrap();
+        tokio::task::spawn_blocking(move || server.wait()).await.unwrap().unwrap();
+        assert_eq!(left(&limiter).await, free, "{signal:?}");
     }
 }
 

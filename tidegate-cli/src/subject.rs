@@ -84,13 +84,20 @@ fn row(bucket: &Value) -> [String; 5] {
     let dot = if text("name").is_empty() { "" } else { "." };
     let state = match (bucket["allowed"] == json!(true), bucket["retry_after_ms"].as_u64()) {
         (true, _) => "open".to_owned(),
+        // Its retry is a guess: a slot is free when a request ends.
+        (false, Some(_)) if text("algorithm") == "concurrency" => "full".to_owned(),
         (false, Some(millis)) => format!("denies for {}", millis_text(millis)),
         (false, None) => "denies always".to_owned(),
+    };
+    // A penalty has no amount.
+    let remaining = match bucket["limit"].as_u64() {
+        Some(limit) => format!("{} of {limit}", number("remaining")),
+        None => "-".to_owned(),
     };
     [
         format!("{}{dot}{}", text("rule"), text("name")),
         text("algorithm").to_owned(),
-        format!("{} of {}", number("remaining"), number("limit")),
+        remaining,
         if bucket["shadow"] == json!(true) { format!("{state} (shadow)") } else { state },
         millis_text(number("reset_after_ms")),
     ]
@@ -118,4 +125,22 @@ fn texts(list: &Value) -> Vec<&str> {
 
 fn millis_text(millis: u64) -> String {
     format_duration(Duration::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_penalty_has_no_amount_and_a_full_concurrency_limit_no_time() {
+        let bucket = |algorithm: &str, limit: Option<u64>| {
+            row(&json!({
+                "rule": "r", "name": "n", "algorithm": algorithm, "allowed": false, "shadow": false,
+                "limit": limit, "remaining": limit.map(|_| 0), "retry_after_ms": 60_000, "reset_after_ms": 90_000,
+            }))
+        };
+        assert_eq!(bucket("penalty", None), ["r.n", "penalty", "-", "denies for 1m", "1m30s"]);
+        assert_eq!(bucket("concurrency", Some(3)), ["r.n", "concurrency", "0 of 3", "full", "1m30s"]);
+        assert_eq!(bucket("sliding_log", Some(3)), ["r.n", "sliding_log", "0 of 3", "denies for 1m", "1m30s"]);
+    }
 }

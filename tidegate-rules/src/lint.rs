@@ -20,7 +20,7 @@ use crate::problem::{MAX_PROBLEMS, Problem, Severity};
 use example_request::ExampleRequest;
 
 /// Every code that a lint can have. `docs/lints.md` explains each.
-pub(crate) const CODES: [&str; 38] = [
+pub(crate) const CODES: [&str; 39] = [
     "colon-segment",
     "concurrency-on-security",
     "cost-above-limit",
@@ -47,6 +47,7 @@ pub(crate) const CODES: [&str; 38] = [
     "plan-of-another-shape",
     "repeated-values",
     "security-fails-open",
+    "slots-for-one",
     "static-for-concurrency",
     "strangers-remembered",
     "too-many-checks",
@@ -133,6 +134,7 @@ fn lint_overlapping(file: &CompiledFile, rules: &[&CompiledRule], lints: &mut Ve
         }
         lints.extend(reachability::redundant_rule(index, rule, &beside));
         lints.extend(security::by_address_alone(index, rule, &beside));
+        lints.extend(concurrency::one_client_holds_all(index, rule, &beside));
     }
 }
 

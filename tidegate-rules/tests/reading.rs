@@ -109,7 +109,7 @@ fn impossible_concurrency_limits_are_reported_at_their_position() {
     assert_eq!(rule("concurrency: { max: 65_536, lease: 30s }"), ["5:23 concurrency"]);
     assert_eq!(rule("concurrency: { max: -1 }"), ["5:23 type"]);
     assert_eq!(rule("concurrency: { max: many }"), ["5:23 type"]);
-    assert_eq!(rule("concurrency: { lease: 30s }"), ["5:16 missing-field"]);
+    assert_eq!(rule("concurrency: { lease: 30s }"), ["5:18 missing-field"]);
     assert_eq!(rule("concurrency: 3"), ["5:16 type"]);
     assert_eq!(rule("concurrency: { max: 3, lease: 999ms }"), ["5:33 concurrency"]);
     assert_eq!(rule("concurrency: { max: 3, lease: 25h }"), ["5:33 concurrency"]);
@@ -131,7 +131,8 @@ fn concurrency_limits_have_a_lease_of_30_seconds_and_may_be_0_in_plans_and_under
                 - { id: two, match: {}, per: [], limits: { active: { concurrency: { max: 3 } }, rate: { token_bucket: { capacity: 9, refill: 1/s } } }, denial_cache: true }\n";
     let file = RuleFile::parse("rules.yaml", text).unwrap_or_else(|report| panic!("{report}"));
     let plan = file.rules().resolve(&tidegate::Request::new(""));
-    let limits: Vec<_> = plan.checks().iter().map(|check| tidegate_rules::describe_limit(check.gate().limit())).collect();
+    let limits: Vec<_> =
+        plan.checks().iter().map(|check| tidegate_rules::describe_limit(check.gate().limit())).collect();
     let expected = [
         "concurrency: 0 at the same time, each for 1d without a renewal",
         "concurrency: 3 at the same time, each for 30s without a renewal",

@@ -1,8 +1,12 @@
 //! The rule files in `docs/rules.md` are valid, and the schema has every field they use.
 
-use tidegate_rules::{RuleFile, schema};
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tidegate_rules::{RuleFile, schema, test_schema};
 
 const REFERENCE: &str = include_str!("../../docs/rules.md");
+const TEST_REFERENCE: &str = include_str!("../../docs/testing-limits.md");
 
 /// The YAML blocks of the reference.
 fn blocks() -> Vec<&'static str> {
@@ -59,5 +63,35 @@ fn the_schema_rejects_what_the_parser_rejects() {
     ] {
         assert!(!validator.is_valid(&json(text)), "{text}");
         assert!(RuleFile::parse("rules.yaml", &format!("version: 1\n{text}")).is_err(), "{text}");
+    }
+}
+
+/// The names of all fields in a schema.
+fn fields(schema: &Value, names: &mut BTreeSet<String>) {
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        names.extend(properties.keys().cloned());
+    }
+    let inner: Vec<&Value> = match schema {
+        Value::Object(object) => object.values().collect(),
+        Value::Array(items) => items.iter().collect(),
+        _ => Vec::new(),
+    };
+    for value in inner {
+        fields(value, names);
+    }
+}
+
+#[test]
+fn every_field_of_the_schemas_is_on_its_page() {
+    for (schema, page, name) in
+        [(schema(), REFERENCE, "rules.md"), (test_schema(), TEST_REFERENCE, "testing-limits.md")]
+    {
+        let mut names = BTreeSet::new();
+        fields(&serde_json::from_str(&schema).expect("JSON"), &mut names);
+        assert!(names.len() > 20, "{names:?}");
+        let is_missing =
+            |field: &&String| !["{}:", "`{}`", "`{}:"].iter().any(|form| page.contains(&form.replace("{}", field)));
+        let missing: Vec<_> = names.iter().filter(is_missing).collect();
+        assert!(missing.is_empty(), "docs/{name} does not explain {missing:?}");
     }
 }

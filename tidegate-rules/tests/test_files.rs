@@ -6,6 +6,9 @@ use std::path::Path;
 use tempfile::TempDir;
 use tidegate_rules::{Report, TestRun, run_tests};
 
+#[path = "test_files/holds.rs"]
+mod holds;
+
 const RULES: &str = "\
 version: 1
 identify:

@@ -83,6 +83,13 @@ pub struct Server {
     front_doors: JoinSet<bool>,
 }
 
+/// Time for the releases of the last requests to reach the store. Otherwise their slots would be held for the rest of the lease, and
+/// clients that come back to another instance would be denied.
+const LAST_RELEASES_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Interval at which that is looked for.
+const LAST_RELEASES_INTERVAL: Duration = Duration::from_millis(5);
+
 /// A worker takes every second task from the queue of all workers. A flood of requests overflows into that queue; at the runtime's own
 /// interval, a bystander's request would wait there for hundreds of tasks that became ready after it.
 const GLOBAL_QUEUE_INTERVAL_POLLS: u32 = 2;
@@ -204,12 +211,29 @@ impl Server {
 
     /// Accepts no new connections and waits for open requests. Returns whether all of them ended in time.
     pub async fn stop(mut self) -> bool {
+        let held_leases = self.engine.handle().held_leases();
         let _ = self.stop.send(true);
         let mut all = true;
         while let Some(ended) = self.front_doors.join_next().await {
             all &= ended.unwrap_or(false);
         }
+        if held_leases > 0 {
+            let _ = tokio::time::timeout(LAST_RELEASES_TIMEOUT, send_last_releases(&self.engine)).await;
+        }
         all
+    }
+}
+
+/// Waits until no lease is held, and nothing waits for the store.
+async fn send_last_releases(engine: &Engine) {
+    let mut interval = tokio::time::interval(LAST_RELEASES_INTERVAL);
+    while engine.handle().held_leases() > 0 {
+        interval.tick().await;
+    }
+    // In the meantime, the tasks that send the releases begin.
+    let _ = engine.limiter().ping().await;
+    while engine.store().inner().servers().iter().any(|server| server.in_flight + server.waiting > 0) {
+        interval.tick().await;
     }
 }
 

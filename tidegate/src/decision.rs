@@ -207,14 +207,14 @@ impl Decision {
         self.most_restrictive().map(CheckResult::subject)
     }
 
-    /// The largest cost that the most restrictive check can ever admit.
+    /// The largest cost that the most restrictive check can ever admit; `None` for a penalty, which blocks every cost.
     pub fn limit(&self) -> Option<u64> {
-        self.most_restrictive().map(|check| check.outcome.limit)
+        self.most_restrictive().filter(|check| check.has_amount()).map(|check| check.outcome.limit)
     }
 
-    /// The largest cost that the most restrictive check would admit right after this decision.
+    /// The largest cost that the most restrictive check would admit right after this decision; `None` for a penalty.
     pub fn remaining(&self) -> Option<u64> {
-        self.most_restrictive().map(|check| check.outcome.remaining)
+        self.most_restrictive().filter(|check| check.has_amount()).map(|check| check.outcome.remaining)
     }
 
     /// The time until the state of the most restrictive check is equivalent to a fresh one.
@@ -363,7 +363,7 @@ fn most_restrictive_index(checks: &[CheckResult], allowed: bool) -> Option<u16> 
     };
     let mut candidates = (0..checks.len()).filter(counts);
     let index = if allowed {
-        candidates.min_by_key(|index| checks[*index].further())
+        candidates.min_by_key(|index| checks[*index].room())
     } else {
         // `max_by_key` would return the last of equals.
         let first = candidates.next();

@@ -1,8 +1,10 @@
 //! A decision as text, with the HTTP response that a caller would get. Subjects are never shown.
 
+use std::time::Duration;
+
 use tidegate::http::Headers;
 use tidegate::spi::Role;
-use tidegate::{Algorithm, CheckResult, Decision, Request, attributes};
+use tidegate::{CheckResult, Decision, Request, attributes};
 use tidegate_rules::{RuleFile, sanitize};
 use tidegate_server::command::{Output, Style, format_duration};
 
@@ -84,11 +86,18 @@ fn timing(decision: &Decision) -> String {
     if decision.is_permanent() {
         return ", never allowed: it costs more than the limit".to_owned();
     }
-    match decision.retry_after() {
-        Some(retry) => format!(", retry after {}", format_duration(retry)),
-        None if !decision.delay().is_zero() => format!(", delay {}", format_duration(decision.delay())),
-        None => String::new(),
+    if let Some(retry) = decision.retry_after() {
+        return format!(", retry after {}", format_duration(retry));
     }
+    let mut timing = match decision.delay() {
+        Duration::ZERO => String::new(),
+        delay => format!(", delay {}", format_duration(delay)),
+    };
+    // The command ends, so nobody renews or releases the slots.
+    if let Some(lease) = decision.lease() {
+        timing += &format!(", holds its slots for {}", format_duration(lease.duration()));
+    }
+    timing
 }
 
 /// Prints a table of the checks.
@@ -125,9 +134,9 @@ fn row(check: &CheckResult) -> Row {
         None => "never".to_owned(),
     };
     // A penalty has no amount.
-    let remaining = match check.algorithm() {
-        Algorithm::Penalty => "-".to_owned(),
-        _ => format!("{} of {}", outcome.remaining, outcome.limit),
+    let remaining = match check.has_amount() {
+        true => format!("{} of {}", outcome.remaining, outcome.limit),
+        false => "-".to_owned(),
     };
     [
         check_name(check),

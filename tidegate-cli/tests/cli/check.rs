@@ -155,3 +155,38 @@ fn an_unusable_rule_file_is_a_usage_error() {
     assert!(output.err.contains("rules.yaml:17:"), "{output:?}");
     assert_eq!(shell.run("check --rules missing.yaml").code, Some(2));
 }
+
+#[test]
+fn a_slot_is_held_for_its_lease_after_the_command_has_ended() {
+    let shell = Shell::with_examples();
+    let command = "check --rules examples/exports.yaml --action export -H x-tenant-id:acme --attr rows=1000";
+    let output = shell.run(command);
+    assert!(output.out.starts_with("allowed, holds its slots for 30s\n"), "{output:?}");
+    let denied = shell.run(&format!("{command} --times 4"));
+    assert_eq!(denied.code, Some(1));
+    assert!(denied.out.contains("denied by export-active, retry after 1s\n"), "{denied:?}");
+    assert!(denied.out.contains("  retry-after: 1\n"), "{denied:?}");
+}
+
+#[test]
+fn a_penalty_has_no_amount_and_a_block_shows_only_when_to_retry() {
+    let shell = Shell::with_examples();
+    let command = "check --rules examples/login.yaml --action login --ip 203.0.113.9";
+    shell.write(
+        "block.yaml",
+        "version: 1\nrules:\n- { id: pin, match: { action: pin }, per: [ip], sliding_log: { limit: 1, window: 1s }, security: true, \
+         on_failure: share, penalty: { after: 1, block: 10m, max: 1h } }\n",
+    );
+    let blocked = shell.run("check --rules block.yaml --action pin --ip 203.0.113.9 --times 3 --json");
+    let last: serde_json::Value = serde_json::from_str(blocked.out.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["allowed"], &last["rule"]), (&false.into(), &"pin".into()));
+    assert_eq!((&last["limit"], &last["remaining"]), (&().into(), &().into()));
+    let penalty = &last["checks"][1];
+    assert_eq!((&penalty["algorithm"], &penalty["allowed"]), (&"penalty".into(), &false.into()));
+    assert_eq!((&penalty["limit"], &penalty["remaining"]), (&().into(), &().into()));
+    let text = shell.run("check --rules block.yaml --action pin --ip 203.0.113.9 --times 3").out;
+    let response = text.split("Response 429").nth(1).unwrap();
+    assert!(response.starts_with("\n  retry-after: 600\n  content-type"), "{response}");
+    assert!(!response.contains("pin") && !response.contains("penalty"), "{response}");
+    assert!(!shell.run(&format!("{command} --json")).out.contains("4503599627370495"));
+}

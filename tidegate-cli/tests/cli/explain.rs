@@ -183,3 +183,20 @@ fn a_claim_is_shown_with_who_must_have_verified_it() {
     assert!(out.contains("tenant = acme, user = bob, claim:jti = t1 (from") && !out.contains("claim:sub"), "{out}");
     assert_eq!(shell.run("rules explain claims.yaml --json").json()["claims"], serde_json::json!([]));
 }
+
+#[test]
+fn a_concurrency_limit_denies_until_one_of_the_requests_ends() {
+    let shell = Shell::with_examples();
+    let command = "rules explain examples/exports.yaml --action export -H x-tenant-id:acme --attr rows=1000";
+    let output = shell.run(command).out;
+    assert!(
+        output.contains("limit      concurrency: 3 at the same time, each for 30s without a renewal\n"),
+        "{output}"
+    );
+    assert!(
+        output.ends_with("\n  now  3 pass, the 4th is denied by export-active, until one of them ends\n"),
+        "{output}"
+    );
+    let timeline = &shell.run(&format!("{command} --json")).json()["timeline"];
+    assert_eq!((timeline.as_array().map(Vec::len), &timeline[0]["until_release"]), (Some(1), &true.into()));
+}

@@ -19,8 +19,7 @@ pub(super) fn leases(rules: &[&CompiledRule], deployment: &Deployment) -> Checkl
         return ChecklistItem::met(NAME, "no rule limits concurrency");
     };
     let is_held = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.is_held());
-    let is_local =
-        |rule: &CompiledRule| rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Local);
+    let is_local = |rule: &CompiledRule| rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Local);
     let local = match list_rules(rules, |rule| is_held(rule) && is_local(rule)) {
         Some(ids) => format!("; meanwhile each instance admits `max` once more (`local`): {ids}"),
         None => String::new(),

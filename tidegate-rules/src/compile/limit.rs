@@ -14,8 +14,7 @@ use crate::source_file::Span;
 /// The default number of slices of a sliding window.
 const DEFAULT_SLICES: u64 = 6;
 
-const KINDS: &str =
-    "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_window` or `concurrency`";
+const KINDS: &str = "`token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_log`, `sliding_window` or `concurrency`";
 
 impl Compiler<'_> {
     /// The limits of a rule, by name; the name of a single limit is empty.

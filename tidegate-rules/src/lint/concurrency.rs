@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::{Limit, OnFailure};
 
-use super::{limits, security};
+use super::{failure_policy, limits, security};
 use crate::compile::CompiledRule;
 use crate::problem::Problem;
 use crate::quantity::format_duration;
@@ -45,10 +45,35 @@ pub(super) fn lint(rule: &CompiledRule, lints: &mut Vec<Problem>) {
     if rule.limits.iter().any(|(_, limit)| limit.is_held())
         && rule.matcher.on_failure.each().any(|(_, policy)| policy == OnFailure::Static)
     {
-        let message = "while the store fails, `static` limits how many requests begin, not how many run at the same time";
-        let help = "set `share`, which divides `max` by the instances, or `closed`; this is fine if the requests are short";
+        let message =
+            "while the store fails, `static` limits how many requests begin, not how many run at the same time";
+        let help =
+            "set `share`, which divides `max` by the instances, or `closed`; this is fine if the requests are short";
         lints.push(Problem::note("static-for-concurrency", message, rule.on_failure_span.clone()).with_help(help));
     }
+}
+
+/// Slots that all requests share, without a rule beside that gives each client a part of them. Of several such rules on one request, the
+/// first is reported.
+pub(super) fn one_client_holds_all(
+    index: usize,
+    rule: &CompiledRule,
+    beside: &[(usize, &CompiledRule)],
+) -> Option<Problem> {
+    let is_held = |rule: &CompiledRule| limits::all(rule).any(|(_, limit)| limit.is_held() && limit.amount() > 1);
+    let is_suspect = |rule: &CompiledRule| is_held(rule) && failure_policy::counts_everybody(rule);
+    let is_covered = |(at, other): &(usize, &CompiledRule)| {
+        let has_part = limits::all(other).any(|(_, limit)| limit.is_held()) && !failure_policy::counts_everybody(other);
+        has_part || (*at < index && is_suspect(other))
+    };
+    if !is_suspect(rule) || beside.iter().any(is_covered) {
+        return None;
+    }
+    let message =
+        "all requests share these slots, and one client may hold all of them: its slow requests deny everybody else";
+    let help =
+        "add a rule with the same `match` that gives each client a part of them: `per: [client]` and a smaller `max`";
+    Some(Problem::note("slots-for-one", message, rule.per_span.clone()).with_help(help))
 }
 
 /// Whether a rule has concurrency limits only, in itself or in a plan.

@@ -76,8 +76,12 @@ fn fails_open(rule: &CompiledRule) -> Option<Problem> {
 /// Whether all requests share the limits of a rule, of which each instance applies the whole while the store fails.
 pub(crate) fn is_local_for_everybody(rule: &CompiledRule) -> bool {
     let is_local = |(_, policy): (Option<&RouteEntry<OnFailure>>, OnFailure)| policy == OnFailure::Local;
-    let for_everybody = rule.matcher.per.is_empty() && rule.matcher.tenant != TenantUse::Subject;
-    for_everybody && rule.mode != RuleMode::Shadow && rule.matcher.on_failure.each().any(is_local)
+    counts_everybody(rule) && rule.mode != RuleMode::Shadow && rule.matcher.on_failure.each().any(is_local)
+}
+
+/// Whether all requests of a rule share its limits.
+pub(super) fn counts_everybody(rule: &CompiledRule) -> bool {
+    rule.matcher.per.is_empty() && rule.matcher.tenant != TenantUse::Subject
 }
 
 /// Finds the requests of a rule that pass without a limit while the store fails.

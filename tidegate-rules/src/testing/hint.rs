@@ -1,6 +1,6 @@
 //! Hints on a failed assertion: a likely reason, from the decision and the rules.
 
-use tidegate::{CheckResult, StoreError};
+use tidegate::{Algorithm, CheckResult, StoreError};
 
 use super::assertions::DecidedStep;
 use super::suite::{CountAssertion, DecisionField, FieldAssertion};
@@ -48,7 +48,8 @@ fn why_not_rule(rule: &str, step: &DecidedStep<'_>) -> Option<String> {
     if step.decision.rule() == Some(rule) {
         return None;
     }
-    let Some(check) = step.decision.checks().iter().find(|check| check.rule() == rule) else {
+    let own = || step.decision.checks().iter().filter(|check| check.rule() == rule);
+    let Some(check) = own().find(|check| !check.outcome().admitted).or_else(|| own().next()) else {
         return lets_pass(rule, step).or_else(|| does_not_apply(rule, step));
     };
     let outcome = check.outcome();
@@ -123,6 +124,13 @@ fn wait(step: &DecidedStep<'_>) -> Option<String> {
     let check = step.decision.most_restrictive().filter(|_| !step.decision.is_allowed())?;
     let (rule, outcome) = (check.rule(), check.outcome());
     Some(match step.decision.retry_after() {
+        Some(_) if check.algorithm() == Algorithm::Concurrency => {
+            format!(
+                "`{rule}` holds {} of {}; `holds` says when a request ends",
+                outcome.limit - outcome.remaining,
+                outcome.limit
+            )
+        }
         Some(retry) => format!("under `{rule}` the last one passes {} later, at {}", format_duration(retry), {
             format_duration(step.at.saturating_add(retry))
         }),

@@ -79,7 +79,8 @@ impl TestSuite {
         problems: &mut Vec<Problem>,
     ) -> Self {
         let partial = !problems.is_empty();
-        let mut builder = SuiteBuilder { problems, rules, start: DEFAULT_START, requests: 0, held: Duration::ZERO, partial };
+        let mut builder =
+            SuiteBuilder { problems, rules, start: DEFAULT_START, requests: 0, held: Duration::ZERO, partial };
         if let Some(at) = &*file.start {
             match parse_instant(at) {
                 Ok(start) => builder.start = start,
@@ -224,8 +225,10 @@ impl SuiteBuilder<'_> {
         let before = self.held;
         self.held = before.saturating_add(holds.saturating_mul(u32::try_from(send).unwrap_or(u32::MAX)));
         if before <= MAX_HELD && self.held > MAX_HELD {
-            let message =
-                format!("with this step the requests of the file hold slots for more than {} s together", MAX_HELD.as_secs());
+            let message = format!(
+                "with this step the requests of the file hold slots for more than {} s together",
+                MAX_HELD.as_secs()
+            );
             self.error("holds", &at.span, message).set_help("hold fewer requests, or for a shorter time");
         }
         Some(Spanned { value: holds, span: at.span.clone() })

@@ -4,7 +4,7 @@ use tidegate_rules::Severity;
 
 use super::{Case, case};
 
-pub(super) const LIMITS: [Case; 14] = [
+pub(super) const LIMITS: [Case; 15] = [
     case(
         "huge-log",
         Severity::Warning,
@@ -23,7 +23,7 @@ pub(super) const LIMITS: [Case; 14] = [
     case(
         "long-lease",
         Severity::Note,
-        (3, 34),
+        (3, 36),
         "rules:\n- { id: a, per: ip, concurrency: { max: 3, lease: 301s } }",
         ("301s", "5m"),
     ),
@@ -35,9 +35,17 @@ pub(super) const LIMITS: [Case; 14] = [
         ("1001", "1000"),
     ),
     case(
+        "slots-for-one",
+        Severity::Note,
+        (3, 33),
+        "rules:\n- { id: a, match: {}, per: [], on_failure: share, concurrency: { max: 100 } }\n\
+         - { id: b, match: {}, per: ip, fixed_window: { limit: 9, window: 1s } }",
+        ("fixed_window: { limit: 9, window: 1s }", "concurrency: { max: 10 }"),
+    ),
+    case(
         "zero-limit",
         Severity::Note,
-        (3, 34),
+        (3, 36),
         "rules:\n- { id: a, per: ip, concurrency: { max: 0 } }",
         ("max: 0", "max: 1"),
     ),

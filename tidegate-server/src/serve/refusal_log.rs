@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate::spi::{Observer, Plan, Role, Subject};
-use tidegate::{Decision, OnFailure, StoreError};
+use tidegate::{Algorithm, Decision, OnFailure, StoreError};
 use tidegate_rules::RuleFile;
 
 use self::refusal::Refusal;
@@ -179,7 +179,7 @@ impl Observer for RefusalLog {
             plan: gate.plan(),
             algorithm: gate.limit().algorithm().as_str(),
             subject: check.key().subject(),
-            limit: gate.limit().amount(),
+            limit: (gate.limit().algorithm() != Algorithm::Penalty).then(|| gate.limit().amount()),
             retry_after_ms: None,
             reason: if error.is_crowded() { "overloaded" } else { "closed" },
             mode: "enforced",

@@ -9,6 +9,7 @@ use tidegate::{Limit, ManualClock, MemoryStore, Rule, RuleSet};
 use tidegate_server::ConnectionLimits;
 use tidegate_server::gateway::GatewayOptions;
 use tidegate_tower::{Handle, LimitLayer};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use crate::http2_frames::Http2Connection;
@@ -201,6 +202,28 @@ async fn a_tunnel_holds_its_slot_until_it_closes() {
     connection.receive_until("later").await;
     drop(connection);
     until(|| free(&handle) == 1).await;
+    assert_eq!(handle.held_leases(), 0);
+}
+
+/// The bytes of a tunnel have the same time as those of a response.
+#[tokio::test]
+async fn a_client_that_does_not_read_from_its_tunnel_holds_its_slot_until_the_write_timeout() {
+    let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("http://{}", backend.local_addr().unwrap());
+    let writing = tokio::spawn(async move {
+        let mut connection = RawConnection::new(backend.accept().await.unwrap().0);
+        connection.receive_until("\r\n\r\n").await;
+        connection.send(UPGRADE_RESPONSE).await;
+        while connection.stream.write_all(&[b'x'; 4096]).await.is_ok() {}
+    });
+    let (layer, handle, _clock) = layer(1);
+    let limits = ConnectionLimits::new().with_write_timeout(SHORT_TIMEOUT);
+    let gateway = gateway_at(listener().await.with_limits(limits), &upstream, GatewayOptions::new(), layer);
+    let mut client = RawConnection::connect(gateway).await;
+    client.send(UPGRADE_REQUEST).await;
+    client.receive_until("\r\n\r\n").await;
+    until(|| free(&handle) == 1).await;
+    writing.await.unwrap();
     assert_eq!(handle.held_leases(), 0);
 }
 

@@ -129,6 +129,11 @@ impl CheckResult {
         self.skipped
     }
 
+    /// Whether its outcome has a limit and a remaining amount. A penalty has none: it blocks whatever a request costs.
+    pub const fn has_amount(&self) -> bool {
+        !matches!(self.algorithm, Algorithm::Penalty)
+    }
+
     /// Admitted or not, with limit, remaining, retry, reset and delay.
     pub const fn outcome(&self) -> &Outcome {
         &self.outcome
@@ -143,6 +148,17 @@ impl CheckResult {
     /// time until the bucket is empty.
     pub(super) fn proceeds_after(&self) -> Duration {
         if self.algorithm == Algorithm::LeakyBucket { self.outcome.reset_after } else { self.retry() }
+    }
+
+    /// How much an admitting check restricts further requests, the most restrictive first. Slots come back when requests end, so a
+    /// concurrency limit is named only if nothing else is limited.
+    pub(super) fn room(&self) -> (u8, u64) {
+        let rank = match self.algorithm {
+            Algorithm::Concurrency => 1,
+            Algorithm::Penalty => 2,
+            _ => 0,
+        };
+        (rank, self.further())
     }
 
     /// The number of further requests of the same cost that would pass.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::http::HeaderField;
 use crate::plan::Role;
-use crate::{CheckResult, Decision, Timestamp, decimal};
+use crate::{Algorithm, CheckResult, Decision, Timestamp, decimal};
 
 /// The largest number in any field: the largest integer of a structured field (RFC 9651).
 const MAX_FIELD_NUMBER: u64 = 999_999_999_999_999;
@@ -18,6 +18,9 @@ const MAX_FIELD_NUMBER: u64 = 999_999_999_999_999;
 const POLICY_PARAMETERS: [&str; 2] = [";q=", ";w="];
 /// The parameters of an item of `RateLimit`: remaining and time.
 const REMAINING_PARAMETERS: [&str; 2] = [";r=", ";t="];
+
+/// The parameter of an item of `RateLimit-Policy` for a concurrency limit, instead of a window: its unit.
+const HELD_UNIT: &str = ";qu=\"concurrent-requests\"";
 
 /// Fields for limit, remaining and reset.
 type FieldTriple = [HeaderField; 3];
@@ -160,6 +163,7 @@ impl HeaderPolicy {
     pub fn for_each_field(&self, decision: &Decision, mut write: impl FnMut(HeaderField, &str)) {
         let mut text = String::with_capacity(FIELD_CAPACITY_BYTES);
         let security = decision.is_security();
+        // Security rules alone have penalties, so no field shows one.
         if let Some(check) = decision.most_restrictive().filter(|_| !security && decision.degraded().is_none()) {
             if let Some(Draft::Draft11) = self.ratelimit {
                 push_policies(&mut text, decision);
@@ -169,7 +173,8 @@ impl HeaderPolicy {
                 write(HeaderField::RateLimit, &text);
             }
             for (fields, reset) in [(X_RATELIMIT, self.x_ratelimit), (LEGACY_RATELIMIT, self.legacy_ratelimit)] {
-                let Some(reset) = reset else { continue };
+                // Slots come back when requests end: a client that waited for a reset would wait for nothing.
+                let Some(reset) = reset.filter(|_| !is_held(check)) else { continue };
                 for (field, number) in fields.into_iter().zip(numbers(check, reset, decision.decided_at())) {
                     write_number(&mut text, field, number, &mut write);
                 }
@@ -237,6 +242,11 @@ pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = &CheckResult
     decision.checks().iter().filter(|check| check.role() != Role::Shadow)
 }
 
+/// Whether a check is of a concurrency limit, which has no window and no time of reset.
+fn is_held(check: &CheckResult) -> bool {
+    check.algorithm() == Algorithm::Concurrency
+}
+
 /// The name of a limit in fields and problem documents: printable ASCII, everything else percent-encoded.
 pub(crate) fn policy_name(check: &CheckResult) -> Cow<'_, str> {
     let (rule, limit) = (check.rule(), check.limit_name());
@@ -262,7 +272,8 @@ fn push_policies(text: &mut String, decision: &Decision) {
     push_list(text, decision, POLICY_PARAMETERS, |check| {
         let quota = check.outcome().limit;
         // Months and years vary and are omitted.
-        (quota, check.window().duration().map(seconds).filter(|window| quota > 0 && *window > 0))
+        let window = check.window().duration().map(seconds).filter(|window| quota > 0 && *window > 0);
+        (quota, window.filter(|_| !is_held(check)))
     });
 }
 
@@ -271,7 +282,9 @@ fn push_remaining(text: &mut String, decision: &Decision) {
     let retry = decision.retry_after();
     push_list(text, decision, REMAINING_PARAMETERS, |check| {
         let outcome = check.outcome();
-        let time = if outcome.admitted {
+        let time = if is_held(check) {
+            None
+        } else if outcome.admitted {
             Some(outcome.reset_after).filter(|reset| !reset.is_zero())
         } else {
             // Members of a group may deny for longer than the request has to wait.
@@ -299,6 +312,8 @@ fn push_list(
         if let Some(second) = second {
             text.push_str(second_key);
             decimal::push_number(text, second);
+        } else if first_key == POLICY_PARAMETERS[0] && is_held(check) {
+            text.push_str(HELD_UNIT);
         }
     }
 }

@@ -84,13 +84,15 @@ impl<S: Store + 'static> HeldLeases<S> {
     /// nothing is held any more.
     ///
     /// A slot that the store does not have is taken again if there is room, and lost otherwise. If the store fails, nothing is lost;
-    /// it is asked again. Only one such future may run at a time; without one, the slots run out after their duration.
+    /// it is asked again. Only one such future may run at a time; without one, the slots run out after their duration. After one that was
+    /// dropped, another one goes on.
     pub fn run(
         &self,
         mut current_limiter: impl FnMut() -> Arc<Limiter<S>> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let renewals = Renewals { table: Arc::clone(&self.table), timer: Arc::clone(&self.timer) };
         async move {
+            renewals.table.resume(renewals.timer.now());
             while renewals.wait().await {
                 renewals.renew_due(&current_limiter()).await;
             }

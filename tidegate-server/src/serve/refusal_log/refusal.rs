@@ -9,7 +9,8 @@ pub(crate) struct Refusal<'a> {
     pub(crate) plan: &'a str,
     pub(crate) algorithm: &'static str,
     pub(crate) subject: Subject,
-    pub(crate) limit: u64,
+    /// `None` for a penalty.
+    pub(crate) limit: Option<u64>,
     pub(crate) retry_after_ms: Option<u64>,
     pub(crate) reason: &'static str,
     pub(crate) mode: &'static str,
@@ -28,7 +29,7 @@ impl<'a> Refusal<'a> {
             plan: check.plan(),
             algorithm: check.algorithm().as_str(),
             subject: check.subject(),
-            limit: outcome.limit,
+            limit: check.has_amount().then_some(outcome.limit),
             retry_after_ms: retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
             reason: if outcome.is_permanent() && degraded.is_none() { "permanent" } else { "limit" },
             mode: if is_shadow { "shadow" } else { "enforced" },

@@ -44,6 +44,42 @@ fn every_limit_is_listed_in_order_with_what_remains() {
     assert_eq!(standing, r#""api";r=17;t=1, "login";r=2;t=400, "login.day";r=6;t=1"#);
 }
 
+/// A client that waited for a reset would wait although slots come back when its requests end.
+#[test]
+fn a_concurrency_limit_has_a_unit_instead_of_a_window_and_no_reset() {
+    let held = || Rule::new("active", Limit::concurrency(3, Duration::from_secs(30)).unwrap());
+    let decision = decide([held(), Rule::new("api", bucket(20, 10))], &[1]);
+    let (policy, standing) = ratelimit_fields(&decision);
+    assert_eq!(policy, r#""active";q=3;qu="concurrent-requests", "api";q=20;w=2"#);
+    assert_eq!(standing, r#""active";r=2, "api";r=19;t=1"#);
+    let headers = HeaderPolicy::new().with_legacy_ratelimit(Some(ResetFormat::Delta)).headers(&decision);
+    let shown = ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-remaining"].map(|name| field(&headers, name));
+    assert_eq!(shown, [Some("20"), Some("19"), Some("19")], "the trios are about the other limit");
+
+    let alone = HeaderPolicy::new().with_ratelimit(None).headers(&decide([held()], &[1]));
+    assert_eq!(alone, []);
+    let denied = decide([held(), Rule::new("api", bucket(20, 10))], &[1, 1, 1, 1]);
+    assert_eq!(HeaderPolicy::new().with_ratelimit(None).headers(&denied), [("retry-after", "1".to_owned())]);
+    assert_eq!(ratelimit_fields(&denied).1, r#""active";r=0, "api";r=17;t=1"#);
+}
+
+#[test]
+fn a_blocked_client_gets_the_end_of_the_block_and_nothing_else() {
+    let penalty = crate::Penalty::new(1, Duration::from_secs(60), 2, Duration::from_secs(3600)).unwrap();
+    let rule = || {
+        let rule = Rule::new("login", window(2, 1000)).with_per(["ip"]).with_security().with_penalty(penalty);
+        [rule, Rule::new("api", bucket(20, 10))]
+    };
+    let policy = HeaderPolicy::new().with_retry_after_ms(true).with_legacy_ratelimit(Some(ResetFormat::Epoch));
+    let blocked = decide(rule(), &[1, 1, 1, 1]);
+    assert_eq!((blocked.rule(), blocked.limit(), blocked.remaining()), (Some("login"), None, None));
+    assert_eq!(policy.headers(&blocked), [("retry-after", "60".to_owned())]);
+    let rejection = policy.reject(&blocked, None, None);
+    assert_eq!(rejection.status, 429);
+    assert!(!rejection.body.contains("login") && !rejection.body.contains("penalty"), "{}", rejection.body);
+    assert_eq!(policy.headers(&decide(rule(), &[1])), [], "nor does an admitted one show how much is left");
+}
+
 #[test]
 fn an_unused_limit_has_no_time() {
     assert_eq!(ratelimit_fields(&decide([Rule::new("api", bucket(20, 10))], &[0])).1, r#""api";r=20"#);

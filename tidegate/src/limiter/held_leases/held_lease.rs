@@ -46,7 +46,7 @@ impl HeldLease {
 
     /// Whether the slots are lost.
     pub fn is_lost(&self) -> bool {
-        self.slots.state.is_lost.load(Ordering::Acquire)
+        self.slots.state.is_lost()
     }
 
     /// Completes when the slots are lost: others may hold them.
@@ -93,6 +93,10 @@ impl Drop for HeldSlots {
 impl LeaseState {
     pub(super) fn new(lease: Lease) -> Self {
         Self { lease, is_lost: AtomicBool::new(false), wakers: Mutex::default(), last_waker_id: AtomicU64::new(0) }
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
     }
 
     /// Tells the holders that the slots are lost.

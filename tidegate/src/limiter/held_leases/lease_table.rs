@@ -132,6 +132,16 @@ impl<S> LeaseTable<S> {
         Poll::Pending
     }
 
+    /// Makes due what earlier renewals were dropped with.
+    pub(super) fn resume(&self, now: Timestamp) {
+        let mut leases = self.lock();
+        let Leases { by_id, due, .. } = &mut *leases;
+        for (id, entry) in by_id.iter_mut().filter(|(_, entry)| entry.due.is_none() && !entry.state.is_lost()) {
+            entry.due = Some(now);
+            due.insert((now, *id));
+        }
+    }
+
     /// The leases that are due, and those that go along. Each is passed to [`renewed`](Self::renewed), [`postpone`](Self::postpone) or
     /// [`lose`](Self::lose) afterwards.
     pub(super) fn take_due(&self, now: Timestamp) -> Vec<DueLease> {

@@ -363,6 +363,22 @@ fn a_holder_that_goes_away_while_its_slot_is_taken_again_leaves_no_slot_behind()
 }
 
 #[test]
+fn renewals_that_are_dropped_during_a_call_are_made_by_the_next() {
+    let mut fixture = Fixture::new([exports(2)]);
+    let held = [fixture.hold(), fixture.hold()];
+    fixture.store.0.calls_before_stall.store(0, Ordering::Relaxed);
+    fixture.advance(10 * SECOND);
+    assert_eq!(fixture.store.calls(), [2], "the call waits");
+    let current = fixture.limiter();
+    fixture.renewals = Box::pin(fixture.leases().run(move || Arc::clone(&current)));
+    fixture.store.0.calls_before_stall.store(usize::MAX, Ordering::Relaxed);
+    assert!(fixture.renew().is_pending());
+    assert_eq!(fixture.store.calls(), [2]);
+    fixture.advance(10 * SECOND);
+    assert_eq!((fixture.store.calls(), held.iter().any(is_lost)), (vec![2], false));
+}
+
+#[test]
 fn new_rules_apply_from_the_next_renewal_on() {
     let mut fixture = Fixture::new([exports(1)]);
     let held = fixture.hold();
